@@ -1,0 +1,28 @@
+"""Dropout with one mask for all positions of a sequence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class TiedDropout(nn.Module):
+    """Drop whole features of a sequence: the mask is shared over the length.
+
+    Args:
+        p: Probability of dropping, 0 ≤ p < 1.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to x (batch, length, features)."""
+        if not self.training or self.p == 0.0:
+            return x
+        return x * nn.functional.dropout(torch.ones_like(x[:, :1]), self.p)
+
+    def extra_repr(self) -> str:
+        """The probability."""
+        return f"p={self.p}"

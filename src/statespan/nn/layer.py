@@ -1,0 +1,247 @@
+"""The layer around an SSM: skip, activation, mixing of the heads; and its three uses.
+
+Shapes: B batch, L length, D = d_model features (the SSM's heads H), N state size, K channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from statespan._check import check_bool, check_choice, check_int, check_number, check_tensor
+from statespan.nn.dropout import TiedDropout
+from statespan.nn.parameters import SSMParameters
+from statespan.ops import chunked, fftconv, state_after
+from statespan.ssm import Structure
+
+MIXES = ("linear", "glu")
+
+
+class SSMLayer(nn.Module):
+    """A sequence layer: d_model independent SSMs, a skip, GELU, dropout, then a position-wise mixing of the features.
+
+    S4, S4D, DSS and LSSL are this layer with different SSMs. All take and return (batch, length, d_model).
+
+    Args:
+        ssm: The SSM's parameters.
+        channels: Outputs of each SSM, mixed afterwards.
+        bidirectional: Add a second kernel that looks ahead, starting at the next sample. It shares A, B and Δ with the
+            first; such a layer has no recurrence, so ``prefill`` and ``step`` refuse.
+        activation: "gelu", or None for the linear map alone.
+        mix: "linear", "glu" for ``W₁y · sigmoid(W₂y)``, or None to return all d_model · channels features.
+        dropout: Probability of dropping a feature before the mixing.
+        tie_dropout: Drop the same features at every position of a sequence.
+        device: Where the parameters live.
+        dtype: Their dtype; those of the SSM itself are at least float32.
+    """
+
+    def __init__(
+        self,
+        ssm: SSMParameters,
+        *,
+        channels: int,
+        bidirectional: bool,
+        activation: str | None,
+        mix: str | None,
+        dropout: float,
+        tie_dropout: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.ssm = ssm
+        self.d_model = ssm.sizes.d_model
+        self.d_state = ssm.sizes.d_state
+        self.channels = channels
+        self.bidirectional = bidirectional
+        self.activation = None if activation is None else check_choice("activation", activation, ("gelu",))
+        check_number("dropout", dropout, above=0.0, below=1.0, closed=True)
+        features = channels * self.d_model
+        self.D = nn.Parameter(torch.randn(channels, self.d_model, device=device, dtype=dtype))
+        self.dropout = TiedDropout(dropout) if check_bool("tie_dropout", tie_dropout) else nn.Dropout(dropout)
+        self.mix: nn.Module
+        if mix is None:
+            self.mix, self.d_output = nn.Identity(), features
+        else:
+            self.d_output = self.d_model
+            gates = 2 if check_choice("mix", mix, MIXES) == "glu" else 1
+            linear = nn.Linear(features, gates * self.d_model, device=device, dtype=dtype)
+            self.mix = nn.Sequential(linear, nn.GLU(-1)) if mix == "glu" else linear
+
+    def forward(self, x: Tensor, *, lengths: Tensor | Sequence[int] | None = None, rate: float = 1.0) -> Tensor:
+        """Apply the layer to whole sequences, by the convolution view.
+
+        Args:
+            x: (B, L, D).
+            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
+            rate: Step of the data relative to that of training: 2.0 if it was sampled half as often.
+
+        Returns:
+            y of shape (B, L, D).
+        """
+        mask = self._check(x, lengths, rate)
+        if x.shape[1] == 0:
+            return x.new_zeros(x.shape[0], 0, self.d_output)
+        with _full_precision(x):
+            u = self._input(x, mask)
+            kernels = self.ssm.kernel(x.shape[1], rate)
+            y = fftconv(u, *kernels.chunk(2)) if self.bidirectional else fftconv(u, kernels)
+            y = self._skip(y, u, x.dtype)
+        return self._output(y, mask)
+
+    def prefill(
+        self,
+        x: Tensor,
+        state: Tensor | None = None,
+        *,
+        lengths: Tensor | Sequence[int] | None = None,
+        rate: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        """The same map from a state and to a state, by the chunk view.
+
+        Args:
+            x: (B, L, D), L ≥ 0.
+            state: (B, D, N) as returned by ``prefill``, ``step`` or ``initial_state``; None for zeros.
+            lengths: As in ``forward``; the state returned is the one after each sequence's own length.
+            rate: As in ``forward``.
+
+        Returns:
+            y of shape (B, L, D), and the new state.
+        """
+        mask = self._check(x, lengths, rate)
+        self._check_causal("prefill")
+        self._check_state(state, x.shape[0])
+        with _full_precision(x):
+            u = self._input(x, mask)
+            structure = self.structure(rate)
+            y, after = chunked(structure, u, state)
+            if mask is not None:
+                after = state_after(structure, u, mask[..., 0].sum(1), state)
+            y = self._skip(y, u, x.dtype)
+        return self._output(y, mask), after
+
+    def step(self, x: Tensor, state: Tensor, *, rate: float = 1.0) -> tuple[Tensor, Tensor]:
+        """One step of the recurrence, in constant time and memory.
+
+        Args:
+            x: (B, D).
+            state: (B, D, N); it is not changed.
+            rate: As in ``forward``.
+
+        Returns:
+            y of shape (B, D), and the new state in the dtype of ``state``.
+        """
+        return self.stepper(rate)(x, state)
+
+    def stepper(self, rate: float = 1.0) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """``step`` as a function with the set-up done once, for many steps with the same parameters.
+
+        Args:
+            rate: As in ``forward``.
+
+        Returns:
+            A function ``(x, state) -> (y, state)``.
+        """
+        self._check_causal("step")
+        _check_rate(rate)
+        with _full_precision(self.D):
+            recurrence = self.structure(rate).stepper()
+
+        def step(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            check_tensor("x", x, ("batch", self.d_model), kind="float")
+            self._check_dtype(x)
+            self._check_state(state, x.shape[0])
+            with _full_precision(x):
+                u = self._input(x[:, None], None)
+                y, new = recurrence(u[:, 0], state)
+                y = self._skip(y[:, None], u, x.dtype)
+            return self._output(y, None)[:, 0], new
+
+        return step
+
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The zero state (B, D, N).
+
+        Args:
+            batch: Number of sequences.
+            dtype: float64 keeps the recurrence equal to the convolution over any length; float32 halves its memory.
+        """
+        self._check_causal("initial_state")
+        check_int("batch", batch, minimum=0)
+        return torch.zeros(batch, self.d_model, self.d_state, dtype=dtype, device=self.D.device)
+
+    def structure(self, rate: float = 1.0) -> Structure:
+        """The SSM itself, for its kernel, states, operators and eigenvalues.
+
+        Args:
+            rate: As in ``forward``.
+        """
+        return self.ssm.structure(rate)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return (
+            f"d_model={self.d_model}, d_state={self.d_state}, channels={self.channels}, "
+            f"bidirectional={self.bidirectional}, activation={self.activation}"
+        )
+
+    def _input(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        u = x.to(self.ssm.C.dtype)
+        return u if mask is None else u.masked_fill(~mask, 0.0)
+
+    def _skip(self, y: Tensor, u: Tensor, dtype: torch.dtype) -> Tensor:
+        """Add D u and flatten the channels: (B, L, K, H) to (B, L, K·H)."""
+        return (y + self.D.to(u.dtype) * u[:, :, None]).flatten(2).to(dtype)
+
+    def _output(self, y: Tensor, mask: Tensor | None) -> Tensor:
+        if self.activation is not None:
+            y = nn.functional.gelu(y)
+        y = self.mix(self.dropout(y))
+        return y if mask is None else y.masked_fill(~mask, 0.0)
+
+    def _check(self, x: Tensor, lengths: Tensor | Sequence[int] | None, rate: float) -> Tensor | None:
+        """Check the arguments; the mask (B, L, 1) of what is not padding."""
+        check_tensor("x", x, ("batch", "length", self.d_model), kind="float")
+        self._check_dtype(x)
+        _check_rate(rate)
+        if lengths is None:
+            return None
+        batch, length, _ = x.shape
+        lengths = torch.as_tensor(lengths, device=x.device)
+        if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+            raise TypeError(f"lengths must be whole numbers, got dtype {lengths.dtype}")
+        if lengths.shape != (batch,):
+            raise ValueError(f"lengths must have shape ({batch},), got {tuple(lengths.shape)}")
+        if batch and not (lengths.min() >= 0 and lengths.max() <= length):
+            raise ValueError(f"lengths must be between 0 and the length of x, {length}, got {lengths.tolist()}")
+        return (torch.arange(length, device=x.device) < lengths[:, None])[..., None]
+
+    def _check_dtype(self, x: Tensor) -> None:
+        if x.dtype != self.D.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise TypeError(
+                f"x must have the dtype of the layer, {self.D.dtype}, got {x.dtype}; cast one of them or use autocast"
+            )
+
+    def _check_state(self, state: Tensor | None, batch: int) -> None:
+        if state is not None:
+            check_tensor("state", state, (batch, self.d_model, self.d_state), kind="real")
+
+    def _check_causal(self, use: str) -> None:
+        if self.bidirectional:
+            raise ValueError(f"{use} needs a causal layer, got bidirectional=True: it looks ahead and has no state")
+
+
+def kernel_count(channels: int, bidirectional: bool) -> int:
+    """Kernels of each head."""
+    return check_int("channels", channels, minimum=1) * (2 if check_bool("bidirectional", bidirectional) else 1)
+
+
+def _check_rate(rate: float) -> None:
+    check_number("rate", rate, above=0.0)
+
+
+def _full_precision(x: Tensor) -> torch.autocast:
+    """The SSM runs in float32 or better, also under autocast."""
+    return torch.autocast(x.device.type, enabled=False)

@@ -1,0 +1,296 @@
+"""The trainable parameters of an SSM, and the structure they stand for.
+
+Parameters are real tensors (complex values as a trailing axis of 2) and never drop below float32, whatever a model is
+cast to: rounding A or Δ to bfloat16 changes the kernel by several percent.
+
+Shapes: H heads, S independent SSMs (head h uses SSM h mod S), N state size, M = N/2, K kernels a head, R rank.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from statespan._check import check_bool, check_choice, check_int, check_number
+from statespan.nn.real_part import REAL_PARTS, inverse_real_part, real_part
+from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
+from statespan.ssm.discretize import RULES
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes that all SSM parameters share.
+
+    Args:
+        d_model: Heads H.
+        d_state: State size N.
+        kernels: Kernels K of each head: channels, times 2 if bidirectional.
+        n_ssm: Independent SSMs S, which must divide d_model; None for one a head.
+        dt_min: Smallest initial step size.
+        dt_max: Largest initial step size.
+        discretization: "bilinear" or "zoh".
+        train_A: Whether A (and P) are trained.
+        train_B: Whether B is trained.
+    """
+
+    d_model: int
+    d_state: int
+    kernels: int
+    n_ssm: int | None
+    dt_min: float
+    dt_max: float
+    discretization: str
+    train_A: bool
+    train_B: bool
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        check_int("d_model", self.d_model, minimum=1)
+        check_int("d_state", self.d_state, minimum=2, even=True)
+        if self.n_ssm is not None and self.d_model % check_int("n_ssm", self.n_ssm, minimum=1):
+            raise ValueError(f"n_ssm must divide d_model={self.d_model}, got {self.n_ssm}")
+        check_number("dt_min", self.dt_min, above=0.0)
+        check_number("dt_max", self.dt_max, above=0.0)
+        if self.dt_min > self.dt_max:
+            raise ValueError(f"dt_min must be at most dt_max={self.dt_max}, got {self.dt_min}")
+        check_choice("discretization", self.discretization, RULES)
+        check_bool("train_A", self.train_A)
+        check_bool("train_B", self.train_B)
+
+    @property
+    def ssms(self) -> int:
+        """S."""
+        return self.d_model if self.n_ssm is None else self.n_ssm
+
+
+class SSMParameters(nn.Module, ABC):
+    """log Δ and C, which every SSM has, and what is common to handling them."""
+
+    parameter_groups: ClassVar[dict[str, str]] = {
+        "log_dt": "ssm",
+        "A_real": "ssm",
+        "A_imag": "ssm",
+        "A": "ssm",
+        "P": "ssm",
+        "B": "ssm",
+        "C": "C",
+    }
+    """The optimizer group of each parameter, read by :func:`statespan.param_groups`."""
+
+    log_dt: Tensor
+    C: Tensor
+
+    def __init__(self, sizes: Sizes, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self._device = device
+        self._dtype = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+        low, high = math.log(sizes.dt_min), math.log(sizes.dt_max)
+        self._add("log_dt", low + (high - low) * torch.rand(sizes.d_model, dtype=torch.float64))
+
+    def _add(self, name: str, value: Tensor, trained: bool = True) -> None:
+        """Hold ``value`` as a parameter, or as a buffer if it is not trained; complex values get an axis of 2."""
+        value = torch.view_as_real(value) if value.is_complex() else value
+        value = value.to(self._device, self._dtype, copy=True)
+        if trained:
+            self.register_parameter(name, nn.Parameter(value))
+        else:
+            self.register_buffer(name, value)
+
+    def _heads(self, value: Tensor, dim: int = 0) -> Tensor:
+        """From one value an SSM to one a head."""
+        copies = [1] * value.ndim
+        copies[dim] = self.sizes.d_model // self.sizes.ssms
+        return value.double().repeat(copies)
+
+    def _dt(self, rate: float) -> Tensor:
+        return self.log_dt.double().exp() * check_number("rate", rate, above=0.0)
+
+    @abstractmethod
+    def structure(self, rate: float = 1.0, length: int | None = None) -> Structure:
+        """The SSM these parameters stand for, at this sampling rate.
+
+        Args:
+            rate: Factor on the step sizes.
+            length: Length of the input, for a kernel that depends on it.
+        """
+
+    @abstractmethod
+    def kernel(self, length: int, rate: float = 1.0) -> Tensor:
+        """The convolution kernels (K, H, length)."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Follow every move and cast of the model, but never below float32."""
+
+        def keep_precision(t: Tensor) -> Tensor:
+            moved = fn(t)
+            if moved.is_floating_point() and moved.dtype.itemsize < 4:
+                return t.to(device=moved.device, dtype=torch.float32)
+            return moved
+
+        return super()._apply(keep_precision, recurse)
+
+
+class ModalParameters(SSMParameters):
+    """Complex modes: Re A through a constraint, Im A, B and C.
+
+    Args:
+        sizes: The sizes.
+        A: (S, M) complex, the initial modes.
+        B: (S, M) complex.
+        real_part: "exp", "softplus", "relu" or "none".
+        device: Where the parameters live.
+        dtype: Their dtype, at least float32.
+    """
+
+    A_real: Tensor
+    A_imag: Tensor
+    B: Tensor
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        A: Tensor,
+        B: Tensor,
+        real_part: str,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__(sizes, device, dtype)
+        self.real_part = check_choice("real_part", real_part, REAL_PARTS)
+        self._add("A_real", inverse_real_part(real_part, A.real), sizes.train_A)
+        self._add("A_imag", A.imag, sizes.train_A)
+        self._add("B", B, sizes.train_B)
+        self._add("C", torch.randn(sizes.kernels, sizes.d_model, sizes.d_state // 2, dtype=torch.complex128))
+
+    def _modes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A and B (H, M) in double precision, C (K, H, M) in its own."""
+        A = torch.complex(self._heads(real_part(self.real_part, self.A_real)), self._heads(self.A_imag))
+        return A, torch.view_as_complex(self._heads(self.B)), torch.view_as_complex(self.C)
+
+
+class DiagonalParameters(ModalParameters):
+    """A diagonal SSM.
+
+    Args:
+        sizes: The sizes.
+        init: Name of a diagonal initialization, or several joined by "/".
+        init_options: Keyword arguments of :func:`statespan.ssm.inits.diagonal`.
+        real_part: "exp", "softplus", "relu" or "none".
+        softmax: Whether to use the softmax-normalized kernel.
+        softmax_length: Length of the softmax; None for that of the input.
+        device: Where the parameters live.
+        dtype: Their dtype, at least float32.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        init: str,
+        init_options: dict[str, Any] | None,
+        real_part: str,
+        softmax: bool,
+        softmax_length: int | None,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        A, B = inits.mix_diagonal(init, sizes.ssms, sizes.d_state, **(init_options or {}))
+        super().__init__(sizes, A, B, real_part, device, dtype)
+        if softmax and sizes.discretization != "zoh":
+            raise ValueError(f"kernel='softmax' needs discretization='zoh', got {sizes.discretization!r}")
+        self.softmax = softmax
+        self.softmax_length = None if softmax_length is None else check_int("softmax_length", softmax_length, minimum=1)
+
+    def structure(self, rate: float = 1.0, length: int | None = None) -> Diagonal:
+        """The diagonal SSM; ``length`` is that of the softmax if it was not fixed at construction."""
+        dt = self._dt(rate)
+        softmax_length = None
+        if self.softmax and self.softmax_length is not None:
+            softmax_length = max(1, round(self.softmax_length / rate))  # the same time in samples of this rate
+        elif self.softmax:
+            if length is None:
+                raise ValueError(
+                    "softmax_length=None normalizes by the length of each input, which a recurrence does not know; "
+                    "give softmax_length an integer >= 1 to use prefill and step"
+                )
+            softmax_length = length
+        return Diagonal(*self._modes(), dt, self.sizes.discretization, softmax_length=softmax_length)
+
+    def kernel(self, length: int, rate: float = 1.0) -> Tensor:
+        """The kernels by a blocked Vandermonde product."""
+        return self.structure(rate, length).kernel(length)
+
+
+class DPLRParameters(ModalParameters):
+    """A diagonal plus low-rank SSM: complex modes and P.
+
+    Args:
+        sizes: The sizes.
+        init: Name of a HiPPO measure, or several joined by "/".
+        real_part: "exp", "softplus", "relu" or "none".
+        algorithm: "krylov" or "cauchy", which give the same kernel.
+        device: Where the parameters live.
+        dtype: Their dtype, at least float32.
+    """
+
+    P: Tensor
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        init: str,
+        real_part: str,
+        algorithm: str,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        Lambda, P, B = inits.mix_dplr(init, sizes.ssms, sizes.d_state)
+        super().__init__(sizes, Lambda, B, real_part, device, dtype)
+        self.algorithm = algorithm
+        self._add("P", P, sizes.train_A)
+
+    def structure(self, rate: float = 1.0, length: int | None = None) -> DPLR:
+        """The DPLR SSM."""
+        A, B, C = self._modes()
+        P = torch.view_as_complex(self._heads(self.P, dim=1))
+        return DPLR(A, P, B, C, self._dt(rate), self.sizes.discretization)
+
+    def kernel(self, length: int, rate: float = 1.0) -> Tensor:
+        """The kernels by the chosen algorithm."""
+        structure = self.structure(rate)
+        return structure.kernel(length) if self.algorithm == "cauchy" else structure.krylov_kernel(length)
+
+
+class DenseParameters(SSMParameters):
+    """A dense real SSM: A, B and C.
+
+    Args:
+        sizes: The sizes.
+        init: Name of a HiPPO measure, or several joined by "/".
+        device: Where the parameters live.
+        dtype: Their dtype, at least float32.
+    """
+
+    A: Tensor
+    B: Tensor
+
+    def __init__(self, sizes: Sizes, init: str, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        super().__init__(sizes, device, dtype)
+        A, B = inits.mix_dense(init, sizes.ssms, sizes.d_state)
+        self._add("A", A, sizes.train_A)
+        self._add("B", B, sizes.train_B)
+        self._add("C", torch.randn(sizes.kernels, sizes.d_model, sizes.d_state, dtype=torch.float64))
+
+    def structure(self, rate: float = 1.0, length: int | None = None) -> Dense:
+        """The dense SSM."""
+        return Dense(self._heads(self.A), self._heads(self.B), self.C, self._dt(rate), self.sizes.discretization)
+
+    def kernel(self, length: int, rate: float = 1.0) -> Tensor:
+        """The kernels by Krylov powers."""
+        return self.structure(rate).kernel(length)

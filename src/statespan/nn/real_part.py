@@ -1,0 +1,31 @@
+"""How Re A is made from a free parameter (S4D section 3.3): exp, softplus and relu keep it from being positive."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+REAL_PARTS = ("exp", "softplus", "relu", "none")
+
+# An undamped start (Re A = 0 in LegT and FouT) has no logarithm; this is nearest to it and invisible in float32.
+_SMALLEST = 1e-6
+
+
+def real_part(kind: str, parameter: Tensor) -> Tensor:
+    """Re A from the parameter, in float64: there exp has room for every float32 parameter from -700 to 700."""
+    p = parameter.double()
+    if kind == "exp":
+        return -torch.exp(p)
+    if kind == "softplus":
+        return -torch.logaddexp(p, torch.zeros_like(p))  # F.softplus turns linear above 20
+    return -torch.relu(p) if kind == "relu" else p
+
+
+def inverse_real_part(kind: str, value: Tensor) -> Tensor:
+    """The parameter that gives Re A = value, which must not be positive unless ``kind`` is "none"."""
+    if kind == "none":
+        return value
+    size = -value if kind == "relu" else (-value).clamp(min=_SMALLEST)
+    if kind == "exp":
+        return size.log()
+    return size + torch.log(-torch.expm1(-size)) if kind == "softplus" else size

@@ -1,0 +1,177 @@
+"""Diagonal state matrices: S4D and DSS."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from statespan._check import check_tensor
+from statespan.ssm.discretize import RULES, expm1, pack, scale, unpack
+from statespan.ssm.powers import block_length, powers
+from statespan.ssm.structure import (
+    Operators,
+    Stepper,
+    Structure,
+    check_dt,
+    check_length,
+    check_rule,
+    prefix_sum,
+    toeplitz,
+)
+
+_TINY = 1e-20  # added to |x|² in 1/x of the softmax, whose normalizer can vanish for undamped modes
+
+
+class Diagonal(Structure):
+    """A diagonal SSM, one of each conjugate pair of modes: the kernel is ``2 Re Σ_n C_n Ā_n^l B̄_n`` (S4D equation (7)).
+
+    Args:
+        A: (H, M) complex, the continuous eigenvalues.
+        B: (H, M) complex.
+        C: (K, H, M) complex; its precision is that of the results.
+        dt: (H,) real, the step sizes.
+        discretization: "bilinear" or "zoh".
+        softmax_length: If given, normalize each mode by the sum of its first ``softmax_length`` powers, the kernel of
+            DSS: ``2 Re Σ_n C_n B_n / A_n · Ā_n^l / Σ_{r<softmax_length} Ā_n^r``. Needs "zoh". The map then depends on
+            that length; modes with Re A > 0 stay bounded over it.
+
+    Example:
+        >>> from statespan.ssm import inits
+        >>> A, B = inits.diagonal("lin", 4)
+        >>> ssm = Diagonal(A[None], B[None], torch.ones(1, 1, 2, dtype=torch.complex128), torch.tensor([0.1]))
+        >>> ssm.kernel(3).shape
+        torch.Size([1, 1, 3])
+    """
+
+    def __init__(
+        self,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        dt: Tensor,
+        discretization: str = "bilinear",
+        *,
+        softmax_length: int | None = None,
+    ) -> None:
+        H, M = check_tensor("A", A, ("H", "N/2"), kind="complex").shape
+        self.A = A
+        self.B = check_tensor("B", B, (H, M), kind="complex")
+        self.C = check_tensor("C", C, ("channels", H, M), kind="complex")
+        self.dt = check_dt(dt, H)
+        self.discretization = check_rule(discretization)
+        self.softmax_length = None if softmax_length is None else check_length(softmax_length, "softmax_length")
+        if softmax_length is not None and discretization != "zoh":
+            raise ValueError(f"softmax_length needs discretization='zoh', got {discretization!r}")
+        self.d_state = 2 * M
+
+    def at_rate(self, rate: float) -> Diagonal:
+        """The same system for another sampling rate; a softmax then covers the same time with fewer or more samples."""
+        dt, length = self._set_rate(rate), self.softmax_length
+        if length is not None:
+            length = max(1, round(length / rate))
+        return Diagonal(self.A, self.B, self.C, dt, self.discretization, softmax_length=length)
+
+    def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Ā (H, M), B̄ (H, M) and C (K, H, M), complex128; the softmax's normalizer is part of C."""
+        Abar, Bbar = RULES[self.discretization](self.A, self.B, self.dt)
+        C = self.C.to(torch.complex128)
+        if self.softmax_length is not None:
+            C = C * self._softmax_weights(self.softmax_length)
+        return Abar, Bbar, C
+
+    def kernel(self, length: int) -> Tensor:
+        """The kernel (K, H, length) as one matrix product of O(N √length) numbers a head.
+
+        With l = i·b + j, ``Ā^l = Ā^{ib} Ā^j``: the length-b table of powers on one side, every b-th power on the other.
+        """
+        check_length(length)
+        if self.softmax_length is not None:
+            return self._softmax_kernel(length).to(self.dtype)
+        Abar, Bbar, C = self.discrete()
+        return _vandermonde(C * Bbar, Abar, length).to(self.dtype)
+
+    def operators(self, chunk: int, *, dtype: torch.dtype | None = None) -> Operators:
+        """See :class:`Operators`; G is (H, N)."""
+        check_length(chunk, "chunk")
+        Abar, Bbar, C = self.discrete()
+        table = powers(Abar, chunk)  # (H, M, c)
+        T = toeplitz(_vandermonde(C * Bbar, Abar, chunk))
+        E = pack((Bbar[..., None] * table.flip(-1)).mT).mT
+        O = _output_rows((C * Abar)[..., None, :] * table.mT)  # noqa: E741
+        G = pack(table[..., -1] * Abar)
+        return Operators(*(x.to(dtype or self.dtype) for x in (T, E, G, O)))
+
+    def stepper(self) -> Stepper:
+        """The recurrence in float64, O(N) a step."""
+        Abar, Bbar, C = self.discrete()
+        rows = _output_rows(C)  # (K, H, N)
+
+        def step(u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            self._check_step(u, state)
+            x = pack(Abar * unpack(state.double()) + Bbar * u.double()[..., None])
+            return torch.einsum("khn,bhn->bkh", rows, x).to(self.dtype), x.to(state.dtype)
+
+        return step
+
+    def states(self, u: Tensor, state: Tensor | None = None) -> Tensor:
+        """All states, (B, L, H, N), by a parallel prefix sum."""
+        self._check_input(u)
+        Abar, Bbar, _ = self.discrete()
+        inputs = Bbar * u.double()[..., None]  # (B, L, H, M)
+        if state is not None:
+            first = inputs[:, :1] + (Abar * unpack(self._check_state(state, u.shape[0]).double()))[:, None]
+            inputs = torch.cat([first, inputs[:, 1:]], 1)[:, : u.shape[1]]
+        square = [Abar]
+
+        def multiply(round_: int, x: Tensor) -> Tensor:
+            if round_:
+                square[0] = square[0] * square[0]
+            return square[0] * x
+
+        return pack(prefix_sum(inputs, multiply)).to(self.dtype)
+
+    def advance(self, state: Tensor, steps: Tensor) -> Tensor:
+        """``Ā^steps x`` with the powers by repeated squaring."""
+        base, x = self.discrete()[0], unpack(state.double())
+        for bit in range(int(steps.max()).bit_length() if steps.numel() else 0):
+            x = torch.where(((steps >> bit) & 1).bool()[:, None, None], base * x, x)
+            base = base * base
+        return pack(x).to(state.dtype)
+
+    def _softmax_parts(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Which modes grow, the exponent z of each turned to decay, and ``1/(exp(length·z) - 1)``."""
+        z = scale(self.A, self.dt)
+        grows = z.real > 0
+        z = torch.where(grows, -z, z)
+        total = expm1(length * z.real, length * z.imag)
+        return grows, z, total.conj() / (total.real.square() + total.imag.square() + _TINY)
+
+    def _softmax_weights(self, length: int) -> Tensor:
+        """``1/(Ā^length - 1)``, which turns B̄ = B (Ā - 1)/A into the row-normalized B/(A Σ Ā^r)."""
+        grows, z, normalizer = self._softmax_parts(length)
+        return torch.where(grows, -torch.exp(length * z), 1) * normalizer
+
+    def _softmax_kernel(self, length: int) -> Tensor:
+        """The kernel with each growing mode counted from its far end, where it is largest: nothing overflows."""
+        assert self.softmax_length is not None
+        grows, z, normalizer = self._softmax_parts(self.softmax_length)
+        weights = self.C.to(torch.complex128) * RULES["zoh"](self.A, self.B, self.dt)[1] * normalizer
+        far = (self.softmax_length - length + 1) * z
+        far = -torch.polar(far.real.clamp(max=30.0).exp(), far.imag)
+        decaying, growing = torch.where(grows, 0, weights), torch.where(grows, weights * far, 0)
+        base = torch.exp(z)
+        return _vandermonde(decaying, base, length) + _vandermonde(growing, base, length).flip(-1)
+
+
+def _vandermonde(weights: Tensor, base: Tensor, length: int) -> Tensor:
+    """``2 Re Σ_n weights_n base_n^l`` for l < length, real (K, H, length); weights (K, H, M), base (H, M)."""
+    b = block_length(length)
+    columns = powers(base, b)  # (H, M, b)
+    rows = weights[..., None] * powers(columns[..., -1] * base, -(-length // b))  # (K, H, M, L/b)
+    product = _output_rows(rows.mT) @ pack(columns.mT).mT  # (K, H, L/b, b)
+    return product.flatten(-2)[..., :length]
+
+
+def _output_rows(C: Tensor) -> Tensor:
+    """``2 Re(C x)`` as real row vectors on packed states."""
+    return torch.cat([2 * C.real, -2 * C.imag], -1)

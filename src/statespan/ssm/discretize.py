@@ -1,0 +1,189 @@
+"""Discretization: from ``x' = A x + B u`` to ``x_k = Ā x_{k-1} + B̄ u_k``, accurate for every Δ·A (S4D section 3.1).
+
+All of it runs in float64 whatever comes in: the state matrix is raised to the power of the sequence length later, so
+an error in Ā is multiplied by that length.
+
+One range is kept on purpose: the growth of an unstable mode is capped at a factor e per step (Re ΔA ≤ 1), which keeps
+the zero-order hold from overflowing and the bilinear rule off its pole at ΔA = 2.
+
+Shapes: H heads, M = N/2 kept complex modes, N real state size, R rank.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import floor, pi
+
+import torch
+from torch import Tensor
+
+from statespan._check import check_number
+
+MAX_GROWTH = 1.0  # of log|Ā| in one step
+
+
+def zoh(A: Tensor, B: Tensor, dt: Tensor, *, rate: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Zero-order hold: ``Ā = exp(ΔA)``, ``B̄ = A⁻¹ (exp(ΔA) - I) B``, exact for inputs that are constant in a step.
+
+    Args:
+        A: Diagonal (H, M) complex, or dense (H, N, N) real.
+        B: (H, M) complex or (H, N) real.
+        dt: Step sizes Δ, (H,).
+        rate: Factor on Δ: 2.0 for data sampled half as often as Δ was made for.
+
+    Returns:
+        Ā and B̄ in the shapes of A and B, in double precision.
+    """
+    dt = _step_size(dt, rate)
+    if A.ndim == B.ndim:
+        Abar, phi = _exp_and_phi(A, dt)
+        return Abar, dt[:, None] * phi * B.to(torch.complex128)
+    return dense_zoh(dt[:, None, None] * A.double(), dt[:, None] * B.double())
+
+
+def bilinear(A: Tensor, B: Tensor, dt: Tensor, *, rate: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Bilinear rule: ``Ā = (I - ΔA/2)⁻¹ (I + ΔA/2)``, ``B̄ = (I - ΔA/2)⁻¹ ΔB``.
+
+    Args:
+        A: Diagonal (H, M) complex, or dense (H, N, N) real.
+        B: (H, M) complex or (H, N) real.
+        dt: Step sizes Δ, (H,).
+        rate: Factor on Δ: 2.0 for data sampled half as often as Δ was made for.
+
+    Returns:
+        Ā and B̄ in the shapes of A and B, in double precision.
+    """
+    dt = _step_size(dt, rate)
+    if A.ndim == B.ndim:
+        half = scale(A, dt) / 2
+        return (1 + half) / (1 - half), dt[:, None] * B.to(torch.complex128) / (1 - half)
+    half = dt[:, None, None] * A.double() / 2
+    identity = torch.eye(A.shape[-1], dtype=torch.float64, device=A.device)
+    right = torch.cat([identity + half, dt[:, None, None] * B.double()[..., None]], -1)
+    solved = torch.linalg.solve(identity - half, right)
+    return solved[..., :-1], solved[..., -1]
+
+
+RULES = {"zoh": zoh, "bilinear": bilinear}
+
+
+def dense_zoh(dtA: Tensor, dtB: Tensor) -> tuple[Tensor, Tensor]:
+    """Ā and B̄ from ΔA (H, N, N) and ΔB (H, N), float64.
+
+    The exponential of [[ΔA, ΔB], [0, 0]] is [[Ā, B̄], [0, 1]]: no inverse of A, so a singular A needs no special case.
+    """
+    rows = torch.cat([dtA, dtB[..., None]], -1)
+    blocks = torch.linalg.matrix_exp(torch.nn.functional.pad(rows, (0, 0, 0, 1)))
+    return blocks[:, :-1, :-1], blocks[:, :-1, -1]
+
+
+class Resolvent:
+    """``(I - ΔA/2)⁻¹`` of a DPLR matrix ``A = Λ - Σ_r P_r P_rᴴ`` by the Woodbury identity: O(N) to apply.
+
+    With Re Λ ≤ 0 the inner R × R matrix is at least the identity, so nothing is ill-conditioned however large ΔΛ is.
+    Vectors are the kept half x of (x, conj x); ``p_rᴴ (x, conj x) = 2 Re Σ conj(P_r) x`` is real.
+
+    Args:
+        A: Λ of shape (H, M), complex.
+        P: (R, H, M), complex.
+        dt: (H,), float64.
+    """
+
+    def __init__(self, A: Tensor, P: Tensor, dt: Tensor) -> None:
+        self.dt = dt
+        self.D = 1 / (1 - scale(A, dt) / 2)  # (H, M)
+        self.columns = self.D * P  # (R, H, M)
+        self.rows = P.conj() * self.D  # (R, H, M)
+        gram = torch.einsum("qhm,rhm->hqr", self.rows, P).real  # (H, R, R)
+        identity = torch.eye(P.shape[0], dtype=torch.float64, device=A.device)
+        half_dt = dt[:, None, None] / 2
+        self.inner = half_dt * torch.linalg.inv(identity + 2 * half_dt * gram)  # (H, R, R)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Multiply the kept half vectors x (..., H, M)."""
+        products = 2 * torch.einsum("rhm,...hm->...hr", self.rows, x).real
+        weights = torch.einsum("hqr,...hr->...hq", self.inner, products)
+        return self.D * x - torch.einsum("...hq,qhm->...hm", weights.to(x.dtype), self.columns)
+
+    def matrix(self) -> Tensor:
+        """The same map as a real matrix (H, N, N) on (Re x, Im x)."""
+        diagonal = real_matrix(self.D)
+        rows = torch.cat([2 * self.rows.real, -2 * self.rows.imag], -1)  # (R, H, N)
+        return diagonal - torch.einsum("qhn,hqr,rhm->hnm", pack(self.columns), self.inner, rows)
+
+
+def scale(A: Tensor, dt: Tensor) -> Tensor:
+    """ΔA of diagonal modes (H, M) in complex128, with the growth of unstable ones capped."""
+    real = (dt[:, None] * A.real.double()).clamp(max=MAX_GROWTH)
+    return torch.complex(real, dt[:, None] * A.imag.double())
+
+
+def pack(x: Tensor) -> Tensor:
+    """Complex (..., M) as real (..., 2M): real parts, then imaginary parts."""
+    return torch.cat([x.real, x.imag], -1)
+
+
+def unpack(x: Tensor) -> Tensor:
+    """The inverse of :func:`pack`."""
+    real, imag = x.chunk(2, -1)
+    return torch.complex(real, imag)
+
+
+def real_matrix(D: Tensor) -> Tensor:
+    """Multiplication by a complex diagonal (..., M) as a real matrix (..., 2M, 2M) on packed vectors."""
+    real, imag = torch.diag_embed(D.real), torch.diag_embed(D.imag)
+    return torch.cat([torch.cat([real, -imag], -1), torch.cat([imag, real], -1)], -2)
+
+
+def expm1(x: Tensor, phase: Tensor) -> Tensor:
+    """``exp(x + i·phase) - 1`` without cancellation near 0."""
+    sine = torch.sin(phase / 2)
+    return torch.complex(torch.expm1(x) * torch.cos(phase) - 2 * sine * sine, torch.exp(x) * torch.sin(phase))
+
+
+def _step_size(dt: Tensor, rate: float) -> Tensor:
+    return dt.double() * check_number("rate", rate, above=0.0)
+
+
+def _exp_and_phi(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+    """``exp(z)`` and ``φ(z) = (exp(z) - 1)/z`` for z = ΔA."""
+    z = scale(A, dt)
+    phase = _reduced_product(dt[:, None].expand(A.shape), A.imag.double())
+    # Below 0.1 the quotient's derivative would cancel; twelve terms of the series are exact to float64 there.
+    small = (z.real.abs() < 0.1) & (z.imag.abs() < 0.1)
+    inside = torch.where(small, z, 0)
+    series = torch.ones_like(z)
+    for k in range(13, 1, -1):
+        series = 1 + inside / k * series
+    quotient = expm1(z.real, phase) / torch.where(small, 1, z)
+    return torch.polar(torch.exp(z.real), phase), torch.where(small, series, quotient)
+
+
+def _split_two_pi() -> tuple[float, float, float]:
+    """2π in three parts; the first two are short, so their products with whole numbers below 2³³ are exact."""
+    two_pi = 2 * Fraction("3.14159265358979323846264338327950288419716939937510582097494459")
+    first = Fraction(floor(two_pi * 2**17), 2**17)
+    second = Fraction(floor((two_pi - first) * 2**38), 2**38)
+    return float(first), float(second), float(two_pi - first - second)
+
+
+_TWO_PI = _split_two_pi()
+
+
+def _reduced_product(a: Tensor, b: Tensor) -> Tensor:
+    """``a · b`` modulo 2π, in about [-π, π], with the rounding error of the product carried along (Dekker)."""
+    product = a * b
+    with torch.no_grad():
+        a_high, b_high = _leading_half(a), _leading_half(b)
+        a_low, b_low = a - a_high, b - b_high
+        error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+        turns = torch.round(product / (2 * pi))
+        first, second, third = _TWO_PI
+        reduced = ((product - turns * first) - turns * second) - turns * third + error
+    return reduced + (product - product.detach())  # the value is `reduced`, the derivative that of the product
+
+
+def _leading_half(x: Tensor) -> Tensor:
+    """The leading 26 bits (Veltkamp), so that products of halves are exact."""
+    shifted = 134217729.0 * x
+    return shifted - (shifted - x)

@@ -1,0 +1,169 @@
+"""Diagonal plus low-rank state matrices: S4, and its kernel by the truncated generating function."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from statespan._check import check_tensor
+from statespan.ssm.dense import DenseViews
+from statespan.ssm.discretize import Resolvent, dense_zoh, expm1, pack, real_matrix, scale, unpack
+from statespan.ssm.structure import Stepper, check_dt, check_length, check_rule
+
+_BLOCK_BYTES = 1 << 25  # of the Cauchy matrix held at a time
+
+
+class DPLR(DenseViews):
+    """An SSM with state matrix ``diag(A) - Σ_r P_r P_rᴴ`` over the full set of conjugate pairs (the form of S4).
+
+    Args:
+        A: (H, M) complex, the diagonal Λ.
+        P: (R, H, M) complex, rank R = 1 or 2.
+        B: (H, M) complex.
+        C: (K, H, M) complex; its precision is that of the results.
+        dt: (H,) real, the step sizes.
+        discretization: "bilinear" (S4's) or "zoh" (by the matrix exponential of the dense form).
+
+    Example:
+        >>> from statespan.ssm import hippo
+        >>> Lambda, P, B = hippo.dplr("legs", 4)
+        >>> C = torch.ones(1, 1, 2, dtype=torch.complex128)
+        >>> DPLR(Lambda[None], P[:, None], B[None], C, torch.tensor([0.1])).kernel(3).shape
+        torch.Size([1, 1, 3])
+    """
+
+    def __init__(
+        self, A: Tensor, P: Tensor, B: Tensor, C: Tensor, dt: Tensor, discretization: str = "bilinear"
+    ) -> None:
+        H, M = check_tensor("A", A, ("H", "N/2"), kind="complex").shape
+        self.A = A
+        self.P = check_tensor("P", P, ("rank", H, M), kind="complex")
+        if P.shape[0] not in (1, 2):
+            raise ValueError(f"P must have rank (first dimension) 1 or 2, got {P.shape[0]}")
+        self.B = check_tensor("B", B, (H, M), kind="complex")
+        self.C = check_tensor("C", C, ("channels", H, M), kind="complex")
+        self.dt = check_dt(dt, H)
+        self.discretization = check_rule(discretization)
+        self.d_state = 2 * M
+
+    def at_rate(self, rate: float) -> DPLR:
+        """The same system for another sampling rate."""
+        return DPLR(self.A, self.P, self.B, self.C, self._set_rate(rate), self.discretization)
+
+    def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Ā (H, N, N), B̄ (H, N) and C (K, H, N) on packed states (real parts, then imaginary parts), float64."""
+        dt, P, B, C = self._double()
+        rows = torch.cat([2 * C.real, -2 * C.imag], -1)
+        if self.discretization == "zoh":
+            p = pack(P)  # (R, H, N)
+            dtA = real_matrix(scale(self.A, dt)) - 2 * dt[:, None, None] * torch.einsum("rhn,rhm->hnm", p, p)
+            return (*dense_zoh(dtA, dt[:, None] * pack(B)), rows)
+        resolvent = Resolvent(self.A, P, dt)
+        identity = torch.eye(self.d_state, dtype=torch.float64, device=dt.device)
+        return 2 * resolvent.matrix() - identity, pack(resolvent.apply(dt[:, None] * B)), rows
+
+    def kernel(self, length: int) -> Tensor:
+        """The kernel (K, H, length): the algorithm of S4 for "bilinear", Krylov powers for "zoh"."""
+        check_length(length)
+        if self.discretization == "zoh":
+            return self.krylov_kernel(length)
+        return self._generating_function_kernel(length).to(self.dtype)
+
+    def stepper(self) -> Stepper:
+        """The recurrence in float64; O(N) a step for "bilinear", O(N²) for "zoh"."""
+        dt, P, B, C = self._double()
+        if self.discretization == "zoh":
+            Abar, Bbar, _ = self.discrete()
+
+            def move(x: Tensor, u: Tensor) -> Tensor:
+                return unpack((Abar @ pack(x)[..., None])[..., 0] + Bbar * u)
+        else:
+            resolvent, dtB = Resolvent(self.A, P, dt), dt[:, None] * B
+
+            def move(x: Tensor, u: Tensor) -> Tensor:
+                return resolvent.apply(2 * x + dtB * u) - x  # Ā = 2 (I - ΔA/2)⁻¹ - I
+
+        def step(u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            self._check_step(u, state)
+            x = move(unpack(state.double()), u.double()[..., None])
+            return 2 * torch.einsum("khm,bhm->bkh", C, x).real.to(self.dtype), pack(x).to(state.dtype)
+
+        return step
+
+    def _double(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        wide = torch.complex128
+        return self.dt.double(), self.P.to(wide), self.B.to(wide), self.C.to(wide)
+
+    def _generating_function_kernel(self, length: int) -> Tensor:
+        """S4's algorithm, (K, H, length) in float64.
+
+        The truncated generating function ``Σ_{l<L} K_l ω^l = C̃ (I - ωĀ)⁻¹ B̄`` with ``C̃ = C (I - ω^L Ā^L)`` is evaluated
+        at L nodes ω and inverted by an FFT. For the bilinear rule
+
+            (I - ωĀ)⁻¹ B̄ = ((1-ω) I - (1+ω) ΔA/2)⁻¹ ΔB,
+
+        diagonal plus low rank: Cauchy products and the Woodbury identity. Written this way, without dividing by 1+ω,
+        nothing happens at ω = -1. The nodes are the roots of unity times ρ = exp(-1/L): inside the circle they keep
+        clear of undamped modes (Re Λ = 0 in LegT and FouT, whose poles lie on it) at the price of a factor of at most
+        e, and ω^L is still the same number for all of them.
+        """
+        dt, P, B, C = self._double()
+        Abar, _, rows = self.discrete()
+        power = torch.linalg.matrix_power(Abar, length)
+        rows = rows - math.exp(-1.0) * (rows[..., None, :] @ power)[..., 0, :]
+        real, imag = rows.chunk(2, -1)
+        Ctilde = torch.complex(real, -imag) / 2
+
+        left = torch.cat([Ctilde, P.conj()])  # (K+R, H, M)
+        right = torch.cat([B[None], P])  # (1+R, H, M)
+        weights = torch.einsum("phm,qhm->hpqm", left, right).flatten(1, 2)  # (H, (K+R)(1+R), M)
+        minus, plus = _nodes(length, dt.device)
+        products = _cauchy(minus, plus, scale(self.A, dt) / 2, weights)  # (H, (K+R)(1+R), F)
+        products = products.unflatten(1, (left.shape[0], right.shape[0])).movedim(0, 2)  # (K+R, 1+R, H, F)
+        spectrum = dt[:, None] * _woodbury(products, C.shape[0], plus * (dt / 2)[:, None])
+        decay = torch.arange(length, dtype=torch.float64, device=dt.device) / length
+        return torch.fft.irfft(spectrum, n=length) * decay.exp()
+
+
+def _nodes(length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """1-ω and 1+ω at ``ω = exp(-(1 + 2πik)/L)``, k = 0 … L/2, each without cancellation."""
+    k = torch.arange(length // 2 + 1, dtype=torch.float64, device=device)
+    log_radius = torch.full_like(k, -1.0 / length)
+    minus = -expm1(log_radius, -2 * math.pi * k / length)
+    return minus, -expm1(log_radius, math.pi * (length - 2 * k) / length)
+
+
+def _cauchy(minus: Tensor, plus: Tensor, half: Tensor, weights: Tensor) -> Tensor:
+    """``Σ_n w_n/(minus - plus·half_n) + conj(w_n)/(minus - plus·conj(half_n))`` for every node, (H, Q, F).
+
+    The Cauchy matrix is made block by block and made again for the gradient: it is never held whole.
+    """
+    half = torch.cat([half, half.conj()], -1)  # (H, N)
+    weights = torch.cat([weights, weights.conj()], -1)  # (H, Q, N)
+
+    def block(minus: Tensor, plus: Tensor, half: Tensor, weights: Tensor) -> Tensor:
+        return weights @ (minus - plus * half[..., None]).reciprocal()
+
+    size = max(1, _BLOCK_BYTES // (16 * max(1, half.numel())))
+    parts = []
+    for m, p in zip(minus.split(size), plus.split(size), strict=True):
+        if torch.is_grad_enabled() and (half.requires_grad or weights.requires_grad):
+            parts.append(checkpoint(block, m, p, half, weights, use_reentrant=False, preserve_rng_state=False))
+        else:
+            parts.append(block(m, p, half, weights))
+    return torch.cat(parts, -1)
+
+
+def _woodbury(products: Tensor, channels: int, c: Tensor) -> Tensor:
+    """``C̃ (D + c P Pᴴ)⁻¹ B`` from the products with D⁻¹ alone; (K, H, F)."""
+    r11, r10 = products[:channels, 0], products[:channels, 1:]
+    r01, r00 = products[channels:, 0], products[channels:, 1:]
+    if r01.shape[0] == 1:
+        return r11 - c * r10[:, 0] * r01[0] / (1 + c * r00[0, 0])
+    a, b, d, e = 1 + c * r00[0, 0], c * r00[0, 1], c * r00[1, 0], 1 + c * r00[1, 1]
+    determinant = a * e - b * d
+    first, second = (e * r01[0] - b * r01[1]) / determinant, (a * r01[1] - d * r01[0]) / determinant
+    return r11 - c * (r10[:, 0] * first + r10[:, 1] * second)

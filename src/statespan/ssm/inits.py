@@ -1,0 +1,191 @@
+"""Initializations: the diagonal laws of S4D sections 4 and 5.2, and mixtures that share the heads among several.
+
+Shapes: N state size (N/2 complex modes are kept), S number of independent SSMs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statespan._check import check_bool, check_choice, check_int, check_number
+from statespan.ssm import hippo
+
+DIAGONAL = ("legs", "inv", "lin", "inv2", "quad", "real", "random")
+_LAWS = ("inv", "lin", "inv2", "quad")  # imaginary part given by a formula in the mode's index
+
+
+def diagonal(
+    name: str,
+    N: int,
+    *,
+    imag_scale: float = 1.0,
+    random_imag: bool = False,
+    random_real: bool = False,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A diagonal initialization (A, B) of S4D, one of each conjugate pair.
+
+    ===========  ============================================  ==================
+    name         A_n, n = 0 … N/2-1                            source (S4D paper)
+    ===========  ============================================  ==================
+    ``legs``     eigenvalues of the normal HiPPO-LegS matrix   equation (5)
+    ``inv``      -1/2 + i N/π (N/(2n+1) - 1)                   equation (8)
+    ``lin``      -1/2 + i π n                                  equation (9)
+    ``inv2``     -1/2 + i N/π (N/(n+1) - 1)                    equation (12)
+    ``quad``     -1/2 + i (1+2n)²/π                            equation (13)
+    ``real``     -(n+1)                                        section 5.2
+    ``random``   -1/2 + i exp(ξ_n), ξ_n ~ N(0, 1)              section 5.2
+    ===========  ============================================  ==================
+
+    B is 1, except for ``legs``, where it is HiPPO's own B in the eigenbasis (not halved: Theorem 3 needs B/2 for the
+    basis of S4-LegS itself; the factor is absorbed by C). Equation (13) prints the imaginary part only; the text
+    fixes the real part to -1/2.
+
+    Args:
+        name: One of the names above.
+        N: State size, even, at least 2.
+        imag_scale: Factor on all imaginary parts (0.01 and 100 in Table 3a); at least 0.
+        random_imag: Replace the index n by N/2 · U[0, 1] in the law, for ``inv``, ``lin``, ``inv2`` and ``quad``.
+            Equations (10) and (11) print N · U[0, 1]; the paper's remark that equally spaced values give back (8) and
+            (9) fixes the range to that of the N/2 kept modes.
+        random_real: Draw the real parts from -U[0, 1] (all names but ``real``).
+        generator: Source of the random numbers; torch's global one by default.
+
+    Returns:
+        A and B of shape (N/2,), complex128.
+
+    Example:
+        >>> A, B = diagonal("lin", 4)
+        >>> A.imag.tolist() == [0.0, math.pi]
+        True
+    """
+    check_choice("name", name, DIAGONAL)
+    M = check_int("N", N, minimum=2, even=True) // 2
+    check_number("imag_scale", imag_scale, above=0.0, closed=True)
+    if check_bool("random_imag", random_imag) and name not in _LAWS:
+        raise ValueError(
+            f"random_imag=True is allowed for {_LAWS} only, whose imaginary part is a law; got name={name!r}"
+        )
+    if check_bool("random_real", random_real) and name == "real":
+        raise ValueError("random_real=True is allowed for complex initializations only; got name='real'")
+
+    B = torch.ones(M, dtype=torch.complex128)
+    real = torch.full((M,), -0.5, dtype=torch.float64)
+    n = torch.arange(M, dtype=torch.float64)
+    if random_imag:
+        n = M * torch.rand(M, dtype=torch.float64, generator=generator)
+    if name == "legs":
+        Lambda, _, B = hippo.dplr("legs", N)
+        imag = Lambda.imag
+    elif name == "inv":
+        imag = N / math.pi * (N / (2 * n + 1) - 1)
+    elif name == "lin":
+        imag = math.pi * n
+    elif name == "inv2":
+        imag = N / math.pi * (N / (n + 1) - 1)
+    elif name == "quad":
+        imag = (1 + 2 * n) ** 2 / math.pi
+    elif name == "real":
+        real, imag = -(n + 1), torch.zeros_like(n)
+    else:
+        imag = torch.randn(M, dtype=torch.float64, generator=generator).exp()
+    if random_real:
+        real = -torch.rand(M, dtype=torch.float64, generator=generator)
+    return torch.complex(real, imag_scale * imag), B
+
+
+def split_mixture(init: str, n_ssm: int, allowed: tuple[str, ...]) -> list[str]:
+    """The initialization of each SSM: "legs/fout" gives the first half of them LegS, the second half FouT.
+
+    Args:
+        init: One name, or several joined by "/".
+        n_ssm: Number of SSMs; at least the number of names.
+        allowed: The names that may be used.
+
+    Returns:
+        A list of ``n_ssm`` names, in equal shares (the first ones take what is left over).
+
+    Example:
+        >>> split_mixture("legs/fout", 4, hippo.MEASURES)
+        ['legs', 'legs', 'fout', 'fout']
+    """
+    if not isinstance(init, str):
+        raise TypeError(f"init must be one of {allowed} or several joined by '/', got {type(init).__name__} {init!r}")
+    names = init.split("/")
+    for name in names:
+        if name not in allowed:
+            raise ValueError(f"init must be one of {allowed} or several joined by '/', got {init!r}")
+    if len(names) > n_ssm:
+        raise ValueError(
+            f"init {init!r} mixes {len(names)} initializations and needs n_ssm >= {len(names)}, got {n_ssm}"
+        )
+    share, rest = divmod(n_ssm, len(names))
+    return [name for i, name in enumerate(names) for _ in range(share + (i < rest))]
+
+
+def mix_diagonal(init: str, n_ssm: int, N: int, **options: Any) -> tuple[Tensor, Tensor]:
+    """Diagonal initializations for many SSMs; random ones are drawn anew for each.
+
+    Args:
+        init: A name of :func:`diagonal`, or several joined by "/".
+        n_ssm: Number of SSMs S.
+        N: State size.
+        **options: The keyword arguments of :func:`diagonal`.
+
+    Returns:
+        A and B of shape (S, N/2), complex128.
+    """
+    names = split_mixture(init, n_ssm, DIAGONAL)
+    unknown = set(options) - {"imag_scale", "random_imag", "random_real", "generator"}
+    if unknown:
+        raise ValueError(
+            f"init_options must have keys among ('imag_scale', 'random_imag', 'random_real', 'generator'), "
+            f"got {sorted(unknown)}"
+        )
+    fixed = "random" not in names and not (options.get("random_imag") or options.get("random_real"))
+    made: dict[str, tuple[Tensor, Tensor]] = {}
+    A, B = [], []
+    for name in names:
+        if not (fixed and name in made):
+            made[name] = diagonal(name, N, **options)
+        A.append(made[name][0])
+        B.append(made[name][1])
+    return torch.stack(A), torch.stack(B)
+
+
+def mix_dplr(init: str, n_ssm: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
+    """DPLR initializations for many SSMs, such as "legs/fout" for S4-(LegS/FouT).
+
+    Args:
+        init: A measure of :mod:`statespan.ssm.hippo`, or several joined by "/".
+        n_ssm: Number of SSMs S.
+        N: State size.
+
+    Returns:
+        Lambda (S, N/2), P (R, S, N/2) and B (S, N/2), complex128; R is the largest rank, smaller ones filled with 0.
+    """
+    names = split_mixture(init, n_ssm, hippo.MEASURES)
+    made = {name: hippo.dplr(name, N) for name in set(names)}
+    rank = max(P.shape[0] for _, P, _ in made.values())
+    P = torch.stack([torch.nn.functional.pad(made[n][1], (0, 0, 0, rank - made[n][1].shape[0])) for n in names], 1)
+    return torch.stack([made[n][0] for n in names]), P, torch.stack([made[n][2] for n in names])
+
+
+def mix_dense(init: str, n_ssm: int, N: int) -> tuple[Tensor, Tensor]:
+    """Dense real HiPPO initializations for many SSMs.
+
+    Args:
+        init: A measure of :mod:`statespan.ssm.hippo`, or several joined by "/".
+        n_ssm: Number of SSMs S.
+        N: State size.
+
+    Returns:
+        A (S, N, N) and B (S, N), float64.
+    """
+    makers = {"legs": hippo.legs, "legt": hippo.legt, "fout": hippo.fout}
+    made = [makers[name](N) for name in split_mixture(init, n_ssm, hippo.MEASURES)]
+    return torch.stack([A for A, _ in made]), torch.stack([B for _, B in made])

@@ -1,0 +1,176 @@
+"""What every structured SSM can do, whatever its state matrix looks like.
+
+A structure is a snapshot of continuous parameters; each method is one view of the discrete map
+``x_k = Ā x_{k-1} + B̄ u_k``, ``y_k = C x_k``. All views agree to rounding.
+
+Shapes, here and in every structure: B batch, L length, H heads, N state size, M = N/2 kept complex modes, K channels.
+Inputs are (B, L, H), outputs (B, L, K, H), states (B, H, N) real: for complex modes the M real parts, then the M
+imaginary parts. Results come in the precision of C; the set-up, the recurrence and (by default) the state are float64,
+because a rounding error of the state matrix is repeated at every step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from statespan._check import check_choice, check_int, check_number, check_tensor
+from statespan.ssm.discretize import RULES
+
+Stepper = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Self = TypeVar("Self", bound="Structure")
+
+
+class Operators(NamedTuple):
+    """The chunk view: with u a chunk of c inputs and s the state before it, ``y = T u + O s``, ``s' = G s + E u``."""
+
+    T: Tensor
+    """(K, H, c, c): ``T[i, j] = C Ā^{i-j} B̄`` for i ≥ j, else 0."""
+    E: Tensor
+    """(H, N, c): ``E[:, j] = Ā^{c-1-j} B̄``."""
+    G: Tensor
+    """``Ā^c``: (H, N, N), or (H, N) for a diagonal structure (real parts, then imaginary parts)."""
+    O: Tensor  # noqa: E741
+    """(K, H, c, N): ``O[i] = C Ā^{i+1}``."""
+
+
+class Structure(ABC):
+    """A structured SSM with parameters A, B, C, dt."""
+
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    dt: Tensor
+    discretization: str
+    d_state: int
+
+    @abstractmethod
+    def at_rate(self: Self, rate: float) -> Self:
+        """The same system for data sampled at another rate: every step size multiplied by ``rate``."""
+
+    @abstractmethod
+    def kernel(self, length: int) -> Tensor:
+        """The convolution kernel ``C Ā^l B̄``, l = 0 … length-1, shape (K, H, length)."""
+
+    @abstractmethod
+    def operators(self, chunk: int, *, dtype: torch.dtype | None = None) -> Operators:
+        """The four matrices of the chunk view for chunks of this length, in C's precision or ``dtype``."""
+
+    @abstractmethod
+    def stepper(self) -> Stepper:
+        """A function ``(u_t, state) -> (y_t, state)`` with the set-up done once, for many steps in a row."""
+
+    @abstractmethod
+    def states(self, u: Tensor, state: Tensor | None = None) -> Tensor:
+        """All states x_0 … x_{L-1} for inputs u (B, L, H): (B, L, H, N). N times the memory of the input."""
+
+    @abstractmethod
+    def advance(self, state: Tensor, steps: Tensor) -> Tensor:
+        """States (B, H, N) after ``steps`` (B,) further steps without input: ``Ā^steps x``."""
+
+    def step(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of the recurrence.
+
+        Args:
+            u: (B, H).
+            state: (B, H, N); it is not changed.
+
+        Returns:
+            y of shape (B, K, H) and the new state, in the dtype of ``state``.
+        """
+        return self.stepper()(u, state)
+
+    def scan(self, u: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The recurrence, one step after the other: slow and obviously right.
+
+        Args:
+            u: (B, L, H), L ≥ 0.
+            state: (B, H, N), or None for zeros.
+
+        Returns:
+            y of shape (B, L, K, H) and the state after the last step.
+        """
+        self._check_input(u)
+        state = self.initial_state(u.shape[0]) if state is None else self._check_state(state, u.shape[0])
+        step, outputs = self.stepper(), []
+        for u_t in u.unbind(1):
+            y, state = step(u_t, state)
+            outputs.append(y)
+        if not outputs:
+            return u.new_zeros(u.shape[0], 0, self.channels, self.heads, dtype=self.dtype), state
+        return torch.stack(outputs, 1), state
+
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The zero state (B, H, N). float64 keeps the recurrence exact; float32 halves its memory."""
+        check_int("batch", batch, minimum=0)
+        return torch.zeros(batch, self.heads, self.d_state, dtype=dtype, device=self.dt.device)
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.dt.shape[0]
+
+    @property
+    def channels(self) -> int:
+        """K, the number of outputs of each head."""
+        return self.C.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The real dtype of the results: that of C."""
+        return self.C.dtype.to_real() if self.C.is_complex() else self.C.dtype
+
+    def _set_rate(self, rate: float) -> Tensor:
+        return self.dt * check_number("rate", rate, above=0.0)
+
+    def _check_input(self, u: Tensor) -> None:
+        check_tensor("u", u, ("batch", "length", self.heads), kind="real")
+
+    def _check_state(self, state: Tensor, batch: int) -> Tensor:
+        return check_tensor("state", state, (batch, self.heads, self.d_state), kind="real")
+
+    def _check_step(self, u: Tensor, state: Tensor) -> None:
+        check_tensor("u", u, ("batch", self.heads), kind="real")
+        self._check_state(state, u.shape[0])
+
+
+def check_length(length: int, name: str = "length") -> int:
+    """A kernel or chunk has at least one sample."""
+    return check_int(name, length, minimum=1)
+
+
+def check_rule(discretization: str) -> str:
+    """The discretization is one of the known rules."""
+    return check_choice("discretization", discretization, RULES)
+
+
+def check_dt(dt: Tensor, H: int) -> Tensor:
+    """One step size a head."""
+    return check_tensor("dt", dt, (H,), kind="real")
+
+
+def toeplitz(kernel: Tensor) -> Tensor:
+    """Lower triangular Toeplitz matrices (..., c, c) with first column ``kernel`` (..., c)."""
+    c = kernel.shape[-1]
+    return torch.nn.functional.pad(kernel, (c - 1, 0)).unfold(-1, c, 1).flip(-1)
+
+
+def prefix_sum(inputs: Tensor, multiply: Callable[[int, Tensor], Tensor]) -> Tensor:
+    """Solve ``x_k = Ā x_{k-1} + inputs_k`` for all k at once in log₂ L rounds.
+
+    Args:
+        inputs: (B, L, ...).
+        multiply: ``multiply(j, x)`` is ``Ā^(2^j) x``; called with j = 0, 1, 2, … in this order.
+
+    Returns:
+        x of the shape of ``inputs``.
+    """
+    x, length, round_ = inputs, inputs.shape[1], 0
+    while (shift := 1 << round_) < length:
+        x = torch.cat([x[:, :shift], x[:, shift:] + multiply(round_, x[:, :-shift])], 1)
+        round_ += 1
+    return x

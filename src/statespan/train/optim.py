@@ -1,0 +1,77 @@
+"""Parameter groups: SSM parameters want a small learning rate and no weight decay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from statespan._check import check_bool, check_number
+
+_NORMS = (
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.GroupNorm,
+    nn.modules.batchnorm._NormBase,
+)
+
+
+def param_groups(
+    model: nn.Module, lr: float, weight_decay: float = 0.0, ssm_lr: float = 1e-3, *, slow_C: bool = False
+) -> list[dict[str, Any]]:
+    """The parameters of a model in groups for a torch optimizer.
+
+    * ``ssm``: A, P, B and Δ of every SSM (and C with ``slow_C``), at ``ssm_lr``, without weight decay;
+    * ``no_decay``: biases, norms and embeddings, at ``lr``, without weight decay;
+    * ``decay``: everything else, at ``lr`` with ``weight_decay``.
+
+    A module says which of its parameters are special in a class attribute ``parameter_groups`` that maps the name of a
+    parameter to "ssm", "C", "no_decay" or "decay"; statespan's own do.
+
+    Args:
+        model: Any module.
+        lr: Learning rate, positive.
+        weight_decay: Weight decay, at least 0.
+        ssm_lr: Learning rate of the SSM parameters; never more than ``lr`` is used.
+        slow_C: Count C among the SSM parameters.
+
+    Returns:
+        Groups with keys "name", "params", "lr" and "weight_decay", empty ones left out. Frozen parameters are left
+        out; a shared parameter is listed once.
+
+    Example:
+        >>> import torch, statespan
+        >>> groups = param_groups(statespan.S4D(8), lr=0.01, weight_decay=0.05)
+        >>> [(g["name"], g["lr"], g["weight_decay"]) for g in groups]
+        [('ssm', 0.001, 0.0), ('no_decay', 0.01, 0.0), ('decay', 0.01, 0.05)]
+        >>> optimizer = torch.optim.AdamW(groups)
+    """
+    check_number("lr", lr, above=0.0)
+    check_number("weight_decay", weight_decay, above=0.0, closed=True)
+    check_number("ssm_lr", ssm_lr, above=0.0)
+    check_bool("slow_C", slow_C)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    found: dict[str, list[nn.Parameter]] = {"ssm": [], "no_decay": [], "decay": []}
+    seen: set[int] = set()
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                found[_group(module, name, slow_C)].append(parameter)
+    settings = {"ssm": (min(ssm_lr, lr), 0.0), "no_decay": (lr, 0.0), "decay": (lr, weight_decay)}
+    return [
+        {"name": name, "params": parameters, "lr": settings[name][0], "weight_decay": settings[name][1]}
+        for name, parameters in found.items()
+        if parameters
+    ]
+
+
+def _group(module: nn.Module, name: str, slow_C: bool) -> str:
+    declared = getattr(module, "parameter_groups", {}).get(name)
+    if declared == "C":
+        return "ssm" if slow_C else "decay"
+    if declared is not None:
+        return str(declared)
+    plain = name == "bias" or name.endswith("_bias") or isinstance(module, (*_NORMS, nn.Embedding))
+    return "no_decay" if plain else "decay"

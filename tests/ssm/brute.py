@@ -1,0 +1,55 @@
+"""The slow, obviously right truth in float64 numpy: full conjugate sets, dense matrices, repeated products."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+
+
+def full(half: np.ndarray) -> np.ndarray:
+    """The kept half and its conjugates."""
+    return np.concatenate([half, half.conj()], -1)
+
+
+def discretize(A: np.ndarray, B: np.ndarray, dt: float, rule: str) -> tuple[np.ndarray, np.ndarray]:
+    """Dense Ā, B̄ by the definitions, with scipy's matrix exponential for the zero-order hold."""
+    n = len(B)
+    if rule == "bilinear":
+        left = np.eye(n) - dt / 2 * A
+        return scipy.linalg.solve(left, np.eye(n) + dt / 2 * A), scipy.linalg.solve(left, dt * B)
+    block = np.zeros((n + 1, n + 1), dtype=np.result_type(A, B))
+    block[:n, :n], block[:n, n] = dt * A, dt * B
+    both = scipy.linalg.expm(block)
+    return both[:n, :n], both[:n, n]
+
+
+def kernel(A: np.ndarray, B: np.ndarray, C: np.ndarray, dt: float, rule: str, length: int) -> np.ndarray:
+    """``C Ā^l B̄`` one power after the other; C (K, n) → (K, length)."""
+    Abar, x = discretize(A, B, dt, rule)
+    values = []
+    for _ in range(length):
+        values.append(C @ x)
+        x = Abar @ x
+    return np.stack(values, -1)
+
+
+def dense_form(ssm) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
+    """(A, B, C, dt) of each head of a statespan structure as full dense matrices."""
+    get = {name: getattr(ssm, name).detach().numpy() for name in ("A", "B", "C", "dt")}
+    P = ssm.P.detach().numpy() if hasattr(ssm, "P") else None
+    heads = []
+    for h in range(ssm.heads):
+        A, B, C = get["A"][h], get["B"][h], get["C"][:, h]
+        if A.ndim == 1:
+            A, B, C = np.diag(full(A)), full(B), full(C)
+            if P is not None:
+                p = full(P[:, h])
+                A = A - p.T @ p.conj()
+        heads.append((A, B, C, float(get["dt"][h])))
+    return heads
+
+
+def structure_kernel(ssm, length: int) -> np.ndarray:
+    """The kernel (K, H, length) of a structure by brute force."""
+    rows = [kernel(*parts, ssm.discretization, length) for parts in dense_form(ssm)]
+    return np.stack(rows, 1).real
