@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_tensor
-from statespan.ssm.discretize import RULES, expm1, pack, scale, unpack
+from statespan.ssm.discretize import RULES, expm1, pack, polar, scale, unpack
 from statespan.ssm.powers import block_length, powers
 from statespan.ssm.structure import (
     Operators,
@@ -157,7 +157,7 @@ class Diagonal(Structure):
         grows, z, normalizer = self._softmax_parts(self.softmax_length)
         weights = self.C.to(torch.complex128) * RULES["zoh"](self.A, self.B, self.dt)[1] * normalizer
         far = (self.softmax_length - length + 1) * z
-        far = -torch.polar(far.real.clamp(max=30.0).exp(), far.imag)
+        far = -polar(far.real.clamp(max=30.0).exp(), far.imag)
         decaying, growing = torch.where(grows, 0, weights), torch.where(grows, weights * far, 0)
         base = torch.exp(z)
         return _vandermonde(decaying, base, length) + _vandermonde(growing, base, length).flip(-1)

@@ -135,6 +135,11 @@ def real_matrix(D: Tensor) -> Tensor:
     return torch.cat([torch.cat([real, -imag], -1), torch.cat([imag, real], -1)], -2)
 
 
+def polar(size: Tensor, phase: Tensor) -> Tensor:
+    """``size · exp(i·phase)``; unlike torch.polar its gradient is finite for size 0."""
+    return torch.complex(size * torch.cos(phase), size * torch.sin(phase))
+
+
 def expm1(x: Tensor, phase: Tensor) -> Tensor:
     """``exp(x + i·phase) - 1`` without cancellation near 0."""
     sine = torch.sin(phase / 2)
@@ -156,7 +161,7 @@ def _exp_and_phi(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
     for k in range(13, 1, -1):
         series = 1 + inside / k * series
     quotient = expm1(z.real, phase) / torch.where(small, 1, z)
-    return torch.polar(torch.exp(z.real), phase), torch.where(small, series, quotient)
+    return polar(torch.exp(z.real), phase), torch.where(small, series, quotient)
 
 
 def _split_two_pi() -> tuple[float, float, float]:

@@ -59,4 +59,6 @@ def block_length(length: int) -> int:
 
 
 def _saturate(x: Tensor) -> Tensor:
-    return x * (SATURATION / x.abs().clamp(min=SATURATION))
+    with torch.no_grad():  # the derivative of |x| is not a number for the subnormal powers of strongly damped modes
+        factor = SATURATION / x.abs().clamp(min=SATURATION)
+    return x * factor

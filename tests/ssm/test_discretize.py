@@ -1,0 +1,133 @@
+"""Discretization against many-digit arithmetic, for tiny, large and fast ΔA."""
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+
+from statespan.ssm import bilinear, zoh
+from statespan.ssm.discretize import Resolvent, pack, unpack
+
+mpmath.mp.dps = 60
+
+EDGES = [
+    (-0.5 + 3j, 0.01),
+    (-0.5 + 0j, 1e-13),  # exp(z) - 1 cancels
+    (-1e-48 + 0j, 1e-13),  # underflows in float32
+    (-0.5 + 1e6j, 2.2e4),  # 3.5e9 turns a step
+    (-1e-3 + 123456.789j, 0.37),
+    (-1e39 + 5j, 2.2e4),
+    (-1e-9 + 1e-9j, 1.0),
+    (-0.07 + 0.07j, 1.0),  # on both sides of the switch between series and quotient
+    (-0.11 + 0.02j, 1.0),
+    (-0.02 + 0.11j, 1.0),
+    (0 + 0j, 0.1),
+    (0 + 6.283185307179586j, 1.0),
+    (0.5 + 1j, 1.0),
+]
+
+
+def exact(A, dt, rule):
+    z = mpmath.mpf(dt) * mpmath.mpc(A)
+    if rule == "bilinear":
+        return (1 + z / 2) / (1 - z / 2), dt / (1 - z / 2)
+    return mpmath.exp(z), dt * (mpmath.expm1(z) / z if z else mpmath.mpf(1))
+
+
+def run(rule, A, dt):
+    function = zoh if rule == "zoh" else bilinear
+    A = torch.tensor([[A]], dtype=torch.complex128)
+    return [x.item() for x in function(A, torch.ones_like(A), torch.tensor([dt], dtype=torch.float64))]
+
+
+@pytest.mark.parametrize(("A", "dt"), EDGES)
+@pytest.mark.parametrize("rule", ["zoh", "bilinear"])
+def test_diagonal_is_accurate_everywhere(rule, A, dt):
+    for got, wanted in zip(run(rule, A, dt), exact(A, dt, rule), strict=True):
+        # B̄ vanishes after whole turns; there the third part of 2π, itself rounded, leaves 1e-28 of Δ
+        assert abs(mpmath.mpc(got) - wanted) <= 4e-16 * abs(wanted) + 1e-28 * min(dt, 1) + mpmath.mpf(10) ** -300
+
+
+def test_diagonal_is_accurate_for_random_parameters():
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        dt = float(np.exp(generator.uniform(-30, 10)))
+        A = complex(-np.exp(generator.uniform(-110, 90)), generator.uniform(-1e6, 1e6))
+        for rule in ("zoh", "bilinear"):
+            for got, wanted in zip(run(rule, A, dt), exact(A, dt, rule), strict=True):
+                # the one rounding of Re ΔA is |Re ΔA| roundings of exp(ΔA), which by then is below 1e-60
+                tolerance = 1e-15 * (1 + min(dt * abs(A.real), 1000)) * abs(wanted)
+                assert abs(mpmath.mpc(got) - wanted) <= tolerance + mpmath.mpf(10) ** -300
+
+
+@pytest.mark.parametrize(("A", "dt"), [e for e in EDGES if e[0].real <= 0])
+def test_derivative_of_zoh_is_accurate(A, dt):
+    """d B̄/dA, where the quotient (exp(z)-1)/z would lose all digits for small z."""
+    a = torch.tensor([[A]], dtype=torch.complex128, requires_grad=True)
+    _, Bbar = zoh(a, torch.ones_like(a), torch.tensor([dt], dtype=torch.float64))
+    (gradient,) = torch.autograd.grad(Bbar.real.sum(), a)
+    z = mpmath.mpf(dt) * mpmath.mpc(A)
+    derivative = (mpmath.exp(z) * (z - 1) + 1) / z**2 if abs(z) > 1e-15 else mpmath.mpf("0.5") + z / 3
+    wanted = mpmath.conj(dt * dt * derivative)  # torch returns the conjugate
+    rounding = 4e-16 * dt * abs(Bbar.item())  # of sine against sine, where exp(ΔA) has vanished
+    assert abs(mpmath.mpc(gradient.item()) - wanted) <= 1e-13 * abs(wanted) + rounding
+
+
+def test_growth_is_capped():
+    """Re ΔA ≤ 1: no overflow for "zoh", no pole for "bilinear"."""
+    for rule, growth in (("zoh", np.e), ("bilinear", 3.0)):
+        for dt in (2.0, 2.2e4, 1e30):
+            Abar, Bbar = run(rule, 1.0 + 0j, dt)
+            assert abs(Abar) == pytest.approx(growth, rel=1e-15)
+            assert np.isfinite(Bbar)
+
+
+@pytest.mark.parametrize("rate", [0.5, 2.0])
+@pytest.mark.parametrize("rule", [zoh, bilinear])
+def test_rate_scales_the_step(rule, rate):
+    A = torch.tensor([[-0.5 + 2j]])
+    dt = torch.tensor([0.1], dtype=torch.float64)
+    for got, wanted in zip(rule(A, A, dt, rate=rate), rule(A, A, rate * dt), strict=True):
+        assert (got == wanted).all()
+
+
+@pytest.mark.parametrize("n", [1, 4, 16])
+def test_dense_matches_scipy(n):
+    generator = np.random.default_rng(n)
+    A, B, dt = generator.normal(size=(2, n, n)), generator.normal(size=(2, n)), np.array([0.05, 0.7])
+    tensors = [torch.as_tensor(x) for x in (A, B, dt)]
+    for h in range(2):
+        Abar, Bbar = zoh(*tensors)
+        np.testing.assert_allclose(Abar[h], scipy.linalg.expm(dt[h] * A[h]), rtol=1e-12, atol=1e-12)
+        held = scipy.linalg.solve(A[h], (scipy.linalg.expm(dt[h] * A[h]) - np.eye(n)) @ B[h])
+        np.testing.assert_allclose(Bbar[h], held, rtol=1e-10, atol=1e-11)
+        Abar, Bbar = bilinear(*tensors)
+        left = np.eye(n) - dt[h] / 2 * A[h]
+        np.testing.assert_allclose(left @ Abar[h].numpy(), np.eye(n) + dt[h] / 2 * A[h], atol=1e-12)
+        np.testing.assert_allclose(left @ Bbar[h].numpy(), dt[h] * B[h], atol=1e-12)
+
+
+def test_dense_zoh_of_a_singular_matrix():
+    """A = 0 integrates: Ā = I, B̄ = ΔB."""
+    Abar, Bbar = zoh(torch.zeros(1, 3, 3), torch.ones(1, 3), torch.tensor([0.25]))
+    torch.testing.assert_close(Abar[0], torch.eye(3, dtype=torch.float64))
+    torch.testing.assert_close(Bbar[0], torch.full((3,), 0.25, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_resolvent_inverts(rank):
+    """(I - ΔA/2) R x = x for the DPLR matrix, applied as a real-linear map on the kept half."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.complex128, generator=generator)
+
+    A, P, x, dt = draw(3, 5), draw(rank, 3, 5), draw(4, 3, 5), torch.tensor([0.01, 0.5, 30.0], dtype=torch.float64)
+    A = torch.complex(-A.real.abs(), A.imag)
+    resolvent = Resolvent(A, P, dt)
+    y = resolvent.apply(x)
+    low = sum(P[r] * 2 * (P[r].conj() * y).real.sum(-1, keepdim=True) for r in range(rank))
+    torch.testing.assert_close(y - dt[:, None] / 2 * (A * y - low), x, rtol=1e-12, atol=1e-12)
+    by_matrix = unpack((resolvent.matrix() @ pack(x)[..., None])[..., 0])
+    torch.testing.assert_close(by_matrix, y, rtol=1e-12, atol=1e-12)

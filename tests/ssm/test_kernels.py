@@ -1,0 +1,127 @@
+"""Every structure's kernel against dense powers in float64, and float32 against float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from statespan.ssm import DPLR, Diagonal, hippo, inits
+from tests.ssm import brute
+from tests.ssm.make import KINDS, RANK_1, RANK_2, RULES, make, peak_error
+
+LENGTHS = (1, 2, 3, 17, 255, 256, 1024, 4096)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("N", [2, 8, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernel_equals_dense_powers(kind, N, rule):
+    for rate in (0.5, 1.0, 2.0):
+        ssm = make(kind, N, rule, seed=N).at_rate(rate)
+        wanted = brute.structure_kernel(ssm, max(LENGTHS))
+        for length in LENGTHS:
+            assert peak_error(ssm.kernel(length), wanted[..., :length]) <= 1e-11, (length, rate)
+
+
+@pytest.mark.parametrize("N", [2, 8, 64])
+@pytest.mark.parametrize("kind", [*RANK_1, *RANK_2])
+def test_krylov_and_cauchy_agree(kind, N):
+    ssm = make(kind, N, "bilinear")
+    for length in LENGTHS:
+        assert peak_error(ssm.krylov_kernel(length), ssm.kernel(length)) <= 1e-12
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_kernel_is_the_rounded_float64_kernel(kind, rule):
+    single, double = (make(kind, 64, rule, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    double.C = single.C.to(double.C.dtype)
+    kernel = single.kernel(4096)
+    assert kernel.dtype == torch.float32
+    assert peak_error(kernel, double.kernel(4096)) <= 6e-8
+
+
+@pytest.mark.parametrize("damping", [0.5, None])
+def test_million_samples(damping):
+    """2^20 samples of lightly damped modes (Re A = -1/(Δ L)), where phases in float32 are off by a quarter radian."""
+    length, dt = 1 << 20, torch.tensor([0.01])
+    real = -damping if damping else -1 / (0.01 * length)
+    A = torch.complex(torch.full((1, 32), real), 40 * torch.rand(1, 32, generator=torch.Generator().manual_seed(0)))
+    C = torch.randn(1, 1, 32, dtype=torch.complex64, generator=torch.Generator().manual_seed(1))
+    kernel = Diagonal(A, torch.ones_like(A), C, dt, "zoh").kernel(length)[0, 0].numpy()
+    z = (dt.double()[:, None] * A.to(torch.complex128)).numpy().astype(np.clongdouble)
+    weights = C.numpy()[0].astype(np.clongdouble) * np.expm1(z) / A.numpy().astype(np.clongdouble)
+    places = np.unique(np.geomspace(1, length, 200).astype(np.int64)) - 1
+    wanted = 2 * (weights[0] * np.exp(places[:, None] * z[0])).sum(-1).real
+    assert np.abs(kernel[places] - wanted).max() <= 2e-7 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("rule", RULES)
+def test_dplr_without_its_low_rank_term_is_diagonal(rank, rule):
+    """S4 with P = 0 is S4D."""
+    A, B = inits.mix_diagonal("inv", 2, 16)
+    C, dt = torch.randn(2, 2, 8, dtype=torch.complex128), torch.tensor([0.01, 0.1], dtype=torch.float64)
+    dplr = DPLR(A, torch.zeros(rank, 2, 8, dtype=torch.complex128), B, C, dt, rule)
+    for length in (1, 64, 1000):
+        assert peak_error(dplr.kernel(length), Diagonal(A, B, C, dt, rule).kernel(length)) <= 1e-13
+
+
+@pytest.mark.parametrize("measure", hippo.MEASURES)
+def test_dplr_is_the_dense_hippo_system(measure):
+    """With C = Bᴴ the kernel Bᴴ Ā^l B̄ is the same in every orthonormal basis, so both forms must give it."""
+    dense = make(f"dense-{measure}", 64, "bilinear", channels=1)
+    dplr = make(f"dplr-{measure}", 64, "bilinear", channels=1)
+    dense.C, dplr.C = dense.B[None], dplr.B.conj()[None].resolve_conj()
+    assert peak_error(dplr.kernel(1024), dense.kernel(1024)) <= 1e-11
+
+
+@pytest.mark.parametrize("length", [2, 4, 64, 1024, 65536])
+def test_node_at_minus_one(length):
+    """Even lengths have a node where 1 + ω is all but 0; the sum of alternating kernel values shows an error there."""
+    ssm = make("dplr-fout", 8, "bilinear")
+    kernel, wanted = ssm.kernel(length), ssm.krylov_kernel(length)
+    signs = 1.0 - 2.0 * (torch.arange(length) % 2)
+    torch.testing.assert_close((kernel * signs).sum(-1), (wanted * signs).sum(-1), rtol=1e-11, atol=1e-12)
+
+
+def test_undamped_mode_on_a_node():
+    """A mode with Re Λ = 0 whose pole lies exactly on a root of unity."""
+    length, dt = 64, 0.1
+    frequency = 2 / dt * np.tan(np.pi * np.arange(4) / length)
+    A = torch.as_tensor(1j * frequency)[None]
+    P = torch.tensor([[[0.5, 1, 0.2, 0.0]]], dtype=torch.complex128)
+    C = torch.randn(1, 1, 4, dtype=torch.complex128)
+    ssm = DPLR(A, P, torch.ones_like(A), C, torch.tensor([dt], dtype=torch.float64))
+    assert peak_error(ssm.kernel(length), brute.structure_kernel(ssm, length)) <= 1e-12
+
+
+def test_cauchy_matrix_is_made_in_blocks(monkeypatch):
+    """The kernel does not depend on the block size, nor do its gradients."""
+    results = []
+    for block in (1 << 25, 1 << 14):
+        monkeypatch.setattr("statespan.ssm.dplr._BLOCK_BYTES", block)
+        ssm = make("dplr-trained2", 16, "bilinear")
+        ssm.A.requires_grad_()
+        kernel = ssm.kernel(333)
+        (gradient,) = torch.autograd.grad((kernel * torch.arange(333)).sum(), ssm.A)
+        results.append((kernel.detach(), gradient))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_kernel_memory_grows_with_the_root_of_the_length():
+    """The largest tensor made on the way to a diagonal kernel, beside the kernel itself, is O(N √L) a head."""
+    sizes = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                sizes.append(out.numel())
+            return out
+
+    ssm, length = make("diagonal-lin", 64, "zoh", H=1, channels=1), 1 << 16
+    with Watch():
+        ssm.kernel(length)
+    assert max(s for s in sizes if s < length) <= 64 * 256  # N √L
+    assert max(sizes) == length
