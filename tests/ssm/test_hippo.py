@@ -1,5 +1,6 @@
 """The papers' mathematics of the HiPPO matrices, with numbers."""
 
+import itertools
 import math
 
 import numpy as np
@@ -95,7 +96,7 @@ def test_window_bases_approach_their_definitions(measure):
     """The window's edge is a jump, so the error falls like N^(-1/2)."""
     errors = [window_error(measure, N) for N in (16, 64, 256)]
     assert errors[2] < 0.06
-    for coarse, fine in zip(errors, errors[1:], strict=False):
+    for coarse, fine in itertools.pairwise(errors):
         assert 0.4 < fine / coarse < 0.62
 
 
@@ -204,7 +205,7 @@ def test_theorem_3_diagonal_legs_approaches_legs():
         diagonal = step_response(hippo.legs_normal(N).numpy(), B / 2, t)[:3]
         errors.append(np.abs(diagonal - exact).max())
     assert errors[0] < 0.2
-    for coarse, fine in zip(errors, errors[1:], strict=False):
+    for coarse, fine in itertools.pairwise(errors):
         assert 0.35 < fine / coarse < 0.65
 
 

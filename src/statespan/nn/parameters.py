@@ -125,6 +125,11 @@ class SSMParameters(nn.Module, ABC):
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
         """The convolution kernels (K, H, length)."""
 
+    def extra_repr(self) -> str:
+        """The sizes that the layer does not show."""
+        shown = {"n_ssm": self.sizes.ssms, "kernels": self.sizes.kernels, "discretization": self.sizes.discretization}
+        return ", ".join(f"{name}={value}" for name, value in shown.items())
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Follow every move and cast of the model, but never below float32."""
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 REAL_PARTS = ("exp", "softplus", "relu", "none")
 
-# An undamped start (Re A = 0 in LegT and FouT) has no logarithm; this is nearest to it and invisible in float32.
+# An undamped start (Re A = 0 in LegT and FouT) has no logarithm, and relu has no slope there; this is near enough to
+# be invisible in float32.
 _SMALLEST = 1e-6
 
 
@@ -25,7 +26,7 @@ def inverse_real_part(kind: str, value: Tensor) -> Tensor:
     """The parameter that gives Re A = value, which must not be positive unless ``kind`` is "none"."""
     if kind == "none":
         return value
-    size = -value if kind == "relu" else (-value).clamp(min=_SMALLEST)
+    size = (-value).clamp(min=_SMALLEST)
     if kind == "exp":
         return size.log()
     return size + torch.log(-torch.expm1(-size)) if kind == "softplus" else size

@@ -24,6 +24,8 @@ def fftconv(u: Tensor, kernel: Tensor, backward: Tensor | None = None) -> Tensor
         y of shape (B, L, K, H).
     """
     length = u.shape[1]
+    if u.shape[0] == 0:  # FFT libraries refuse an empty batch
+        return u.new_zeros(0, length, *kernel.shape[:2])
     n = fast_length(2 * length - 1)  # room for lags -(L-1) … L-1, so nothing wraps around
     spectrum = torch.fft.rfft(kernel, n=n)
     if backward is not None:

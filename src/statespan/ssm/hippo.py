@@ -44,7 +44,7 @@ def legs(N: int) -> tuple[Tensor, Tensor]:
     """
     n = _indices(N)
     r = torch.sqrt(2 * n + 1)
-    return -(torch.tril(torch.outer(r, r), -1) + torch.diag(n + 1)), r
+    return torch.tril(torch.outer(-r, r), -1) - torch.diag(n + 1), r
 
 
 def legt(N: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,65 @@
+"""Layers to test with: every combination of kind, discretization, constraint and initialization."""
+
+from __future__ import annotations
+
+import torch
+
+from statespan import DSS, LSSL, S4, S4D
+from statespan.nn.real_part import REAL_PARTS
+from statespan.ssm import hippo, inits
+
+RULES = ("zoh", "bilinear")
+
+
+def combinations():
+    """(class, options) for every layer × discretization × real_part × init, and both kernels where there are two."""
+    for rule in RULES:
+        for real_part in REAL_PARTS:
+            for init in (*hippo.MEASURES, "legs/fout"):
+                yield S4, {"discretization": rule, "real_part": real_part, "init": init}
+            for init in (*inits.DIAGONAL, "inv/lin"):
+                yield S4D, {"discretization": rule, "real_part": real_part, "init": init}
+        for init in (*hippo.MEASURES, "legs/fout"):
+            n_ssm = 2 if "/" in init else 1
+            yield LSSL, {"discretization": rule, "init": init, "n_ssm": n_ssm}
+    for real_part in REAL_PARTS:
+        yield S4, {"real_part": real_part, "kernel": "cauchy"}
+        for init in inits.DIAGONAL:
+            yield DSS, {"real_part": real_part, "init": init}
+
+
+COMBINATIONS = list(combinations())
+IDS = [f"{cls.__name__}-{'-'.join(map(str, options.values()))}" for cls, options in COMBINATIONS]
+LAYERS = [
+    (S4, {}),
+    (S4, {"kernel": "cauchy"}),
+    (S4, {"init": "legt"}),
+    (S4D, {}),
+    (S4D, {"init": "lin", "discretization": "zoh"}),
+    (DSS, {}),
+    (LSSL, {}),
+]
+LAYER_IDS = [f"{cls.__name__}-{'-'.join(map(str, options.values()))}" for cls, options in LAYERS]
+
+
+def perturb(layer, amount):
+    """Move every parameter and buffer a little, as training would."""
+    with torch.no_grad():
+        for value in [*layer.parameters(), *layer.buffers()]:
+            value.mul_(1 + amount * torch.randn_like(value))
+    return layer
+
+
+def peak_error(got, wanted):
+    """Largest difference relative to the peak of what is wanted."""
+    return ((got.double() - wanted.double()).abs().max() / wanted.double().abs().max()).item()
+
+
+def run_steps(layer, x, state=None, rate=1.0):
+    """The outputs and last state of stepping through x."""
+    state = layer.initial_state(x.shape[0]) if state is None else state
+    step, outputs = layer.stepper(rate), []
+    for x_t in x.unbind(1):
+        y, state = step(x_t, state)
+        outputs.append(y)
+    return torch.stack(outputs, 1), state

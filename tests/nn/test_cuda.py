@@ -1,0 +1,41 @@
+"""The same layers on a GPU, against float64 on the CPU. Skipped where there is none."""
+
+import copy
+
+import pytest
+import torch
+
+from tests.nn.make import COMBINATIONS, IDS, peak_error, run_steps
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize(("cls", "options"), COMBINATIONS, ids=IDS)
+def test_every_view_and_gradient(cls, options):
+    layer = cls(8, 64, **options)
+    truth, layer = copy.deepcopy(layer).double(), layer.cuda()
+    x = torch.randn(2, 1000, 8)
+    wanted = truth(x.double())
+    wanted.square().mean().backward()
+    y = layer(x.cuda())
+    y.square().mean().backward()
+    assert peak_error(y.cpu(), wanted) <= 2e-6
+    for (name, got), expected in zip(layer.named_parameters(), truth.parameters(), strict=True):
+        assert peak_error(got.grad.cpu(), expected.grad) <= 2e-5, name
+    with torch.no_grad():
+        by_prefill, state = layer.prefill(x.cuda())
+        by_step, end = run_steps(layer, x[:, :100].cuda())
+    assert peak_error(by_prefill.cpu(), wanted) <= 2e-6
+    assert peak_error(by_step.cpu(), wanted[:, :100]) <= 2e-6
+    assert state.is_cuda
+    assert end.is_cuda
+
+
+@pytest.mark.parametrize(("cls", "options"), COMBINATIONS[:3], ids=IDS[:3])
+def test_autocast(cls, options):
+    layer = cls(8, 16, **options).cuda()
+    x = torch.randn(2, 100, 8, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        y = layer(x)
+    assert y.dtype == torch.bfloat16
+    assert peak_error(y, layer(x)) < 0.02

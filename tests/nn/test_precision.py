@@ -1,0 +1,179 @@
+"""Casting, autocast, copying, saving: what people do to layers."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from statespan import S4, S4D, param_groups
+from tests.nn.make import LAYER_IDS, LAYERS, peak_error
+
+layers = pytest.mark.parametrize(("cls", "options"), LAYERS, ids=LAYER_IDS)
+
+
+@layers
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_keeps_the_ssm_in_float32(cls, options, dtype):
+    layer = cls(8, 16, **options)
+    exact = {name: value.clone() for name, value in layer.ssm.state_dict().items()}
+    x = torch.randn(2, 50, 8)
+    wanted = layer(x)
+    model = nn.Sequential(layer, nn.Linear(8, 8)).to(dtype)
+    for name, value in layer.ssm.state_dict().items():
+        assert value.dtype == torch.float32
+        assert (value == exact[name]).all()
+    assert layer.D.dtype == layer.mix.weight.dtype == dtype
+    y = layer(x.to(dtype))
+    assert y.dtype == dtype
+    assert peak_error(y, wanted) < (0.03 if dtype == torch.bfloat16 else 0.004)
+    model(x.to(dtype)).float().sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+    by_prefill, state = layer.prefill(x.to(dtype))
+    by_step, _ = layer.step(x[:, 0].to(dtype), layer.initial_state(2))
+    assert by_prefill.dtype == by_step.dtype == dtype
+    assert state.dtype == torch.float64
+    assert peak_error(by_prefill, wanted) < 0.03
+    assert peak_error(by_step, wanted[:, 0]) < 0.03
+
+
+@layers
+def test_construction_in_low_precision(cls, options):
+    layer = cls(8, 16, dtype=torch.bfloat16, **options)
+    assert {v.dtype for v in layer.ssm.state_dict().values()} == {torch.float32}
+    assert layer.D.dtype == torch.bfloat16
+    assert layer(torch.randn(2, 10, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+@layers
+def test_double_and_back(cls, options):
+    layer = cls(8, 16, **options)
+    x = torch.randn(2, 50, 8)
+    single = layer(x)
+    layer.double()
+    assert {v.dtype for v in layer.state_dict().values()} == {torch.float64}
+    assert peak_error(single, layer(x.double())) <= 2e-6
+    layer.half()
+    assert {v.dtype for v in layer.ssm.state_dict().values()} == {torch.float32}
+
+
+@layers
+def test_autocast(cls, options):
+    """The SSM runs in float32 inside, so the only error is the mixing's bfloat16; gradients reach every parameter."""
+    layer = cls(8, 16, **options)
+    bare = cls(8, 16, mix=None, activation=None, **options)
+    x = torch.randn(2, 50, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+        assert (bare(x) == bare(x)).all()
+        ssm_only = bare(x)
+        by_prefill, _ = layer.prefill(x)
+        by_step, _ = layer.step(x[:, 0], layer.initial_state(2))
+        y.float().square().mean().backward()
+        from_bfloat16 = layer(x.bfloat16())
+    assert y.dtype == by_prefill.dtype == by_step.dtype == from_bfloat16.dtype == torch.bfloat16
+    assert (ssm_only == bare(x)).all()
+    for got in (y, by_prefill):
+        assert peak_error(got, layer(x)) < 0.02
+    assert peak_error(by_step, layer(x)[:, 0]) < 0.02
+    assert all(torch.isfinite(p.grad).all() and (p.grad != 0).any() for p in layer.parameters())
+
+
+@layers
+def test_state_dict_round_trip(cls, options):
+    first, second = cls(8, 16, **options), cls(8, 16, **options)
+    x = torch.randn(2, 50, 8)
+    assert (first(x) != second(x)).any()
+    buffer = io.BytesIO()
+    torch.save(first.state_dict(), buffer)
+    buffer.seek(0)
+    second.load_state_dict(torch.load(buffer, weights_only=True))
+    assert (first(x) == second(x)).all()
+
+
+@layers
+def test_state_dict_is_real_and_free_of_lengths(cls, options):
+    layer = cls(8, 16, **options)
+    shapes = {name: value.shape for name, value in layer.state_dict().items()}
+    layer(torch.randn(1, 333, 8))
+    assert {name: value.shape for name, value in layer.state_dict().items()} == shapes
+    for value in layer.state_dict().values():
+        assert not value.is_complex()
+        assert value.is_contiguous()
+        assert 333 not in value.shape
+
+
+@layers
+def test_deepcopy_and_pickle(cls, options):
+    layer = cls(8, 16, **options)
+    x = torch.randn(2, 50, 8)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert (other(x) == layer(x)).all()
+        with torch.no_grad():
+            other.ssm.C.add_(1)
+        assert (other(x) != layer(x)).any()
+        assert other.bfloat16().ssm.C.dtype == torch.float32
+
+
+@layers
+def test_a_deep_copy_keeps_its_parameter_groups(cls, options):
+    layer = cls(8, 16, **options)
+    models = (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)))
+    sizes = [{g["name"]: len(g["params"]) for g in param_groups(model, lr=0.01)} for model in models]
+    assert sizes[0] == sizes[1] == sizes[2]
+    assert sizes[0]["ssm"] >= 2
+
+
+def test_meta_device():
+    layer = S4(8, 16, device="meta")
+    assert {v.device.type for v in layer.state_dict().values()} == {"meta"}
+    real = S4(8, 16)
+    layer.to_empty(device="cpu").load_state_dict(real.state_dict())
+    x = torch.randn(1, 10, 8)
+    assert (layer(x) == real(x)).all()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [lambda x: x.transpose(1, 2).contiguous().transpose(1, 2), lambda x: torch.cat([x, x], -1)[..., :8]],
+    ids=["transposed", "sliced"],
+)
+def test_inputs_that_are_not_contiguous(where):
+    layer, x = S4D(8, 16), torch.randn(2, 50, 8)
+    assert not where(x).is_contiguous()
+    torch.testing.assert_close(layer(where(x)), layer(x), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(layer.prefill(where(x))[0], layer.prefill(x)[0], rtol=1e-6, atol=1e-6)
+
+
+@layers
+def test_same_bits_every_time(cls, options):
+    layer, x = cls(8, 16, **options), torch.randn(2, 50, 8)
+    runs = []
+    for _ in range(3):
+        layer.zero_grad()
+        y = layer(x)
+        y.square().sum().backward()
+        runs.append([y.detach(), *(p.grad.clone() for p in layer.parameters())])
+    for run in runs[1:]:
+        assert all((a == b).all() for a, b in zip(run, runs[0], strict=True))
+
+
+@layers
+def test_hostile_parameters(cls, options):
+    """log Δ from -30 to 10, and the modes as far out as their parameterization allows."""
+    layer = cls(64, 4, **options)
+    with torch.no_grad():
+        layer.ssm.log_dt.copy_(torch.linspace(-30, 10, 64))
+        if hasattr(layer.ssm, "A_imag"):
+            layer.ssm.A_imag.copy_(10 ** torch.linspace(-6, 6, 64)[torch.randperm(64), None].expand(64, 2))
+            log_real = torch.linspace(-110, 88, 64)[torch.randperm(64), None].expand(64, 2)
+            layer.ssm.A_real.copy_(log_real if layer.ssm.real_part == "exp" else -log_real.exp())
+    x = torch.randn(2, 70, 64)
+    y, state = layer.prefill(x)
+    total = layer(x).square().mean() + y.square().mean() + layer.step(x[:, 0], state)[0].square().mean()
+    assert torch.isfinite(total)
+    total.backward()
+    for name, parameter in layer.named_parameters():
+        assert torch.isfinite(parameter.grad).all(), name

@@ -1,0 +1,69 @@
+"""Parameter groups: who gets which learning rate and weight decay."""
+
+import pytest
+import torch
+from torch import nn
+
+from statespan import DSS, LSSL, S4, S4D, param_groups
+
+
+def named(model, **options):
+    """name of group -> set of parameter names."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    return {g["name"]: {names[id(p)] for p in g["params"]} for g in param_groups(model, 0.01, 0.05, **options)}
+
+
+def test_s4_in_a_model():
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.LayerNorm(4), S4(4, 8), nn.BatchNorm1d(4))
+    assert named(model) == {
+        "ssm": {f"3.ssm.{name}" for name in ("log_dt", "A_real", "A_imag", "P", "B")},
+        "no_decay": {"0.weight", "1.bias", "2.weight", "2.bias", "3.mix.bias", "4.weight", "4.bias"},
+        "decay": {"1.weight", "3.ssm.C", "3.D", "3.mix.weight"},
+    }
+    assert "3.ssm.C" in named(model, slow_C=True)["ssm"]
+
+
+@pytest.mark.parametrize(
+    ("cls", "expected"),
+    [(S4D, {"log_dt", "A_real", "A_imag", "B"}), (DSS, {"log_dt", "A_real", "A_imag"}), (LSSL, {"log_dt", "A", "B"})],
+)
+def test_other_layers(cls, expected):
+    assert named(cls(4, 8))["ssm"] == {f"ssm.{name}" for name in expected}
+
+
+def test_rates_and_decay():
+    groups = {g["name"]: g for g in param_groups(S4D(4, 8), lr=0.01, weight_decay=0.05)}
+    assert [(groups[n]["lr"], groups[n]["weight_decay"]) for n in ("ssm", "no_decay", "decay")] == [
+        (0.001, 0.0),
+        (0.01, 0.0),
+        (0.01, 0.05),
+    ]
+    assert param_groups(S4D(4, 8), lr=1e-4)[0]["lr"] == 1e-4  # the SSM is never faster than the rest
+
+
+def test_every_trainable_parameter_is_listed_once():
+    first, second = S4(4, 8), S4D(4, 8)
+    second.mix.weight = first.mix.weight
+    first.D.requires_grad_(False)
+    model = nn.ModuleList([first, second, first])
+    listed = [id(p) for g in param_groups(model, 0.01) for p in g["params"]]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {id(p) for p in model.parameters() if p.requires_grad}
+
+
+def test_frozen_b_is_not_a_parameter():
+    assert "ssm.B" not in named(S4D(4, 8, train_B=False))["ssm"]
+
+
+def test_optimizer_moves_groups_at_their_rates():
+    """One Adam step moves a parameter by its learning rate."""
+    model = S4D(4, 8)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.Adam(param_groups(model, lr=0.01, ssm_lr=0.001))
+    model(torch.randn(2, 30, 4)).square().mean().backward()
+    optimizer.step()
+    moved = {name: (p.detach() - before[name]).abs().max().item() for name, p in model.named_parameters()}
+    for name in ("ssm.A_real", "ssm.log_dt", "ssm.B"):
+        assert moved[name] == pytest.approx(0.001, rel=0.02)
+    for name in ("ssm.C", "D", "mix.weight"):
+        assert moved[name] == pytest.approx(0.01, rel=0.02)
