@@ -88,8 +88,14 @@ def main() -> None:
         recipe = {"layer": args.layer, "epochs": args.epochs, "seed": args.seed, "parameters": size}
         versions = {"statespan": statespan.__version__, "torch": torch.__version__, "python": platform.python_version()}
         hardware = {"machine": platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-        result = {"command": f"python examples/digits.py --layer {args.layer}", "recipe": recipe}
-        result |= {"test_accuracy": accuracy, "seconds": round(seconds, 1), "versions": versions, "hardware": hardware}
+        result = {
+            "command": f"python examples/digits.py --layer {args.layer} --epochs {args.epochs} --seed {args.seed}",
+            "recipe": recipe,
+            "test_accuracy": accuracy,
+            "seconds": round(seconds, 1),
+            "versions": versions,
+            "hardware": hardware,
+        }
         write(args.out, json.dumps(result, indent=2) + "\n")
 
 

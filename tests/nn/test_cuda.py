@@ -7,7 +7,8 @@ import torch
 
 from tests.nn.make import COMBINATIONS, IDS, peak_error, run_steps
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
 
 
 @pytest.mark.parametrize(("cls", "options"), COMBINATIONS, ids=IDS)
