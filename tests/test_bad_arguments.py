@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import statespan
-from statespan import DSS, LSSL, S4, S4D
-from statespan.ssm import DPLR, Dense, Diagonal, hippo, inits, zoh
+from statespan import DSS, LSSL, S4, S4D, ops
+from statespan.nn import TiedDropout
+from statespan.ssm import DPLR, Dense, Diagonal, bilinear, hippo, inits, zoh
 
 c = torch.complex128
 A, B, C, dt = torch.ones(3, 4, dtype=c), torch.ones(3, 4, dtype=c), torch.ones(2, 3, 4, dtype=c), torch.ones(3)
@@ -14,6 +15,12 @@ R, V, W = torch.ones(3, 8, 8), torch.ones(3, 8), torch.ones(2, 3, 8)
 layer, x, state = S4D(4, 8), torch.randn(2, 10, 4), torch.zeros(2, 4, 8)
 two_way = S4(4, 8, bidirectional=True)
 ssm = Diagonal(A, B, C, dt)
+
+
+def in_autocast(x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return layer(x)
+
 
 # (call, error, what the message must contain)
 CASES = {
@@ -26,6 +33,7 @@ CASES = {
     "d_model 0": (lambda: S4D(0), ValueError, ["d_model", "0", ">= 1"]),
     "d_model negative": (lambda: S4(-4), ValueError, ["d_model", "-4", ">= 1"]),
     "d_model text": (lambda: S4D("4"), TypeError, ["d_model", "'4'", "integer"]),
+    "d_state tensor": (lambda: S4D(4, torch.tensor(8)), TypeError, ["d_state", "Tensor"]),
     "d_model bool": (lambda: S4D(True), TypeError, ["d_model", "bool"]),
     "n_ssm not a divisor": (lambda: S4D(4, 8, n_ssm=3), ValueError, ["n_ssm", "3", "d_model=4"]),
     "n_ssm 0": (lambda: S4D(4, 8, n_ssm=0), ValueError, ["n_ssm", "0", ">= 1"]),
@@ -51,6 +59,11 @@ CASES = {
     "activation": (lambda: S4D(4, 8, activation="relu"), ValueError, ["activation", "'relu'", "'gelu'"]),
     "unknown option": (lambda: S4D(4, 8, l_max=1024), TypeError, ["l_max"]),
     "unknown option DSS": (lambda: DSS(4, 8, l_max=1024), TypeError, ["l_max"]),
+    "init_options list": (lambda: S4D(4, 8, init_options=[1]), TypeError, ["init_options", "[1]", "dict"]),
+    "init_options keys": (lambda: S4D(4, 8, init_options={1: 2}), TypeError, ["init_options", "{1: 2}", "dict"]),
+    "dtype integer": (lambda: S4D(4, 8, dtype=torch.int32), ValueError, ["dtype", "torch.int32", "torch.bfloat16"]),
+    "dtype complex": (lambda: S4(4, 8, dtype=torch.complex64), ValueError, ["dtype", "torch.complex64"]),
+    "dtype text": (lambda: LSSL(4, 8, dtype="float32"), TypeError, ["dtype", "'float32'", "torch.float32"]),
     # numbers
     "dt_min 0": (lambda: S4D(4, 8, dt_min=0.0), ValueError, ["dt_min", "0.0", "> 0"]),
     "dt_min above dt_max": (lambda: S4D(4, 8, dt_min=1.0), ValueError, ["dt_min", "1.0", "dt_max=0.1"]),
@@ -67,17 +80,29 @@ CASES = {
     "x transposed": (lambda: layer(x.mT), ValueError, ["x", "(batch, length, 4)", "(2, 4, 10)"]),
     "x integers": (lambda: layer(x.long()), TypeError, ["x", "torch.int64", "torch.float32"]),
     "x complex": (lambda: layer(x + 0j), TypeError, ["x", "torch.complex64"]),
+    "x double under autocast": (lambda: in_autocast(x.double()), TypeError, ["x", "torch.float64", "torch.float32"]),
     "x numpy": (lambda: layer(x.numpy()), TypeError, ["x", "torch.Tensor", "ndarray"]),
     "x double": (lambda: layer(x.double()), TypeError, ["x", "torch.float64", "torch.float32"]),
     "x bfloat16": (lambda: layer(x.bfloat16()), TypeError, ["x", "torch.bfloat16", "autocast"]),
     "rate 0": (lambda: layer(x, rate=0.0), ValueError, ["rate", "0.0", "> 0"]),
     "rate negative": (lambda: layer.prefill(x, rate=-1), ValueError, ["rate", "-1", "> 0"]),
     "rate infinite": (lambda: layer.step(x[:, 0], state, rate=float("inf")), ValueError, ["rate", "inf"]),
+    "rate of two": (lambda: layer(x, rate=torch.ones(2)), TypeError, ["rate", "Tensor"]),
+    "rate trained": (lambda: layer(x, rate=torch.ones(1, requires_grad=True)), TypeError, ["rate", "Tensor"]),
     "rate text": (lambda: layer(x, rate="2"), TypeError, ["rate", "'2'"]),
     "lengths too long": (lambda: layer(x, lengths=[3, 11]), ValueError, ["lengths", "[3, 11]", "10"]),
     "lengths negative": (lambda: layer(x, lengths=[-1, 4]), ValueError, ["lengths", "[-1, 4]", "0"]),
     "lengths too few": (lambda: layer(x, lengths=[3]), ValueError, ["lengths", "(2,)", "(1,)"]),
-    "lengths fractions": (lambda: layer(x, lengths=[3.0, 4.0]), TypeError, ["lengths", "torch.float32"]),
+    "lengths fractions": (lambda: layer(x, lengths=[3.0, 4.0]), TypeError, ["lengths", "[3.0, 4.0]", "whole"]),
+    "lengths tensor of fractions": (lambda: layer(x, lengths=torch.ones(2)), TypeError, ["lengths", "torch.float32"]),
+    "lengths one number": (lambda: layer(x, lengths=5), ValueError, ["lengths", "(2,)", "(1,)"]),
+    "lengths text": (lambda: layer(x, lengths="ab"), TypeError, ["lengths", "'ab'"]),
+    "lengths None inside": (lambda: layer(x, lengths=[None, 1]), TypeError, ["lengths", "[None, 1]"]),
+    "lengths with a free softmax": (
+        lambda: DSS(4, 8, softmax_length=None)(x, lengths=[3, 4]),
+        ValueError,
+        ["lengths", "softmax_length=None"],
+    ),
     "state shape": (lambda: layer.prefill(x, state[:1]), ValueError, ["state", "(2, 4, 8)", "(1, 4, 8)"]),
     "state complex": (lambda: layer.prefill(x, state + 0j), TypeError, ["state", "torch.complex64"]),
     "state missing": (lambda: layer.step(x[:, 0], None), TypeError, ["state", "NoneType"]),
@@ -85,6 +110,8 @@ CASES = {
     "prefill two-way": (lambda: two_way.prefill(x), ValueError, ["prefill", "bidirectional=True"]),
     "step two-way": (lambda: two_way.step(x[:, 0], state), ValueError, ["step", "bidirectional=True"]),
     "state two-way": (lambda: two_way.initial_state(1), ValueError, ["initial_state", "bidirectional=True"]),
+    "state integers": (lambda: layer.initial_state(1, dtype=torch.int32), ValueError, ["dtype", "torch.int32"]),
+    "state half": (lambda: layer.step(x[:, 0], state.half()), TypeError, ["state", "torch.float16", "torch.float32"]),
     "batch negative": (lambda: layer.initial_state(-1), ValueError, ["batch", "-1", ">= 0"]),
     # structures
     "A real": (lambda: Diagonal(A.real, B, C, dt), TypeError, ["A", "torch.float64", "torch.complex64"]),
@@ -114,6 +141,24 @@ CASES = {
     "scan input": (lambda: ssm.scan(torch.randn(2, 5, 4)), ValueError, ["u", "(batch, length, 3)", "(2, 5, 4)"]),
     "scan state": (lambda: ssm.scan(torch.randn(2, 5, 3), V), ValueError, ["state", "(2, 3, 8)", "(3, 8)"]),
     "step input": (lambda: ssm.step(torch.randn(2, 4), W), ValueError, ["u", "(batch, 3)", "(2, 4)"]),
+    "step count negative": (lambda: ssm.advance(W, torch.tensor([1, -3])), ValueError, ["steps", "[1, -3]", ">= 0"]),
+    "step count shape": (lambda: ssm.advance(W, torch.tensor([1])), ValueError, ["steps", "(2,)", "(1,)"]),
+    "step count float": (lambda: ssm.advance(W, torch.ones(2)), TypeError, ["steps", "torch.float32"]),
+    "chunked input": (lambda: ops.chunked(ssm, torch.randn(2, 5, 1)), ValueError, ["u", "(batch, length, 3)"]),
+    "chunked state": (lambda: ops.chunked(ssm, torch.randn(2, 5, 3), W[:1]), ValueError, ["state", "(2, 3, 8)"]),
+    "chunked state integers": (lambda: ops.chunked(ssm, torch.randn(2, 5, 3), W.int()), TypeError, ["state", "int32"]),
+    "chunked chunk": (lambda: ops.chunked(ssm, torch.randn(2, 5, 3), chunk=0), ValueError, ["chunk", "0", ">= 1"]),
+    "conv kernel too long": (lambda: ops.fftconv(W, torch.ones(1, 8, 9)), ValueError, ["kernel", "(1, 8, 3)", "9"]),
+    "conv heads": (lambda: ops.fftconv(W, torch.ones(1, 7, 3)), ValueError, ["kernel", "(1, 8, 3)", "7"]),
+    "conv input": (lambda: ops.fftconv(V, torch.ones(1, 8, 3)), ValueError, ["u", "(batch, length, H)", "(3, 8)"]),
+    "conv dtype": (lambda: ops.fftconv(W, torch.ones(1, 8, 3).double()), TypeError, ["kernel", "torch.float64"]),
+    "conv backward": (lambda: ops.fftconv(W, torch.ones(1, 8, 3), V), ValueError, ["backward", "(1, 8, 3)", "(3, 8)"]),
+    "conv empty": (lambda: ops.fftconv(W[:, :0], torch.ones(1, 8, 1)), ValueError, ["length of u", "0", ">= 1"]),
+    "zoh dt number": (lambda: zoh(A, B, 0.1), TypeError, ["dt", "float"]),
+    "zoh dt shape": (lambda: zoh(A, B, torch.ones(2)), ValueError, ["dt", "(3,)", "(2,)"]),
+    "zoh one system": (lambda: zoh(A[0], B[0], dt), ValueError, ["A", "(H, N/2)", "(4,)"]),
+    "bilinear not square": (lambda: bilinear(R[..., :7], V, dt), ValueError, ["A", "(3, 8, 8)", "(3, 8, 7)"]),
+    "bilinear B": (lambda: bilinear(R, V[:2], dt), ValueError, ["B", "(3, 8)", "(2, 8)"]),
     "zoh rate": (lambda: zoh(A, B, dt, rate=-2.0), ValueError, ["rate", "-2.0", "> 0"]),
     # initializations
     "hippo odd": (lambda: hippo.legs(5), ValueError, ["N", "5", "even"]),
@@ -129,6 +174,8 @@ CASES = {
     ),
     "random real real": (lambda: inits.diagonal("real", 4, random_real=True), ValueError, ["random_real", "'real'"]),
     "random flag": (lambda: inits.diagonal("lin", 4, random_imag="no"), TypeError, ["random_imag", "'no'"]),
+    # other modules
+    "tied dropout": (lambda: TiedDropout(2.0), ValueError, ["p", "2.0", "< 1"]),
     # optimizer groups
     "lr 0": (lambda: statespan.param_groups(layer, lr=0.0), ValueError, ["lr", "0.0", "> 0"]),
     "weight decay": (lambda: statespan.param_groups(layer, 0.1, -1.0), ValueError, ["weight_decay", "-1.0", ">= 0"]),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_choice(name: str, value: object, allowed: Iterable[str]) -> str:
@@ -23,7 +26,7 @@ def check_choice(name: str, value: object, allowed: Iterable[str]) -> str:
 def check_int(name: str, value: Any, *, minimum: int, even: bool = False) -> int:
     """Return ``value`` if it is an integer of at least ``minimum`` (and even, where asked)."""
     allowed = f"{'an even' if even else 'an'} integer >= {minimum}"
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, bool) or not isinstance(value, (Integral, torch.SymInt)):
         raise TypeError(f"{name} must be {allowed}, got {type(value).__name__} {value!r}")
     number = int(value)
     if number < minimum or (even and number % 2):
@@ -34,13 +37,25 @@ def check_int(name: str, value: Any, *, minimum: int, even: bool = False) -> int
 def check_number(name: str, value: Any, *, above: float, below: float = math.inf, closed: bool = False) -> float:
     """Return ``value`` if it is a finite real number in (above, below), or [above, below) where ``closed``."""
     allowed = f"a number {'>=' if closed else '>'} {above:g}" + (f" and < {below:g}" if below < math.inf else "")
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+    one_tensor = isinstance(value, Tensor) and value.numel() == 1 and not value.requires_grad
+    if isinstance(value, bool) or not (isinstance(value, Real) or one_tensor):
         raise TypeError(f"{name} must be {allowed}, got {type(value).__name__} {value!r}")
     number = float(value)
     inside = number >= above if closed else number > above
     if not (math.isfinite(number) and inside and number < below):
         raise ValueError(f"{name} must be {allowed}, got {number!r}")
     return number
+
+
+def check_dtype(name: str, value: Any) -> torch.dtype:
+    """Return ``value`` if it is a floating dtype that a layer can have; None stands for torch's default."""
+    if value is None:
+        return torch.get_default_dtype()
+    if not isinstance(value, torch.dtype):
+        raise TypeError(f"{name} must be one of {FLOATS}, got {type(value).__name__} {value!r}")
+    if value not in FLOATS:
+        raise ValueError(f"{name} must be one of {FLOATS}, got {value}")
+    return value
 
 
 def check_bool(name: str, value: Any) -> bool:
@@ -59,11 +74,7 @@ def check_tensor(name: str, value: Any, shape: Sequence[int | str], *, kind: str
         shape: One entry a dimension: a number that must match, or a word for any size.
         kind: "real" (float32 or float64), "complex" (complex64 or complex128) or "float" (any floating type).
     """
-    kinds = {
-        "real": (torch.float32, torch.float64),
-        "complex": (torch.complex64, torch.complex128),
-        "float": (torch.float16, torch.bfloat16, torch.float32, torch.float64),
-    }
+    kinds = {"real": FLOATS[2:], "complex": (torch.complex64, torch.complex128), "float": FLOATS}
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
     if value.dtype not in kinds[kind]:
@@ -73,3 +84,19 @@ def check_tensor(name: str, value: Any, shape: Sequence[int | str], *, kind: str
     if not fits:
         raise ValueError(f"{name} must have shape {wanted}, got {tuple(value.shape)}")
     return value
+
+
+def check_lengths(lengths: Any, batch: int, longest: int) -> Tensor:
+    """The true length of each sequence as a tensor (batch,) of whole numbers 0 … longest."""
+    if not isinstance(lengths, Tensor):
+        values = list(lengths) if isinstance(lengths, Iterable) else [lengths]
+        if isinstance(lengths, str) or not all(isinstance(n, Integral) for n in values):
+            raise TypeError(f"lengths must be whole numbers, one a sequence, got {lengths!r}")
+        lengths = torch.tensor(values, dtype=torch.int64)
+    if lengths.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"lengths must be whole numbers (torch.int64 or torch.int32), got {lengths.dtype}")
+    if lengths.shape != (batch,):
+        raise ValueError(f"lengths must have shape ({batch},), one a sequence, got {tuple(lengths.shape)}")
+    if batch and not (lengths.min() >= 0 and lengths.max() <= longest):
+        raise ValueError(f"lengths must be between 0 and the length of x, {longest}, got {lengths.tolist()}")
+    return lengths

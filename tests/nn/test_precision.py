@@ -177,3 +177,23 @@ def test_hostile_parameters(cls, options):
     total.backward()
     for name, parameter in layer.named_parameters():
         assert torch.isfinite(parameter.grad).all(), name
+
+
+@layers
+def test_channels_last(cls, options):
+    layer, x = cls(8, 16, channels=2, **options), torch.randn(2, 50, 8)
+    wanted = layer(x)
+    torch.testing.assert_close(layer.to(memory_format=torch.channels_last)(x), wanted, rtol=1e-6, atol=1e-6)
+
+
+@layers
+def test_forward_on_the_meta_device(cls, options):
+    layer = cls(8, 16, device="meta", **options)
+    assert layer(torch.empty(2, 50, 8, device="meta")).shape == (2, 50, 8)
+
+
+def test_an_empty_sequence_is_part_of_the_graph():
+    layer = S4D(8, 16)
+    assert layer(torch.zeros(2, 0, 8)).requires_grad
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(torch.zeros(2, 0, 8)).dtype == layer(torch.zeros(2, 3, 8)).dtype == torch.bfloat16

@@ -67,3 +67,41 @@ def test_optimizer_moves_groups_at_their_rates():
         assert moved[name] == pytest.approx(0.001, rel=0.02)
     for name in ("ssm.C", "D", "mix.weight"):
         assert moved[name] == pytest.approx(0.01, rel=0.02)
+
+
+def test_what_is_not_decayed():
+    """Biases by any name, embeddings, norms; also where they are shared or parametrized."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 5, bias=False)
+            self.embedding = nn.Embedding(5, 4)
+            self.head.weight = self.embedding.weight  # shared, and registered first at a place that decays
+            self.bag = nn.EmbeddingBag(5, 4)
+            self.gru = nn.GRU(4, 4)
+            self.attention = nn.MultiheadAttention(4, 2, add_bias_kv=True)
+            self.ssm = S4D(4, 8)
+            nn.utils.parametrize.register_parametrization(self.ssm.ssm, "A_imag", nn.Identity())
+
+    groups = named(Model())
+    assert {"gru.bias_ih_l0", "gru.bias_hh_l0", "attention.bias_k", "attention.in_proj_bias"} <= groups["no_decay"]
+    assert {"bag.weight", "head.weight"} <= groups["no_decay"]
+    assert "ssm.ssm.parametrizations.A_imag.original" in groups["ssm"]
+    assert {"gru.weight_ih_l0", "attention.in_proj_weight"} <= groups["decay"]
+
+
+def test_own_declarations():
+    class Gain(nn.Module):
+        parameter_groups = {"gain": "no_decay", "slow": "ssm"}
+
+        def __init__(self):
+            super().__init__()
+            self.gain, self.slow, self.plain = (nn.Parameter(torch.ones(2, 2)) for _ in range(3))
+
+    assert named(Gain()) == {"ssm": {"slow"}, "no_decay": {"gain"}, "decay": {"plain"}}
+    Gain.parameter_groups = {"gain": "fast"}
+    with pytest.raises(ValueError, match=r"parameter_groups\['gain'\] of Gain .*'no_decay'.*'fast'"):
+        param_groups(Gain(), 0.01)
+    Gain.parameter_groups = lambda self: None  # somebody else's attribute of that name
+    assert named(Gain()) == {"decay": {"gain", "slow", "plain"}}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from statespan._check import check_number
+
 
 class TiedDropout(nn.Module):
     """Drop whole features of a sequence: the mask is shared over the length.
@@ -15,7 +17,7 @@ class TiedDropout(nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        self.p = p
+        self.p = check_number("p", p, above=0.0, below=1.0, closed=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to x (batch, length, features)."""

@@ -6,15 +6,17 @@ Shapes: B batch, L length, D = d_model features (the SSM's heads H), N state siz
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_bool, check_choice, check_int, check_number, check_tensor
+from statespan._check import check_bool, check_choice, check_int, check_lengths, check_number, check_tensor
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.parameters import SSMParameters
 from statespan.ops import chunked, fftconv, state_after
 from statespan.ssm import Structure
+from statespan.ssm.structure import zero_state
 
 MIXES = ("linear", "glu")
 
@@ -82,12 +84,15 @@ class SSMLayer(nn.Module):
             y of shape (B, L, D).
         """
         mask = self._check(x, lengths, rate)
-        if x.shape[1] == 0:
-            return x.new_zeros(x.shape[0], 0, self.d_output)
+        if mask is not None:
+            self.ssm.check_padding()
         with _full_precision(x):
             u = self._input(x, mask)
-            kernels = self.ssm.kernel(x.shape[1], rate)
-            y = fftconv(u, *kernels.chunk(2)) if self.bidirectional else fftconv(u, kernels)
+            if x.shape[1] == 0:
+                y = u.new_zeros(x.shape[0], 0, self.channels, self.d_model)
+            else:
+                kernels = self.ssm.kernel(x.shape[1], rate)
+                y = fftconv(u, *kernels.chunk(2)) if self.bidirectional else fftconv(u, kernels)
             y = self._skip(y, u, x.dtype)
         return self._output(y, mask)
 
@@ -169,8 +174,7 @@ class SSMLayer(nn.Module):
             dtype: float64 keeps the recurrence equal to the convolution over any length; float32 halves its memory.
         """
         self._check_causal("initial_state")
-        check_int("batch", batch, minimum=0)
-        return torch.zeros(batch, self.d_model, self.d_state, dtype=dtype, device=self.D.device)
+        return zero_state(batch, self.d_model, self.d_state, dtype, self.D.device)
 
     def structure(self, rate: float = 1.0) -> Structure:
         """The SSM itself, for its kernel, states, operators and eigenvalues.
@@ -209,17 +213,13 @@ class SSMLayer(nn.Module):
         if lengths is None:
             return None
         batch, length, _ = x.shape
-        lengths = torch.as_tensor(lengths, device=x.device)
-        if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-            raise TypeError(f"lengths must be whole numbers, got dtype {lengths.dtype}")
-        if lengths.shape != (batch,):
-            raise ValueError(f"lengths must have shape ({batch},), got {tuple(lengths.shape)}")
-        if batch and not (lengths.min() >= 0 and lengths.max() <= length):
-            raise ValueError(f"lengths must be between 0 and the length of x, {length}, got {lengths.tolist()}")
+        lengths = check_lengths(lengths, batch, length).to(x.device)
         return (torch.arange(length, device=x.device) < lengths[:, None])[..., None]
 
     def _check_dtype(self, x: Tensor) -> None:
-        if x.dtype != self.D.dtype and not torch.is_autocast_enabled(x.device.type):
+        kind = x.device.type
+        mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+        if x.dtype != self.D.dtype and not mixed:
             raise TypeError(
                 f"x must have the dtype of the layer, {self.D.dtype}, got {x.dtype}; cast one of them or use autocast"
             )
@@ -242,6 +242,7 @@ def _check_rate(rate: float) -> None:
     check_number("rate", rate, above=0.0)
 
 
-def _full_precision(x: Tensor) -> torch.autocast:
+def _full_precision(x: Tensor) -> AbstractContextManager[object]:
     """The SSM runs in float32 or better, also under autocast."""
-    return torch.autocast(x.device.type, enabled=False)
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()

@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_bool, check_choice, check_int, check_number
+from statespan._check import check_bool, check_choice, check_dtype, check_int, check_number
 from statespan.nn.real_part import REAL_PARTS, inverse_real_part, real_part
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
+from statespan.ssm.diagonal import scaled_length
 from statespan.ssm.discretize import RULES
 
 
@@ -90,7 +91,7 @@ class SSMParameters(nn.Module, ABC):
         super().__init__()
         self.sizes = sizes
         self._device = device
-        self._dtype = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+        self._dtype = torch.promote_types(check_dtype("dtype", dtype), torch.float32)
         low, high = math.log(sizes.dt_min), math.log(sizes.dt_max)
         self._add("log_dt", low + (high - low) * torch.rand(sizes.d_model, dtype=torch.float64))
 
@@ -125,6 +126,9 @@ class SSMParameters(nn.Module, ABC):
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
         """The convolution kernels (K, H, length)."""
 
+    def check_padding(self) -> None:
+        """Raise a ValueError if padding would change the kernel; it does for a softmax over the input's length only."""
+
     def extra_repr(self) -> str:
         """The sizes that the layer does not show."""
         shown = {"n_ssm": self.sizes.ssms, "kernels": self.sizes.kernels, "discretization": self.sizes.discretization}
@@ -140,6 +144,11 @@ class SSMParameters(nn.Module, ABC):
             return moved
 
         return super()._apply(keep_precision, recurse)
+
+
+def _complex(pairs: Tensor) -> Tensor:
+    """Complex numbers from a trailing axis of 2, whatever its stride."""
+    return torch.complex(pairs[..., 0], pairs[..., 1])
 
 
 class ModalParameters(SSMParameters):
@@ -177,7 +186,7 @@ class ModalParameters(SSMParameters):
     def _modes(self) -> tuple[Tensor, Tensor, Tensor]:
         """A and B (H, M) in double precision, C (K, H, M) in its own."""
         A = torch.complex(self._heads(real_part(self.real_part, self.A_real)), self._heads(self.A_imag))
-        return A, torch.view_as_complex(self._heads(self.B)), torch.view_as_complex(self.C)
+        return A, _complex(self._heads(self.B)), _complex(self.C)
 
 
 class DiagonalParameters(ModalParameters):
@@ -205,7 +214,10 @@ class DiagonalParameters(ModalParameters):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        A, B = inits.mix_diagonal(init, sizes.ssms, sizes.d_state, **(init_options or {}))
+        options = {} if init_options is None else init_options
+        if not (isinstance(options, dict) and all(isinstance(key, str) for key in options)):
+            raise TypeError(f"init_options must be a dict of keyword arguments or None, got {init_options!r}")
+        A, B = inits.mix_diagonal(init, sizes.ssms, sizes.d_state, **options)
         super().__init__(sizes, A, B, real_part, device, dtype)
         if softmax and sizes.discretization != "zoh":
             raise ValueError(f"kernel='softmax' needs discretization='zoh', got {sizes.discretization!r}")
@@ -217,7 +229,7 @@ class DiagonalParameters(ModalParameters):
         dt = self._dt(rate)
         softmax_length = None
         if self.softmax and self.softmax_length is not None:
-            softmax_length = max(1, round(self.softmax_length / rate))  # the same time in samples of this rate
+            softmax_length = scaled_length(self.softmax_length, rate)
         elif self.softmax:
             if length is None:
                 raise ValueError(
@@ -226,6 +238,13 @@ class DiagonalParameters(ModalParameters):
                 )
             softmax_length = length
         return Diagonal(*self._modes(), dt, self.sizes.discretization, softmax_length=softmax_length)
+
+    def check_padding(self) -> None:
+        """Refuse padding for a softmax over the length of the input."""
+        if self.softmax and self.softmax_length is None:
+            raise ValueError(
+                "lengths needs a fixed softmax_length, got softmax_length=None: padding would change the normalization"
+            )
 
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:
         """The kernels by a blocked Vandermonde product."""
@@ -263,7 +282,7 @@ class DPLRParameters(ModalParameters):
     def structure(self, rate: float = 1.0, length: int | None = None) -> DPLR:
         """The DPLR SSM."""
         A, B, C = self._modes()
-        P = torch.view_as_complex(self._heads(self.P, dim=1))
+        P = _complex(self._heads(self.P, dim=1))
         return DPLR(A, P, B, C, self._dt(rate), self.sizes.discretization)
 
     def kernel(self, length: int, rate: float = 1.0) -> Tensor:

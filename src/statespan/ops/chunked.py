@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from statespan._check import check_int, check_tensor
 from statespan.ssm.discretize import pack, unpack
 from statespan.ssm.structure import Structure
 
@@ -26,8 +27,12 @@ def chunked(ssm: Structure, u: Tensor, state: Tensor | None = None, *, chunk: in
     Returns:
         y of shape (B, L, K, H) and the state after the last sample, in the dtype of ``state`` (float64 for None).
     """
-    batch, length, heads = u.shape
-    state = ssm.initial_state(batch) if state is None else state
+    batch, length, heads = check_tensor("u", u, ("batch", "length", ssm.heads), kind="real").shape
+    check_int("chunk", chunk, minimum=1)
+    u = u.to(ssm.dtype)
+    if state is None:
+        state = ssm.initial_state(batch)
+    check_tensor("state", state, (batch, heads, ssm.d_state), kind="real")
     if length == 0:
         return u.new_zeros(batch, 0, ssm.channels, heads, dtype=ssm.dtype), state
     c = min(chunk, length)

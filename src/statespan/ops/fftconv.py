@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from statespan._check import check_int, check_tensor
+
 
 def fftconv(u: Tensor, kernel: Tensor, backward: Tensor | None = None) -> Tensor:
     """Convolve every head of u with its kernel, and where asked with a second kernel from the right.
@@ -23,7 +25,13 @@ def fftconv(u: Tensor, kernel: Tensor, backward: Tensor | None = None) -> Tensor
     Returns:
         y of shape (B, L, K, H).
     """
-    length = u.shape[1]
+    check_tensor("u", u, ("batch", "length", "H"), kind="real")
+    length, heads = check_int("the length of u", u.shape[1], minimum=1), u.shape[2]
+    for name, k in (("kernel", kernel), ("backward", backward)):
+        if k is not None:
+            check_tensor(name, k, (kernel.shape[0], heads, length), kind="real")
+            if k.dtype != u.dtype:
+                raise TypeError(f"{name} must have the dtype of u, {u.dtype}, got {k.dtype}")
     if u.shape[0] == 0:  # FFT libraries refuse an empty batch
         return u.new_zeros(0, length, *kernel.shape[:2])
     n = fast_length(2 * length - 1)  # room for lags -(L-1) … L-1, so nothing wraps around

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from statespan._check import check_tensor
 from statespan.ssm.discretize import RULES
-from statespan.ssm.powers import block_length, krylov
+from statespan.ssm.powers import block_length, cut_off, krylov, matrix_power, saturate
 from statespan.ssm.structure import (
     Operators,
     Stepper,
@@ -17,6 +17,7 @@ from statespan.ssm.structure import (
     check_dt,
     check_length,
     check_rule,
+    check_steps,
     prefix_sum,
     toeplitz,
 )
@@ -36,7 +37,7 @@ class DenseViews(Structure):
         ``length``, and one matrix product.
         """
         check_length(length)
-        return _krylov_kernel(*self.discrete(), length).to(self.dtype)
+        return cut_off(_krylov_kernel(*self.discrete(), length), self.dtype)
 
     def operators(self, chunk: int, *, dtype: torch.dtype | None = None) -> Operators:
         """See :class:`Operators`; G is (H, N, N)."""
@@ -45,7 +46,7 @@ class DenseViews(Structure):
         T = toeplitz(_krylov_kernel(Abar, Bbar, C, chunk))
         E = krylov(Abar, Bbar, chunk).flip(-1)
         O = krylov(Abar.mT, (C[..., None, :] @ Abar)[..., 0, :], chunk).mT  # noqa: E741
-        G = torch.linalg.matrix_power(Abar, chunk)
+        G = matrix_power(Abar, chunk)
         return Operators(*(x.to(dtype or self.dtype) for x in (T, E, G, O)))
 
     def states(self, u: Tensor, state: Tensor | None = None) -> Tensor:
@@ -60,17 +61,17 @@ class DenseViews(Structure):
 
         def multiply(round_: int, x: Tensor) -> Tensor:
             if round_:
-                square[0] = square[0] @ square[0]
+                square[0] = saturate(square[0] @ square[0], -2, -1)
             return _apply(square[0], x)
 
         return prefix_sum(inputs, multiply).to(self.dtype)
 
     def advance(self, state: Tensor, steps: Tensor) -> Tensor:
         """``Ā^steps x`` with the powers by repeated squaring."""
-        base, x = self.discrete()[0], state.double()
-        for bit in range(int(steps.max()).bit_length() if steps.numel() else 0):
+        base, x = self.discrete()[0], self._check_state(state, state.shape[0]).double()
+        for bit in range(check_steps(steps, state.shape[0])):
             x = torch.where(((steps >> bit) & 1).bool()[:, None, None], _apply(base, x), x)
-            base = base @ base
+            base = saturate(base @ base, -2, -1)
         return x.to(state.dtype)
 
 
@@ -133,5 +134,5 @@ def _apply(matrix: Tensor, x: Tensor) -> Tensor:
 
 def _krylov_kernel(Abar: Tensor, Bbar: Tensor, C: Tensor, length: int) -> Tensor:
     b = block_length(length)
-    rows = krylov(torch.linalg.matrix_power(Abar, b).mT, C, -(-length // b)).mT  # (K, H, L/b, N)
+    rows = krylov(matrix_power(Abar, b).mT, C, -(-length // b)).mT  # (K, H, L/b, N)
     return (rows @ krylov(Abar, Bbar, b)).flatten(-2)[..., :length]

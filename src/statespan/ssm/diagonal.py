@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_tensor
-from statespan.ssm.discretize import RULES, expm1, pack, polar, scale, unpack
-from statespan.ssm.powers import block_length, powers
+from statespan.ssm.discretize import RULES, expm1, pack, scale, unpack
+from statespan.ssm.powers import block_length, cut_off, powers, saturate
 from statespan.ssm.structure import (
     Operators,
     Stepper,
@@ -15,6 +15,7 @@ from statespan.ssm.structure import (
     check_dt,
     check_length,
     check_rule,
+    check_steps,
     prefix_sum,
     toeplitz,
 )
@@ -68,7 +69,7 @@ class Diagonal(Structure):
         """The same system for another sampling rate; a softmax then covers the same time with fewer or more samples."""
         dt, length = self._set_rate(rate), self.softmax_length
         if length is not None:
-            length = max(1, round(length / rate))
+            length = scaled_length(length, rate)
         return Diagonal(self.A, self.B, self.C, dt, self.discretization, softmax_length=length)
 
     def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,9 +87,9 @@ class Diagonal(Structure):
         """
         check_length(length)
         if self.softmax_length is not None:
-            return self._softmax_kernel(length).to(self.dtype)
+            return cut_off(self._softmax_kernel(length), self.dtype)
         Abar, Bbar, C = self.discrete()
-        return _vandermonde(C * Bbar, Abar, length).to(self.dtype)
+        return cut_off(_vandermonde(C * Bbar, Abar, length), self.dtype)
 
     def operators(self, chunk: int, *, dtype: torch.dtype | None = None) -> Operators:
         """See :class:`Operators`; G is (H, N)."""
@@ -125,17 +126,17 @@ class Diagonal(Structure):
 
         def multiply(round_: int, x: Tensor) -> Tensor:
             if round_:
-                square[0] = square[0] * square[0]
+                square[0] = saturate(square[0] * square[0])
             return square[0] * x
 
         return pack(prefix_sum(inputs, multiply)).to(self.dtype)
 
     def advance(self, state: Tensor, steps: Tensor) -> Tensor:
         """``Ā^steps x`` with the powers by repeated squaring."""
-        base, x = self.discrete()[0], unpack(state.double())
-        for bit in range(int(steps.max()).bit_length() if steps.numel() else 0):
+        base, x = self.discrete()[0], unpack(self._check_state(state, state.shape[0]).double())
+        for bit in range(check_steps(steps, state.shape[0])):
             x = torch.where(((steps >> bit) & 1).bool()[:, None, None], base * x, x)
-            base = base * base
+            base = saturate(base * base)
         return pack(x).to(state.dtype)
 
     def _softmax_parts(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -152,15 +153,24 @@ class Diagonal(Structure):
         return torch.where(grows, -torch.exp(length * z), 1) * normalizer
 
     def _softmax_kernel(self, length: int) -> Tensor:
-        """The kernel with each growing mode counted from its far end, where it is largest: nothing overflows."""
+        """The kernel with each growing mode counted back from the softmax's end, where it is 1: nothing overflows."""
         assert self.softmax_length is not None
         grows, z, normalizer = self._softmax_parts(self.softmax_length)
         weights = self.C.to(torch.complex128) * RULES["zoh"](self.A, self.B, self.dt)[1] * normalizer
-        far = (self.softmax_length - length + 1) * z
-        far = -polar(far.real.clamp(max=30.0).exp(), far.imag)
-        decaying, growing = torch.where(grows, 0, weights), torch.where(grows, weights * far, 0)
+        decaying, growing = torch.where(grows, 0, weights), torch.where(grows, -weights, 0)
         base = torch.exp(z)
-        return _vandermonde(decaying, base, length) + _vandermonde(growing, base, length).flip(-1)
+        # growing modes: exp(z)^(S-l) up to the softmax's end S, exp(-z)^(l-S) beyond it
+        inside = min(length, self.softmax_length)
+        near = _vandermonde(growing * torch.exp((self.softmax_length - inside + 1) * z), base, inside).flip(-1)
+        if length > inside:
+            beyond = _vandermonde(growing, torch.where(grows, torch.exp(-z), 0), length - inside)
+            near = torch.cat([near, beyond], -1)
+        return _vandermonde(decaying, base, length) + near
+
+
+def scaled_length(length: int, rate: float) -> int:
+    """The number of samples at this rate that cover the time of ``length`` samples at rate 1."""
+    return max(1, round(min(length / float(rate), 2.0**62)))
 
 
 def _vandermonde(weights: Tensor, base: Tensor, length: int) -> Tensor:

@@ -17,7 +17,7 @@ from math import floor, pi
 import torch
 from torch import Tensor
 
-from statespan._check import check_number
+from statespan._check import check_number, check_tensor
 
 MAX_GROWTH = 1.0  # of log|Ā| in one step
 
@@ -34,8 +34,8 @@ def zoh(A: Tensor, B: Tensor, dt: Tensor, *, rate: float = 1.0) -> tuple[Tensor,
     Returns:
         Ā and B̄ in the shapes of A and B, in double precision.
     """
-    dt = _step_size(dt, rate)
-    if A.ndim == B.ndim:
+    dt = _check(A, B, dt, rate)
+    if A.ndim == 2:
         Abar, phi = _exp_and_phi(A, dt)
         return Abar, dt[:, None] * phi * B.to(torch.complex128)
     return dense_zoh(dt[:, None, None] * A.double(), dt[:, None] * B.double())
@@ -53,8 +53,8 @@ def bilinear(A: Tensor, B: Tensor, dt: Tensor, *, rate: float = 1.0) -> tuple[Te
     Returns:
         Ā and B̄ in the shapes of A and B, in double precision.
     """
-    dt = _step_size(dt, rate)
-    if A.ndim == B.ndim:
+    dt = _check(A, B, dt, rate)
+    if A.ndim == 2:
         half = scale(A, dt) / 2
         return (1 + half) / (1 - half), dt[:, None] * B.to(torch.complex128) / (1 - half)
     half = dt[:, None, None] * A.double() / 2
@@ -146,8 +146,16 @@ def expm1(x: Tensor, phase: Tensor) -> Tensor:
     return torch.complex(torch.expm1(x) * torch.cos(phase) - 2 * sine * sine, torch.exp(x) * torch.sin(phase))
 
 
-def _step_size(dt: Tensor, rate: float) -> Tensor:
-    return dt.double() * check_number("rate", rate, above=0.0)
+def _check(A: Tensor, B: Tensor, dt: Tensor, rate: float) -> Tensor:
+    """Check the arguments of a rule; the step sizes in float64."""
+    if isinstance(A, Tensor) and A.ndim == 3:
+        H, N, _ = check_tensor("A", A, ("H", "N", "N"), kind="real").shape
+        check_tensor("A", A, (H, N, N), kind="real")
+        check_tensor("B", B, (H, N), kind="real")
+    else:
+        H, M = check_tensor("A", A, ("H", "N/2"), kind="complex").shape
+        check_tensor("B", B, (H, M), kind="complex")
+    return check_tensor("dt", dt, (H,), kind="real").double() * check_number("rate", rate, above=0.0)
 
 
 def _exp_and_phi(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from statespan._check import check_tensor
 from statespan.ssm.dense import DenseViews
 from statespan.ssm.discretize import Resolvent, dense_zoh, expm1, pack, real_matrix, scale, unpack
+from statespan.ssm.powers import cut_off, matrix_power
 from statespan.ssm.structure import Stepper, check_dt, check_length, check_rule
 
 _BLOCK_BYTES = 1 << 25  # of the Cauchy matrix held at a time
@@ -70,7 +71,7 @@ class DPLR(DenseViews):
         check_length(length)
         if self.discretization == "zoh":
             return self.krylov_kernel(length)
-        return self._generating_function_kernel(length).to(self.dtype)
+        return cut_off(self._generating_function_kernel(length), self.dtype)
 
     def stepper(self) -> Stepper:
         """The recurrence in float64; O(N) a step for "bilinear", O(N²) for "zoh"."""
@@ -108,30 +109,32 @@ class DPLR(DenseViews):
         diagonal plus low rank: Cauchy products and the Woodbury identity. Written this way, without dividing by 1+ω,
         nothing happens at ω = -1. The nodes are the roots of unity times ρ = exp(-1/L): inside the circle they keep
         clear of undamped modes (Re Λ = 0 in LegT and FouT, whose poles lie on it) at the price of a factor of at most
-        e, and ω^L is still the same number for all of them.
+        e, and ω^L is still the same number for all of them. Where modes grow, ρ shrinks with the fastest of them.
         """
         dt, P, B, C = self._double()
         Abar, _, rows = self.discrete()
-        power = torch.linalg.matrix_power(Abar, length)
-        rows = rows - math.exp(-1.0) * (rows[..., None, :] @ power)[..., 0, :]
+        z = scale(self.A, dt) / 2
+        with torch.no_grad():  # Re Λ bounds the growth, for -P Pᴴ only damps; the kernel does not depend on ρ
+            log_radius = -1.0 / length - 2 * torch.atanh(z.real.amax(-1, keepdim=True).clamp(min=0.0))  # (H, 1)
+        power = matrix_power(log_radius.exp()[..., None] * Abar, length)
+        rows = rows - (rows[..., None, :] @ power)[..., 0, :]
         real, imag = rows.chunk(2, -1)
         Ctilde = torch.complex(real, -imag) / 2
 
         left = torch.cat([Ctilde, P.conj()])  # (K+R, H, M)
         right = torch.cat([B[None], P])  # (1+R, H, M)
         weights = torch.einsum("phm,qhm->hpqm", left, right).flatten(1, 2)  # (H, (K+R)(1+R), M)
-        minus, plus = _nodes(length, dt.device)
-        products = _cauchy(minus, plus, scale(self.A, dt) / 2, weights)  # (H, (K+R)(1+R), F)
+        minus, plus = _nodes(length, log_radius)
+        products = _cauchy(minus, plus, z, weights)  # (H, (K+R)(1+R), F)
         products = products.unflatten(1, (left.shape[0], right.shape[0])).movedim(0, 2)  # (K+R, 1+R, H, F)
         spectrum = dt[:, None] * _woodbury(products, C.shape[0], plus * (dt / 2)[:, None])
-        decay = torch.arange(length, dtype=torch.float64, device=dt.device) / length
-        return torch.fft.irfft(spectrum, n=length) * decay.exp()
+        growth = -log_radius * torch.arange(length, dtype=torch.float64, device=dt.device)
+        return torch.fft.irfft(spectrum, n=length) * growth.clamp(max=300.0).exp()
 
 
-def _nodes(length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """1-ω and 1+ω at ``ω = exp(-(1 + 2πik)/L)``, k = 0 … L/2, each without cancellation."""
-    k = torch.arange(length // 2 + 1, dtype=torch.float64, device=device)
-    log_radius = torch.full_like(k, -1.0 / length)
+def _nodes(length: int, log_radius: Tensor) -> tuple[Tensor, Tensor]:
+    """1-ω and 1+ω at ``ω = radius · exp(-2πik/L)``, k = 0 … L/2, each (H, F) and without cancellation."""
+    k = torch.arange(length // 2 + 1, dtype=torch.float64, device=log_radius.device)
     minus = -expm1(log_radius, -2 * math.pi * k / length)
     return minus, -expm1(log_radius, math.pi * (length - 2 * k) / length)
 
@@ -145,11 +148,11 @@ def _cauchy(minus: Tensor, plus: Tensor, half: Tensor, weights: Tensor) -> Tenso
     weights = torch.cat([weights, weights.conj()], -1)  # (H, Q, N)
 
     def block(minus: Tensor, plus: Tensor, half: Tensor, weights: Tensor) -> Tensor:
-        return weights @ (minus - plus * half[..., None]).reciprocal()
+        return weights @ (minus[:, None] - plus[:, None] * half[..., None]).reciprocal()
 
     size = max(1, _BLOCK_BYTES // (16 * max(1, half.numel())))
     parts = []
-    for m, p in zip(minus.split(size), plus.split(size), strict=True):
+    for m, p in zip(minus.split(size, -1), plus.split(size, -1), strict=True):
         if torch.is_grad_enabled() and (half.requires_grad or weights.requires_grad):
             parts.append(checkpoint(block, m, p, half, weights, use_reentrant=False, preserve_rng_state=False))
         else:

@@ -2,6 +2,9 @@
 
 To list ``1, x, x², …`` or ``b, Ab, A²b, …``, double the list as often as needed: the second half is the first half
 times the next power. log₂ n matrix products replace n small ones, and the error stays that of n roundings.
+
+An unstable mode (Re A > 0) grows without bound. Powers saturate far below the largest float64, so that they never
+become infinite and then not a number; a kernel is cut off where float32 can still convolve with it.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ from math import exp
 import torch
 from torch import Tensor
 
-# |x^k| saturates here, so that an unstable mode (Re A > 0) gives large numbers rather than infinities and NaN.
-SATURATION = exp(30.0)
+SATURATION = exp(300.0)  # of powers; the product of two is still finite
+CUTOFF = exp(60.0)  # of kernel values, about 1e26
 
 
 def powers(x: Tensor, n: int) -> Tensor:
@@ -23,14 +26,14 @@ def powers(x: Tensor, n: int) -> Tensor:
         n: How many, at least 1.
 
     Returns:
-        ``x^0 … x^{n-1}``, shape (..., n), moduli saturated at e^30.
+        ``x^0 … x^{n-1}``, shape (..., n).
     """
     table = torch.ones_like(x)[..., None]
     base = x
     while table.shape[-1] < n:
-        table = torch.cat([table, table * base[..., None]], -1)
-        base = _saturate(base * base)
-    return _saturate(table[..., :n])
+        table = saturate(torch.cat([table, table * base[..., None]], -1))
+        base = saturate(base * base)
+    return table[..., :n]
 
 
 def krylov(A: Tensor, b: Tensor, n: int) -> Tensor:
@@ -45,12 +48,24 @@ def krylov(A: Tensor, b: Tensor, n: int) -> Tensor:
         ``b, A b, …, A^{n-1} b``, shape (..., N, n).
     """
     columns, power = b[..., None], A
-    while columns.shape[-1] < n:
-        missing = n - columns.shape[-1]
-        columns = torch.cat([columns, power @ columns[..., :missing]], -1)
+    while (missing := n - columns.shape[-1]) > 0:
+        more = power @ columns[..., :missing]
+        columns = torch.cat([columns, saturate(more, -2)], -1)
         if columns.shape[-1] < n:
-            power = power @ power
+            power = saturate(power @ power, -2, -1)
     return columns
+
+
+def matrix_power(A: Tensor, n: int) -> Tensor:
+    """``A^n`` of real matrices (..., N, N) by repeated squaring; n ≥ 0."""
+    result = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand_as(A)
+    while n:
+        if n & 1:
+            result = saturate(result @ A, -2, -1)
+        n >>= 1
+        if n:
+            A = saturate(A @ A, -2, -1)
+    return result
 
 
 def block_length(length: int) -> int:
@@ -58,7 +73,14 @@ def block_length(length: int) -> int:
     return 1 << ((max(length, 1) - 1).bit_length() + 1) // 2
 
 
-def _saturate(x: Tensor) -> Tensor:
+def cut_off(kernel: Tensor, dtype: torch.dtype) -> Tensor:
+    """A kernel in its final precision, its values limited to ±e^60."""
+    return kernel.clamp(-CUTOFF, CUTOFF).to(dtype)
+
+
+def saturate(x: Tensor, *dims: int) -> Tensor:
+    """Scale x down where it (or its largest entry along ``dims``) exceeds e^300."""
     with torch.no_grad():  # the derivative of |x| is not a number for the subnormal powers of strongly damped modes
-        factor = SATURATION / x.abs().clamp(min=SATURATION)
+        size = x.abs()
+        factor = SATURATION / (size.amax(dims, keepdim=True) if dims else size).clamp(min=SATURATION)
     return x * factor

@@ -106,8 +106,7 @@ class Structure(ABC):
 
     def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> Tensor:
         """The zero state (B, H, N). float64 keeps the recurrence exact; float32 halves its memory."""
-        check_int("batch", batch, minimum=0)
-        return torch.zeros(batch, self.heads, self.d_state, dtype=dtype, device=self.dt.device)
+        return zero_state(batch, self.heads, self.d_state, dtype, self.dt.device)
 
     @property
     def heads(self) -> int:
@@ -122,10 +121,10 @@ class Structure(ABC):
     @property
     def dtype(self) -> torch.dtype:
         """The real dtype of the results: that of C."""
-        return self.C.dtype.to_real() if self.C.is_complex() else self.C.dtype
+        return self.C.real.dtype
 
     def _set_rate(self, rate: float) -> Tensor:
-        return self.dt * check_number("rate", rate, above=0.0)
+        return self.dt.double() * check_number("rate", rate, above=0.0)
 
     def _check_input(self, u: Tensor) -> None:
         check_tensor("u", u, ("batch", "length", self.heads), kind="real")
@@ -136,6 +135,13 @@ class Structure(ABC):
     def _check_step(self, u: Tensor, state: Tensor) -> None:
         check_tensor("u", u, ("batch", self.heads), kind="real")
         self._check_state(state, u.shape[0])
+
+
+def zero_state(batch: int, heads: int, d_state: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros (B, H, N) in float32 or float64."""
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+    return torch.zeros(check_int("batch", batch, minimum=0), heads, d_state, dtype=dtype, device=device)
 
 
 def check_length(length: int, name: str = "length") -> int:
@@ -151,6 +157,17 @@ def check_rule(discretization: str) -> str:
 def check_dt(dt: Tensor, H: int) -> Tensor:
     """One step size a head."""
     return check_tensor("dt", dt, (H,), kind="real")
+
+
+def check_steps(steps: Tensor, batch: int) -> int:
+    """Whole numbers ≥ 0, one a sequence; returns how many bits the largest has."""
+    if not isinstance(steps, Tensor) or steps.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"steps must be a tensor of whole numbers, got {getattr(steps, 'dtype', type(steps).__name__)}")
+    if steps.shape != (batch,):
+        raise ValueError(f"steps must have shape ({batch},), got {tuple(steps.shape)}")
+    if batch and steps.min() < 0:
+        raise ValueError(f"steps must be >= 0, got {steps.tolist()}")
+    return int(steps.max()).bit_length() if batch else 0
 
 
 def toeplitz(kernel: Tensor) -> Tensor:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 
-from statespan._check import check_bool, check_number
+from statespan._check import check_bool, check_choice, check_number
 
-_NORMS = (
+_UNDECAYED = (
+    nn.Embedding,
+    nn.EmbeddingBag,
+    nn.GroupNorm,
     nn.LayerNorm,
     nn.RMSNorm,
-    nn.GroupNorm,
     nn.modules.batchnorm._NormBase,
 )
 
@@ -52,14 +55,14 @@ def param_groups(
     check_bool("slow_C", slow_C)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    found: dict[str, list[nn.Parameter]] = {"ssm": [], "no_decay": [], "decay": []}
-    seen: set[int] = set()
-    for module in model.modules():
+    groups: dict[nn.Parameter, str] = {}
+    for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if parameter.requires_grad and id(parameter) not in seen:
-                seen.add(id(parameter))
-                found[_group(module, name, slow_C)].append(parameter)
+            if parameter.requires_grad and groups.get(parameter, "decay") == "decay":
+                # of a shared parameter's places, one that asks for no decay wins
+                groups[parameter] = _group(*_owner(model, path, module, name), slow_C)
     settings = {"ssm": (min(ssm_lr, lr), 0.0), "no_decay": (lr, 0.0), "decay": (lr, weight_decay)}
+    found = {name: [p for p, group in groups.items() if group == name] for name in settings}
     return [
         {"name": name, "params": parameters, "lr": settings[name][0], "weight_decay": settings[name][1]}
         for name, parameters in found.items()
@@ -67,11 +70,21 @@ def param_groups(
     ]
 
 
+def _owner(model: nn.Module, path: str, module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module a parameter was made for and its name there, also if it is parametrized since."""
+    if not isinstance(module, ParametrizationList):
+        return module, name
+    parent, _, name = path.rpartition(".")
+    return model.get_submodule(parent.removesuffix("parametrizations").removesuffix(".")), name
+
+
 def _group(module: nn.Module, name: str, slow_C: bool) -> str:
-    declared = getattr(module, "parameter_groups", {}).get(name)
+    declarations = getattr(module, "parameter_groups", None)
+    declared = declarations.get(name) if isinstance(declarations, dict) else None
+    if declared is None:
+        plain = "bias" in name or isinstance(module, _UNDECAYED)
+        return "no_decay" if plain else "decay"
+    check_choice(f"parameter_groups[{name!r}] of {type(module).__name__}", declared, ("ssm", "C", "no_decay", "decay"))
     if declared == "C":
         return "ssm" if slow_C else "decay"
-    if declared is not None:
-        return str(declared)
-    plain = name == "bias" or name.endswith("_bias") or isinstance(module, (*_NORMS, nn.Embedding))
-    return "no_decay" if plain else "decay"
+    return str(declared)
