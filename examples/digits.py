@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 import time
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def main() -> None:
         versions = {"statespan": statespan.__version__, "torch": torch.__version__, "python": platform.python_version()}
         hardware = {"machine": platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
         result = {
-            "command": f"python examples/digits.py --layer {args.layer} --epochs {args.epochs} --seed {args.seed}",
+            "command": " ".join(["python", "examples/digits.py", *sys.argv[1:]]),
             "recipe": recipe,
             "test_accuracy": accuracy,
             "seconds": round(seconds, 1),

@@ -54,6 +54,22 @@ CASES = {
     "kernel S4D": (lambda: S4D(4, 8, kernel="cauchy"), ValueError, ["kernel", "'cauchy'", "'softmax'"]),
     "kernel S4": (lambda: S4(4, 8, kernel="cuda"), ValueError, ["kernel", "'cuda'", "'cauchy'"]),
     "softmax needs zoh": (lambda: S4D(4, 8, kernel="softmax"), ValueError, ["softmax", "'zoh'", "'bilinear'"]),
+    "cauchy needs bilinear": (
+        lambda: S4(4, 8, kernel="cauchy", discretization="zoh"),
+        ValueError,
+        ["cauchy", "'bilinear'", "'zoh'"],
+    ),
+    "algorithm": (lambda: DPLR(A, P, B, C, dt, algorithm="fft"), ValueError, ["algorithm", "'fft'", "'krylov'"]),
+    "algorithm of zoh": (
+        lambda: DPLR(A, P, B, C, dt, "zoh", algorithm="cauchy"),
+        ValueError,
+        ["cauchy", "'bilinear'", "'zoh'"],
+    ),
+    "softmax_length without softmax": (
+        lambda: S4D(4, 8, softmax_length=7),
+        ValueError,
+        ["softmax_length", "7", "'softmax'"],
+    ),
     "softmax_length": (lambda: DSS(4, 8, softmax_length=0), ValueError, ["softmax_length", "0", ">= 1"]),
     "mix": (lambda: S4D(4, 8, mix="mlp"), ValueError, ["mix", "'mlp'", "'glu'"]),
     "activation": (lambda: S4D(4, 8, activation="relu"), ValueError, ["activation", "'relu'", "'gelu'"]),

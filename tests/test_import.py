@@ -1,7 +1,13 @@
 """What importing statespan costs."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+import statespan
 
 PROGRAM = """
 import sys
@@ -19,7 +25,7 @@ def test_import_needs_only_torch_and_numpy():
 
 
 def test_import_without_anything_else_installed():
-    """With every other package of this environment hidden."""
+    """With the packages that only tests, examples and kernels use hidden."""
     hide = "sys.modules.update({n: None for n in ('scipy', 'sklearn', 'hypothesis', 'rich', 'mpmath', 'triton')})"
     program = f"import sys; {hide}; import statespan; print(statespan.S4D(2).d_model)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -27,7 +33,18 @@ def test_import_without_anything_else_installed():
 
 
 def test_public_names():
-    import statespan
-
     assert {"S4", "S4D", "DSS", "LSSL", "param_groups", "ssm", "nn", "ops", "__version__"} == set(statespan.__all__)
     assert all(hasattr(statespan, name) for name in statespan.__all__)
+
+
+FLOORS = ["ssm", "ops", "nn", "train"]
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_lower_floors_never_import_upper_ones(floor):
+    allowed = {"_check", *FLOORS[: FLOORS.index(floor) + 1]}
+    for path in (Path(statespan.__file__).parent / floor).glob("**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("statespan"):
+                for name in [node.module.partition(".")[2]] if "." in node.module else [a.name for a in node.names]:
+                    assert name.partition(".")[0] in allowed, f"{path.name} imports {name}"

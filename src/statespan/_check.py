@@ -80,7 +80,7 @@ def check_tensor(name: str, value: Any, shape: Sequence[int | str], *, kind: str
     if value.dtype not in kinds[kind]:
         raise TypeError(f"{name} must have one of the dtypes {kinds[kind]}, got {value.dtype}")
     wanted = "(" + ", ".join(str(s) for s in shape) + ("," if len(shape) == 1 else "") + ")"
-    fits = value.ndim == len(shape) and all(s in (n, str(s)) for s, n in zip(shape, value.shape, strict=True))
+    fits = value.ndim == len(shape) and all(isinstance(s, str) or s == n for s, n in zip(shape, value.shape))
     if not fits:
         raise ValueError(f"{name} must have shape {wanted}, got {tuple(value.shape)}")
     return value
@@ -91,12 +91,12 @@ def check_lengths(lengths: Any, batch: int, longest: int) -> Tensor:
     if not isinstance(lengths, Tensor):
         values = list(lengths) if isinstance(lengths, Iterable) else [lengths]
         if isinstance(lengths, str) or not all(isinstance(n, Integral) for n in values):
-            raise TypeError(f"lengths must be whole numbers, one a sequence, got {lengths!r}")
+            raise TypeError(f"lengths must be whole numbers, one per sequence, got {lengths!r}")
         lengths = torch.tensor(values, dtype=torch.int64)
     if lengths.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"lengths must be whole numbers (torch.int64 or torch.int32), got {lengths.dtype}")
     if lengths.shape != (batch,):
-        raise ValueError(f"lengths must have shape ({batch},), one a sequence, got {tuple(lengths.shape)}")
+        raise ValueError(f"lengths must have shape ({batch},), one per sequence, got {tuple(lengths.shape)}")
     if batch and not (lengths.min() >= 0 and lengths.max() <= longest):
         raise ValueError(f"lengths must be between 0 and the length of x, {longest}, got {lengths.tolist()}")
     return lengths

@@ -36,9 +36,9 @@ def causal_sum(kernel, x):
 def test_defaults_are_the_papers_base_versions():
     """S4D Table 1, and section 3.4 for S4D."""
     s4d, dss, s4 = S4D(4), DSS(4), S4(4)
-    assert (s4d.ssm.sizes.discretization, s4d.ssm.real_part, s4d.ssm.softmax) == ("bilinear", "exp", False)
-    assert (dss.ssm.sizes.discretization, dss.ssm.real_part, dss.ssm.softmax) == ("zoh", "none", True)
-    assert (s4.ssm.sizes.discretization, s4.ssm.real_part) == ("bilinear", "exp")
+    assert (s4d.ssm.options.discretization, s4d.ssm.real_part, s4d.ssm.softmax) == ("bilinear", "exp", False)
+    assert (dss.ssm.options.discretization, dss.ssm.real_part, dss.ssm.softmax) == ("zoh", "none", True)
+    assert (s4.ssm.options.discretization, s4.ssm.real_part) == ("bilinear", "exp")
     assert isinstance(s4d.structure(), Diagonal)
     assert isinstance(s4.structure(), DPLR)
     assert isinstance(LSSL(4).structure(), Dense)
@@ -63,8 +63,15 @@ def test_structure_starts_at_its_initialization(cls, options):
             assert (structure.A[h].imag > 0).all()
             continue
         makers = {"S4": inits.mix_dplr, "S4D": inits.mix_diagonal, "DSS": inits.mix_diagonal, "LSSL": inits.mix_dense}
-        A = makers[cls.__name__](name, 1, 16)[0][0]
-        torch.testing.assert_close(structure.A[h], A, rtol=1e-12, atol=1.1e-6)  # Re A = 0 starts at -1e-6
+        A, *P, B = makers[cls.__name__](name, 1, 16)
+        undamped = cls is S4 and name in ("legt", "fout") and options.get("real_part") != "none"
+        shift = 1e-6 if undamped else 0.0  # Re A = 0 starts at -1e-6
+        torch.testing.assert_close(structure.A[h], A[0] - shift, rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(structure.B[h], torch.ones_like(B[0]) if cls is DSS else B[0], rtol=0, atol=0)
+        if P:
+            rank = P[0].shape[0]
+            torch.testing.assert_close(structure.P[:rank, h], P[0][:, 0], rtol=0, atol=0)
+            assert (structure.P[rank:, h] == 0).all()
 
 
 @pytest.mark.parametrize("kind", REAL_PARTS)
@@ -78,6 +85,9 @@ def test_real_part(kind):
         "none": parameter.tolist(),
     }[kind]
     torch.testing.assert_close(value, torch.tensor(wanted, dtype=torch.float64), rtol=1e-14, atol=1e-15)
+    extreme = real_part(kind, torch.tensor([90.0, -110.0]))  # beyond float32 for exp and softplus
+    wanted = {"exp": [-math.exp(90), -math.exp(-110)], "softplus": [-90, -math.exp(-110)], "relu": [-90, 0]}
+    assert extreme.tolist() == pytest.approx(wanted.get(kind, [90, -110]), rel=1e-14)
     start = torch.tensor([-1e-3, -0.5, -7.0, -50.0], dtype=torch.float64)
     torch.testing.assert_close(real_part(kind, inverse_real_part(kind, start)), start, rtol=1e-12, atol=0)
 
@@ -88,7 +98,7 @@ def test_convolution_by_its_definition(bidirectional, channels):
     """Forward kernel from the present back; backward kernel from the next sample on; channels side by side."""
     layer = plain(d_model=2, bidirectional=bidirectional, channels=channels)
     x = torch.randn(2, 11, 2, dtype=torch.float64)
-    kernels = layer.ssm.kernel(11).detach()
+    kernels = layer.structure().kernel(11).detach()
     assert kernels.shape == (channels * (2 if bidirectional else 1), 2, 11)
     y = layer(x).detach().unflatten(2, (channels, 2))
     for k in range(channels):
@@ -102,7 +112,7 @@ def test_convolution_by_its_definition(bidirectional, channels):
 def test_bidirectional_of_one_sample():
     layer = plain(bidirectional=True)
     x = torch.randn(2, 1, 4, dtype=torch.float64)
-    torch.testing.assert_close(layer(x), x * layer.ssm.kernel(1)[0, :, 0])
+    torch.testing.assert_close(layer(x), x * layer.structure().kernel(1)[0, :, 0])
 
 
 @pytest.mark.parametrize("cls", [S4, S4D, DSS, LSSL])
@@ -135,6 +145,23 @@ def test_skip_activation_and_mixing():
         torch.testing.assert_close(layer(x), function(linear.weight, linear.bias, inner), rtol=1e-12, atol=1e-12)
 
 
+def test_kernel_algorithm_is_the_one_asked_for(monkeypatch):
+    calls = []
+    original = DPLR._generating_function_kernel
+    monkeypatch.setattr(DPLR, "_generating_function_kernel", lambda self, n: calls.append(n) or original(self, n))
+    S4(2, 4, kernel="krylov")(torch.randn(1, 7, 2))
+    assert calls == []
+    S4(2, 4, kernel="cauchy")(torch.randn(1, 7, 2))
+    assert calls == [7]
+
+
+def test_repr_shows_the_options():
+    assert "kernel=cauchy" in repr(S4(4, 8, kernel="cauchy"))
+    assert "real_part=relu, kernel=vandermonde" in repr(S4D(4, 8, real_part="relu"))
+    assert "discretization=zoh, real_part=none, kernel=softmax over 1024" in repr(DSS(4, 8))
+    assert "n_ssm=1" in repr(LSSL(4, 8))
+
+
 def test_dt_is_log_uniform_and_c_has_variance_one():
     layer = S4D(4000, 8, dt_min=0.01, dt_max=1.0)
     position = (layer.ssm.log_dt.double() - math.log(0.01)) / math.log(100)
@@ -144,6 +171,8 @@ def test_dt_is_log_uniform_and_c_has_variance_one():
     assert abs(position.var().item() - 1 / 12) < 0.005
     assert abs(layer.ssm.C.double().square().sum(-1).mean().item() - 1) < 0.03
     assert abs(LSSL(4000, 8).ssm.C.double().var().item() - 1) < 0.03
+    assert abs(layer.D.double().var().item() - 1) < 0.1
+    assert abs(layer.D.double().mean().item()) < 0.1
 
 
 @pytest.mark.parametrize("cls", [S4, S4D, LSSL])
@@ -168,7 +197,16 @@ def test_init_options_reach_the_initialization():
 
 def test_dss_is_s4d_with_the_options_of_table_1():
     dss = DSS(4, 8, dtype=torch.float64)
-    s4d = S4D(4, 8, discretization="zoh", real_part="none", kernel="softmax", train_B=False, dtype=torch.float64)
+    s4d = S4D(
+        4,
+        8,
+        discretization="zoh",
+        real_part="none",
+        kernel="softmax",
+        softmax_length=1024,
+        train_B=False,
+        dtype=torch.float64,
+    )
     s4d.load_state_dict(dss.state_dict())
     x = torch.randn(2, 30, 4, dtype=torch.float64)
     assert (dss(x) == s4d(x)).all()

@@ -41,7 +41,7 @@ def cases(draw):
         "build": (cls, d_model, draw(st.sampled_from([2, 8, 64])), options),
         "seed": draw(st.integers(0, 2**31)),
         "trained": draw(st.sampled_from([0.0, 0.02, 0.2])),
-        "batch": draw(st.integers(1, 3)),
+        "batch": max(draw(st.integers(1, 3)), -(-64 // (d_model * length))),  # enough outputs for a fair peak
         "length": length,
         "cuts": sorted(draw(st.lists(st.integers(0, length), max_size=3))),
         "rate": draw(st.sampled_from([0.5, 1.0, 2.0, 1.7])),
@@ -109,8 +109,29 @@ def test_float32_s4_at_legs_initialization(d_state):
         assert peak_error(layer.prefill(x)[0], wanted) <= 2e-6
 
 
+def test_step_takes_the_rate():
+    layer, x = S4(4, 8), torch.randn(2, 4)
+    state = torch.randn(2, 4, 8, dtype=torch.float64)
+    for got, wanted in zip(layer.step(x, state, rate=2.0), layer.stepper(2.0)(x, state), strict=True):
+        assert (got == wanted).all()
+    assert (layer.step(x, state, rate=2.0)[1] != layer.step(x, state)[1]).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_state_keeps_its_dtype(dtype):
+    layer, x = S4(4, 8), torch.randn(2, 100, 4)
+    state = layer.initial_state(2, dtype=dtype)
+    assert state.dtype == dtype
+    _, state = layer.prefill(x, state)
+    assert state.dtype == dtype
+    _, state = layer.prefill(x, state, lengths=[3, 100])
+    assert state.dtype == dtype
+    assert layer.step(x[:, 0], state)[1].dtype == dtype
+
+
 def test_empty_sequences_and_batches():
     layer = S4(4, 8)
+    assert S4(4, 8, mix=None, channels=2)(torch.zeros(2, 0, 4)).shape == (2, 0, 8)
     state = torch.randn(2, 4, 8, dtype=torch.float64)
     y, after = layer.prefill(torch.zeros(2, 0, 4), state)
     assert y.shape == (2, 0, 4)

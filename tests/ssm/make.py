@@ -47,6 +47,11 @@ def make(kind, N, rule, *, H=2, channels=2, seed=0, dtype=torch.float64, dt_min=
     return DPLR(A, P + 0.3 * randn(*P.shape), B + 0.3 * randn(H, N // 2), C, dt, rule)
 
 
+def krylov(ssm):
+    """The same DPLR system with the other algorithm."""
+    return DPLR(ssm.A, ssm.P, ssm.B, ssm.C, ssm.dt, algorithm="krylov")
+
+
 def peak_error(got, wanted):
     """Largest difference relative to the peak of what is wanted."""
     got, wanted = torch.as_tensor(got).double(), torch.as_tensor(wanted).double()

@@ -7,7 +7,8 @@ import scipy.linalg
 import torch
 
 from statespan.ssm import bilinear, zoh
-from statespan.ssm.discretize import Resolvent, pack, unpack
+from statespan.ssm.packed import pack, unpack
+from statespan.ssm.woodbury import Resolvent
 
 mpmath.mp.dps = 60
 
@@ -20,6 +21,7 @@ EDGES = [
     (-1e39 + 5j, 2.2e4),
     (-1e-9 + 1e-9j, 1.0),
     (-0.07 + 0.07j, 1.0),  # on both sides of the switch between series and quotient
+    (-0.0999 + 0.0999j, 1.0),  # the far corner of the series
     (-0.11 + 0.02j, 1.0),
     (-0.02 + 0.11j, 1.0),
     (0 + 0j, 0.1),

@@ -115,6 +115,9 @@ def test_mixture_draws_each_ssm_anew():
     A, _ = inits.mix_diagonal("random/lin", 4, N)
     assert (A[0] != A[1]).any()
     assert (A[2] == A[3]).all()
+    for option in ("random_imag", "random_real"):
+        A, _ = inits.mix_diagonal("lin", 2, N, **{option: True})
+        assert (A[0] != A[1]).any()
 
 
 def test_dense_mixture():

@@ -1,13 +1,15 @@
 """Every structure's kernel against dense powers in float64, and float32 against float64."""
 
+import mpmath
 import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from statespan.ssm import DPLR, Diagonal, hippo, inits
+from statespan.ssm.dplr import _nodes
 from tests.ssm import brute
-from tests.ssm.make import KINDS, RANK_1, RANK_2, RULES, make, peak_error
+from tests.ssm.make import KINDS, RANK_1, RANK_2, RULES, krylov, make, peak_error
 
 LENGTHS = (1, 2, 3, 17, 255, 256, 1024, 4096)
 
@@ -28,7 +30,7 @@ def test_kernel_equals_dense_powers(kind, N, rule):
 def test_krylov_and_cauchy_agree(kind, N):
     ssm = make(kind, N, "bilinear")
     for length in LENGTHS:
-        assert peak_error(ssm.krylov_kernel(length), ssm.kernel(length)) <= 1e-12
+        assert peak_error(krylov(ssm).kernel(length), ssm.kernel(length)) <= 1e-12
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -76,11 +78,66 @@ def test_dplr_is_the_dense_hippo_system(measure):
     assert peak_error(dplr.kernel(1024), dense.kernel(1024)) <= 1e-11
 
 
+@pytest.mark.parametrize("growth", [0.01, 0.3, 0.5])
+@pytest.mark.parametrize("length", [100, 1000])
+def test_growing_modes(growth, length):
+    """Re Λ > 0: every value of the kernel is right, not only the large ones at the end."""
+    ssm = make("dplr-trained", 8, "bilinear", dt_min=0.1, dt_max=0.1)
+    ssm.A = torch.complex(ssm.A.real.abs().clamp(max=growth), ssm.A.imag)
+    ssm.P = 0.01 * ssm.P
+    wanted = brute.structure_kernel(ssm, length)
+    assert np.abs(wanted[..., -1]).max() > np.abs(wanted[..., 0]).max() or growth * length < 20
+    for kernel in (ssm.kernel(length), krylov(ssm).kernel(length)):
+        error = np.abs(kernel.numpy() - wanted) / np.maximum.accumulate(np.abs(wanted), -1)
+        assert error.max() <= 1e-9
+
+
+def test_growing_mode_on_a_node():
+    """|Ā| = exp(1/L) would put the pole of a growing mode on a node of a circle of fixed radius."""
+    length = 100
+    Abar = np.exp(1 / length)
+    A = torch.tensor([[2 * (Abar - 1) / (Abar + 1), -0.5 + 3j]], dtype=torch.complex128)
+    one = torch.ones(1, 1, 2, dtype=torch.complex128)
+    ssm = DPLR(A, 0 * one, one[0], one, torch.ones(1))
+    assert peak_error(ssm.kernel(length), brute.structure_kernel(ssm, length)) <= 1e-12
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", ["diagonal-lin", "dplr-legs", "dense-legs"])
+def test_growth_beyond_all_numbers_is_cut_off(kind, rule):
+    """16,384 samples of modes that grow by e^0.1 per step: finite kernel and gradients, exact while it is small."""
+    ssm = make(kind, 8, rule, channels=1, dt_min=0.1, dt_max=0.1)
+    if kind == "dense-legs":
+        ssm.A = torch.eye(8, dtype=torch.float64).repeat(2, 1, 1)
+    else:
+        ssm.A = torch.complex(torch.ones_like(ssm.A.real), ssm.A.imag.clamp(max=3))
+    if kind == "dplr-legs":
+        ssm.P = 0.01 * ssm.P
+    ssm.A.requires_grad_()
+    kernel = ssm.kernel(16384)
+    assert torch.isfinite(kernel).all()
+    assert kernel.detach().abs().max().item() == pytest.approx(np.exp(60))
+    (gradient,) = torch.autograd.grad(kernel[..., ::1000].sum(), ssm.A)
+    assert torch.isfinite(gradient).all()
+    assert peak_error(kernel[..., :200].detach(), brute.structure_kernel(ssm, 200)) <= 1e-11
+
+
+def test_nodes():
+    """1-ω and 1+ω to full relative accuracy, also where they nearly vanish."""
+    for length in (2, 1000, 2**20):
+        minus, plus = _nodes(length, torch.tensor([[-1.0 / length]], dtype=torch.float64))
+        for k in (0, 1, length // 4, length // 2):
+            with mpmath.workdps(40):
+                omega = mpmath.exp(-1 / mpmath.mpf(length)) * mpmath.expjpi(-2 * mpmath.mpf(k) / length)
+                for got, wanted in ((minus[0, k], 1 - omega), (plus[0, k], 1 + omega)):
+                    assert abs(mpmath.mpc(got.item()) - wanted) <= 1e-15 * abs(wanted)
+
+
 @pytest.mark.parametrize("length", [2, 4, 64, 1024, 65536])
 def test_node_at_minus_one(length):
     """Even lengths have a node where 1 + ω is all but 0; the sum of alternating kernel values shows an error there."""
     ssm = make("dplr-fout", 8, "bilinear")
-    kernel, wanted = ssm.kernel(length), ssm.krylov_kernel(length)
+    kernel, wanted = ssm.kernel(length), krylov(ssm).kernel(length)
     signs = 1.0 - 2.0 * (torch.arange(length) % 2)
     torch.testing.assert_close((kernel * signs).sum(-1), (wanted * signs).sum(-1), rtol=1e-11, atol=1e-12)
 

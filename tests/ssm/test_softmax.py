@@ -49,7 +49,23 @@ def test_growing_modes(growth):
     ssm.A = torch.complex(torch.where(ssm.A.imag > 0, growth, -0.5).double(), ssm.A.imag)
     assert (ssm.A.real > 0).any()
     ssm = softmax(ssm, 50)
-    assert peak_error(ssm.kernel(50), by_definition(ssm, 50)) <= 1e-11
+    for length in (20, 50, 90):
+        wanted = by_definition(ssm, length)
+        assert ((ssm.kernel(length) - wanted).abs() / wanted.abs().cummax(-1).values).max() <= 1e-10
+    impulse = torch.zeros(1, 90, 2, dtype=torch.float64)
+    impulse[:, 0] = 1
+    for y, _ in (ssm.scan(impulse), chunked(ssm, impulse, chunk=16)):
+        assert peak_error(y[0].permute(1, 2, 0), by_definition(ssm, 90)) <= 1e-10
+
+
+def test_growth_far_beyond_the_length_of_the_softmax():
+    """The beginning of a long kernel does not depend on how long it is."""
+    A = torch.tensor([[0.01 + 1j, 0.5 + 2j]], dtype=torch.complex128)
+    one = torch.ones(1, 1, 2, dtype=torch.complex128)
+    ssm = Diagonal(A, one[0], one, torch.tensor([0.1]), "zoh", softmax_length=1024)
+    short, long = ssm.kernel(1024), ssm.kernel(100_000)
+    assert torch.isfinite(long).all()
+    torch.testing.assert_close(long[..., :1024], short, rtol=1e-9, atol=1e-12)
 
 
 def test_growth_that_would_overflow():
@@ -78,6 +94,8 @@ def test_rate_keeps_the_time_of_the_softmax():
     ssm = softmax(make("diagonal-legs", 8, "zoh"), 64)
     slow = ssm.at_rate(2.0)
     assert slow.softmax_length == 32
+    assert ssm.at_rate(1.7).softmax_length == 38  # 37.6
+    assert ssm.at_rate(1000.0).softmax_length == 1
     held = torch.randn(1, 32, 2, dtype=torch.float64)
     fast_y, _ = ssm.scan(held.repeat_interleave(2, 1))
     torch.testing.assert_close(slow.scan(held)[0], fast_y[:, 1::2], rtol=1e-10, atol=1e-11)

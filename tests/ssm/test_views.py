@@ -101,6 +101,42 @@ def test_state_after_each_length(kind, with_state):
         torch.testing.assert_close(got[b : b + 1], wanted, rtol=1e-11, atol=1e-12)
 
 
+def test_advance_by_a_number():
+    for kind in ("diagonal-inv", "dplr-legs", "dense-fout"):
+        ssm = make(kind, 8, "bilinear")
+        start = torch.randn(3, 2, 8, dtype=torch.float64)
+        for count in (0, 1, 5, 1000):
+            assert (ssm.advance(start, count) == ssm.advance(start, torch.full((3,), count))).all()
+
+
+def test_chunks_of_growing_modes():
+    """Half a unit of growth per sample: a chunk of 64 multiplies the state by e^32, exactly."""
+    ssm = make("diagonal-lin", 8, "zoh", dt_min=1.0, dt_max=1.0)
+    ssm.A = torch.complex(torch.full_like(ssm.A.real, 0.5), ssm.A.imag)
+    u = torch.randn(1, 110, 2, dtype=torch.float64)
+    wanted, end = ssm.scan(u)
+    y, state = chunked(ssm, u)
+    assert peak_error(y, wanted) <= TIGHT
+    assert peak_error(state, end) <= TIGHT
+    assert peak_error(fftconv(u, ssm.kernel(110)), wanted) <= TIGHT
+
+
+def test_many_chunks_in_float32():
+    """2,000 chunks of a mode that hardly decays: the states in between must not be rounded to float32."""
+    ssm = make("diagonal-lin", 8, "zoh", dtype=torch.float32, dt_min=0.01, dt_max=0.01)
+    ssm.A = torch.complex(torch.full_like(ssm.A.real, -1e-4), ssm.A.imag)
+    u = 1 + torch.randn(1, 128_000, 2)
+    double = make("diagonal-lin", 8, "zoh")
+    double.A, double.dt, double.C = ssm.A, ssm.dt, ssm.C.to(torch.complex128)
+    wanted, end = chunked(double, u.double())
+    y, state = chunked(ssm, u)
+    assert peak_error(y, wanted) <= 5e-7
+    assert peak_error(state, end) <= 5e-8
+    start = ssm.initial_state(1, dtype=torch.float32)
+    assert chunked(ssm, u[:, :100], start)[1].dtype == torch.float32
+    assert state_after(ssm, u[:, :100], torch.tensor([70]), start).dtype == torch.float32
+
+
 def test_step_does_not_change_its_state():
     for kind in ("diagonal-legs", "dplr-legs", "dense-legs"):
         ssm = make(kind, 8, "bilinear")

@@ -1,5 +1,7 @@
 """Parameter groups: who gets which learning rate and weight decay."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
@@ -79,6 +81,7 @@ def test_what_is_not_decayed():
             self.embedding = nn.Embedding(5, 4)
             self.head.weight = self.embedding.weight  # shared, and registered first at a place that decays
             self.bag = nn.EmbeddingBag(5, 4)
+            self.norms = nn.ModuleList([nn.RMSNorm(4), nn.GroupNorm(2, 4), nn.InstanceNorm1d(4, affine=True)])
             self.gru = nn.GRU(4, 4)
             self.attention = nn.MultiheadAttention(4, 2, add_bias_kv=True)
             self.ssm = S4D(4, 8)
@@ -86,22 +89,22 @@ def test_what_is_not_decayed():
 
     groups = named(Model())
     assert {"gru.bias_ih_l0", "gru.bias_hh_l0", "attention.bias_k", "attention.in_proj_bias"} <= groups["no_decay"]
-    assert {"bag.weight", "head.weight"} <= groups["no_decay"]
+    assert {"bag.weight", "head.weight", *(f"norms.{i}.weight" for i in range(3))} <= groups["no_decay"]
     assert "ssm.ssm.parametrizations.A_imag.original" in groups["ssm"]
     assert {"gru.weight_ih_l0", "attention.in_proj_weight"} <= groups["decay"]
 
 
 def test_own_declarations():
     class Gain(nn.Module):
-        parameter_groups = {"gain": "no_decay", "slow": "ssm"}
+        parameter_groups: ClassVar = {"gain": "no_decay", "slow": "ssm", "bias": "decay"}
 
         def __init__(self):
             super().__init__()
-            self.gain, self.slow, self.plain = (nn.Parameter(torch.ones(2, 2)) for _ in range(3))
+            self.gain, self.slow, self.plain, self.bias = (nn.Parameter(torch.ones(2, 2)) for _ in range(4))
 
-    assert named(Gain()) == {"ssm": {"slow"}, "no_decay": {"gain"}, "decay": {"plain"}}
+    assert named(Gain()) == {"ssm": {"slow"}, "no_decay": {"gain"}, "decay": {"plain", "bias"}}
     Gain.parameter_groups = {"gain": "fast"}
     with pytest.raises(ValueError, match=r"parameter_groups\['gain'\] of Gain .*'no_decay'.*'fast'"):
         param_groups(Gain(), 0.01)
     Gain.parameter_groups = lambda self: None  # somebody else's attribute of that name
-    assert named(Gain()) == {"decay": {"gain", "slow", "plain"}}
+    assert named(Gain()) == {"decay": {"gain", "slow", "plain"}, "no_decay": {"bias"}}

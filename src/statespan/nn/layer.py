@@ -54,8 +54,8 @@ class SSMLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.ssm = ssm
-        self.d_model = ssm.sizes.d_model
-        self.d_state = ssm.sizes.d_state
+        self.d_model = ssm.options.d_model
+        self.d_state = ssm.options.d_state
         self.channels = channels
         self.bidirectional = bidirectional
         self.activation = None if activation is None else check_choice("activation", activation, ("gelu",))
@@ -91,7 +91,7 @@ class SSMLayer(nn.Module):
             if x.shape[1] == 0:
                 y = u.new_zeros(x.shape[0], 0, self.channels, self.d_model)
             else:
-                kernels = self.ssm.kernel(x.shape[1], rate)
+                kernels = self.ssm.structure(rate, x.shape[1]).kernel(x.shape[1])
                 y = fftconv(u, *kernels.chunk(2)) if self.bidirectional else fftconv(u, kernels)
             y = self._skip(y, u, x.dtype)
         return self._output(y, mask)
@@ -128,7 +128,7 @@ class SSMLayer(nn.Module):
         return self._output(y, mask), after
 
     def step(self, x: Tensor, state: Tensor, *, rate: float = 1.0) -> tuple[Tensor, Tensor]:
-        """One step of the recurrence, in constant time and memory.
+        """One step of the recurrence, in constant time and memory. For many steps in a row, use :meth:`stepper`.
 
         Args:
             x: (B, D).
@@ -151,18 +151,15 @@ class SSMLayer(nn.Module):
         """
         self._check_causal("step")
         _check_rate(rate)
-        with _full_precision(self.D):
-            recurrence = self.structure(rate).stepper()
+        recurrence = self.structure(rate).stepper()  # in float64, which autocast leaves alone
 
         def step(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
             check_tensor("x", x, ("batch", self.d_model), kind="float")
             self._check_dtype(x)
             self._check_state(state, x.shape[0])
-            with _full_precision(x):
-                u = self._input(x[:, None], None)
-                y, new = recurrence(u[:, 0], state)
-                y = self._skip(y[:, None], u, x.dtype)
-            return self._output(y, None)[:, 0], new
+            u = self._input(x[:, None], None)
+            y, new = recurrence(u[:, 0], state)
+            return self._output(self._skip(y[:, None], u, x.dtype), None)[:, 0], new
 
         return step
 
@@ -178,6 +175,8 @@ class SSMLayer(nn.Module):
 
     def structure(self, rate: float = 1.0) -> Structure:
         """The SSM itself, for its kernel, states, operators and eigenvalues.
+
+        Its channels are those of the layer; a bidirectional layer has as many again, for the kernels that look ahead.
 
         Args:
             rate: As in ``forward``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from statespan.nn.layer import SSMLayer, kernel_count
-from statespan.nn.parameters import DenseParameters, Sizes
+from statespan.nn.parameters import DenseParameters, SSMOptions
 
 
 class LSSL(SSMLayer):
@@ -18,7 +18,8 @@ class LSSL(SSMLayer):
         discretization: "bilinear" or "zoh" (by the matrix exponential).
         train_A: Train A. Nothing keeps a trained dense A stable.
         train_B: Train B.
-        n_ssm: Number of independent (A, B), shared by the heads in turn; None for one a head. Must divide d_model.
+        n_ssm: Number of independent (A, B), shared by the heads in turn (head h uses number h mod n_ssm); None for
+            one per head. Must divide d_model. A mixture of initializations is dealt out over them in equal parts.
         dt_min: Smallest initial step size Δ.
         dt_max: Largest; Δ is drawn log-uniformly between the two.
         channels: See :class:`SSMLayer`, as for all that follow.
@@ -57,9 +58,9 @@ class LSSL(SSMLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         kernels = kernel_count(channels, bidirectional)
-        sizes = Sizes(d_model, d_state, kernels, n_ssm, dt_min, dt_max, discretization, train_A, train_B)
+        options = SSMOptions(d_model, d_state, kernels, n_ssm, dt_min, dt_max, discretization, train_A, train_B)
         super().__init__(
-            DenseParameters(sizes, init, device, dtype),
+            DenseParameters(options, init, device, dtype),
             channels=channels,
             bidirectional=bidirectional,
             activation=activation,

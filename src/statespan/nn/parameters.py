@@ -3,7 +3,7 @@
 Parameters are real tensors (complex values as a trailing axis of 2) and never drop below float32, whatever a model is
 cast to: rounding A or Δ to bfloat16 changes the kernel by several percent.
 
-Shapes: H heads, S independent SSMs (head h uses SSM h mod S), N state size, M = N/2, K kernels a head, R rank.
+Shapes: H heads, S independent SSMs (head h uses SSM h mod S), N state size, M = N/2, K kernels per head, R rank.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from torch import Tensor, nn
 from statespan._check import check_bool, check_choice, check_dtype, check_int, check_number
 from statespan.nn.real_part import REAL_PARTS, inverse_real_part, real_part
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
-from statespan.ssm.diagonal import scaled_length
 from statespan.ssm.discretize import RULES
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """The sizes that all SSM parameters share.
+class SSMOptions:
+    """What all SSM parameters share.
 
     Args:
         d_model: Heads H.
         d_state: State size N.
         kernels: Kernels K of each head: channels, times 2 if bidirectional.
-        n_ssm: Independent SSMs S, which must divide d_model; None for one a head.
+        n_ssm: Independent SSMs S, which must divide d_model; None for one per head.
         dt_min: Smallest initial step size.
         dt_max: Largest initial step size.
         discretization: "bilinear" or "zoh".
@@ -87,13 +86,13 @@ class SSMParameters(nn.Module, ABC):
     log_dt: Tensor
     C: Tensor
 
-    def __init__(self, sizes: Sizes, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+    def __init__(self, options: SSMOptions, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.options = options
         self._device = device
         self._dtype = torch.promote_types(check_dtype("dtype", dtype), torch.float32)
-        low, high = math.log(sizes.dt_min), math.log(sizes.dt_max)
-        self._add("log_dt", low + (high - low) * torch.rand(sizes.d_model, dtype=torch.float64))
+        low, high = math.log(options.dt_min), math.log(options.dt_max)
+        self._add("log_dt", low + (high - low) * torch.rand(options.d_model, dtype=torch.float64))
 
     def _add(self, name: str, value: Tensor, trained: bool = True) -> None:
         """Hold ``value`` as a parameter, or as a buffer if it is not trained; complex values get an axis of 2."""
@@ -105,34 +104,31 @@ class SSMParameters(nn.Module, ABC):
             self.register_buffer(name, value)
 
     def _heads(self, value: Tensor, dim: int = 0) -> Tensor:
-        """From one value an SSM to one a head."""
+        """From one value per SSM to one per head."""
         copies = [1] * value.ndim
-        copies[dim] = self.sizes.d_model // self.sizes.ssms
+        copies[dim] = self.options.d_model // self.options.ssms
         return value.double().repeat(copies)
 
-    def _dt(self, rate: float) -> Tensor:
-        return self.log_dt.double().exp() * check_number("rate", rate, above=0.0)
+    def _dt(self) -> Tensor:
+        return self.log_dt.double().exp()
 
     @abstractmethod
     def structure(self, rate: float = 1.0, length: int | None = None) -> Structure:
         """The SSM these parameters stand for, at this sampling rate.
 
         Args:
-            rate: Factor on the step sizes.
+            rate: Factor on the step options.
             length: Length of the input, for a kernel that depends on it.
         """
-
-    @abstractmethod
-    def kernel(self, length: int, rate: float = 1.0) -> Tensor:
-        """The convolution kernels (K, H, length)."""
 
     def check_padding(self) -> None:
         """Raise a ValueError if padding would change the kernel; it does for a softmax over the input's length only."""
 
     def extra_repr(self) -> str:
-        """The sizes that the layer does not show."""
-        shown = {"n_ssm": self.sizes.ssms, "kernels": self.sizes.kernels, "discretization": self.sizes.discretization}
-        return ", ".join(f"{name}={value}" for name, value in shown.items())
+        """The options."""
+        return (
+            f"n_ssm={self.options.ssms}, kernels={self.options.kernels}, discretization={self.options.discretization}"
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Follow every move and cast of the model, but never below float32."""
@@ -155,7 +151,7 @@ class ModalParameters(SSMParameters):
     """Complex modes: Re A through a constraint, Im A, B and C.
 
     Args:
-        sizes: The sizes.
+        options: What all SSM parameters share.
         A: (S, M) complex, the initial modes.
         B: (S, M) complex.
         real_part: "exp", "softplus", "relu" or "none".
@@ -169,19 +165,23 @@ class ModalParameters(SSMParameters):
 
     def __init__(
         self,
-        sizes: Sizes,
+        options: SSMOptions,
         A: Tensor,
         B: Tensor,
         real_part: str,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        super().__init__(sizes, device, dtype)
+        super().__init__(options, device, dtype)
         self.real_part = check_choice("real_part", real_part, REAL_PARTS)
-        self._add("A_real", inverse_real_part(real_part, A.real), sizes.train_A)
-        self._add("A_imag", A.imag, sizes.train_A)
-        self._add("B", B, sizes.train_B)
-        self._add("C", torch.randn(sizes.kernels, sizes.d_model, sizes.d_state // 2, dtype=torch.complex128))
+        self._add("A_real", inverse_real_part(real_part, A.real), options.train_A)
+        self._add("A_imag", A.imag, options.train_A)
+        self._add("B", B, options.train_B)
+        self._add("C", torch.randn(options.kernels, options.d_model, options.d_state // 2, dtype=torch.complex128))
+
+    def extra_repr(self) -> str:
+        """The options."""
+        return f"{super().extra_repr()}, real_part={self.real_part}"
 
     def _modes(self) -> tuple[Tensor, Tensor, Tensor]:
         """A and B (H, M) in double precision, C (K, H, M) in its own."""
@@ -193,7 +193,7 @@ class DiagonalParameters(ModalParameters):
     """A diagonal SSM.
 
     Args:
-        sizes: The sizes.
+        options: What all SSM parameters share.
         init: Name of a diagonal initialization, or several joined by "/".
         init_options: Keyword arguments of :func:`statespan.ssm.inits.diagonal`.
         real_part: "exp", "softplus", "relu" or "none".
@@ -205,7 +205,7 @@ class DiagonalParameters(ModalParameters):
 
     def __init__(
         self,
-        sizes: Sizes,
+        options: SSMOptions,
         init: str,
         init_options: dict[str, Any] | None,
         real_part: str,
@@ -214,30 +214,36 @@ class DiagonalParameters(ModalParameters):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        options = {} if init_options is None else init_options
-        if not (isinstance(options, dict) and all(isinstance(key, str) for key in options)):
+        keywords = {} if init_options is None else init_options
+        if not (isinstance(keywords, dict) and all(isinstance(key, str) for key in keywords)):
             raise TypeError(f"init_options must be a dict of keyword arguments or None, got {init_options!r}")
-        A, B = inits.mix_diagonal(init, sizes.ssms, sizes.d_state, **options)
-        super().__init__(sizes, A, B, real_part, device, dtype)
-        if softmax and sizes.discretization != "zoh":
-            raise ValueError(f"kernel='softmax' needs discretization='zoh', got {sizes.discretization!r}")
+        A, B = inits.mix_diagonal(init, options.ssms, options.d_state, **keywords)
+        super().__init__(options, A, B, real_part, device, dtype)
+        if softmax and options.discretization != "zoh":
+            raise ValueError(f"kernel='softmax' needs discretization='zoh', got {options.discretization!r}")
+        if softmax_length is not None and not softmax:
+            raise ValueError(f"softmax_length needs kernel='softmax', got softmax_length={softmax_length!r} without it")
         self.softmax = softmax
         self.softmax_length = None if softmax_length is None else check_int("softmax_length", softmax_length, minimum=1)
 
     def structure(self, rate: float = 1.0, length: int | None = None) -> Diagonal:
         """The diagonal SSM; ``length`` is that of the softmax if it was not fixed at construction."""
-        dt = self._dt(rate)
-        softmax_length = None
-        if self.softmax and self.softmax_length is not None:
-            softmax_length = scaled_length(self.softmax_length, rate)
-        elif self.softmax:
-            if length is None:
-                raise ValueError(
-                    "softmax_length=None normalizes by the length of each input, which a recurrence does not know; "
-                    "give softmax_length an integer >= 1 to use prefill and step"
-                )
-            softmax_length = length
-        return Diagonal(*self._modes(), dt, self.sizes.discretization, softmax_length=softmax_length)
+        ssm = Diagonal(*self._modes(), self._dt(), self.options.discretization)
+        if not self.softmax:
+            return ssm.at_rate(rate)
+        if self.softmax_length is not None:
+            return ssm.softmax(self.softmax_length).at_rate(rate)
+        if length is None:
+            raise ValueError(
+                "softmax_length=None normalizes by the length of each input, which a recurrence does not know; "
+                "give softmax_length an integer >= 1 to use prefill and step"
+            )
+        return ssm.at_rate(rate).softmax(length)
+
+    def extra_repr(self) -> str:
+        """The options."""
+        kernel = f"softmax over {self.softmax_length or 'each input'}" if self.softmax else "vandermonde"
+        return f"{super().extra_repr()}, kernel={kernel}"
 
     def check_padding(self) -> None:
         """Refuse padding for a softmax over the length of the input."""
@@ -246,16 +252,12 @@ class DiagonalParameters(ModalParameters):
                 "lengths needs a fixed softmax_length, got softmax_length=None: padding would change the normalization"
             )
 
-    def kernel(self, length: int, rate: float = 1.0) -> Tensor:
-        """The kernels by a blocked Vandermonde product."""
-        return self.structure(rate, length).kernel(length)
-
 
 class DPLRParameters(ModalParameters):
     """A diagonal plus low-rank SSM: complex modes and P.
 
     Args:
-        sizes: The sizes.
+        options: What all SSM parameters share.
         init: Name of a HiPPO measure, or several joined by "/".
         real_part: "exp", "softplus", "relu" or "none".
         algorithm: "krylov" or "cauchy", which give the same kernel.
@@ -267,35 +269,37 @@ class DPLRParameters(ModalParameters):
 
     def __init__(
         self,
-        sizes: Sizes,
+        options: SSMOptions,
         init: str,
         real_part: str,
         algorithm: str,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        Lambda, P, B = inits.mix_dplr(init, sizes.ssms, sizes.d_state)
-        super().__init__(sizes, Lambda, B, real_part, device, dtype)
+        if algorithm == "cauchy" and options.discretization != "bilinear":
+            raise ValueError(f"kernel='cauchy' needs discretization='bilinear', got {options.discretization!r}")
+        Lambda, P, B = inits.mix_dplr(init, options.ssms, options.d_state)
+        super().__init__(options, Lambda, B, real_part, device, dtype)
         self.algorithm = algorithm
-        self._add("P", P, sizes.train_A)
+        self._add("P", P, options.train_A)
+
+    def extra_repr(self) -> str:
+        """The options."""
+        return f"{super().extra_repr()}, kernel={self.algorithm}"
 
     def structure(self, rate: float = 1.0, length: int | None = None) -> DPLR:
         """The DPLR SSM."""
         A, B, C = self._modes()
         P = _complex(self._heads(self.P, dim=1))
-        return DPLR(A, P, B, C, self._dt(rate), self.sizes.discretization)
-
-    def kernel(self, length: int, rate: float = 1.0) -> Tensor:
-        """The kernels by the chosen algorithm."""
-        structure = self.structure(rate)
-        return structure.kernel(length) if self.algorithm == "cauchy" else structure.krylov_kernel(length)
+        ssm = DPLR(A, P, B, C, self._dt(), self.options.discretization, algorithm=self.algorithm)
+        return ssm.at_rate(rate)
 
 
 class DenseParameters(SSMParameters):
     """A dense real SSM: A, B and C.
 
     Args:
-        sizes: The sizes.
+        options: What all SSM parameters share.
         init: Name of a HiPPO measure, or several joined by "/".
         device: Where the parameters live.
         dtype: Their dtype, at least float32.
@@ -304,17 +308,16 @@ class DenseParameters(SSMParameters):
     A: Tensor
     B: Tensor
 
-    def __init__(self, sizes: Sizes, init: str, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
-        super().__init__(sizes, device, dtype)
-        A, B = inits.mix_dense(init, sizes.ssms, sizes.d_state)
-        self._add("A", A, sizes.train_A)
-        self._add("B", B, sizes.train_B)
-        self._add("C", torch.randn(sizes.kernels, sizes.d_model, sizes.d_state, dtype=torch.float64))
+    def __init__(
+        self, options: SSMOptions, init: str, device: torch.device | str | None, dtype: torch.dtype | None
+    ) -> None:
+        super().__init__(options, device, dtype)
+        A, B = inits.mix_dense(init, options.ssms, options.d_state)
+        self._add("A", A, options.train_A)
+        self._add("B", B, options.train_B)
+        self._add("C", torch.randn(options.kernels, options.d_model, options.d_state, dtype=torch.float64))
 
     def structure(self, rate: float = 1.0, length: int | None = None) -> Dense:
         """The dense SSM."""
-        return Dense(self._heads(self.A), self._heads(self.B), self.C, self._dt(rate), self.sizes.discretization)
-
-    def kernel(self, length: int, rate: float = 1.0) -> Tensor:
-        """The kernels by Krylov powers."""
-        return self.structure(rate).kernel(length)
+        A, B = self._heads(self.A), self._heads(self.B)
+        return Dense(A, B, self.C, self._dt(), self.options.discretization).at_rate(rate)

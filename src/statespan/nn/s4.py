@@ -6,9 +6,8 @@ import torch
 
 from statespan._check import check_choice
 from statespan.nn.layer import SSMLayer, kernel_count
-from statespan.nn.parameters import DPLRParameters, Sizes
-
-KERNELS = ("krylov", "cauchy")
+from statespan.nn.parameters import DPLRParameters, SSMOptions
+from statespan.ssm.dplr import ALGORITHMS
 
 
 class S4(SSMLayer):
@@ -20,11 +19,12 @@ class S4(SSMLayer):
         init: "legs", "legt", "fout", or several joined by "/": "legs/fout" is S4-(LegS/FouT).
         discretization: "bilinear" or "zoh".
         real_part: How Re Λ is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
-        kernel: How the convolution kernel is computed: "krylov" (powers of the state matrix by doubling; fastest) or
-            "cauchy" (the algorithm of the S4 paper). Both give the same numbers.
+        kernel: How the convolution kernel is computed: "krylov" (powers of the state matrix by doubling) or "cauchy"
+            (the algorithm of the S4 paper, for "bilinear" only). Both give the same numbers.
         train_A: Train Λ and P.
         train_B: Train B.
-        n_ssm: Number of independent (A, B), shared by the heads in turn; None for one a head. Must divide d_model.
+        n_ssm: Number of independent (A, B), shared by the heads in turn (head h uses number h mod n_ssm); None for
+            one per head. Must divide d_model. A mixture of initializations is dealt out over them in equal parts.
         dt_min: Smallest initial step size Δ.
         dt_max: Largest; Δ is drawn log-uniformly between the two.
         channels: See :class:`SSMLayer`, as for all that follow.
@@ -66,10 +66,10 @@ class S4(SSMLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         kernels = kernel_count(channels, bidirectional)
-        sizes = Sizes(d_model, d_state, kernels, n_ssm, dt_min, dt_max, discretization, train_A, train_B)
-        algorithm = check_choice("kernel", kernel, KERNELS)
+        options = SSMOptions(d_model, d_state, kernels, n_ssm, dt_min, dt_max, discretization, train_A, train_B)
+        algorithm = check_choice("kernel", kernel, ALGORITHMS)
         super().__init__(
-            DPLRParameters(sizes, init, real_part, algorithm, device, dtype),
+            DPLRParameters(options, init, real_part, algorithm, device, dtype),
             channels=channels,
             bidirectional=bidirectional,
             activation=activation,

@@ -8,7 +8,7 @@ import torch
 
 from statespan._check import check_choice
 from statespan.nn.layer import SSMLayer, kernel_count
-from statespan.nn.parameters import DiagonalParameters, Sizes
+from statespan.nn.parameters import DiagonalParameters, SSMOptions
 
 KERNELS = ("vandermonde", "softmax")
 
@@ -24,11 +24,12 @@ class S4D(SSMLayer):
         discretization: "bilinear" or "zoh".
         real_part: How Re A is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
         kernel: "vandermonde", or "softmax" for the normalized kernel of DSS (needs "zoh").
-        softmax_length: The length that "softmax" normalizes over; None for that of each input, as in the DSS paper,
-            at the price of ``prefill`` and ``step``.
+        softmax_length: The length that "softmax" normalizes over. None for that of each input, as in the DSS paper, at
+            the price of ``prefill``, ``step`` and padding.
         train_A: Train A.
         train_B: Train B.
-        n_ssm: Number of independent (A, B), shared by the heads in turn; None for one a head. Must divide d_model.
+        n_ssm: Number of independent (A, B), shared by the heads in turn (head h uses number h mod n_ssm); None for
+            one per head. Must divide d_model. A mixture of initializations is dealt out over them in equal parts.
         dt_min: Smallest initial step size Δ.
         dt_max: Largest; Δ is drawn log-uniformly between the two.
         channels: See :class:`SSMLayer`, as for all that follow.
@@ -56,7 +57,7 @@ class S4D(SSMLayer):
         discretization: str = "bilinear",
         real_part: str = "exp",
         kernel: str = "vandermonde",
-        softmax_length: int | None = 1024,
+        softmax_length: int | None = None,
         train_A: bool = True,
         train_B: bool = True,
         n_ssm: int | None = None,
@@ -72,10 +73,10 @@ class S4D(SSMLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         kernels = kernel_count(channels, bidirectional)
-        sizes = Sizes(d_model, d_state, kernels, n_ssm, dt_min, dt_max, discretization, train_A, train_B)
+        options = SSMOptions(d_model, d_state, kernels, n_ssm, dt_min, dt_max, discretization, train_A, train_B)
         softmax = check_choice("kernel", kernel, KERNELS) == "softmax"
         super().__init__(
-            DiagonalParameters(sizes, init, init_options, real_part, softmax, softmax_length, device, dtype),
+            DiagonalParameters(options, init, init_options, real_part, softmax, softmax_length, device, dtype),
             channels=channels,
             bidirectional=bidirectional,
             activation=activation,
@@ -94,7 +95,7 @@ class DSS(S4D):
         d_model: Number of features D.
         d_state: State size N, even.
         init: As in :class:`S4D`; the DSS paper's is "legs".
-        softmax_length: The length that the kernel is normalized over; None for that of each input.
+        softmax_length: As in :class:`S4D`.
         **options: The other arguments of :class:`S4D`.
 
     Example:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_int, check_tensor
-from statespan.ssm.discretize import pack, unpack
+from statespan.ssm.packed import DenseTransition, DiagonalTransition, unpack
 from statespan.ssm.structure import Structure
 
 CHUNK = 64
@@ -43,10 +43,11 @@ def chunked(ssm: Structure, u: Tensor, state: Tensor | None = None, *, chunk: in
     chunks = u[:, : whole * c].unflatten(1, (whole, c))  # (B, I, c, H)
     added = torch.einsum("hnc,bich->bihn", E, chunks)
     # The states between chunks carry everything that lasts, so they stay in float64.
+    power = DiagonalTransition(unpack(operators.G)) if operators.G.ndim == 2 else DenseTransition(operators.G)
     x, before = state.double(), []
     for new in added.double().unbind(1):
         before.append(x)
-        x = _multiply(operators.G, x) + new
+        x = power.apply(x) + new
     states = torch.stack(before, 1).to(ssm.dtype)  # (B, I, H, N)
     y = torch.einsum("khij,bmjh->bmikh", T, chunks) + torch.einsum("khin,bmhn->bmikh", O, states)
     y = y.flatten(1, 2)
@@ -55,7 +56,7 @@ def chunked(ssm: Structure, u: Tensor, state: Tensor | None = None, *, chunk: in
         y_tail = torch.einsum("khij,bjh->bikh", T[..., :rest, :rest], tail)
         y_tail = y_tail + torch.einsum("khin,bhn->bikh", O[..., :rest, :], x.to(ssm.dtype))
         new = torch.einsum("hnc,bch->bhn", E[..., c - rest :], tail).double()
-        x = ssm.advance(x, torch.full((batch,), rest, device=u.device)) + new
+        x = ssm.advance(x, rest) + new
         y = torch.cat([y, y_tail], 1)
     return y, x.to(state.dtype)
 
@@ -80,10 +81,3 @@ def state_after(ssm: Structure, u: Tensor, lengths: Tensor, state: Tensor | None
     if state is None:
         return driven
     return (ssm.advance(state.double(), lengths) + driven).to(state.dtype)
-
-
-def _multiply(G: Tensor, x: Tensor) -> Tensor:
-    """``G x`` for states (B, H, N); G is (H, N) complex numbers in packed form, or (H, N, N)."""
-    if G.ndim == 2:
-        return pack(unpack(G) * unpack(x))
-    return (G @ x[..., None])[..., 0]

@@ -6,17 +6,16 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_tensor
-from statespan.ssm.discretize import RULES, expm1, pack, scale, unpack
-from statespan.ssm.powers import block_length, cut_off, powers, saturate
+from statespan.ssm.discretize import RULES, expm1, scale
+from statespan.ssm.packed import DiagonalTransition, pack, pack_rows
+from statespan.ssm.powers import block_length, cut_off, powers
 from statespan.ssm.structure import (
     Operators,
-    Stepper,
+    Recurrence,
     Structure,
     check_dt,
     check_length,
     check_rule,
-    check_steps,
-    prefix_sum,
     toeplitz,
 )
 
@@ -67,10 +66,19 @@ class Diagonal(Structure):
 
     def at_rate(self, rate: float) -> Diagonal:
         """The same system for another sampling rate; a softmax then covers the same time with fewer or more samples."""
-        dt, length = self._set_rate(rate), self.softmax_length
+        dt, length = self._scaled_dt(rate), self.softmax_length
         if length is not None:
-            length = scaled_length(length, rate)
+            length = max(1, round(min(length / float(rate), 2.0**62)))
         return Diagonal(self.A, self.B, self.C, dt, self.discretization, softmax_length=length)
+
+    def softmax(self, length: int) -> Diagonal:
+        """The same modes, normalized over this many samples."""
+        return Diagonal(self.A, self.B, self.C, self.dt, self.discretization, softmax_length=length)
+
+    def recurrence(self) -> Recurrence:
+        """Ā, B̄ and C on packed states."""
+        Abar, Bbar, C = self.discrete()
+        return Recurrence(DiagonalTransition(Abar), pack(Bbar), pack_rows(C))
 
     def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
         """Ā (H, M), B̄ (H, M) and C (K, H, M), complex128; the softmax's normalizer is part of C."""
@@ -81,7 +89,7 @@ class Diagonal(Structure):
         return Abar, Bbar, C
 
     def kernel(self, length: int) -> Tensor:
-        """The kernel (K, H, length) as one matrix product of O(N √length) numbers a head.
+        """The kernel (K, H, length) as one matrix product of O(N √length) numbers per head.
 
         With l = i·b + j, ``Ā^l = Ā^{ib} Ā^j``: the length-b table of powers on one side, every b-th power on the other.
         """
@@ -98,46 +106,9 @@ class Diagonal(Structure):
         table = powers(Abar, chunk)  # (H, M, c)
         T = toeplitz(_vandermonde(C * Bbar, Abar, chunk))
         E = pack((Bbar[..., None] * table.flip(-1)).mT).mT
-        O = _output_rows((C * Abar)[..., None, :] * table.mT)  # noqa: E741
+        O = pack_rows((C * Abar)[..., None, :] * table.mT)  # noqa: E741
         G = pack(table[..., -1] * Abar)
         return Operators(*(x.to(dtype or self.dtype) for x in (T, E, G, O)))
-
-    def stepper(self) -> Stepper:
-        """The recurrence in float64, O(N) a step."""
-        Abar, Bbar, C = self.discrete()
-        rows = _output_rows(C)  # (K, H, N)
-
-        def step(u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-            self._check_step(u, state)
-            x = pack(Abar * unpack(state.double()) + Bbar * u.double()[..., None])
-            return torch.einsum("khn,bhn->bkh", rows, x).to(self.dtype), x.to(state.dtype)
-
-        return step
-
-    def states(self, u: Tensor, state: Tensor | None = None) -> Tensor:
-        """All states, (B, L, H, N), by a parallel prefix sum."""
-        self._check_input(u)
-        Abar, Bbar, _ = self.discrete()
-        inputs = Bbar * u.double()[..., None]  # (B, L, H, M)
-        if state is not None:
-            first = inputs[:, :1] + (Abar * unpack(self._check_state(state, u.shape[0]).double()))[:, None]
-            inputs = torch.cat([first, inputs[:, 1:]], 1)[:, : u.shape[1]]
-        square = [Abar]
-
-        def multiply(round_: int, x: Tensor) -> Tensor:
-            if round_:
-                square[0] = saturate(square[0] * square[0])
-            return square[0] * x
-
-        return pack(prefix_sum(inputs, multiply)).to(self.dtype)
-
-    def advance(self, state: Tensor, steps: Tensor) -> Tensor:
-        """``Ā^steps x`` with the powers by repeated squaring."""
-        base, x = self.discrete()[0], unpack(self._check_state(state, state.shape[0]).double())
-        for bit in range(check_steps(steps, state.shape[0])):
-            x = torch.where(((steps >> bit) & 1).bool()[:, None, None], base * x, x)
-            base = saturate(base * base)
-        return pack(x).to(state.dtype)
 
     def _softmax_parts(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Which modes grow, the exponent z of each turned to decay, and ``1/(exp(length·z) - 1)``."""
@@ -168,20 +139,10 @@ class Diagonal(Structure):
         return _vandermonde(decaying, base, length) + near
 
 
-def scaled_length(length: int, rate: float) -> int:
-    """The number of samples at this rate that cover the time of ``length`` samples at rate 1."""
-    return max(1, round(min(length / float(rate), 2.0**62)))
-
-
 def _vandermonde(weights: Tensor, base: Tensor, length: int) -> Tensor:
     """``2 Re Σ_n weights_n base_n^l`` for l < length, real (K, H, length); weights (K, H, M), base (H, M)."""
     b = block_length(length)
     columns = powers(base, b)  # (H, M, b)
     rows = weights[..., None] * powers(columns[..., -1] * base, -(-length // b))  # (K, H, M, L/b)
-    product = _output_rows(rows.mT) @ pack(columns.mT).mT  # (K, H, L/b, b)
+    product = pack_rows(rows.mT) @ pack(columns.mT).mT  # (K, H, L/b, b)
     return product.flatten(-2)[..., :length]
-
-
-def _output_rows(C: Tensor) -> Tensor:
-    """``2 Re(C x)`` as real row vectors on packed states."""
-    return torch.cat([2 * C.real, -2 * C.imag], -1)

@@ -3,10 +3,10 @@
 All of it runs in float64 whatever comes in: the state matrix is raised to the power of the sequence length later, so
 an error in Ā is multiplied by that length.
 
-One range is kept on purpose: the growth of an unstable mode is capped at a factor e per step (Re ΔA ≤ 1), which keeps
-the zero-order hold from overflowing and the bilinear rule off its pole at ΔA = 2.
+One range is kept on purpose: Re ΔA ≤ 1 for complex modes, which keeps the zero-order hold from overflowing and the
+bilinear rule off its pole at ΔA = 2. An unstable mode then grows by at most e (zoh) or 3 (bilinear) per step.
 
-Shapes: H heads, M = N/2 kept complex modes, N real state size, R rank.
+Shapes: H heads, M = N/2 kept complex modes, N real state size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from statespan._check import check_number, check_tensor
 
-MAX_GROWTH = 1.0  # of log|Ā| in one step
+MAX_GROWTH = 1.0  # of Re ΔA
 
 
 def zoh(A: Tensor, B: Tensor, dt: Tensor, *, rate: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -77,62 +77,10 @@ def dense_zoh(dtA: Tensor, dtB: Tensor) -> tuple[Tensor, Tensor]:
     return blocks[:, :-1, :-1], blocks[:, :-1, -1]
 
 
-class Resolvent:
-    """``(I - ΔA/2)⁻¹`` of a DPLR matrix ``A = Λ - Σ_r P_r P_rᴴ`` by the Woodbury identity: O(N) to apply.
-
-    With Re Λ ≤ 0 the inner R × R matrix is at least the identity, so nothing is ill-conditioned however large ΔΛ is.
-    Vectors are the kept half x of (x, conj x); ``p_rᴴ (x, conj x) = 2 Re Σ conj(P_r) x`` is real.
-
-    Args:
-        A: Λ of shape (H, M), complex.
-        P: (R, H, M), complex.
-        dt: (H,), float64.
-    """
-
-    def __init__(self, A: Tensor, P: Tensor, dt: Tensor) -> None:
-        self.dt = dt
-        self.D = 1 / (1 - scale(A, dt) / 2)  # (H, M)
-        self.columns = self.D * P  # (R, H, M)
-        self.rows = P.conj() * self.D  # (R, H, M)
-        gram = torch.einsum("qhm,rhm->hqr", self.rows, P).real  # (H, R, R)
-        identity = torch.eye(P.shape[0], dtype=torch.float64, device=A.device)
-        half_dt = dt[:, None, None] / 2
-        self.inner = half_dt * torch.linalg.inv(identity + 2 * half_dt * gram)  # (H, R, R)
-
-    def apply(self, x: Tensor) -> Tensor:
-        """Multiply the kept half vectors x (..., H, M)."""
-        products = 2 * torch.einsum("rhm,...hm->...hr", self.rows, x).real
-        weights = torch.einsum("hqr,...hr->...hq", self.inner, products)
-        return self.D * x - torch.einsum("...hq,qhm->...hm", weights.to(x.dtype), self.columns)
-
-    def matrix(self) -> Tensor:
-        """The same map as a real matrix (H, N, N) on (Re x, Im x)."""
-        diagonal = real_matrix(self.D)
-        rows = torch.cat([2 * self.rows.real, -2 * self.rows.imag], -1)  # (R, H, N)
-        return diagonal - torch.einsum("qhn,hqr,rhm->hnm", pack(self.columns), self.inner, rows)
-
-
 def scale(A: Tensor, dt: Tensor) -> Tensor:
     """ΔA of diagonal modes (H, M) in complex128, with the growth of unstable ones capped."""
     real = (dt[:, None] * A.real.double()).clamp(max=MAX_GROWTH)
     return torch.complex(real, dt[:, None] * A.imag.double())
-
-
-def pack(x: Tensor) -> Tensor:
-    """Complex (..., M) as real (..., 2M): real parts, then imaginary parts."""
-    return torch.cat([x.real, x.imag], -1)
-
-
-def unpack(x: Tensor) -> Tensor:
-    """The inverse of :func:`pack`."""
-    real, imag = x.chunk(2, -1)
-    return torch.complex(real, imag)
-
-
-def real_matrix(D: Tensor) -> Tensor:
-    """Multiplication by a complex diagonal (..., M) as a real matrix (..., 2M, 2M) on packed vectors."""
-    real, imag = torch.diag_embed(D.real), torch.diag_embed(D.imag)
-    return torch.cat([torch.cat([real, -imag], -1), torch.cat([imag, real], -1)], -2)
 
 
 def polar(size: Tensor, phase: Tensor) -> Tensor:

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from statespan._check import check_tensor
-from statespan.ssm.dense import DenseViews
-from statespan.ssm.discretize import Resolvent, dense_zoh, expm1, pack, real_matrix, scale, unpack
+from statespan._check import check_choice, check_tensor
+from statespan.ssm.dense import DenseViews, krylov_kernel
+from statespan.ssm.discretize import dense_zoh, expm1, scale
+from statespan.ssm.packed import DenseTransition, pack, pack_diagonal, pack_rows
 from statespan.ssm.powers import cut_off, matrix_power
-from statespan.ssm.structure import Stepper, check_dt, check_length, check_rule
+from statespan.ssm.structure import Recurrence, check_dt, check_length, check_rule
+from statespan.ssm.woodbury import LowRankTransition, Resolvent
 
+ALGORITHMS = ("cauchy", "krylov")
 _BLOCK_BYTES = 1 << 25  # of the Cauchy matrix held at a time
 
 
@@ -27,6 +30,8 @@ class DPLR(DenseViews):
         C: (K, H, M) complex; its precision is that of the results.
         dt: (H,) real, the step sizes.
         discretization: "bilinear" (S4's) or "zoh" (by the matrix exponential of the dense form).
+        algorithm: How the kernel is computed: "cauchy", the S4 paper's, for "bilinear" only; or "krylov", powers of the
+            dense form by doubling. The same numbers. By default "cauchy" where it exists.
 
     Example:
         >>> from statespan.ssm import hippo
@@ -37,7 +42,15 @@ class DPLR(DenseViews):
     """
 
     def __init__(
-        self, A: Tensor, P: Tensor, B: Tensor, C: Tensor, dt: Tensor, discretization: str = "bilinear"
+        self,
+        A: Tensor,
+        P: Tensor,
+        B: Tensor,
+        C: Tensor,
+        dt: Tensor,
+        discretization: str = "bilinear",
+        *,
+        algorithm: str | None = None,
     ) -> None:
         H, M = check_tensor("A", A, ("H", "N/2"), kind="complex").shape
         self.A = A
@@ -48,51 +61,37 @@ class DPLR(DenseViews):
         self.C = check_tensor("C", C, ("channels", H, M), kind="complex")
         self.dt = check_dt(dt, H)
         self.discretization = check_rule(discretization)
+        if algorithm is None:
+            algorithm = "cauchy" if discretization == "bilinear" else "krylov"
+        self.algorithm = check_choice("algorithm", algorithm, ALGORITHMS)
+        if algorithm == "cauchy" and discretization != "bilinear":
+            raise ValueError(f"algorithm='cauchy' needs discretization='bilinear', got {discretization!r}")
         self.d_state = 2 * M
 
     def at_rate(self, rate: float) -> DPLR:
         """The same system for another sampling rate."""
-        return DPLR(self.A, self.P, self.B, self.C, self._set_rate(rate), self.discretization)
+        dt = self._scaled_dt(rate)
+        return DPLR(self.A, self.P, self.B, self.C, dt, self.discretization, algorithm=self.algorithm)
 
-    def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Ā (H, N, N), B̄ (H, N) and C (K, H, N) on packed states (real parts, then imaginary parts), float64."""
+    def recurrence(self) -> Recurrence:
+        """Ā, B̄ and C on packed states; for "bilinear" Ā is applied in O(N)."""
         dt, P, B, C = self._double()
-        rows = torch.cat([2 * C.real, -2 * C.imag], -1)
-        if self.discretization == "zoh":
-            p = pack(P)  # (R, H, N)
-            dtA = real_matrix(scale(self.A, dt)) - 2 * dt[:, None, None] * torch.einsum("rhn,rhm->hnm", p, p)
-            return (*dense_zoh(dtA, dt[:, None] * pack(B)), rows)
-        resolvent = Resolvent(self.A, P, dt)
-        identity = torch.eye(self.d_state, dtype=torch.float64, device=dt.device)
-        return 2 * resolvent.matrix() - identity, pack(resolvent.apply(dt[:, None] * B)), rows
+        if self.discretization == "bilinear":
+            resolvent = Resolvent(self.A, P, dt)
+            return Recurrence(LowRankTransition(resolvent), pack(resolvent.apply(dt[:, None] * B)), pack_rows(C))
+        p = pack(P)  # (R, H, N)
+        dtA = pack_diagonal(scale(self.A, dt)) - 2 * dt[:, None, None] * torch.einsum("rhn,rhm->hnm", p, p)
+        Abar, Bbar = dense_zoh(dtA, dt[:, None] * pack(B))
+        return Recurrence(DenseTransition(Abar), Bbar, pack_rows(C))
 
     def kernel(self, length: int) -> Tensor:
-        """The kernel (K, H, length): the algorithm of S4 for "bilinear", Krylov powers for "zoh"."""
+        """The kernel (K, H, length) by the chosen algorithm."""
         check_length(length)
-        if self.discretization == "zoh":
-            return self.krylov_kernel(length)
-        return cut_off(self._generating_function_kernel(length), self.dtype)
-
-    def stepper(self) -> Stepper:
-        """The recurrence in float64; O(N) a step for "bilinear", O(N²) for "zoh"."""
-        dt, P, B, C = self._double()
-        if self.discretization == "zoh":
-            Abar, Bbar, _ = self.discrete()
-
-            def move(x: Tensor, u: Tensor) -> Tensor:
-                return unpack((Abar @ pack(x)[..., None])[..., 0] + Bbar * u)
+        if self.algorithm == "krylov":
+            kernel = krylov_kernel(*self.discrete(), length)
         else:
-            resolvent, dtB = Resolvent(self.A, P, dt), dt[:, None] * B
-
-            def move(x: Tensor, u: Tensor) -> Tensor:
-                return resolvent.apply(2 * x + dtB * u) - x  # Ā = 2 (I - ΔA/2)⁻¹ - I
-
-        def step(u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-            self._check_step(u, state)
-            x = move(unpack(state.double()), u.double()[..., None])
-            return 2 * torch.einsum("khm,bhm->bkh", C, x).real.to(self.dtype), pack(x).to(state.dtype)
-
-        return step
+            kernel = self._generating_function_kernel(length)
+        return cut_off(kernel, self.dtype)
 
     def _double(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wide = torch.complex128

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from statespan._check import check_choice, check_int, check_number, check_tensor
 from statespan.ssm.discretize import RULES
+from statespan.ssm.packed import Transition
 
 Stepper = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Self = TypeVar("Self", bound="Structure")
@@ -38,6 +39,17 @@ class Operators(NamedTuple):
     """(K, H, c, N): ``O[i] = C Ā^{i+1}``."""
 
 
+class Recurrence(NamedTuple):
+    """The discrete map on packed states, float64."""
+
+    transition: Transition
+    """x ↦ Ā x."""
+    B: Tensor
+    """B̄, (H, N)."""
+    C: Tensor
+    """(K, H, N)."""
+
+
 class Structure(ABC):
     """A structured SSM with parameters A, B, C, dt."""
 
@@ -53,6 +65,10 @@ class Structure(ABC):
         """The same system for data sampled at another rate: every step size multiplied by ``rate``."""
 
     @abstractmethod
+    def recurrence(self) -> Recurrence:
+        """Ā, B̄ and C on packed states."""
+
+    @abstractmethod
     def kernel(self, length: int) -> Tensor:
         """The convolution kernel ``C Ā^l B̄``, l = 0 … length-1, shape (K, H, length)."""
 
@@ -60,20 +76,8 @@ class Structure(ABC):
     def operators(self, chunk: int, *, dtype: torch.dtype | None = None) -> Operators:
         """The four matrices of the chunk view for chunks of this length, in C's precision or ``dtype``."""
 
-    @abstractmethod
-    def stepper(self) -> Stepper:
-        """A function ``(u_t, state) -> (y_t, state)`` with the set-up done once, for many steps in a row."""
-
-    @abstractmethod
-    def states(self, u: Tensor, state: Tensor | None = None) -> Tensor:
-        """All states x_0 … x_{L-1} for inputs u (B, L, H): (B, L, H, N). N times the memory of the input."""
-
-    @abstractmethod
-    def advance(self, state: Tensor, steps: Tensor) -> Tensor:
-        """States (B, H, N) after ``steps`` (B,) further steps without input: ``Ā^steps x``."""
-
     def step(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of the recurrence.
+        """One step of the recurrence. For many steps in a row, use :meth:`stepper`.
 
         Args:
             u: (B, H).
@@ -83,6 +87,18 @@ class Structure(ABC):
             y of shape (B, K, H) and the new state, in the dtype of ``state``.
         """
         return self.stepper()(u, state)
+
+    def stepper(self) -> Stepper:
+        """A function ``(u_t, state) -> (y_t, state)`` like :meth:`step` with the set-up done once."""
+        transition, B, C = self.recurrence()
+
+        def step(u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            check_tensor("u", u, ("batch", self.heads), kind="real")
+            self._check_state(state, u.shape[0])
+            x = transition.apply(state.double()) + B * u.double()[..., None]
+            return torch.einsum("khn,bhn->bkh", C, x).to(self.dtype), x.to(state.dtype)
+
+        return step
 
     def scan(self, u: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The recurrence, one step after the other: slow and obviously right.
@@ -104,6 +120,50 @@ class Structure(ABC):
             return u.new_zeros(u.shape[0], 0, self.channels, self.heads, dtype=self.dtype), state
         return torch.stack(outputs, 1), state
 
+    def states(self, u: Tensor, state: Tensor | None = None) -> Tensor:
+        """All states at once, by a parallel prefix sum in log₂ L rounds. N times the memory of the input.
+
+        Args:
+            u: (B, L, H), L ≥ 0.
+            state: The state before the first sample (B, H, N), or None for zeros.
+
+        Returns:
+            x_0 … x_{L-1}, (B, L, H, N).
+        """
+        self._check_input(u)
+        power, B, _ = self.recurrence()
+        x = B * u.double()[..., None]
+        if state is not None and u.shape[1]:
+            before = power.apply(self._check_state(state, u.shape[0]).double())
+            x = torch.cat([x[:, :1] + before[:, None], x[:, 1:]], 1)
+        shift = 1
+        while shift < u.shape[1]:  # x_k holds the sum of the last `shift` inputs, each carried forward to k
+            x = torch.cat([x[:, :shift], x[:, shift:] + power.apply(x[:, :-shift])], 1)
+            shift, power = 2 * shift, power.squared()
+        return x.to(self.dtype)
+
+    def advance(self, state: Tensor, steps: int | Tensor) -> Tensor:
+        """States after further steps without input, ``Ā^steps x``, by repeated squaring.
+
+        Args:
+            state: (B, H, N).
+            steps: A number ≥ 0, or one for each sequence (B,).
+
+        Returns:
+            States (B, H, N) in the dtype of ``state``.
+        """
+        batch = self._check_state(state, state.shape[0]).shape[0]
+        largest = _largest(steps, batch)
+        x, power = state.double(), self.recurrence().transition
+        for bit in range(largest.bit_length()):
+            if isinstance(steps, Tensor):
+                x = torch.where(((steps >> bit) & 1).bool()[:, None, None], power.apply(x), x)
+            elif (steps >> bit) & 1:
+                x = power.apply(x)
+            if largest >> (bit + 1):
+                power = power.squared()
+        return x.to(state.dtype)
+
     def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> Tensor:
         """The zero state (B, H, N). float64 keeps the recurrence exact; float32 halves its memory."""
         return zero_state(batch, self.heads, self.d_state, dtype, self.dt.device)
@@ -123,7 +183,7 @@ class Structure(ABC):
         """The real dtype of the results: that of C."""
         return self.C.real.dtype
 
-    def _set_rate(self, rate: float) -> Tensor:
+    def _scaled_dt(self, rate: float) -> Tensor:
         return self.dt.double() * check_number("rate", rate, above=0.0)
 
     def _check_input(self, u: Tensor) -> None:
@@ -131,10 +191,6 @@ class Structure(ABC):
 
     def _check_state(self, state: Tensor, batch: int) -> Tensor:
         return check_tensor("state", state, (batch, self.heads, self.d_state), kind="real")
-
-    def _check_step(self, u: Tensor, state: Tensor) -> None:
-        check_tensor("u", u, ("batch", self.heads), kind="real")
-        self._check_state(state, u.shape[0])
 
 
 def zero_state(batch: int, heads: int, d_state: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -155,19 +211,8 @@ def check_rule(discretization: str) -> str:
 
 
 def check_dt(dt: Tensor, H: int) -> Tensor:
-    """One step size a head."""
+    """One step size for each head."""
     return check_tensor("dt", dt, (H,), kind="real")
-
-
-def check_steps(steps: Tensor, batch: int) -> int:
-    """Whole numbers ≥ 0, one a sequence; returns how many bits the largest has."""
-    if not isinstance(steps, Tensor) or steps.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"steps must be a tensor of whole numbers, got {getattr(steps, 'dtype', type(steps).__name__)}")
-    if steps.shape != (batch,):
-        raise ValueError(f"steps must have shape ({batch},), got {tuple(steps.shape)}")
-    if batch and steps.min() < 0:
-        raise ValueError(f"steps must be >= 0, got {steps.tolist()}")
-    return int(steps.max()).bit_length() if batch else 0
 
 
 def toeplitz(kernel: Tensor) -> Tensor:
@@ -176,18 +221,14 @@ def toeplitz(kernel: Tensor) -> Tensor:
     return torch.nn.functional.pad(kernel, (c - 1, 0)).unfold(-1, c, 1).flip(-1)
 
 
-def prefix_sum(inputs: Tensor, multiply: Callable[[int, Tensor], Tensor]) -> Tensor:
-    """Solve ``x_k = Ā x_{k-1} + inputs_k`` for all k at once in log₂ L rounds.
-
-    Args:
-        inputs: (B, L, ...).
-        multiply: ``multiply(j, x)`` is ``Ā^(2^j) x``; called with j = 0, 1, 2, … in this order.
-
-    Returns:
-        x of the shape of ``inputs``.
-    """
-    x, length, round_ = inputs, inputs.shape[1], 0
-    while (shift := 1 << round_) < length:
-        x = torch.cat([x[:, :shift], x[:, shift:] + multiply(round_, x[:, :-shift])], 1)
-        round_ += 1
-    return x
+def _largest(steps: int | Tensor, batch: int) -> int:
+    """The largest of the step counts, which must be whole numbers ≥ 0."""
+    if not isinstance(steps, Tensor):
+        return check_int("steps", steps, minimum=0)
+    if steps.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"steps must be whole numbers (torch.int64 or torch.int32), got {steps.dtype}")
+    if steps.shape != (batch,):
+        raise ValueError(f"steps must have shape ({batch},), got {tuple(steps.shape)}")
+    if batch and steps.min() < 0:
+        raise ValueError(f"steps must be >= 0, got {steps.tolist()}")
+    return int(steps.max()) if batch else 0

@@ -1,0 +1,92 @@
+"""Real arithmetic for complex modes, and one step of a recurrence as a map that can be applied and squared.
+
+A vector of M complex numbers, the kept half of M conjugate pairs, is packed into N = 2M real ones: the real parts, then
+the imaginary parts. States are always packed, so all structures look alike from outside.
+
+Shapes: H heads, M kept modes, N packed state size, K channels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from statespan.ssm.powers import saturate
+
+
+def pack(x: Tensor) -> Tensor:
+    """Complex (..., M) as real (..., N)."""
+    return torch.cat([x.real, x.imag], -1)
+
+
+def unpack(x: Tensor) -> Tensor:
+    """The inverse of :func:`pack`."""
+    real, imag = x.chunk(2, -1)
+    return torch.complex(real, imag)
+
+
+def pack_rows(C: Tensor) -> Tensor:
+    """``x ↦ 2 Re(C x)`` as real row vectors (..., N) on packed states; C complex (..., M)."""
+    return torch.cat([2 * C.real, -2 * C.imag], -1)
+
+
+def pack_diagonal(D: Tensor) -> Tensor:
+    """Multiplication by complex numbers (..., M) as a real matrix (..., N, N) on packed states."""
+    real, imag = torch.diag_embed(D.real), torch.diag_embed(D.imag)
+    return torch.cat([torch.cat([real, -imag], -1), torch.cat([imag, real], -1)], -2)
+
+
+class Transition(ABC):
+    """The linear map x ↦ Ā x of every head, on packed states (..., H, N)."""
+
+    @abstractmethod
+    def apply(self, x: Tensor) -> Tensor:
+        """``Ā x``."""
+
+    @abstractmethod
+    def matrix(self) -> Tensor:
+        """Ā as a real matrix (H, N, N)."""
+
+    @abstractmethod
+    def squared(self) -> Transition:
+        """The map applied twice."""
+
+
+class DiagonalTransition(Transition):
+    """Ā as complex numbers (H, M)."""
+
+    def __init__(self, Abar: Tensor) -> None:
+        self.Abar = Abar
+
+    def apply(self, x: Tensor) -> Tensor:
+        """O(N)."""
+        return pack(self.Abar * unpack(x))
+
+    def matrix(self) -> Tensor:
+        """Ā as a real matrix (H, N, N)."""
+        return pack_diagonal(self.Abar)
+
+    def squared(self) -> DiagonalTransition:
+        """Elementwise."""
+        return DiagonalTransition(saturate(self.Abar * self.Abar))
+
+
+class DenseTransition(Transition):
+    """Ā as a real matrix (H, N, N)."""
+
+    def __init__(self, Abar: Tensor) -> None:
+        self.Abar = Abar
+
+    def apply(self, x: Tensor) -> Tensor:
+        """O(N²)."""
+        return (self.Abar @ x[..., None])[..., 0]
+
+    def matrix(self) -> Tensor:
+        """Ā as it is."""
+        return self.Abar
+
+    def squared(self) -> DenseTransition:
+        """One matrix product."""
+        return DenseTransition(saturate(self.Abar @ self.Abar, -2, -1))
