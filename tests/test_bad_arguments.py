@@ -164,6 +164,11 @@ CASES = {
     "chunked state": (lambda: ops.chunked(ssm, torch.randn(2, 5, 3), W[:1]), ValueError, ["state", "(2, 3, 8)"]),
     "chunked state integers": (lambda: ops.chunked(ssm, torch.randn(2, 5, 3), W.int()), TypeError, ["state", "int32"]),
     "chunked chunk": (lambda: ops.chunked(ssm, torch.randn(2, 5, 3), chunk=0), ValueError, ["chunk", "0", ">= 1"]),
+    "state_after lengths": (
+        lambda: ops.state_after(ssm, torch.randn(2, 5, 3), [3, 6]),
+        ValueError,
+        ["lengths", "[3, 6]", "5"],
+    ),
     "conv kernel too long": (lambda: ops.fftconv(W, torch.ones(1, 8, 9)), ValueError, ["kernel", "(1, 8, 3)", "9"]),
     "conv heads": (lambda: ops.fftconv(W, torch.ones(1, 7, 3)), ValueError, ["kernel", "(1, 8, 3)", "7"]),
     "conv input": (lambda: ops.fftconv(V, torch.ones(1, 8, 3)), ValueError, ["u", "(batch, length, H)", "(3, 8)"]),

@@ -39,6 +39,16 @@ def test_low_precision_keeps_the_ssm_in_float32(cls, options, dtype):
     assert peak_error(by_step, wanted[:, 0]) < 0.03
 
 
+def test_why_the_ssm_is_not_rounded():
+    """Δ and A in bfloat16 would change the kernel by several percent."""
+    layer = S4D(8, 64)
+    exact = layer.structure().kernel(1000)
+    with torch.no_grad():
+        for parameter in layer.ssm.parameters():
+            parameter.copy_(parameter.bfloat16())
+    assert peak_error(layer.structure().kernel(1000), exact) > 0.02
+
+
 @layers
 def test_construction_in_low_precision(cls, options):
     layer = cls(8, 16, dtype=torch.bfloat16, **options)
@@ -198,3 +208,13 @@ def test_an_empty_sequence_is_part_of_the_graph():
     assert layer(torch.zeros(2, 0, 8)).requires_grad
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(torch.zeros(2, 0, 8)).dtype == layer(torch.zeros(2, 3, 8)).dtype == torch.bfloat16
+
+
+@layers
+def test_one_graph(cls, options):
+    """torch.compile traces forward, prefill and step without a break."""
+    layer, x = cls(4, 8, **options), torch.randn(2, 70, 4)
+    state = layer.initial_state(2)
+    for function, arguments in ((layer, (x,)), (layer.prefill, (x, state)), (layer.step, (x[:, 0], state))):
+        compiled = torch.compile(function, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(*arguments), function(*arguments), rtol=1e-6, atol=1e-6)

@@ -133,6 +133,8 @@ def test_empty_sequences_and_batches():
     layer = S4(4, 8)
     assert S4(4, 8, mix=None, channels=2)(torch.zeros(2, 0, 4)).shape == (2, 0, 8)
     state = torch.randn(2, 4, 8, dtype=torch.float64)
+    y, after = layer.prefill(torch.zeros(2, 0, 4), state, lengths=[0, 0])
+    assert (after == state).all()
     y, after = layer.prefill(torch.zeros(2, 0, 4), state)
     assert y.shape == (2, 0, 4)
     assert (after == state).all()

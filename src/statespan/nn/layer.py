@@ -216,8 +216,7 @@ class SSMLayer(nn.Module):
         return (torch.arange(length, device=x.device) < lengths[:, None])[..., None]
 
     def _check_dtype(self, x: Tensor) -> None:
-        kind = x.device.type
-        mixed = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+        mixed = not x.is_meta and torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
         if x.dtype != self.D.dtype and not mixed:
             raise TypeError(
                 f"x must have the dtype of the layer, {self.D.dtype}, got {x.dtype}; cast one of them or use autocast"
@@ -242,6 +241,5 @@ def _check_rate(rate: float) -> None:
 
 
 def _full_precision(x: Tensor) -> AbstractContextManager[object]:
-    """The SSM runs in float32 or better, also under autocast."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+    """The SSM runs in float32 or better, also under autocast (which the meta device does not have)."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)

@@ -117,7 +117,7 @@ class SSMParameters(nn.Module, ABC):
         """The SSM these parameters stand for, at this sampling rate.
 
         Args:
-            rate: Factor on the step options.
+            rate: Factor on the step sizes.
             length: Length of the input, for a kernel that depends on it.
         """
 

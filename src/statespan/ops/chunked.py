@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from statespan._check import check_int, check_tensor
+from statespan._check import check_int, check_lengths, check_tensor
 from statespan.ssm.packed import DenseTransition, DiagonalTransition, unpack
 from statespan.ssm.structure import Structure
 
@@ -71,11 +71,12 @@ def state_after(ssm: Structure, u: Tensor, lengths: Tensor, state: Tensor | None
         state: (B, H, N), or None for zeros.
 
     Returns:
-        States (B, H, N).
+        States (B, H, N), in the dtype of ``state`` (float64 for None).
     """
+    batch, length, _ = check_tensor("u", u, ("batch", "length", ssm.heads), kind="real").shape
+    lengths = check_lengths(lengths, batch, length).to(u.device)
     # With the padding moved to the front the sequences end together, and zeros before the first sample change nothing.
-    shift = u.shape[1] - lengths[:, None]
-    source = torch.arange(u.shape[1], device=u.device) - shift  # (B, L)
+    source = torch.arange(length, device=u.device) - (length - lengths[:, None])  # (B, L)
     aligned = torch.gather(u, 1, source.clamp(min=0)[..., None].expand_as(u)) * (source >= 0)[..., None]
     _, driven = chunked(ssm, aligned)
     if state is None:
