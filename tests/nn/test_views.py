@@ -1,5 +1,7 @@
 """forward == prefill == step, for every layer and option, cut anywhere."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -55,17 +57,25 @@ def check_case(case):
     layer = perturb(cls(d_model, d_state, **options), case["trained"])
     dtype, rate = options["dtype"], case["rate"]
     x = torch.randn(case["batch"], case["length"], d_model, dtype=dtype)
+    # GELU can turn a signal of size 5 that happens to be negative into one of size 0.1, and its rounding with it: the
+    # yardstick is the larger of the peaks before and behind it.
+    bare = copy.deepcopy(layer)
+    bare.activation, bare.mix = None, torch.nn.Identity()
+
+    def error(got, wanted, start):
+        inside = bare.prefill(x, start, rate=rate)[0].abs().max()
+        return ((got - wanted).abs().max() / torch.maximum(wanted.abs().max(), inside)).item()
+
     with torch.no_grad():
         wanted, _ = run_steps(layer, x, rate=rate)
-        assert peak_error(layer(x, rate=rate), wanted) <= TOLERANCE[dtype]
-        start = layer.initial_state(case["batch"])
-        start = torch.randn_like(start)
+        assert error(layer(x, rate=rate), wanted, None) <= TOLERANCE[dtype]
+        start = torch.randn_like(layer.initial_state(case["batch"]))
         wanted, end = run_steps(layer, x, start, rate)
         pieces, state = [], start
         for low, high in zip([0, *case["cuts"]], [*case["cuts"], case["length"]], strict=True):
             y, state = layer.prefill(x[:, low:high], state, rate=rate)
             pieces.append(y)
-        assert peak_error(torch.cat(pieces, 1), wanted) <= TOLERANCE[dtype]
+        assert error(torch.cat(pieces, 1), wanted, start) <= TOLERANCE[dtype]
         assert peak_error(state, end) <= TOLERANCE[dtype]
 
 
