@@ -43,10 +43,11 @@ LAYER_IDS = [f"{cls.__name__}-{'-'.join(map(str, options.values()))}" for cls, o
 
 
 def perturb(layer, amount):
-    """Move every parameter and buffer a little, as training would."""
+    """Move every parameter and buffer a little, as training would; a dense A as a whole, which keeps it stable."""
     with torch.no_grad():
-        for value in [*layer.parameters(), *layer.buffers()]:
-            value.mul_(1 + amount * torch.randn_like(value))
+        for name, value in [*layer.named_parameters(), *layer.named_buffers()]:
+            noise = torch.randn_like(value[:, :1, :1]).clamp(-3, 3) if name == "ssm.A" else torch.randn_like(value)
+            value.mul_(1 + amount * noise)
     return layer
 
 
