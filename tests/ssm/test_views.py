@@ -35,7 +35,8 @@ def test_operators_by_their_definition(kind):
     """T, E, G, O from single steps: columns of E and G from unit inputs and states, rows of T and O from outputs."""
     c, N = 5, 8
     ssm = make(kind, N, "bilinear", H=2, channels=2)
-    T, E, G, O = ssm.operators(c)  # noqa: E741
+    operators = ssm.operators(c)
+    T, E, G, O = operators.T, operators.E, operators.G, operators.O  # noqa: E741
     for j in range(c):
         u = torch.zeros(1, c, 2, dtype=torch.float64)
         u[:, j] = 1

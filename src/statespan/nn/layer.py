@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from statespan._check import check_bool, check_choice, check_int, check_lengths, check_number, check_tensor
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.parameters import SSMParameters
-from statespan.ops import chunked, fftconv, state_after
+from statespan.ops import apply, apply_from, state_after
 from statespan.ssm import Structure
 from statespan.ssm.structure import zero_state
 
@@ -73,7 +73,7 @@ class SSMLayer(nn.Module):
             self.mix = nn.Sequential(linear, nn.GLU(-1)) if mix == "glu" else linear
 
     def forward(self, x: Tensor, *, lengths: Tensor | Sequence[int] | None = None, rate: float = 1.0) -> Tensor:
-        """Apply the layer to whole sequences, by the convolution view.
+        """Apply the layer to whole sequences.
 
         Args:
             x: (B, L, D).
@@ -87,14 +87,11 @@ class SSMLayer(nn.Module):
         if mask is not None:
             self.ssm.check_padding()
         with _full_precision(x):
-            u = self._input(x, mask)
-            if x.shape[1] == 0:
-                y = u.new_zeros(x.shape[0], 0, self.channels, self.d_model)
-            else:
-                kernels = self.ssm.structure(rate, x.shape[1]).kernel(x.shape[1])
-                y = fftconv(u, *kernels.chunk(2)) if self.bidirectional else fftconv(u, kernels)
-            y = self._skip(y, u, x.dtype)
-        return self._output(y, mask)
+            y = apply(
+                self.ssm.source(rate, x.shape[1]), _masked(x, mask), self.D,
+                bidirectional=self.bidirectional, activation=self.activation, dtype=self._dtype(x),
+            )  # fmt: skip
+        return self._output(y if x.is_cuda else y.to(x.dtype), mask)
 
     def prefill(
         self,
@@ -104,7 +101,7 @@ class SSMLayer(nn.Module):
         lengths: Tensor | Sequence[int] | None = None,
         rate: float = 1.0,
     ) -> tuple[Tensor, Tensor]:
-        """The same map from a state and to a state, by the chunk view.
+        """The same map from a state and to a state.
 
         Args:
             x: (B, L, D), L ≥ 0.
@@ -119,13 +116,11 @@ class SSMLayer(nn.Module):
         self._check_causal("prefill")
         self._check_state(state, x.shape[0])
         with _full_precision(x):
-            u = self._input(x, mask)
-            structure = self.structure(rate)
-            y, after = chunked(structure, u, state)
+            u, source = _masked(x, mask), self.ssm.source(rate)
+            y, after = apply_from(source, u, state, self.D, activation=self.activation, dtype=self._dtype(x))
             if mask is not None:
-                after = state_after(structure, u, mask[..., 0].sum(1), state)
-            y = self._skip(y, u, x.dtype)
-        return self._output(y, mask), after
+                after = state_after(source.structure(), u.to(self.ssm.C.dtype), mask[..., 0].sum(1), state)
+        return self._output(y if x.is_cuda else y.to(x.dtype), mask), after
 
     def step(self, x: Tensor, state: Tensor, *, rate: float = 1.0) -> tuple[Tensor, Tensor]:
         """One step of the recurrence, in constant time and memory. For many steps in a row, use :meth:`stepper`.
@@ -157,9 +152,12 @@ class SSMLayer(nn.Module):
             check_tensor("x", x, ("batch", self.d_model), kind="float")
             self._check_dtype(x)
             self._check_state(state, x.shape[0])
-            u = self._input(x[:, None], None)
-            y, new = recurrence(u[:, 0], state)
-            return self._output(self._skip(y[:, None], u, x.dtype), None)[:, 0], new
+            u = x.to(self.ssm.C.dtype)
+            y, new = recurrence(u, state)
+            y = (y + self.D.to(u.dtype) * u[:, None]).to(x.dtype)
+            if self.activation is not None:
+                y = nn.functional.gelu(y)
+            return self._output(y[:, None], None)[:, 0], new
 
         return step
 
@@ -190,18 +188,23 @@ class SSMLayer(nn.Module):
             f"bidirectional={self.bidirectional}, activation={self.activation}"
         )
 
-    def _input(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        u = x.to(self.ssm.C.dtype)
-        return u if mask is None else u.masked_fill(~mask, 0.0)
-
-    def _skip(self, y: Tensor, u: Tensor, dtype: torch.dtype) -> Tensor:
-        """Add D u and flatten the channels: (B, L, K, H) to (B, L, K·H)."""
-        return (y + self.D.to(u.dtype) * u[:, :, None]).flatten(2).to(dtype)
+    def _dtype(self, x: Tensor) -> torch.dtype:
+        """What the SSM computes in: at least float32 on the CPU; on a GPU as autocast or a 16-bit input says."""
+        if x.is_cuda:
+            if torch.is_autocast_enabled("cuda"):
+                return torch.get_autocast_dtype("cuda")
+            if x.dtype in (torch.float16, torch.bfloat16):
+                return x.dtype
+        return torch.promote_types(x.dtype, self.ssm.C.dtype)
 
     def _output(self, y: Tensor, mask: Tensor | None) -> Tensor:
-        if self.activation is not None:
-            y = nn.functional.gelu(y)
-        y = self.mix(self.dropout(y))
+        """Mix the channels and features of y (B, L, K, D)."""
+        batch, length = y.shape[:2]
+        # The engine leaves the length as the last axis in memory. Features by positions is a matrix that a product
+        # takes as it is; so nothing is ever copied into another order.
+        y = self.dropout(y.permute(2, 3, 0, 1).flatten(0, 1).permute(1, 2, 0))
+        if not isinstance(self.mix, nn.Identity):
+            y = self.mix(y.flatten(0, 1)).unflatten(0, (batch, length))
         return y if mask is None else y.masked_fill(~mask, 0.0)
 
     def _check(self, x: Tensor, lengths: Tensor | Sequence[int] | None, rate: float) -> Tensor | None:
@@ -234,6 +237,10 @@ class SSMLayer(nn.Module):
 def kernel_count(channels: int, bidirectional: bool) -> int:
     """Kernels of each head."""
     return check_int("channels", channels, minimum=1) * (2 if check_bool("bidirectional", bidirectional) else 1)
+
+
+def _masked(x: Tensor, mask: Tensor | None) -> Tensor:
+    return x if mask is None else x.masked_fill(~mask, 0.0)
 
 
 def _check_rate(rate: float) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from statespan._check import check_bool, check_choice, check_dtype, check_int, check_number
 from statespan.nn.real_part import REAL_PARTS, inverse_real_part, real_part
+from statespan.ops.dispatch import Modal, Source
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
 from statespan.ssm.discretize import RULES
 
@@ -121,6 +122,22 @@ class SSMParameters(nn.Module, ABC):
             length: Length of the input, for a kernel that depends on it.
         """
 
+    def source(self, rate: float = 1.0, length: int | None = None) -> Source:
+        """The same for :func:`statespan.ops.apply`, which makes of it only what its path needs."""
+        return Source(
+            lambda: self.structure(rate, length), lambda: self.modal(float(rate)), self.options.d_state, self.dense,
+            self.C.dtype, self.convolve,
+        )  # fmt: skip
+
+    convolve = False
+    """Whether only the convolution is what was asked for."""
+    dense: ClassVar[bool] = True
+    """Whether the chunk-to-chunk matrix of the engine is dense."""
+
+    def modal(self, rate: float) -> Modal | None:
+        """The parameters as a GPU builds the operators from, or None where it does not."""
+        return None
+
     def check_padding(self) -> None:
         """Raise a ValueError if padding would change the kernel; it does for a softmax over the input's length only."""
 
@@ -183,6 +200,12 @@ class ModalParameters(SSMParameters):
         """The options."""
         return f"{super().extra_repr()}, real_part={self.real_part}"
 
+    def _modal(self, rate: float, P: Tensor | None) -> Modal:
+        options = self.options
+        return Modal(
+            self.log_dt, self.A_real, self.A_imag, self.B, self.C, P, rate, options.discretization, self.real_part, True
+        )
+
     def _modes(self) -> tuple[Tensor, Tensor, Tensor]:
         """A and B (H, M) in double precision, C (K, H, M) in its own."""
         A = torch.complex(self._heads(real_part(self.real_part, self.A_real)), self._heads(self.A_imag))
@@ -224,6 +247,7 @@ class DiagonalParameters(ModalParameters):
         if softmax_length is not None and not softmax:
             raise ValueError(f"softmax_length needs kernel='softmax', got softmax_length={softmax_length!r} without it")
         self.softmax = softmax
+        self.convolve = softmax  # whose kernel stays bounded for modes that grow, as no recurrence does
         self.softmax_length = None if softmax_length is None else check_int("softmax_length", softmax_length, minimum=1)
 
     def structure(self, rate: float = 1.0, length: int | None = None) -> Diagonal:
@@ -239,6 +263,12 @@ class DiagonalParameters(ModalParameters):
                 "give softmax_length an integer >= 1 to use prefill and step"
             )
         return ssm.at_rate(rate).softmax(length)
+
+    dense = False
+
+    def modal(self, rate: float) -> Modal | None:
+        """Everything but the softmax, which is normalized in torch."""
+        return None if self.softmax else self._modal(rate, None)
 
     def extra_repr(self) -> str:
         """The options."""
@@ -281,6 +311,7 @@ class DPLRParameters(ModalParameters):
         Lambda, P, B = inits.mix_dplr(init, options.ssms, options.d_state)
         super().__init__(options, Lambda, B, real_part, device, dtype)
         self.algorithm = algorithm
+        self.convolve = algorithm == "cauchy"
         self._add("P", P, options.train_A)
 
     def extra_repr(self) -> str:
@@ -293,6 +324,12 @@ class DPLRParameters(ModalParameters):
         P = _complex(self._heads(self.P, dim=1))
         ssm = DPLR(A, P, B, C, self._dt(), self.options.discretization, algorithm=self.algorithm)
         return ssm.at_rate(rate)
+
+    def modal(self, rate: float) -> Modal | None:
+        """The bilinear rule with one low-rank term; other DPLR systems are built in torch."""
+        if self.options.discretization != "bilinear" or self.P.shape[0] != 1:
+            return None
+        return self._modal(rate, self.P[0])
 
 
 class DenseParameters(SSMParameters):

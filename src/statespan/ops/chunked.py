@@ -1,6 +1,6 @@
-"""The chunk view in plain torch: matrix products on short chunks, a state handed from each to the next.
+"""The chunk view of a structure in plain, differentiable torch: the readable form of what the engine does.
 
-Shapes: B batch, L length, H heads, N state size, K channels, c chunk length, I number of chunks.
+Shapes: B batch, L length, H heads, N state size, K channels.
 """
 
 from __future__ import annotations
@@ -8,14 +8,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from statespan._check import check_int, check_lengths, check_tensor
-from statespan.ssm.packed import DenseTransition, DiagonalTransition, unpack
+from statespan._check import check_bool, check_int, check_lengths, check_tensor
+from statespan.ops import plain
 from statespan.ssm.structure import Structure
 
 CHUNK = 64
 
 
-def chunked(ssm: Structure, u: Tensor, state: Tensor | None = None, *, chunk: int = CHUNK) -> tuple[Tensor, Tensor]:
+def chunked(
+    ssm: Structure,
+    u: Tensor,
+    state: Tensor | None = None,
+    *,
+    chunk: int = CHUNK,
+    bidirectional: bool = False,
+    lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """Apply an SSM to a sequence, from a state and to a state.
 
     Args:
@@ -23,42 +31,45 @@ def chunked(ssm: Structure, u: Tensor, state: Tensor | None = None, *, chunk: in
         u: (B, L, H), L ≥ 0.
         state: (B, H, N), or None for zeros.
         chunk: Length of the chunks.
+        bidirectional: The last half of the channels look ahead, starting at the next sample. The state is that of the
+            recurrence from the left.
+        lengths: True length of each sequence (B,); what follows is ignored, and comes out as 0. None for L.
 
     Returns:
-        y of shape (B, L, K, H) and the state after the last sample, in the dtype of ``state`` (float64 for None).
+        y of shape (B, L, K, H) and the state after the last sample (of each sequence), in the dtype of ``state``
+        (float64 for None).
     """
     batch, length, heads = check_tensor("u", u, ("batch", "length", ssm.heads), kind="real").shape
     check_int("chunk", chunk, minimum=1)
+    if check_bool("bidirectional", bidirectional) and ssm.channels % 2:
+        raise ValueError(f"bidirectional needs an even number of channels, got {ssm.channels}")
+    ahead = ssm.channels // 2 if bidirectional else 0
     u = u.to(ssm.dtype)
-    if state is None:
-        state = ssm.initial_state(batch)
-    check_tensor("state", state, (batch, heads, ssm.d_state), kind="real")
+    start = ssm.initial_state(batch) if state is None else state
+    check_tensor("state", start, (batch, heads, ssm.d_state), kind="real")
+    if lengths is not None:
+        lengths = check_lengths(lengths, batch, length).to(u.device)
+        mask = torch.arange(length, device=u.device) < lengths[:, None]
+        u = u.masked_fill(~mask[..., None], 0.0)
     if length == 0:
-        return u.new_zeros(batch, 0, ssm.channels, heads, dtype=ssm.dtype), state
+        return u.new_zeros(batch, 0, ssm.channels - ahead, heads, dtype=ssm.dtype), start
     c = min(chunk, length)
-    operators = ssm.operators(c, dtype=torch.float64)
-    T, E, O = (x.to(ssm.dtype) for x in (operators.T, operators.E, operators.O))  # noqa: E741
-
-    whole, rest = divmod(length, c)
-    chunks = u[:, : whole * c].unflatten(1, (whole, c))  # (B, I, c, H)
-    added = torch.einsum("hnc,bich->bihn", E, chunks)
-    # The states between chunks carry everything that lasts, so they stay in float64.
-    power = DiagonalTransition(unpack(operators.G)) if operators.G.ndim == 2 else DenseTransition(operators.G)
-    x, before = state.double(), []
-    for new in added.double().unbind(1):
-        before.append(x)
-        x = power.apply(x) + new
-    states = torch.stack(before, 1).to(ssm.dtype)  # (B, I, H, N)
-    y = torch.einsum("khij,bmjh->bmikh", T, chunks) + torch.einsum("khin,bmhn->bmikh", O, states)
-    y = y.flatten(1, 2)
-    if rest:
-        tail = u[:, whole * c :]  # the operators of a shorter chunk are corners of those of a whole one
-        y_tail = torch.einsum("khij,bjh->bikh", T[..., :rest, :rest], tail)
-        y_tail = y_tail + torch.einsum("khin,bhn->bikh", O[..., :rest, :], x.to(ssm.dtype))
-        new = torch.einsum("hnc,bch->bhn", E[..., c - rest :], tail).double()
-        x = ssm.advance(x, rest) + new
-        y = torch.cat([y, y_tail], 1)
-    return y, x.to(state.dtype)
+    K, E, G, O = ssm.operators(c, ahead=ahead, dtype=torch.float64)  # noqa: E741
+    dense = G.ndim == 3
+    E, O = ordered(E.mT, dense), ordered(O, dense)  # noqa: E741
+    first = ordered(start.double(), dense).transpose(0, 1)
+    found = plain.forward(
+        u.permute(2, 0, 1), K.to(u.dtype), E.to(u.dtype), G if dense else ordered(G, dense), O.to(u.dtype), first,
+        both=bidirectional,
+    )  # fmt: skip
+    y = found.y.permute(2, 3, 0, 1)
+    if lengths is not None:
+        return y.masked_fill(~mask[..., None, None], 0.0), state_after(ssm, u, lengths, start).to(start.dtype)
+    after = packed(found.last.transpose(0, 1), dense)
+    if rest := length % c:  # the samples behind the last whole chunk
+        tail = torch.einsum("brh,hrn->bhn", u[:, length - rest :].double(), E[:, -rest:])
+        after = ssm.advance(after, rest) + packed(tail, dense)
+    return y, after.to(start.dtype)
 
 
 def state_after(ssm: Structure, u: Tensor, lengths: Tensor, state: Tensor | None = None) -> Tensor:
@@ -82,3 +93,13 @@ def state_after(ssm: Structure, u: Tensor, lengths: Tensor, state: Tensor | None
     if state is None:
         return driven
     return (ssm.advance(state.double(), lengths) + driven).to(state.dtype)
+
+
+def ordered(x: Tensor, dense: bool) -> Tensor:
+    """From a structure's order of a state (real parts, then imaginary parts) to the engine's (neighbours)."""
+    return x if dense else torch.stack(x.chunk(2, -1), -1).flatten(-2)
+
+
+def packed(x: Tensor, dense: bool) -> Tensor:
+    """The inverse of :func:`ordered`."""
+    return x if dense else torch.cat([x[..., 0::2], x[..., 1::2]], -1)

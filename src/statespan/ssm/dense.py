@@ -8,8 +8,8 @@ from torch import Tensor
 from statespan._check import check_tensor
 from statespan.ssm.discretize import RULES
 from statespan.ssm.packed import DenseTransition
-from statespan.ssm.powers import block_length, cut_off, krylov, matrix_power
-from statespan.ssm.structure import Operators, Recurrence, Structure, check_dt, check_length, check_rule, toeplitz
+from statespan.ssm.powers import block_length, cut_off, krylov, matrix_power, saturate
+from statespan.ssm.structure import Operators, Recurrence, Structure, check_dt, check_length, check_rule
 
 
 class DenseViews(Structure):
@@ -20,15 +20,26 @@ class DenseViews(Structure):
         transition, Bbar, C = self.recurrence()
         return transition.matrix(), Bbar, C
 
-    def operators(self, chunk: int, *, dtype: torch.dtype | None = None) -> Operators:
-        """See :class:`Operators`; G is (H, N, N)."""
+    def operators(self, chunk: int, *, ahead: int = 0, dtype: torch.dtype | None = None) -> Operators:
+        """See :class:`Operators`; G is (H, N, N).
+
+        The powers Ā^(2^k) are made once and shared by the lists ``Ā^l B̄`` and ``C Ā^l``, which double with each.
+        """
         check_length(chunk, "chunk")
+        behind = self.check_ahead(ahead)
         Abar, Bbar, C = self.discrete()
-        T = toeplitz(krylov_kernel(Abar, Bbar, C, chunk))
-        E = krylov(Abar, Bbar, chunk).flip(-1)
-        O = krylov(Abar.mT, (C[..., None, :] @ Abar)[..., 0, :], chunk).mT  # noqa: E741
-        G = matrix_power(Abar, chunk)
-        return Operators(*(x.to(dtype or self.dtype) for x in (T, E, G, O)))
+        rows = torch.cat([(C[:behind, ..., None, :] @ Abar)[..., 0, :], C[behind:]])
+        columns, rows = Bbar[..., None], rows[..., None, :]  # (H, N, 1) and (K, H, 1, N)
+        power = Abar
+        while (missing := chunk - columns.shape[-1]) > 0:
+            columns = torch.cat([columns, saturate(power @ columns[..., :missing], -2)], -1)
+            rows = torch.cat([rows, saturate(rows[..., :missing, :] @ power, -1)], -2)
+            if columns.shape[-1] < chunk:
+                power = saturate(power @ power, -2, -1)
+        K = (C[..., None, :] @ columns)[..., 0, :]
+        O = torch.cat([rows[:behind], rows[behind:].flip(-2)])  # noqa: E741
+        G = _last_power(power, Abar, chunk)
+        return Operators(*(x.to(dtype or self.dtype) for x in (K, columns.flip(-1), G, O)))
 
 
 class Dense(DenseViews):
@@ -82,3 +93,10 @@ def krylov_kernel(Abar: Tensor, Bbar: Tensor, C: Tensor, length: int) -> Tensor:
     b = block_length(length)
     rows = krylov(matrix_power(Abar, b).mT, C, -(-length // b)).mT  # (K, H, L/b, N)
     return (rows @ krylov(Abar, Bbar, b)).flatten(-2)[..., :length]
+
+
+def _last_power(power: Tensor, Abar: Tensor, chunk: int) -> Tensor:
+    """``Ā^chunk``, from the largest power of two below it where chunk is one itself."""
+    if chunk > 1 and chunk & (chunk - 1) == 0:
+        return saturate(power @ power, -2, -1)
+    return matrix_power(Abar, chunk)

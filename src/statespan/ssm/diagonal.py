@@ -16,7 +16,6 @@ from statespan.ssm.structure import (
     check_dt,
     check_length,
     check_rule,
-    toeplitz,
 )
 
 _TINY = 1e-20  # added to |x|² in 1/x of the softmax, whose normalizer can vanish for undamped modes
@@ -99,16 +98,19 @@ class Diagonal(Structure):
         Abar, Bbar, C = self.discrete()
         return cut_off(_vandermonde(C * Bbar, Abar, length), self.dtype)
 
-    def operators(self, chunk: int, *, dtype: torch.dtype | None = None) -> Operators:
+    def operators(self, chunk: int, *, ahead: int = 0, dtype: torch.dtype | None = None) -> Operators:
         """See :class:`Operators`; G is (H, N)."""
         check_length(chunk, "chunk")
+        behind = self.check_ahead(ahead)
         Abar, Bbar, C = self.discrete()
         table = powers(Abar, chunk)  # (H, M, c)
-        T = toeplitz(_vandermonde(C * Bbar, Abar, chunk))
+        K = _vandermonde(C * Bbar, Abar, chunk)
         E = pack((Bbar[..., None] * table.flip(-1)).mT).mT
-        O = pack_rows((C * Abar)[..., None, :] * table.mT)  # noqa: E741
+        O = pack_rows((C[:behind] * Abar)[..., None, :] * table.mT)  # noqa: E741
+        if ahead:
+            O = torch.cat([O, pack_rows(C[behind:, :, None] * table.mT.flip(-2))])  # noqa: E741
         G = pack(table[..., -1] * Abar)
-        return Operators(*(x.to(dtype or self.dtype) for x in (T, E, G, O)))
+        return Operators(*(x.to(dtype or self.dtype) for x in (K, E, G, O)))
 
     def _softmax_parts(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Which modes grow, the exponent z of each turned to decay, and ``1/(exp(length·z) - 1)``."""

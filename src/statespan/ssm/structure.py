@@ -27,16 +27,25 @@ Self = TypeVar("Self", bound="Structure")
 
 
 class Operators(NamedTuple):
-    """The chunk view: with u a chunk of c inputs and s the state before it, ``y = T u + O s``, ``s' = G s + E u``."""
+    """The chunk view: with u a chunk of c inputs and s the state before it, ``y = T u + O s``, ``s' = G s + E u``.
 
-    T: Tensor
-    """(K, H, c, c): ``T[i, j] = C Ā^{i-j} B̄`` for i ≥ j, else 0."""
+    A channel that looks ahead reads the state s of the recurrence that runs from the right, just behind the chunk:
+    there ``y = Tᵀ⁺ u + O s`` with ``Tᵀ⁺[i, j] = K[j-i-1]`` for j > i.
+    """
+
+    K: Tensor
+    """(K, H, c): the first c values of the kernel, ``C Ā^l B̄``, which fill the Toeplitz matrix T."""
     E: Tensor
     """(H, N, c): ``E[:, j] = Ā^{c-1-j} B̄``."""
     G: Tensor
     """``Ā^c``: (H, N, N), or (H, N) for a diagonal structure (real parts, then imaginary parts)."""
     O: Tensor  # noqa: E741
-    """(K, H, c, N): ``O[i] = C Ā^{i+1}``."""
+    """(K, H, c, N): ``O[i] = C Ā^{i+1}``, or ``C Ā^{c-1-i}`` for a channel that looks ahead."""
+
+    @property
+    def T(self) -> Tensor:
+        """(K, H, c, c): ``T[i, j] = C Ā^{i-j} B̄`` for i ≥ j, else 0."""
+        return toeplitz(self.K)
 
 
 class Recurrence(NamedTuple):
@@ -73,8 +82,14 @@ class Structure(ABC):
         """The convolution kernel ``C Ā^l B̄``, l = 0 … length-1, shape (K, H, length)."""
 
     @abstractmethod
-    def operators(self, chunk: int, *, dtype: torch.dtype | None = None) -> Operators:
-        """The four matrices of the chunk view for chunks of this length, in C's precision or ``dtype``."""
+    def operators(self, chunk: int, *, ahead: int = 0, dtype: torch.dtype | None = None) -> Operators:
+        """The matrices of the chunk view.
+
+        Args:
+            chunk: The length c of a chunk.
+            ahead: How many of the channels, counted from the last, look ahead.
+            dtype: Of the results; None for C's precision.
+        """
 
     def step(self, u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of the recurrence. For many steps in a row, use :meth:`stepper`.
@@ -177,6 +192,12 @@ class Structure(ABC):
     def channels(self) -> int:
         """K, the number of outputs of each head."""
         return self.C.shape[0]
+
+    def check_ahead(self, ahead: int) -> int:
+        """At most all channels look ahead; returns the number of those that do not."""
+        if check_int("ahead", ahead, minimum=0) > self.channels:
+            raise ValueError(f"ahead must be at most the number of channels, {self.channels}, got {ahead}")
+        return self.channels - ahead
 
     @property
     def dtype(self) -> torch.dtype:

@@ -1,0 +1,129 @@
+"""Building operators from parameters on the device: one launch forward, one backward."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from statespan.ops._triton.diagonal import diagonal_backward_kernel, diagonal_kernel
+from statespan.ops._triton.lowrank import lowrank_backward_kernel, lowrank_finish_kernel, lowrank_kernel
+
+
+class Modes(NamedTuple):
+    """The parameters of a modal SSM. Heads share A, B and P in turn: head h has number h mod S."""
+
+    dt: Tensor
+    """(H,): log Δ or Δ."""
+    decay: Tensor
+    """(S, M): Re A, or the parameter behind it."""
+    freq: Tensor
+    """(S, M): Im A."""
+    B: Tensor
+    """(S, M, 2)."""
+    C: Tensor
+    """(K, H, M, 2)."""
+    D: Tensor | None
+    """(causal channels, H): a skip, which joins the kernel's first value; or None."""
+    P: Tensor | None
+    """(S, M, 2) of a diagonal plus rank-one matrix; or None."""
+
+
+class Settings(NamedTuple):
+    """What is not a tensor."""
+
+    chunk: int
+    ahead: int
+    rate: float
+    rule: str
+    real_part: str
+    log_dt: bool
+
+
+def _launch(modes: Modes, settings: Settings) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    channels, H, M, _ = modes.C.shape
+    width = max(16, triton.next_power_of_2(M))
+    sizes = (H, modes.decay.shape[0], M, channels, channels - settings.ahead, settings.rate)
+    constants = {
+        "c": settings.chunk, "BITS": settings.chunk.bit_length() - 1, "P": width, "REAL": settings.real_part,
+        "LOG": settings.log_dt,
+    }  # fmt: skip
+    return sizes, constants
+
+
+def _empty(modes: Modes, chunk: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    channels, H, M, _ = modes.C.shape
+    C = modes.C
+    return (
+        C.new_empty(channels, H, chunk, dtype=dtype),
+        C.new_empty(H, chunk, 2 * M, dtype=dtype),
+        C.new_empty(channels, H, chunk, 2 * M, dtype=dtype),
+    )
+
+
+def forward(modes: Modes, settings: Settings, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """K, E, G, O, and for a low-rank part what its backward pass needs; G in float64."""
+    sizes, constants = _launch(modes, settings)
+    H, M = sizes[0], sizes[2]
+    K, E, O = _empty(modes, settings.chunk, dtype)  # noqa: E741
+    skip = modes.C if modes.D is None else modes.D
+    constants["SKIP"] = modes.D is not None
+    f8 = {"dtype": torch.float64, "device": modes.C.device}
+    if modes.P is None:
+        G = torch.empty(H, 2 * M, **f8)
+        diagonal_kernel[(H,)](
+            modes.dt, modes.decay, modes.freq, modes.B, modes.C, skip, K, E, G, O, *sizes, **constants,
+            RULE=settings.rule, num_warps=8,
+        )  # fmt: skip
+        return K, E, G, O
+    F, J = torch.empty(H, 2 * M, settings.chunk, **f8), torch.empty(H, settings.chunk, 2 * M, **f8)
+    G = torch.empty(H, 2 * M, 2 * M, **f8)
+    lowrank_kernel[(H, 2 + sizes[3])](
+        modes.dt, modes.decay, modes.freq, modes.P, modes.B, modes.C, skip, K, E, O, F, J, G, *sizes, **constants,
+        num_warps=1 if M <= 32 else 4,
+    )  # fmt: skip
+    G.baddbmm_(F, J)
+    return K, E, G, O, F, J
+
+
+def backward(
+    modes: Modes, settings: Settings, kept: tuple[Tensor, ...], dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor
+) -> tuple[Tensor, ...]:
+    """The gradients of dt, decay, freq, B, C and, where there is one, P; A's and B's summed over the heads that share.
+
+    ``kept`` is E, O, F and J of a low-rank SSM, empty for a diagonal one.
+    """
+    sizes, constants = _launch(modes, settings)
+    H, S, M = sizes[:3]
+    ddt, dC = torch.empty_like(modes.dt), torch.empty_like(modes.C)
+    ddecay, dfreq = modes.decay.new_empty(H, M), modes.freq.new_empty(H, M)
+    dB = modes.B.new_empty(H, M, 2)
+    out = [ddecay, dfreq, dB]
+    given = [x.contiguous() for x in (dK, dE)]
+    if modes.P is None:
+        diagonal_backward_kernel[(H,)](
+            modes.dt, modes.decay, modes.freq, modes.B, modes.C, *given, dG.contiguous(), dO.contiguous(),
+            ddt, ddecay, dfreq, dB, dC, *sizes, **constants, RULE=settings.rule, num_warps=8,
+        )  # fmt: skip
+    else:
+        E, O, F, J = kept  # noqa: E741
+        dP = modes.P.new_empty(H, M, 2)
+        dG = dG.double()
+        dF, dJ = dG @ J.mT, F.mT @ dG
+        tasks, P = 2 + sizes[3], constants["P"]
+        shares = dG.new_empty(H, tasks, 8, P)
+        lowrank_backward_kernel[(H, tasks)](
+            modes.dt, modes.decay, modes.freq, modes.P, modes.B, modes.C, E, O, J, *given, dO.contiguous(), dF, dJ, dG,
+            shares, dC, *sizes, **constants, num_warps=1 if M <= 32 else 4,
+        )  # fmt: skip
+        lowrank_finish_kernel[(H,)](
+            modes.dt, modes.decay, modes.freq, modes.P, modes.B, shares, ddt, ddecay, dfreq, dP, dB,
+            S, M, tasks, settings.rate, P=P, REAL=settings.real_part, LOG=settings.log_dt, num_warps=1 if M <= 32 else 4,
+        )  # fmt: skip
+        out.append(dP)
+    if S < H:
+        out = [x.view(H // S, S, *x.shape[1:]).sum(0) for x in out]
+    ddecay, dfreq, dB, *dP_ = out
+    return ddt, ddecay, dfreq, dB, dC, *dP_

@@ -1,0 +1,249 @@
+"""Running the kernels: shapes in, tensors out. No autograd here.
+
+Shapes: H heads, B batch, L length, N state size, c chunk length, K channels, V = K·H virtual heads. With ``both``, the
+kernels and O have 2K channels, the last K of which look ahead.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from statespan.ops._triton.scan import (
+    backward_kernel,
+    diagonals_kernel,
+    forward_kernel,
+    segments_kernel,
+    states_kernel,
+)
+from statespan.ops._triton.tiles import Tiles, choose
+
+TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs from the forward pass."""
+
+    states: Tensor
+    """(H, B, chunks, N): the state before each chunk."""
+    ahead: Tensor
+    """The same of the recurrence from the right; empty without one."""
+
+
+class Grid(NamedTuple):
+    """How one tensor is cut up."""
+
+    H: int
+    V: int
+    B: int
+    L: int
+    N: int
+    c: int
+    dense: bool
+    dtype: torch.dtype
+    tiles: Tiles
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.L // self.c)
+
+    @property
+    def segments(self) -> int:
+        return -(-self.chunks // self.tiles.per_segment)
+
+    @property
+    def even(self) -> bool:
+        """Whether no tile has an edge, so that nothing needs a mask."""
+        columns, padded = self.B * self.segments, self.chunks % self.tiles.per_segment
+        return columns % self.tiles.columns == 0 and self.L % self.c == 0 and padded == 0 and self.N == self.width
+
+    @property
+    def width(self) -> int:
+        """The state size, padded."""
+        return max(16, triton.next_power_of_2(self.N))
+
+    @property
+    def state(self) -> torch.dtype:
+        """The precision the state is carried in."""
+        return torch.float32 if self.dtype in (torch.float16, torch.bfloat16) else torch.float64
+
+    @property
+    def acc(self) -> torch.dtype:
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    def programs(self, heads: int) -> tuple[int, int]:
+        return heads, -(-self.B * self.segments // self.tiles.columns)
+
+    def sizes(self) -> tuple[int, ...]:
+        """The kernels' common integers."""
+        return (
+            self.H, self.B, self.L, self.N, self.chunks, self.L // self.c, self.segments, self.tiles.per_segment,
+        )  # fmt: skip
+
+    def constants(self) -> dict[str, Any]:
+        """The kernels' common compile-time arguments."""
+        return {
+            "C": self.c,
+            "Q": self.width,
+            "BT": self.tiles.columns,
+            "EVEN": self.even,
+            "DENSE": self.dense,
+            "ACC": TYPES[self.acc],
+            "STATE": TYPES[self.state],
+            "PRECISION": "tf32x3" if self.dtype == torch.float32 else "ieee",
+        }
+
+
+def grid(u: Tensor, E: Tensor, G: Tensor, channels: int, tiles: Tiles | None = None) -> Grid:
+    """The plan for an input (H, B, L) and operators."""
+    (H, B, L), (_, c, N) = u.shape, E.shape
+    dense = G.ndim == 3
+    if tiles is None:
+        tiles = choose(channels * H, B, L, N, c, dense, u.dtype)
+    all_chunks = 1 << max(0, -(-L // c) - 1).bit_length()
+    tiles = tiles._replace(per_segment=min(tiles.per_segment, all_chunks))
+    return Grid(H, channels * H, B, L, N, c, dense, u.dtype, tiles)
+
+
+def states(
+    g: Grid, x: Tensor, W: Tensor, G: Tensor, *, left: bool, adjoint: bool, flip: bool,
+    save: bool, start: Tensor | None = None, inject: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """A recurrence alone: the state before each chunk (save) or before each segment, (heads, B, chunks|segments, N).
+
+    Args:
+        g: The plan.
+        x: (heads, B, L), what drives it.
+        W: (heads, c, N), how x enters the state.
+        G: The power of Ā that one chunk applies.
+        left: Run from right to left.
+        adjoint: Apply Gᵀ.
+        flip: Take W's rows in the opposite order.
+        save: Every chunk's state, or only those between segments.
+        start: (heads, B, N) at the beginning, or None for zeros.
+        inject: (H, B, N) to be added where the whole chunks end, or None.
+    """
+    heads = x.shape[0]
+    flags = {
+        "LEFT": left, "ADJOINT": adjoint, "FLIP": flip, "INJECT": inject is not None,
+        "num_warps": g.tiles.warps, "num_stages": g.tiles.stages,
+    }  # fmt: skip
+
+    def run(out: Tensor, end: Tensor, first: Tensor | None, save: bool) -> None:
+        states_kernel[g.programs(heads)](
+            x, out, end, W, G, first, inject, *g.sizes(), x.stride(0), x.stride(1),
+            SAVE=save, FIRST=first is not None, END=not save, **flags, **g.constants(),
+        )  # fmt: skip
+
+    first = start
+    if g.segments > 1:
+        end = x.new_empty(heads, g.B, g.segments, g.N, dtype=g.state)
+        run(end, end, None, False)
+        first = torch.empty_like(end)
+        power, doublings = G, g.tiles.per_segment.bit_length() - 1
+        if g.dense:
+            power = G.to(g.state)
+            for _ in range(doublings):
+                power = power @ power
+        constants = {k: v for k, v in g.constants().items() if k not in ("C", "BT", "EVEN", "ACC", "PRECISION")}
+        rows = 16
+        segments_kernel[(heads, -(-g.B // rows))](
+            end, first, start, power, g.H, g.B, g.N, g.segments, doublings,
+            BT=rows, LEFT=left, ADJOINT=adjoint, START=start is not None, num_warps=4, **constants,
+        )  # fmt: skip
+    if not save:
+        return x.new_zeros(heads, g.B, 1, g.N, dtype=g.state) if first is None else first.view(heads, g.B, -1, g.N)
+    out = x.new_empty(heads, g.B, g.chunks, g.N)
+    run(out, out, first, True)
+    return out
+
+
+def forward(
+    g: Grid, u: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor, *, both: bool, first: Tensor | None, save: bool,  # noqa: E741
+    last: bool, gelu: bool,
+) -> tuple[Tensor, Tensor | None, Saved | None]:  # fmt: skip
+    """y (V, B, L), the state after all whole chunks (H, B, N) where asked, and what the backward pass needs."""
+    y = u.new_empty(g.V, g.B, g.L)
+    kept = u.new_empty(g.H, g.B, g.chunks, g.N) if save else u.new_empty(0)
+    end = u.new_empty(g.H, g.B, g.N, dtype=g.state) if last else None
+    if last and g.L < g.c:
+        end = torch.zeros_like(end) if first is None else first.to(g.state).clone()
+    ahead = u.new_empty(0)
+    (K, Kb), (O, Ob) = (K.chunk(2), O.chunk(2)) if both else ((K, K), (O, O))  # noqa: E741
+    if both:
+        ahead = states(g, u, E, G, left=True, adjoint=False, flip=True, save=True)
+    start = first
+    if g.segments > 1:
+        start = states(g, u, E, G, left=False, adjoint=False, flip=False, save=False, start=first)
+    forward_kernel[g.programs(g.V)](
+        u, y, kept, K, Kb, E, G, O, Ob, ahead, start, end,
+        *g.sizes(), u.stride(0), u.stride(1), y.stride(0), y.stride(1),
+        BOTH=both, SAVE=save, FIRST=start is not None, LAST=last, GELU=gelu,
+        num_warps=g.tiles.warps, num_stages=g.tiles.stages, **g.constants(),
+    )  # fmt: skip
+    return y, end, Saved(kept, ahead) if save else None
+
+
+class Gradients(NamedTuple):
+    """Of everything the forward pass took."""
+
+    u: Tensor
+    K: Tensor
+    E: Tensor
+    G: Tensor
+    O: Tensor  # noqa: E741
+    first: Tensor | None
+
+
+def backward(
+    g: Grid, u: Tensor, dy: Tensor, dlast: Tensor | None, saved: Saved, K: Tensor, E: Tensor, G: Tensor, O: Tensor, *,  # noqa: E741
+    both: bool, first: bool, gelu: bool,
+) -> Gradients:  # fmt: skip
+    """Every gradient, in the precision of the accumulators; u's in the dtype of u."""
+    channels = g.V // g.H
+    tiles = g.programs(g.V)[1]
+    shares = {"dtype": g.acc, "device": u.device}
+    du = u.new_empty(g.V, g.B, g.L)
+    dT = torch.empty(tiles, g.V, g.c, g.c, **shares)
+    dE = torch.empty(tiles, g.V, g.c, g.N, **shares)
+    dG = torch.empty(tiles, g.V, *G.shape[1:], **shares)
+    dO = torch.empty(2 if both else 1, tiles, g.V, g.c, g.N, **shares)
+    dK = torch.empty(2 if both else 1, g.V, g.c, **shares)
+    dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
+    (K, Kb), (O, Ob) = (K.chunk(2), O.chunk(2)) if both else ((K, K), (O, O))  # noqa: E741
+    behind, start, inject = u.new_empty(0), None, None
+    if dlast is not None and g.L >= g.c:
+        inject = dlast.to(g.state).contiguous()
+    if both:
+        behind = states(g, dy, Ob, G, left=False, adjoint=True, flip=False, save=True)
+    if g.segments > 1:
+        start = states(g, dy, O, G, left=True, adjoint=True, flip=False, save=False, inject=inject)
+    backward_kernel[g.programs(g.V)](
+        u, dy, du, saved.states, K, Kb, E, G, O, Ob, saved.ahead, behind, start, inject, dfirst,
+        dT, dE, dG, dO[0], dO[-1],
+        *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
+        BOTH=both, LAST=start is not None, INJECT=inject is not None, DFIRST=first, GELU=gelu,
+        num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
+    )  # fmt: skip
+    diagonals_kernel[(g.V,)](dT, dK[0], dK[-1], tiles, C=g.c, BOTH=both, ACC=TYPES[g.acc], num_warps=4)
+
+    def total(x: Tensor) -> Tensor:  # over tiles and channels: (tiles, V, ...) to (H, ...)
+        return x.view(-1, g.H, *x.shape[2:]).sum(0) if tiles * channels > 1 else x[0]
+
+    dO = dO.sum(1) if tiles > 1 else dO[:, 0]
+    if dfirst is not None:
+        dfirst = dfirst.view(channels, g.H, g.B, g.N).sum(0)
+        if dlast is not None and g.L < g.c:
+            dfirst = dfirst + dlast
+    return Gradients(
+        du.view(channels, g.H, g.B, g.L).sum(0) if channels > 1 else du,
+        dK.view(-1, g.H, g.c),
+        total(dE),
+        total(dG),
+        dO.reshape(-1, g.H, g.c, g.N),
+        dfirst,
+    )

@@ -1,0 +1,86 @@
+"""What the kernels that build operators share: complex arithmetic, and the step from parameters to ΔA.
+
+Everything is float64, in registers. The gradient of a complex number x is ``∂L/∂Re x + i ∂L/∂Im x``; behind a holomorphic
+``y = f(x)`` it is ``conj(f'(x))`` times that of y.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def mul(ar, ai, br, bi):
+    """``a b``."""
+    return ar * br - ai * bi, ar * bi + ai * br
+
+
+@triton.jit
+def cmul(ar, ai, br, bi):
+    """``conj(a) b``."""
+    return ar * br + ai * bi, ar * bi - ai * br
+
+
+@triton.jit
+def power_table(ar, ai, exponent, BITS: tl.constexpr):
+    """``a^exponent`` for a column of numbers and a row of exponents below 2^BITS, and ``a^(2^BITS)``."""
+    vr = tl.zeros_like(ar) + tl.zeros_like(exponent).to(tl.float64) + 1.0
+    vi = vr * 0.0
+    for bit in tl.static_range(BITS):
+        chosen = ((exponent >> bit) & 1) == 1
+        nr, ni = mul(vr, vi, ar, ai)
+        vr = tl.where(chosen, nr, vr)
+        vi = tl.where(chosen, ni, vi)
+        ar, ai = mul(ar, ai, ar, ai)
+    return vr, vi, ar, ai
+
+
+@triton.jit
+def load_complex(ptr, n, ok):
+    """Interleaved real and imaginary parts."""
+    re = tl.load(ptr + 2 * n, mask=ok, other=0.0).to(tl.float64)
+    im = tl.load(ptr + 2 * n + 1, mask=ok, other=0.0).to(tl.float64)
+    return re, im
+
+
+@triton.jit
+def store_complex(ptr, n, re, im, ok):
+    tl.store(ptr + 2 * n, re.to(ptr.dtype.element_ty), mask=ok)
+    tl.store(ptr + 2 * n + 1, im.to(ptr.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def load_dt(dt_ptr, h, rate, LOG: tl.constexpr):
+    dt = tl.load(dt_ptr + h).to(tl.float64)
+    if LOG:
+        dt = tl.exp(dt)
+    return dt * rate
+
+
+@triton.jit
+def load_decay(ptr, n, ok, REAL: tl.constexpr):
+    """Re A from its parameter p (see nn.real_part), and the slope of one against the other."""
+    p = tl.load(ptr + n, mask=ok, other=0.0).to(tl.float64)
+    if REAL == "exp":
+        value = -tl.exp(p)
+        slope = value
+    elif REAL == "softplus":
+        rest = tl.exp(-tl.abs(p))
+        value = -(tl.maximum(p, 0.0) + tl.log(1.0 + rest))
+        slope = -tl.where(p >= 0, 1.0 / (1.0 + rest), rest / (1.0 + rest))
+    elif REAL == "relu":
+        value = -tl.maximum(p, 0.0)
+        slope = tl.where(p > 0, -1.0, 0.0)
+    else:
+        value = p
+        slope = p * 0.0 + 1.0
+    return value, slope
+
+
+@triton.jit
+def half_resolvent(zr, zi):
+    """``1/(1 - z/2)``."""
+    wr, wi = 1.0 - 0.5 * zr, -0.5 * zi
+    size = wr * wr + wi * wi
+    return wr / size, -wi / size

@@ -1,0 +1,387 @@
+"""The chunk engine in Triton: forward, backward, and the states alone.
+
+A program owns one head and a tile of columns. A column is one segment of one sequence: with many sequences there is one
+segment each; a few long ones are cut into several, whose first states come from a scan over what each segment adds. The
+program walks its columns chunk by chunk with the state in registers, every column a row of its matrix products:
+
+    Y = U Tᵀ + S Oᵀ,    S ← S Gᵀ + U E
+
+so the operators are loaded once and stay on the chip, the input is read once and the output written once.
+
+Shapes, in kernels: u (H, B, L) with any strides but 1 along L; K (channels, H, c); E (H, c, N); O (channels, H, c, N);
+G (H, N) or (H, N, N); states (H, B, chunks, N). The real and the imaginary part of a mode are neighbours. A program's
+head index runs over channels · H "virtual heads" that share u, E, G and the states.
+
+Compile-time names: C chunk length, Q padded state size, BT columns, EVEN no tile has an edge, ACC the accumulators' type,
+STATE that of the state.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _mm(a, b, acc, PRECISION: tl.constexpr):
+    return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+
+
+@triton.jit
+def _add_mm(state, a, b, ACC: tl.constexpr, PRECISION: tl.constexpr):
+    """``state + a b``, where the state may be wider than the accumulators."""
+    if state.dtype == ACC:
+        return _mm(a, b, state, PRECISION)
+    else:
+        return state + _mm(a, b, tl.zeros(state.shape, ACC), PRECISION).to(state.dtype)
+
+
+@triton.jit
+def _load(at, ok, EVEN: tl.constexpr):
+    if EVEN:
+        return tl.load(at)
+    else:
+        return tl.load(at, mask=ok, other=0.0)
+
+
+@triton.jit
+def _store(at, x, ok, EVEN: tl.constexpr):
+    if EVEN:
+        tl.store(at, x)
+    else:
+        tl.store(at, x, mask=ok)
+
+
+@triton.jit
+def _load_power(ptr, h, q, N, DENSE: tl.constexpr, ADJOINT: tl.constexpr, STATE: tl.constexpr):
+    """G for ``S ← S Gᵀ``, or its adjoint: two rows (1, Q/2), or for a dense one the matrix (Q, Q)."""
+    if DENSE:
+        ok = (q < N)[:, None] & (q < N)[None, :]
+        if ADJOINT:
+            at = ptr + h * N * N + q[:, None] * N + q[None, :]
+        else:
+            at = ptr + h * N * N + q[None, :] * N + q[:, None]
+        re = tl.load(at, mask=ok, other=0.0).to(STATE)
+        im = re
+    else:
+        n = 2 * tl.arange(0, q.shape[0] // 2)
+        re = tl.load(ptr + h * N + n, mask=n < N, other=0.0).to(STATE)[None, :]
+        im = tl.load(ptr + h * N + n + 1, mask=n < N, other=0.0).to(STATE)[None, :]
+        if ADJOINT:
+            im = -im
+    return re, im
+
+
+@triton.jit
+def _split(S):
+    """The real and the imaginary parts (BT, Q/2)."""
+    return tl.split(S.reshape(S.shape[0], S.shape[1] // 2, 2))
+
+
+@triton.jit
+def _advance(S, gr, gi, DENSE: tl.constexpr):
+    """``S Gᵀ``."""
+    if DENSE:
+        if S.dtype == tl.float32:
+            # two halves of 8 bits each: three fast products with the error of sixteen bits
+            Sh, Gh = S.to(tl.bfloat16), gr.to(tl.bfloat16)
+            Sl, Gl = (S - Sh.to(tl.float32)).to(tl.bfloat16), (gr - Gh.to(tl.float32)).to(tl.bfloat16)
+            new = tl.dot(Sl, Gh)
+            new = tl.dot(Sh, Gl, new)
+            return tl.dot(Sh, Gh, new)
+        else:
+            return tl.dot(S, gr, tl.zeros_like(S), input_precision="ieee", out_dtype=S.dtype)
+    else:
+        re, im = _split(S)
+        return tl.join(gr * re - gi * im, gr * im + gi * re).reshape(S.shape)
+
+
+@triton.jit
+def _toeplitz(K_ptr, Kb_ptr, hk, i, j, C: tl.constexpr, BOTH: tl.constexpr, DT: tl.constexpr):
+    """``T[i, j] = K[i-j]`` on and below the diagonal, the kernel that looks ahead above it."""
+    lag = i - j
+    T = tl.load(K_ptr + hk * C + lag, mask=lag >= 0, other=0.0)
+    if BOTH:
+        T += tl.load(Kb_ptr + hk * C - lag - 1, mask=lag < 0, other=0.0)
+    return T.to(DT)
+
+
+@triton.jit
+def _erf_parts(y, DT: tl.constexpr):
+    """The normal distribution's Φ(y) and ``exp(-y²/2)``; for 16-bit results by a formula good to 1.5e-7."""
+    bell = tl.exp(-0.5 * y * y)
+    if (DT == tl.float32) or (DT == tl.float64):
+        return 0.5 * (1.0 + tl.erf(y * 0.7071067811865476)), bell
+    else:
+        t = 1.0 / (1.0 + 0.23164189 * tl.abs(y))
+        tail = t * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145))))
+        tail = tail * bell
+        return tl.where(y >= 0, 1.0 - tail, tail), bell
+
+
+@triton.jit
+def forward_kernel(
+    u_ptr, y_ptr, states_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, O_ptr, Ob_ptr, ahead_ptr, first_ptr, last_ptr,
+    H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, BOTH: tl.constexpr,
+    SAVE: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, GELU: tl.constexpr, ACC: tl.constexpr,
+    STATE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """y of every chunk, and where asked the state before each chunk and the one after all whole chunks."""
+    hk = tl.program_id(0).to(tl.int64)
+    h = hk % H
+    rc, q = tl.arange(0, C), tl.arange(0, Q)
+    DT: tl.constexpr = u_ptr.dtype.element_ty
+    real = q < N
+    column = tl.program_id(1).to(tl.int64) * BT + tl.arange(0, BT)
+    b, segment = column // segments, column % segments
+    live = b < B
+    chunk0 = segment * per_segment
+
+    Tt = _toeplitz(K_ptr, Kb_ptr, hk, rc[None, :], rc[:, None], C, BOTH, DT)
+    matrix = rc[:, None] * N + q[None, :]
+    E = tl.load(E_ptr + h * C * N + matrix, mask=real[None, :], other=0.0).to(DT)
+    Ot = tl.trans(tl.load(O_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT))
+    if BOTH:
+        At = tl.trans(tl.load(Ob_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT))
+    gr, gi = _load_power(G_ptr, h, q, N, DENSE, False, STATE)
+
+    S = tl.zeros((BT, Q), STATE)
+    if FIRST:
+        at = first_ptr + ((h * B + b) * segments + segment)[:, None] * N + q[None, :]
+        S = tl.load(at, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
+    u_row = u_ptr + h * su_h + (b * su_b + chunk0 * C)[:, None] + rc[None, :]
+    y_row = y_ptr + hk * sy_h + (b * sy_b + chunk0 * C)[:, None] + rc[None, :]
+    s_row = ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+    for i in range(per_segment):
+        ok = live[:, None] & ((chunk0 + i)[:, None] * C + rc[None, :] < L)
+        held = (live & (chunk0 + i < chunks))[:, None] & real[None, :]
+        U = _load(u_row + i * C, ok, EVEN)
+        Sd = S.to(DT)
+        if SAVE:
+            if hk < H:
+                _store(states_ptr + s_row + i * N, Sd, held, EVEN)
+        y = _mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
+        y = _mm(Sd, Ot, y, PRECISION)
+        if BOTH:
+            y = _mm(_load(ahead_ptr + s_row + i * N, held, EVEN), At, y, PRECISION)
+        if GELU:
+            normal, _ = _erf_parts(y, DT)
+            y = y * normal
+        _store(y_row + i * C, y.to(y_ptr.dtype.element_ty), ok, EVEN)
+        S = _add_mm(_advance(S, gr, gi, DENSE), U, E, ACC, PRECISION)
+        if LAST:
+            if hk < H:
+                ends = (live & (chunk0 + i == whole - 1))[:, None] & real[None, :]
+                tl.store(last_ptr + (h * B + b)[:, None] * N + q[None, :], S, mask=ends)
+
+
+@triton.jit
+def states_kernel(
+    x_ptr, states_ptr, end_ptr, W_ptr, G_ptr, first_ptr, inject_ptr,
+    H, B, L, N, chunks, whole, segments, per_segment, sx_h, sx_b,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, LEFT: tl.constexpr,
+    ADJOINT: tl.constexpr, FLIP: tl.constexpr, SAVE: tl.constexpr, FIRST: tl.constexpr, END: tl.constexpr,
+    INJECT: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """``S ← S Gᵀ + X W`` alone, from the left or from the right: the state before each chunk, or only the last.
+
+    W is E or O (for the adjoint recurrence), (heads, c, N); FLIP takes its rows in the opposite order. INJECT adds a given
+    state where the whole chunks end.
+    """
+    hk = tl.program_id(0).to(tl.int64)
+    h = hk % H
+    rc, q = tl.arange(0, C), tl.arange(0, Q)
+    DT: tl.constexpr = x_ptr.dtype.element_ty
+    real = q < N
+    column = tl.program_id(1).to(tl.int64) * BT + tl.arange(0, BT)
+    b, segment = column // segments, column % segments
+    live = b < B
+    chunk0 = segment * per_segment
+    order = (C - 1 - rc) if FLIP else rc
+    W = tl.load(W_ptr + (hk * C + order[:, None]) * N + q[None, :], mask=real[None, :], other=0.0).to(DT)
+    gr, gi = _load_power(G_ptr, h, q, N, DENSE, ADJOINT, STATE)
+    own = ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
+    S = tl.zeros((BT, Q), STATE)
+    if FIRST:
+        S = tl.load(first_ptr + own, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
+    x_row = x_ptr + hk * sx_h + (b * sx_b + chunk0 * C)[:, None] + rc[None, :]
+    s_row = states_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+    for step in range(per_segment):
+        i = per_segment - 1 - step if LEFT else step
+        chunk = chunk0 + i
+        X = _load(x_row + i * C, live[:, None] & (chunk[:, None] * C + rc[None, :] < L), EVEN)
+        if INJECT:
+            if hk < H:
+                here = (live & (chunk == whole - 1))[:, None] & real[None, :]
+                S += tl.load(inject_ptr + (h * B + b)[:, None] * N + q[None, :], mask=here, other=0.0).to(STATE)
+        if SAVE:
+            _store(s_row + i * N, S.to(states_ptr.dtype.element_ty), (live & (chunk < chunks))[:, None] & real[None, :],
+                   EVEN)  # fmt: skip
+        S = _add_mm(_advance(S, gr, gi, DENSE), X, W, ACC, PRECISION)
+    if END:
+        tl.store(end_ptr + own, S, mask=live[:, None] & real[None, :])
+
+
+@triton.jit
+def backward_kernel(
+    u_ptr, dy_ptr, du_ptr, states_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, O_ptr, Ob_ptr, ahead_ptr, behind_ptr,
+    last_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr, dOb_ptr,
+    H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b, sd_h, sd_b,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, BOTH: tl.constexpr,
+    LAST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr, GELU: tl.constexpr, ACC: tl.constexpr,
+    STATE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Every gradient, chunk by chunk from the right; those of the operators are this tile's share of the sum."""
+    hk = tl.program_id(0).to(tl.int64)
+    h = hk % H
+    rc, q = tl.arange(0, C), tl.arange(0, Q)
+    DT: tl.constexpr = u_ptr.dtype.element_ty
+    real = q < N
+    tile = tl.program_id(1).to(tl.int64)
+    column = tile * BT + tl.arange(0, BT)
+    b, segment = column // segments, column % segments
+    live = b < B
+    chunk0 = segment * per_segment
+
+    T = _toeplitz(K_ptr, Kb_ptr, hk, rc[:, None], rc[None, :], C, BOTH, DT)
+    matrix = rc[:, None] * N + q[None, :]
+    Et = tl.trans(tl.load(E_ptr + h * C * N + matrix, mask=real[None, :], other=0.0).to(DT))
+    O = tl.load(O_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT)  # noqa: E741
+    gr, gi = _load_power(G_ptr, h, q, N, DENSE, True, STATE)
+    if GELU:
+        Tt, Ot = tl.trans(T), tl.trans(O)
+    if BOTH:
+        backwards = (C - 1 - rc)[:, None] * N + q[None, :]
+        Ebt = tl.trans(tl.load(E_ptr + h * C * N + backwards, mask=real[None, :], other=0.0).to(DT))
+        dA = tl.zeros((C, Q), ACC)
+
+    R = tl.zeros((BT, Q), STATE)  # the adjoint state, behind the chunk
+    if LAST:
+        at = last_ptr + ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
+        R = tl.load(at, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
+    dT, dE, dO = tl.zeros((C, C), ACC), tl.zeros((C, Q), ACC), tl.zeros((C, Q), ACC)
+    if DENSE:
+        dgr, dgi = tl.zeros((Q, Q), ACC), tl.zeros((16, 16), ACC)
+    else:
+        dgr, dgi = tl.zeros((BT, Q // 2), ACC), tl.zeros((BT, Q // 2), ACC)
+    along = (chunk0 * C)[:, None] + rc[None, :]
+    u_row = u_ptr + h * su_h + (b * su_b)[:, None] + along
+    dy_row = dy_ptr + hk * sy_h + (b * sy_b)[:, None] + along
+    du_row = du_ptr + hk * sd_h + (b * sd_b)[:, None] + along
+    s_row = ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+    r_row = ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+    for step in range(per_segment):
+        i = per_segment - 1 - step
+        chunk = chunk0 + i
+        ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
+        held = (live & (chunk < chunks))[:, None] & real[None, :]
+        U = _load(u_row + i * C, ok, EVEN)
+        dY = _load(dy_row + i * C, ok, EVEN)
+        S = _load(states_ptr + s_row + i * N, held, EVEN)
+        if INJECT:
+            if hk < H:
+                here = (live & (chunk == whole - 1))[:, None] & real[None, :]
+                R += tl.load(inject_ptr + (h * B + b)[:, None] * N + q[None, :], mask=here, other=0.0).to(STATE)
+        if GELU:
+            y = _mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
+            y = _mm(S, Ot, y, PRECISION)
+            normal, bell = _erf_parts(y, DT)
+            dY = (dY.to(ACC) * (normal + 0.3989422804014327 * y * bell)).to(DT)
+        Rd = R.to(DT)
+        du = _mm(dY, T, tl.zeros((BT, C), ACC), PRECISION)
+        du = _mm(Rd, Et, du, PRECISION)
+        Ut, dYt = tl.trans(U), tl.trans(dY)
+        dT = _mm(dYt, U, dT, PRECISION)
+        dO = _mm(dYt, S, dO, PRECISION)
+        dE = _mm(Ut, Rd, dE, PRECISION)
+        if DENSE:
+            dgr = _mm(tl.trans(Rd), S, dgr, PRECISION)
+        else:
+            lr, li = _split(R.to(ACC))
+            sr, si = _split(S.to(ACC))
+            dgr += lr * sr + li * si
+            dgi += li * sr - lr * si
+        if BOTH:
+            flipped = u_row + i * C + (C - 1 - 2 * rc)[None, :]
+            Uf = _load(flipped, live[:, None] & (chunk[:, None] * C + (C - 1 - rc)[None, :] < L), EVEN)
+            A = _load(ahead_ptr + s_row + i * N, held, EVEN)
+            Z = _load(behind_ptr + r_row + i * N, held, EVEN)
+            du = _mm(Z, Ebt, du, PRECISION)
+            dE = _mm(tl.trans(Uf), Z, dE, PRECISION)
+            dA = _mm(dYt, A, dA, PRECISION)
+            if DENSE:
+                dgr = _mm(tl.trans(Z), A, dgr, PRECISION)
+            else:
+                lr, li = _split(Z.to(ACC))
+                sr, si = _split(A.to(ACC))
+                dgr += lr * sr + li * si
+                dgi += li * sr - lr * si
+        _store(du_row + i * C, du.to(du_ptr.dtype.element_ty), ok, EVEN)
+        R = _add_mm(_advance(R, gr, gi, DENSE), dY, O, ACC, PRECISION)
+
+    if DFIRST:
+        at = dfirst_ptr + (hk * B + b)[:, None] * N + q[None, :]
+        tl.store(at, R, mask=(live & (segment == 0))[:, None] & real[None, :])
+    share = tile * tl.num_programs(0) + hk
+    tl.store(dT_ptr + share * C * C + rc[:, None] * C + rc[None, :], dT)
+    tl.store(dE_ptr + share * C * N + matrix, dE, mask=real[None, :])
+    tl.store(dO_ptr + share * C * N + matrix, dO, mask=real[None, :])
+    if BOTH:
+        tl.store(dOb_ptr + share * C * N + matrix, dA, mask=real[None, :])
+    if DENSE:
+        square = real[:, None] & real[None, :]
+        tl.store(dG_ptr + share * N * N + q[:, None] * N + q[None, :], dgr, mask=square)
+    else:
+        n = 2 * tl.arange(0, Q // 2)
+        tl.store(dG_ptr + share * N + n, tl.sum(dgr, 0), mask=n < N)
+        tl.store(dG_ptr + share * N + n + 1, tl.sum(dgi, 0), mask=n < N)
+
+
+@triton.jit
+def segments_kernel(
+    end_ptr, first_ptr, start_ptr, G_ptr, H, B, N, segments, doublings,
+    Q: tl.constexpr, BT: tl.constexpr, DENSE: tl.constexpr, LEFT: tl.constexpr, ADJOINT: tl.constexpr,
+    START: tl.constexpr, STATE: tl.constexpr,
+):  # fmt: skip
+    """The state each segment starts from, given what each adds alone: a scan with G to the segment's length.
+
+    G is squared ``doublings`` times first (a dense one comes already squared).
+    """
+    hk = tl.program_id(0).to(tl.int64)
+    h = hk % H
+    q = tl.arange(0, Q)
+    real = q < N
+    b = tl.program_id(1).to(tl.int64) * BT + tl.arange(0, BT)
+    ok = (b < B)[:, None] & real[None, :]
+    gr, gi = _load_power(G_ptr, h, q, N, DENSE, ADJOINT, STATE)
+    if not DENSE:
+        for _ in range(doublings):
+            gr, gi = gr * gr - gi * gi, 2 * gr * gi
+    S = tl.zeros((BT, Q), STATE)
+    if START:
+        S = tl.load(start_ptr + (hk * B + b)[:, None] * N + q[None, :], mask=ok, other=0.0).to(STATE)
+    for i in range(segments):
+        segment = segments - 1 - i if LEFT else i
+        at = ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
+        tl.store(first_ptr + at, S, mask=ok)
+        S = _advance(S, gr, gi, DENSE) + tl.load(end_ptr + at, mask=ok, other=0.0).to(STATE)
+
+
+@triton.jit
+def diagonals_kernel(
+    dT_ptr, dK_ptr, dKb_ptr, tiles, C: tl.constexpr, BOTH: tl.constexpr, ACC: tl.constexpr
+):  # fmt: skip
+    """The gradient of a kernel from that of its Toeplitz matrix: sums along the diagonals, and over the tiles."""
+    hk = tl.program_id(0).to(tl.int64)
+    heads = tl.num_programs(0)
+    lag, i = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    below, above = tl.zeros((C,), ACC), tl.zeros((C,), ACC)
+    for tile in range(tiles):
+        at = dT_ptr + (tile * heads + hk) * C * C + i * C + i
+        below += tl.sum(tl.load(at - lag, mask=i >= lag, other=0.0), 1)
+        if BOTH:
+            above += tl.sum(tl.load(at + lag + 1, mask=i + lag + 1 < C, other=0.0), 1)
+    tl.store(dK_ptr + hk * C + tl.arange(0, C), below)
+    if BOTH:
+        tl.store(dKb_ptr + hk * C + tl.arange(0, C), above)

@@ -1,0 +1,49 @@
+"""From (batch, length, heads) to (heads, batch, length) and back, with a cast on the way: as fast as a copy."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 64
+
+
+@triton.jit
+def _transpose_kernel(x_ptr, out_ptr, rows, columns, sx_b, so_b, sx_r, so_c, tiles, TILE: tl.constexpr):
+    """out[b, column, row] = x[b, row, column]; both contiguous along their last axis."""
+    b = (tl.program_id(0) // tiles).to(tl.int64)
+    r = (tl.program_id(0) % tiles) * TILE + tl.arange(0, TILE)
+    c = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    r, c = r.to(tl.int64), c.to(tl.int64)
+    ok = (r < rows)[:, None] & (c < columns)[None, :]
+    x = tl.load(x_ptr + b * sx_b + r[:, None] * sx_r + c[None, :], mask=ok, other=0.0)
+    x = tl.trans(x.to(out_ptr.dtype.element_ty))
+    tl.store(out_ptr + b * so_b + c[:, None] * so_c + r[None, :], x, mask=tl.trans(ok))
+
+
+def lengthwise(u: Tensor, dtype: torch.dtype) -> Tensor:
+    """u (H, B, L) with stride 1 along L, in this dtype."""
+    H, B, L = u.shape
+    if u.stride(2) == 1 or u.stride(0) != 1:
+        return u.to(dtype) if u.stride(2) == 1 else u.to(dtype).contiguous()
+    out = torch.empty(H, B, L, dtype=dtype, device=u.device)
+    tiles = -(-L // TILE)
+    _transpose_kernel[(B * tiles, -(-H // TILE))](
+        u, out, L, H, u.stride(1), out.stride(1), u.stride(2), out.stride(0), tiles, TILE=TILE, num_warps=8
+    )
+    return out
+
+
+def like(x: Tensor, model: Tensor) -> Tensor:
+    """x (H, B, L), contiguous, in the memory order and dtype of ``model``."""
+    H, B, L = x.shape
+    if model.stride(2) == 1 or model.stride(0) != 1:
+        return x.to(model.dtype)
+    out = torch.empty(B, L, H, dtype=model.dtype, device=x.device)
+    tiles = -(-H // TILE)
+    _transpose_kernel[(B * tiles, -(-L // TILE))](
+        x, out, H, L, x.stride(1), out.stride(0), x.stride(0), out.stride(1), tiles, TILE=TILE, num_warps=8
+    )
+    return out.permute(2, 0, 1)

@@ -1,0 +1,280 @@
+"""Which implementation runs: the one place that decides.
+
+Paths:
+    "triton"  the chunk engine's kernels, on a GPU (or interpreted, where TRITON_INTERPRET=1)
+    "chunks"  the chunk engine in plain torch
+    "fft"     the whole kernel and an FFT convolution
+
+``use_path`` and the environment variable STATESPAN_PATH force one; "auto" takes the fastest that works. A path that needs
+a compiler is believed only once it has run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu as gelu_of
+from torch.nn.functional import pad
+
+from statespan._check import check_choice, check_tensor
+from statespan.ops import library  # noqa: F401 - registers the operators
+from statespan.ops.chunked import CHUNK, ordered, packed
+from statespan.ops.fftconv import fftconv
+from statespan.ssm import DPLR, Diagonal, Operators, Structure
+
+PATHS = ("auto", "triton", "chunks", "fft")
+_ENVIRONMENT = os.environ.get("STATESPAN_PATH") or "auto"
+_forced: str | None = None
+_probed: dict[int, bool] = {}
+
+
+class Modal(NamedTuple):
+    """The parameters of a modal SSM, from which a GPU builds the operators in one launch.
+
+    Shapes: H heads, S ≤ H sets of modes that the heads share in turn, M modes, K channels.
+    """
+
+    dt: Tensor
+    decay: Tensor
+    freq: Tensor
+    B: Tensor
+    C: Tensor
+    P: Tensor | None
+    rate: float
+    rule: str
+    real_part: str
+    log_dt: bool
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an SSM comes from. What is expensive to make is made only on the path that needs it."""
+
+    structure: Callable[[], Structure]
+    """Makes the SSM as a structure."""
+    modal: Callable[[], Modal | None]
+    """Makes its parameters ready for a GPU, or None if it is not one that a GPU builds by itself."""
+    d_state: int
+    dense: bool
+    """Whether its chunk-to-chunk matrix G is dense."""
+    dtype: torch.dtype
+    """The real dtype of its parameters."""
+    convolve: bool = False
+    """Whether it is meant to be applied as a convolution wherever its length is known beforehand."""
+
+
+def source_of(ssm: Structure) -> Source:
+    """A structure as a source."""
+
+    def modal() -> Modal | None:
+        P = None
+        if isinstance(ssm, DPLR):
+            if ssm.discretization != "bilinear" or ssm.P.shape[0] != 1:
+                return None
+            P = torch.view_as_real(ssm.P[0]).contiguous()
+        elif not isinstance(ssm, Diagonal) or ssm.softmax_length is not None:
+            return None
+        B, C = (torch.view_as_real(x).contiguous() for x in (ssm.B, ssm.C))
+        decay, freq = ssm.A.real.contiguous(), ssm.A.imag.contiguous()
+        return Modal(ssm.dt.contiguous(), decay, freq, B, C, P, 1.0, ssm.discretization, "none", False)
+
+    return Source(lambda: ssm, modal, ssm.d_state, not isinstance(ssm, Diagonal), ssm.dtype)
+
+
+@contextmanager
+def use_path(path: str) -> Iterator[None]:
+    """Force one implementation for everything in the block, in this process.
+
+    Args:
+        path: "auto", "triton", "chunks" or "fft".
+
+    Example:
+        >>> from statespan import S4D
+        >>> layer, x = S4D(4, 8), torch.randn(1, 100, 4)
+        >>> with use_path("fft"):
+        ...     y = layer(x)
+        >>> torch.allclose(y, layer(x), atol=1e-5)
+        True
+    """
+    global _forced
+    before, _forced = _forced, check_choice("path", path, PATHS)
+    try:
+        yield
+    finally:
+        _forced = before
+
+
+def forced_path() -> str:
+    """What ``use_path``, or else the environment at import, asks for."""
+    return _forced if _forced is not None else check_choice("STATESPAN_PATH", _ENVIRONMENT, PATHS)
+
+
+def choose_path(source: Source, u: Tensor, dtype: torch.dtype) -> str:
+    """The path for this SSM and input, computed in this dtype."""
+    path = forced_path()
+    if path != "auto":
+        return path
+    if source.convolve and not torch.compiler.is_compiling():  # a traced graph has to serve any length
+        return "fft"
+    if u.is_cuda and _fits(source, dtype) and triton_works(u.device.index):
+        return "triton"
+    return "chunks"
+
+
+def _fits(source: Source, dtype: torch.dtype) -> bool:
+    """Whether the kernels have this dtype and their tiles fit into the memory of a multiprocessor."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return source.d_state <= (128 if source.dense else 256)
+    return dtype == torch.float32 and source.d_state <= (64 if source.dense else 256)
+
+
+def _chunk_length(path: str, source: Source, dtype: torch.dtype) -> int:
+    """Samples of a chunk: long enough for large matrix products, short enough for the chip."""
+    return 32 if path == "triton" and dtype == torch.float32 and source.d_state > 64 else CHUNK
+
+
+@torch.compiler.assume_constant_result
+def triton_works(device: int) -> bool:
+    """Whether Triton compiles for this GPU and the result is right: it is tried, once."""
+    if device not in _probed:
+        try:
+            from statespan.ops._triton.probe import probe
+        except ImportError:
+            _probed[device] = False
+        else:
+            _probed[device] = probe(torch.device("cuda", device))
+    return _probed[device]
+
+
+def apply(
+    ssm: Structure | Source, u: Tensor, D: Tensor | None = None, *, bidirectional: bool = False,
+    activation: str | None = None, dtype: torch.dtype | None = None,
+) -> Tensor:  # fmt: skip
+    """Apply an SSM to whole sequences by the fastest path.
+
+    Args:
+        ssm: The SSM.
+        u: (B, L, H), in any memory order; on a GPU fastest with the length as the last axis in memory.
+        D: A skip (K, H), or None.
+        bidirectional: The last half of the SSM's channels look ahead, starting at the next sample.
+        activation: "gelu" or None.
+        dtype: What to compute in; None for a 16-bit u on a GPU means its own, else the wider of u's and the SSM's.
+
+    Returns:
+        y (B, L, K, H).
+    """
+    source = source_of(ssm) if isinstance(ssm, Structure) else ssm
+    dtype = dtype or _dtype(source, u)
+    path = choose_path(source, u, dtype)
+    if 0 in u.shape[:2]:
+        channels = source.structure().channels
+        return u.new_zeros(*u.shape[:2], channels // 2 if bidirectional else channels, u.shape[2], dtype=dtype)
+    work = _working(path, dtype)
+    if path == "fft":
+        return _by_fft(source, u.to(work), D, bidirectional, activation).to(dtype)
+    operators = _operators(path, source, D, bidirectional, work)
+    fused = activation is not None and path == "triton" and not bidirectional and _one_segment(u)
+    y, _ = _chunks(path, operators, u, None, bidirectional, fused, False, work)
+    return (gelu_of(y) if activation is not None and not fused else y).to(dtype)
+
+
+def apply_from(
+    ssm: Structure | Source, u: Tensor, state: Tensor | None, D: Tensor | None = None, *,
+    activation: str | None = None, dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same from a state and to a state, always by chunks.
+
+    Args:
+        ssm: The SSM.
+        u: (B, L, H).
+        state: (B, H, N), or None for zeros.
+        D: As in :func:`apply`, as are the rest.
+        activation: "gelu" or None.
+        dtype: What to compute in.
+
+    Returns:
+        y (B, L, K, H), and the state after the last sample in the dtype of ``state`` (float64 for None).
+    """
+    source = source_of(ssm) if isinstance(ssm, Structure) else ssm
+    structure = source.structure()
+    dtype = dtype or _dtype(source, u)
+    path = choose_path(source, u, dtype)
+    path = "chunks" if path == "fft" else path
+    batch, length, heads = check_tensor("u", u, ("batch", "length", structure.heads), kind="float").shape
+    if state is None:
+        state = structure.initial_state(batch)
+    check_tensor("state", state, (batch, heads, source.d_state), kind="real")
+    if 0 in u.shape[:2]:
+        return u.new_zeros(batch, length, structure.channels, heads, dtype=dtype), state
+    work = _working(path, dtype)
+    operators = _operators(path, source, D, False, work)
+    first = ordered(state.double(), source.dense).transpose(0, 1).contiguous()
+    y, last = _chunks(path, operators, u, first, False, False, True, work)
+    after = packed(last.transpose(0, 1), source.dense)
+    if rest := length % operators.E.shape[1]:  # the samples behind the last whole chunk
+        tail = torch.einsum("brh,hrn->bhn", u[:, length - rest :].double(), operators.E[:, -rest:].double())
+        after = structure.advance(after, rest) + packed(tail, source.dense)
+    return (gelu_of(y) if activation is not None else y).to(dtype), after.to(state.dtype)
+
+
+def _dtype(source: Source, u: Tensor) -> torch.dtype:
+    if u.is_cuda and u.dtype in (torch.float16, torch.bfloat16):
+        return u.dtype
+    return torch.promote_types(u.dtype, source.dtype)
+
+
+def _working(path: str, dtype: torch.dtype) -> torch.dtype:
+    """Only the kernels compute in 16 bits."""
+    return dtype if path == "triton" else torch.promote_types(dtype, torch.float32)
+
+
+def _one_segment(u: Tensor) -> bool:
+    """Whether the kernels walk each sequence in one go; only then is the activation part of them."""
+    return u.shape[0] >= 16 and u.shape[1] <= 8192
+
+
+def _by_fft(source: Source, u: Tensor, D: Tensor | None, both: bool, activation: str | None) -> Tensor:
+    kernels = source.structure().kernel(u.shape[1]).to(u.dtype)
+    y = fftconv(u, *kernels.chunk(2)) if both else fftconv(u, kernels)
+    if D is not None:
+        y = y + D.to(u.dtype) * u[:, :, None]
+    return gelu_of(y) if activation is not None else y
+
+
+def _operators(path: str, source: Source, D: Tensor | None, both: bool, dtype: torch.dtype) -> Operators:
+    """K with the skip in it, E (H, c, N), G and O, in the order of state that the engine works in."""
+    chunk = _chunk_length(path, source, dtype)
+    modal = source.modal() if path == "triton" else None
+    if modal is not None:
+        ahead = modal.C.shape[0] // 2 if both else 0
+        skip = None if D is None else D.contiguous()
+        K, E, G, O, _, _ = torch.ops.statespan.modes(  # noqa: E741
+            *modal[:5], skip, modal.P, chunk, ahead, modal.rate, modal.rule, modal.real_part, modal.log_dt
+        )
+        return Operators(K, E, G, O)
+    structure = source.structure()
+    ahead = structure.channels // 2 if both else 0
+    K, E, G, O = structure.operators(chunk, ahead=ahead, dtype=torch.float64)  # noqa: E741
+    if D is not None:
+        K = K + pad(D.double()[..., None], (0, chunk - 1, 0, 0, 0, ahead))
+    wide = torch.promote_types(dtype, torch.float32)
+    E, O = ordered(E.mT, source.dense), ordered(O, source.dense)  # noqa: E741
+    G = G if source.dense else ordered(G, False)
+    return Operators(K.to(wide), E.to(wide).contiguous(), G.contiguous(), O.to(wide).contiguous())
+
+
+def _chunks(
+    path: str, operators: Operators, u: Tensor, first: Tensor | None, both: bool, gelu: bool, last: bool,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x = u.permute(2, 0, 1)
+    given = (x, *operators) if first is None else (x, *operators, first)
+    save = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    y, end, _, _ = torch.ops.statespan.chunks(x, *operators, first, both, gelu, save, last, path, dtype)
+    return y.permute(2, 3, 0, 1), end
