@@ -1,4 +1,7 @@
-"""One thread a process (the arrays are small, and results must not depend on the machine), one seed a test."""
+"""One thread a process (the arrays are small, and results must not depend on the machine), one seed a test.
+
+Without a GPU the Triton kernels run interpreted, which has to be said before anything imports triton.
+"""
 
 import os
 
@@ -12,6 +15,8 @@ from hypothesis import settings
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.load_profile("repeatable")
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -14,11 +14,24 @@ from torch import Tensor, nn
 from statespan._check import check_bool, check_choice, check_int, check_lengths, check_number, check_tensor
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.parameters import SSMParameters
-from statespan.ops import apply, apply_from, state_after
+from statespan.ops import apply, apply_from, linear_glu, state_after
 from statespan.ssm import Structure
 from statespan.ssm.structure import zero_state
 
 MIXES = ("linear", "glu")
+
+
+class GLU(nn.Sequential):
+    """A linear layer to twice the features, one half of which gates the other."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear, nn.GLU(-1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to x (positions, features)."""
+        linear = self[0]
+        assert isinstance(linear, nn.Linear)
+        return linear_glu(x, linear.weight, linear.bias)
 
 
 class SSMLayer(nn.Module):
@@ -70,7 +83,7 @@ class SSMLayer(nn.Module):
             self.d_output = self.d_model
             gates = 2 if check_choice("mix", mix, MIXES) == "glu" else 1
             linear = nn.Linear(features, gates * self.d_model, device=device, dtype=dtype)
-            self.mix = nn.Sequential(linear, nn.GLU(-1)) if mix == "glu" else linear
+            self.mix = GLU(linear) if mix == "glu" else linear
 
     def forward(self, x: Tensor, *, lengths: Tensor | Sequence[int] | None = None, rate: float = 1.0) -> Tensor:
         """Apply the layer to whole sequences.

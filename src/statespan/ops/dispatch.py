@@ -5,12 +5,13 @@ Paths:
     "chunks"  the chunk engine in plain torch
     "fft"     the whole kernel and an FFT convolution
 
-``use_path`` and the environment variable STATESPAN_PATH force one; "auto" takes the fastest that works. A path that needs
-a compiler is believed only once it has run.
+``use_path`` and the environment variable STATESPAN_PATH force one; "auto" takes the fastest that works. A path that
+needs a compiler is believed only once it has run.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,9 +24,9 @@ from torch.nn.functional import gelu as gelu_of
 from torch.nn.functional import pad
 
 from statespan._check import check_choice, check_tensor
-from statespan.ops import library  # noqa: F401 - registers the operators
 from statespan.ops.chunked import CHUNK, ordered, packed
 from statespan.ops.fftconv import fftconv
+from statespan.ops.library import chunks, modes
 from statespan.ssm import DPLR, Diagonal, Operators, Structure
 
 PATHS = ("auto", "triton", "chunks", "fft")
@@ -120,11 +121,11 @@ def choose_path(source: Source, u: Tensor, dtype: torch.dtype) -> str:
     path = forced_path()
     if path != "auto":
         return path
-    if source.convolve and not torch.compiler.is_compiling():  # a traced graph has to serve any length
-        return "fft"
-    if u.is_cuda and _fits(source, dtype) and triton_works(u.device.index):
+    if torch.compiler.is_compiling():  # a traced graph has to serve any length, which rules out the FFT
+        return "triton" if u.is_cuda and _fits(source, dtype) else "chunks"
+    if u.is_cuda and not source.convolve and _fits(source, dtype) and triton_works(u.device.index):
         return "triton"
-    return "chunks"
+    return "fft"
 
 
 def _fits(source: Source, dtype: torch.dtype) -> bool:
@@ -139,9 +140,11 @@ def _chunk_length(path: str, source: Source, dtype: torch.dtype) -> int:
     return 32 if path == "triton" and dtype == torch.float32 and source.d_state > 64 else CHUNK
 
 
-@torch.compiler.assume_constant_result
 def triton_works(device: int) -> bool:
-    """Whether Triton compiles for this GPU and the result is right: it is tried, once."""
+    """Whether Triton compiles for this GPU and the result is right: it is tried, once.
+
+    A tracer cannot try it, and need not: torch.compile itself needs Triton on a GPU.
+    """
     if device not in _probed:
         try:
             from statespan.ops._triton.probe import probe
@@ -179,7 +182,9 @@ def apply(
     if path == "fft":
         return _by_fft(source, u.to(work), D, bidirectional, activation).to(dtype)
     operators = _operators(path, source, D, bidirectional, work)
-    fused = activation is not None and path == "triton" and not bidirectional and _one_segment(u)
+    channels, _, chunk = operators.K.shape
+    fused = activation is not None and path == "triton" and not bidirectional
+    fused = fused and _fuses(source, u, channels, work, chunk)
     y, _ = _chunks(path, operators, u, None, bidirectional, fused, False, work)
     return (gelu_of(y) if activation is not None and not fused else y).to(dtype)
 
@@ -234,9 +239,17 @@ def _working(path: str, dtype: torch.dtype) -> torch.dtype:
     return dtype if path == "triton" else torch.promote_types(dtype, torch.float32)
 
 
-def _one_segment(u: Tensor) -> bool:
-    """Whether the kernels walk each sequence in one go; only then is the activation part of them."""
-    return u.shape[0] >= 16 and u.shape[1] <= 8192
+def _fuses(source: Source, u: Tensor, channels: int, dtype: torch.dtype, chunk: int) -> bool:
+    """Whether the activation is part of the kernels: where they walk each sequence in one go.
+
+    Otherwise its gradient would be needed before their backward pass. A compiler fuses it with what follows instead.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    from statespan.ops._triton.tiles import choose
+
+    B, L, H = u.shape
+    return choose(channels * H, B, L, source.d_state, chunk, source.dense, dtype).per_segment * chunk >= L
 
 
 def _by_fft(source: Source, u: Tensor, D: Tensor | None, both: bool, activation: str | None) -> Tensor:
@@ -254,8 +267,20 @@ def _operators(path: str, source: Source, D: Tensor | None, both: bool, dtype: t
     if modal is not None:
         ahead = modal.C.shape[0] // 2 if both else 0
         skip = None if D is None else D.contiguous()
-        K, E, G, O, _, _ = torch.ops.statespan.modes(  # noqa: E741
-            *modal[:5], skip, modal.P, chunk, ahead, modal.rate, modal.rule, modal.real_part, modal.log_dt
+        dt = modal.dt
+        if modal.rate != 1.0:
+            dt = dt.double() + math.log(modal.rate) if modal.log_dt else dt.double() * modal.rate
+        K, E, G, O, _, _ = modes(  # noqa: E741
+            dt,
+            *modal[1:5],
+            skip,
+            modal.P,
+            chunk,
+            ahead,
+            modal.rule,
+            modal.real_part,
+            modal.log_dt,
+            dtype not in (torch.float16, torch.bfloat16),
         )
         return Operators(K, E, G, O)
     structure = source.structure()
@@ -276,5 +301,5 @@ def _chunks(
     x = u.permute(2, 0, 1)
     given = (x, *operators) if first is None else (x, *operators, first)
     save = torch.is_grad_enabled() and any(t.requires_grad for t in given)
-    y, end, _, _ = torch.ops.statespan.chunks(x, *operators, first, both, gelu, save, last, path, dtype)
+    y, end, _, _ = chunks(x, *operators, first, both, gelu, save, last, path, dtype)
     return y.permute(2, 3, 0, 1), end

@@ -1,25 +1,31 @@
 """The chunk engine as operators of torch: known to autograd, to torch.compile, to torch.export and to fake tensors.
 
-``statespan::chunks`` applies operators to a sequence, ``statespan::modes`` makes them from parameters on a GPU. Each has a
-backward operator. Which implementation runs is an argument, decided in :mod:`statespan.ops.dispatch` alone.
+``statespan::chunks`` applies operators to a sequence, ``statespan::modes`` makes them from parameters on a GPU. Each
+has a backward operator. Which implementation runs is an argument, decided in :mod:`statespan.ops.dispatch` alone.
 
 Shapes: H heads, B batch, L length, I chunks of c samples, N state size, K channels (2K kernels with ``both``).
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from statespan.ops import plain
+from statespan.ops.register import differentiable, operator
 
 _NONE = 0  # length of the empty tensor that stands for an output nobody asked for
 
 
-@torch.library.custom_op("statespan::chunks", mutates_args=())
-def chunks(
+def _no_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """A backward pass runs in the precision of its forward pass, whoever calls it."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
+def _chunks(
     u: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor, first: Tensor | None, both: bool, gelu: bool, save: bool,  # noqa: E741
     last: bool, path: str, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -29,7 +35,7 @@ def chunks(
         u: (H, B, L), L ≥ 1, in any memory order.
         K: (K or 2K, H, c).
         E: (H, c, N).
-        G: (H, N) or (H, N, N), float64.
+        G: (H, N) or (H, N, N).
         O: (K or 2K, H, c, N).
         first: The state before the first sample (H, B, N), or None for zeros.
         both: Whether the last K channels look ahead.
@@ -40,8 +46,8 @@ def chunks(
         dtype: What to compute in.
 
     Returns:
-        y (K, H, B, L); the state after all whole chunks (H, B, N) in float64; the states before each chunk, from the left
-        and from the right (H, B, I, N). The last three are empty where they were not asked for.
+        y (K, H, B, L); the state after all whole chunks (H, B, N) in float64; the states before each chunk, from the
+        left and from the right (H, B, I, N). The last three are empty where they were not asked for.
     """
     H, B, L = u.shape
     channels = K.shape[0] // 2 if both else K.shape[0]
@@ -55,7 +61,7 @@ def chunks(
         y = y.view(channels, H, B, L)
         states, ahead = kept if kept is not None else (u.new_empty(_NONE), u.new_empty(_NONE))
     else:
-        result = plain.forward(u.to(dtype), *(x.to(dtype) for x in (K, E)), G, O.to(dtype), first, both=both)
+        result = plain.forward(u.to(dtype), K.to(dtype), E.to(dtype), G, O.to(dtype), first, both=both)
         y, end, states, ahead = result
         y, end = y.contiguous(), end.clone()
         if gelu:
@@ -65,8 +71,7 @@ def chunks(
     return y, state, states if save else empty, ahead if save and both else empty.clone()
 
 
-@chunks.register_fake
-def _(
+def _chunks_fake(
     u: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor, first: Tensor | None, both: bool, gelu: bool, save: bool,  # noqa: E741
     last: bool, path: str, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -82,8 +87,7 @@ def _(
     return u.new_empty(channels, H, B, L, dtype=dtype), end, states(save), states(save and both)
 
 
-@torch.library.custom_op("statespan::chunks_backward", mutates_args=())
-def chunks_backward(
+def _chunks_backward(
     u: Tensor, dy: Tensor, dlast: Tensor | None, states: Tensor, ahead: Tensor, K: Tensor, E: Tensor, G: Tensor,
     O: Tensor, both: bool, gelu: bool, first: bool, path: str, dtype: torch.dtype,  # noqa: E741
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -103,9 +107,10 @@ def chunks_backward(
         du = like(du, u)
     else:
         x, dy = u.to(dtype), dy.to(dtype)
-        wide = [m.to(dtype) for m in (K, E)]
         saved = plain.Result(dy, dy, states, ahead)
-        du, dK, dE, dG, dO, dfirst = plain.backward(x, dy, dlast, saved, *wide, G, O.to(dtype), both=both)
+        du, dK, dE, dG, dO, dfirst = plain.backward(
+            x, dy, dlast, saved, K.to(dtype), E.to(dtype), G, O.to(dtype), both=both
+        )
         du = du.to(u.dtype).contiguous()
     empty = u.new_empty(_NONE, dtype=torch.float64)
     return (
@@ -114,8 +119,7 @@ def chunks_backward(
     )  # fmt: skip
 
 
-@chunks_backward.register_fake
-def _(
+def _chunks_backward_fake(
     u: Tensor, dy: Tensor, dlast: Tensor | None, states: Tensor, ahead: Tensor, K: Tensor, E: Tensor, G: Tensor,
     O: Tensor, both: bool, gelu: bool, first: bool, path: str, dtype: torch.dtype,  # noqa: E741
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -123,6 +127,9 @@ def _(
     du = torch.empty_like(u) if path == "triton" and u.stride(0) == 1 else u.new_empty(u.shape)
     dfirst = u.new_empty((H, B, E.shape[2]) if first else (_NONE,), dtype=torch.float64)
     return (du, *(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (K, E, G, O)), dfirst)  # type: ignore[return-value]
+
+
+chunks_backward = operator("statespan::chunks_backward", _chunks_backward, _chunks_backward_fake)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -142,20 +149,18 @@ def _chunks_grad(ctx: Any, dy: Tensor | None, dlast: Tensor | None, _s: Any, _a:
         dy = u.new_zeros(K.shape[0] // 2 if both else K.shape[0], *u.shape, dtype=dtype)
     if not ctx.last:
         dlast = None
-    found = torch.ops.statespan.chunks_backward(
-        u, dy, dlast, states, ahead, K, E, G, O, both, gelu, first, path, dtype
-    )  # fmt: skip
+    with _no_autocast(u):
+        found = chunks_backward(u, dy, dlast, states, ahead, K, E, G, O, both, gelu, first, path, dtype)
     dfirst = found[5].to(ctx.first_dtype) if first else None
     return (*found[:5], dfirst, None, None, None, None, None, None)
 
 
-torch.library.register_autograd("statespan::chunks", _chunks_grad, setup_context=_save)
+chunks = differentiable("statespan::chunks", _chunks, _chunks_fake, _save, _chunks_grad)
 
 
-@torch.library.custom_op("statespan::modes", mutates_args=())
-def modes(
+def _modes(
     dt: Tensor, decay: Tensor, freq: Tensor, B: Tensor, C: Tensor, D: Tensor | None, P: Tensor | None, chunk: int,
-    ahead: int, rate: float, rule: str, real_part: str, log_dt: bool,
+    ahead: int, rule: str, real_part: str, log_dt: bool, precise: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """K, E, G and O of a modal SSM from its parameters; see :class:`statespan.ops._triton.build.Modes`.
 
@@ -163,47 +168,48 @@ def modes(
     """
     from statespan.ops._triton import build
 
-    settings = build.Settings(chunk, ahead, rate, rule, real_part, log_dt)
-    found = build.forward(build.Modes(dt, decay, freq, B, C, D, P), settings, torch.float32)
+    settings = build.Settings(chunk, ahead, rule, real_part, log_dt, precise)
+    found = build.forward(build.Modes(dt, decay, freq, B, C, D, P), settings)
     return found if P is not None else (*found, dt.new_empty(_NONE), dt.new_empty(_NONE))  # type: ignore[return-value]
 
 
-@modes.register_fake
-def _(
+def _modes_fake(
     dt: Tensor, decay: Tensor, freq: Tensor, B: Tensor, C: Tensor, D: Tensor | None, P: Tensor | None, chunk: int,
-    ahead: int, rate: float, rule: str, real_part: str, log_dt: bool,
+    ahead: int, rule: str, real_part: str, log_dt: bool, precise: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     channels, H, M, _ = C.shape
-    N, f4, f8 = 2 * M, {"dtype": torch.float32}, {"dtype": torch.float64}
-    K, E, O = C.new_empty(channels, H, chunk, **f4), C.new_empty(H, chunk, N, **f4), C.new_empty(channels, H, chunk, N, **f4)  # noqa: E501, E741
+    N, own = 2 * M, torch.float64 if precise else torch.float32
+    K, E, O = (C.new_empty(s, dtype=own) for s in ((channels, H, chunk), (H, chunk, N), (channels, H, chunk, N)))  # noqa: E741
     if P is None:
-        return K, E, C.new_empty(H, N, **f8), O, dt.new_empty(_NONE), dt.new_empty(_NONE)
-    return K, E, C.new_empty(H, N, N, **f8), O, C.new_empty(H, N, chunk, **f8), C.new_empty(H, chunk, N, **f8)
+        return K, E, C.new_empty(H, N, dtype=own), O, dt.new_empty(_NONE), dt.new_empty(_NONE)
+    F, J = (C.new_empty(H, chunk, N, dtype=own) for _ in range(2))
+    return K, E, C.new_empty(H, N, N, dtype=own), O, F, J
 
 
-@torch.library.custom_op("statespan::modes_backward", mutates_args=())
-def modes_backward(
+def _modes_backward(
     dt: Tensor, decay: Tensor, freq: Tensor, B: Tensor, C: Tensor, P: Tensor | None, E: Tensor, O: Tensor, F: Tensor,  # noqa: E741
-    J: Tensor, dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor, chunk: int, ahead: int, rate: float, rule: str,
-    real_part: str, log_dt: bool,
+    J: Tensor, dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor, chunk: int, ahead: int, rule: str,
+    real_part: str, log_dt: bool, precise: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of dt, decay, freq, B, C and P (empty without one)."""
     from statespan.ops._triton import build
 
-    settings = build.Settings(chunk, ahead, rate, rule, real_part, log_dt)
+    settings = build.Settings(chunk, ahead, rule, real_part, log_dt, precise)
     kept = () if P is None else (E, O, F, J)
     found = build.backward(build.Modes(dt, decay, freq, B, C, None, P), settings, kept, dK, dE, dG, dO)
     return found if P is not None else (*found, dt.new_empty(_NONE))  # type: ignore[return-value]
 
 
-@modes_backward.register_fake
-def _(
+def _modes_backward_fake(
     dt: Tensor, decay: Tensor, freq: Tensor, B: Tensor, C: Tensor, P: Tensor | None, E: Tensor, O: Tensor, F: Tensor,  # noqa: E741
-    J: Tensor, dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor, chunk: int, ahead: int, rate: float, rule: str,
-    real_part: str, log_dt: bool,
+    J: Tensor, dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor, chunk: int, ahead: int, rule: str,
+    real_part: str, log_dt: bool, precise: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     last = dt.new_empty(_NONE) if P is None else torch.empty_like(P)
     return (*(torch.empty_like(x) for x in (dt, decay, freq, B, C)), last)  # type: ignore[return-value]
+
+
+modes_backward = operator("statespan::modes_backward", _modes_backward, _modes_backward_fake)
 
 
 def _save_modes(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -218,7 +224,8 @@ def _save_modes(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -
 def _modes_grad(
     ctx: Any, dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor, _f: Any, _j: Any
 ) -> tuple[Tensor | None, ...]:
-    found = torch.ops.statespan.modes_backward(*ctx.saved_tensors, dK, dE, dG, dO, *ctx.settings)
+    with _no_autocast(dK):
+        found = modes_backward(*ctx.saved_tensors, dK, dE, dG, dO, *ctx.settings)
     dD = None
     if ctx.D is not None:
         shape, dtype = ctx.D
@@ -226,4 +233,4 @@ def _modes_grad(
     return (*found[:5], dD, found[5] if ctx.has_P else None, *[None] * len(ctx.settings))
 
 
-torch.library.register_autograd("statespan::modes", _modes_grad, setup_context=_save_modes)
+modes = differentiable("statespan::modes", _modes, _modes_fake, _save_modes, _modes_grad)

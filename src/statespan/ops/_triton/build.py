@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.diagonal import diagonal_backward_kernel, diagonal_kernel
@@ -36,19 +37,20 @@ class Settings(NamedTuple):
 
     chunk: int
     ahead: int
-    rate: float
     rule: str
     real_part: str
     log_dt: bool
+    precise: bool
+    """Compute in float64; in float32 otherwise, which is enough for 16-bit operators."""
 
 
 def _launch(modes: Modes, settings: Settings) -> tuple[tuple[Any, ...], dict[str, Any]]:
     channels, H, M, _ = modes.C.shape
     width = max(16, triton.next_power_of_2(M))
-    sizes = (H, modes.decay.shape[0], M, channels, channels - settings.ahead, settings.rate)
+    sizes = (H, modes.decay.shape[0], M, channels, channels - settings.ahead)
     constants = {
         "c": settings.chunk, "BITS": settings.chunk.bit_length() - 1, "P": width, "REAL": settings.real_part,
-        "LOG": settings.log_dt,
+        "LOG": settings.log_dt, "FT": tl.float64 if settings.precise else tl.float32,
     }  # fmt: skip
     return sizes, constants
 
@@ -63,28 +65,29 @@ def _empty(modes: Modes, chunk: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
     )
 
 
-def forward(modes: Modes, settings: Settings, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """K, E, G, O, and for a low-rank part what its backward pass needs; G in float64."""
+def forward(modes: Modes, settings: Settings) -> tuple[Tensor, ...]:
+    """K, E, G, O, and for a low-rank part what its backward pass needs; in the precision of the computation."""
     sizes, constants = _launch(modes, settings)
     H, M = sizes[0], sizes[2]
+    dtype = torch.float64 if settings.precise else torch.float32
     K, E, O = _empty(modes, settings.chunk, dtype)  # noqa: E741
     skip = modes.C if modes.D is None else modes.D
     constants["SKIP"] = modes.D is not None
-    f8 = {"dtype": torch.float64, "device": modes.C.device}
+    own: dict[str, Any] = {"dtype": dtype, "device": modes.C.device}
     if modes.P is None:
-        G = torch.empty(H, 2 * M, **f8)
+        G = torch.empty(H, 2 * M, **own)
         diagonal_kernel[(H,)](
             modes.dt, modes.decay, modes.freq, modes.B, modes.C, skip, K, E, G, O, *sizes, **constants,
             RULE=settings.rule, num_warps=8,
         )  # fmt: skip
         return K, E, G, O
-    F, J = torch.empty(H, 2 * M, settings.chunk, **f8), torch.empty(H, settings.chunk, 2 * M, **f8)
-    G = torch.empty(H, 2 * M, 2 * M, **f8)
-    lowrank_kernel[(H, 2 + sizes[3])](
+    F, J = (torch.empty(H, settings.chunk, 2 * M, **own) for _ in range(2))
+    G = torch.empty(H, 2 * M, 2 * M, **own)
+    lowrank_kernel[(H, 3 + sizes[3])](
         modes.dt, modes.decay, modes.freq, modes.P, modes.B, modes.C, skip, K, E, O, F, J, G, *sizes, **constants,
         num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
-    G.baddbmm_(F, J)
+    G.baddbmm_(F.mT, J)
     return K, E, G, O, F, J
 
 
@@ -101,26 +104,27 @@ def backward(
     ddecay, dfreq = modes.decay.new_empty(H, M), modes.freq.new_empty(H, M)
     dB = modes.B.new_empty(H, M, 2)
     out = [ddecay, dfreq, dB]
-    given = [x.contiguous() for x in (dK, dE)]
+    dK, dE, dO = (x.contiguous() for x in (dK, dE, dO))
     if modes.P is None:
         diagonal_backward_kernel[(H,)](
-            modes.dt, modes.decay, modes.freq, modes.B, modes.C, *given, dG.contiguous(), dO.contiguous(),
+            modes.dt, modes.decay, modes.freq, modes.B, modes.C, dK, dE, dG.contiguous(), dO,
             ddt, ddecay, dfreq, dB, dC, *sizes, **constants, RULE=settings.rule, num_warps=8,
         )  # fmt: skip
     else:
         E, O, F, J = kept  # noqa: E741
         dP = modes.P.new_empty(H, M, 2)
-        dG = dG.double()
-        dF, dJ = dG @ J.mT, F.mT @ dG
-        tasks, P = 2 + sizes[3], constants["P"]
+        dG = dG.to(F.dtype)
+        dF, dJ = J @ dG.mT, F @ dG
+        tasks, P = 3 + sizes[3], constants["P"]
         shares = dG.new_empty(H, tasks, 8, P)
         lowrank_backward_kernel[(H, tasks)](
-            modes.dt, modes.decay, modes.freq, modes.P, modes.B, modes.C, E, O, J, *given, dO.contiguous(), dF, dJ, dG,
+            modes.dt, modes.decay, modes.freq, modes.P, modes.B, modes.C, E, O, F, J, dK, dE, dO, dF, dJ, dG,
             shares, dC, *sizes, **constants, num_warps=1 if M <= 32 else 4,
         )  # fmt: skip
         lowrank_finish_kernel[(H,)](
             modes.dt, modes.decay, modes.freq, modes.P, modes.B, shares, ddt, ddecay, dfreq, dP, dB,
-            S, M, tasks, settings.rate, P=P, REAL=settings.real_part, LOG=settings.log_dt, num_warps=1 if M <= 32 else 4,
+            S, M, tasks, P=P, REAL=settings.real_part, LOG=settings.log_dt,
+            FT=constants["FT"], num_warps=1 if M <= 32 else 4,
         )  # fmt: skip
         out.append(dP)
     if S < H:

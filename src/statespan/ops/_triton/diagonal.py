@@ -1,4 +1,4 @@
-"""The operators of a diagonal SSM straight from its parameters, and their gradients: one program a head, in float64."""
+"""The operators of a diagonal SSM straight from its parameters, and their gradients: one program a head."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from statespan.ops._triton.modes import (
     load_complex,
     load_decay,
     load_dt,
+    load_real,
     mul,
     power_table,
     store_complex,
@@ -23,7 +24,7 @@ def _phi(zr, zi):
     size = tl.exp(zr)
     er, ei = size * tl.cos(zi), size * tl.sin(zi)
     square = zr * zr + zi * zi
-    small = square < 1e-4
+    small = square < 1e-2
     square = tl.where(small, 1.0, square)
     pr, pi = cmul(zr, zi, er - 1.0, ei)
     pr, pi = pr / square, pi / square
@@ -45,9 +46,9 @@ def _phi(zr, zi):
 @triton.jit
 def diagonal_kernel(
     dt_ptr, decay_ptr, freq_ptr, B_ptr, C_ptr, D_ptr, K_ptr, E_ptr, G_ptr, O_ptr,
-    H, S, M, channels, causal, rate,
+    H, S, M, channels, causal,
     c: tl.constexpr, BITS: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr,
-    SKIP: tl.constexpr,
+    FT: tl.constexpr, SKIP: tl.constexpr,
 ):  # fmt: skip
     """K, E, G and O of one head. The first ``causal`` channels look back, the others ahead."""
     h = tl.program_id(0).to(tl.int64)
@@ -55,10 +56,10 @@ def diagonal_kernel(
     ok = n < M
     both = ok[:, None] & (l >= 0)
     own = (h % S) * M + n
-    dt = load_dt(dt_ptr, h, rate, LOG)
-    decay, _slope = load_decay(decay_ptr, own, ok, REAL)
-    freq = tl.load(freq_ptr + own, mask=ok, other=0.0).to(tl.float64)
-    br, bi = load_complex(B_ptr, own, ok)
+    dt = load_dt(dt_ptr, h, LOG, FT)
+    decay, _slope = load_decay(decay_ptr, own, ok, REAL, FT)
+    freq = load_real(freq_ptr, own, ok, FT)
+    br, bi = load_complex(B_ptr, own, ok, FT)
     zr, zi = tl.minimum(dt * decay, 1.0), dt * freq
     if RULE == "bilinear":
         qr, qi = half_resolvent(zr, zi)
@@ -66,17 +67,17 @@ def diagonal_kernel(
     else:
         ar, ai, qr, qi, _sr, _si = _phi(zr, zi)
     br, bi = mul(dt * qr, dt * qi, br, bi)
-    vr, vi, gr, gi = power_table(ar[:, None], ai[:, None], l, BITS)
+    vr, vi, gr, gi = power_table(ar[:, None], ai[:, None], l, BITS, FT)
     store_complex(G_ptr, h * M + n[:, None], gr, gi, ok[:, None])
     er, ei = mul(br[:, None], bi[:, None], vr, vi)
     store_complex(E_ptr, (h * c + c - 1 - l) * M + n[:, None], er, ei, both)
     for k in range(channels):
         hk = k * H + h
-        cr, ci = load_complex(C_ptr, hk * M + n, ok)
+        cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
         # K = 2 Re Σ C E; E was made from the same powers
         K = 2.0 * tl.sum(cr[:, None] * er - ci[:, None] * ei, 0)[None, :]
         if SKIP:
-            K += tl.where(l == 0, tl.load(D_ptr + hk, mask=k < causal, other=0.0).to(tl.float64), 0.0)
+            K += tl.where(l == 0, tl.load(D_ptr + hk, mask=k < causal, other=0.0).to(FT), 0.0)
         tl.store(K_ptr + hk * c + l, K.to(K_ptr.dtype.element_ty))
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
         cr, ci = mul(cr, ci, one_r, one_i)
@@ -89,8 +90,9 @@ def diagonal_kernel(
 def diagonal_backward_kernel(
     dt_ptr, decay_ptr, freq_ptr, B_ptr, C_ptr, dK_ptr, dE_ptr, dG_ptr, dO_ptr,
     ddt_ptr, ddecay_ptr, dfreq_ptr, dB_ptr, dC_ptr,
-    H, S, M, channels, causal, rate,
+    H, S, M, channels, causal,
     c: tl.constexpr, BITS: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr,
+    FT: tl.constexpr,
 ):  # fmt: skip
     """The gradients of one head's parameters from those of its operators. A and B come out per head."""
     h = tl.program_id(0).to(tl.int64)
@@ -98,10 +100,10 @@ def diagonal_backward_kernel(
     ok = n < M
     both = ok[:, None] & (l >= 0)
     own = (h % S) * M + n
-    dt = load_dt(dt_ptr, h, rate, LOG)
-    decay, slope = load_decay(decay_ptr, own, ok, REAL)
-    freq = tl.load(freq_ptr + own, mask=ok, other=0.0).to(tl.float64)
-    Br, Bi = load_complex(B_ptr, own, ok)
+    dt = load_dt(dt_ptr, h, LOG, FT)
+    decay, slope = load_decay(decay_ptr, own, ok, REAL, FT)
+    freq = load_real(freq_ptr, own, ok, FT)
+    Br, Bi = load_complex(B_ptr, own, ok, FT)
     zr, zi = tl.minimum(dt * decay, 1.0), dt * freq
     if RULE == "bilinear":
         qr, qi = half_resolvent(zr, zi)
@@ -110,22 +112,23 @@ def diagonal_backward_kernel(
     else:
         ar, ai, qr, qi, sr, si = _phi(zr, zi)
     br, bi = mul(dt * qr, dt * qi, Br, Bi)
-    vr, vi, _gr, _gi = power_table(ar[:, None], ai[:, None], l, BITS)
-    wr, wi, _gr, _gi = power_table(ar[:, None], ai[:, None], tl.maximum(l - 1, 0), BITS)  # Ā^(l-1)
-    er, ei = load_complex(dE_ptr, (h * c + c - 1 - l) * M + n[:, None], both)
+    vr, vi, _gr, _gi = power_table(ar[:, None], ai[:, None], l, BITS, FT)
+    wr, wi, _gr, _gi = power_table(ar[:, None], ai[:, None], tl.maximum(l - 1, 0), BITS, FT)  # Ā^(l-1)
+    er, ei = load_complex(dE_ptr, (h * c + c - 1 - l) * M + n[:, None], both, FT)
+    lag = l.to(FT)
     zero = br * 0.0
     dar, dai = zero, zero
     for k in range(channels):
         hk = k * H + h
-        cr, ci = load_complex(C_ptr, hk * M + n, ok)
-        dK = 2.0 * tl.load(dK_ptr + hk * c + l).to(tl.float64)
+        cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
+        dK = 2.0 * tl.load(dK_ptr + hk * c + l).to(FT)
         # K = Re Σ 2 C E: it reaches E and C
         er += dK * cr[:, None]
         ei += -dK * ci[:, None]
         xr, xi = mul(br[:, None], bi[:, None], vr, vi)
         dcr, dci = tl.sum(dK * xr, 1), -tl.sum(dK * xi, 1)
         row = tl.where(k < causal, l, c - 1 - l)
-        xr, xi = load_complex(dO_ptr, (hk * c + row) * M + n[:, None], both)
+        xr, xi = load_complex(dO_ptr, (hk * c + row) * M + n[:, None], both, FT)
         xr, xi = 2.0 * xr, -2.0 * xi
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
         pr, pi = mul(cr, ci, one_r, one_i)  # O = p V, p = C Ā or C
@@ -138,18 +141,18 @@ def diagonal_backward_kernel(
         dai += tl.where(k < causal, ti, 0.0)
         xr, xi = cmul(pr[:, None], pi[:, None], xr, xi)  # of V
         tr, ti = cmul(wr, wi, xr, xi)
-        dar += tl.sum(l * tr, 1)
-        dai += tl.sum(l * ti, 1)
+        dar += tl.sum(lag * tr, 1)
+        dai += tl.sum(lag * ti, 1)
     # E = B̄ V
     tr, ti = cmul(vr, vi, er, ei)
     dbr, dbi = tl.sum(tr, 1), tl.sum(ti, 1)
     xr, xi = cmul(br[:, None], bi[:, None], er, ei)
     tr, ti = cmul(wr, wi, xr, xi)
-    dar += tl.sum(l * tr, 1)
-    dai += tl.sum(l * ti, 1)
+    dar += tl.sum(lag * tr, 1)
+    dai += tl.sum(lag * ti, 1)
     # G = Ā^c
-    gr, gi = load_complex(dG_ptr, h * M + n, ok)
-    end = (l == c - 1).to(tl.float64)
+    gr, gi = load_complex(dG_ptr, h * M + n, ok, FT)
+    end = (l == c - 1).to(FT)
     pr, pi = tl.sum(end * vr, 1), tl.sum(end * vi, 1)  # Ā^(c-1)
     tr, ti = cmul(pr, pi, gr, gi)
     dar += c * tr
@@ -174,6 +177,4 @@ def diagonal_backward_kernel(
     tl.store(dfreq_ptr + h * M + n, (dt * dzi).to(dfreq_ptr.dtype.element_ty), mask=ok)
     if LOG:
         ddt = ddt * dt
-    else:
-        ddt = ddt * rate
     tl.store(ddt_ptr + h, ddt.to(ddt_ptr.dtype.element_ty))

@@ -59,7 +59,7 @@ class Grid(NamedTuple):
     def even(self) -> bool:
         """Whether no tile has an edge, so that nothing needs a mask."""
         columns, padded = self.B * self.segments, self.chunks % self.tiles.per_segment
-        return columns % self.tiles.columns == 0 and self.L % self.c == 0 and padded == 0 and self.N == self.width
+        return columns % self.tiles.columns == 0 and self.L % self.c == 0 and padded == 0 and self.width == self.N
 
     @property
     def width(self) -> int:
@@ -166,12 +166,12 @@ def forward(
     g: Grid, u: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor, *, both: bool, first: Tensor | None, save: bool,  # noqa: E741
     last: bool, gelu: bool,
 ) -> tuple[Tensor, Tensor | None, Saved | None]:  # fmt: skip
-    """y (V, B, L), the state after all whole chunks (H, B, N) where asked, and what the backward pass needs."""
+    """Y (V, B, L), the state after all whole chunks (H, B, N) where asked, and what the backward pass needs."""
     y = u.new_empty(g.V, g.B, g.L)
     kept = u.new_empty(g.H, g.B, g.chunks, g.N) if save else u.new_empty(0)
     end = u.new_empty(g.H, g.B, g.N, dtype=g.state) if last else None
-    if last and g.L < g.c:
-        end = torch.zeros_like(end) if first is None else first.to(g.state).clone()
+    if last and g.c > g.L:
+        end = u.new_zeros(g.H, g.B, g.N, dtype=g.state) if first is None else first.to(g.state).clone()
     ahead = u.new_empty(0)
     (K, Kb), (O, Ob) = (K.chunk(2), O.chunk(2)) if both else ((K, K), (O, O))  # noqa: E741
     if both:
@@ -206,7 +206,7 @@ def backward(
     """Every gradient, in the precision of the accumulators; u's in the dtype of u."""
     channels = g.V // g.H
     tiles = g.programs(g.V)[1]
-    shares = {"dtype": g.acc, "device": u.device}
+    shares: dict[str, Any] = {"dtype": g.acc, "device": u.device}
     du = u.new_empty(g.V, g.B, g.L)
     dT = torch.empty(tiles, g.V, g.c, g.c, **shares)
     dE = torch.empty(tiles, g.V, g.c, g.N, **shares)
@@ -216,7 +216,7 @@ def backward(
     dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
     (K, Kb), (O, Ob) = (K.chunk(2), O.chunk(2)) if both else ((K, K), (O, O))  # noqa: E741
     behind, start, inject = u.new_empty(0), None, None
-    if dlast is not None and g.L >= g.c:
+    if dlast is not None and g.c <= g.L:
         inject = dlast.to(g.state).contiguous()
     if both:
         behind = states(g, dy, Ob, G, left=False, adjoint=True, flip=False, save=True)
@@ -237,7 +237,7 @@ def backward(
     dO = dO.sum(1) if tiles > 1 else dO[:, 0]
     if dfirst is not None:
         dfirst = dfirst.view(channels, g.H, g.B, g.N).sum(0)
-        if dlast is not None and g.L < g.c:
+        if dlast is not None and g.c > g.L:
             dfirst = dfirst + dlast
     return Gradients(
         du.view(channels, g.H, g.B, g.L).sum(0) if channels > 1 else du,

@@ -1,7 +1,8 @@
 """What the kernels that build operators share: complex arithmetic, and the step from parameters to ΔA.
 
-Everything is float64, in registers. The gradient of a complex number x is ``∂L/∂Re x + i ∂L/∂Im x``; behind a holomorphic
-``y = f(x)`` it is ``conj(f'(x))`` times that of y.
+Everything is in registers, in the type FT: float64, or float32 where the results are rounded to 16 bits anyway. The
+gradient of a complex number x is ``∂L/∂Re x + i ∂L/∂Im x``; behind a holomorphic ``y = f(x)`` it is ``conj(f'(x))``
+times that of y.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ def cmul(ar, ai, br, bi):
 
 
 @triton.jit
-def power_table(ar, ai, exponent, BITS: tl.constexpr):
+def power_table(ar, ai, exponent, BITS: tl.constexpr, FT: tl.constexpr):
     """``a^exponent`` for a column of numbers and a row of exponents below 2^BITS, and ``a^(2^BITS)``."""
-    vr = tl.zeros_like(ar) + tl.zeros_like(exponent).to(tl.float64) + 1.0
+    vr = tl.zeros_like(ar) + tl.zeros_like(exponent).to(FT) + 1.0
     vi = vr * 0.0
     for bit in tl.static_range(BITS):
         chosen = ((exponent >> bit) & 1) == 1
@@ -37,10 +38,10 @@ def power_table(ar, ai, exponent, BITS: tl.constexpr):
 
 
 @triton.jit
-def load_complex(ptr, n, ok):
+def load_complex(ptr, n, ok, FT: tl.constexpr):
     """Interleaved real and imaginary parts."""
-    re = tl.load(ptr + 2 * n, mask=ok, other=0.0).to(tl.float64)
-    im = tl.load(ptr + 2 * n + 1, mask=ok, other=0.0).to(tl.float64)
+    re = tl.load(ptr + 2 * n, mask=ok, other=0.0).to(FT)
+    im = tl.load(ptr + 2 * n + 1, mask=ok, other=0.0).to(FT)
     return re, im
 
 
@@ -51,17 +52,17 @@ def store_complex(ptr, n, re, im, ok):
 
 
 @triton.jit
-def load_dt(dt_ptr, h, rate, LOG: tl.constexpr):
-    dt = tl.load(dt_ptr + h).to(tl.float64)
+def load_dt(dt_ptr, h, LOG: tl.constexpr, FT: tl.constexpr):
+    dt = tl.load(dt_ptr + h).to(FT)
     if LOG:
         dt = tl.exp(dt)
-    return dt * rate
+    return dt
 
 
 @triton.jit
-def load_decay(ptr, n, ok, REAL: tl.constexpr):
+def load_decay(ptr, n, ok, REAL: tl.constexpr, FT: tl.constexpr):
     """Re A from its parameter p (see nn.real_part), and the slope of one against the other."""
-    p = tl.load(ptr + n, mask=ok, other=0.0).to(tl.float64)
+    p = tl.load(ptr + n, mask=ok, other=0.0).to(FT)
     if REAL == "exp":
         value = -tl.exp(p)
         slope = value
@@ -84,3 +85,18 @@ def half_resolvent(zr, zi):
     wr, wi = 1.0 - 0.5 * zr, -0.5 * zi
     size = wr * wr + wi * wi
     return wr / size, -wi / size
+
+
+@triton.jit
+def load_real(ptr, n, ok, FT: tl.constexpr):
+    return tl.load(ptr + n, mask=ok, other=0.0).to(FT)
+
+
+@triton.jit
+def last_powers(ar, ai, BITS: tl.constexpr):
+    """``a^(2^BITS - 1)`` and ``a^(2^BITS)``."""
+    pr, pi = ar * 0.0 + 1.0, ai * 0.0
+    for _ in tl.static_range(BITS):
+        pr, pi = mul(pr, pi, ar, ai)
+        ar, ai = mul(ar, ai, ar, ai)
+    return pr, pi, ar, ai

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ def probe(device: torch.device) -> bool:
     try:
         generator = torch.Generator(device).manual_seed(0)
         H, B, L, N, c = 2, 16, 100, 16, 32
-        options = {"generator": generator, "device": device}
+        options: dict[str, Any] = {"generator": generator, "device": device}
         u, K, E, O = (torch.randn(s, **options) for s in ((H, B, L), (1, H, c), (H, c, N), (1, H, c, N)))  # noqa: E741
         G = torch.rand(H, N, dtype=torch.float64, **options) / 2
         x = u.bfloat16()

@@ -12,8 +12,8 @@ Shapes, in kernels: u (H, B, L) with any strides but 1 along L; K (channels, H, 
 G (H, N) or (H, N, N); states (H, B, chunks, N). The real and the imaginary part of a mode are neighbours. A program's
 head index runs over channels · H "virtual heads" that share u, E, G and the states.
 
-Compile-time names: C chunk length, Q padded state size, BT columns, EVEN no tile has an edge, ACC the accumulators' type,
-STATE that of the state.
+Compile-time names: C chunk length, Q padded state size, BT columns, EVEN no tile has an edge, ACC the accumulators'
+type, STATE that of the state.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _toeplitz(K_ptr, Kb_ptr, hk, i, j, C: tl.constexpr, BOTH: tl.constexpr, DT: 
 def _erf_parts(y, DT: tl.constexpr):
     """The normal distribution's Φ(y) and ``exp(-y²/2)``; for 16-bit results by a formula good to 1.5e-7."""
     bell = tl.exp(-0.5 * y * y)
-    if (DT == tl.float32) or (DT == tl.float64):
+    if (tl.float32 == DT) or (tl.float64 == DT):
         return 0.5 * (1.0 + tl.erf(y * 0.7071067811865476)), bell
     else:
         t = 1.0 / (1.0 + 0.23164189 * tl.abs(y))
@@ -127,7 +127,7 @@ def forward_kernel(
     SAVE: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, GELU: tl.constexpr, ACC: tl.constexpr,
     STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """y of every chunk, and where asked the state before each chunk and the one after all whole chunks."""
+    """Y of every chunk, and where asked the state before each chunk and the one after all whole chunks."""
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
     rc, q = tl.arange(0, C), tl.arange(0, Q)
@@ -186,8 +186,8 @@ def states_kernel(
 ):  # fmt: skip
     """``S ← S Gᵀ + X W`` alone, from the left or from the right: the state before each chunk, or only the last.
 
-    W is E or O (for the adjoint recurrence), (heads, c, N); FLIP takes its rows in the opposite order. INJECT adds a given
-    state where the whole chunks end.
+    W is E or O (for the adjoint recurrence), (heads, c, N); FLIP takes its rows in the opposite order. INJECT adds a
+    given state where the whole chunks end.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H

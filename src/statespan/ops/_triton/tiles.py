@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 import torch
 
+PROGRAMS = 264  # enough for two programs on each multiprocessor of the largest GPUs of today
+FEWEST_CHUNKS = 8  # of a segment: below, its fixed costs show
+
 
 class Tiles(NamedTuple):
     """The shape of a program's work."""
@@ -13,15 +16,40 @@ class Tiles(NamedTuple):
     columns: int = 64
     """Rows of the matrix products: segments of sequences worked on together."""
     per_segment: int = 1 << 30
-    """Chunks of each segment, a power of two."""
+    """Chunks of each segment, a power of two; cut to the length of the input."""
     warps: int = 4
-    stages: int = 2
+    stages: int = 3
     backward_warps: int = 4
     backward_stages: int = 2
 
 
 def choose(heads: int, batch: int, length: int, d_state: int, chunk: int, dense: bool, dtype: torch.dtype) -> Tiles:
-    """The tiles for this much work."""
-    chunks = -(-length // chunk)
-    columns = 64 if batch >= 48 else 32 if batch >= 24 else 16
-    return Tiles(columns=columns, per_segment=1 << max(0, (chunks - 1).bit_length()))
+    """The tiles for this much work.
+
+    Large tiles reuse the operators most, so they are taken as large as the batch fills and the state leaves room for;
+    then smaller, and the sequences cut into segments, until the GPU is full.
+    """
+    narrow = dtype in (torch.float16, torch.bfloat16)
+    largest = (64 if d_state <= 64 else 32 if d_state <= 128 else 16) if narrow else 16
+    columns = min(largest, 64 if batch >= 48 else 32 if batch >= 24 else 16)
+    per_segment = 1 << max(0, -(-length // chunk) - 1).bit_length()
+
+    def programs() -> int:
+        segments = -(-length // (chunk * per_segment))
+        return heads * -(-batch * segments // columns)
+
+    while batch * -(-length // (chunk * per_segment)) < columns and per_segment > FEWEST_CHUNKS:
+        per_segment //= 2
+    while programs() < PROGRAMS and columns > 16:
+        columns //= 2
+    while programs() < PROGRAMS and per_segment > FEWEST_CHUNKS:
+        per_segment //= 2
+    warps = 4 if d_state <= 64 else 8
+    if not narrow:
+        return Tiles(columns, per_segment, warps, 1, warps, 1)
+    if d_state > 64:
+        stages = 2 if d_state <= 128 else 1
+        return Tiles(columns, per_segment, warps, stages, warps, stages)
+    if columns == 16:
+        return Tiles(columns, per_segment, 4 if dense else 2, 4, 4, 4)
+    return Tiles(columns, per_segment, 4, 4, 4, 2 if dense else 3)

@@ -1,0 +1,5 @@
+"""``python -m statespan``."""
+
+from statespan.cli import main
+
+main()

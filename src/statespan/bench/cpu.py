@@ -1,0 +1,78 @@
+"""`cpu`: one layer on a CPU against the papers' kernels with every large matrix in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from statespan import S4, S4D
+from statespan.bench import naive, paths
+from statespan.bench.case import Case, Row, Settings
+from statespan.bench.compare import TOLERANCE
+from statespan.bench.layers import layer_work, ssm_floor
+from statespan.bench.registry import Benchmark
+
+ROUNDED = 5e-3
+"""Allowed error with a matrix in complex64: the Vandermonde phase l · arg Ā is rounded to 24 bits, 2e-3 at L = 16384;
+the Cauchy kernel itself is as good as ours, but not its gradient of Δ."""
+
+
+def cases(settings: Settings) -> Iterator[Case]:
+    """Each layer on each path, then with the naive kernels."""
+    sizes = settings.sizes
+    batch, length, D, N = (sizes[key] for key in ("batch", "length", "d_model", "d_state"))
+    setting = {"length": length, "batch": batch, "d_model": D, "d_state": N}
+    floor = ssm_floor(settings, batch * length, D, D)
+    tolerance = TOLERANCE[settings.dtype]
+    for kind, layer in (("S4D", S4D), ("S4", S4)):
+        make = partial(layer, D, N)
+        for path in paths.available(settings.device):
+            prepare = partial(layer_work, make, settings, batch, length, path=path)
+            yield Case(f"{kind} {path}", setting, prepare, floor, tolerance)
+        for label, kernel, allowed in _naive(kind, tolerance):
+            prepare = partial(layer_work, make, settings, batch, length, forward=naive.forward_with(kernel))
+            yield Case(f"{kind} naive {label}", setting, prepare, floor, allowed)
+
+
+def _naive(kind: str, tolerance: float) -> list[tuple[str, naive.KernelFunction, float]]:
+    if kind == "S4":
+        return [("Cauchy, c64", naive.cauchy, max(tolerance, ROUNDED))]
+    return [
+        ("Vandermonde, c64", naive.vandermonde, max(tolerance, ROUNDED)),
+        ("Vandermonde, c128", partial(naive.vandermonde, dtype=torch.complex128), tolerance),
+    ]
+
+
+def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str]]:
+    """Add "speedup" of each row over the most accurate naive one of the same layer, and say the best."""
+    final, findings = list(rows), []
+    for kind in ("S4D", "S4"):
+        mine = [row for row in rows if row.name.split()[0] == kind and row.time_ms]
+        base = next((row for row in reversed(mine) if "naive" in row.name), None)
+        if base is None or not base.time_ms:
+            continue
+        speed = {row.name: base.time_ms / (row.time_ms or 1.0) for row in mine}
+        final = [replace(r, extra={"speedup": speed[r.name]}) if r.name in speed else r for r in final]
+        ours = {name: value for name, value in speed.items() if "naive" not in name}
+        if ours:
+            best = max(ours, key=lambda name: ours[name])
+            findings.append(f"{best} is {ours[best]:.1f} times as fast as {base.name}")
+    return final, findings
+
+
+BENCHMARK = Benchmark(
+    name="cpu",
+    summary="a layer on the CPU against naive Vandermonde and Cauchy kernels: same parameters, same numbers",
+    caption=(
+        "One causal layer (SSM, GELU, linear map), forward and backward with all gradients. The naive kernels hold the "
+        "whole Vandermonde (H, N/2, L) or Cauchy matrix (H, N, L/2 + 1)."
+    ),
+    cases=cases,
+    sizes={"batch": 4, "length": 16384, "d_model": 64, "d_state": 64},
+    quick={"batch": 2, "length": 256, "d_model": 8, "d_state": 16},
+    devices=("cpu",),
+    finish=finish,
+)

@@ -1,0 +1,154 @@
+"""Times, memory and the machine's own rates."""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Run = Callable[[], object]
+
+MEMORY_HOW = {
+    "cuda": "peak of torch.cuda.max_memory_allocated during one run, less what was allocated before it",
+    "cpu": "peak of torch's allocations during one run, as its profiler counts them (not libraries' own buffers)",
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the machine can do, measured in the same run as everything else.
+
+    Args:
+        bandwidth: Bytes read or written per second by a plain copy of a large tensor.
+        matmul: Floating point operations per second of one large matrix product.
+    """
+
+    bandwidth: float
+    matmul: float
+
+
+@dataclass(frozen=True)
+class Times:
+    """Quantiles in milliseconds, and over how many runs."""
+
+    median: float
+    low: float
+    high: float
+    runs: int
+
+
+def measure_machine(device: torch.device, dtype: torch.dtype, quick: bool) -> Machine:
+    """Measure copy bandwidth and the rate of matrix products in this dtype."""
+    megabytes = (64 if quick else 1024) if device.type == "cuda" else (32 if quick else 256)
+    source = torch.ones(megabytes << 18, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    copy = measure_time(lambda: target.copy_(source), device, quick)
+    bandwidth = 2e3 * source.nbytes / copy.median
+    side = (1024 if quick else 8192) if device.type == "cuda" else (256 if quick else 1024)
+    a = torch.randn(side, side, device=device).to(dtype)
+    product = measure_time(lambda: a @ a, device, quick)
+    return Machine(bandwidth, 2e3 * side**3 / product.median)
+
+
+def measure_time(run: Run, device: torch.device, quick: bool) -> Times:
+    """The median time of a run and its 20 % and 80 % quantiles, after warming up."""
+    samples = _cuda_times(run, device, quick) if device.type == "cuda" else _cpu_times(run, quick)
+    low, *_, high = statistics.quantiles(samples, n=5, method="inclusive")
+    return Times(statistics.median(samples), low, high, len(samples))
+
+
+def measure_graph(run: Run, device: torch.device, quick: bool) -> float | None:
+    """The median time of a run replayed as a CUDA graph, in milliseconds; None if it cannot be captured."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    try:
+        # what waits for the device in the middle cannot be captured, and trying would leave torch in a bad state
+        torch.cuda.set_sync_debug_mode("error")
+        with torch.cuda.stream(stream):
+            run()
+    except RuntimeError:
+        return None
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        results = run()  # kept alive: the graph writes to its memory
+    median = measure_time(graph.replay, device, quick).median
+    del results
+    return median
+
+
+def measure_memory(run: Run, device: torch.device) -> float:
+    """Peak memory of one run in bytes, beyond what was there before; see :data:`MEMORY_HOW`."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        torch.cuda.synchronize(device)
+        return float(torch.cuda.max_memory_allocated(device) - before)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with _quiet(), torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        run()
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return float(peak)
+
+
+def _cpu_times(run: Run, quick: bool) -> list[float]:
+    least, most, budget = (3, 20, 0.05) if quick else (3, 200, 3.0)
+    run()
+    samples: list[float] = []
+    while len(samples) < least or (sum(samples) < 1e3 * budget and len(samples) < most):
+        start = time.perf_counter()
+        run()
+        samples.append(1e3 * (time.perf_counter() - start))
+    return samples
+
+
+def _cuda_times(run: Run, device: torch.device, quick: bool) -> list[float]:
+    """Event times, the L2 cache emptied before each run; as many runs as fit the budget."""
+    budget = 30.0 if quick else 400.0  # ms
+    flush = torch.empty(1 << 28, dtype=torch.int8, device=device)
+    with torch.cuda.device(device):
+        first = _cuda_samples(run, flush, 2)[-1]
+        _cuda_samples(run, flush, min(50, int(0.2 * budget / first)))
+        return _cuda_samples(run, flush, max(5, min(500, int(budget / first))))
+
+
+def _cuda_samples(run: Run, flush: Tensor, count: int) -> list[float]:
+    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+    for start, end in pairs:
+        flush.zero_()
+        start.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in pairs]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The profiler writes lines of its own to the error stream, below Python's; keep them off the user's terminal."""
+    sys.stderr.flush()
+    kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(sink)

@@ -1,0 +1,117 @@
+"""The papers' kernels as they stand there, with every large matrix in memory: what the library is compared with.
+
+Shapes: H heads, M = N/2 kept complex modes, N state size, L length, K channels, F = L/2 + 1 frequencies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from statespan.nn.layer import SSMLayer
+from statespan.ops import fftconv
+from statespan.ssm import DPLR, Dense, Diagonal
+
+KernelFunction = Callable[[SSMLayer, int], Tensor]
+
+
+def vandermonde(layer: SSMLayer, length: int, dtype: torch.dtype = torch.complex64) -> Tensor:
+    """S4D's kernel ``2 Re Σ_n C_n B̄_n exp(l log Ā_n)`` by the whole Vandermonde matrix (H, M, L) (S4D equation (7)).
+
+    Args:
+        layer: An S4D layer.
+        length: L.
+        dtype: Of the Vandermonde matrix; complex64 as in the papers' code, complex128 for the library's accuracy.
+
+    Returns:
+        The kernel (K, H, L), real.
+    """
+    ssm = layer.structure()
+    assert isinstance(ssm, Diagonal)
+    Abar, Bbar, C = ssm.discrete()
+    matrix = torch.exp(torch.log(Abar).to(dtype)[..., None] * torch.arange(length, device=C.device))  # (H, M, L)
+    return 2 * torch.einsum("khm,hml->khl", (C * Bbar).to(dtype), matrix).real.to(ssm.dtype)
+
+
+def cauchy(layer: SSMLayer, length: int, dtype: torch.dtype = torch.complex64) -> Tensor:
+    """S4's kernel by Algorithm 1 of its paper: generating function, Cauchy matrix (H, N, F), Woodbury, inverse FFT.
+
+    At the roots of unity ω, ``Σ_l K_l ω^l = C̃ (I - ωĀ)⁻¹ B̄ = C̃ ((1-ω) I - (1+ω) ΔA/2)⁻¹ ΔB``, written without the
+    division by 1+ω of the paper's form, which fails at ω = -1.
+
+    Args:
+        layer: An S4 layer with the bilinear rule.
+        length: L.
+        dtype: Of the Cauchy matrix.
+
+    Returns:
+        The kernel (K, H, L), real.
+    """
+    ssm = layer.structure()
+    assert isinstance(ssm, DPLR)
+    assert (ssm.discretization, ssm.P.shape[0]) == ("bilinear", 1)
+    dt, half = ssm.dt.double(), ssm.dt.double()[:, None] * ssm.A / 2  # (H,), (H, M)
+    Abar, _, rows = ssm.discrete()  # (H, N, N), _, (K, H, N)
+    rows = rows - (rows[..., None, :] @ torch.linalg.matrix_power(Abar, length))[..., 0, :]
+    real, imag = rows.chunk(2, -1)
+    Ctilde = torch.complex(real, -imag) / 2  # (K, H, M)
+
+    angle = -2 * math.pi * torch.arange(length // 2 + 1, dtype=torch.float64, device=dt.device) / length
+    omega = torch.polar(torch.ones_like(angle), angle)
+    modes = torch.cat([half, half.conj()], -1)[..., None]  # (H, N, 1)
+    matrix = ((1 - omega).to(dtype) - (1 + omega).to(dtype) * modes.to(dtype)).reciprocal()  # (H, N, F)
+
+    def product(left: Tensor, right: Tensor) -> Tensor:
+        weights = left * right
+        weights = torch.cat([weights, weights.conj()], -1).to(dtype)  # (..., H, N)
+        return torch.einsum("...hn,hnf->...hf", weights, matrix)
+
+    P, B = ssm.P[0].to(torch.complex128), ssm.B.to(torch.complex128)
+    c = ((1 + omega) * dt[:, None] / 2).to(dtype)  # (H, F)
+    low_rank = c * product(Ctilde, P) * product(P.conj(), B) / (1 + c * product(P.conj(), P))
+    spectrum = dt[:, None].to(dtype) * (product(Ctilde, B) - low_rank)
+    return torch.fft.irfft(spectrum, n=length).to(ssm.dtype)
+
+
+def krylov(layer: SSMLayer, length: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """LSSL's kernel ``C Ā^l B̄`` by the whole Krylov matrix (H, N, L), doubled from one column with powers of Ā.
+
+    Args:
+        layer: An LSSL layer.
+        length: L.
+        dtype: Of the Krylov matrix and the powers.
+
+    Returns:
+        The kernel (K, H, L), real.
+    """
+    ssm = layer.structure()
+    assert isinstance(ssm, Dense)
+    power, Bbar, C = (t.to(dtype) for t in ssm.discrete())
+    columns = Bbar[..., None]  # (H, N, 1)
+    while columns.shape[-1] < length:
+        columns = torch.cat([columns, power @ columns], -1)
+        power = power @ power
+    return torch.einsum("khn,hnl->khl", C, columns[..., :length]).to(ssm.dtype)
+
+
+def forward_with(kernel: KernelFunction) -> Callable[[nn.Module, Tensor], Tensor]:
+    """The forward pass of a causal layer of one channel, with this kernel in place of its own.
+
+    Args:
+        kernel: One of the functions above.
+
+    Returns:
+        From the layer, whose parameters are used, and x (B, L, D) to y (B, L, D).
+    """
+
+    def forward(layer: nn.Module, x: Tensor) -> Tensor:
+        assert isinstance(layer, SSMLayer)
+        with torch.autocast(x.device.type, enabled=False):
+            u = x.to(layer.ssm.C.dtype)
+            y = fftconv(u, kernel(layer, x.shape[1]))[:, :, 0] + layer.D[0].to(u.dtype) * u
+        return layer.mix(nn.functional.gelu(y.to(x.dtype)))
+
+    return forward

@@ -1,0 +1,39 @@
+"""The ways the library can apply an SSM to a sequence, for benchmarks that compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from statespan.ops import apply as apply_ssm
+from statespan.ops import dispatch, fftconv, use_path
+from statespan.ssm import Structure
+
+
+def available(device: torch.device) -> tuple[str, ...]:
+    """The paths that are there for this kind of device."""
+    return ("triton", "chunks", "fft") if device.type == "cuda" else ("chunks", "fft")
+
+
+def apply(ssm: Structure, u: Tensor, path: str) -> Tensor:
+    """The SSM's output (B, L, K, H) for u (B, L, H): build what the path needs, then apply it."""
+    with use_path(path):
+        return apply_ssm(ssm, u, dtype=_dtype(ssm, u, path)).to(u.dtype)
+
+
+def built(ssm: Structure, u: Tensor, path: str) -> Callable[[Tensor], Tensor]:
+    """The same with everything that depends on the parameters alone built beforehand, for inputs like u."""
+    dtype = _dtype(ssm, u, path)
+    if path == "fft":
+        kernel = ssm.kernel(u.shape[1]).to(dtype)
+        return lambda u: fftconv(u.to(dtype), kernel).to(u.dtype)
+    operators = dispatch._operators(path, dispatch.source_of(ssm), None, False, dtype)
+    return lambda u: dispatch._chunks(path, operators, u, None, False, False, False, dtype)[0].to(u.dtype)
+
+
+def _dtype(ssm: Structure, u: Tensor, path: str) -> torch.dtype:
+    """What to compute in: the kernels' own choice, but FFTs have no half precision."""
+    dtype = dispatch._dtype(dispatch.source_of(ssm), u)
+    return torch.promote_types(dtype, torch.float32) if path == "fft" else dtype

@@ -1,0 +1,115 @@
+"""Records: what ran where, as JSON, written whole or not at all."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from statespan._version import __version__
+from statespan.bench.measure import MEMORY_HOW
+from statespan.bench.runner import Result
+
+
+def record(result: Result) -> dict[str, Any]:
+    """A run as plain data."""
+    settings = result.settings
+    return {
+        "benchmark": result.benchmark.name,
+        "caption": result.benchmark.caption,
+        "settings": {
+            "device": settings.device.type,
+            "dtype": str(settings.dtype).removeprefix("torch."),
+            "quick": settings.quick,
+            "sizes": dict(settings.sizes),
+        },
+        "seed": settings.seed,
+        "rows": [row.record() for row in result.rows],
+        "findings": list(result.findings),
+        "machine": {
+            "device": device_name(settings.device),
+            "copy_gb_per_s": result.machine.bandwidth / 1e9,
+            "matmul_tflop_per_s": result.machine.matmul / 1e12,
+            "cpu_threads": torch.get_num_threads(),
+        },
+        "memory_how": MEMORY_HOW[settings.device.type],
+        "versions": {
+            "statespan": __version__,
+            "commit": commit(),
+            "torch": torch.__version__,
+            "triton": _installed("triton"),
+            "python": platform.python_version(),
+        },
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "wall_seconds": round(result.seconds, 1),
+    }
+
+
+def stem(result: Result) -> str:
+    """The name of a record's files: quick runs never take the place of real ones."""
+    quick = "-quick" if result.settings.quick else ""
+    return f"{result.benchmark.name}-{result.settings.device.type}{quick}"
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all: a reader never sees half of it, and a failure leaves nothing behind."""
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(draft, 0o644)
+        os.replace(draft, path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def write_record(result: Result, folder: Path) -> Path:
+    """Write a run's record; returns its path."""
+    path = folder / f"{stem(result)}.json"
+    write(path, (json.dumps(record(result), indent=2, allow_nan=False) + "\n").encode())
+    return path
+
+
+def device_name(device: torch.device) -> str:
+    """The machine's own name for a device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{model or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this code runs from, with "+changes" if it differs; None outside of one."""
+    here = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", "../_version.py") is None:
+        return None  # installed inside of some other checkout
+    head = git("rev-parse", "HEAD")
+    return f"{head}+changes" if head and git("status", "--porcelain") else head
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

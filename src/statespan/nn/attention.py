@@ -1,0 +1,339 @@
+"""Multi-head attention with the three uses of an SSM layer, and the Transformer's own: softmax attention.
+
+Shapes: B batch, L length, D = d_model features, H heads, E = d_head features of a head, M slots of a cache.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from statespan._check import check_bool, check_choice, check_dtype, check_int, check_lengths, check_number, check_tensor
+
+KERNELS = ("softmax",)
+QUERIES = 512  # with a cache, the mask is made for so many queries at a time
+
+State = TypeVar("State")
+
+
+class MultiHead(nn.Module, ABC, Generic[State]):
+    """What all kinds of attention share: projections, heads, padding, checks, and the three uses of a layer.
+
+    It has ``4·D·H·E + 3·H·E + D`` parameters: queries, keys and values in one linear map, the output in another.
+
+    Args:
+        d_model: Number of features D.
+        n_heads: Number of heads H.
+        d_head: Features E of each head; None for d_model / n_heads.
+        causal: Whether a position sees itself and the past alone. Without, there is no recurrence, so ``prefill`` and
+            ``step`` refuse.
+        dropout: Probability of dropping.
+        device: Where the parameters live.
+        dtype: Their dtype.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        d_head: int | None,
+        causal: bool,
+        dropout: float,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.d_model = check_int("d_model", d_model, minimum=1)
+        self.n_heads = check_int("n_heads", n_heads, minimum=1)
+        if d_head is None and d_model % n_heads:
+            raise ValueError(f"n_heads must divide d_model={d_model} where d_head is None, got {n_heads}")
+        self.d_head = d_model // n_heads if d_head is None else check_int("d_head", d_head, minimum=1)
+        self.causal = check_bool("causal", causal)
+        self.dropout = check_number("dropout", dropout, above=0.0, below=1.0, closed=True)
+        check_dtype("dtype", dtype)
+        features = self.n_heads * self.d_head
+        self.qkv = nn.Linear(self.d_model, 3 * features, device=device, dtype=dtype)
+        self.out = nn.Linear(features, self.d_model, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor, *, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """Apply the layer to whole sequences.
+
+        Args:
+            x: (B, L, D).
+            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
+
+        Returns:
+            y of shape (B, L, D).
+        """
+        mask = self._check(x, lengths)
+        q, k, v = self._heads(x, mask)
+        return self._output(self._whole(q, k, v, mask) if x.shape[1] else v, mask)
+
+    def prefill(
+        self, x: Tensor, state: State | None = None, *, lengths: Tensor | Sequence[int] | None = None
+    ) -> tuple[Tensor, State]:
+        """The same map from a state and to a state.
+
+        Args:
+            x: (B, L, D), L ≥ 0.
+            state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start. It is not changed.
+            lengths: As in ``forward``; the state returned is the one after each sequence's own length.
+
+        Returns:
+            y of shape (B, L, D), and the new state.
+        """
+        mask = self._check(x, lengths)
+        self._check_causal("prefill")
+        if state is not None:
+            self._check_state(state, x.shape[0])
+        q, k, v = self._heads(x, mask)
+        y, after = self._extend(q, k, v, state, mask)
+        return self._output(y, mask), after
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step of the recurrence.
+
+        Args:
+            x: (B, D).
+            state: As in ``prefill``; it is not changed.
+
+        Returns:
+            y of shape (B, D), and the new state.
+        """
+        check_tensor("x", x, ("batch", self.d_model), kind="float")
+        self._check_causal("step")
+        self._check_dtype(x)
+        self._check_state(state, x.shape[0])
+        q, k, v = self._heads(x[:, None], None)
+        y, after = self._extend(q, k, v, state, None)
+        return self._output(y, None)[:, 0], after
+
+    def stepper(self) -> Callable[[Tensor, State], tuple[Tensor, State]]:
+        """``step`` as a function; nothing is set up, the method is there because SSM layers have it."""
+        self._check_causal("step")
+        return self.step
+
+    @abstractmethod
+    def initial_state(self, batch: int) -> State:
+        """The state before the first sample.
+
+        Args:
+            batch: Number of sequences.
+        """
+
+    @abstractmethod
+    def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Outputs (B, H, L, E) of whole sequences, L ≥ 1; ``mask`` (B, L) is False at padding."""
+
+    @abstractmethod
+    def _extend(
+        self, q: Tensor, k: Tensor, v: Tensor, state: State | None, mask: Tensor | None
+    ) -> tuple[Tensor, State]:
+        """Outputs (B, H, L, E) and the state after them."""
+
+    @abstractmethod
+    def _check_state(self, state: Any, batch: int) -> None: ...
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"d_model={self.d_model}, n_heads={self.n_heads}, d_head={self.d_head}, causal={self.causal}"
+
+    def _heads(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (B, H, L, E); padding counts as zeros, so that nothing in it does harm."""
+        x = x if mask is None else x.masked_fill(~mask[..., None], 0.0)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.n_heads, self.d_head)).permute(2, 0, 3, 1, 4).unbind()
+        return q, k, v
+
+    def _output(self, y: Tensor, mask: Tensor | None) -> Tensor:
+        """From heads (B, H, L, E) to features (B, L, D)."""
+        y = self.out(y.transpose(1, 2).flatten(2))
+        return y if mask is None else y.masked_fill(~mask[..., None], 0.0)
+
+    def _check(self, x: Tensor, lengths: Tensor | Sequence[int] | None) -> Tensor | None:
+        """Check the arguments; the mask (B, L) of what is not padding."""
+        batch, length, _ = check_tensor("x", x, ("batch", "length", self.d_model), kind="float").shape
+        self._check_dtype(x)
+        if lengths is None:
+            return None
+        return torch.arange(length, device=x.device) < check_lengths(lengths, batch, length).to(x.device)[:, None]
+
+    def _check_dtype(self, x: Tensor) -> None:
+        mixed = not x.is_meta and torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
+        if x.dtype != self.out.weight.dtype and not mixed:
+            raise TypeError(
+                f"x must have the dtype of the layer, {self.out.weight.dtype}, got {x.dtype}; cast one of them or use "
+                "autocast"
+            )
+
+    def _check_causal(self, use: str) -> None:
+        if not self.causal:
+            raise ValueError(f"{use} needs a causal layer, got causal=False: it looks ahead and has no state")
+
+
+class KVCache(NamedTuple):
+    """The keys and values of what was seen, in a cache that grows with every call."""
+
+    keys: Tensor
+    """(B, H, M, E); a slot beyond the sequence's position is not in use."""
+    values: Tensor
+    """(B, H, M, E)."""
+    position: Tensor
+    """(B,), how many samples each sequence has seen."""
+
+
+class StaticKVCache(NamedTuple):
+    """The same in a cache of a fixed number of slots, so that shapes stay the same from step to step."""
+
+    keys: Tensor
+    """(B, H, M, E), M the largest number of samples it can hold."""
+    values: Tensor
+    """(B, H, M, E)."""
+    position: Tensor
+    """(B,)."""
+
+
+class Attention(MultiHead["KVCache | StaticKVCache"]):
+    """Multi-head softmax attention (Vaswani et al. 2017), the mixer of the S4 paper's Transformer baselines.
+
+    Position t puts out ``Σ softmax_s(q_t·k_s / √E) v_s``. Nothing in it tells positions apart: add an encoding to x.
+
+    Args:
+        d_model: Number of features D.
+        n_heads: Number of heads H.
+        d_head: Features E of each head; None for d_model / n_heads. S4 Table 3 has 4 heads of 32 at d_model 256.
+        causal: Whether a position sees itself and the past alone.
+        kernel: "softmax"; :class:`LinearAttention` and :class:`Performer` are the other kernels.
+        flash: Use torch's fused attention, whose memory is linear in L; False makes the L × L matrix of weights, as the
+            Transformers did that the S4 paper measured.
+        dropout: Probability of dropping a weight.
+        device: Where the parameters live.
+        dtype: Their dtype.
+
+    Example:
+        >>> layer = Attention(d_model=16, n_heads=4)
+        >>> y, state = layer.prefill(torch.randn(2, 100, 16))
+        >>> y, state = layer.step(torch.randn(2, 16), state)
+        >>> y.shape, state.position
+        (torch.Size([2, 16]), tensor([101, 101]))
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        d_head: int | None = None,
+        causal: bool = True,
+        kernel: str = "softmax",
+        flash: bool = True,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(d_model, n_heads, d_head=d_head, causal=causal, dropout=dropout, device=device, dtype=dtype)
+        self.kernel = check_choice("kernel", kernel, KERNELS)
+        self.flash = check_bool("flash", flash)
+
+    def initial_state(
+        self, batch: int, *, max_length: int | None = None, dtype: torch.dtype | None = None
+    ) -> KVCache | StaticKVCache:
+        """An empty cache.
+
+        Args:
+            batch: Number of sequences.
+            max_length: Slots of a cache of constant shape, for ``torch.compile`` and CUDA graphs; None for a cache that
+                grows. A full one refuses more on a CPU; elsewhere a check would stop the device, and y comes out as
+                NaN.
+            dtype: Of keys and values; None for that of the layer.
+        """
+        self._check_causal("initial_state")
+        check_int("batch", batch, minimum=0)
+        slots = 0 if max_length is None else check_int("max_length", max_length, minimum=1)
+        weight = self.out.weight
+        dtype = weight.dtype if dtype is None else check_dtype("dtype", dtype)
+        keys = weight.new_zeros(batch, self.n_heads, slots, self.d_head, dtype=dtype)
+        position = torch.zeros(batch, dtype=torch.int64, device=weight.device)
+        return (KVCache if max_length is None else StaticKVCache)(keys, torch.zeros_like(keys), position)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"{super().extra_repr()}, flash={self.flash}"
+
+    def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        if self.causal or mask is None:  # padding comes last, where no sample before it looks
+            return self._attend(q, k, v, causal=self.causal)
+        first = torch.arange(mask.shape[1], device=mask.device) == 0  # an empty sequence must see something, or is NaN
+        return self._attend(q, k, v, visible=(mask | first)[:, None, None])
+
+    def _extend(
+        self, q: Tensor, k: Tensor, v: Tensor, state: KVCache | StaticKVCache | None, mask: Tensor | None
+    ) -> tuple[Tensor, KVCache | StaticKVCache]:
+        batch, _, length, _ = q.shape
+        count = q.new_full((batch,), length, dtype=torch.int64) if mask is None else mask.sum(1)
+        if state is None or (isinstance(state, KVCache) and state.keys.shape[2] == 0):
+            dtype = k.dtype if state is None else state.keys.dtype
+            keys, values = (t.to(dtype).contiguous() for t in (k, v))  # a copy, which lets go of q
+            return (self._attend(q, k, v, causal=True) if length else v), KVCache(keys, values, count)
+        if length == 0:
+            return v, state
+        after = _write(state, k, v, count)
+        slots = torch.arange(after.keys.shape[2], device=q.device)
+        keys, values, pieces = after.keys.to(q.dtype), after.values.to(q.dtype), []
+        for start in range(0, length, QUERIES):
+            part = q[:, :, start : start + QUERIES]
+            last = state.position[:, None] + torch.arange(start, start + part.shape[2], device=q.device)  # (B, L)
+            pieces.append(self._attend(part, keys, values, visible=slots <= last[:, None, :, None]))
+        y = torch.cat(pieces, 2)
+        if isinstance(state, StaticKVCache):
+            full = after.position > slots.shape[0]
+            if full.device.type == "cpu" and not torch.compiler.is_compiling() and full.any():
+                raise ValueError(f"state has max_length={slots.shape[0]} slots, got {after.position.max()} samples")
+            y = y.masked_fill(full[:, None, None, None], torch.nan)
+        return y, after
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, *, visible: Tensor | None = None, causal: bool = False
+    ) -> Tensor:
+        """Softmax attention; ``visible`` says which keys a query sees, (B, 1, queries or 1, keys)."""
+        dropout = self.dropout if self.training else 0.0
+        if self.flash:
+            return nn.functional.scaled_dot_product_attention(q, k, v, visible, dropout, is_causal=causal)
+        scores = q @ k.mT * self.d_head**-0.5  # (B, H, L, L)
+        if causal:
+            visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+        if visible is not None:
+            scores = scores.masked_fill(~visible, -torch.inf)
+        return nn.functional.dropout(scores.softmax(-1), dropout) @ v
+
+    def _check_state(self, state: Any, batch: int) -> None:
+        if not isinstance(state, (KVCache, StaticKVCache)):
+            raise TypeError(f"state must be a KVCache or a StaticKVCache, got {type(state).__name__}")
+        shape = (batch, self.n_heads, "slots", self.d_head)
+        check_tensor("state.keys", state.keys, shape, kind="float")
+        check_tensor("state.values", state.values, state.keys.shape, kind="float")
+        if not isinstance(state.position, Tensor) or state.position.dtype != torch.int64:
+            kind = state.position.dtype if isinstance(state.position, Tensor) else type(state.position).__name__
+            raise TypeError(f"state.position must be a torch.Tensor of torch.int64, got {kind}")
+        if state.position.shape != (batch,):
+            raise ValueError(f"state.position must have shape ({batch},), got {tuple(state.position.shape)}")
+
+
+def _write(state: KVCache | StaticKVCache, k: Tensor, v: Tensor, count: Tensor) -> KVCache | StaticKVCache:
+    """The cache with new keys and values (B, H, L, E) behind each sequence's last; the first ``count`` (B,) count."""
+    length = k.shape[2]
+    more = length if isinstance(state, KVCache) else 0
+    slots = torch.arange(state.keys.shape[2] + more, device=k.device)
+    source = (slots - state.position[:, None])[:, None, :, None]  # (B, 1, M, 1), which new sample belongs in a slot
+
+    def write(old: Tensor, new: Tensor) -> Tensor:
+        new = new.to(old.dtype)
+        if length > 1:
+            new = new.gather(2, source.clamp(0, length - 1).expand(-1, new.shape[1], -1, new.shape[3]))
+        return torch.where(source < 0, nn.functional.pad(old, (0, 0, 0, more)), new)  # what follows is not in use
+
+    return type(state)(write(state.keys, k), write(state.values, v), state.position + count)

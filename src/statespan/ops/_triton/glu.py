@@ -1,0 +1,71 @@
+"""The gated linear unit behind a linear layer, with the layer's bias: one pass forward, one backward."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ROWS, COLUMNS, BLOCKS = 16, 128, 16  # a backward program sums the bias gradient over BLOCKS blocks of ROWS rows
+
+
+@triton.jit
+def _glu_kernel(z_ptr, bias_ptr, out_ptr, rows, d, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    j = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    ok = (r < rows) & (j < d)
+    a = tl.load(z_ptr + r * 2 * d + j, mask=ok, other=0.0).to(tl.float32)
+    b = tl.load(z_ptr + r * 2 * d + d + j, mask=ok, other=0.0).to(tl.float32)
+    a += tl.load(bias_ptr + j, mask=j < d, other=0.0).to(tl.float32)
+    b += tl.load(bias_ptr + d + j, mask=j < d, other=0.0).to(tl.float32)
+    out = a / (1.0 + tl.exp(-b))
+    tl.store(out_ptr + r * d + j, out.to(out_ptr.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _glu_backward_kernel(
+    z_ptr, bias_ptr, dout_ptr, dz_ptr, share_ptr, rows, d,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """dz, and this program's share of the bias gradient."""
+    j = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    bias_a = tl.load(bias_ptr + j, mask=j < d, other=0.0).to(tl.float32)
+    bias_b = tl.load(bias_ptr + d + j, mask=j < d, other=0.0).to(tl.float32)
+    sum_a, sum_b = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS, COLUMNS), tl.float32)
+    for block in range(BLOCKS):
+        r = (tl.program_id(0).to(tl.int64) * BLOCKS + block) * ROWS + tl.arange(0, ROWS)[:, None]
+        ok = (r < rows) & (j < d)
+        a = tl.load(z_ptr + r * 2 * d + j, mask=ok, other=0.0).to(tl.float32) + bias_a
+        b = tl.load(z_ptr + r * 2 * d + d + j, mask=ok, other=0.0).to(tl.float32) + bias_b
+        g = tl.load(dout_ptr + r * d + j, mask=ok, other=0.0).to(tl.float32)
+        gate = 1.0 / (1.0 + tl.exp(-b))
+        da = g * gate
+        db = da * a * (1.0 - gate)
+        tl.store(dz_ptr + r * 2 * d + j, da.to(dz_ptr.dtype.element_ty), mask=ok)
+        tl.store(dz_ptr + r * 2 * d + d + j, db.to(dz_ptr.dtype.element_ty), mask=ok)
+        sum_a += da
+        sum_b += db
+    at = share_ptr + tl.program_id(0) * 2 * d + j
+    tl.store(at, tl.sum(sum_a, 0)[None, :], mask=j < d)
+    tl.store(at + d, tl.sum(sum_b, 0)[None, :], mask=j < d)
+
+
+def forward(z: Tensor, bias: Tensor) -> Tensor:
+    """``(z₁ + b₁) sigmoid(z₂ + b₂)`` of z (rows, 2d), contiguous."""
+    rows, d = z.shape[0], z.shape[1] // 2
+    out = z.new_empty(rows, d)
+    grid = (-(-rows // ROWS), -(-d // COLUMNS))
+    _glu_kernel[grid](z, bias, out, rows, d, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4)
+    return out
+
+
+def backward(z: Tensor, bias: Tensor, dout: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of z and of the bias; the first is written into ``dz``, which may be z itself."""
+    rows, d = z.shape[0], z.shape[1] // 2
+    programs = -(-rows // (ROWS * BLOCKS))
+    shares = torch.empty(programs, 2 * d, dtype=torch.float32, device=z.device)
+    _glu_backward_kernel[(programs, -(-d // COLUMNS))](
+        z, bias, dout.contiguous(), dz, shares, rows, d, ROWS=ROWS, COLUMNS=COLUMNS, BLOCKS=BLOCKS, num_warps=4
+    )
+    return dz, shares.sum(0).to(bias.dtype)

@@ -1,0 +1,70 @@
+"""A linear layer followed by a gated linear unit, as one step on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import glu, linear
+
+from statespan.ops.dispatch import forced_path, triton_works
+from statespan.ops.register import differentiable, operator, traced
+
+
+def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``W₁x + b₁`` gated by ``sigmoid(W₂x + b₂)``.
+
+    Args:
+        x: (rows, features).
+        weight: (2d, features).
+        bias: (2d,).
+
+    Returns:
+        (rows, d).
+    """
+    if not x.is_cuda or forced_path() not in ("auto", "triton") or torch.compiler.is_compiling() or x.shape[0] == 0:
+        return glu(linear(x, weight, bias), -1)
+    z = linear(x, weight)
+    if z.dtype not in (torch.float16, torch.bfloat16) or not triton_works(x.device.index):
+        return glu(z + bias, -1)
+    return bias_glu(z, bias)
+
+
+def _forward(z: Tensor, bias: Tensor) -> Tensor:
+    """``(z₁ + b₁) sigmoid(z₂ + b₂)`` of z (rows, 2d)."""
+    from statespan.ops._triton.glu import forward
+
+    return forward(z.contiguous(), bias)
+
+
+def _forward_fake(z: Tensor, bias: Tensor) -> Tensor:
+    return z.new_empty(z.shape[0], z.shape[1] // 2)
+
+
+def _backward(z: Tensor, bias: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of z and of the bias."""
+    from statespan.ops._triton.glu import backward
+
+    return backward(z.contiguous(), bias, dout, torch.empty_like(z))
+
+
+def _backward_fake(z: Tensor, bias: Tensor, dout: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(z), torch.empty_like(bias)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gradient(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor]:
+    z, bias = ctx.saved_tensors
+    if traced(z) or torch._C._autograd._get_current_graph_task_keep_graph() or not z.is_contiguous():
+        return bias_glu_backward(z, bias, dout)
+    from statespan.ops._triton.glu import backward
+
+    return backward(z, bias, dout, z)  # nobody reads z again: its gradient takes its place
+
+
+bias_glu_backward = operator("statespan::bias_glu_backward", _backward, _backward_fake)
+bias_glu = differentiable("statespan::bias_glu", _forward, _forward_fake, _save, _gradient)

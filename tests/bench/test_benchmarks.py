@@ -1,0 +1,179 @@
+"""Every benchmark runs through the command, and its record says what it must."""
+
+import math
+
+import pytest
+import torch
+
+from statespan.bench import BENCHMARKS
+from statespan.bench.compare import TOLERANCE
+from tests.bench.run import ok, quick
+
+EXPECTED = {  # rows in quick mode on a CPU, by name and how often
+    "op": {"u.clone()": 1, "S4D chunks": 3, "S4D fft": 3, "S4 chunks": 3, "S4 fft": 3},
+    "layer": {"S4D chunks": 2, "S4D fft": 2, "S4 chunks": 2, "S4 fft": 2, "flash attention": 2},
+    "model": {"S4D eager": 2, "S4D eager, fft": 2, "S4 eager": 2, "S4 eager, fft": 2},
+    "table2": dict.fromkeys(("LSSL Krylov", "LSSL fft", "LSSL chunks", "S4 Cauchy", "S4 fft", "S4"), 2),
+    "table3": dict.fromkeys(
+        ("Transformer", "Performer", "Linear Transformer", "Transformer, flash", "S4", "S4, fft"), 2
+    ),
+    "scaling": {"S4D": 4, "S4": 4, "flash attention": 4},
+    "cpu": {
+        "S4D chunks": 1,
+        "S4D fft": 1,
+        "S4D naive Vandermonde, c64": 1,
+        "S4D naive Vandermonde, c128": 1,
+        "S4 chunks": 1,
+        "S4 fft": 1,
+        "S4 naive Cauchy, c64": 1,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Each benchmark's record, run once."""
+    folder = tmp_path_factory.mktemp("bench")
+    found = {}
+
+    def get(name):
+        if name not in found:
+            done, found[name] = quick(folder, name)
+            assert done.exit_code == 0, done.output
+            assert (folder / f"{name}-cpu-quick.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+        return found[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_quick_run_records_every_row(name, records):
+    record = records(name)
+    rows = ok(record)
+    counts = {row["name"]: sum(other["name"] == row["name"] for other in rows) for row in rows}
+    assert counts == EXPECTED[name]
+    assert record["benchmark"] == name
+    assert record["settings"]["quick"] is True
+    assert record["settings"]["dtype"] == "float32"
+    bandwidth, matmul = record["machine"]["copy_gb_per_s"] * 1e9, record["machine"]["matmul_tflop_per_s"] * 1e12
+    assert 1e8 < bandwidth < 1e13
+    assert 1e8 < matmul < 1e16
+    for row in rows:
+        assert 0 < row["low_ms"] <= row["time_ms"] <= row["high_ms"] < 1e5
+        assert row["ratio"] == pytest.approx(row["time_ms"] / row["floor_ms"], rel=1e-12)
+        assert row["memory_mb"] > 0
+        assert all(math.isfinite(value) for value in row["extra"].values())
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_results_were_compared_with_their_reference(name, records):
+    for row in records(name)["rows"]:
+        if row["name"] == "flash attention":  # torch's own kernel, at lengths whose weights do not fit
+            assert (row["error"], row["tolerance"], row["compared"]) == (None, None, {})
+            continue
+        assert row["error"] == max(row["compared"].values())
+        assert row["error"] <= row["tolerance"]
+        assert "output" in row["compared"]
+        if row["setting"].get("part") not in ("copy", "forward", "build + forward"):
+            assert "input gradient" in row["compared"]
+        if row["name"] != "u.clone()":  # rounding there is: the comparison was not of a tensor with itself
+            assert row["error"] > 0
+        assert row["tolerance"] <= 5e-5 or "c64" in row["name"]
+
+
+def test_op_floor_and_copies(records):
+    record = records("op")
+    bandwidth = record["machine"]["copy_gb_per_s"] * 1e9
+    copy = next(row for row in record["rows"] if row["name"] == "u.clone()")
+    tensor = 2 * 8 * 300 * 4  # batch, heads, length, bytes of a float32
+    for row in record["rows"]:
+        tensors = 5 if row["setting"]["part"].endswith("backward") else 2
+        assert row["floor_ms"] == pytest.approx(1e3 * tensors * tensor / bandwidth, rel=1e-9)
+        assert row["extra"]["copies"] == pytest.approx(row["time_ms"] / copy["time_ms"], rel=1e-12)
+    assert copy["memory_mb"] == tensor / 1e6
+    backward = [row for row in record["rows"] if row["setting"]["part"].endswith("backward")]
+    parameters = {"S4D": ("A", "B", "C", "dt"), "S4": ("A", "P", "B", "C", "dt")}
+    for row in backward:
+        assert {f"gradient of {p}" for p in parameters[row["name"].split()[0]]} < set(row["compared"])
+
+
+def test_layer_keeps_the_number_of_tokens(records):
+    shapes = {(row["setting"]["batch"], row["setting"]["length"]) for row in records("layer")["rows"]}
+    assert shapes == {(6, 64), (2, 200)}
+
+
+def test_model_has_the_sizes_of_the_papers():
+    from statespan.bench import choose_settings
+    from statespan.bench.model import build, tasks
+
+    cifar, listops = tasks(choose_settings(BENCHMARKS["model"], device="cpu"))
+    assert (cifar.n_layers, cifar.d_model, cifar.batch, cifar.length) == (6, 512, 50, 1024)
+    assert (listops.n_layers, listops.d_model, listops.batch, listops.length) == (8, 128, 50, 2048)
+    model = build(listops, "S4D", 64, "cpu")
+    assert all(layer.bidirectional and layer.d_output == 128 for layer in model.layers)
+    assert model.layers[0].mix[0].out_features == 256  # GLU
+    assert type(model.norms[0]).__mro__[1].__name__ == "BatchNorm1d"
+
+
+def test_model_counts_sequences(records):
+    for row in records("model")["rows"]:
+        assert row["extra"]["sequences_per_s"] == pytest.approx(1e3 * row["setting"]["batch"] / row["time_ms"])
+
+
+def test_table2_has_the_appendix_s_sizes(records):
+    from statespan import LSSL, S4
+
+    assert dict(BENCHMARKS["table2"].sizes)["d_model"] == (128, 256, 512)
+    rows = records("table2")["rows"]
+    for row in rows:
+        d = row["setting"]["d_model"]
+        assert row["setting"]["d_state"] == (d if row["name"].startswith("LSSL") else d // 2)
+        base = next(r for r in rows if r["name"] == "LSSL Krylov" and r["setting"]["d_model"] == d)
+        assert row["extra"]["speedup"] == pytest.approx(base["time_ms"] / row["time_ms"])
+        assert row["extra"]["memory_saving"] == pytest.approx(base["memory_mb"] / row["memory_mb"])
+    count = {kind: sum(p.numel() for p in kind.parameters()) for kind in (LSSL(256, 256), S4(256, 128))}
+    lssl, s4 = count.values()
+    assert abs(s4 / lssl - 1) < 0.002  # "to parameter-match the LSSL"
+
+
+def test_table3_parameters_match_at_the_paper_s_size(records):
+    from statespan.bench import choose_settings, table3
+
+    settings = choose_settings(BENCHMARKS["table3"], device="cpu")
+    counts = {
+        name: sum(p.numel() for p in table3.build(make, 256).parameters())
+        for name, make in table3.mixers(settings).items()
+    }
+    assert set(counts.values()) == {597_002, 600_586}  # "roughly 600k parameters"
+    for row in records("table3")["rows"]:
+        assert row["parameters"] == pytest.approx(6602, rel=0.05)
+        base = next(r for r in records("table3")["rows"] if r["setting"] == row["setting"])
+        assert base["name"] == "Transformer"
+        assert row["extra"]["speed"] == pytest.approx(base["time_ms"] / row["time_ms"])
+        assert row["extra"]["memory"] == pytest.approx(row["memory_mb"] / base["memory_mb"])
+
+
+def test_table3_transformer_holds_its_weights(records):
+    """Quadratic memory where the weights are held, at most linear elsewhere, from length 64 to 128."""
+    memory = {(r["name"], r["setting"]["length"]): r["memory_mb"] for r in records("table3")["rows"]}
+    growth = {name: memory[name, 128] / memory[name, 64] for name, _ in memory}
+    assert growth.pop("Transformer") > 3.2
+    assert max(growth.values()) < 2.1
+
+
+def test_scaling_fits_exponents(records):
+    record = records("scaling")
+    memory = {row["name"]: row["extra"]["memory_exponent"] for row in record["rows"]}
+    assert 0.9 < memory["flash attention"] < 1.1
+    assert memory["S4"] < 1.1
+    assert [line.split(":")[0] for line in record["findings"]] == ["S4D", "S4", "flash attention"]
+
+
+def test_half_precision_runs_under_autocast(tmp_path):
+    done, record = quick(tmp_path, "layer", "--dtype", "bf16", "--size", "lengths=64", "--no-plot")
+    assert done.exit_code == 0, done.output
+    for row in ok(record):
+        if row["tolerance"]:
+            assert row["tolerance"] == TOLERANCE[torch.bfloat16]
+            assert 1e-4 < row["error"] < 2e-2  # rounded to 8 bits, and no worse
+    assert list(tmp_path.iterdir()) == [tmp_path / "layer-cpu-quick.json"]

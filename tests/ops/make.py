@@ -1,0 +1,38 @@
+"""What the engine's tests share: a structure's operators as the engine takes them, and one measure of agreement."""
+
+from __future__ import annotations
+
+import torch
+
+from statespan.ops.chunked import ordered
+
+
+def engine(ssm, chunk, *, ahead=0):
+    """K, E (H, c, N), G and O in the engine's order of state, float64, without a history."""
+    K, E, G, O = (x.detach() for x in ssm.operators(chunk, ahead=ahead, dtype=torch.float64))  # noqa: E741
+    dense = G.ndim == 3
+    G = G if dense else ordered(G, False)
+    return [x.contiguous() for x in (K, ordered(E.mT, dense), G, ordered(O, dense))]
+
+
+def assert_near(got, wanted, bound, what=""):
+    """The largest difference is at most ``bound`` times the peak of what is wanted: what is wanted as 0 must be 0."""
+    got, wanted = (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in (got, wanted))
+    got, wanted = got.detach().double().cpu(), wanted.detach().double().cpu()
+    assert got.shape == wanted.shape, what
+    difference, peak = (got - wanted).abs().max().item(), wanted.abs().max().item()
+    assert difference <= bound * peak, f"{what}: {difference:.2e} of a peak of {peak:.2e}, more than {bound:.0e}"
+
+
+def poison(monkeypatch):
+    """Fill what torch leaves uninitialised with NaN: an element that is never written, or read too early, shows."""
+
+    def poisoned(function):
+        def empty(*arguments, **options):
+            x = function(*arguments, **options)
+            return x.fill_(torch.nan) if x.is_floating_point() else x
+
+        return empty
+
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))

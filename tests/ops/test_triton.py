@@ -1,0 +1,244 @@
+"""The kernels against plain torch in float64: interpreted where there is no GPU, real where there is one."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch.nn.functional import gelu
+
+from statespan.ops import plain
+from tests.ops.make import assert_near, engine, poison
+from tests.ssm.make import make
+
+pytest.importorskip("triton")
+
+from statespan.ops._triton import launch
+from statespan.ops._triton.tiles import Tiles
+from statespan.ops._triton.transpose import lengthwise, like
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+ALL = 1 << 20
+# of the peak: what is computed, and the gradients; a GPU's float32 products are three of tf32
+BOUNDS = {torch.float64: (1e-11, 1e-11), torch.float32: (4e-6, 2e-5)}
+EXACT = [torch.float32] if CUDA else [torch.float64, torch.float32]
+kinds = pytest.mark.parametrize("kind", ["diagonal-trained", "dplr-trained"])
+
+
+@pytest.fixture(autouse=True)
+def _poison(monkeypatch):
+    poison(monkeypatch)
+    assert torch.empty(3).isnan().all()
+
+
+class Case(NamedTuple):
+    batch: int
+    heads: int
+    length: int
+    d_state: int
+    channels: int
+    chunk: int
+    tiles: Tiles
+    use: str = ""
+
+    def __str__(self):
+        sizes = "x".join(map(str, self[:4]))
+        segment = "all" if self.tiles.per_segment == ALL else self.tiles.per_segment
+        return f"{sizes}-k{self.channels}-c{self.chunk}-{self.tiles.columns}by{segment}-{self.use or 'causal'}"
+
+
+# Every length, batch, number of heads, state size, chunk, way to cut and use, but not their product; the third and the
+# fourth have no edge anywhere, so that the kernels without masks run too.
+CASES = [
+    Case(1, 1, 1, 2, 1, 16, Tiles(16, ALL)),
+    Case(3, 1, 2, 6, 2, 16, Tiles(16, 1), "first"),
+    Case(16, 1, 64, 16, 1, 16, Tiles(16, ALL), "gelu"),
+    Case(4, 1, 64, 16, 1, 16, Tiles(16, 1), "first"),
+    Case(17, 3, 31, 16, 1, 16, Tiles(16, 1)),
+    Case(1, 3, 33, 34, 1, 32, Tiles(16, 1), "first"),
+    Case(3, 1, 65, 6, 2, 16, Tiles(16, 2), "first"),
+    Case(1, 1, 100, 16, 1, 64, Tiles(16, ALL), "first"),
+    Case(17, 1, 33, 2, 1, 32, Tiles(32, ALL), "gelu"),
+    Case(3, 3, 65, 6, 2, 16, Tiles(16, ALL), "first gelu"),
+    Case(1, 1, 1, 2, 1, 16, Tiles(16, ALL), "both"),
+    Case(1, 3, 31, 6, 2, 16, Tiles(16, ALL), "both"),
+    Case(3, 1, 64, 6, 2, 16, Tiles(16, 2), "both"),
+    Case(3, 1, 100, 34, 1, 32, Tiles(16, 1), "both"),
+]
+cases = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+class Given(NamedTuple):
+    u: torch.Tensor
+    K: torch.Tensor
+    E: torch.Tensor
+    G: torch.Tensor
+    O: torch.Tensor  # noqa: E741
+    first: torch.Tensor | None
+    dy: torch.Tensor
+    dlast: torch.Tensor
+
+
+def within(x):
+    """The same numbers as part of a larger tensor, NaN everywhere else."""
+    H, B, L = x.shape
+    around = x.new_full((H + 1, B + 2, L + 3), torch.nan)
+    around[:H, 1:-1, :L] = x
+    return around[:H, 1:-1, :L]
+
+
+def given(case, kind, dtype):
+    """Inputs of the kernels in this dtype, and the gradients that arrive from behind."""
+    both = "both" in case.use
+    ssm = make(kind, case.d_state, "bilinear", H=case.heads, channels=case.channels * (2 if both else 1), dt_min=0.01)
+    K, E, G, O = engine(ssm, case.chunk, ahead=case.channels if both else 0)  # noqa: E741
+    wide = torch.promote_types(dtype, torch.float32)
+    K, E, O = (x.to(DEVICE, wide) for x in (K, E, O))  # noqa: E741
+    u = torch.randn(case.heads, case.batch, case.length)
+    dy = torch.randn(case.channels * case.heads, case.batch, case.length)
+    first, dlast = (torch.randn(case.heads, case.batch, case.d_state, dtype=torch.float64) for _ in range(2))
+    return Given(
+        within(u.to(DEVICE, dtype)), K, E, G.to(DEVICE), O, first.to(DEVICE) if "first" in case.use else None,
+        within(dy.to(DEVICE, dtype)), dlast.to(DEVICE),
+    )  # fmt: skip
+
+
+def results(y, last, gradients):
+    names = ("u", "K", "E", "G", "O", "first")
+    found = {"y": y, "last": last, **dict(zip(names, gradients))}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def by_kernels(case, x):
+    both, fused = "both" in case.use, "gelu" in case.use
+    g = launch.grid(x.u, x.E, x.G, case.channels, case.tiles)
+    y, last, saved = launch.forward(
+        g, x.u, x.K, x.E, x.G, x.O, both=both, first=x.first, save=True, last=True, gelu=fused
+    )
+    has_first = x.first is not None
+    found = launch.backward(
+        g, x.u, x.dy, x.dlast, saved, x.K, x.E, x.G, x.O, both=both, first=has_first, gelu=fused
+    )  # fmt: skip
+    assert y.dtype == x.u.dtype
+    return results(y, last, found)
+
+
+def by_autograd(case, x):
+    """The same by plain torch in float64."""
+    leaves = [None if t is None else t.detach().double().clone().requires_grad_() for t in x[:6]]
+    found = plain.forward(*leaves, both="both" in case.use)
+    y = gelu(found.y) if "gelu" in case.use else found.y
+    y = y.flatten(0, 1)
+    inputs = [t for t in leaves if t is not None]
+    pairs = [(y, x.dy.double()), (found.last, x.dlast)]
+    through, arriving = zip(*[pair for pair in pairs if pair[0].requires_grad])
+    gradients = torch.autograd.grad(through, inputs, arriving, materialize_grads=True)
+    return {name: value.detach() for name, value in results(y, found.last, gradients).items()}
+
+
+@pytest.mark.parametrize("dtype", EXACT, ids=str)
+@kinds
+@cases
+def test_every_result_and_gradient(case, kind, dtype):
+    x = given(case, kind, dtype)
+    got, wanted = by_kernels(case, x), by_autograd(case, x)
+    assert got.keys() == wanted.keys()
+    for name, value in got.items():
+        assert_near(value, wanted[name], BOUNDS[dtype][name not in ("y", "last")], name)
+
+
+def rounded(x, dtype):
+    """As float64 numbers that this dtype has."""
+    return x._replace(**{
+        name: value.to(dtype).double()
+        for name, value in zip(x._fields, x)
+        if name != "G" and value is not None
+    })  # fmt: skip
+
+
+def relative(got, wanted):
+    return ((got.double() - wanted).norm() / wanted.norm()).item()
+
+
+HALVES = [
+    Case(17, 3, 100, 16, 1, 32, Tiles(16, ALL), "first"),
+    Case(5, 3, 100, 34, 2, 16, Tiles(16, ALL), "first gelu"),
+    Case(17, 3, 65, 6, 2, 16, Tiles(32, 2), "both"),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@kinds
+@pytest.mark.parametrize("case", HALVES, ids=str)
+def test_16_bits(case, kind, dtype):
+    """No worse than 1.5 times what rounding the inputs and the outputs alone does to an exact computation."""
+    if not CUDA and (dtype == torch.bfloat16 or kind != "diagonal-trained"):
+        pytest.skip("the interpreter multiplies bfloat16, in which a dense G is applied, as if it were whole numbers")
+    exact = given(case, kind, torch.float64)
+    wanted, once = by_autograd(case, exact), by_autograd(case, rounded(exact, dtype))
+    x = exact._replace(u=within(exact.u.to(dtype)), dy=within(exact.dy.to(dtype)))
+    got = by_kernels(case, x._replace(K=x.K.float(), E=x.E.float(), O=x.O.float()))
+    for name, value in got.items():
+        bound = relative(once[name].to(dtype), wanted[name])
+        assert 0 < relative(value, wanted[name]) <= 1.5 * bound, name
+
+
+@kinds
+def test_same_bits_every_time(kind):
+    case = Case(3, 1, 100, 6, 2, 16, Tiles(16, 2), "first")
+    x = given(case, kind, torch.float32)
+    first, second = by_kernels(case, x), by_kernels(case, x)
+    for name, value in first.items():
+        assert (value == second[name]).all(), name
+
+
+@kinds
+def test_the_same_numbers_however_the_work_is_cut(kind):
+    """A state that is handed from segment to segment is the state of one walk, to rounding."""
+    case = Case(3, 1, 200, 6, 1, 16, Tiles(16, ALL), "first")
+    x = given(case, kind, torch.float64 if not CUDA else torch.float32)
+    whole = by_kernels(case, x)
+    for tiles in (Tiles(16, 1), Tiles(32, 2), Tiles(16, 4)):
+        cut = by_kernels(case._replace(tiles=tiles), x)
+        for name, value in whole.items():
+            assert_near(cut[name], value, BOUNDS[x.u.dtype][1], f"{name} with {tiles}")
+
+
+@pytest.mark.parametrize("save", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_only_what_is_asked_for(save, last):
+    case = Case(2, 1, 40, 6, 1, 16, Tiles(16, ALL))
+    x = given(case, "diagonal-trained", torch.float32)
+    g = launch.grid(x.u, x.E, x.G, 1, case.tiles)
+    y, end, saved = launch.forward(g, *x[:5], both=False, first=None, save=save, last=last, gelu=False)
+    assert_near(y, by_autograd(case, x)["y"], 4e-6)
+    assert (end is not None) is last
+    assert (saved is not None) is save
+
+
+LAYOUTS = {
+    "features last": lambda B, L, H, **as_: torch.randn(B, L, H, **as_).permute(2, 0, 1),
+    "features last, part of more": lambda B, L, H, **as_: torch.randn(B, L, H + 3, **as_)[..., :H].permute(2, 0, 1),
+    "batch second": lambda B, L, H, **as_: torch.randn(L, B, H, **as_).permute(2, 1, 0),
+    "length last": lambda B, L, H, **as_: torch.randn(B, H, L, **as_).transpose(0, 1),
+    "every second sample": lambda B, L, H, **as_: torch.randn(B, H, 2 * L, **as_)[..., ::2].transpose(0, 1),
+    "one value everywhere": lambda B, L, H, **as_: torch.randn(1, 1, 1, **as_).expand(H, B, L),
+}
+TYPES = [(torch.float64, torch.float32), (torch.float32, torch.float16), (torch.float32, torch.float32)]
+TYPES += [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)] if CUDA else []
+
+
+@pytest.mark.parametrize(("here", "there"), TYPES, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 70, 1), (3, 1, 70), (2, 130, 65), (1, 64, 64)], ids=str)
+def test_changing_the_order_in_memory(sizes, layout, here, there):
+    u = LAYOUTS[layout](*sizes, device=DEVICE, dtype=here)
+    x = lengthwise(u, there)
+    assert x.stride(2) == 1 or x.shape[2] == 1
+    assert x.dtype == there
+    assert torch.equal(x, u.to(there))
+    back = like(x.contiguous(), u)
+    assert back.dtype == here
+    assert torch.equal(back, u.to(there).to(here))
+    if u.stride(0) == 1 and u.shape[2] > 1 and u.shape[0] > 1:  # features last, as what a layer hands on should be
+        assert back.stride(0) == 1
