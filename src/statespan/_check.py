@@ -28,7 +28,7 @@ def check_int(name: str, value: Any, *, minimum: int, even: bool = False) -> int
     allowed = f"{'an even' if even else 'an'} integer >= {minimum}"
     if isinstance(value, bool) or not isinstance(value, (Integral, torch.SymInt)):
         raise TypeError(f"{name} must be {allowed}, got {type(value).__name__} {value!r}")
-    number = int(value)
+    number: int = value if isinstance(value, torch.SymInt) else int(value)  # type: ignore[assignment]
     if number < minimum or (even and number % 2):
         raise ValueError(f"{name} must be {allowed}, got {number}")
     return number
@@ -42,7 +42,7 @@ def check_number(name: str, value: Any, *, above: float, below: float = math.inf
         raise TypeError(f"{name} must be {allowed}, got {type(value).__name__} {value!r}")
     number = float(value)
     inside = number >= above if closed else number > above
-    if not (math.isfinite(number) and inside and number < below):
+    if not (inside and number < below):  # which no NaN and no infinity is
         raise ValueError(f"{name} must be {allowed}, got {number!r}")
     return number
 
@@ -97,6 +97,9 @@ def check_lengths(lengths: Any, batch: int, longest: int) -> Tensor:
         raise TypeError(f"lengths must be whole numbers (torch.int64 or torch.int32), got {lengths.dtype}")
     if lengths.shape != (batch,):
         raise ValueError(f"lengths must have shape ({batch},), one per sequence, got {tuple(lengths.shape)}")
-    if batch and not (lengths.min() >= 0 and lengths.max() <= longest):
+    if torch.compiler.is_compiling():  # the numbers are not known yet; they are checked where the graph runs
+        inside = ((lengths >= 0) & (lengths <= longest)).all()
+        torch._assert_async(inside, "lengths must be between 0 and the length of x")
+    elif batch and not (lengths.min() >= 0 and lengths.max() <= longest):
         raise ValueError(f"lengths must be between 0 and the length of x, {longest}, got {lengths.tolist()}")
     return lengths

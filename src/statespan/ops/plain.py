@@ -10,6 +10,7 @@ mode are neighbours. With ``both``, the kernels and O have 2K channels, the last
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -27,7 +28,7 @@ class Result(NamedTuple):
     last: Tensor
     """(H, B, N): the state after all whole chunks."""
     states: Tensor
-    """(H, B, I, N): the state before each chunk."""
+    """(H, I·B, N): the state before each chunk of each sequence."""
     ahead: Tensor
     """The same of the recurrence from the right, which starts behind the last chunk; empty without one."""
 
@@ -49,19 +50,19 @@ def forward(
     """Apply the operators of one chunk to all chunks of u."""
     H, B, L = u.shape
     c, N = E.shape[1:]
-    U = _chunks(u, c)  # (H, B, I, c)
-    added = _mm(U, E)
+    U = _chunks(u, c)  # (H, I·B, c)
     start = torch.zeros(H, B, N, dtype=torch.float64, device=u.device) if first is None else first.double()
-    before, end = recur(added, G, start)
-    states = before.to(u.dtype)
-    y = _mm(U, _matrix(K, both).mT) + _mm(states, (O.chunk(2)[0] if both else O).mT)
-    ahead = u.new_zeros(0)
+    before, end = recur(_by_chunk(U @ E, B), G, start)
+    states = _flat(before, u.dtype)
+    T, behind, ahead = _matrix(K, both), O, u.new_zeros(0)
     if both:
-        added = _mm(U, E.flip(-2))
-        ahead = recur(added, G, torch.zeros_like(start), left=True)[0].to(u.dtype)
-        y = y + _mm(ahead, O.chunk(2)[1].mT)
-    last = end if L % c == 0 else before[:, :, -1]
-    return Result(y.flatten(-2)[..., :L], last, states, ahead)
+        behind, in_front = O.chunk(2)
+        ahead = _flat(recur(_by_chunk(U @ E.flip(-2), B), G, torch.zeros_like(start), left=True)[0], u.dtype)
+    y = [torch.baddbmm(U @ T[k].mT, states, behind[k].mT) for k in range(T.shape[0])]
+    if both:
+        y = [torch.baddbmm(part, ahead, in_front[k].mT) for k, part in enumerate(y)]
+    last = end if L % c == 0 else before[-1]
+    return Result(torch.stack([_sequence(part, B, L) for part in y]), last, states, ahead)
 
 
 def backward(
@@ -71,30 +72,31 @@ def backward(
     """The adjoint recurrence from the right, and the products that give each operator's gradient."""
     H, B, L = u.shape
     c, N = E.shape[1:]
-    U, dY = _chunks(u, c), _chunks(dy, c)  # (H, B, I, c) and (K, H, B, I, c)
+    U, dY = _chunks(u, c), [_chunks(part, c) for part in dy.unbind(0)]  # (H, I·B, c), one dY for each channel
     behind_O, ahead_O = O.chunk(2) if both else (O, O)
-    added = _mm(dY, behind_O).sum(0)  # (H, B, I, N)
+    added = _by_chunk(_sum(part @ behind_O[k] for k, part in enumerate(dY)), B)
     zeros = torch.zeros(H, B, N, dtype=torch.float64, device=u.device)
-    dlast = zeros if dlast is None else dlast.double()
-    if L % c == 0:
-        lam, dfirst = recur(added, G, dlast, left=True, adjoint=True)
-    else:  # the partial chunk comes first, then the boundary where the last state was read
-        inject = zeros[:, :, None].repeat(1, 1, added.shape[2], 1)
-        inject[:, :, -1] = dlast
-        lam, dfirst = recur(added.double() + inject, G, zeros, left=True, adjoint=True)
-    lam = lam.to(u.dtype)
-    dU = _mm(dY, _matrix(K, both)).sum(0) + _mm(lam, E.mT)
-    dT = _outer(dY, U)
-    dE = _outer(U, lam)
-    dO = _outer(dY, saved.states)
-    dG = _power_gradient(lam, saved.states, G)
+    start = zeros if dlast is None else dlast.double()
+    if L % c:  # the partial chunk comes first, then the boundary where the last state was read
+        added, start = added.double(), zeros
+        if dlast is not None:
+            added[-1] += dlast
+    adjoint, dfirst = recur(added, G, start, left=True, adjoint=True)
+    R = _flat(adjoint, u.dtype)
+    T = _matrix(K, both)
+    dU = torch.baddbmm(_sum(part @ T[k] for k, part in enumerate(dY)), R, E.mT)
+    dT = torch.stack([part.mT @ U for part in dY])
+    dE = U.mT @ R
+    dO = torch.stack([part.mT @ saved.states for part in dY])
+    dG = _power_gradient(R, saved.states, G)
     if both:
-        behind = recur(_mm(dY, ahead_O).sum(0), G, zeros, adjoint=True)[0].to(u.dtype)
-        dU = dU + _mm(behind, E.flip(-2).mT)
-        dE = dE + _outer(U, behind).flip(-2)
-        dO = torch.cat([dO, _outer(dY, saved.ahead)])
-        dG = dG + _power_gradient(behind, saved.ahead, G)
-    return Gradients(dU.flatten(-2)[..., :L], _diagonals(dT, both), dE, dG, dO, dfirst)
+        Z = _flat(recur(_by_chunk(_sum(part @ ahead_O[k] for k, part in enumerate(dY)), B), G, zeros, adjoint=True)[0],
+                  u.dtype)  # fmt: skip
+        dU = torch.baddbmm(dU, Z, E.flip(-2).mT)
+        dE = dE + (U.mT @ Z).flip(-2)
+        dO = torch.cat([dO, torch.stack([part.mT @ saved.ahead for part in dY])])
+        dG = dG + _power_gradient(Z, saved.ahead, G)
+    return Gradients(_sequence(dU, B, L), _diagonals(dT, both), dE, dG, dO, dfirst)
 
 
 def recur(
@@ -103,40 +105,63 @@ def recur(
     """``s ← G s + added_i`` over the chunks i, in float64: the states carry everything that lasts.
 
     Args:
-        added: (H, B, I, N).
+        added: (I, H, B, N).
         G: (H, N) for complex modes, or (H, N, N).
         start: (H, B, N).
         left: From the last chunk to the first.
         adjoint: With Gᵀ.
 
     Returns:
-        The state before each chunk (H, B, I, N), and the one after all.
+        The state before each chunk (I, H, B, N), and the one after all.
     """
-    G = G.double()
-    pieces = list(added.double().unbind(2))
-    before = []
-    if G.ndim == 2:
-        power, x = _complex(G)[:, None], _complex(start)
+    G, added = G.double(), added.double().contiguous()
+    x, dense = start.contiguous(), G.ndim == 3
+    if dense:
+        power = G if adjoint else G.mT
+    else:
+        power, x, added = _complex(G)[:, None], _complex(x), _complex(added)
         power = power.conj() if adjoint else power
-        for piece in reversed(pieces) if left else pieces:
-            before.append(x)
-            x = power * x + _complex(piece)
-        states = torch.stack(before[::-1] if left else before, 2)
-        return torch.view_as_real(states).flatten(-2), torch.view_as_real(x).flatten(-2)
-    power, x = (G if adjoint else G.mT), start
+    pieces, before = added.unbind(0), []
     for piece in reversed(pieces) if left else pieces:
         before.append(x)
-        x = torch.baddbmm(piece, x, power)
-    return torch.stack(before[::-1] if left else before, 2), x
+        x = torch.baddbmm(piece, x, power) if dense else torch.addcmul(piece, power, x)
+    states = torch.stack(before[::-1] if left else before)
+    return (states, x) if dense else (torch.view_as_real(states).flatten(-2), torch.view_as_real(x).flatten(-2))
 
 
 def _complex(x: Tensor) -> Tensor:
-    return torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2)))
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
 def _chunks(x: Tensor, c: int) -> Tensor:
-    """(..., L) as (..., I, c), the last chunk filled with zeros."""
-    return pad(x, (0, -x.shape[-1] % c)).unflatten(-1, (-1, c))
+    """(H, B, L) as rows (H, I·B, c), one for each chunk of each sequence, the last chunks filled with zeros."""
+    if missing := -x.shape[-1] % c:
+        x = pad(x, (0, missing))
+    return x.unflatten(-1, (-1, c)).transpose(1, 2).reshape(x.shape[0], -1, c)
+
+
+def _sequence(rows: Tensor, B: int, L: int) -> Tensor:
+    """The inverse of :func:`_chunks`."""
+    return rows.unflatten(1, (-1, B)).transpose(1, 2).reshape(rows.shape[0], B, -1)[..., :L]
+
+
+def _by_chunk(rows: Tensor, B: int) -> Tensor:
+    """(H, I·B, N) as (I, H, B, N)."""
+    return rows.unflatten(1, (-1, B)).transpose(0, 1)
+
+
+def _flat(states: Tensor, dtype: torch.dtype) -> Tensor:
+    """(I, H, B, N) as (H, I·B, N), in this dtype."""
+    I, H, B, N = states.shape  # noqa: E741
+    return torch.empty(H, I, B, N, dtype=dtype, device=states.device).copy_(states.transpose(0, 1)).flatten(1, 2)
+
+
+def _sum(parts: Iterable[Tensor]) -> Tensor:
+    """One for each channel; there is mostly one."""
+    total, *rest = parts
+    for part in rest:
+        total = total + part
+    return total
 
 
 def _matrix(K: Tensor, both: bool) -> Tensor:
@@ -153,23 +178,13 @@ def _diagonals(dT: Tensor, both: bool) -> Tensor:
     # with rows of 2c, the element (i, j) moves to column i - j + c - 1
     sheared = pad(dT.flip(-1), (0, c)).flatten(-2)[..., : c * (2 * c - 1)].unflatten(-1, (c, 2 * c - 1)).sum(-2)
     if not both:
-        return sheared[..., c - 1 :]
+        return sheared[..., c - 1 :].contiguous()
     return torch.cat([sheared[..., c - 1 :], pad(sheared[..., : c - 1].flip(-1), (0, 1))])
 
 
-def _mm(x: Tensor, matrix: Tensor) -> Tensor:
-    """Rows x (..., H, B, I, n) times matrix (..., H, n, m)."""
-    B, rows = x.shape[-3], x.shape[-2]
-    return (x.flatten(-3, -2) @ matrix).unflatten(-2, (B, rows))
-
-
-def _outer(x: Tensor, y: Tensor) -> Tensor:
-    """``Σ x yᵀ`` over batch and chunks: (..., H, n, m)."""
-    return x.flatten(-3, -2).mT @ y.flatten(-3, -2)
-
-
-def _power_gradient(lam: Tensor, states: Tensor, G: Tensor) -> Tensor:
+def _power_gradient(R: Tensor, states: Tensor, G: Tensor) -> Tensor:
+    """Of G, from the gradients R of the states behind the chunks and the states before them, (H, I·B, N)."""
     if G.ndim == 3:
-        return _outer(lam, states).to(G.dtype)
-    product = _complex(lam) * _complex(states).conj()
-    return torch.view_as_real(product.sum((1, 2), dtype=torch.complex128)).flatten(-2).to(G.dtype)
+        return (R.mT @ states).to(G.dtype)
+    product = _complex(R) * _complex(states).conj()
+    return torch.view_as_real(product.sum(1, dtype=torch.complex128)).flatten(-2).to(G.dtype)

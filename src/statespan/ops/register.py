@@ -6,6 +6,7 @@ on the CPU, as long as a small kernel runs; so plain eager code takes a shorter 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,8 @@ def differentiable(
     registered = torch.library.custom_op(name, function, mutates_args=())
     registered.register_fake(fake)
     registered.register_autograd(gradient, setup_context=save)
+
+    function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined] # autograd looks at every call
 
     class Direct(torch.autograd.Function):
         forward = staticmethod(function)

@@ -108,7 +108,7 @@ def backward(
     if modes.P is None:
         diagonal_backward_kernel[(H,)](
             modes.dt, modes.decay, modes.freq, modes.B, modes.C, dK, dE, dG.contiguous(), dO,
-            ddt, ddecay, dfreq, dB, dC, *sizes, **constants, RULE=settings.rule, num_warps=8,
+            ddt, ddecay, dfreq, dB, dC, *sizes, **constants, RULE=settings.rule, num_warps=4 if M <= 32 else 8,
         )  # fmt: skip
     else:
         E, O, F, J = kept  # noqa: E741

@@ -201,13 +201,16 @@ class Gradients(NamedTuple):
 
 def backward(
     g: Grid, u: Tensor, dy: Tensor, dlast: Tensor | None, saved: Saved, K: Tensor, E: Tensor, G: Tensor, O: Tensor, *,  # noqa: E741
-    both: bool, first: bool, gelu: bool,
+    both: bool, first: bool, gelu: bool, spare: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
-    """Every gradient, in the precision of the accumulators; u's in the dtype of u."""
+    """Every gradient, in the precision of the accumulators; u's in the dtype of u.
+
+    With one channel u's may be written into ``spare``, which may be u itself: each tile is read before it is written.
+    """
     channels = g.V // g.H
     tiles = g.programs(g.V)[1]
     shares: dict[str, Any] = {"dtype": g.acc, "device": u.device}
-    du = u.new_empty(g.V, g.B, g.L)
+    du = spare if spare is not None and channels == 1 else u.new_empty(g.V, g.B, g.L)
     dT = torch.empty(tiles, g.V, g.c, g.c, **shares)
     dE = torch.empty(tiles, g.V, g.c, g.N, **shares)
     dG = torch.empty(tiles, g.V, *G.shape[1:], **shares)

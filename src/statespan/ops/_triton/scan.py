@@ -79,6 +79,12 @@ def _split(S):
 
 
 @triton.jit
+def _fold(x):
+    """Half of a sum over rows: of rows 8 apart, which a thread of the matrix units holds anyway."""
+    return tl.sum(x.reshape(x.shape[0] // 16, 2, 8, x.shape[1]), 1)
+
+
+@triton.jit
 def _advance(S, gr, gi, DENSE: tl.constexpr):
     """``S Gᵀ``."""
     if DENSE:
@@ -264,7 +270,7 @@ def backward_kernel(
     if DENSE:
         dgr, dgi = tl.zeros((Q, Q), ACC), tl.zeros((16, 16), ACC)
     else:
-        dgr, dgi = tl.zeros((BT, Q // 2), ACC), tl.zeros((BT, Q // 2), ACC)
+        dgr, dgi = tl.zeros((BT // 16, 8, Q // 2), ACC), tl.zeros((BT // 16, 8, Q // 2), ACC)
     along = (chunk0 * C)[:, None] + rc[None, :]
     u_row = u_ptr + h * su_h + (b * su_b)[:, None] + along
     dy_row = dy_ptr + hk * sy_h + (b * sy_b)[:, None] + along
@@ -300,8 +306,8 @@ def backward_kernel(
         else:
             lr, li = _split(R.to(ACC))
             sr, si = _split(S.to(ACC))
-            dgr += lr * sr + li * si
-            dgi += li * sr - lr * si
+            dgr += _fold(lr * sr + li * si)
+            dgi += _fold(li * sr - lr * si)
         if BOTH:
             flipped = u_row + i * C + (C - 1 - 2 * rc)[None, :]
             Uf = _load(flipped, live[:, None] & (chunk[:, None] * C + (C - 1 - rc)[None, :] < L), EVEN)
@@ -315,8 +321,8 @@ def backward_kernel(
             else:
                 lr, li = _split(Z.to(ACC))
                 sr, si = _split(A.to(ACC))
-                dgr += lr * sr + li * si
-                dgi += li * sr - lr * si
+                dgr += _fold(lr * sr + li * si)
+                dgi += _fold(li * sr - lr * si)
         _store(du_row + i * C, du.to(du_ptr.dtype.element_ty), ok, EVEN)
         R = _add_mm(_advance(R, gr, gi, DENSE), dY, O, ACC, PRECISION)
 
@@ -334,8 +340,8 @@ def backward_kernel(
         tl.store(dG_ptr + share * N * N + q[:, None] * N + q[None, :], dgr, mask=square)
     else:
         n = 2 * tl.arange(0, Q // 2)
-        tl.store(dG_ptr + share * N + n, tl.sum(dgr, 0), mask=n < N)
-        tl.store(dG_ptr + share * N + n + 1, tl.sum(dgi, 0), mask=n < N)
+        tl.store(dG_ptr + share * N + n, tl.sum(tl.sum(dgr, 0), 0), mask=n < N)
+        tl.store(dG_ptr + share * N + n + 1, tl.sum(tl.sum(dgi, 0), 0), mask=n < N)
 
 
 @triton.jit

@@ -51,5 +51,5 @@ def choose(heads: int, batch: int, length: int, d_state: int, chunk: int, dense:
         stages = 2 if d_state <= 128 else 1
         return Tiles(columns, per_segment, warps, stages, warps, stages)
     if columns == 16:
-        return Tiles(columns, per_segment, 4 if dense else 2, 4, 4, 4)
+        return Tiles(columns, per_segment, 4 if dense else 1, 4, 4, 4)
     return Tiles(columns, per_segment, 4, 4, 4, 2 if dense else 3)
