@@ -31,6 +31,8 @@ from statespan.ssm import DPLR, Diagonal, Operators, Structure
 
 PATHS = ("auto", "triton", "chunks", "fft")
 _ENVIRONMENT = os.environ.get("STATESPAN_PATH") or "auto"
+LONG = 4096
+"""From this length on, chunks in plain torch are faster than the FFT (`statespan bench cpu`)."""
 _forced: str | None = None
 _probed: dict[int, bool] = {}
 
@@ -123,9 +125,11 @@ def choose_path(source: Source, u: Tensor, dtype: torch.dtype) -> str:
         return path
     if torch.compiler.is_compiling():  # a traced graph has to serve any length, which rules out the FFT
         return "triton" if u.is_cuda and _fits(source, dtype) else "chunks"
-    if u.is_cuda and not source.convolve and _fits(source, dtype) and triton_works(u.device.index):
+    if source.convolve:
+        return "fft"
+    if u.is_cuda and _fits(source, dtype) and triton_works(u.device.index):
         return "triton"
-    return "fft"
+    return "chunks" if u.shape[1] >= LONG else "fft"
 
 
 def _fits(source: Source, dtype: torch.dtype) -> bool:

@@ -98,12 +98,12 @@ class Grid(NamedTuple):
         }
 
 
-def grid(u: Tensor, E: Tensor, G: Tensor, channels: int, tiles: Tiles | None = None) -> Grid:
+def grid(u: Tensor, E: Tensor, G: Tensor, channels: int, tiles: Tiles | None = None, *, both: bool = False) -> Grid:
     """The plan for an input (H, B, L) and operators."""
     (H, B, L), (_, c, N) = u.shape, E.shape
     dense = G.ndim == 3
     if tiles is None:
-        tiles = choose(channels * H, B, L, N, c, dense, u.dtype)
+        tiles = choose(channels * H, B, L, N, c, dense, u.dtype, both)
     all_chunks = 1 << max(0, -(-L // c) - 1).bit_length()
     tiles = tiles._replace(per_segment=min(tiles.per_segment, all_chunks))
     return Grid(H, channels * H, B, L, N, c, dense, u.dtype, tiles)

@@ -23,7 +23,16 @@ class Tiles(NamedTuple):
     backward_stages: int = 2
 
 
-def choose(heads: int, batch: int, length: int, d_state: int, chunk: int, dense: bool, dtype: torch.dtype) -> Tiles:
+def choose(
+    heads: int,
+    batch: int,
+    length: int,
+    d_state: int,
+    chunk: int,
+    dense: bool,
+    dtype: torch.dtype,
+    both: bool = False,
+) -> Tiles:
     """The tiles for this much work.
 
     Large tiles reuse the operators most, so they are taken as large as the batch fills and the state leaves room for;
@@ -47,6 +56,8 @@ def choose(heads: int, batch: int, length: int, d_state: int, chunk: int, dense:
     warps = 4 if d_state <= 64 else 8
     if not narrow:
         return Tiles(columns, per_segment, warps, 1, warps, 1)
+    if both:  # more sums than four warps have registers for
+        return Tiles(columns, per_segment, warps, 2, 8, 2 if d_state <= 128 else 1)
     if d_state > 64:
         stages = 2 if d_state <= 128 else 1
         return Tiles(columns, per_segment, warps, stages, warps, stages)
