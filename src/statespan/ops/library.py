@@ -57,7 +57,7 @@ def _chunks(
         from statespan.ops._triton.transpose import lengthwise
 
         u = lengthwise(u, dtype)
-        g = launch.grid(u, E, G, channels, both=both)
+        g = launch.grid(u, E, G, channels)
         y, end, kept = launch.forward(g, u, K, E, G, O, both=both, first=first, save=save, last=last, gelu=gelu)
         y = y.view(channels, H, B, L)
         states, ahead = kept if kept is not None else (u.new_empty(_NONE), u.new_empty(_NONE))
@@ -103,7 +103,7 @@ def _chunks_backward(
         channels = dy.shape[0]
         dy = dy.reshape(channels * H, B, L)
         x, dy = lengthwise(u, dtype), lengthwise(dy, dtype)
-        g = launch.grid(x, E, G, channels, both=both)
+        g = launch.grid(x, E, G, channels)
         kept = launch.Saved(states, ahead)
         spare = None if x.data_ptr() == u.data_ptr() else x  # a copy in another order is not needed afterwards
         found = launch.backward(

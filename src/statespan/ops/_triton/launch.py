@@ -98,12 +98,12 @@ class Grid(NamedTuple):
         }
 
 
-def grid(u: Tensor, E: Tensor, G: Tensor, channels: int, tiles: Tiles | None = None, *, both: bool = False) -> Grid:
+def grid(u: Tensor, E: Tensor, G: Tensor, channels: int, tiles: Tiles | None = None) -> Grid:
     """The plan for an input (H, B, L) and operators."""
     (H, B, L), (_, c, N) = u.shape, E.shape
     dense = G.ndim == 3
     if tiles is None:
-        tiles = choose(channels * H, B, L, N, c, dense, u.dtype, both)
+        tiles = choose(channels * H, B, L, N, c, dense, u.dtype)
     all_chunks = 1 << max(0, -(-L // c) - 1).bit_length()
     tiles = tiles._replace(per_segment=min(tiles.per_segment, all_chunks))
     return Grid(H, channels * H, B, L, N, c, dense, u.dtype, tiles)
@@ -205,48 +205,69 @@ def backward(
 ) -> Gradients:  # fmt: skip
     """Every gradient, in the precision of the accumulators; u's in the dtype of u.
 
-    With one channel u's may be written into ``spare``, which may be u itself: each tile is read before it is written.
+    With one channel that looks back u's may be written into ``spare``, which may be u itself: each tile is read before
+    it is written.
     """
     channels = g.V // g.H
-    tiles = g.programs(g.V)[1]
-    shares: dict[str, Any] = {"dtype": g.acc, "device": u.device}
-    du = spare if spare is not None and channels == 1 else u.new_empty(g.V, g.B, g.L)
-    dT = torch.empty(tiles, g.V, g.c, g.c, **shares)
-    dE = torch.empty(tiles, g.V, g.c, g.N, **shares)
-    dG = torch.empty(tiles, g.V, *G.shape[1:], **shares)
-    dO = torch.empty(2 if both else 1, tiles, g.V, g.c, g.N, **shares)
-    dK = torch.empty(2 if both else 1, g.V, g.c, **shares)
-    dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
-    (K, Kb), (O, Ob) = (K.chunk(2), O.chunk(2)) if both else ((K, K), (O, O))  # noqa: E741
-    behind, start, inject = u.new_empty(0), None, None
-    if dlast is not None and g.c <= g.L:
-        inject = dlast.to(g.state).contiguous()
-    if both:
-        behind = states(g, dy, Ob, G, left=False, adjoint=True, flip=False, save=True)
-    if g.segments > 1:
-        start = states(g, dy, O, G, left=True, adjoint=True, flip=False, save=False, inject=inject)
-    backward_kernel[g.programs(g.V)](
-        u, dy, du, saved.states, K, Kb, E, G, O, Ob, saved.ahead, behind, start, inject, dfirst,
-        dT, dE, dG, dO[0], dO[-1],
-        *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
-        BOTH=both, LAST=start is not None, INJECT=inject is not None, DFIRST=first, GELU=gelu,
-        num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
-    )  # fmt: skip
-    diagonals_kernel[(g.V,)](dT, dK[0], dK[-1], tiles, C=g.c, BOTH=both, ACC=TYPES[g.acc], num_warps=4)
-
-    def total(x: Tensor) -> Tensor:  # over tiles and channels: (tiles, V, ...) to (H, ...)
-        return x.view(-1, g.H, *x.shape[2:]).sum(0) if tiles * channels > 1 else x[0]
-
-    dO = dO.sum(1) if tiles > 1 else dO[:, 0]
+    alone = spare is not None and channels == 1 and not both
+    du = spare if alone and spare is not None else u.new_empty(g.V, g.B, g.L)
+    inject = dlast.to(g.state).contiguous() if dlast is not None and g.c <= g.L else None
+    if not both:
+        parts = [_one_way(g, u, dy, du, saved.states, K, E, G, O, inject, ahead=False, first=first, gelu=gelu)]
+    else:
+        (K, Kb), (O, Ob) = K.chunk(2), O.chunk(2)  # noqa: E741
+        parts = [
+            _one_way(g, u, dy, du, saved.states, K, E, G, O, inject, ahead=False, first=first, gelu=False),
+            _one_way(g, u, dy, du, saved.ahead, Kb, E, G, Ob, None, ahead=True, first=False, gelu=False),
+        ]
+    dfirst = parts[0].first
     if dfirst is not None:
         dfirst = dfirst.view(channels, g.H, g.B, g.N).sum(0)
         if dlast is not None and g.c > g.L:
             dfirst = dfirst + dlast
+
+    def joined(x: list[Tensor]) -> Tensor:
+        return x[0] if len(x) == 1 else torch.cat(x)
+
+    def total(x: list[Tensor]) -> Tensor:  # over directions and channels: (V, ...) to (H, ...)
+        together = joined(x)
+        return together.view(-1, g.H, *together.shape[1:]).sum(0) if together.shape[0] > g.H else together
+
     return Gradients(
         du.view(channels, g.H, g.B, g.L).sum(0) if channels > 1 else du,
-        dK.view(-1, g.H, g.c),
-        total(dE),
-        total(dG),
-        dO.reshape(-1, g.H, g.c, g.N),
+        joined([p.K for p in parts]).view(-1, g.H, g.c),
+        total([p.E for p in parts]),
+        total([p.G for p in parts]),
+        joined([p.O for p in parts]).view(-1, g.H, g.c, g.N),
         dfirst,
     )
+
+
+def _one_way(
+    g: Grid, u: Tensor, dy: Tensor, du: Tensor, kept: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor,  # noqa: E741
+    inject: Tensor | None, *, ahead: bool, first: bool, gelu: bool,
+) -> Gradients:  # fmt: skip
+    """The backward pass of the kernels that look back, or of those that look ahead, which adds to du."""
+    tiles = g.programs(g.V)[1]
+    shares: dict[str, Any] = {"dtype": g.acc, "device": u.device}
+    dT = torch.empty(tiles, g.V, g.c, g.c, **shares)
+    dE = torch.empty(tiles, g.V, g.c, g.N, **shares)
+    dG = torch.empty(tiles, g.V, *G.shape[1:], **shares)
+    dO = torch.empty(tiles, g.V, g.c, g.N, **shares)
+    dK = torch.empty(g.V, g.c, **shares)
+    dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
+    start = None
+    if g.segments > 1:
+        start = states(g, dy, O, G, left=not ahead, adjoint=True, flip=False, save=False, inject=inject)
+    backward_kernel[g.programs(g.V)](
+        u, dy, du, kept, K, E, G, O, start, inject, dfirst, dT, dE, dG, dO,
+        *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
+        AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first, GELU=gelu, ADD=ahead,
+        num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
+    )  # fmt: skip
+    diagonals_kernel[(g.V,)](dT, dK, tiles, C=g.c, AHEAD=ahead, ACC=TYPES[g.acc], num_warps=4)
+
+    def total(x: Tensor) -> Tensor:
+        return x.sum(0) if tiles > 1 else x[0]
+
+    return Gradients(du, dK, total(dE), total(dG), total(dO), dfirst)

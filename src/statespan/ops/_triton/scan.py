@@ -231,14 +231,18 @@ def states_kernel(
 
 @triton.jit
 def backward_kernel(
-    u_ptr, dy_ptr, du_ptr, states_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, O_ptr, Ob_ptr, ahead_ptr, behind_ptr,
-    last_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr, dOb_ptr,
+    u_ptr, dy_ptr, du_ptr, states_ptr, K_ptr, E_ptr, G_ptr, O_ptr,
+    first_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b, sd_h, sd_b,
-    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, BOTH: tl.constexpr,
-    LAST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr, GELU: tl.constexpr, ACC: tl.constexpr,
-    STATE: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, AHEAD: tl.constexpr,
+    FIRST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
+    ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Every gradient, chunk by chunk from the right; those of the operators are this tile's share of the sum."""
+    """Every gradient, chunk by chunk from the right; those of the operators are this tile's share of the sum.
+
+    AHEAD is the mirror image, for the kernels that look ahead: from the left, with T above the diagonal and E's rows in
+    the opposite order. ADD adds to du instead of writing it.
+    """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
     rc, q = tl.arange(0, C), tl.arange(0, Q)
@@ -250,21 +254,19 @@ def backward_kernel(
     live = b < B
     chunk0 = segment * per_segment
 
-    T = _toeplitz(K_ptr, Kb_ptr, hk, rc[:, None], rc[None, :], C, BOTH, DT)
     matrix = rc[:, None] * N + q[None, :]
-    Et = tl.trans(tl.load(E_ptr + h * C * N + matrix, mask=real[None, :], other=0.0).to(DT))
+    at_E = ((C - 1 - rc) if AHEAD else rc)[:, None] * N + q[None, :]
+    lag = rc[None, :] - rc[:, None] - 1 if AHEAD else rc[:, None] - rc[None, :]
+    T = tl.load(K_ptr + hk * C + lag, mask=lag >= 0, other=0.0).to(DT)
+    Et = tl.trans(tl.load(E_ptr + h * C * N + at_E, mask=real[None, :], other=0.0).to(DT))
     O = tl.load(O_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT)  # noqa: E741
     gr, gi = _load_power(G_ptr, h, q, N, DENSE, True, STATE)
     if GELU:
         Tt, Ot = tl.trans(T), tl.trans(O)
-    if BOTH:
-        backwards = (C - 1 - rc)[:, None] * N + q[None, :]
-        Ebt = tl.trans(tl.load(E_ptr + h * C * N + backwards, mask=real[None, :], other=0.0).to(DT))
-        dA = tl.zeros((C, Q), ACC)
 
     R = tl.zeros((BT, Q), STATE)  # the adjoint state, behind the chunk
-    if LAST:
-        at = last_ptr + ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
+    if FIRST:
+        at = first_ptr + ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
         R = tl.load(at, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
     dT, dE, dO = tl.zeros((C, C), ACC), tl.zeros((C, Q), ACC), tl.zeros((C, Q), ACC)
     if DENSE:
@@ -275,16 +277,14 @@ def backward_kernel(
     u_row = u_ptr + h * su_h + (b * su_b)[:, None] + along
     dy_row = dy_ptr + hk * sy_h + (b * sy_b)[:, None] + along
     du_row = du_ptr + hk * sd_h + (b * sd_b)[:, None] + along
-    s_row = ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
-    r_row = ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+    s_row = states_ptr + ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
     for step in range(per_segment):
-        i = per_segment - 1 - step
+        i = step if AHEAD else per_segment - 1 - step
         chunk = chunk0 + i
         ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
-        held = (live & (chunk < chunks))[:, None] & real[None, :]
         U = _load(u_row + i * C, ok, EVEN)
         dY = _load(dy_row + i * C, ok, EVEN)
-        S = _load(states_ptr + s_row + i * N, held, EVEN)
+        S = _load(s_row + i * N, (live & (chunk < chunks))[:, None] & real[None, :], EVEN)
         if INJECT:
             if hk < H:
                 here = (live & (chunk == whole - 1))[:, None] & real[None, :]
@@ -295,12 +295,16 @@ def backward_kernel(
             normal, bell = _erf_parts(y, DT)
             dY = (dY.to(ACC) * (normal + 0.3989422804014327 * y * bell)).to(DT)
         Rd = R.to(DT)
-        du = _mm(dY, T, tl.zeros((BT, C), ACC), PRECISION)
+        if ADD:
+            du = _load(du_row + i * C, ok, EVEN).to(ACC)
+        else:
+            du = tl.zeros((BT, C), ACC)
+        du = _mm(dY, T, du, PRECISION)
         du = _mm(Rd, Et, du, PRECISION)
-        Ut, dYt = tl.trans(U), tl.trans(dY)
+        dYt = tl.trans(dY)
         dT = _mm(dYt, U, dT, PRECISION)
         dO = _mm(dYt, S, dO, PRECISION)
-        dE = _mm(Ut, Rd, dE, PRECISION)
+        dE = _mm(tl.trans(U), Rd, dE, PRECISION)
         if DENSE:
             dgr = _mm(tl.trans(Rd), S, dgr, PRECISION)
         else:
@@ -308,21 +312,6 @@ def backward_kernel(
             sr, si = _split(S.to(ACC))
             dgr += _fold(lr * sr + li * si)
             dgi += _fold(li * sr - lr * si)
-        if BOTH:
-            flipped = u_row + i * C + (C - 1 - 2 * rc)[None, :]
-            Uf = _load(flipped, live[:, None] & (chunk[:, None] * C + (C - 1 - rc)[None, :] < L), EVEN)
-            A = _load(ahead_ptr + s_row + i * N, held, EVEN)
-            Z = _load(behind_ptr + r_row + i * N, held, EVEN)
-            du = _mm(Z, Ebt, du, PRECISION)
-            dE = _mm(tl.trans(Uf), Z, dE, PRECISION)
-            dA = _mm(dYt, A, dA, PRECISION)
-            if DENSE:
-                dgr = _mm(tl.trans(Z), A, dgr, PRECISION)
-            else:
-                lr, li = _split(Z.to(ACC))
-                sr, si = _split(A.to(ACC))
-                dgr += _fold(lr * sr + li * si)
-                dgi += _fold(li * sr - lr * si)
         _store(du_row + i * C, du.to(du_ptr.dtype.element_ty), ok, EVEN)
         R = _add_mm(_advance(R, gr, gi, DENSE), dY, O, ACC, PRECISION)
 
@@ -331,10 +320,8 @@ def backward_kernel(
         tl.store(at, R, mask=(live & (segment == 0))[:, None] & real[None, :])
     share = tile * tl.num_programs(0) + hk
     tl.store(dT_ptr + share * C * C + rc[:, None] * C + rc[None, :], dT)
-    tl.store(dE_ptr + share * C * N + matrix, dE, mask=real[None, :])
+    tl.store(dE_ptr + share * C * N + at_E, dE, mask=real[None, :])
     tl.store(dO_ptr + share * C * N + matrix, dO, mask=real[None, :])
-    if BOTH:
-        tl.store(dOb_ptr + share * C * N + matrix, dA, mask=real[None, :])
     if DENSE:
         square = real[:, None] & real[None, :]
         tl.store(dG_ptr + share * N * N + q[:, None] * N + q[None, :], dgr, mask=square)
@@ -375,19 +362,16 @@ def segments_kernel(
 
 
 @triton.jit
-def diagonals_kernel(
-    dT_ptr, dK_ptr, dKb_ptr, tiles, C: tl.constexpr, BOTH: tl.constexpr, ACC: tl.constexpr
-):  # fmt: skip
+def diagonals_kernel(dT_ptr, dK_ptr, tiles, C: tl.constexpr, AHEAD: tl.constexpr, ACC: tl.constexpr):
     """The gradient of a kernel from that of its Toeplitz matrix: sums along the diagonals, and over the tiles."""
     hk = tl.program_id(0).to(tl.int64)
     heads = tl.num_programs(0)
     lag, i = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
-    below, above = tl.zeros((C,), ACC), tl.zeros((C,), ACC)
+    total = tl.zeros((C,), ACC)
     for tile in range(tiles):
         at = dT_ptr + (tile * heads + hk) * C * C + i * C + i
-        below += tl.sum(tl.load(at - lag, mask=i >= lag, other=0.0), 1)
-        if BOTH:
-            above += tl.sum(tl.load(at + lag + 1, mask=i + lag + 1 < C, other=0.0), 1)
-    tl.store(dK_ptr + hk * C + tl.arange(0, C), below)
-    if BOTH:
-        tl.store(dKb_ptr + hk * C + tl.arange(0, C), above)
+        if AHEAD:
+            total += tl.sum(tl.load(at + lag + 1, mask=i + lag + 1 < C, other=0.0), 1)
+        else:
+            total += tl.sum(tl.load(at - lag, mask=i >= lag, other=0.0), 1)
+    tl.store(dK_ptr + hk * C + tl.arange(0, C), total)

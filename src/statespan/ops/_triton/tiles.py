@@ -31,7 +31,6 @@ def choose(
     chunk: int,
     dense: bool,
     dtype: torch.dtype,
-    both: bool = False,
 ) -> Tiles:
     """The tiles for this much work.
 
@@ -56,8 +55,6 @@ def choose(
     warps = 4 if d_state <= 64 else 8
     if not narrow:
         return Tiles(columns, per_segment, warps, 1, warps, 1)
-    if both:  # more sums than four warps have registers for
-        return Tiles(columns, per_segment, warps, 2, 8, 2 if d_state <= 128 else 1)
     if d_state > 64:
         stages = 2 if d_state <= 128 else 1
         return Tiles(columns, per_segment, warps, stages, warps, stages)
