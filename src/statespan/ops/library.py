@@ -47,8 +47,7 @@ def _chunks(
 
     Returns:
         y (K, H, B, L); the state after all whole chunks (H, B, N) in float64; the states before each chunk, from the
-        left and from the right (H, B, I, N), or (H, I, B, N) on the path "chunks". The last three are empty where they
-        were not asked for.
+        left and from the right (H, B, I, N). The last three are empty where they were not asked for.
     """
     H, B, L = u.shape
     channels = K.shape[0] // 2 if both else K.shape[0]
@@ -64,7 +63,7 @@ def _chunks(
     else:
         result = plain.forward(u.to(dtype), K.to(dtype), E.to(dtype), G, O.to(dtype), first, both=both)
         y, end, states, ahead = result
-        states, ahead = (x.view(H, -1, B, E.shape[2]) if x.numel() else x for x in (states, ahead))
+        states, ahead = (x.view(H, B, -1, E.shape[2]) if x.numel() else x for x in (states, ahead))
         y, end = y.contiguous(), end.clone()
         if gelu:
             y = torch.nn.functional.gelu(y)
@@ -83,8 +82,7 @@ def _chunks_fake(
     count = (L + c - 1) // c
 
     def states(wanted: bool) -> Tensor:
-        each = (H, B, count, N) if path == "triton" else (H, count, B, N)
-        return u.new_empty(each if wanted else (_NONE,), dtype=dtype)
+        return u.new_empty((H, B, count, N) if wanted else (_NONE,), dtype=dtype)
 
     end = u.new_empty((H, B, N) if last else (_NONE,), dtype=torch.float64)
     return u.new_empty(channels, H, B, L, dtype=dtype), end, states(save), states(save and both)

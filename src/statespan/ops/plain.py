@@ -28,7 +28,7 @@ class Result(NamedTuple):
     last: Tensor
     """(H, B, N): the state after all whole chunks."""
     states: Tensor
-    """(H, I·B, N): the state before each chunk of each sequence."""
+    """(H, B·I, N): the state before each chunk of each sequence."""
     ahead: Tensor
     """The same of the recurrence from the right, which starts behind the last chunk; empty without one."""
 
@@ -50,19 +50,20 @@ def forward(
     """Apply the operators of one chunk to all chunks of u."""
     H, B, L = u.shape
     c, N = E.shape[1:]
-    U = _chunks(u, c)  # (H, I·B, c)
+    U = _chunks(u, c)  # (H, B·I, c)
     start = torch.zeros(H, B, N, dtype=torch.float64, device=u.device) if first is None else first.double()
-    before, end = recur(_by_chunk(U @ E, B), G, start)
-    states = _flat(before, u.dtype)
+    before, end = recur((U @ E).unflatten(1, (B, -1)), G, start)
+    states = before.to(u.dtype).flatten(1, 2)
     T, behind, ahead = _matrix(K, both), O, u.new_zeros(0)
     if both:
         behind, in_front = O.chunk(2)
-        ahead = _flat(recur(_by_chunk(U @ E.flip(-2), B), G, torch.zeros_like(start), left=True)[0], u.dtype)
+        from_right = recur((U @ E.flip(-2)).unflatten(1, (B, -1)), G, torch.zeros_like(start), left=True)[0]
+        ahead = from_right.to(u.dtype).flatten(1, 2)
     y = [torch.baddbmm(U @ T[k].mT, states, behind[k].mT) for k in range(T.shape[0])]
     if both:
         y = [torch.baddbmm(part, ahead, in_front[k].mT) for k, part in enumerate(y)]
-    last = end if L % c == 0 else before[-1]
-    return Result(torch.stack([_sequence(part, B, L) for part in y]), last, states, ahead)
+    last = end if L % c == 0 else before[:, :, -1]
+    return Result(_joined(y).reshape(-1, H, B, U.shape[1] // B * c)[..., :L], last, states, ahead)
 
 
 def backward(
@@ -72,31 +73,31 @@ def backward(
     """The adjoint recurrence from the right, and the products that give each operator's gradient."""
     H, B, L = u.shape
     c, N = E.shape[1:]
-    U, dY = _chunks(u, c), [_chunks(part, c) for part in dy.unbind(0)]  # (H, I·B, c), one dY for each channel
+    U, dY = _chunks(u, c), [_chunks(part, c) for part in dy.unbind(0)]  # (H, B·I, c), one dY for each channel
     behind_O, ahead_O = O.chunk(2) if both else (O, O)
-    added = _by_chunk(_sum(part @ behind_O[k] for k, part in enumerate(dY)), B)
+    added = _sum(part @ behind_O[k] for k, part in enumerate(dY)).unflatten(1, (B, -1))
     zeros = torch.zeros(H, B, N, dtype=torch.float64, device=u.device)
     start = zeros if dlast is None else dlast.double()
     if L % c:  # the partial chunk comes first, then the boundary where the last state was read
         added, start = added.double(), zeros
         if dlast is not None:
-            added[-1] += dlast
+            added[:, :, -1] += dlast
     adjoint, dfirst = recur(added, G, start, left=True, adjoint=True)
-    R = _flat(adjoint, u.dtype)
+    R = adjoint.to(u.dtype).flatten(1, 2)
     T = _matrix(K, both)
     dU = torch.baddbmm(_sum(part @ T[k] for k, part in enumerate(dY)), R, E.mT)
-    dT = torch.stack([part.mT @ U for part in dY])
+    dT = _joined([part.mT @ U for part in dY])
     dE = U.mT @ R
-    dO = torch.stack([part.mT @ saved.states for part in dY])
+    dO = _joined([part.mT @ saved.states for part in dY])
     dG = _power_gradient(R, saved.states, G)
     if both:
-        Z = _flat(recur(_by_chunk(_sum(part @ ahead_O[k] for k, part in enumerate(dY)), B), G, zeros, adjoint=True)[0],
-                  u.dtype)  # fmt: skip
+        added = _sum(part @ ahead_O[k] for k, part in enumerate(dY)).unflatten(1, (B, -1))
+        Z = recur(added, G, zeros, adjoint=True)[0].to(u.dtype).flatten(1, 2)
         dU = torch.baddbmm(dU, Z, E.flip(-2).mT)
         dE = dE + (U.mT @ Z).flip(-2)
-        dO = torch.cat([dO, torch.stack([part.mT @ saved.ahead for part in dY])])
+        dO = torch.cat([dO, _joined([part.mT @ saved.ahead for part in dY])])
         dG = dG + _power_gradient(Z, saved.ahead, G)
-    return Gradients(_sequence(dU, B, L), _diagonals(dT, both), dE, dG, dO, dfirst)
+    return Gradients(dU.reshape(H, B, -1)[..., :L], _diagonals(dT, both), dE, dG, dO, dfirst)
 
 
 def recur(
@@ -105,27 +106,33 @@ def recur(
     """``s ← G s + added_i`` over the chunks i, in float64: the states carry everything that lasts.
 
     Args:
-        added: (I, H, B, N).
+        added: (H, B, I, N).
         G: (H, N) for complex modes, or (H, N, N).
         start: (H, B, N).
         left: From the last chunk to the first.
         adjoint: With Gᵀ.
 
     Returns:
-        The state before each chunk (I, H, B, N), and the one after all.
+        The state before each chunk (H, B, I, N), and the one after all.
     """
-    G, added = G.double(), added.double().contiguous()
-    x, dense = start.contiguous(), G.ndim == 3
+    G, added, x = G.double(), added.double(), start.contiguous()
+    dense = G.ndim == 3
     if dense:
         power = G if adjoint else G.mT
     else:
         power, x, added = _complex(G)[:, None], _complex(x), _complex(added)
         power = power.conj() if adjoint else power
-    pieces, before = added.unbind(0), []
-    for piece in reversed(pieces) if left else pieces:
-        before.append(x)
+    differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (added, G, x))
+    before, states = [], torch.empty_like(added)
+    for i in reversed(range(added.shape[2])) if left else range(added.shape[2]):
+        if differentiable:
+            before.append(x)
+        else:
+            states[:, :, i] = x
+        piece = added[:, :, i]
         x = torch.baddbmm(piece, x, power) if dense else torch.addcmul(piece, power, x)
-    states = torch.stack(before[::-1] if left else before)
+    if differentiable:
+        states = torch.stack(before[::-1] if left else before, 2)
     return (states, x) if dense else (torch.view_as_real(states).flatten(-2), torch.view_as_real(x).flatten(-2))
 
 
@@ -134,26 +141,15 @@ def _complex(x: Tensor) -> Tensor:
 
 
 def _chunks(x: Tensor, c: int) -> Tensor:
-    """(H, B, L) as rows (H, I·B, c), one for each chunk of each sequence, the last chunks filled with zeros."""
+    """(H, B, L) as rows (H, B·I, c), one for each chunk of each sequence, the last chunks filled with zeros."""
     if missing := -x.shape[-1] % c:
         x = pad(x, (0, missing))
-    return x.unflatten(-1, (-1, c)).transpose(1, 2).reshape(x.shape[0], -1, c)
+    return x.contiguous().view(x.shape[0], -1, c)
 
 
-def _sequence(rows: Tensor, B: int, L: int) -> Tensor:
-    """The inverse of :func:`_chunks`."""
-    return rows.unflatten(1, (-1, B)).transpose(1, 2).reshape(rows.shape[0], B, -1)[..., :L]
-
-
-def _by_chunk(rows: Tensor, B: int) -> Tensor:
-    """(H, I·B, N) as (I, H, B, N)."""
-    return rows.unflatten(1, (-1, B)).transpose(0, 1)
-
-
-def _flat(states: Tensor, dtype: torch.dtype) -> Tensor:
-    """(I, H, B, N) as (H, I·B, N), in this dtype."""
-    I, H, B, N = states.shape  # noqa: E741
-    return torch.empty(H, I, B, N, dtype=dtype, device=states.device).copy_(states.transpose(0, 1)).flatten(1, 2)
+def _joined(parts: list[Tensor]) -> Tensor:
+    """One tensor for all channels, of which there is mostly one."""
+    return parts[0][None] if len(parts) == 1 else torch.stack(parts)
 
 
 def _sum(parts: Iterable[Tensor]) -> Tensor:
@@ -183,8 +179,8 @@ def _diagonals(dT: Tensor, both: bool) -> Tensor:
 
 
 def _power_gradient(R: Tensor, states: Tensor, G: Tensor) -> Tensor:
-    """Of G, from the gradients R of the states behind the chunks and the states before them, (H, I·B, N)."""
+    """Of G, from the gradients R of the states behind the chunks and the states before them, (H, B·I, N)."""
     if G.ndim == 3:
         return (R.mT @ states).to(G.dtype)
-    product = _complex(R) * _complex(states).conj()
+    product = _complex(R) * _complex(states).conj_physical()
     return torch.view_as_real(product.sum(1, dtype=torch.complex128)).flatten(-2).to(G.dtype)
