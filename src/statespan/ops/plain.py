@@ -41,7 +41,7 @@ class Gradients(NamedTuple):
     E: Tensor
     G: Tensor
     O: Tensor  # noqa: E741
-    first: Tensor
+    first: Tensor | None
 
 
 def forward(
@@ -121,7 +121,7 @@ def recur(
         power = G if adjoint else G.mT
     else:
         power, x, added = _complex(G)[:, None], _complex(x), _complex(added)
-        power = power.conj() if adjoint else power
+        power = power.conj_physical() if adjoint else power  # a lazy one is lost below a dispatch mode
     differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (added, G, x))
     before, states = [], torch.empty_like(added)
     for i in reversed(range(added.shape[2])) if left else range(added.shape[2]):

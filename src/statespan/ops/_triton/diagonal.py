@@ -44,6 +44,18 @@ def _phi(zr, zi):
 
 
 @triton.jit
+def _rule(zr, zi, RULE: tl.constexpr):
+    """Ā and q, with B̄ = Δ q B, for z = ΔA; and for their gradients q² (bilinear: Ā' = q², q' = q²/2) or φ' (zoh)."""
+    if RULE == "bilinear":
+        qr, qi = half_resolvent(zr, zi)
+        ar, ai = mul(1.0 + 0.5 * zr, 0.5 * zi, qr, qi)
+        sr, si = mul(qr, qi, qr, qi)
+    else:
+        ar, ai, qr, qi, sr, si = _phi(zr, zi)
+    return ar, ai, qr, qi, sr, si
+
+
+@triton.jit
 def diagonal_kernel(
     dt_ptr, decay_ptr, freq_ptr, B_ptr, C_ptr, D_ptr, K_ptr, E_ptr, G_ptr, O_ptr,
     H, S, M, channels, causal,
@@ -60,12 +72,7 @@ def diagonal_kernel(
     decay, _slope = load_decay(decay_ptr, own, ok, REAL, FT)
     freq = load_real(freq_ptr, own, ok, FT)
     br, bi = load_complex(B_ptr, own, ok, FT)
-    zr, zi = tl.minimum(dt * decay, 1.0), dt * freq
-    if RULE == "bilinear":
-        qr, qi = half_resolvent(zr, zi)
-        ar, ai = mul(1.0 + 0.5 * zr, 0.5 * zi, qr, qi)
-    else:
-        ar, ai, qr, qi, _sr, _si = _phi(zr, zi)
+    ar, ai, qr, qi, _sr, _si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
     br, bi = mul(dt * qr, dt * qi, br, bi)
     vr, vi, gr, gi = power_table(ar[:, None], ai[:, None], l, BITS, FT)
     store_complex(G_ptr, h * M + n[:, None], gr, gi, ok[:, None])
@@ -104,13 +111,7 @@ def diagonal_backward_kernel(
     decay, slope = load_decay(decay_ptr, own, ok, REAL, FT)
     freq = load_real(freq_ptr, own, ok, FT)
     Br, Bi = load_complex(B_ptr, own, ok, FT)
-    zr, zi = tl.minimum(dt * decay, 1.0), dt * freq
-    if RULE == "bilinear":
-        qr, qi = half_resolvent(zr, zi)
-        ar, ai = mul(1.0 + 0.5 * zr, 0.5 * zi, qr, qi)
-        sr, si = mul(qr, qi, qr, qi)  # Ā' = q², q' = q²/2
-    else:
-        ar, ai, qr, qi, sr, si = _phi(zr, zi)
+    ar, ai, qr, qi, sr, si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
     br, bi = mul(dt * qr, dt * qi, Br, Bi)
     vr, vi, _gr, _gi = power_table(ar[:, None], ai[:, None], l, BITS, FT)
     wr, wi, _gr, _gi = power_table(ar[:, None], ai[:, None], tl.maximum(l - 1, 0), BITS, FT)  # Ā^(l-1)

@@ -21,6 +21,7 @@ from statespan.ops._triton.scan import (
     states_kernel,
 )
 from statespan.ops._triton.tiles import Tiles, choose
+from statespan.ops.plain import Gradients
 
 TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
 
@@ -186,17 +187,6 @@ def forward(
         num_warps=g.tiles.warps, num_stages=g.tiles.stages, **g.constants(),
     )  # fmt: skip
     return y, end, Saved(kept, ahead) if save else None
-
-
-class Gradients(NamedTuple):
-    """Of everything the forward pass took."""
-
-    u: Tensor
-    K: Tensor
-    E: Tensor
-    G: Tensor
-    O: Tensor  # noqa: E741
-    first: Tensor | None
 
 
 def backward(

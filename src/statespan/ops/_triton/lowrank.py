@@ -62,6 +62,22 @@ def _first_column(dt, qr, qi, kappa, ar, ai, br, bi, Br, Bi):
 
 
 @triton.jit
+def _system(
+    dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr
+):  # fmt: skip
+    """B̄, b, d and f of one head from its parameters."""
+    dt = load_dt(dt_ptr, h, LOG, FT)
+    decay, _slope = load_decay(decay_ptr, own, ok, REAL, FT)
+    freq = load_real(freq_ptr, own, ok, FT)
+    Pr, Pi = load_complex(P_ptr, own, ok, FT)
+    Br, Bi = load_complex(B_ptr, own, ok, FT)
+    qr, qi, kappa = _resolvent(dt, decay, freq, Pr, Pi)
+    ar, ai, br, bi, dr, di, fr, fi = _factors(qr, qi, kappa, Pr, Pi, ok)
+    xr, xi = _first_column(dt, qr, qi, kappa, ar, ai, br, bi, Br, Bi)
+    return xr, xi, br, bi, dr, di, fr, fi
+
+
+@triton.jit
 def _step(xr, xi, dr, di, fr, fi, br, bi):
     """``d x + f (b·x)``; for a row, with conj(d) and f and b exchanged."""
     scale = _dot(br, bi, xr, xi)
@@ -96,14 +112,7 @@ def lowrank_kernel(
     ok = n < M
     own = (h % S) * M + n
     N = 2 * M
-    dt = load_dt(dt_ptr, h, LOG, FT)
-    decay, _slope = load_decay(decay_ptr, own, ok, REAL, FT)
-    freq = load_real(freq_ptr, own, ok, FT)
-    Pr, Pi = load_complex(P_ptr, own, ok, FT)
-    Br, Bi = load_complex(B_ptr, own, ok, FT)
-    qr, qi, kappa = _resolvent(dt, decay, freq, Pr, Pi)
-    ar, ai, br, bi, dr, di, fr, fi = _factors(qr, qi, kappa, Pr, Pi, ok)
-    x0r, x0i = _first_column(dt, qr, qi, kappa, ar, ai, br, bi, Br, Bi)
+    x0r, x0i, br, bi, dr, di, fr, fi = _system(dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT)
 
     if task < 2:  # columns Ā^j B̄, or d^j f
         low = tl.where(task == 0, 1.0, 0.0).to(FT)
@@ -163,14 +172,7 @@ def lowrank_backward_kernel(
     ok = n < M
     own = (h % S) * M + n
     N = 2 * M
-    dt = load_dt(dt_ptr, h, LOG, FT)
-    decay, _slope = load_decay(decay_ptr, own, ok, REAL, FT)
-    freq = load_real(freq_ptr, own, ok, FT)
-    Pr, Pi = load_complex(P_ptr, own, ok, FT)
-    Br, Bi = load_complex(B_ptr, own, ok, FT)
-    qr, qi, kappa = _resolvent(dt, decay, freq, Pr, Pi)
-    ar, ai, br, bi, dr, di, fr, fi = _factors(qr, qi, kappa, Pr, Pi, ok)
-    x0r, x0i = _first_column(dt, qr, qi, kappa, ar, ai, br, bi, Br, Bi)
+    x0r, x0i, br, bi, dr, di, fr, fi = _system(dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT)
     zero = dr * 0.0
     gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi = zero, zero, zero, zero, zero, zero, zero, zero
     mr, mi = zero, zero  # the adjoint of the list's next entry

@@ -1,0 +1,65 @@
+"""Tables of the documentation: what they show is what the records say."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from statespan.bench.document import filled, main
+
+ROOT = Path(__file__).parent.parent.parent
+RECORD = {
+    "rows": [
+        {"name": "fast", "setting": {"length": 10}, "status": "ok", "time_ms": 0.12345, "extra": {"copies": 1234.5}},
+        {"name": "slow", "setting": {"length": 20}, "status": "failed", "time_ms": None, "extra": {}},
+    ],
+    "machine": {"device": "a machine"},
+    "versions": {"torch": "9.9"},
+    "date": "2030-01-02T03:04:05+00:00",
+}
+PAGE = "before\n<!-- results/x.json: name, length | time_ms, copies{words} -->\nold\n<!-- end -->\nbehind\n"
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/x.json").write_text(json.dumps(RECORD))
+    return tmp_path
+
+
+def test_table(checkout):
+    text = filled(PAGE.format(words=""), checkout)
+    assert text.splitlines() == [
+        "before",
+        "<!-- results/x.json: name, length | time_ms, copies -->",
+        "|  | length | ms | copies |",
+        "|---|---|---:|---:|",
+        "| fast | 10 | 0.123 | 1234 |",
+        "| slow | 20 | failed | failed |",
+        "",
+        "a machine, torch 9.9, 2030-01-02.",
+        "<!-- end -->",
+        "behind",
+    ]
+    assert filled(text, checkout) == text
+
+
+def test_only_some_rows(checkout):
+    assert "fast" not in filled(PAGE.format(words=" | slow, other"), checkout)
+
+
+def test_missing_record(checkout):
+    (checkout / "results/x.json").unlink()
+    assert "not measured yet: results/x.json" in filled(PAGE.format(words=""), checkout)
+
+
+def test_command(checkout):
+    (checkout / "page.md").write_text(PAGE.format(words=""))
+    main([str(checkout / "page.md")])
+    assert (checkout / "page.md").read_text() == filled(PAGE.format(words=""), checkout)
+
+
+@pytest.mark.parametrize("page", ["docs/engine.md"])
+def test_documents_show_the_records(page):
+    text = (ROOT / page).read_text()
+    assert filled(text, ROOT) == text
