@@ -5,8 +5,9 @@ Everything beyond the standard library is imported when a command runs, so that 
 
 import sys
 from importlib.util import find_spec
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
+from statespan._fail import fail
 from statespan._version import __version__
 
 HELP = "statespan: structured state space models of long sequences. Try: statespan bench --help"
@@ -18,12 +19,6 @@ def main() -> None:
     if missing:
         fail(f'the command line needs {" and ".join(missing)}: pip install "statespan[cli]"')
     app()(prog_name="statespan")
-
-
-def fail(message: str) -> NoReturn:
-    """Say what is wrong in one line, and leave with exit code 2."""
-    print(f"statespan: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
 
 
 def app() -> Any:

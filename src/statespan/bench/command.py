@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from statespan._fail import fail
 from statespan.bench import BENCHMARKS
 from statespan.bench.case import Settings
 from statespan.bench.plot import plot
@@ -19,7 +20,6 @@ from statespan.bench.record import write_record
 from statespan.bench.registry import DTYPES, Benchmark, choose_settings, find
 from statespan.bench.report import show, terminal
 from statespan.bench.runner import Result, run_benchmark
-from statespan.cli import fail
 
 
 def _sizes(benchmark: Benchmark) -> str:

@@ -1,0 +1,113 @@
+"""torch.compile and torch.export: one graph for every batch and length, with the numbers of eager mode."""
+
+import shutil
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from statespan import DSS, S4, S4D
+from tests.nn.make import LAYER_IDS, LAYERS, peak_error
+
+# Every layer; both ways for each kind of engine, diagonal and dense; with padding once, for it is outside the SSM.
+USES = [(cls, options, "causal") for cls, options in LAYERS]
+USES += [(S4, {}, "bidirectional"), (S4D, {}, "bidirectional"), (S4D, {}, "lengths")]
+IDS = [*LAYER_IDS, *(f"{cls.__name__}-{use}" for cls, _, use in USES[len(LAYERS) :])]
+uses = pytest.mark.parametrize(("cls", "options", "use"), USES, ids=IDS)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled():
+    torch._dynamo.reset()
+
+
+def make(cls, options, use):
+    return cls(4, 8, dtype=torch.float64, bidirectional=use == "bidirectional", **options)
+
+
+def arguments(use, batch, length):
+    """An input, and where asked the true lengths of its sequences."""
+    x = torch.randn(batch, length, 4, dtype=torch.float64, requires_grad=True)
+    return x, {"lengths": torch.arange(batch) + length - batch + 1} if use == "lengths" else {}
+
+
+def run(function, layer, x, options, weight):
+    """The output, and the gradients of x and of every parameter."""
+    y = function(x, **options)
+    return [y, *torch.autograd.grad((y * weight).sum(), [x, *layer.parameters()])]
+
+
+def check(function, layer, use, batch, length):
+    x, options = arguments(use, batch, length)
+    weight = torch.randn(batch, length, 4, dtype=torch.float64)
+    got, wanted = run(function, layer, x, options, weight), run(layer, layer, x, options, weight)
+    for name, one, other in zip(["y", "x", *dict(layer.named_parameters())], got, wanted, strict=True):
+        assert peak_error(one, other) <= 1e-10, name
+
+
+@uses
+def test_compiled(cls, options, use):
+    """Forward and backward, then other batches and lengths without compiling again."""
+    layer = make(cls, options, use)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, backend=counter, fullgraph=True, dynamic=True)
+    check(compiled, layer, use, 2, 70)
+    graphs = counter.frame_count
+    assert graphs > 0
+    check(compiled, layer, use, 3, 64)
+    check(compiled, layer, use, 5, 131)
+    assert counter.frame_count == graphs
+
+
+def test_compiled_without_being_told_about_lengths():
+    """The second length makes the graph a general one, which serves all others."""
+    layer = S4D(4, 8, dtype=torch.float64)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, backend=counter, fullgraph=True)
+    check(compiled, layer, "causal", 2, 70)
+    check(compiled, layer, "causal", 2, 100)
+    graphs = counter.frame_count
+    for length in (64, 131, 300):
+        check(compiled, layer, "causal", 2, length)
+    assert counter.frame_count == graphs
+
+
+@uses
+def test_exported(cls, options, use):
+    layer = make(cls, options, use)
+    x, lengths = arguments(use, 2, 70)
+    batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=1, max=4096)
+    shapes = {"x": {0: batch, 1: length}, **{name: {0: batch} for name in lengths}}
+    program = torch.export.export(layer, (x.detach(),), lengths, dynamic_shapes=shapes)
+    for sizes in ((1, 5), (3, 64), (5, 200)):
+        x, lengths = arguments(use, *sizes)
+        assert peak_error(program.module()(x, **lengths), layer(x, **lengths)) <= 1e-10
+
+
+def test_exported_softmax_over_each_inputs_length():
+    layer = DSS(4, 8, softmax_length=None, dtype=torch.float64)
+    x, _ = arguments("causal", 2, 70)
+    length = torch.export.Dim("length", min=1, max=4096)
+    program = torch.export.export(layer, (x.detach(),), dynamic_shapes={"x": {1: length}})
+    for size in (5, 64, 200):
+        x, _ = arguments("causal", 2, size)
+        assert peak_error(program.module()(x), layer(x)) <= 1e-10
+
+
+def test_lengths_are_checked_where_the_graph_runs():
+    layer = S4D(4, 8, dtype=torch.float64)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    x, _ = arguments("causal", 2, 70)
+    compiled(x, lengths=torch.tensor([70, 3]))
+    for wrong in ([71, 3], [70, -1]):
+        with pytest.raises(RuntimeError, match="lengths must be between 0 and the length of x"):
+            compiled(x, lengths=torch.tensor(wrong))
+
+
+@pytest.mark.soak  # a minute
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch's own compiler needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex operators:UserWarning")
+def test_torchs_own_compiler():
+    layer = S4D(4, 8, dtype=torch.float64)
+    check(torch.compile(layer, fullgraph=True), layer, "causal", 2, 70)

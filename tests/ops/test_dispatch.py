@@ -1,0 +1,274 @@
+"""Which implementation runs, and that it does not matter: all paths give the same numbers."""
+
+import copy
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from statespan import DSS, S4, S4D
+from statespan.ops import apply, apply_from, dispatch, plain, use_path
+from statespan.ssm import DPLR
+from tests.nn.make import LAYER_IDS, LAYERS
+from tests.ops.make import assert_near
+from tests.ssm.make import make
+
+pytest.importorskip("triton")
+
+from statespan.ops._triton import launch, probe
+from statespan.ops._triton.tiles import choose
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+layers = pytest.mark.parametrize(("cls", "options"), LAYERS, ids=LAYER_IDS)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The paths that really run, in order."""
+    found = []
+
+    def spy(owner, name, path):
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, **k: found.append(path) or original(*a, **k))
+
+    spy(plain, "forward", "chunks")
+    spy(launch, "forward", "triton")
+    spy(dispatch, "fftconv", "fft")
+    return found
+
+
+def layer_and_input(cls=S4D, **options):
+    return cls(1, 4, device=DEVICE, **options), torch.randn(2, 5, 1, device=DEVICE)
+
+
+@pytest.mark.parametrize("path", ["triton", "chunks", "fft"])
+def test_the_path_asked_for_is_the_one_that_runs(path, calls):
+    layer, x = layer_and_input()
+    with use_path(path):
+        layer(x)
+        assert calls == [path]
+        layer.prefill(x)  # has a state, which only chunks have
+        assert calls == [path, "chunks" if path == "fft" else path]
+
+
+@pytest.mark.skipif(CUDA, reason="the rule for the CPU")
+def test_left_alone_the_length_decides(calls, monkeypatch):
+    monkeypatch.setattr(dispatch, "LONG", 6)
+    (layer, x), (dss, _), (cauchy, _) = layer_and_input(), layer_and_input(DSS), layer_and_input(S4, kernel="cauchy")
+    layer(x)
+    longer = torch.randn(2, 6, 1)
+    layer(longer)
+    assert calls == ["fft", "chunks"]
+    dss(longer)
+    cauchy(longer)
+    assert calls[2:] == ["fft", "fft"]  # which ask for a convolution
+
+
+def test_nested_and_restored():
+    assert dispatch.forced_path() == "auto"
+    with use_path("fft"):
+        with use_path("chunks"):
+            assert dispatch.forced_path() == "chunks"
+            with use_path("auto"):
+                assert dispatch.forced_path() == "auto"
+        assert dispatch.forced_path() == "fft"
+        with pytest.raises(ZeroDivisionError), use_path("triton"):
+            raise ZeroDivisionError
+        assert dispatch.forced_path() == "fft"
+    assert dispatch.forced_path() == "auto"
+
+
+def test_wrong_names():
+    with pytest.raises(ValueError, match=r"path must be one of \('auto', 'triton', 'chunks', 'fft'\), got 'cuda'"):
+        use_path("cuda").__enter__()
+    with pytest.raises(TypeError, match="path must be one of"):
+        use_path(None).__enter__()
+    assert dispatch.forced_path() == "auto"
+
+
+def python(program, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+
+
+PROGRAM = """
+import torch
+from statespan import S4D
+from statespan.ops import dispatch, plain, use_path
+original, calls = plain.forward, []
+plain.forward = lambda *a, **k: calls.append("chunks") or original(*a, **k)
+S4D(1, 4)(torch.randn(1, 5, 1))
+with use_path("fft"):
+    S4D(1, 4)(torch.randn(1, 5, 1))
+print(dispatch.forced_path(), calls)
+"""
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("chunks", "chunks ['chunks']"), ("", "auto []"), ("fft", "fft []")])
+def test_environment(value, wanted):
+    run = python(PROGRAM, STATESPAN_PATH=value)
+    assert run.stdout.strip() == wanted, run.stderr
+
+
+def test_wrong_name_in_the_environment():
+    run = python(PROGRAM, STATESPAN_PATH="gpu")
+    assert run.returncode != 0
+    assert "ValueError: STATESPAN_PATH must be one of ('auto', 'triton', 'chunks', 'fft'), got 'gpu'" in run.stderr
+
+
+def everything(layer, x, weights):
+    """y, and the gradients of the input and of every parameter."""
+    x = x.clone().requires_grad_()
+    y = layer(x)
+    names = ["y", "x", *dict(layer.named_parameters())]
+    return dict(zip(names, [y, *torch.autograd.grad((y * weights).sum(), [x, *layer.parameters()])]))
+
+
+def check_paths(layer, x, paths, bounds):
+    """Against the convolution in float64."""
+    weights = torch.randn(*x.shape[:2], layer.d_output, device=DEVICE)
+    with use_path("fft"):
+        wanted = everything(copy.deepcopy(layer).double(), x.double(), weights.double())
+    for path in paths:
+        with use_path(path):
+            got = everything(layer, x, weights.to(x.dtype))
+        for name, value in got.items():
+            assert value.dtype == x.dtype
+            assert_near(value, wanted[name], bounds[name != "y"], f"{name} by {path}")
+
+
+BOUNDS = {torch.float32: (2e-6, 2e-5), torch.float64: (1e-10, 1e-10)}
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@layers
+def test_all_paths_agree(cls, options, dtype, bidirectional):
+    layer = cls(8, 16, channels=2, mix="glu", dtype=dtype, device=DEVICE, bidirectional=bidirectional, **options)
+    check_paths(layer, torch.randn(3, 150, 8, dtype=dtype, device=DEVICE), ["chunks", "fft"], BOUNDS[dtype])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bidirectional"), [(torch.float32, False), (torch.float32, True), (torch.float64, False)], ids=str
+)
+@layers
+def test_the_kernels_agree_with_them(cls, options, dtype, bidirectional):
+    """One small shape, for the interpreter; everything from the parameters on."""
+    if CUDA and dtype == torch.float64:
+        pytest.skip("float64 is for the interpreter")
+    layer = cls(1, 4, dtype=dtype, device=DEVICE, bidirectional=bidirectional, **options)
+    check_paths(layer, torch.randn(16, 70, 1, dtype=dtype, device=DEVICE), ["triton"], BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("cls", [S4, S4D])
+def test_rates_and_states_by_the_kernels(cls):
+    layer, x = cls(1, 4, device=DEVICE), torch.randn(2, 70, 1, device=DEVICE)
+    state = torch.randn(2, 1, 4, dtype=torch.float64, device=DEVICE)
+    results = {}
+    for path in ("chunks", "triton"):
+        with use_path(path), torch.no_grad():
+            results[path] = [layer(x, rate=1.7), *layer.prefill(x, state, rate=0.5)]
+    for got, wanted in zip(results["triton"], results["chunks"], strict=True):
+        assert got.dtype == wanted.dtype
+        assert_near(got, wanted, 2e-6)
+    assert (layer(x) - results["chunks"][0]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", ["diagonal-trained", "dplr-trained", "dplr-trained2", "dense-trained"])
+def test_structures_by_every_path(kind):
+    """With a skip and both ways; what the kernels do not build from parameters comes from the structure."""
+    ssm = make(kind, 4, "bilinear", H=1, channels=2, dtype=torch.float32)
+    for name in ("A", "B", "C", "dt", *(["P"] if isinstance(ssm, DPLR) else [])):
+        setattr(ssm, name, getattr(ssm, name).to(DEVICE))
+    u, D, two = (torch.randn(*s, device=DEVICE) for s in ((2, 70, 1), (1, 1), (2, 1)))
+    outputs = {}
+    for path in ("fft", "chunks", "triton"):
+        with use_path(path):
+            y, state = apply_from(ssm, u, None, two)
+            outputs[path] = [apply(ssm, u, D, bidirectional=True), apply(ssm, u, two, activation="gelu"), y, state]
+    for path in ("chunks", "triton"):
+        for got, wanted in zip(outputs[path], outputs["fft"], strict=True):
+            assert_near(got, wanted, 2e-6, path)
+
+
+@pytest.mark.parametrize("path", ["triton", "chunks", "fft"])
+def test_nothing_to_do(path):
+    ssm = make("diagonal-trained", 4, "bilinear", dtype=torch.float32)
+    for shape in ((0, 5, 2), (3, 0, 2)):
+        u = torch.zeros(shape)
+        with use_path(path):
+            assert apply(ssm, u).shape == (*shape[:2], 2, 2)
+            assert apply(ssm, u, bidirectional=True).shape == (*shape[:2], 1, 2)
+            y, state = apply_from(ssm, u, None)
+        assert y.shape == (*shape[:2], 2, 2)
+        assert (state == 0).all()
+
+
+@pytest.mark.parametrize("d_state", [2, 64, 256])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_activation_is_fused_only_into_one_walk(d_state, dtype, dense):
+    """Its gradient is made from the outputs on the way back, which works only if there is one way."""
+    fused = 0
+    source = SimpleNamespace(d_state=d_state, dense=dense)
+    for batch in (1, 3, 16, 17, 64, 256):
+        for heads in (1, 7, 64, 512):
+            for length in (1, 64, 65, 1000, 4096, 16384, 2**20):
+                u = SimpleNamespace(shape=(batch, length, heads))
+                if dispatch._fuses(source, u, 2, dtype, 64):
+                    tiles = choose(2 * heads, batch, length, d_state, 64, dense, dtype)
+                    x = torch.empty(heads, batch, length, device="meta", dtype=dtype)
+                    E = torch.empty(heads, 64, d_state, device="meta")
+                    G = torch.empty(heads, *[d_state] * (1 + dense), device="meta")
+                    g = launch.grid(x, E, G, 2)
+                    assert g.tiles.per_segment <= tiles.per_segment
+                    assert g.segments == 1
+                    fused += 1
+    assert fused > 20
+
+
+def test_a_path_that_cannot_run_is_left_out(monkeypatch):
+    """A compiler that fails is reported once, and the next path taken."""
+
+    def broken(*arguments, **options):
+        raise OSError("no compiler")
+
+    monkeypatch.setattr(launch, "forward", broken)
+    monkeypatch.setattr(dispatch, "_probed", {})
+    source = dispatch.source_of(make("diagonal-trained", 4, "bilinear", dtype=torch.float32))
+    u = SimpleNamespace(is_cuda=True, device=SimpleNamespace(index=0), shape=(1, 10, 2))
+    with pytest.warns(UserWarning, match="kernels do not run here, using plain torch"):
+        assert dispatch.choose_path(source, u, torch.float32) != "triton"
+    assert dispatch.choose_path(source, u, torch.float32) != "triton"  # a second warning would be an error
+
+
+@pytest.mark.parametrize(("factor", "works"), [(1.0, True), (1.1, False), (float("nan"), False)])
+def test_a_path_that_is_wrong_is_left_out(factor, works, monkeypatch):
+    def forward(g, u, K, E, G, O, **options):  # noqa: E741
+        return factor * plain.forward(u.float(), K, E, G, O).y[0], None, None
+
+    monkeypatch.setattr(launch, "forward", forward)
+    if works:
+        assert probe.probe(torch.device(DEVICE)) is True
+    else:
+        with pytest.warns(UserWarning, match="kernels are wrong here"):
+            assert probe.probe(torch.device(DEVICE)) is False
+
+
+def test_each_device_is_tried_once(monkeypatch):
+    tried = []
+    monkeypatch.setattr(dispatch, "_probed", {})
+    monkeypatch.setattr(probe, "probe", lambda device: tried.append(device.index) or device.index == 1)
+    assert [dispatch.triton_works(i) for i in (0, 1, 0, 1)] == [False, True, False, True]
+    assert tried == [0, 1]
+
+
+def test_without_triton(monkeypatch):
+    monkeypatch.setattr(dispatch, "_probed", {})
+    monkeypatch.setitem(sys.modules, "statespan.ops._triton.probe", None)
+    assert dispatch.triton_works(0) is False
