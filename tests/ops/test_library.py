@@ -131,6 +131,13 @@ def test_modes(low_rank, skip, precise):
     assert_alike(real, on_fake(OPERATORS.modes_backward, arguments))
 
 
+def test_the_plain_engine_has_no_gradient_of_the_activation():
+    u, given = LAYOUTS["length last"](2, 3, 20).requires_grad_(), operands("diagonal-trained", False)
+    y, *_ = OPERATORS.chunks(u, *given, None, False, True, True, False, "chunks", torch.float32)
+    with pytest.raises(AssertionError, match="part of the kernels only"):
+        y.sum().backward()
+
+
 @pytest.mark.parametrize("use", ["forward", "prefill"])
 def test_second_derivatives_are_refused_rather_than_wrong(use):
     """The engine's saved states have no history; the convolution is differentiable as often as one likes."""

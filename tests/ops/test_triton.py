@@ -216,6 +216,14 @@ def test_only_what_is_asked_for(save, last):
     assert (saved is not None) is save
 
 
+@pytest.mark.parametrize("case", [CASES[6], CASES[12]], ids=str)
+def test_an_activation_needs_one_walk(case):
+    """Its gradient comes from the outputs, which several segments or directions do not have one at a time."""
+    x = given(case, "diagonal-trained", torch.float32)
+    with pytest.raises(AssertionError, match="one walk"):
+        by_kernels(case._replace(use=f"{case.use} gelu"), x)
+
+
 LAYOUTS = {
     "features last": lambda B, L, H, **as_: torch.randn(B, L, H, **as_).permute(2, 0, 1),
     "features last, part of more": lambda B, L, H, **as_: torch.randn(B, L, H + 3, **as_)[..., :H].permute(2, 0, 1),
