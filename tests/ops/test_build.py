@@ -134,11 +134,11 @@ def test_step_sizes_themselves(low_rank):
     check(SHORT[0], leaves, "bilinear", "none", True, log_dt=False)
 
 
-@pytest.mark.parametrize("rule", ["zoh", "bilinear"])
-def test_growing_modes_are_capped(rule):
+@pytest.mark.parametrize(("rule", "low_rank"), [("zoh", False), ("bilinear", False), ("bilinear", True)])
+def test_growing_modes_are_capped(rule, low_rank):
     """Re ΔA of the first mode is beyond 1, where it stays, and so without a gradient; the second grows below it."""
-    case = Case(1, 1, 2, 1, 0, 16, False)
-    values = parameters(case, "none", False)
+    case = Case(1, 1, 2, 1, 0, 4, False)
+    values = parameters(case, "none", low_rank)
     with torch.no_grad():
         values[0].fill_(-3.0)
         values[1].copy_(torch.tensor([[40.0, 0.5]]))
@@ -146,13 +146,12 @@ def test_growing_modes_are_capped(rule):
     wanted = by_torch(case, values, rule, "none")
     arriving = [torch.randn_like(x) for x in wanted]
     for name, one, other in zip("KEGO", got, wanted, strict=True):
-        for modes in ((0, 2), (2, 4)) if name != "K" else ((0, case.chunk),):
-            assert_near(one[..., slice(*modes)], other[..., slice(*modes)], 1e-10, name)
-    gradients = torch.autograd.grad(wanted, values, arriving)
-    for name, one, other in zip(NAMES, backward(arriving), gradients):
         assert_near(one, other, 1e-10, name)
-    assert backward(arriving)[1][0, 0] == 0
-    assert gradients[1][0, 1] != 0
+    found, gradients = backward(arriving), torch.autograd.grad(wanted, values, arriving)
+    for name, one, other in zip(NAMES, found, gradients, strict=False):
+        assert_near(one, other, 1e-10, name)
+    assert found[1][0, 0] == 0
+    assert found[1][0, 1] != 0
 
 
 @pytest.mark.parametrize("low_rank", [False, True])

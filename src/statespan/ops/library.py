@@ -47,7 +47,8 @@ def _chunks(
 
     Returns:
         y (K, H, B, L); the state after all whole chunks (H, B, N) in float64; the states before each chunk, from the
-        left and from the right (H, B, I, N). The last three are empty where they were not asked for.
+        left and from the right (H, B·I·N): flat, for a tracer guards against every axis of length 1. The last three are
+        empty where they were not asked for.
     """
     H, B, L = u.shape
     channels = K.shape[0] // 2 if both else K.shape[0]
@@ -69,7 +70,7 @@ def _chunks(
             y = torch.nn.functional.gelu(y)
     empty = y.new_empty(_NONE)
     state = end.double() if last and end is not None else y.new_empty(_NONE, dtype=torch.float64)
-    return y, state, states if save else empty, ahead if save and both else empty.clone()
+    return y, state, states.flatten(1) if save else empty, ahead.flatten(1) if save and both else empty.clone()
 
 
 def _chunks_fake(
@@ -82,7 +83,7 @@ def _chunks_fake(
     count = (L + c - 1) // c
 
     def states(wanted: bool) -> Tensor:
-        return u.new_empty((H, B, count, N) if wanted else (_NONE,), dtype=dtype)
+        return u.new_empty((H, B * count * N) if wanted else (_NONE,), dtype=dtype)
 
     end = u.new_empty((H, B, N) if last else (_NONE,), dtype=torch.float64)
     return u.new_empty(channels, H, B, L, dtype=dtype), end, states(save), states(save and both)
@@ -102,8 +103,10 @@ def _chunks_backward(
         dy = dy.reshape(channels * H, B, L)
         x, dy = lengthwise(u, dtype), lengthwise(dy, dtype)
         g = launch.grid(x, E, G, channels)
-        kept = launch.Saved(states, ahead)
-        spare = None if x.data_ptr() == u.data_ptr() else x  # a copy in another order is not needed afterwards
+        each = (H, B, -1, E.shape[2])
+        kept = launch.Saved(states.view(each), ahead.view(each) if both else ahead)
+        copied = x.data_ptr() != u.data_ptr() and x.is_contiguous()
+        spare = x if copied else None  # a copy in another order is not needed afterwards
         found = launch.backward(
             g, x, dy, dlast, kept, K, E, G, O, both=both, first=first, gelu=gelu, spare=spare
         )  # fmt: skip
@@ -111,7 +114,9 @@ def _chunks_backward(
         du = like(du, u)
     else:
         x, dy = u.to(dtype), dy.to(dtype)
-        saved = plain.Result(dy, dy, states.flatten(1, 2), ahead.flatten(1, 2) if both else ahead)
+        assert not gelu, "the activation's gradient is part of the kernels only"
+        rows = [x.view(H, -1, E.shape[2]) if x.numel() else x for x in (states, ahead)]
+        saved = plain.Result(dy, dy, *rows)
         du, dK, dE, dG, dO, dfirst = plain.backward(
             x, dy, dlast, saved, K.to(dtype), E.to(dtype), G, O.to(dtype), both=both
         )
@@ -127,8 +132,9 @@ def _chunks_backward_fake(
     u: Tensor, dy: Tensor, dlast: Tensor | None, states: Tensor, ahead: Tensor, K: Tensor, E: Tensor, G: Tensor,
     O: Tensor, both: bool, gelu: bool, first: bool, path: str, dtype: torch.dtype,  # noqa: E741
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    H, B, _ = u.shape
-    du = torch.empty_like(u) if path == "triton" and u.stride(0) == 1 else u.new_empty(u.shape)
+    H, B, L = u.shape
+    features_last = path == "triton" and u.stride(0) == 1 and u.stride(2) != 1
+    du = u.new_empty(B, L, H).permute(2, 0, 1) if features_last else u.new_empty(u.shape)
     dfirst = u.new_empty((H, B, E.shape[2]) if first else (_NONE,), dtype=torch.float64)
     return (du, *(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (K, E, G, O)), dfirst)  # type: ignore[return-value]
 

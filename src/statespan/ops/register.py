@@ -21,13 +21,11 @@ def traced(x: Tensor) -> bool:
 
 def operator(name: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
     """Register ``function``, which computes on real tensors; ``fake`` makes its results' shapes. No gradient."""
-    registered = torch.library.custom_op(name, function, mutates_args=())
-    registered.register_fake(fake)
 
-    def call(*args: Any) -> Any:
-        return registered(*args) if traced(args[0]) else function(*args)
+    def refuse(_ctx: Any, *_gradients: Any) -> Any:
+        raise RuntimeError(f"{name} cannot be differentiated: second derivatives need use_path('fft')")
 
-    return call
+    return differentiable(name, function, fake, lambda _ctx, _inputs, _output: None, refuse)
 
 
 def differentiable(

@@ -198,6 +198,7 @@ def backward(
     With one channel that looks back u's may be written into ``spare``, which may be u itself: each tile is read before
     it is written.
     """
+    assert not gelu or (g.segments == 1 and not both), "the activation's gradient needs one walk through all outputs"
     channels = g.V // g.H
     alone = spare is not None and channels == 1 and not both
     du = spare if alone and spare is not None else u.new_empty(g.V, g.B, g.L)
