@@ -114,17 +114,18 @@ SCHEMA = ("test_schema", "test_autograd_registration", "test_faketensor")  # the
 
 @pytest.mark.parametrize("precise", [True, False])
 @pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize("low_rank", [False, True])
-def test_modes(low_rank, skip, precise):
-    values, settings = modes(low_rank, skip), (4, 1, "bilinear", "exp", True, precise)
+@pytest.mark.parametrize(("low_rank", "factored"), [(False, False), (True, False), (True, True)])
+def test_modes(low_rank, factored, skip, precise):
+    values, settings = modes(low_rank, skip), (4, 1, "bilinear", "exp", True, precise, factored)
     leaves = [None if x is None else x.clone().requires_grad_() for x in values]
     opcheck(OPERATORS.modes.default, (*leaves, *settings), test_utils=SCHEMA)
     real = OPERATORS.modes(*values, *settings)
     assert_alike(real, on_fake(OPERATORS.modes, [*values, *settings]))
     assert {x.dtype for x in real[:4]} == {torch.float64 if precise else torch.float32}
     *values, _skip, P = values
-    K, E, G, O, F, J = real  # noqa: E741
-    arguments = [*values, P, E, O, F, J, *(torch.randn_like(x) for x in (K, E, G, O)), *settings]
+    K, E, G, O, W = real  # noqa: E741
+    dW = torch.randn_like(W) if factored else None
+    arguments = [*values, P, E, O, W, *(torch.randn_like(x) for x in (K, E, G, O)), dW, *settings]
     opcheck(OPERATORS.modes_backward.default, arguments, test_utils=SCHEMA)
     real = OPERATORS.modes_backward(*arguments)
     assert_alike(values, real[:5])

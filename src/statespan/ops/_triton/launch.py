@@ -1,7 +1,8 @@
 """Running the kernels: shapes in, tensors out. No autograd here.
 
 Shapes: H heads, B batch, L length, N state size, c chunk length, K channels, V = K·H virtual heads. With ``both``, the
-kernels and O have 2K channels, the last K of which look ahead.
+kernels and O have 2K channels, the last K of which look ahead. W (2, H, c, N) are the factors of a low-rank part
+of G, or None.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Grid(NamedTuple):
     N: int
     c: int
     dense: bool
+    low: bool
     dtype: torch.dtype
     tiles: Tiles
 
@@ -93,25 +95,27 @@ class Grid(NamedTuple):
             "BT": self.tiles.columns,
             "EVEN": self.even,
             "DENSE": self.dense,
+            "LOW": self.low,
             "ACC": TYPES[self.acc],
             "STATE": TYPES[self.state],
             "PRECISION": "tf32x3" if self.dtype == torch.float32 else "ieee",
         }
 
 
-def grid(u: Tensor, E: Tensor, G: Tensor, channels: int, tiles: Tiles | None = None) -> Grid:
+def grid(u: Tensor, E: Tensor, G: Tensor, W: Tensor | None, channels: int, tiles: Tiles | None = None) -> Grid:
     """The plan for an input (H, B, L) and operators."""
     (H, B, L), (_, c, N) = u.shape, E.shape
-    dense = G.ndim == 3
+    dense, low = G.ndim == 3, W is not None
     if tiles is None:
-        tiles = choose(channels * H, B, L, N, c, dense, u.dtype)
+        tiles = choose(channels * H, B, L, N, c, dense, low, u.dtype)
     all_chunks = 1 << max(0, -(-L // c) - 1).bit_length()
     tiles = tiles._replace(per_segment=min(tiles.per_segment, all_chunks))
-    return Grid(H, channels * H, B, L, N, c, dense, u.dtype, tiles)
+    assert not low or tiles.per_segment == all_chunks, "a scan over segments needs the power of a whole segment"
+    return Grid(H, channels * H, B, L, N, c, dense, low, u.dtype, tiles)
 
 
 def states(
-    g: Grid, x: Tensor, W: Tensor, G: Tensor, *, left: bool, adjoint: bool, flip: bool,
+    g: Grid, x: Tensor, M: Tensor, G: Tensor, W: Tensor | None, *, left: bool, adjoint: bool, flip: bool,
     save: bool, start: Tensor | None = None, inject: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """A recurrence alone: the state before each chunk (save) or before each segment, (heads, B, chunks|segments, N).
@@ -119,11 +123,12 @@ def states(
     Args:
         g: The plan.
         x: (heads, B, L), what drives it.
-        W: (heads, c, N), how x enters the state.
+        M: (heads, c, N), how x enters the state.
         G: The power of Ā that one chunk applies.
+        W: The factors of its low-rank part.
         left: Run from right to left.
         adjoint: Apply Gᵀ.
-        flip: Take W's rows in the opposite order.
+        flip: Take M's rows in the opposite order.
         save: Every chunk's state, or only those between segments.
         start: (heads, B, N) at the beginning, or None for zeros.
         inject: (H, B, N) to be added where the whole chunks end, or None.
@@ -136,7 +141,7 @@ def states(
 
     def run(out: Tensor, end: Tensor, first: Tensor | None, save: bool) -> None:
         states_kernel[g.programs(heads)](
-            x, out, end, W, G, first, inject, *g.sizes(), x.stride(0), x.stride(1),
+            x, out, end, M, G, W, first, inject, *g.sizes(), x.stride(0), x.stride(1),
             SAVE=save, FIRST=first is not None, END=not save, **flags, **g.constants(),
         )  # fmt: skip
 
@@ -150,7 +155,7 @@ def states(
             power = G.to(g.state)
             for _ in range(doublings):
                 power = power @ power
-        constants = {k: v for k, v in g.constants().items() if k not in ("C", "BT", "EVEN", "ACC", "PRECISION")}
+        constants = {k: v for k, v in g.constants().items() if k not in ("C", "BT", "EVEN", "LOW", "ACC", "PRECISION")}
         rows = 16
         segments_kernel[(heads, -(-g.B // rows))](
             end, first, start, power, g.H, g.B, g.N, g.segments, doublings,
@@ -164,8 +169,8 @@ def states(
 
 
 def forward(
-    g: Grid, u: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor, *, both: bool, first: Tensor | None, save: bool,  # noqa: E741
-    last: bool, gelu: bool,
+    g: Grid, u: Tensor, K: Tensor, E: Tensor, G: Tensor, W: Tensor | None, O: Tensor, *, both: bool,  # noqa: E741
+    first: Tensor | None, save: bool, last: bool, gelu: bool,
 ) -> tuple[Tensor, Tensor | None, Saved | None]:  # fmt: skip
     """Y (V, B, L), the state after all whole chunks (H, B, N) where asked, and what the backward pass needs."""
     y = u.new_empty(g.V, g.B, g.L)
@@ -176,12 +181,12 @@ def forward(
     ahead = u.new_empty(0)
     (K, Kb), (O, Ob) = (K.chunk(2), O.chunk(2)) if both else ((K, K), (O, O))  # noqa: E741
     if both:
-        ahead = states(g, u, E, G, left=True, adjoint=False, flip=True, save=True)
+        ahead = states(g, u, E, G, W, left=True, adjoint=False, flip=True, save=True)
     start = first
     if g.segments > 1:
-        start = states(g, u, E, G, left=False, adjoint=False, flip=False, save=False, start=first)
+        start = states(g, u, E, G, W, left=False, adjoint=False, flip=False, save=False, start=first)
     forward_kernel[g.programs(g.V)](
-        u, y, kept, K, Kb, E, G, O, Ob, ahead, start, end,
+        u, y, kept, K, Kb, E, G, W, O, Ob, ahead, start, end,
         *g.sizes(), u.stride(0), u.stride(1), y.stride(0), y.stride(1),
         BOTH=both, SAVE=save, FIRST=start is not None, LAST=last, GELU=gelu,
         num_warps=g.tiles.warps, num_stages=g.tiles.stages, **g.constants(),
@@ -190,10 +195,10 @@ def forward(
 
 
 def backward(
-    g: Grid, u: Tensor, dy: Tensor, dlast: Tensor | None, saved: Saved, K: Tensor, E: Tensor, G: Tensor, O: Tensor, *,  # noqa: E741
-    both: bool, first: bool, gelu: bool, spare: Tensor | None = None,
-) -> Gradients:  # fmt: skip
-    """Every gradient, in the precision of the accumulators; u's in the dtype of u.
+    g: Grid, u: Tensor, dy: Tensor, dlast: Tensor | None, saved: Saved, K: Tensor, E: Tensor, G: Tensor,
+    W: Tensor | None, O: Tensor, *, both: bool, first: bool, gelu: bool, spare: Tensor | None = None,  # noqa: E741
+) -> tuple[Gradients, Tensor | None]:  # fmt: skip
+    """Every gradient, in the precision of the accumulators; u's in the dtype of u. W's comes apart.
 
     With one channel that looks back u's may be written into ``spare``, which may be u itself: each tile is read before
     it is written.
@@ -204,14 +209,15 @@ def backward(
     du = spare if alone and spare is not None else u.new_empty(g.V, g.B, g.L)
     inject = dlast.to(g.state).contiguous() if dlast is not None and g.c <= g.L else None
     if not both:
-        parts = [_one_way(g, u, dy, du, saved.states, K, E, G, O, inject, ahead=False, first=first, gelu=gelu)]
+        parts = [_one_way(g, u, dy, du, saved.states, K, E, G, W, O, inject, ahead=False, first=first, gelu=gelu)]
     else:
         (K, Kb), (O, Ob) = K.chunk(2), O.chunk(2)  # noqa: E741
         parts = [
-            _one_way(g, u, dy, du, saved.states, K, E, G, O, inject, ahead=False, first=first, gelu=False),
-            _one_way(g, u, dy, du, saved.ahead, Kb, E, G, Ob, None, ahead=True, first=False, gelu=False),
+            _one_way(g, u, dy, du, saved.states, K, E, G, W, O, inject, ahead=False, first=first, gelu=False),
+            _one_way(g, u, dy, du, saved.ahead, Kb, E, G, W, Ob, None, ahead=True, first=False, gelu=False),
         ]
-    dfirst = parts[0].first
+    found, shares = zip(*parts)
+    dfirst = found[0].first
     if dfirst is not None:
         dfirst = dfirst.view(channels, g.H, g.B, g.N).sum(0)
         if dlast is not None and g.c > g.L:
@@ -224,20 +230,24 @@ def backward(
         together = joined(x)
         return together.view(-1, g.H, *together.shape[1:]).sum(0) if together.shape[0] > g.H else together
 
-    return Gradients(
+    dW = shares[0]
+    if dW is not None and (both or channels > 1):
+        dW = torch.stack([total([share[i] for share in shares if share is not None]) for i in range(2)])
+    gradients = Gradients(
         du.view(channels, g.H, g.B, g.L).sum(0) if channels > 1 else du,
-        joined([p.K for p in parts]).view(-1, g.H, g.c),
-        total([p.E for p in parts]),
-        total([p.G for p in parts]),
-        joined([p.O for p in parts]).view(-1, g.H, g.c, g.N),
+        joined([p.K for p in found]).view(-1, g.H, g.c),
+        total([p.E for p in found]),
+        total([p.G for p in found]),
+        joined([p.O for p in found]).view(-1, g.H, g.c, g.N),
         dfirst,
     )
+    return gradients, dW
 
 
 def _one_way(
-    g: Grid, u: Tensor, dy: Tensor, du: Tensor, kept: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor,  # noqa: E741
-    inject: Tensor | None, *, ahead: bool, first: bool, gelu: bool,
-) -> Gradients:  # fmt: skip
+    g: Grid, u: Tensor, dy: Tensor, du: Tensor, kept: Tensor, K: Tensor, E: Tensor, G: Tensor, W: Tensor | None,
+    O: Tensor, inject: Tensor | None, *, ahead: bool, first: bool, gelu: bool,  # noqa: E741
+) -> tuple[Gradients, Tensor | None]:  # fmt: skip
     """The backward pass of the kernels that look back, or of those that look ahead, which adds to du."""
     tiles = g.programs(g.V)[1]
     shares: dict[str, Any] = {"dtype": g.acc, "device": u.device}
@@ -245,13 +255,14 @@ def _one_way(
     dE = torch.empty(tiles, g.V, g.c, g.N, **shares)
     dG = torch.empty(tiles, g.V, *G.shape[1:], **shares)
     dO = torch.empty(tiles, g.V, g.c, g.N, **shares)
+    dW = torch.empty(tiles, 2, g.V, g.c, g.N, **shares) if g.low else None
     dK = torch.empty(g.V, g.c, **shares)
     dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
     start = None
     if g.segments > 1:
-        start = states(g, dy, O, G, left=not ahead, adjoint=True, flip=False, save=False, inject=inject)
+        start = states(g, dy, O, G, W, left=not ahead, adjoint=True, flip=False, save=False, inject=inject)
     backward_kernel[g.programs(g.V)](
-        u, dy, du, kept, K, E, G, O, start, inject, dfirst, dT, dE, dG, dO,
+        u, dy, du, kept, K, E, G, W, O, start, inject, dfirst, dT, dE, dG, dW, dO,
         *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
         AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first, GELU=gelu, ADD=ahead,
         num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
@@ -261,4 +272,4 @@ def _one_way(
     def total(x: Tensor) -> Tensor:
         return x.sum(0) if tiles > 1 else x[0]
 
-    return Gradients(du, dK, total(dE), total(dG), total(dO), dfirst)
+    return Gradients(du, dK, total(dE), total(dG), total(dO), dfirst), None if dW is None else total(dW)

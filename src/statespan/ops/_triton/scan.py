@@ -12,8 +12,11 @@ Shapes, in kernels: u (H, B, L) with any strides but 1 along L; K (channels, H, 
 G (H, N) or (H, N, N); states (H, B, chunks, N). The real and the imaginary part of a mode are neighbours. A program's
 head index runs over channels · H "virtual heads" that share u, E, G and the states.
 
-Compile-time names: C chunk length, Q padded state size, BT columns, EVEN no tile has an edge, ACC the accumulators'
-type, STATE that of the state.
+A G that is diagonal plus a product of low rank comes as its diagonal (H, N) and the two factors (2, H, c, N) of the
+rest, ``S Gᵀ = S d + (S Jᵀ) F``: for large N that is less work than a dense matrix, and fits on the chip.
+
+Compile-time names: C chunk length, Q padded state size, BT columns, EVEN no tile has an edge, DENSE or LOW what G is,
+ACC the accumulators' type, STATE that of the state.
 """
 
 from __future__ import annotations
@@ -73,6 +76,47 @@ def _load_power(ptr, h, q, N, DENSE: tl.constexpr, ADJOINT: tl.constexpr, STATE:
 
 
 @triton.jit
+def _load_factors(W_ptr, h, H, rc, q, N, C: tl.constexpr, ADJOINT: tl.constexpr, LOW: tl.constexpr, DT: tl.constexpr):
+    """Of the low-rank part the way into it transposed, Jᵀ (Q, C), and the way out, F (C, Q); for the adjoint exchanged.
+
+    Each as two numbers whose sum it is, for types of 16 bits.
+    """
+    if LOW:
+        matrix = rc[:, None] * N + q[None, :]
+        F = tl.load(W_ptr + h * C * N + matrix, mask=(q < N)[None, :], other=0.0)
+        J = tl.load(W_ptr + (H + h) * C * N + matrix, mask=(q < N)[None, :], other=0.0)
+        if ADJOINT:
+            into, out = tl.trans(F), J
+        else:
+            into, out = tl.trans(J), F
+        if (tl.float32 == DT) or (tl.float64 == DT):
+            into, out = into.to(DT), out.to(DT)
+            return into, into, out, out
+        else:
+            into_high, out_high = into.to(tl.bfloat16), out.to(tl.bfloat16)
+            into_low, out_low = (
+                (into - into_high.to(tl.float32)).to(tl.bfloat16),
+                (out - out_high.to(tl.float32)).to(tl.bfloat16),
+            )
+            return into_high, into_low, out_high, out_low
+    else:
+        return 0, 0, 0, 0
+
+
+@triton.jit
+def _product(S, high, low, PRECISION: tl.constexpr):
+    """``S (high + low)`` of a float32 S with the error of sixteen bits, by three fast products; wider ones directly."""
+    if high.dtype == tl.bfloat16:
+        Sh = S.to(tl.bfloat16)
+        Sl = (S - Sh.to(tl.float32)).to(tl.bfloat16)
+        new = tl.dot(Sl, high)
+        new = tl.dot(Sh, low, new)
+        return tl.dot(Sh, high, new)
+    else:
+        return tl.dot(S.to(high.dtype), high, input_precision=PRECISION, out_dtype=high.dtype)
+
+
+@triton.jit
 def _split(S):
     """The real and the imaginary parts (BT, Q/2)."""
     return tl.split(S.reshape(S.shape[0], S.shape[1] // 2, 2))
@@ -86,20 +130,26 @@ def _fold(x):
 
 @triton.jit
 def _advance(S, gr, gi, DENSE: tl.constexpr):
-    """``S Gᵀ``."""
+    """``S Gᵀ``, of a low-rank G the diagonal part."""
     if DENSE:
         if S.dtype == tl.float32:
-            # two halves of 8 bits each: three fast products with the error of sixteen bits
-            Sh, Gh = S.to(tl.bfloat16), gr.to(tl.bfloat16)
-            Sl, Gl = (S - Sh.to(tl.float32)).to(tl.bfloat16), (gr - Gh.to(tl.float32)).to(tl.bfloat16)
-            new = tl.dot(Sl, Gh)
-            new = tl.dot(Sh, Gl, new)
-            return tl.dot(Sh, Gh, new)
+            high = gr.to(tl.bfloat16)
+            return _product(S, high, (gr - high.to(tl.float32)).to(tl.bfloat16), "ieee")
         else:
-            return tl.dot(S, gr, tl.zeros_like(S), input_precision="ieee", out_dtype=S.dtype)
+            return _product(S, gr, gr, "ieee")
     else:
         re, im = _split(S)
         return tl.join(gr * re - gi * im, gr * im + gi * re).reshape(S.shape)
+
+
+@triton.jit
+def _feed_back(new, S, into_high, into_low, out_high, out_low, LOW: tl.constexpr, PRECISION: tl.constexpr):
+    """The low-rank part of ``S Gᵀ`` added to ``new``; and what it made of S on the way, (BT, C)."""
+    if LOW:
+        Z = _product(S, into_high, into_low, PRECISION)
+        return new + _product(Z, out_high, out_low, PRECISION).to(new.dtype), Z
+    else:
+        return new, 0
 
 
 @triton.jit
@@ -127,11 +177,11 @@ def _erf_parts(y, DT: tl.constexpr):
 
 @triton.jit
 def forward_kernel(
-    u_ptr, y_ptr, states_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, O_ptr, Ob_ptr, ahead_ptr, first_ptr, last_ptr,
+    u_ptr, y_ptr, states_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, W_ptr, O_ptr, Ob_ptr, ahead_ptr, first_ptr, last_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b,
-    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, BOTH: tl.constexpr,
-    SAVE: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, GELU: tl.constexpr, ACC: tl.constexpr,
-    STATE: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, LOW: tl.constexpr,
+    BOTH: tl.constexpr, SAVE: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, GELU: tl.constexpr,
+    ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Y of every chunk, and where asked the state before each chunk and the one after all whole chunks."""
     hk = tl.program_id(0).to(tl.int64)
@@ -151,6 +201,7 @@ def forward_kernel(
     if BOTH:
         At = tl.trans(tl.load(Ob_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT))
     gr, gi = _load_power(G_ptr, h, q, N, DENSE, False, STATE)
+    ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, False, LOW, DT)
 
     S = tl.zeros((BT, Q), STATE)
     if FIRST:
@@ -175,7 +226,8 @@ def forward_kernel(
             normal, _ = _erf_parts(y, DT)
             y = y * normal
         _store(y_row + i * C, y.to(y_ptr.dtype.element_ty), ok, EVEN)
-        S = _add_mm(_advance(S, gr, gi, DENSE), U, E, ACC, PRECISION)
+        new, _Z = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
+        S = _add_mm(new, U, E, ACC, PRECISION)
         if LAST:
             if hk < H:
                 ends = (live & (chunk0 + i == whole - 1))[:, None] & real[None, :]
@@ -184,15 +236,15 @@ def forward_kernel(
 
 @triton.jit
 def states_kernel(
-    x_ptr, states_ptr, end_ptr, W_ptr, G_ptr, first_ptr, inject_ptr,
+    x_ptr, states_ptr, end_ptr, M_ptr, G_ptr, W_ptr, first_ptr, inject_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, sx_h, sx_b,
-    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, LEFT: tl.constexpr,
-    ADJOINT: tl.constexpr, FLIP: tl.constexpr, SAVE: tl.constexpr, FIRST: tl.constexpr, END: tl.constexpr,
-    INJECT: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, LOW: tl.constexpr,
+    LEFT: tl.constexpr, ADJOINT: tl.constexpr, FLIP: tl.constexpr, SAVE: tl.constexpr, FIRST: tl.constexpr,
+    END: tl.constexpr, INJECT: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``S ← S Gᵀ + X W`` alone, from the left or from the right: the state before each chunk, or only the last.
+    """``S ← S Gᵀ + X M`` alone, from the left or from the right: the state before each chunk, or only the last.
 
-    W is E or O (for the adjoint recurrence), (heads, c, N); FLIP takes its rows in the opposite order. INJECT adds a
+    M is E or O (for the adjoint recurrence), (heads, c, N); FLIP takes its rows in the opposite order. INJECT adds a
     given state where the whole chunks end.
     """
     hk = tl.program_id(0).to(tl.int64)
@@ -205,8 +257,9 @@ def states_kernel(
     live = b < B
     chunk0 = segment * per_segment
     order = (C - 1 - rc) if FLIP else rc
-    W = tl.load(W_ptr + (hk * C + order[:, None]) * N + q[None, :], mask=real[None, :], other=0.0).to(DT)
+    M = tl.load(M_ptr + (hk * C + order[:, None]) * N + q[None, :], mask=real[None, :], other=0.0).to(DT)
     gr, gi = _load_power(G_ptr, h, q, N, DENSE, ADJOINT, STATE)
+    ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, ADJOINT, LOW, DT)
     own = ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
     S = tl.zeros((BT, Q), STATE)
     if FIRST:
@@ -224,19 +277,20 @@ def states_kernel(
         if SAVE:
             _store(s_row + i * N, S.to(states_ptr.dtype.element_ty), (live & (chunk < chunks))[:, None] & real[None, :],
                    EVEN)  # fmt: skip
-        S = _add_mm(_advance(S, gr, gi, DENSE), X, W, ACC, PRECISION)
+        new, _Z = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
+        S = _add_mm(new, X, M, ACC, PRECISION)
     if END:
         tl.store(end_ptr + own, S, mask=live[:, None] & real[None, :])
 
 
 @triton.jit
 def backward_kernel(
-    u_ptr, dy_ptr, du_ptr, states_ptr, K_ptr, E_ptr, G_ptr, O_ptr,
-    first_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr,
+    u_ptr, dy_ptr, du_ptr, states_ptr, K_ptr, E_ptr, G_ptr, W_ptr, O_ptr,
+    first_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dW_ptr, dO_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b, sd_h, sd_b,
-    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, AHEAD: tl.constexpr,
-    FIRST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
-    ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, LOW: tl.constexpr,
+    AHEAD: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr, GELU: tl.constexpr,
+    ADD: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Every gradient, chunk by chunk from the right; those of the operators are this tile's share of the sum.
 
@@ -261,6 +315,7 @@ def backward_kernel(
     Et = tl.trans(tl.load(E_ptr + h * C * N + at_E, mask=real[None, :], other=0.0).to(DT))
     O = tl.load(O_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT)  # noqa: E741
     gr, gi = _load_power(G_ptr, h, q, N, DENSE, True, STATE)
+    ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, True, LOW, DT)
     if GELU:
         Tt, Ot = tl.trans(T), tl.trans(O)
 
@@ -269,6 +324,9 @@ def backward_kernel(
         at = first_ptr + ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
         R = tl.load(at, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
     dT, dE, dO = tl.zeros((C, C), ACC), tl.zeros((C, Q), ACC), tl.zeros((C, Q), ACC)
+    if LOW:
+        Jt = tl.trans(oh).to(DT)
+        dF, dJ = tl.zeros((C, Q), ACC), tl.zeros((C, Q), ACC)
     if DENSE:
         dgr, dgi = tl.zeros((Q, Q), ACC), tl.zeros((16, 16), ACC)
     else:
@@ -313,7 +371,12 @@ def backward_kernel(
             dgr += _fold(lr * sr + li * si)
             dgi += _fold(li * sr - lr * si)
         _store(du_row + i * C, du.to(du_ptr.dtype.element_ty), ok, EVEN)
-        R = _add_mm(_advance(R, gr, gi, DENSE), dY, O, ACC, PRECISION)
+        new, Z = _feed_back(_advance(R, gr, gi, DENSE), R, ih, il, oh, ol, LOW, PRECISION)
+        if LOW:
+            fed = _mm(S, Jt, tl.zeros((BT, C), ACC), PRECISION).to(DT)
+            dF = _mm(tl.trans(fed), Rd, dF, PRECISION)
+            dJ = _mm(tl.trans(Z.to(DT)), S, dJ, PRECISION)
+        R = _add_mm(new, dY, O, ACC, PRECISION)
 
     if DFIRST:
         at = dfirst_ptr + (hk * B + b)[:, None] * N + q[None, :]
@@ -322,6 +385,11 @@ def backward_kernel(
     tl.store(dT_ptr + share * C * C + rc[:, None] * C + rc[None, :], dT)
     tl.store(dE_ptr + share * C * N + at_E, dE, mask=real[None, :])
     tl.store(dO_ptr + share * C * N + matrix, dO, mask=real[None, :])
+    if LOW:
+        heads = tl.num_programs(0)
+        at_W = dW_ptr + (tile * 2 * heads + hk) * C * N + matrix
+        tl.store(at_W, dF, mask=real[None, :])
+        tl.store(at_W + heads * C * N, dJ, mask=real[None, :])
     if DENSE:
         square = real[:, None] & real[None, :]
         tl.store(dG_ptr + share * N * N + q[:, None] * N + q[None, :], dgr, mask=square)
