@@ -167,10 +167,11 @@ def test_the_kernels_agree_with_them(cls, options, dtype, bidirectional):
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_a_large_state_of_rank_one(bidirectional):
-    """S4 with so large a state that G stays in its factors."""
-    layer = S4(1, 66, device=DEVICE, bidirectional=bidirectional)
-    assert dispatch._factored("triton", layer.ssm.source())
-    check_paths(layer, torch.randn(16, 70, 1, device=DEVICE), ["triton"], BOUNDS[torch.float32])
+    """S4 with so large a state that the kernels go step by step."""
+    layer = S4(2, 66, n_ssm=1, device=DEVICE, bidirectional=bidirectional)
+    assert dispatch._stepped("triton", layer.ssm.source(), torch.float32)
+    assert dispatch._factored("triton", layer.ssm.source(), torch.bfloat16)
+    check_paths(layer, torch.randn(3, 20, 2, device=DEVICE), ["triton"], BOUNDS[torch.float32])
 
 
 @pytest.mark.parametrize(("cls", "d_state"), [(S4, 4), (S4D, 4), (S4, 66)])
@@ -224,22 +225,21 @@ def test_the_activation_is_fused_only_into_one_walk(d_state, dtype, power):
     """Its gradient is made from the outputs on the way back, which works only if there is one way."""
     fused = 0
     source = SimpleNamespace(d_state=d_state, power=power, dense=power != "diagonal")
-    low = power == "rank one" and d_state > 64
-    dense = power != "diagonal" and not low
+    dense = power != "diagonal"
     for batch in (1, 3, 16, 17, 64, 256):
         for heads in (1, 7, 64, 512):
             for length in (1, 64, 65, 1000, 4096, 16384, 2**20):
                 u = SimpleNamespace(shape=(batch, length, heads))
                 if dispatch._fuses(source, u, 2, dtype, 64):
-                    tiles = choose(2 * heads, batch, length, d_state, 64, dense, low, dtype)
+                    tiles = choose(2 * heads, batch, length, d_state, 64, dense, False, dtype)
                     x = torch.empty(heads, batch, length, device="meta", dtype=dtype)
                     E = torch.empty(heads, 64, d_state, device="meta")
                     G = torch.empty(heads, *[d_state] * (1 + dense), device="meta")
-                    g = launch.grid(x, E, G, x if low else None, 2)
+                    g = launch.grid(x, E, G, None, 2)
                     assert g.tiles.per_segment <= tiles.per_segment
                     assert g.segments == 1
                     fused += 1
-    assert fused > 20
+    assert fused > 20 or (power == "rank one" and d_state > 64 and fused == 0)
 
 
 def test_a_path_that_cannot_run_is_left_out(monkeypatch):

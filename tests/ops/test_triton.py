@@ -67,7 +67,14 @@ CASES = [
     Case(3, 1, 64, 6, 2, 16, Tiles(16, 2), "both"),
     Case(3, 1, 100, 34, 1, 32, Tiles(16, 1), "both"),
 ]
-WITH_KINDS = [(case, kind) for case in CASES for kind in [*KINDS, *([LOW] if case.tiles.per_segment == ALL else [])]]
+
+
+def fits(case):
+    """Whether a low-rank G has it: in one walk, and the activation apart."""
+    return case.tiles.per_segment == ALL and "gelu" not in case.use
+
+
+WITH_KINDS = [(case, kind) for case in CASES for kind in [*KINDS, LOW] if kind != LOW or fits(case)]
 
 
 class Given(NamedTuple):
@@ -185,8 +192,8 @@ HALVES = [
 @pytest.mark.parametrize("case", HALVES, ids=str)
 def test_16_bits(case, kind, dtype):
     """No worse than 1.5 times what rounding the inputs and the outputs alone does to an exact computation."""
-    if kind == LOW and case.tiles.per_segment != ALL:
-        case = case._replace(tiles=case.tiles._replace(per_segment=ALL))
+    if kind == LOW and not fits(case):
+        case = case._replace(tiles=case.tiles._replace(per_segment=ALL), use=case.use.replace(" gelu", ""))
     if not CUDA and (dtype == torch.bfloat16 or kind != "diagonal-trained"):
         pytest.skip(
             "the interpreter multiplies bfloat16, in which G is applied unless diagonal, as if it were whole numbers"

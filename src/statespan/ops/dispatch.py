@@ -1,7 +1,8 @@
 """Which implementation runs: the one place that decides.
 
 Paths:
-    "triton"  the chunk engine's kernels, on a GPU (or interpreted, where TRITON_INTERPRET=1)
+    "triton"  kernels on a GPU (or interpreted, where TRITON_INTERPRET=1): the chunk engine's; those of the recurrence
+              for large rank-one SSMs in full precision
     "chunks"  the chunk engine in plain torch
     "fft"     the whole kernel and an FFT convolution
 
@@ -27,6 +28,7 @@ from statespan._check import check_choice, check_tensor
 from statespan.ops.chunked import CHUNK, ordered, packed
 from statespan.ops.fftconv import fftconv
 from statespan.ops.library import chunks, modes
+from statespan.ops.recurrence import recurrence
 from statespan.ssm import DPLR, Diagonal, Structure
 
 PATHS = ("auto", "triton", "chunks", "fft")
@@ -146,14 +148,24 @@ def _fits(source: Source, dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and source.d_state <= (64 if source.power == "dense" else 256)
 
 
-def _factored(path: str, source: Source) -> bool:
-    """Whether G stays in its factors: from this state size on that is less work than the dense matrix."""
+def _large(path: str, source: Source) -> bool:
+    """Whether the kernels meet a rank-one SSM whose dense G is more work than its factors."""
     return path == "triton" and source.power == "rank one" and source.d_state > 64
+
+
+def _factored(path: str, source: Source, dtype: torch.dtype) -> bool:
+    """Whether such a G stays in its factors."""
+    return _large(path, source) and dtype in (torch.float16, torch.bfloat16)
+
+
+def _stepped(path: str, source: Source, dtype: torch.dtype) -> bool:
+    """Whether to go step by step instead: in full precision the factors are too large for the chip."""
+    return _large(path, source) and not _factored(path, source, dtype)
 
 
 def _chunk_length(path: str, source: Source, dtype: torch.dtype) -> int:
     """Samples of a chunk: long enough for large matrix products, short enough for the chip."""
-    large = _factored(path, source) or (dtype == torch.float32 and source.d_state > 64)
+    large = _factored(path, source, dtype) or (dtype == torch.float32 and source.d_state > 64)
     return 32 if path == "triton" and large else CHUNK
 
 
@@ -198,6 +210,9 @@ def apply(
     work = _working(path, dtype)
     if path == "fft":
         return _by_fft(source, u.to(work), D, bidirectional, activation).to(dtype)
+    if _stepped(path, source, work):
+        y, _ = _steps(source, u, D, None, bidirectional, False, work)
+        return (gelu_of(y) if activation is not None else y).to(dtype)
     operators = _operators(path, source, D, bidirectional, work)
     channels, _, chunk = operators.K.shape
     fused = activation is not None and path == "triton" and not bidirectional
@@ -210,7 +225,7 @@ def apply_from(
     ssm: Structure | Source, u: Tensor, state: Tensor | None, D: Tensor | None = None, *,
     activation: str | None = None, dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The same from a state and to a state, always by chunks.
+    """The same from a state and to a state, never by an FFT.
 
     Args:
         ssm: The SSM.
@@ -235,6 +250,9 @@ def apply_from(
     if 0 in u.shape[:2]:
         return u.new_zeros(batch, length, structure.channels, heads, dtype=dtype), state
     work = _working(path, dtype)
+    if _stepped(path, source, work):
+        y, last = _steps(source, u, D, state.double().transpose(0, 1), False, True, work)
+        return (gelu_of(y) if activation is not None else y).to(dtype), last.transpose(0, 1).to(state.dtype)
     operators = _operators(path, source, D, False, work)
     near = operators.G.ndim == 2  # the order of the state: see `ordered`
     first = ordered(state.double(), not near).transpose(0, 1).contiguous()
@@ -258,18 +276,18 @@ def _working(path: str, dtype: torch.dtype) -> torch.dtype:
 
 
 def _fuses(source: Source, u: Tensor, channels: int, dtype: torch.dtype, chunk: int) -> bool:
-    """Whether the activation is part of the kernels: where they walk each sequence in one go.
+    """Whether the activation is part of the kernels: where they walk each sequence in one go, alone.
 
-    Otherwise its gradient would be needed before their backward pass. A compiler fuses it with what follows instead.
+    Otherwise its gradient would be needed outside them. A compiler fuses it with what follows instead.
     """
     if torch.compiler.is_compiling():
         return False
     from statespan.ops._triton.tiles import choose
 
     B, L, H = u.shape
-    low = _factored("triton", source)
-    dense = source.dense and not low
-    return choose(channels * H, B, L, source.d_state, chunk, dense, low, dtype).per_segment * chunk >= L
+    if _factored("triton", source, dtype):
+        return False
+    return choose(channels * H, B, L, source.d_state, chunk, source.dense, False, dtype).per_segment * chunk >= L
 
 
 def _by_fft(source: Source, u: Tensor, D: Tensor | None, both: bool, activation: str | None) -> Tensor:
@@ -298,12 +316,9 @@ def _operators(path: str, source: Source, D: Tensor | None, both: bool, dtype: t
     if modal is not None:
         ahead = modal.C.shape[0] // 2 if both else 0
         skip = None if D is None else D.contiguous()
-        dt = modal.dt
-        if modal.rate != 1.0:
-            dt = dt.double() + math.log(modal.rate) if modal.log_dt else dt.double() * modal.rate
-        factored = _factored(path, source)
+        factored = _factored(path, source, dtype)
         K, E, G, O, W = modes(  # noqa: E741
-            dt,
+            _scaled(modal),
             *modal[1:5],
             skip,
             modal.P,
@@ -325,6 +340,27 @@ def _operators(path: str, source: Source, D: Tensor | None, both: bool, dtype: t
     E, O = ordered(E.mT, source.dense), ordered(O, source.dense)  # noqa: E741
     G = G if source.dense else ordered(G, False)
     return Built(K.to(wide), E.to(wide).contiguous(), G.contiguous(), O.to(wide).contiguous(), None)
+
+
+def _scaled(modal: Modal) -> Tensor:
+    """The step sizes, or their logarithms, at the sampling rate asked for."""
+    if modal.rate == 1.0:
+        return modal.dt
+    return modal.dt.double() + math.log(modal.rate) if modal.log_dt else modal.dt.double() * modal.rate
+
+
+def _steps(
+    source: Source, u: Tensor, D: Tensor | None, first: Tensor | None, both: bool, last: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    modal = source.modal()
+    assert modal is not None
+    assert modal.P is not None
+    ahead = modal.C.shape[0] // 2 if both else 0
+    skip = None if D is None else D.contiguous()
+    y, end = recurrence(
+        u.permute(2, 0, 1), _scaled(modal), *modal[1:6], skip, first, ahead, modal.real_part, modal.log_dt, last, dtype
+    )
+    return y.permute(2, 3, 0, 1), end
 
 
 def _chunks(

@@ -8,21 +8,15 @@ Shapes: H heads, B batch, L length, I chunks of c samples, N state size, K chann
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from statespan.ops import plain
-from statespan.ops.register import differentiable, operator
+from statespan.ops.register import differentiable, no_autocast, operator
 
 _NONE = 0  # length of the empty tensor that stands for an output nobody asked for
-
-
-def _no_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """A backward pass runs in the precision of its forward pass, whoever calls it."""
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def _chunks(
@@ -164,7 +158,7 @@ def _chunks_grad(ctx: Any, dy: Tensor | None, dlast: Tensor | None, _s: Any, _a:
         dy = u.new_zeros(K.shape[0] // 2 if both else K.shape[0], *u.shape, dtype=dtype)
     if not ctx.last:
         dlast = None
-    with _no_autocast(u):
+    with no_autocast(u):
         found = chunks_backward(u, dy, dlast, states, ahead, K, E, G, O, both, gelu, first, path, dtype, W)
     dfirst = found[5].to(ctx.first_dtype) if first else None
     return (*found[:5], dfirst, None, None, None, None, None, None, None if W is None else found[6])
@@ -237,7 +231,7 @@ def _save_modes(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -
 
 def _modes_grad(ctx: Any, dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor, dW: Tensor) -> tuple[Tensor | None, ...]:
     factored = ctx.settings[-1]
-    with _no_autocast(dK):
+    with no_autocast(dK):
         found = modes_backward(*ctx.saved_tensors, dK, dE, dG, dO, dW if factored else None, *ctx.settings)
     dD = None
     if ctx.D is not None:

@@ -50,7 +50,7 @@ def forward(
     """Apply the operators of one chunk to all chunks of u."""
     H, B, L = u.shape
     c, N = E.shape[1:]
-    U = _chunks(u, c)  # (H, B·I, c)
+    U = chunk_rows(u, c)  # (H, B·I, c)
     start = torch.zeros(H, B, N, dtype=torch.float64, device=u.device) if first is None else first.double()
     before, end = recur((U @ E).unflatten(1, (B, -1)), G, start)
     states = before.to(u.dtype).flatten(1, 2)
@@ -73,7 +73,7 @@ def backward(
     """The adjoint recurrence from the right, and the products that give each operator's gradient."""
     H, B, L = u.shape
     c, N = E.shape[1:]
-    U, dY = _chunks(u, c), [_chunks(part, c) for part in dy.unbind(0)]  # (H, B·I, c), one dY for each channel
+    U, dY = chunk_rows(u, c), [chunk_rows(part, c) for part in dy.unbind(0)]  # (H, B·I, c), one dY for each channel
     behind_O, ahead_O = O.chunk(2) if both else (O, O)
     added = _sum(part @ behind_O[k] for k, part in enumerate(dY)).unflatten(1, (B, -1))
     zeros = torch.zeros(H, B, N, dtype=torch.float64, device=u.device)
@@ -140,7 +140,7 @@ def _complex(x: Tensor) -> Tensor:
     return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
-def _chunks(x: Tensor, c: int) -> Tensor:
+def chunk_rows(x: Tensor, c: int) -> Tensor:
     """(H, B, L) as rows (H, B·I, c), one for each chunk of each sequence, the last chunks filled with zeros."""
     if missing := -x.shape[-1] % c:
         x = pad(x, (0, missing))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,11 @@ from torch import Tensor, nn
 def traced(x: Tensor) -> bool:
     """Whether a compiler or a fake tensor is looking on."""
     return torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter)
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """A backward pass runs in the precision of its forward pass, whoever calls it."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def operator(name: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:

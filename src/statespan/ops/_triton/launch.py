@@ -22,7 +22,7 @@ from statespan.ops._triton.scan import (
     states_kernel,
 )
 from statespan.ops._triton.tiles import Tiles, choose
-from statespan.ops.plain import Gradients
+from statespan.ops.plain import Gradients, chunk_rows
 
 TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
 
@@ -201,11 +201,13 @@ def backward(
     """Every gradient, in the precision of the accumulators; u's in the dtype of u. W's comes apart.
 
     With one channel that looks back u's may be written into ``spare``, which may be u itself: each tile is read before
-    it is written.
+    it is written. (With W it is needed afterwards.)
     """
-    assert not gelu or (g.segments == 1 and not both), "the activation's gradient needs one walk through all outputs"
+    assert not gelu or (g.segments == 1 and not both and not g.low), (
+        "the activation's gradient needs one walk through all outputs"
+    )
     channels = g.V // g.H
-    alone = spare is not None and channels == 1 and not both
+    alone = channels == 1 and not both and not g.low
     du = spare if alone and spare is not None else u.new_empty(g.V, g.B, g.L)
     inject = dlast.to(g.state).contiguous() if dlast is not None and g.c <= g.L else None
     if not both:
@@ -251,25 +253,57 @@ def _one_way(
     """The backward pass of the kernels that look back, or of those that look ahead, which adds to du."""
     tiles = g.programs(g.V)[1]
     shares: dict[str, Any] = {"dtype": g.acc, "device": u.device}
-    dT = torch.empty(tiles, g.V, g.c, g.c, **shares)
-    dE = torch.empty(tiles, g.V, g.c, g.N, **shares)
     dG = torch.empty(tiles, g.V, *G.shape[1:], **shares)
-    dO = torch.empty(tiles, g.V, g.c, g.N, **shares)
-    dW = torch.empty(tiles, 2, g.V, g.c, g.N, **shares) if g.low else None
+    if g.low:
+        dT = dE = dO = dG  # not written
+        adjoint = u.new_empty(g.V, g.B, g.chunks, g.N)
+    else:
+        dT = torch.empty(tiles, g.V, g.c, g.c, **shares)
+        dE = torch.empty(tiles, g.V, g.c, g.N, **shares)
+        dO = torch.empty(tiles, g.V, g.c, g.N, **shares)
+        adjoint = u  # not written
     dK = torch.empty(g.V, g.c, **shares)
     dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
     start = None
     if g.segments > 1:
         start = states(g, dy, O, G, W, left=not ahead, adjoint=True, flip=False, save=False, inject=inject)
+    dW = None
     backward_kernel[g.programs(g.V)](
-        u, dy, du, kept, K, E, G, W, O, start, inject, dfirst, dT, dE, dG, dW, dO,
+        u, dy, du, kept, K, E, G, W, O, start, inject, dfirst, dT, dE, dG, dO, adjoint,
         *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
         AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first, GELU=gelu, ADD=ahead,
         num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
     )  # fmt: skip
-    diagonals_kernel[(g.V,)](dT, dK, tiles, C=g.c, AHEAD=ahead, ACC=TYPES[g.acc], num_warps=4)
+    if g.low:
+        assert W is not None
+        dT, dE, dO, dW = _products(g, u, dy, kept, adjoint, W)
+        dE = dE.flip(-2) if ahead else dE
+    diagonals_kernel[(g.V,)](dT, dK, dT.shape[0], C=g.c, AHEAD=ahead, ACC=TYPES[g.acc], num_warps=4)
 
     def total(x: Tensor) -> Tensor:
-        return x.sum(0) if tiles > 1 else x[0]
+        return x.sum(0) if x.shape[0] > 1 else x[0]
 
-    return Gradients(du, dK, total(dE), total(dG), total(dO), dfirst), None if dW is None else total(dW)
+    return Gradients(du, dK, total(dE), total(dG), total(dO), dfirst), dW
+
+
+def _products(g: Grid, u: Tensor, dy: Tensor, kept: Tensor, adjoint: Tensor, W: Tensor) -> tuple[Tensor, ...]:
+    """The gradients of T, E and O (1, V, …) and of W (2, V, c, N) from all states S and all adjoint states R.
+
+    One product each over the chunks of all sequences: ``dT = dYᵀU``, ``dE = UᵀR``, ``dO = dYᵀS``,
+    ``dF = (S Jᵀ)ᵀ R``, ``dJ = (R Fᵀ)ᵀ S``.
+    """
+    F, J = W.to(u.dtype)
+    U, dY = chunk_rows(u, g.c), chunk_rows(dy, g.c).unflatten(0, (-1, g.H))  # (H, rows, c), (K, H, rows, c)
+    S, R = kept.view(g.H, -1, g.N), adjoint.view(-1, g.H, U.shape[1], g.N)
+    fed = S @ J.mT
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        if a.dtype == g.acc or not a.is_cuda:
+            return a.to(g.acc).mT @ b.to(g.acc)
+        return torch.bmm(a.mT, b, out_dtype=g.acc)
+
+    found = [
+        (product(y, U), product(U, r), product(y, S), product(fed, r), product(r @ F.mT, S)) for y, r in zip(dY, R)
+    ]
+    dT, dE, dO, dF, dJ = (torch.cat(each) for each in zip(*found))
+    return dT[None], dE[None], dO[None], torch.stack([dF, dJ])

@@ -36,7 +36,7 @@ from statespan.ops._triton.modes import (
 
 
 @triton.jit
-def _dot(ar, ai, br, bi):
+def dot(ar, ai, br, bi):
     return tl.sum(ar * br + ai * bi, 0)
 
 
@@ -60,12 +60,12 @@ def _factors(qr, qi, kappa, Pr, Pi, ok):
 def _first_column(dt, qr, qi, kappa, ar, ai, br, bi, Br, Bi):
     """B̄."""
     xr, xi = mul(qr, qi, Br, Bi)
-    beta = _dot(br, bi, Br, Bi)
+    beta = dot(br, bi, Br, Bi)
     return dt * (xr - kappa * beta * ar), dt * (xi - kappa * beta * ai)
 
 
 @triton.jit
-def _system(
+def load_system(
     dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr
 ):  # fmt: skip
     """B̄, b, d and f of one head from its parameters."""
@@ -81,9 +81,9 @@ def _system(
 
 
 @triton.jit
-def _step(xr, xi, dr, di, fr, fi, br, bi):
+def step(xr, xi, dr, di, fr, fi, br, bi):
     """``d x + f (b·x)``; for a row, with conj(d) and f and b exchanged."""
-    scale = _dot(br, bi, xr, xi)
+    scale = dot(br, bi, xr, xi)
     xr, xi = mul(dr, di, xr, xi)
     return xr + scale * fr, xi + scale * fi
 
@@ -98,14 +98,14 @@ def _places(n, M, NEAR: tl.constexpr):
 
 
 @triton.jit
-def _store_vector(ptr, n, M, re, im, ok, NEAR: tl.constexpr):
+def store_vector(ptr, n, M, re, im, ok, NEAR: tl.constexpr):
     at_re, at_im = _places(n, M, NEAR)
     tl.store(ptr + at_re, re.to(ptr.dtype.element_ty), mask=ok)
     tl.store(ptr + at_im, im.to(ptr.dtype.element_ty), mask=ok)
 
 
 @triton.jit
-def _load_vector(ptr, n, M, ok, NEAR: tl.constexpr, FT: tl.constexpr):
+def load_vector(ptr, n, M, ok, NEAR: tl.constexpr, FT: tl.constexpr):
     at_re, at_im = _places(n, M, NEAR)
     re = tl.load(ptr + at_re, mask=ok, other=0.0).to(FT)
     im = tl.load(ptr + at_im, mask=ok, other=0.0).to(FT)
@@ -126,7 +126,7 @@ def lowrank_kernel(
     ok = n < M
     own = (h % S) * M + n
     N = 2 * M
-    x0r, x0i, br, bi, dr, di, fr, fi = _system(dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT)
+    x0r, x0i, br, bi, dr, di, fr, fi = load_system(dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT)
 
     if task < 2:  # columns Ā^j B̄, or d^j f
         low = tl.where(task == 0, 1.0, 0.0).to(FT)
@@ -134,14 +134,14 @@ def lowrank_kernel(
         for j in range(c):
             at = (h * c + c - 1 - j) * N
             if task == 0:
-                _store_vector(E_ptr + at, n, M, xr, xi, ok, FACTORED)
+                store_vector(E_ptr + at, n, M, xr, xi, ok, FACTORED)
             else:
-                _store_vector(F_ptr + at, n, M, xr, xi, ok, FACTORED)
-            xr, xi = _step(xr, xi, dr, di, low * fr, low * fi, br, bi)
+                store_vector(F_ptr + at, n, M, xr, xi, ok, FACTORED)
+            xr, xi = step(xr, xi, dr, di, low * fr, low * fi, br, bi)
         if task == 1:
             _pr, _pi, gr, gi = last_powers(dr, di, BITS)
             if FACTORED:
-                _store_vector(G_ptr + h * N, n, M, gr, gi, ok, FACTORED)
+                store_vector(G_ptr + h * N, n, M, gr, gi, ok, FACTORED)
             else:
                 m = tl.arange(0, P)[None, :]
                 square, diagonal = ok[:, None] & (m < M), n[:, None] == m
@@ -154,8 +154,8 @@ def lowrank_kernel(
     elif task == 2:  # rows bᵀ Ā^j
         rr, ri = br, bi
         for j in range(c):
-            _store_vector(J_ptr + (h * c + j) * N, n, M, rr, ri, ok, FACTORED)
-            rr, ri = _step(rr, ri, dr, -di, br, bi, fr, fi)
+            store_vector(J_ptr + (h * c + j) * N, n, M, rr, ri, ok, FACTORED)
+            rr, ri = step(rr, ri, dr, -di, br, bi, fr, fi)
     else:  # rows C Ā^j, and K_j, their products with B̄
         k = task - 3
         hk = k * H + h
@@ -166,10 +166,10 @@ def lowrank_kernel(
             skip = tl.load(D_ptr + hk, mask=k < causal, other=0.0).to(FT)
         for j in range(c + 1):
             row = tl.where(k < causal, j - 1, c - 1 - j)
-            _store_vector(O_ptr + (hk * c + row) * N, n, M, rr, ri, ok & (n * 0 + row >= 0), FACTORED)
-            K = _dot(rr, ri, x0r, x0i) + tl.where(j == 0, skip, 0.0)
+            store_vector(O_ptr + (hk * c + row) * N, n, M, rr, ri, ok & (n * 0 + row >= 0), FACTORED)
+            K = dot(rr, ri, x0r, x0i) + tl.where(j == 0, skip, 0.0)
             tl.store(K_ptr + hk * c + j, K.to(K_ptr.dtype.element_ty), mask=j < c)
-            rr, ri = _step(rr, ri, dr, -di, br, bi, fr, fi)
+            rr, ri = step(rr, ri, dr, -di, br, bi, fr, fi)
 
 
 @triton.jit
@@ -190,7 +190,7 @@ def lowrank_backward_kernel(
     ok = n < M
     own = (h % S) * M + n
     N = 2 * M
-    x0r, x0i, br, bi, dr, di, fr, fi = _system(dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT)
+    x0r, x0i, br, bi, dr, di, fr, fi = load_system(dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT)
     zero = dr * 0.0
     gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi = zero, zero, zero, zero, zero, zero, zero, zero
     mr, mi = zero, zero  # the adjoint of the list's next entry
@@ -200,16 +200,16 @@ def lowrank_backward_kernel(
         lr, li = low * fr, low * fi
         from_ptr = E_ptr if task == 0 else F_ptr
         grad_ptr = dE_ptr if task == 0 else dF_ptr
-        xr, xi = _load_vector(from_ptr + h * c * N, n, M, ok, FACTORED, FT)
-        er, ei = _load_vector(grad_ptr + h * c * N, n, M, ok, FACTORED, FT)
+        xr, xi = load_vector(from_ptr + h * c * N, n, M, ok, FACTORED, FT)
+        er, ei = load_vector(grad_ptr + h * c * N, n, M, ok, FACTORED, FT)
         for i in range(c):
             ahead = tl.minimum(i + 1, c - 1)
-            nxr, nxi = _load_vector(from_ptr + (h * c + ahead) * N, n, M, ok, FACTORED, FT)
-            ner, nei = _load_vector(grad_ptr + (h * c + ahead) * N, n, M, ok, FACTORED, FT)
+            nxr, nxi = load_vector(from_ptr + (h * c + ahead) * N, n, M, ok, FACTORED, FT)
+            ner, nei = load_vector(grad_ptr + (h * c + ahead) * N, n, M, ok, FACTORED, FT)
             tr, ti = cmul(xr, xi, mr, mi)
             gdr += tr
             gdi += ti
-            into, back = low * _dot(br, bi, xr, xi), _dot(lr, li, mr, mi)
+            into, back = low * dot(br, bi, xr, xi), dot(lr, li, mr, mi)
             gfr += into * mr
             gfi += into * mi
             gbr += back * xr
@@ -225,7 +225,7 @@ def lowrank_backward_kernel(
             gfi += mi
             pr, pi, _gr, _gi = last_powers(dr, di, BITS)
             if FACTORED:
-                gr, gi = _load_vector(dG_ptr + h * N, n, M, ok, FACTORED, FT)
+                gr, gi = load_vector(dG_ptr + h * N, n, M, ok, FACTORED, FT)
             else:
                 at = dG_ptr + h * N * N + n * (N + 1)
                 gr = load_real(at, 0, ok, FT) + load_real(at, M * N + M, ok, FT)
@@ -248,8 +248,8 @@ def lowrank_backward_kernel(
             j = c - i
             row = sign * j + offset
             there = ok & (n * 0 + row >= 0) & (n * 0 + row < c) & (n * 0 + j >= 0)
-            nrr, nri = _load_vector(from_ptr + row * N, n, M, there, FACTORED, FT)
-            ner, nei = _load_vector(grad_ptr + row * N, n, M, there, FACTORED, FT)
+            nrr, nri = load_vector(from_ptr + row * N, n, M, there, FACTORED, FT)
+            ner, nei = load_vector(grad_ptr + row * N, n, M, there, FACTORED, FT)
             start = (n * 0 + j == 0) & (n * 0 + task > 2)
             nrr, nri = tl.where(start, 2.0 * cr, nrr), tl.where(start, -2.0 * ci, nri)
             dK = from_K * tl.load(dK_ptr + hk * c + j, mask=(j < c) & (j >= 0), other=0.0).to(FT)
@@ -260,7 +260,7 @@ def lowrank_backward_kernel(
             tr, ti = cmul(mr, mi, rr, ri)
             gdr += tr
             gdi += ti
-            into, back = _dot(fr, fi, rr, ri), _dot(br, bi, mr, mi)
+            into, back = dot(fr, fi, rr, ri), dot(br, bi, mr, mi)
             gbr += into * mr
             gbi += into * mi
             gfr += back * rr
@@ -316,16 +316,16 @@ def lowrank_finish_kernel(
         gBi += tl.load(at + 7 * P)
 
     # B̄ = Δ (q B - κ β a), β = b·B
-    beta = _dot(br, bi, Br, Bi)
+    beta = dot(br, bi, Br, Bi)
     tr, ti = mul(qr, qi, Br, Bi)
-    ddt = _dot(tr - kappa * beta * ar, ti - kappa * beta * ai, gBr, gBi)
-    along = dt * _dot(ar, ai, gBr, gBi)
+    ddt = dot(tr - kappa * beta * ar, ti - kappa * beta * ai, gBr, gBi)
+    along = dt * dot(ar, ai, gBr, gBi)
     gqr, gqi = cmul(Br, Bi, dt * gBr, dt * gBi)
     tr, ti = cmul(qr, qi, dt * gBr, dt * gBi)
     store_complex(dB_ptr, h * M + n, tr - kappa * along * br, ti - kappa * along * bi, ok)
     gbr += -kappa * along * Br
     gbi += -kappa * along * Bi
-    gkappa = -beta * along - 2.0 * _dot(ar, ai, gfr, gfi)
+    gkappa = -beta * along - 2.0 * dot(ar, ai, gfr, gfi)
     gar, gai = -2.0 * kappa * gfr - dt * kappa * beta * gBr, -2.0 * kappa * gfi - dt * kappa * beta * gBi
     # a = q P, b = conj(q) P, d = 2q - 1, κ
     tr, ti = cmul(Pr, Pi, gar, gai)

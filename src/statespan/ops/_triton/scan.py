@@ -144,12 +144,12 @@ def _advance(S, gr, gi, DENSE: tl.constexpr):
 
 @triton.jit
 def _feed_back(new, S, into_high, into_low, out_high, out_low, LOW: tl.constexpr, PRECISION: tl.constexpr):
-    """The low-rank part of ``S Gᵀ`` added to ``new``; and what it made of S on the way, (BT, C)."""
+    """The low-rank part of ``S Gᵀ`` added to ``new``."""
     if LOW:
         Z = _product(S, into_high, into_low, PRECISION)
-        return new + _product(Z, out_high, out_low, PRECISION).to(new.dtype), Z
+        return new + _product(Z, out_high, out_low, PRECISION).to(new.dtype)
     else:
-        return new, 0
+        return new
 
 
 @triton.jit
@@ -226,7 +226,7 @@ def forward_kernel(
             normal, _ = _erf_parts(y, DT)
             y = y * normal
         _store(y_row + i * C, y.to(y_ptr.dtype.element_ty), ok, EVEN)
-        new, _Z = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
+        new = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
         S = _add_mm(new, U, E, ACC, PRECISION)
         if LAST:
             if hk < H:
@@ -277,7 +277,7 @@ def states_kernel(
         if SAVE:
             _store(s_row + i * N, S.to(states_ptr.dtype.element_ty), (live & (chunk < chunks))[:, None] & real[None, :],
                    EVEN)  # fmt: skip
-        new, _Z = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
+        new = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
         S = _add_mm(new, X, M, ACC, PRECISION)
     if END:
         tl.store(end_ptr + own, S, mask=live[:, None] & real[None, :])
@@ -286,7 +286,7 @@ def states_kernel(
 @triton.jit
 def backward_kernel(
     u_ptr, dy_ptr, du_ptr, states_ptr, K_ptr, E_ptr, G_ptr, W_ptr, O_ptr,
-    first_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dW_ptr, dO_ptr,
+    first_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr, adjoint_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b, sd_h, sd_b,
     C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, LOW: tl.constexpr,
     AHEAD: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr, GELU: tl.constexpr,
@@ -295,7 +295,8 @@ def backward_kernel(
     """Every gradient, chunk by chunk from the right; those of the operators are this tile's share of the sum.
 
     AHEAD is the mirror image, for the kernels that look ahead: from the left, with T above the diagonal and E's rows in
-    the opposite order. ADD adds to du instead of writing it.
+    the opposite order. ADD adds to du instead of writing it. With LOW there is no room for the sums of large states:
+    the adjoint state behind each chunk is written instead, from which matrix products make them.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
@@ -324,9 +325,6 @@ def backward_kernel(
         at = first_ptr + ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
         R = tl.load(at, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
     dT, dE, dO = tl.zeros((C, C), ACC), tl.zeros((C, Q), ACC), tl.zeros((C, Q), ACC)
-    if LOW:
-        Jt = tl.trans(oh).to(DT)
-        dF, dJ = tl.zeros((C, Q), ACC), tl.zeros((C, Q), ACC)
     if DENSE:
         dgr, dgi = tl.zeros((Q, Q), ACC), tl.zeros((16, 16), ACC)
     else:
@@ -336,13 +334,15 @@ def backward_kernel(
     dy_row = dy_ptr + hk * sy_h + (b * sy_b)[:, None] + along
     du_row = du_ptr + hk * sd_h + (b * sd_b)[:, None] + along
     s_row = states_ptr + ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+    r_row = adjoint_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
     for step in range(per_segment):
         i = step if AHEAD else per_segment - 1 - step
         chunk = chunk0 + i
         ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
         U = _load(u_row + i * C, ok, EVEN)
         dY = _load(dy_row + i * C, ok, EVEN)
-        S = _load(s_row + i * N, (live & (chunk < chunks))[:, None] & real[None, :], EVEN)
+        held = (live & (chunk < chunks))[:, None] & real[None, :]
+        S = _load(s_row + i * N, held, EVEN)
         if INJECT:
             if hk < H:
                 here = (live & (chunk == whole - 1))[:, None] & real[None, :]
@@ -359,10 +359,13 @@ def backward_kernel(
             du = tl.zeros((BT, C), ACC)
         du = _mm(dY, T, du, PRECISION)
         du = _mm(Rd, Et, du, PRECISION)
-        dYt = tl.trans(dY)
-        dT = _mm(dYt, U, dT, PRECISION)
-        dO = _mm(dYt, S, dO, PRECISION)
-        dE = _mm(tl.trans(U), Rd, dE, PRECISION)
+        if LOW:
+            _store(r_row + i * N, Rd, held, EVEN)
+        else:
+            dYt = tl.trans(dY)
+            dT = _mm(dYt, U, dT, PRECISION)
+            dO = _mm(dYt, S, dO, PRECISION)
+            dE = _mm(tl.trans(U), Rd, dE, PRECISION)
         if DENSE:
             dgr = _mm(tl.trans(Rd), S, dgr, PRECISION)
         else:
@@ -371,25 +374,17 @@ def backward_kernel(
             dgr += _fold(lr * sr + li * si)
             dgi += _fold(li * sr - lr * si)
         _store(du_row + i * C, du.to(du_ptr.dtype.element_ty), ok, EVEN)
-        new, Z = _feed_back(_advance(R, gr, gi, DENSE), R, ih, il, oh, ol, LOW, PRECISION)
-        if LOW:
-            fed = _mm(S, Jt, tl.zeros((BT, C), ACC), PRECISION).to(DT)
-            dF = _mm(tl.trans(fed), Rd, dF, PRECISION)
-            dJ = _mm(tl.trans(Z.to(DT)), S, dJ, PRECISION)
+        new = _feed_back(_advance(R, gr, gi, DENSE), R, ih, il, oh, ol, LOW, PRECISION)
         R = _add_mm(new, dY, O, ACC, PRECISION)
 
     if DFIRST:
         at = dfirst_ptr + (hk * B + b)[:, None] * N + q[None, :]
         tl.store(at, R, mask=(live & (segment == 0))[:, None] & real[None, :])
     share = tile * tl.num_programs(0) + hk
-    tl.store(dT_ptr + share * C * C + rc[:, None] * C + rc[None, :], dT)
-    tl.store(dE_ptr + share * C * N + at_E, dE, mask=real[None, :])
-    tl.store(dO_ptr + share * C * N + matrix, dO, mask=real[None, :])
-    if LOW:
-        heads = tl.num_programs(0)
-        at_W = dW_ptr + (tile * 2 * heads + hk) * C * N + matrix
-        tl.store(at_W, dF, mask=real[None, :])
-        tl.store(at_W + heads * C * N, dJ, mask=real[None, :])
+    if not LOW:
+        tl.store(dT_ptr + share * C * C + rc[:, None] * C + rc[None, :], dT)
+        tl.store(dE_ptr + share * C * N + at_E, dE, mask=real[None, :])
+        tl.store(dO_ptr + share * C * N + matrix, dO, mask=real[None, :])
     if DENSE:
         square = real[:, None] & real[None, :]
         tl.store(dG_ptr + share * N * N + q[:, None] * N + q[None, :], dgr, mask=square)
