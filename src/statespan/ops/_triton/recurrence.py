@@ -14,7 +14,7 @@ from statespan.ops._triton.build import Modes
 from statespan.ops._triton.lowrank import lowrank_finish_kernel
 from statespan.ops._triton.steps import steps_backward_kernel, steps_kernel
 
-PROGRAMS = 256  # of the backward pass: enough for a large GPU, few enough that their room is small
+PROGRAMS = 176  # of the backward pass: a few more than multiprocessors, and few enough that their room is small
 
 
 class Walk(NamedTuple):
@@ -39,7 +39,7 @@ def _ways(modes: Modes, walk: Walk) -> list[tuple[bool, Tensor]]:
 
 
 def _warps(modes: Modes) -> int:
-    return 1 if modes.decay.shape[1] <= 64 else 2
+    return 1 if modes.decay.shape[1] <= 64 else 2  # a sum over one warp is fastest, but 128 modes need the registers
 
 
 def forward(modes: Modes, walk: Walk, u: Tensor, first: Tensor | None, last: bool) -> tuple[Tensor, Tensor | None]:
@@ -114,7 +114,7 @@ def backward(modes: Modes, walk: Walk, u: Tensor, dy: Tensor, first: Tensor | No
         parts.append(share)
         dC.append(grad_C.sum(0))
         dD = grad_D.sum(0).view(causal, H) if skip else dD
-    together = torch.cat(parts, 1).contiguous()
+    together = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     ddt, ddecay, dfreq = torch.empty_like(modes.dt), modes.decay.new_empty(H, M), modes.freq.new_empty(H, M)
     dP, dB = P.new_empty(H, M, 2), modes.B.new_empty(H, M, 2)
     lowrank_finish_kernel[(H,)](

@@ -45,8 +45,8 @@ def choose(
     per_segment = 1 << max(0, -(-length // chunk) - 1).bit_length()
 
     if low:
-        warps = 4 if d_state <= 128 else 8
-        return Tiles(16, per_segment, warps, 2 if narrow else 1, 8, 2 if narrow else 1)
+        warps = 2 if d_state <= 128 else 4
+        return Tiles(16, per_segment, warps, 3 if narrow else 1, warps, 3 if narrow else 1)
 
     def programs() -> int:
         segments = -(-length // (chunk * per_segment))
