@@ -132,6 +132,36 @@ def test_modes(low_rank, factored, skip, precise):
     assert_alike(real, on_fake(OPERATORS.modes_backward, arguments))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_order_in_memory(layout, dtype):
+    """A copy in the order of the kernels, and the gradient in the order of the input."""
+    u = LAYOUTS[layout](2, 3, 20)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    opcheck(OPERATORS.lengthwise.default, (u.clone().requires_grad_(), dtype), test_utils=tests)
+    x = OPERATORS.lengthwise(u, dtype)
+    assert x.is_contiguous()
+    assert x.data_ptr() != u.data_ptr()
+    assert torch.equal(x, u.to(dtype))
+    assert_alike([x], [on_fake(OPERATORS.lengthwise, [u, dtype])])
+    for features_last in (False, True):
+        arguments = [x, features_last, torch.float32]
+        back = OPERATORS.lengthwise_backward(*arguments)
+        assert torch.equal(back, x.float())
+        assert back.stride(0) == (1 if features_last else 60)
+        assert_alike([back], [on_fake(OPERATORS.lengthwise_backward, arguments)])
+
+
+def test_a_graph_that_is_kept_is_not_overwritten():
+    """The gradient takes the place of the kernels' own copy of the input only where nobody reads it again."""
+    layer, x = S4D(2, 4, device=DEVICE), torch.randn(3, 20, 2, device=DEVICE, requires_grad=True)
+    with use_path("triton"):
+        loss = layer(x).square().sum()
+    first = torch.autograd.grad(loss, x, retain_graph=True)[0]
+    again = torch.autograd.grad(loss, x)[0]
+    assert torch.equal(first, again)
+
+
 def test_the_plain_engine_has_no_gradient_of_the_activation():
     u, given = LAYOUTS["length last"](2, 3, 20).requires_grad_(), operands("diagonal-trained", False)
     y, *_ = OPERATORS.chunks(u, *given, None, False, True, True, False, "chunks", torch.float32)

@@ -66,6 +66,8 @@ CASES = [
     Case(1, 3, 31, 6, 2, 16, Tiles(16, ALL), "both"),
     Case(3, 1, 64, 6, 2, 16, Tiles(16, 2), "both"),
     Case(3, 1, 100, 34, 1, 32, Tiles(16, 1), "both"),
+    Case(3, 2, 45, 6, 2, 16, Tiles(16, ALL), "both gelu"),
+    Case(16, 1, 32, 16, 1, 16, Tiles(16, ALL), "both gelu"),
 ]
 
 

@@ -28,6 +28,7 @@ from statespan._check import check_choice, check_tensor
 from statespan.ops.chunked import CHUNK, ordered, packed
 from statespan.ops.fftconv import fftconv
 from statespan.ops.library import chunks, modes
+from statespan.ops.order import is_lengthwise, lengthwise
 from statespan.ops.recurrence import recurrence
 from statespan.ssm import DPLR, Diagonal, Structure
 
@@ -215,8 +216,8 @@ def apply(
         return (gelu_of(y) if activation is not None else y).to(dtype)
     operators = _operators(path, source, D, bidirectional, work)
     channels, _, chunk = operators.K.shape
-    fused = activation is not None and path == "triton" and not bidirectional
-    fused = fused and _fuses(source, u, channels, work, chunk)
+    channels = channels // 2 if bidirectional else channels
+    fused = activation is not None and path == "triton" and _fuses(source, u, channels, work, chunk)
     y, _ = _chunks(path, operators, u, None, bidirectional, fused, False, work)
     return (gelu_of(y) if activation is not None and not fused else y).to(dtype)
 
@@ -276,17 +277,15 @@ def _working(path: str, dtype: torch.dtype) -> torch.dtype:
 
 
 def _fuses(source: Source, u: Tensor, channels: int, dtype: torch.dtype, chunk: int) -> bool:
-    """Whether the activation is part of the kernels: where they walk each sequence in one go, alone.
+    """Whether the activation is part of the kernels: where they walk each sequence in one go.
 
-    Otherwise its gradient would be needed outside them. A compiler fuses it with what follows instead.
+    Otherwise its gradient would be needed outside them. A traced graph that has to serve any size leaves it out.
     """
-    if torch.compiler.is_compiling():
+    B, L, H = u.shape
+    if _factored("triton", source, dtype) or torch.compiler.is_exporting() or isinstance(B * L, torch.SymInt):
         return False
     from statespan.ops._triton.tiles import choose
 
-    B, L, H = u.shape
-    if _factored("triton", source, dtype):
-        return False
     return choose(channels * H, B, L, source.d_state, chunk, source.dense, False, dtype).per_segment * chunk >= L
 
 
@@ -368,6 +367,9 @@ def _chunks(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     x = u.permute(2, 0, 1)
+    own = path == "triton" and not is_lengthwise(x, dtype)
+    if own:
+        x = lengthwise(x, dtype)
     save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *built, first))
-    y, end, _, _ = chunks(x, *built[:4], first, both, gelu, save, last, path, dtype, built.W)
+    y, end, _, _ = chunks(x, *built[:4], first, both, gelu, save, last, path, dtype, built.W, own)
     return y.permute(2, 3, 0, 1), end

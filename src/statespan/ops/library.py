@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from statespan.ops import plain
-from statespan.ops.register import differentiable, no_autocast, operator
+from statespan.ops.register import differentiable, graph_is_kept, no_autocast, operator, traced
 
 _NONE = 0  # length of the empty tensor that stands for an output nobody asked for
 
 
 def _chunks(
     u: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor, first: Tensor | None, both: bool, gelu: bool, save: bool,  # noqa: E741
-    last: bool, path: str, dtype: torch.dtype, W: Tensor | None = None,
+    last: bool, path: str, dtype: torch.dtype, W: Tensor | None = None, own: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Apply the operators of one chunk to all chunks.
 
@@ -39,6 +39,7 @@ def _chunks(
         path: "triton" or "chunks".
         dtype: What to compute in.
         W: (2, H, c, N), the factors of a low-rank part of G, with path "triton" alone; or None.
+        own: Whether nobody else has u, so that its gradient may take its place.
 
     Returns:
         y (K, H, B, L); the state after all whole chunks (H, B, N) in float64; the states before each chunk, from the
@@ -71,7 +72,7 @@ def _chunks(
 
 def _chunks_fake(
     u: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor, first: Tensor | None, both: bool, gelu: bool, save: bool,  # noqa: E741
-    last: bool, path: str, dtype: torch.dtype, W: Tensor | None = None,
+    last: bool, path: str, dtype: torch.dtype, W: Tensor | None = None, own: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     H, B, L = u.shape
     c, N = E.shape[1:]
@@ -90,6 +91,14 @@ def _chunks_backward(
     O: Tensor, both: bool, gelu: bool, first: bool, path: str, dtype: torch.dtype, W: Tensor | None = None,  # noqa: E741
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of u, K, E, G, O and, where there are some, the first state and W; in the dtypes of the tensors."""
+    return _gradients(u, dy, dlast, states, ahead, K, E, G, O, both, gelu, first, path, dtype, W, own=False)
+
+
+def _gradients(
+    u: Tensor, dy: Tensor, dlast: Tensor | None, states: Tensor, ahead: Tensor, K: Tensor, E: Tensor, G: Tensor,
+    O: Tensor, both: bool, gelu: bool, first: bool, path: str, dtype: torch.dtype, W: Tensor | None, *, own: bool,  # noqa: E741
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The same; ``own`` says that u may be overwritten."""
     H, B, L = u.shape
     dW = None
     if path == "triton":
@@ -102,8 +111,8 @@ def _chunks_backward(
         g = launch.grid(x, E, G, W, channels)
         each = (H, B, -1, E.shape[2])
         kept = launch.Saved(states.view(each), ahead.view(each) if both else ahead)
-        copied = x.data_ptr() != u.data_ptr() and x.is_contiguous()
-        spare = x if copied else None  # a copy in another order is not needed afterwards
+        own = own or x.data_ptr() != u.data_ptr()
+        spare = x if own and x.is_contiguous() else None  # nobody needs it afterwards
         found, dW = launch.backward(
             g, x, dy, dlast, kept, K, E, G, W, O, both=both, first=first, gelu=gelu, spare=spare
         )  # fmt: skip
@@ -142,11 +151,11 @@ chunks_backward = operator("statespan::chunks_backward", _chunks_backward, _chun
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    u, K, E, G, O, first, both, gelu, _save, last, path, dtype, W = inputs  # noqa: E741
+    u, K, E, G, O, first, both, gelu, _save, last, path, dtype, W, own = inputs  # noqa: E741
     _, _, states, ahead = output
     ctx.save_for_backward(u, states, ahead, K, E, G, O, W)
     ctx.settings = both, gelu, first is not None, path, dtype
-    ctx.last = last
+    ctx.last, ctx.own = last, own
     ctx.first_dtype = None if first is None else first.dtype
     ctx.set_materialize_grads(False)
 
@@ -158,10 +167,14 @@ def _chunks_grad(ctx: Any, dy: Tensor | None, dlast: Tensor | None, _s: Any, _a:
         dy = u.new_zeros(K.shape[0] // 2 if both else K.shape[0], *u.shape, dtype=dtype)
     if not ctx.last:
         dlast = None
+    arguments = (u, dy, dlast, states, ahead, K, E, G, O, both, gelu, first, path, dtype, W)
     with no_autocast(u):
-        found = chunks_backward(u, dy, dlast, states, ahead, K, E, G, O, both, gelu, first, path, dtype, W)
+        if ctx.own and not traced(u) and not graph_is_kept():
+            found = _gradients(*arguments, own=True)
+        else:
+            found = chunks_backward(*arguments)
     dfirst = found[5].to(ctx.first_dtype) if first else None
-    return (*found[:5], dfirst, None, None, None, None, None, None, None if W is None else found[6])
+    return (*found[:5], dfirst, None, None, None, None, None, None, None if W is None else found[6], None)
 
 
 chunks = differentiable("statespan::chunks", _chunks, _chunks_fake, _save, _chunks_grad)

@@ -203,20 +203,20 @@ def backward(
     With one channel that looks back u's may be written into ``spare``, which may be u itself: each tile is read before
     it is written. (With W it is needed afterwards.)
     """
-    assert not gelu or (g.segments == 1 and not both and not g.low), (
-        "the activation's gradient needs one walk through all outputs"
-    )
+    assert not gelu or (g.segments == 1 and not g.low), "the activation's gradient needs one walk through all outputs"
     channels = g.V // g.H
     alone = channels == 1 and not both and not g.low
     du = spare if alone and spare is not None else u.new_empty(g.V, g.B, g.L)
     inject = dlast.to(g.state).contiguous() if dlast is not None and g.c <= g.L else None
     if not both:
-        parts = [_one_way(g, u, dy, du, saved.states, K, E, G, W, O, inject, ahead=False, first=first, gelu=gelu)]
+        one, other = _Way(K, O, saved.states), None
+        parts = [_one_way(g, u, dy, du, one, other, E, G, W, inject, ahead=False, first=first, gelu=gelu)]
     else:
-        (K, Kb), (O, Ob) = K.chunk(2), O.chunk(2)  # noqa: E741
+        one, other = (_Way(*each) for each in zip(K.chunk(2), O.chunk(2), saved))
+        dz = torch.empty_like(du) if gelu else dy  # in front of the activation
         parts = [
-            _one_way(g, u, dy, du, saved.states, K, E, G, W, O, inject, ahead=False, first=first, gelu=False),
-            _one_way(g, u, dy, du, saved.ahead, Kb, E, G, W, Ob, None, ahead=True, first=False, gelu=False),
+            _one_way(g, u, dy, du, one, other, E, G, W, inject, ahead=False, first=first, gelu=gelu, dz=dz),
+            _one_way(g, u, dz, du, other, None, E, G, W, None, ahead=True, first=False, gelu=False),
         ]
     found, shares = zip(*parts)
     dfirst = found[0].first
@@ -246,11 +246,24 @@ def backward(
     return gradients, dW
 
 
+class _Way(NamedTuple):
+    """What belongs to the kernels of one direction."""
+
+    K: Tensor
+    O: Tensor  # noqa: E741
+    states: Tensor
+
+
 def _one_way(
-    g: Grid, u: Tensor, dy: Tensor, du: Tensor, kept: Tensor, K: Tensor, E: Tensor, G: Tensor, W: Tensor | None,
-    O: Tensor, inject: Tensor | None, *, ahead: bool, first: bool, gelu: bool,  # noqa: E741
+    g: Grid, u: Tensor, dy: Tensor, du: Tensor, way: _Way, other: _Way | None, E: Tensor, G: Tensor, W: Tensor | None,
+    inject: Tensor | None, *, ahead: bool, first: bool, gelu: bool, dz: Tensor | None = None,
 ) -> tuple[Gradients, Tensor | None]:  # fmt: skip
-    """The backward pass of the kernels that look back, or of those that look ahead, which adds to du."""
+    """The backward pass of the kernels that look back, or of those that look ahead, which adds to du.
+
+    An activation behind both directions needs the ``other`` for its output, and leaves the gradient before it in dz.
+    """
+    K, O, kept = way  # noqa: E741
+    Kb, Ob, beside = other or way
     tiles = g.programs(g.V)[1]
     shares: dict[str, Any] = {"dtype": g.acc, "device": u.device}
     dG = torch.empty(tiles, g.V, *G.shape[1:], **shares)
@@ -269,9 +282,11 @@ def _one_way(
         start = states(g, dy, O, G, W, left=not ahead, adjoint=True, flip=False, save=False, inject=inject)
     dW = None
     backward_kernel[g.programs(g.V)](
-        u, dy, du, kept, K, E, G, W, O, start, inject, dfirst, dT, dE, dG, dO, adjoint,
+        u, dy, du, dy if dz is None else dz, kept, beside, K, Kb, E, G, W, O, Ob, start, inject, dfirst,
+        dT, dE, dG, dO, adjoint,
         *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
-        AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first, GELU=gelu, ADD=ahead,
+        AHEAD=ahead, BOTH=gelu and other is not None, FIRST=start is not None, INJECT=inject is not None, DFIRST=first,
+        GELU=gelu, ADD=ahead,
         num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
     )  # fmt: skip
     if g.low:

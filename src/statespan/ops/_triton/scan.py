@@ -285,18 +285,19 @@ def states_kernel(
 
 @triton.jit
 def backward_kernel(
-    u_ptr, dy_ptr, du_ptr, states_ptr, K_ptr, E_ptr, G_ptr, W_ptr, O_ptr,
+    u_ptr, dy_ptr, du_ptr, dz_ptr, states_ptr, ahead_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, W_ptr, O_ptr, Ob_ptr,
     first_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr, adjoint_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b, sd_h, sd_b,
     C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, LOW: tl.constexpr,
-    AHEAD: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr, GELU: tl.constexpr,
-    ADD: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
+    AHEAD: tl.constexpr, BOTH: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr,
+    GELU: tl.constexpr, ADD: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Every gradient, chunk by chunk from the right; those of the operators are this tile's share of the sum.
 
     AHEAD is the mirror image, for the kernels that look ahead: from the left, with T above the diagonal and E's rows in
-    the opposite order. ADD adds to du instead of writing it. With LOW there is no room for the sums of large states:
-    the adjoint state behind each chunk is written instead, from which matrix products make them.
+    the opposite order. ADD adds to du instead of writing it. GELU with BOTH, whose output comes from both ways, leaves
+    the gradient in front of the activation in dz (V, B, L) for the other way. With LOW there is no room for the sums of
+    large states: the adjoint state behind each chunk is written instead, from which matrix products make them.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
@@ -318,7 +319,10 @@ def backward_kernel(
     gr, gi = _load_power(G_ptr, h, q, N, DENSE, True, STATE)
     ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, True, LOW, DT)
     if GELU:
-        Tt, Ot = tl.trans(T), tl.trans(O)
+        Tt = _toeplitz(K_ptr, Kb_ptr, hk, rc[None, :], rc[:, None], C, BOTH, DT)
+        Ot = tl.trans(O)
+        if BOTH:
+            At = tl.trans(tl.load(Ob_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT))
 
     R = tl.zeros((BT, Q), STATE)  # the adjoint state, behind the chunk
     if FIRST:
@@ -333,7 +337,9 @@ def backward_kernel(
     u_row = u_ptr + h * su_h + (b * su_b)[:, None] + along
     dy_row = dy_ptr + hk * sy_h + (b * sy_b)[:, None] + along
     du_row = du_ptr + hk * sd_h + (b * sd_b)[:, None] + along
-    s_row = states_ptr + ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+    dz_row = dz_ptr + (hk * B + b)[:, None] * L + along
+    a_row = ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+    s_row = states_ptr + a_row
     r_row = adjoint_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
     for step in range(per_segment):
         i = step if AHEAD else per_segment - 1 - step
@@ -350,8 +356,12 @@ def backward_kernel(
         if GELU:
             y = _mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
             y = _mm(S, Ot, y, PRECISION)
+            if BOTH:
+                y = _mm(_load(ahead_ptr + a_row + i * N, held, EVEN), At, y, PRECISION)
             normal, bell = _erf_parts(y, DT)
             dY = (dY.to(ACC) * (normal + 0.3989422804014327 * y * bell)).to(DT)
+            if BOTH:
+                _store(dz_row + i * C, dY, ok, EVEN)
         Rd = R.to(DT)
         if ADD:
             du = _load(du_row + i * C, ok, EVEN).to(ACC)

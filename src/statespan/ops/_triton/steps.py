@@ -1,7 +1,7 @@
 """A diagonal plus rank-one SSM step by step: the recurrence itself, for large states in full precision.
 
-``Ā = d + f bᵀ`` (see :mod:`statespan.ops._triton.lowrank`) makes a step cost O(N), with no operators to build or keep. A
-program owns one kernel of one head and walks through its sequences in float64; nothing is saved for
+``Ā = d + f bᵀ`` (see :mod:`statespan.ops._triton.lowrank`) makes a step cost O(N), with no operators to build or keep.
+A program owns one kernel of one head and walks through its sequences in float64; nothing is saved for
 the backward pass, which walks through each sequence again, remembers the state before every piece of it, and then goes
 through the pieces from the last to the first. So memory grows neither with the heads nor with the batch.
 

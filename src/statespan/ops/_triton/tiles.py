@@ -52,7 +52,7 @@ def choose(
         segments = -(-length // (chunk * per_segment))
         return heads * -(-batch * segments // columns)
 
-    while batch * -(-length // (chunk * per_segment)) < columns and per_segment > FEWEST_CHUNKS:
+    while batch * -(-length // (chunk * per_segment)) < 16 and per_segment > FEWEST_CHUNKS:
         per_segment //= 2
     while programs() < PROGRAMS and columns > 16:
         columns //= 2
