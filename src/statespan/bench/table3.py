@@ -114,8 +114,8 @@ BENCHMARK = Benchmark(
     caption=(
         "Table 3 of the S4 paper by its appendix D.1: a training step (forward, loss, backward, AdamW) of 4 layers "
         "without feed-forward networks, heads with half of the features together, S4 with N = d_model and shared "
-        "(A, B): equal parameters. Speed (of CUDA graphs on a GPU) and memory are relative to the Transformer that holds "
-        "its L × L weights."
+        "(A, B): equal parameters. Speed (of CUDA graphs on a GPU) and memory are relative to the Transformer that "
+        "holds its L × L weights."
     ),
     cases=cases,
     sizes={"lengths": (1024, 4096), "batch": 32, "d_model": 256, "n_heads": 4},

@@ -367,9 +367,11 @@ def _chunks(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     x = u.permute(2, 0, 1)
+    if torch.compiler.is_compiling():
+        x = x.to(dtype)  # which a compiler makes part of what comes before
     own = path == "triton" and not is_lengthwise(x, dtype)
     if own:
         x = lengthwise(x, dtype)
     save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *built, first))
-    y, end, _, _ = chunks(x, *built[:4], first, both, gelu, save, last, path, dtype, built.W, own)
+    y, end, *_ = chunks(x, *built[:4], first, both, gelu, save, last, path, dtype, built.W, own)
     return y.permute(2, 3, 0, 1), end

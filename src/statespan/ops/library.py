@@ -22,7 +22,7 @@ _NONE = 0  # length of the empty tensor that stands for an output nobody asked f
 def _chunks(
     u: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor, first: Tensor | None, both: bool, gelu: bool, save: bool,  # noqa: E741
     last: bool, path: str, dtype: torch.dtype, W: Tensor | None = None, own: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Apply the operators of one chunk to all chunks.
 
     Args:
@@ -43,8 +43,8 @@ def _chunks(
 
     Returns:
         y (K, H, B, L); the state after all whole chunks (H, B, N) in float64; the states before each chunk, from the
-        left and from the right (H, B·I·N): flat, for a tracer guards against every axis of length 1. The last three are
-        empty where they were not asked for.
+        left and from the right (H, B·I·N): flat, for a tracer guards against every axis of length 1; and what is in
+        front of an activation behind both directions, like y. All but y are empty where they were not asked for.
     """
     H, B, L = u.shape
     channels = K.shape[0] // 2 if both else K.shape[0]
@@ -56,24 +56,25 @@ def _chunks(
         g = launch.grid(u, E, G, W, channels)
         y, end, kept = launch.forward(g, u, K, E, G, W, O, both=both, first=first, save=save, last=last, gelu=gelu)
         y = y.view(channels, H, B, L)
-        states, ahead = kept if kept is not None else (u.new_empty(_NONE), u.new_empty(_NONE))
+        states, ahead, pre = kept if kept is not None else [u.new_empty(_NONE) for _ in range(3)]
     else:
         assert W is None, "only the kernels apply a low-rank G by its factors"
         result = plain.forward(u.to(dtype), K.to(dtype), E.to(dtype), G, O.to(dtype), first, both=both)
         y, end, states, ahead = result
         states, ahead = (x.view(H, B, -1, E.shape[2]) if x.numel() else x for x in (states, ahead))
-        y, end = y.contiguous(), end.clone()
+        y, end, pre = y.contiguous(), end.clone(), u.new_empty(_NONE, dtype=dtype)
         if gelu:
             y = torch.nn.functional.gelu(y)
     empty = y.new_empty(_NONE)
     state = end.double() if last and end is not None else y.new_empty(_NONE, dtype=torch.float64)
-    return y, state, states.flatten(1) if save else empty, ahead.flatten(1) if save and both else empty.clone()
+    pre = pre.view_as(y) if pre.numel() else pre
+    return y, state, states.flatten(1) if save else empty, ahead.flatten(1) if save and both else empty.clone(), pre
 
 
 def _chunks_fake(
     u: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor, first: Tensor | None, both: bool, gelu: bool, save: bool,  # noqa: E741
     last: bool, path: str, dtype: torch.dtype, W: Tensor | None = None, own: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     H, B, L = u.shape
     c, N = E.shape[1:]
     channels = K.shape[0] // 2 if both else K.shape[0]
@@ -83,20 +84,23 @@ def _chunks_fake(
         return u.new_empty((H, B * count * N) if wanted else (_NONE,), dtype=dtype)
 
     end = u.new_empty((H, B, N) if last else (_NONE,), dtype=torch.float64)
-    return u.new_empty(channels, H, B, L, dtype=dtype), end, states(save), states(save and both)
+    y = u.new_empty(channels, H, B, L, dtype=dtype)
+    pre = torch.empty_like(y) if save and both and gelu and path == "triton" else y.new_empty(_NONE)
+    return y, end, states(save), states(save and both), pre
 
 
 def _chunks_backward(
-    u: Tensor, dy: Tensor, dlast: Tensor | None, states: Tensor, ahead: Tensor, K: Tensor, E: Tensor, G: Tensor,
-    O: Tensor, both: bool, gelu: bool, first: bool, path: str, dtype: torch.dtype, W: Tensor | None = None,  # noqa: E741
+    u: Tensor, dy: Tensor, dlast: Tensor | None, states: Tensor, ahead: Tensor, pre: Tensor, K: Tensor, E: Tensor,
+    G: Tensor, O: Tensor, both: bool, gelu: bool, first: bool, path: str, dtype: torch.dtype, W: Tensor | None = None,  # noqa: E741
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of u, K, E, G, O and, where there are some, the first state and W; in the dtypes of the tensors."""
-    return _gradients(u, dy, dlast, states, ahead, K, E, G, O, both, gelu, first, path, dtype, W, own=False)
+    return _gradients(u, dy, dlast, states, ahead, pre, K, E, G, O, both, gelu, first, path, dtype, W, own=False)
 
 
 def _gradients(
-    u: Tensor, dy: Tensor, dlast: Tensor | None, states: Tensor, ahead: Tensor, K: Tensor, E: Tensor, G: Tensor,
-    O: Tensor, both: bool, gelu: bool, first: bool, path: str, dtype: torch.dtype, W: Tensor | None, *, own: bool,  # noqa: E741
+    u: Tensor, dy: Tensor, dlast: Tensor | None, states: Tensor, ahead: Tensor, pre: Tensor, K: Tensor, E: Tensor,
+    G: Tensor, O: Tensor, both: bool, gelu: bool, first: bool, path: str, dtype: torch.dtype, W: Tensor | None, *,  # noqa: E741
+    own: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The same; ``own`` says that u may be overwritten."""
     H, B, L = u.shape
@@ -110,7 +114,7 @@ def _gradients(
         x, dy = lengthwise(u, dtype), lengthwise(dy, dtype)
         g = launch.grid(x, E, G, W, channels)
         each = (H, B, -1, E.shape[2])
-        kept = launch.Saved(states.view(each), ahead.view(each) if both else ahead)
+        kept = launch.Saved(states.view(each), ahead.view(each) if both else ahead, pre)
         own = own or x.data_ptr() != u.data_ptr()
         spare = x if own and x.is_contiguous() else None  # nobody needs it afterwards
         found, dW = launch.backward(
@@ -136,8 +140,8 @@ def _gradients(
 
 
 def _chunks_backward_fake(
-    u: Tensor, dy: Tensor, dlast: Tensor | None, states: Tensor, ahead: Tensor, K: Tensor, E: Tensor, G: Tensor,
-    O: Tensor, both: bool, gelu: bool, first: bool, path: str, dtype: torch.dtype, W: Tensor | None = None,  # noqa: E741
+    u: Tensor, dy: Tensor, dlast: Tensor | None, states: Tensor, ahead: Tensor, pre: Tensor, K: Tensor, E: Tensor,
+    G: Tensor, O: Tensor, both: bool, gelu: bool, first: bool, path: str, dtype: torch.dtype, W: Tensor | None = None,  # noqa: E741
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     H, B, L = u.shape
     features_last = path == "triton" and u.stride(0) == 1 and u.stride(2) != 1
@@ -152,22 +156,22 @@ chunks_backward = operator("statespan::chunks_backward", _chunks_backward, _chun
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     u, K, E, G, O, first, both, gelu, _save, last, path, dtype, W, own = inputs  # noqa: E741
-    _, _, states, ahead = output
-    ctx.save_for_backward(u, states, ahead, K, E, G, O, W)
+    _, _, states, ahead, pre = output
+    ctx.save_for_backward(u, states, ahead, pre, K, E, G, O, W)
     ctx.settings = both, gelu, first is not None, path, dtype
     ctx.last, ctx.own = last, own
     ctx.first_dtype = None if first is None else first.dtype
     ctx.set_materialize_grads(False)
 
 
-def _chunks_grad(ctx: Any, dy: Tensor | None, dlast: Tensor | None, _s: Any, _a: Any) -> tuple[Tensor | None, ...]:
-    u, states, ahead, K, E, G, O, W = ctx.saved_tensors  # noqa: E741
+def _chunks_grad(ctx: Any, dy: Tensor | None, dlast: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    u, states, ahead, pre, K, E, G, O, W = ctx.saved_tensors  # noqa: E741
     both, gelu, first, path, dtype = ctx.settings
     if dy is None:
         dy = u.new_zeros(K.shape[0] // 2 if both else K.shape[0], *u.shape, dtype=dtype)
     if not ctx.last:
         dlast = None
-    arguments = (u, dy, dlast, states, ahead, K, E, G, O, both, gelu, first, path, dtype, W)
+    arguments = (u, dy, dlast, states, ahead, pre, K, E, G, O, both, gelu, first, path, dtype, W)
     with no_autocast(u):
         if ctx.own and not traced(u) and not graph_is_kept():
             found = _gradients(*arguments, own=True)

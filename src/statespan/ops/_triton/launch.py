@@ -34,6 +34,8 @@ class Saved(NamedTuple):
     """(H, B, chunks, N): the state before each chunk."""
     ahead: Tensor
     """The same of the recurrence from the right; empty without one."""
+    pre: Tensor
+    """(V, B, L): what is in front of an activation behind both directions; empty without one."""
 
 
 class Grid(NamedTuple):
@@ -60,9 +62,13 @@ class Grid(NamedTuple):
 
     @property
     def even(self) -> bool:
-        """Whether no tile has an edge, so that nothing needs a mask."""
-        columns, padded = self.B * self.segments, self.chunks % self.tiles.per_segment
-        return columns % self.tiles.columns == 0 and self.L % self.c == 0 and padded == 0 and self.width == self.N
+        """Whether all chunks and segments are whole, so that no load needs a mask."""
+        return self.L % self.c == 0 and self.chunks % self.tiles.per_segment == 0 and self.width == self.N
+
+    @property
+    def full(self) -> bool:
+        """Whether all tiles are, so that no store does either."""
+        return self.B * self.segments % self.tiles.columns == 0
 
     @property
     def width(self) -> int:
@@ -94,6 +100,7 @@ class Grid(NamedTuple):
             "Q": self.width,
             "BT": self.tiles.columns,
             "EVEN": self.even,
+            "FULL": self.full,
             "DENSE": self.dense,
             "LOW": self.low,
             "ACC": TYPES[self.acc],
@@ -155,7 +162,9 @@ def states(
             power = G.to(g.state)
             for _ in range(doublings):
                 power = power @ power
-        constants = {k: v for k, v in g.constants().items() if k not in ("C", "BT", "EVEN", "LOW", "ACC", "PRECISION")}
+        constants = {
+            k: v for k, v in g.constants().items() if k not in ("C", "BT", "EVEN", "FULL", "LOW", "ACC", "PRECISION")
+        }
         rows = 16
         segments_kernel[(heads, -(-g.B // rows))](
             end, first, start, power, g.H, g.B, g.N, g.segments, doublings,
@@ -178,7 +187,9 @@ def forward(
     end = u.new_empty(g.H, g.B, g.N, dtype=g.state) if last else None
     if last and g.c > g.L:
         end = u.new_zeros(g.H, g.B, g.N, dtype=g.state) if first is None else first.to(g.state).clone()
-    ahead = u.new_empty(0)
+    ahead, pre = u.new_empty(0), u.new_empty(0)
+    if save and gelu and both:
+        pre = torch.empty_like(y)
     (K, Kb), (O, Ob) = (K.chunk(2), O.chunk(2)) if both else ((K, K), (O, O))  # noqa: E741
     if both:
         ahead = states(g, u, E, G, W, left=True, adjoint=False, flip=True, save=True)
@@ -186,12 +197,13 @@ def forward(
     if g.segments > 1:
         start = states(g, u, E, G, W, left=False, adjoint=False, flip=False, save=False, start=first)
     forward_kernel[g.programs(g.V)](
-        u, y, kept, K, Kb, E, G, W, O, Ob, ahead, start, end,
+        u, y, pre, kept, K, Kb, E, G, W, O, Ob, ahead, start, end,
         *g.sizes(), u.stride(0), u.stride(1), y.stride(0), y.stride(1),
         BOTH=both, SAVE=save, FIRST=start is not None, LAST=last, GELU=gelu,
+        PRE=pre.numel() > 0,
         num_warps=g.tiles.warps, num_stages=g.tiles.stages, **g.constants(),
     )  # fmt: skip
-    return y, end, Saved(kept, ahead) if save else None
+    return y, end, Saved(kept, ahead, pre) if save else None
 
 
 def backward(
@@ -204,105 +216,74 @@ def backward(
     it is written. (With W it is needed afterwards.)
     """
     assert not gelu or (g.segments == 1 and not g.low), "the activation's gradient needs one walk through all outputs"
-    channels = g.V // g.H
+    channels, tiles = g.V // g.H, g.programs(g.V)[1]
     alone = channels == 1 and not both and not g.low
     du = spare if alone and spare is not None else u.new_empty(g.V, g.B, g.L)
-    inject = dlast.to(g.state).contiguous() if dlast is not None and g.c <= g.L else None
-    if not both:
-        one, other = _Way(K, O, saved.states), None
-        parts = [_one_way(g, u, dy, du, one, other, E, G, W, inject, ahead=False, first=first, gelu=gelu)]
+    sums: dict[str, Any] = {"dtype": g.acc, "device": u.device}
+    ways = 2 if both else 1
+    dK = torch.empty(ways, g.V, g.c, **sums)
+    dG = torch.empty(tiles, g.V, *G.shape[1:], **sums)
+    dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
+    if g.low:
+        dT = dE = dO = dG  # not written
     else:
-        one, other = (_Way(*each) for each in zip(K.chunk(2), O.chunk(2), saved))
-        dz = torch.empty_like(du) if gelu else dy  # in front of the activation
-        parts = [
-            _one_way(g, u, dy, du, one, other, E, G, W, inject, ahead=False, first=first, gelu=gelu, dz=dz),
-            _one_way(g, u, dz, du, other, None, E, G, W, None, ahead=True, first=False, gelu=False),
-        ]
-    found, shares = zip(*parts)
-    dfirst = found[0].first
+        dT = torch.empty(tiles, g.V, g.c, g.c, **sums)
+        dE = torch.empty(tiles, g.V, g.c, g.N, **sums)
+        dO = torch.empty(ways, tiles, g.V, g.c, g.N, **sums)
+    products = []
+    for way, (K_, O_, kept) in enumerate(zip(K.chunk(ways), O.chunk(ways), saved)):
+        ahead = way == 1
+        inject = dlast.to(g.state).contiguous() if dlast is not None and g.c <= g.L and not ahead else None
+        start = None
+        if g.segments > 1:
+            start = states(g, dy, O_, G, W, left=not ahead, adjoint=True, flip=False, save=False, inject=inject)
+        adjoint = u.new_empty(g.V, g.B, g.chunks, g.N) if g.low else u
+        backward_kernel[g.programs(g.V)](
+            u, dy, saved.pre, du, kept, K_, E, G, W, O_, start, inject, dfirst,
+            dT, dE, dG, dO if g.low else dO[way], adjoint,
+            *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
+            AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first and not ahead, GELU=gelu,
+            PRE=gelu and both, ADD=ahead,
+            num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
+        )  # fmt: skip
+        T_shares = dT
+        if g.low:
+            assert W is not None
+            T_shares, *found = _products(g, u, dy, kept, adjoint, W, ahead)
+            products.append(found)
+        diagonals_kernel[(g.V,)](
+            T_shares, dK[way], T_shares.shape[0], C=g.c, AHEAD=ahead, ACC=TYPES[g.acc], num_warps=4
+        )
+    dW = None
+    if g.low:
+        dE, dO, dW = (torch.stack(each) for each in zip(*products))  # (ways, …)
+        dO = dO[:, None]
+        dW = _over_heads(dW, g.H, 2)
     if dfirst is not None:
         dfirst = dfirst.view(channels, g.H, g.B, g.N).sum(0)
         if dlast is not None and g.c > g.L:
             dfirst = dfirst + dlast
-
-    def joined(x: list[Tensor]) -> Tensor:
-        return x[0] if len(x) == 1 else torch.cat(x)
-
-    def total(x: list[Tensor]) -> Tensor:  # over directions and channels: (V, ...) to (H, ...)
-        together = joined(x)
-        return together.view(-1, g.H, *together.shape[1:]).sum(0) if together.shape[0] > g.H else together
-
-    dW = shares[0]
-    if dW is not None and (both or channels > 1):
-        dW = torch.stack([total([share[i] for share in shares if share is not None]) for i in range(2)])
     gradients = Gradients(
         du.view(channels, g.H, g.B, g.L).sum(0) if channels > 1 else du,
-        joined([p.K for p in found]).view(-1, g.H, g.c),
-        total([p.E for p in found]),
-        total([p.G for p in found]),
-        joined([p.O for p in found]).view(-1, g.H, g.c, g.N),
+        dK.view(-1, g.H, g.c),
+        _over_heads(dE, g.H, 1),
+        _over_heads(dG, g.H, 1),
+        (dO.sum(1) if dO.shape[1] > 1 else dO).view(-1, g.H, g.c, g.N),
         dfirst,
     )
     return gradients, dW
 
 
-class _Way(NamedTuple):
-    """What belongs to the kernels of one direction."""
-
-    K: Tensor
-    O: Tensor  # noqa: E741
-    states: Tensor
+def _over_heads(shares: Tensor, H: int, dim: int) -> Tensor:
+    """The sum over shares, the first axis, and over channels, which dimension ``dim`` has in front of its H heads."""
+    apart = shares.unflatten(dim, (-1, H))
+    return apart.sum((0, dim)) if shares.shape[0] * apart.shape[dim] > 1 else apart.squeeze(dim)[0]
 
 
-def _one_way(
-    g: Grid, u: Tensor, dy: Tensor, du: Tensor, way: _Way, other: _Way | None, E: Tensor, G: Tensor, W: Tensor | None,
-    inject: Tensor | None, *, ahead: bool, first: bool, gelu: bool, dz: Tensor | None = None,
-) -> tuple[Gradients, Tensor | None]:  # fmt: skip
-    """The backward pass of the kernels that look back, or of those that look ahead, which adds to du.
-
-    An activation behind both directions needs the ``other`` for its output, and leaves the gradient before it in dz.
-    """
-    K, O, kept = way  # noqa: E741
-    Kb, Ob, beside = other or way
-    tiles = g.programs(g.V)[1]
-    shares: dict[str, Any] = {"dtype": g.acc, "device": u.device}
-    dG = torch.empty(tiles, g.V, *G.shape[1:], **shares)
-    if g.low:
-        dT = dE = dO = dG  # not written
-        adjoint = u.new_empty(g.V, g.B, g.chunks, g.N)
-    else:
-        dT = torch.empty(tiles, g.V, g.c, g.c, **shares)
-        dE = torch.empty(tiles, g.V, g.c, g.N, **shares)
-        dO = torch.empty(tiles, g.V, g.c, g.N, **shares)
-        adjoint = u  # not written
-    dK = torch.empty(g.V, g.c, **shares)
-    dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
-    start = None
-    if g.segments > 1:
-        start = states(g, dy, O, G, W, left=not ahead, adjoint=True, flip=False, save=False, inject=inject)
-    dW = None
-    backward_kernel[g.programs(g.V)](
-        u, dy, du, dy if dz is None else dz, kept, beside, K, Kb, E, G, W, O, Ob, start, inject, dfirst,
-        dT, dE, dG, dO, adjoint,
-        *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
-        AHEAD=ahead, BOTH=gelu and other is not None, FIRST=start is not None, INJECT=inject is not None, DFIRST=first,
-        GELU=gelu, ADD=ahead,
-        num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
-    )  # fmt: skip
-    if g.low:
-        assert W is not None
-        dT, dE, dO, dW = _products(g, u, dy, kept, adjoint, W)
-        dE = dE.flip(-2) if ahead else dE
-    diagonals_kernel[(g.V,)](dT, dK, dT.shape[0], C=g.c, AHEAD=ahead, ACC=TYPES[g.acc], num_warps=4)
-
-    def total(x: Tensor) -> Tensor:
-        return x.sum(0) if x.shape[0] > 1 else x[0]
-
-    return Gradients(du, dK, total(dE), total(dG), total(dO), dfirst), dW
-
-
-def _products(g: Grid, u: Tensor, dy: Tensor, kept: Tensor, adjoint: Tensor, W: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of T, E and O (1, V, …) and of W (2, V, c, N) from all states S and all adjoint states R.
+def _products(
+    g: Grid, u: Tensor, dy: Tensor, kept: Tensor, adjoint: Tensor, W: Tensor, ahead: bool
+) -> tuple[Tensor, ...]:
+    """The gradients of T (1, V, c, c), E and O (V, c, N) and W (2, V, c, N) from all states S and adjoint states R.
 
     One product each over the chunks of all sequences: ``dT = dYᵀU``, ``dE = UᵀR``, ``dO = dYᵀS``,
     ``dF = (S Jᵀ)ᵀ R``, ``dJ = (R Fᵀ)ᵀ S``.
@@ -321,4 +302,4 @@ def _products(g: Grid, u: Tensor, dy: Tensor, kept: Tensor, adjoint: Tensor, W: 
         (product(y, U), product(U, r), product(y, S), product(fed, r), product(r @ F.mT, S)) for y, r in zip(dY, R)
     ]
     dT, dE, dO, dF, dJ = (torch.cat(each) for each in zip(*found))
-    return dT[None], dE[None], dO[None], torch.stack([dF, dJ])
+    return dT[None], dE.flip(-2) if ahead else dE, dO, torch.stack([dF, dJ])

@@ -15,8 +15,8 @@ head index runs over channels · H "virtual heads" that share u, E, G and the st
 A G that is diagonal plus a product of low rank comes as its diagonal (H, N) and the two factors (2, H, c, N) of the
 rest, ``S Gᵀ = S d + (S Jᵀ) F``: for large N that is less work than a dense matrix, and fits on the chip.
 
-Compile-time names: C chunk length, Q padded state size, BT columns, EVEN no tile has an edge, DENSE or LOW what G is,
-ACC the accumulators' type, STATE that of the state.
+Compile-time names: C chunk length, Q padded state size, BT columns, EVEN no chunk has an edge (FULL: nor a tile),
+DENSE or LOW what G is, ACC the accumulators' type, STATE that of the state.
 """
 
 from __future__ import annotations
@@ -40,6 +40,20 @@ def _add_mm(state, a, b, ACC: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def _columns(tile, B, segments, BT: tl.constexpr, EVEN: tl.constexpr):
+    """The sequence and the segment of each column, and whether there is one.
+
+    Where loads have no mask (EVEN), a column too many reads the last sequence; it is never stored.
+    """
+    column = tile * BT + tl.arange(0, BT)
+    b, segment = column // segments, column % segments
+    live = b < B
+    if EVEN:
+        b = tl.minimum(b, B - 1)
+    return b, segment, live
+
+
+@triton.jit
 def _load(at, ok, EVEN: tl.constexpr):
     if EVEN:
         return tl.load(at)
@@ -48,11 +62,18 @@ def _load(at, ok, EVEN: tl.constexpr):
 
 
 @triton.jit
-def _store(at, x, ok, EVEN: tl.constexpr):
-    if EVEN:
+def _store(at, x, ok, EVEN: tl.constexpr, FULL: tl.constexpr):
+    if EVEN and FULL:
         tl.store(at, x)
     else:
         tl.store(at, x, mask=ok)
+
+
+@triton.jit
+def _sum_up(at, x, ok, ADD: tl.constexpr):
+    if ADD:
+        x += tl.load(at, mask=ok, other=0.0)
+    tl.store(at, x, mask=ok)
 
 
 @triton.jit
@@ -177,21 +198,23 @@ def _erf_parts(y, DT: tl.constexpr):
 
 @triton.jit
 def forward_kernel(
-    u_ptr, y_ptr, states_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, W_ptr, O_ptr, Ob_ptr, ahead_ptr, first_ptr, last_ptr,
+    u_ptr, y_ptr, pre_ptr, states_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, W_ptr, O_ptr, Ob_ptr, ahead_ptr,
+    first_ptr, last_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b,
-    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, LOW: tl.constexpr,
-    BOTH: tl.constexpr, SAVE: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, GELU: tl.constexpr,
-    ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
+    LOW: tl.constexpr, BOTH: tl.constexpr, SAVE: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+    GELU: tl.constexpr, PRE: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Y of every chunk, and where asked the state before each chunk and the one after all whole chunks."""
+    """Y of every chunk, and where asked the state before each chunk and the one after all whole chunks.
+
+    PRE also writes what is in front of the activation, in the order of y.
+    """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
     rc, q = tl.arange(0, C), tl.arange(0, Q)
     DT: tl.constexpr = u_ptr.dtype.element_ty
     real = q < N
-    column = tl.program_id(1).to(tl.int64) * BT + tl.arange(0, BT)
-    b, segment = column // segments, column % segments
-    live = b < B
+    b, segment, live = _columns(tl.program_id(1).to(tl.int64), B, segments, BT, EVEN)
     chunk0 = segment * per_segment
 
     Tt = _toeplitz(K_ptr, Kb_ptr, hk, rc[None, :], rc[:, None], C, BOTH, DT)
@@ -208,7 +231,7 @@ def forward_kernel(
         at = first_ptr + ((h * B + b) * segments + segment)[:, None] * N + q[None, :]
         S = tl.load(at, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
     u_row = u_ptr + h * su_h + (b * su_b + chunk0 * C)[:, None] + rc[None, :]
-    y_row = y_ptr + hk * sy_h + (b * sy_b + chunk0 * C)[:, None] + rc[None, :]
+    y_row = hk * sy_h + (b * sy_b + chunk0 * C)[:, None] + rc[None, :]
     s_row = ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
     for i in range(per_segment):
         ok = live[:, None] & ((chunk0 + i)[:, None] * C + rc[None, :] < L)
@@ -217,15 +240,17 @@ def forward_kernel(
         Sd = S.to(DT)
         if SAVE:
             if hk < H:
-                _store(states_ptr + s_row + i * N, Sd, held, EVEN)
+                _store(states_ptr + s_row + i * N, Sd, held, EVEN, FULL)
         y = _mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
         y = _mm(Sd, Ot, y, PRECISION)
         if BOTH:
             y = _mm(_load(ahead_ptr + s_row + i * N, held, EVEN), At, y, PRECISION)
+        if PRE:
+            _store(pre_ptr + y_row + i * C, y.to(DT), ok, EVEN, FULL)
         if GELU:
             normal, _ = _erf_parts(y, DT)
             y = y * normal
-        _store(y_row + i * C, y.to(y_ptr.dtype.element_ty), ok, EVEN)
+        _store(y_ptr + y_row + i * C, y.to(DT), ok, EVEN, FULL)
         new = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
         S = _add_mm(new, U, E, ACC, PRECISION)
         if LAST:
@@ -238,8 +263,9 @@ def forward_kernel(
 def states_kernel(
     x_ptr, states_ptr, end_ptr, M_ptr, G_ptr, W_ptr, first_ptr, inject_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, sx_h, sx_b,
-    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, LOW: tl.constexpr,
-    LEFT: tl.constexpr, ADJOINT: tl.constexpr, FLIP: tl.constexpr, SAVE: tl.constexpr, FIRST: tl.constexpr,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
+    LOW: tl.constexpr, LEFT: tl.constexpr, ADJOINT: tl.constexpr, FLIP: tl.constexpr, SAVE: tl.constexpr,
+    FIRST: tl.constexpr,
     END: tl.constexpr, INJECT: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``S ← S Gᵀ + X M`` alone, from the left or from the right: the state before each chunk, or only the last.
@@ -252,9 +278,7 @@ def states_kernel(
     rc, q = tl.arange(0, C), tl.arange(0, Q)
     DT: tl.constexpr = x_ptr.dtype.element_ty
     real = q < N
-    column = tl.program_id(1).to(tl.int64) * BT + tl.arange(0, BT)
-    b, segment = column // segments, column % segments
-    live = b < B
+    b, segment, live = _columns(tl.program_id(1).to(tl.int64), B, segments, BT, EVEN)
     chunk0 = segment * per_segment
     order = (C - 1 - rc) if FLIP else rc
     M = tl.load(M_ptr + (hk * C + order[:, None]) * N + q[None, :], mask=real[None, :], other=0.0).to(DT)
@@ -276,7 +300,7 @@ def states_kernel(
                 S += tl.load(inject_ptr + (h * B + b)[:, None] * N + q[None, :], mask=here, other=0.0).to(STATE)
         if SAVE:
             _store(s_row + i * N, S.to(states_ptr.dtype.element_ty), (live & (chunk < chunks))[:, None] & real[None, :],
-                   EVEN)  # fmt: skip
+                   EVEN, FULL)  # fmt: skip
         new = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
         S = _add_mm(new, X, M, ACC, PRECISION)
     if END:
@@ -285,19 +309,20 @@ def states_kernel(
 
 @triton.jit
 def backward_kernel(
-    u_ptr, dy_ptr, du_ptr, dz_ptr, states_ptr, ahead_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, W_ptr, O_ptr, Ob_ptr,
+    u_ptr, dy_ptr, pre_ptr, du_ptr, states_ptr, K_ptr, E_ptr, G_ptr, W_ptr, O_ptr,
     first_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr, adjoint_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b, sd_h, sd_b,
-    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, LOW: tl.constexpr,
-    AHEAD: tl.constexpr, BOTH: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr,
-    GELU: tl.constexpr, ADD: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
+    LOW: tl.constexpr, AHEAD: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr,
+    GELU: tl.constexpr, PRE: tl.constexpr, ADD: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Every gradient, chunk by chunk from the right; those of the operators are this tile's share of the sum.
 
     AHEAD is the mirror image, for the kernels that look ahead: from the left, with T above the diagonal and E's rows in
-    the opposite order. ADD adds to du instead of writing it. GELU with BOTH, whose output comes from both ways, leaves
-    the gradient in front of the activation in dz (V, B, L) for the other way. With LOW there is no room for the sums of
-    large states: the adjoint state behind each chunk is written instead, from which matrix products make them.
+    the opposite order. ADD adds to du, dE and dG instead of writing them. GELU needs what was in front of the
+    activation, and computes it again, or reads it (PRE). With LOW there is no room for the sums of large states: the adjoint state
+    behind each chunk is written instead, from which matrix products make them.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
@@ -305,9 +330,7 @@ def backward_kernel(
     DT: tl.constexpr = u_ptr.dtype.element_ty
     real = q < N
     tile = tl.program_id(1).to(tl.int64)
-    column = tile * BT + tl.arange(0, BT)
-    b, segment = column // segments, column % segments
-    live = b < B
+    b, segment, live = _columns(tile, B, segments, BT, EVEN)
     chunk0 = segment * per_segment
 
     matrix = rc[:, None] * N + q[None, :]
@@ -318,11 +341,8 @@ def backward_kernel(
     O = tl.load(O_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT)  # noqa: E741
     gr, gi = _load_power(G_ptr, h, q, N, DENSE, True, STATE)
     ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, True, LOW, DT)
-    if GELU:
-        Tt = _toeplitz(K_ptr, Kb_ptr, hk, rc[None, :], rc[:, None], C, BOTH, DT)
-        Ot = tl.trans(O)
-        if BOTH:
-            At = tl.trans(tl.load(Ob_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT))
+    if GELU and not PRE:
+        Tt, Ot = tl.trans(T), tl.trans(O)
 
     R = tl.zeros((BT, Q), STATE)  # the adjoint state, behind the chunk
     if FIRST:
@@ -337,9 +357,8 @@ def backward_kernel(
     u_row = u_ptr + h * su_h + (b * su_b)[:, None] + along
     dy_row = dy_ptr + hk * sy_h + (b * sy_b)[:, None] + along
     du_row = du_ptr + hk * sd_h + (b * sd_b)[:, None] + along
-    dz_row = dz_ptr + (hk * B + b)[:, None] * L + along
-    a_row = ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
-    s_row = states_ptr + a_row
+    pre_row = pre_ptr + (hk * B + b)[:, None] * L + along
+    s_row = states_ptr + ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
     r_row = adjoint_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
     for step in range(per_segment):
         i = step if AHEAD else per_segment - 1 - step
@@ -347,6 +366,8 @@ def backward_kernel(
         ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
         U = _load(u_row + i * C, ok, EVEN)
         dY = _load(dy_row + i * C, ok, EVEN)
+        if EVEN and not FULL:
+            dY = tl.where(live[:, None], dY, 0.0)  # so that a column too many adds nothing to any sum
         held = (live & (chunk < chunks))[:, None] & real[None, :]
         S = _load(s_row + i * N, held, EVEN)
         if INJECT:
@@ -354,14 +375,13 @@ def backward_kernel(
                 here = (live & (chunk == whole - 1))[:, None] & real[None, :]
                 R += tl.load(inject_ptr + (h * B + b)[:, None] * N + q[None, :], mask=here, other=0.0).to(STATE)
         if GELU:
-            y = _mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
-            y = _mm(S, Ot, y, PRECISION)
-            if BOTH:
-                y = _mm(_load(ahead_ptr + a_row + i * N, held, EVEN), At, y, PRECISION)
+            if PRE:
+                y = _load(pre_row + i * C, ok, EVEN).to(ACC)
+            else:
+                y = _mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
+                y = _mm(S, Ot, y, PRECISION)
             normal, bell = _erf_parts(y, DT)
             dY = (dY.to(ACC) * (normal + 0.3989422804014327 * y * bell)).to(DT)
-            if BOTH:
-                _store(dz_row + i * C, dY, ok, EVEN)
         Rd = R.to(DT)
         if ADD:
             du = _load(du_row + i * C, ok, EVEN).to(ACC)
@@ -370,7 +390,7 @@ def backward_kernel(
         du = _mm(dY, T, du, PRECISION)
         du = _mm(Rd, Et, du, PRECISION)
         if LOW:
-            _store(r_row + i * N, Rd, held, EVEN)
+            _store(r_row + i * N, Rd, held, EVEN, FULL)
         else:
             dYt = tl.trans(dY)
             dT = _mm(dYt, U, dT, PRECISION)
@@ -383,7 +403,7 @@ def backward_kernel(
             sr, si = _split(S.to(ACC))
             dgr += _fold(lr * sr + li * si)
             dgi += _fold(li * sr - lr * si)
-        _store(du_row + i * C, du.to(du_ptr.dtype.element_ty), ok, EVEN)
+        _store(du_row + i * C, du.to(du_ptr.dtype.element_ty), ok, EVEN, FULL)
         new = _feed_back(_advance(R, gr, gi, DENSE), R, ih, il, oh, ol, LOW, PRECISION)
         R = _add_mm(new, dY, O, ACC, PRECISION)
 
@@ -393,15 +413,15 @@ def backward_kernel(
     share = tile * tl.num_programs(0) + hk
     if not LOW:
         tl.store(dT_ptr + share * C * C + rc[:, None] * C + rc[None, :], dT)
-        tl.store(dE_ptr + share * C * N + at_E, dE, mask=real[None, :])
+        _sum_up(dE_ptr + share * C * N + at_E, dE, real[None, :], ADD)
         tl.store(dO_ptr + share * C * N + matrix, dO, mask=real[None, :])
     if DENSE:
         square = real[:, None] & real[None, :]
-        tl.store(dG_ptr + share * N * N + q[:, None] * N + q[None, :], dgr, mask=square)
+        _sum_up(dG_ptr + share * N * N + q[:, None] * N + q[None, :], dgr, square, ADD)
     else:
         n = 2 * tl.arange(0, Q // 2)
-        tl.store(dG_ptr + share * N + n, tl.sum(tl.sum(dgr, 0), 0), mask=n < N)
-        tl.store(dG_ptr + share * N + n + 1, tl.sum(tl.sum(dgi, 0), 0), mask=n < N)
+        _sum_up(dG_ptr + share * N + n, tl.sum(tl.sum(dgr, 0), 0), n < N, ADD)
+        _sum_up(dG_ptr + share * N + n + 1, tl.sum(tl.sum(dgi, 0), 0), n < N, ADD)
 
 
 @triton.jit
