@@ -221,7 +221,7 @@ def test_nothing_to_do(path):
 @pytest.mark.parametrize("d_state", [2, 64, 256])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("power", ["diagonal", "rank one", "dense"])
-def test_the_activation_is_fused_only_into_one_walk(d_state, dtype, power):
+def test_what_an_activation_had_is_computed_again_only_in_one_walk(d_state, dtype, power):
     """Its gradient is made from the outputs on the way back, which works only if there is one way."""
     fused = 0
     source = SimpleNamespace(d_state=d_state, power=power, dense=power != "diagonal")
@@ -230,7 +230,7 @@ def test_the_activation_is_fused_only_into_one_walk(d_state, dtype, power):
         for heads in (1, 7, 64, 512):
             for length in (1, 64, 65, 1000, 4096, 16384, 2**20):
                 u = SimpleNamespace(shape=(batch, length, heads))
-                if dispatch._fuses(source, u, 2, dtype, 64):
+                if dispatch._walks_once(source, u, 2, False, dtype, 64):
                     tiles = choose(2 * heads, batch, length, d_state, 64, dense, False, dtype)
                     x = torch.empty(heads, batch, length, device="meta", dtype=dtype)
                     E = torch.empty(heads, 64, d_state, device="meta")

@@ -60,7 +60,7 @@ SETTINGS = [s for s in product([False, True], repeat=5) if not (s[0] and s[4])] 
 def test_fake_chunks(both, gelu, save, last, first, path):
     arguments = [
         LAYOUTS["features last"](2, 3, 20), *operands("diagonal-trained", both), first_state(first),
-        both, gelu, save, last, path, torch.float32,
+        both, gelu, save, last, path, torch.float32, None, False, both,
     ]  # fmt: skip
     real = OPERATORS.chunks(*arguments)
     assert real[0].shape == (1 if both else 2, 2, 3, 20)

@@ -66,14 +66,17 @@ CASES = [
     Case(1, 3, 31, 6, 2, 16, Tiles(16, ALL), "both"),
     Case(3, 1, 64, 6, 2, 16, Tiles(16, 2), "both"),
     Case(3, 1, 100, 34, 1, 32, Tiles(16, 1), "both"),
-    Case(3, 2, 45, 6, 2, 16, Tiles(16, ALL), "both gelu"),
-    Case(16, 1, 32, 16, 1, 16, Tiles(16, ALL), "both gelu"),
+    Case(3, 2, 45, 6, 2, 16, Tiles(16, ALL), "both gelu keep"),
+    Case(16, 1, 32, 16, 1, 16, Tiles(16, 1), "both gelu keep"),
+    Case(3, 1, 65, 6, 2, 16, Tiles(16, 2), "first gelu keep"),
+    Case(19, 1, 64, 16, 1, 16, Tiles(16, ALL), "gelu keep"),
+    Case(19, 1, 32, 16, 1, 16, Tiles(16, 1), "first"),
 ]
 
 
 def fits(case):
-    """Whether a low-rank G has it: in one walk, and the activation apart."""
-    return case.tiles.per_segment == ALL and "gelu" not in case.use
+    """Whether a low-rank G has it: in one walk, and what is in front of an activation kept."""
+    return case.tiles.per_segment == ALL and ("gelu" not in case.use or "keep" in case.use)
 
 
 WITH_KINDS = [(case, kind) for case in CASES for kind in [*KINDS, LOW] if kind != LOW or fits(case)]
@@ -134,8 +137,9 @@ def by_kernels(case, x):
     both, fused = "both" in case.use, "gelu" in case.use
     g = launch.grid(x.u, x.E, x.G, x.W, case.channels, case.tiles)
     y, last, saved = launch.forward(
-        g, x.u, x.K, x.E, x.G, x.W, x.O, both=both, first=x.first, save=True, last=True, gelu=fused
-    )
+        g, x.u, x.K, x.E, x.G, x.W, x.O,
+        both=both, first=x.first, save=True, last=True, gelu=fused, keep="keep" in case.use,
+    )  # fmt: skip
     has_first = x.first is not None
     (*found, dO, dfirst), dW = launch.backward(
         g, x.u, x.dy, x.dlast, saved, x.K, x.E, x.G, x.W, x.O, both=both, first=has_first, gelu=fused
@@ -185,6 +189,7 @@ def relative(got, wanted):
 HALVES = [
     Case(17, 3, 100, 16, 1, 32, Tiles(16, ALL), "first"),
     Case(5, 3, 100, 34, 2, 16, Tiles(16, ALL), "first gelu"),
+    Case(5, 3, 100, 34, 2, 16, Tiles(16, ALL), "both gelu keep"),
     Case(17, 3, 65, 6, 2, 16, Tiles(32, 2), "both"),
 ]
 

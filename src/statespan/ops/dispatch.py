@@ -215,10 +215,11 @@ def apply(
         y, _ = _steps(source, u, D, None, bidirectional, False, work)
         return (gelu_of(y) if activation is not None else y).to(dtype)
     operators = _operators(path, source, D, bidirectional, work)
-    channels, _, chunk = operators.K.shape
-    channels = channels // 2 if bidirectional else channels
-    fused = activation is not None and path == "triton" and _fuses(source, u, channels, work, chunk)
-    y, _ = _chunks(path, operators, u, None, bidirectional, fused, False, work)
+    fused, keep = activation is not None and path == "triton", False
+    if fused:
+        channels, _, chunk = operators.K.shape
+        keep = not _walks_once(source, u, channels, bidirectional, work, chunk)
+    y, _ = _chunks(path, operators, u, None, bidirectional, fused, False, work, keep=keep)
     return (gelu_of(y) if activation is not None and not fused else y).to(dtype)
 
 
@@ -276,13 +277,14 @@ def _working(path: str, dtype: torch.dtype) -> torch.dtype:
     return dtype if path == "triton" else torch.promote_types(dtype, torch.float32)
 
 
-def _fuses(source: Source, u: Tensor, channels: int, dtype: torch.dtype, chunk: int) -> bool:
-    """Whether the activation is part of the kernels: where they walk each sequence in one go.
+def _walks_once(source: Source, u: Tensor, channels: int, both: bool, dtype: torch.dtype, chunk: int) -> bool:
+    """Whether the kernels go through each sequence in one walk, which can compute again what an activation had.
 
-    Otherwise its gradient would be needed outside them. A traced graph that has to serve any size leaves it out.
+    A traced graph that has to serve any size cannot count on it.
     """
     B, L, H = u.shape
-    if _factored("triton", source, dtype) or torch.compiler.is_exporting() or isinstance(B * L, torch.SymInt):
+    unknown = torch.compiler.is_exporting() or isinstance(B * L, torch.SymInt)
+    if both or unknown or _factored("triton", source, dtype):
         return False
     from statespan.ops._triton.tiles import choose
 
@@ -364,7 +366,7 @@ def _steps(
 
 def _chunks(
     path: str, built: Built, u: Tensor, first: Tensor | None, both: bool, gelu: bool, last: bool,
-    dtype: torch.dtype,
+    dtype: torch.dtype, keep: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     x = u.permute(2, 0, 1)
     if torch.compiler.is_compiling():
@@ -373,5 +375,5 @@ def _chunks(
     if own:
         x = lengthwise(x, dtype)
     save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *built, first))
-    y, end, *_ = chunks(x, *built[:4], first, both, gelu, save, last, path, dtype, built.W, own)
+    y, end, *_ = chunks(x, *built[:4], first, both, gelu, save, last, path, dtype, built.W, own, keep)
     return y.permute(2, 3, 0, 1), end

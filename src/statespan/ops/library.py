@@ -21,7 +21,7 @@ _NONE = 0  # length of the empty tensor that stands for an output nobody asked f
 
 def _chunks(
     u: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor, first: Tensor | None, both: bool, gelu: bool, save: bool,  # noqa: E741
-    last: bool, path: str, dtype: torch.dtype, W: Tensor | None = None, own: bool = False,
+    last: bool, path: str, dtype: torch.dtype, W: Tensor | None = None, own: bool = False, keep: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Apply the operators of one chunk to all chunks.
 
@@ -40,11 +40,13 @@ def _chunks(
         dtype: What to compute in.
         W: (2, H, c, N), the factors of a low-rank part of G, with path "triton" alone; or None.
         own: Whether nobody else has u, so that its gradient may take its place.
+        keep: With GELU on path "triton": whether to keep what is in front of it for the backward pass, or to compute it
+            again, which one walk through sequences in one direction can do.
 
     Returns:
         y (K, H, B, L); the state after all whole chunks (H, B, N) in float64; the states before each chunk, from the
         left and from the right (H, B·I·N): flat, for a tracer guards against every axis of length 1; and what is in
-        front of an activation behind both directions, like y. All but y are empty where they were not asked for.
+        front of the activation, like y. All but y are empty where they were not asked for.
     """
     H, B, L = u.shape
     channels = K.shape[0] // 2 if both else K.shape[0]
@@ -54,7 +56,9 @@ def _chunks(
 
         u = lengthwise(u, dtype)
         g = launch.grid(u, E, G, W, channels)
-        y, end, kept = launch.forward(g, u, K, E, G, W, O, both=both, first=first, save=save, last=last, gelu=gelu)
+        y, end, kept = launch.forward(
+            g, u, K, E, G, W, O, both=both, first=first, save=save, last=last, gelu=gelu, keep=keep
+        )
         y = y.view(channels, H, B, L)
         states, ahead, pre = kept if kept is not None else [u.new_empty(_NONE) for _ in range(3)]
     else:
@@ -73,7 +77,7 @@ def _chunks(
 
 def _chunks_fake(
     u: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor, first: Tensor | None, both: bool, gelu: bool, save: bool,  # noqa: E741
-    last: bool, path: str, dtype: torch.dtype, W: Tensor | None = None, own: bool = False,
+    last: bool, path: str, dtype: torch.dtype, W: Tensor | None = None, own: bool = False, keep: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     H, B, L = u.shape
     c, N = E.shape[1:]
@@ -85,7 +89,7 @@ def _chunks_fake(
 
     end = u.new_empty((H, B, N) if last else (_NONE,), dtype=torch.float64)
     y = u.new_empty(channels, H, B, L, dtype=dtype)
-    pre = torch.empty_like(y) if save and both and gelu and path == "triton" else y.new_empty(_NONE)
+    pre = torch.empty_like(y) if save and gelu and keep and path == "triton" else y.new_empty(_NONE)
     return y, end, states(save), states(save and both), pre
 
 
@@ -155,7 +159,7 @@ chunks_backward = operator("statespan::chunks_backward", _chunks_backward, _chun
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    u, K, E, G, O, first, both, gelu, _save, last, path, dtype, W, own = inputs  # noqa: E741
+    u, K, E, G, O, first, both, gelu, _save, last, path, dtype, W, own, _keep = inputs  # noqa: E741
     _, _, states, ahead, pre = output
     ctx.save_for_backward(u, states, ahead, pre, K, E, G, O, W)
     ctx.settings = both, gelu, first is not None, path, dtype
@@ -178,7 +182,7 @@ def _chunks_grad(ctx: Any, dy: Tensor | None, dlast: Tensor | None, *_: Any) -> 
         else:
             found = chunks_backward(*arguments)
     dfirst = found[5].to(ctx.first_dtype) if first else None
-    return (*found[:5], dfirst, None, None, None, None, None, None, None if W is None else found[6], None)
+    return (*found[:5], dfirst, None, None, None, None, None, None, None if W is None else found[6], None, None)
 
 
 chunks = differentiable("statespan::chunks", _chunks, _chunks_fake, _save, _chunks_grad)

@@ -35,7 +35,7 @@ class Saved(NamedTuple):
     ahead: Tensor
     """The same of the recurrence from the right; empty without one."""
     pre: Tensor
-    """(V, B, L): what is in front of an activation behind both directions; empty without one."""
+    """(V, B, L): what is in front of the activation, where it was kept; empty otherwise."""
 
 
 class Grid(NamedTuple):
@@ -179,16 +179,21 @@ def states(
 
 def forward(
     g: Grid, u: Tensor, K: Tensor, E: Tensor, G: Tensor, W: Tensor | None, O: Tensor, *, both: bool,  # noqa: E741
-    first: Tensor | None, save: bool, last: bool, gelu: bool,
+    first: Tensor | None, save: bool, last: bool, gelu: bool, keep: bool = False,
 ) -> tuple[Tensor, Tensor | None, Saved | None]:  # fmt: skip
-    """Y (V, B, L), the state after all whole chunks (H, B, N) where asked, and what the backward pass needs."""
+    """Y (V, B, L), the state after all whole chunks (H, B, N) where asked, and what the backward pass needs.
+
+    ``keep`` saves what is in front of the activation; otherwise the backward pass computes it again.
+    """
+    if not save and not both and not g.dense:
+        g = g._replace(tiles=g.tiles.without_states())
     y = u.new_empty(g.V, g.B, g.L)
     kept = u.new_empty(g.H, g.B, g.chunks, g.N) if save else u.new_empty(0)
     end = u.new_empty(g.H, g.B, g.N, dtype=g.state) if last else None
     if last and g.c > g.L:
         end = u.new_zeros(g.H, g.B, g.N, dtype=g.state) if first is None else first.to(g.state).clone()
     ahead, pre = u.new_empty(0), u.new_empty(0)
-    if save and gelu and both:
+    if save and gelu and keep:
         pre = torch.empty_like(y)
     (K, Kb), (O, Ob) = (K.chunk(2), O.chunk(2)) if both else ((K, K), (O, O))  # noqa: E741
     if both:
@@ -215,7 +220,10 @@ def backward(
     With one channel that looks back u's may be written into ``spare``, which may be u itself: each tile is read before
     it is written. (With W it is needed afterwards.)
     """
-    assert not gelu or (g.segments == 1 and not g.low), "the activation's gradient needs one walk through all outputs"
+    if saved.pre.numel():
+        dy, gelu = torch.ops.aten.gelu_backward(dy, saved.pre.view_as(dy)), False
+    once = g.segments == 1 and not both and not g.low
+    assert once or not gelu, "only one walk through all outputs computes again what is in front of the activation"
     channels, tiles = g.V // g.H, g.programs(g.V)[1]
     alone = channels == 1 and not both and not g.low
     du = spare if alone and spare is not None else u.new_empty(g.V, g.B, g.L)
@@ -239,11 +247,11 @@ def backward(
             start = states(g, dy, O_, G, W, left=not ahead, adjoint=True, flip=False, save=False, inject=inject)
         adjoint = u.new_empty(g.V, g.B, g.chunks, g.N) if g.low else u
         backward_kernel[g.programs(g.V)](
-            u, dy, saved.pre, du, kept, K_, E, G, W, O_, start, inject, dfirst,
+            u, dy, du, kept, K_, E, G, W, O_, start, inject, dfirst,
             dT, dE, dG, dO if g.low else dO[way], adjoint,
             *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
-            AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first and not ahead, GELU=gelu,
-            PRE=gelu and both, ADD=ahead,
+            AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first and not ahead,
+            GELU=gelu, ADD=ahead,
             num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
         )  # fmt: skip
         T_shares = dT

@@ -309,20 +309,19 @@ def states_kernel(
 
 @triton.jit
 def backward_kernel(
-    u_ptr, dy_ptr, pre_ptr, du_ptr, states_ptr, K_ptr, E_ptr, G_ptr, W_ptr, O_ptr,
+    u_ptr, dy_ptr, du_ptr, states_ptr, K_ptr, E_ptr, G_ptr, W_ptr, O_ptr,
     first_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr, adjoint_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b, sd_h, sd_b,
     C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
     LOW: tl.constexpr, AHEAD: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr,
-    GELU: tl.constexpr, PRE: tl.constexpr, ADD: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    GELU: tl.constexpr, ADD: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Every gradient, chunk by chunk from the right; those of the operators are this tile's share of the sum.
 
     AHEAD is the mirror image, for the kernels that look ahead: from the left, with T above the diagonal and E's rows in
-    the opposite order. ADD adds to du, dE and dG instead of writing them. GELU needs what was in front of the
-    activation, and computes it again, or reads it (PRE). With LOW there is no room for the sums of large states: the adjoint state
-    behind each chunk is written instead, from which matrix products make them.
+    the opposite order. ADD adds to du, dE and dG instead of writing them. GELU computes what was in front of the
+    activation again. With LOW there is no room for the sums of large states: the adjoint state behind each chunk is
+    written instead, from which matrix products make them.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
@@ -341,7 +340,7 @@ def backward_kernel(
     O = tl.load(O_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT)  # noqa: E741
     gr, gi = _load_power(G_ptr, h, q, N, DENSE, True, STATE)
     ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, True, LOW, DT)
-    if GELU and not PRE:
+    if GELU:
         Tt, Ot = tl.trans(T), tl.trans(O)
 
     R = tl.zeros((BT, Q), STATE)  # the adjoint state, behind the chunk
@@ -357,7 +356,6 @@ def backward_kernel(
     u_row = u_ptr + h * su_h + (b * su_b)[:, None] + along
     dy_row = dy_ptr + hk * sy_h + (b * sy_b)[:, None] + along
     du_row = du_ptr + hk * sd_h + (b * sd_b)[:, None] + along
-    pre_row = pre_ptr + (hk * B + b)[:, None] * L + along
     s_row = states_ptr + ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
     r_row = adjoint_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
     for step in range(per_segment):
@@ -375,11 +373,8 @@ def backward_kernel(
                 here = (live & (chunk == whole - 1))[:, None] & real[None, :]
                 R += tl.load(inject_ptr + (h * B + b)[:, None] * N + q[None, :], mask=here, other=0.0).to(STATE)
         if GELU:
-            if PRE:
-                y = _load(pre_row + i * C, ok, EVEN).to(ACC)
-            else:
-                y = _mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
-                y = _mm(S, Ot, y, PRECISION)
+            y = _mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
+            y = _mm(S, Ot, y, PRECISION)
             normal, bell = _erf_parts(y, DT)
             dY = (dY.to(ACC) * (normal + 0.3989422804014327 * y * bell)).to(DT)
         Rd = R.to(DT)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-PROGRAMS = 264  # enough for two programs on each multiprocessor of the largest GPUs of today
+PROGRAMS = 256  # about two programs on each multiprocessor of the largest GPUs of today
 FEWEST_CHUNKS = 8  # of a segment: below, its fixed costs show
 
 
@@ -21,6 +21,10 @@ class Tiles(NamedTuple):
     stages: int = 3
     backward_warps: int = 4
     backward_stages: int = 2
+
+    def without_states(self) -> Tiles:
+        """For a forward pass that saves nothing: one warp each, many at a time."""
+        return self._replace(columns=16, warps=1, stages=4) if self.warps == 4 and self.stages == 4 else self
 
 
 def choose(
