@@ -185,8 +185,6 @@ def forward(
 
     ``keep`` saves what is in front of the activation; otherwise the backward pass computes it again.
     """
-    if not save and not both and not g.dense:
-        g = g._replace(tiles=g.tiles.without_states())
     y = u.new_empty(g.V, g.B, g.L)
     kept = u.new_empty(g.H, g.B, g.chunks, g.N) if save else u.new_empty(0)
     end = u.new_empty(g.H, g.B, g.N, dtype=g.state) if last else None

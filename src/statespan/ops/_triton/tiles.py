@@ -22,10 +22,6 @@ class Tiles(NamedTuple):
     backward_warps: int = 4
     backward_stages: int = 2
 
-    def without_states(self) -> Tiles:
-        """For a forward pass that saves nothing: one warp each, many at a time."""
-        return self._replace(columns=16, warps=1, stages=4) if self.warps == 4 and self.stages == 4 else self
-
 
 def choose(
     heads: int,
