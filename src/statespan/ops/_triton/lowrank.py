@@ -113,6 +113,19 @@ def load_vector(ptr, n, M, ok, NEAR: tl.constexpr, FT: tl.constexpr):
 
 
 @triton.jit
+def store_share(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P: tl.constexpr):
+    """What one program adds to the gradients of d, f, b and B̄, (8, P)."""
+    tl.store(at, gdr)
+    tl.store(at + P, gdi)
+    tl.store(at + 2 * P, gfr)
+    tl.store(at + 3 * P, gfi)
+    tl.store(at + 4 * P, gbr)
+    tl.store(at + 5 * P, gbi)
+    tl.store(at + 6 * P, gxr)
+    tl.store(at + 7 * P, gxi)
+
+
+@triton.jit
 def lowrank_kernel(
     dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, C_ptr, D_ptr, K_ptr, E_ptr, O_ptr, F_ptr, J_ptr, G_ptr,
     H, S, M, channels, causal,
@@ -275,14 +288,7 @@ def lowrank_backward_kernel(
         else:
             store_complex(dC_ptr, hk * M + n, 2.0 * mr, -2.0 * mi, ok)
     at = share_ptr + (h * (channels + 3) + task) * 8 * P + n
-    tl.store(at, gdr)
-    tl.store(at + P, gdi)
-    tl.store(at + 2 * P, gfr)
-    tl.store(at + 3 * P, gfi)
-    tl.store(at + 4 * P, gbr)
-    tl.store(at + 5 * P, gbi)
-    tl.store(at + 6 * P, gxr)
-    tl.store(at + 7 * P, gxi)
+    store_share(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P)
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from statespan.ops._triton.lowrank import dot, load_system, load_vector, step, store_vector
+from statespan.ops._triton.lowrank import dot, load_system, load_vector, step, store_share, store_vector
 from statespan.ops._triton.modes import cmul, load_complex, mul
 
 
@@ -166,14 +166,7 @@ def steps_backward_kernel(
             if FIRST:
                 store_vector(dfirst_ptr + (hk * batch + b) * 2 * M, n, M, mr, mi, ok, False)
         at = share_ptr + ((h * (virtual // H) + hk // H) * shares + share) * 8 * P + n
-        tl.store(at, gdr)
-        tl.store(at + P, gdi)
-        tl.store(at + 2 * P, gfr)
-        tl.store(at + 3 * P, gfi)
-        tl.store(at + 4 * P, gbr)
-        tl.store(at + 5 * P, gbi)
-        tl.store(at + 6 * P, gxr)
-        tl.store(at + 7 * P, gxi)
+        store_share(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P)
         at = dC_ptr + ((share * virtual + hk) * M + n) * 2
         tl.store(at, 2.0 * gcr, mask=ok)
         tl.store(at + 1, -2.0 * gci, mask=ok)
