@@ -118,7 +118,7 @@ def _panel(axes: Any, names: Sequence[str], rows: dict[str, Row], value: str, co
         if graph:
             axes.barh(y, graph, color=color[name], height=0.72)
             text += f" ({short(graph)})"
-        axes.text(values[name] + 0.015 * largest, y, text, va="center", fontsize=7)
+        axes.text(max(values[name], graph or 0.0) + 0.015 * largest, y, text, va="center", fontsize=7)
         if value == TIME[1]:
             axes.plot([row.floor_ms] * 2, [y - 0.36, y + 0.36], color="black", lw=1.5)
     axes.set(xlim=(0, 1.3 * largest), ylim=(len(names) - 0.4, -0.6))
