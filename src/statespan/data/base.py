@@ -1,8 +1,8 @@
 """What every dataset is: compact arrays, and a pure function from row numbers to a batch.
 
 A :class:`Split` keeps its data as small arrays (pixels as bytes, samples as int16). ``take`` gathers the rows of a
-batch and turns them into what a model reads, in plain torch on whatever device the arrays are. Nothing in it is random and
-nothing has a state, so that the order of the data is only the trainer's affair.
+batch and turns them into what a model reads, in plain torch on whatever device the arrays are. Nothing in it is random
+and nothing has a state, so that the order of the data is only the trainer's affair.
 
 Shapes: N rows, B batch, L length, D features, K values.
 """
