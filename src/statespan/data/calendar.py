@@ -89,8 +89,8 @@ def marks(times: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """Calendar features (T, M) in [-0.5, 0.5], float32.
 
     Example:
-        >>> marks(parse_times(["2016-07-01 23:00"]), ["hour", "weekday"]).round(2).tolist()
-        [[0.5, 0.17]]
+        >>> marks(parse_times(["2016-07-04 23:00"]), ["hour", "weekday"]).tolist()  # a Monday
+        [[0.5, -0.5]]
     """
     seconds = times.astype("datetime64[s]").astype(np.int64)
     days = times.astype("datetime64[D]")
