@@ -144,7 +144,8 @@ def _load(
         prepare = coefficients
     elif standard:
         made = cached(folder, f"{name}-scale", key, lambda: {"scale": _statistics(x[:train])})
-        prepare = Waveform(*made["scale"].tolist(), subsample)
+        mean, std = made["scale"].tolist()
+        prepare = Waveform(mean, std, subsample)
     length, d_input, hop = (*MFCC, 100) if features == "mfcc" else (-(-LENGTH // subsample), 1, subsample)
     info = Info("classification", length, d_input, None, len(words), classes=words, frequency=RATE / hop)
     splits = [Arrays({"x": a, "y": b}, prepare) for a, b in zip(np.split(x, ends[:-1]), np.split(y, ends[:-1]))]
