@@ -155,11 +155,13 @@ class Appended:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, wanted: bool = True) -> Iterator[None]:
     """Hold a folder for this process alone; the system lets go of it even if the process is killed."""
     try:
         import fcntl
     except ImportError:  # Windows
+        wanted = False
+    if not wanted:
         yield
         return
     with _reported(folder / ".lock", 0):

@@ -34,7 +34,7 @@ class Log:
         if tensorboard and find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
 
-            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)  # type: ignore[no-untyped-call]
+            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def write(self, step: int, values: dict[str, float | int]) -> None:
         """Add a row; columns without a value stay empty."""
@@ -70,12 +70,12 @@ class Bar:
         if not wanted or not find_spec("rich"):
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            BarColumn(bar_width=12),
+            TaskProgressColumn(),
             TextColumn("{task.fields[facts]}"),
             _speed_column(),
             TimeRemainingColumn(),
@@ -116,6 +116,7 @@ def _speed_column() -> Any:
 
     class Speed(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:.1f} steps/s" if task.speed else "")
+            """Steps a second."""
+            return Text(f"{task.speed:.3g}/s" if task.speed else "")
 
     return Speed()

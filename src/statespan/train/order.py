@@ -21,6 +21,16 @@ def derive(*parts: int | str) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
 
 
+def seed_all(device: torch.device, seed: int) -> None:
+    """Seed the global generators of the CPU and of one device; ``torch.manual_seed`` takes milliseconds for all."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[index].manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
+
+
 @lru_cache(maxsize=2)
 def order(seed: int, epoch: int, n: int, device: str = "cpu") -> Tensor:
     """The numbers 0 … n-1 in the order of an epoch, (n,) int64."""

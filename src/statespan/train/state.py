@@ -48,10 +48,11 @@ class Progress:
     @classmethod
     def of(cls, data: dict[str, Any]) -> Progress:
         """From what a checkpoint says."""
-        fields = {f.name: f.default for f in dataclasses.fields(cls)}
-        wrong = set(data) ^ set(fields)
-        wrong |= {key for key in set(data) & set(fields) if not isinstance(data[key], type(fields[key]) | type(None))}
-        wrong -= {"best"} if isinstance(data.get("best", 0), float | None) else set()
+        kinds: dict[str, Any] = {f.name: type(f.default) for f in dataclasses.fields(cls)} | {
+            "best": (float, type(None))
+        }
+        wrong = set(data) ^ set(kinds)
+        wrong |= {key for key in set(data) & set(kinds) if not isinstance(data[key], kinds[key])}
         if wrong:
             raise CheckpointError(f"the progress in the checkpoint has wrong entries: {', '.join(sorted(wrong))}")
         return cls(**data)

@@ -107,7 +107,7 @@ class Tokens(Task):
         if batch.lengths is not None:
             counted &= torch.arange(y.shape[1], device=y.device) < batch.lengths[:, None]
         if token_losses is not None:  # (B, L), of a model that never makes all the logits
-            nats = token_losses(batch.x, y.clamp(min=0)).float()
+            nats = token_losses(batch.x, y.clamp(min=0), **extras(batch, rate)).float()
         else:
             logits = output(model, batch, rate).float()  # (B, L, V)
             nats = cross_entropy(logits.mT, y.clamp(min=0), reduction="none")
@@ -144,9 +144,14 @@ def task_of(dataset: Any) -> Task:
 
 
 def output(model: nn.Module, batch: Batch, rate: float = 1.0) -> Tensor:
-    """The model's answer; arguments that say nothing are left out, so that any module can be trained."""
-    extra: dict[str, Any] = {"lengths": batch.lengths, "marks": batch.marks, "rate": None if rate == 1.0 else rate}
-    return model(batch.x, **{name: value for name, value in extra.items() if value is not None})
+    """The model's answer."""
+    return model(batch.x, **extras(batch, rate))
+
+
+def extras(batch: Batch, rate: float) -> dict[str, Any]:
+    """The other arguments; those that say nothing are left out, so that any module can be trained."""
+    given: dict[str, Any] = {"lengths": batch.lengths, "marks": batch.marks, "rate": None if rate == 1.0 else rate}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _same_shape(values: Tensor, y: Tensor) -> Tensor:
