@@ -69,5 +69,5 @@ def state(folder):
 
 def assert_same(folder, other):
     mine, wanted = state(folder), state(other)
-    assert mine.keys() == wanted.keys()
-    assert [name for name in mine if mine[name] != wanted[name]] == []
+    different = [name for name in {**mine, **wanted} if mine.get(name) != wanted.get(name)]
+    assert not different, different

@@ -11,6 +11,7 @@ first whose digests are right. Nothing in a checkpoint can run code.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -156,7 +157,8 @@ def _prune(folder: Path, keep: int) -> None:
             steps.discard(step)
     for _, _, path in listed[keep:]:
         if path not in wanted:
-            fsio.remove(path)
+            with contextlib.suppress(CheckpointError):  # what matters is written
+                fsio.remove(path)
 
 
 def _safetensors(tensors: dict[str, Tensor]) -> Iterator[fsio.Bytes]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from statespan.train.config import ConfigError, Train
@@ -73,10 +75,11 @@ def make_fabric(train: Train, device: torch.device) -> Fabric:
 
 @contextlib.contextmanager
 def numerics(train: Train) -> Iterator[None]:
-    """The global settings of torch that a recipe asks for, put back afterwards, and so is the random state."""
+    """The global settings of torch that a recipe asks for, put back afterwards, and so are the random states."""
     precision = torch.get_float32_matmul_precision()
     strict = torch.are_deterministic_algorithms_enabled()
     cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    python, legacy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=cuda):
         try:
             if train.precision == "tf32":
@@ -86,5 +89,7 @@ def numerics(train: Train) -> Iterator[None]:
                 torch.use_deterministic_algorithms(True)
             yield
         finally:
+            random.setstate(python)
+            np.random.set_state(legacy)
             torch.set_float32_matmul_precision(precision)
             torch.use_deterministic_algorithms(strict)

@@ -30,7 +30,7 @@ from statespan.train.guard import NonFiniteError, find_cause
 from statespan.train.log import Bar, Log
 from statespan.train.metrics import measure
 from statespan.train.optim import build_optimizer
-from statespan.train.order import Plan, derive, seed_all
+from statespan.train.order import Plan, derive, seed_python, seed_torch
 from statespan.train.schedule import rate
 from statespan.train.signals import Interrupted, Signals
 from statespan.train.state import Progress
@@ -60,6 +60,7 @@ class Loop:
         self.progress, self.signals = Progress(), Signals()
         self.saved: Progress | None = None
         self.polls = 0
+        self.feeds: dict[str, Feed] = {}
         self.sharded = self.train.strategy == "fsdp"
         self.feed = Feed(dataset.train, fabric.device, self.train.resident)
         self.plan = self._plan()
@@ -137,6 +138,8 @@ class Loop:
             if self.log is not None:
                 stack.callback(self.log.close)
             self.bar = stack.enter_context(Bar(self.recipe.name, self.total, now, progress and lead))
+            if self.saved is None:
+                seed_python(derive(self.train.seed, "python", self.fabric.global_rank))
             batches = self._batches(now)
             stack.callback(batches.close)
             try:
@@ -199,10 +202,11 @@ class Loop:
 
     def measure(self, split: str, rate: float = 1.0, poll: Any = lambda: None) -> dict[str, float]:
         """The metrics on a split with the weights of now, averaged where there are averages."""
-        feed = Feed(getattr(self.dataset, split), self.fabric.device, self.train.resident)
+        if split not in self.feeds:
+            self.feeds[split] = Feed(getattr(self.dataset, split), self.fabric.device, self.train.resident)
         size = self.train.valid_batch or max(1, self.train.batch // self.fabric.world_size)
         with self.averaged(), self._eager():
-            return measure(self.fabric, self.module, self.task, feed, size, rate, poll)
+            return measure(self.fabric, self.module, self.task, self.feeds[split], size, rate, poll)
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:
         """The averaged weights for as long as the context lasts, where there are averages."""
@@ -223,8 +227,10 @@ class Loop:
         if self.saved == self.progress:
             return
         self.progress.seconds = time.perf_counter() - self.began
-        tensors = self._state().collect(self._stateful(), self.step.optimizer, self.average, self.step.meter)
+        tensors: dict[str, Tensor] = {}
         problem: CheckpointError | None = None
+        if self.sharded or self.log is not None:
+            tensors = self._state().collect(self._stateful(), self.step.optimizer, self.average, self.step.meter)
         if self.log is not None:
             try:
                 self.progress.log_bytes = self.log.sync()
@@ -282,7 +288,7 @@ class Loop:
             yield batch
 
     def _seed(self, step: int, piece: int) -> None:
-        seed_all(self.fabric.device, derive(self.train.seed, "step", step, piece, self.fabric.global_rank))
+        seed_torch(self.fabric.device, derive(self.train.seed, "step", step, piece, self.fabric.global_rank))
 
     def _write(self, values: dict[str, float]) -> None:
         if self.log is not None:

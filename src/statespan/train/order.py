@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +23,13 @@ def derive(*parts: int | str) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
 
 
-def seed_all(device: torch.device, seed: int) -> None:
+def seed_python(seed: int) -> None:
+    """Seed the global generators of Python and numpy; nothing here uses them, but a user's augmentation may."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def seed_torch(device: torch.device, seed: int) -> None:
     """Seed the global generators of the CPU and of one device; ``torch.manual_seed`` takes milliseconds for all."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

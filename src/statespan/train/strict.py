@@ -132,9 +132,11 @@ def _plain(node: yaml.Node, where: str) -> Any:
 def _scalar(node: yaml.Node, where: str) -> Any:
     text: str = node.value
     kind = node.tag.rpartition(":")[2]
+    if kind == "int" and len(text) < 20 and abs(int(text)) < 2**63:
+        return int(text)
     if kind in ("int", "float"):
         number = float(text)
         if not math.isfinite(number):
             raise ConfigError(f"{where} has the number {show(text)}; allowed are finite ones")
-        return int(text) if kind == "int" and abs(number) < 2**63 else number
+        return number
     return {"null": None, "bool": text == "true"}.get(kind, text)
