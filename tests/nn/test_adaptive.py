@@ -71,7 +71,7 @@ def test_losses_are_those_of_the_whole_softmax(tokens):
 
 
 def test_start():
-    """Nearly equal scores at first, features of moderate size, every parameter trained, tables and biases not decayed."""
+    """Nearly equal scores, features of moderate size, every parameter trained, tables and biases not decayed."""
     tokens = AdaptiveTokens(1000, 64, cutoffs=(100, 500))
     x = torch.arange(1000)
     features = tokens(x)
