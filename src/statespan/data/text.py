@@ -64,7 +64,7 @@ def _build(
 ) -> dict[str, np.ndarray[Any, Any]]:
     reviews = [_read(path, level) for path in folders]  # training neg, pos, test neg, pos
     train, test = reviews[0] + reviews[1], reviews[2] + reviews[3]
-    y = np.repeat(np.uint8([0, 1, 0, 1]), [len(some) for some in reviews])
+    y = np.repeat(np.array([0, 1, 0, 1], np.uint8), [len(some) for some in reviews])
     kept, held = stratified(y[: len(train)], (valid,), seed)
     tokens = vocabulary(train, least) if level == "char" else {chr(i): SPECIAL + i for i in range(256)}
     arrays = {"vocabulary": np.array([SPECIAL + len(tokens)])}
