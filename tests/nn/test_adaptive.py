@@ -70,6 +70,13 @@ def test_losses_are_those_of_the_whole_softmax(tokens):
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
 
 
+def test_losses_in_one_graph(tokens):
+    torch._dynamo.reset()
+    h, y = torch.randn(2, 20, D, dtype=f64), torch.randint(V, (2, 20))
+    compiled = torch.compile(tokens.losses, backend="eager", fullgraph=True)
+    assert peak_error(compiled(h, y), tokens.losses(h, y)) <= 1e-13
+
+
 def test_start():
     """Nearly equal scores, features of moderate size, every parameter trained, tables and biases not decayed."""
     tokens = AdaptiveTokens(1000, 64, cutoffs=(100, 500))

@@ -84,6 +84,7 @@ def test_batch_norm_of_nothing_changes_nothing():
     x = torch.randn(2, 3, 4)
     for lengths in ([0, 0], [1, 0]):
         assert norm(x, Padding.of(x, lengths)).isfinite().all()
+    assert norm(x[:, :0]).shape == (2, 0, 4)
     assert (norm.running_mean == 0).all()
     assert (norm.running_var == 1).all()
 

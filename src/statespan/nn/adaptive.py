@@ -100,7 +100,7 @@ class AdaptiveTokens(nn.Module):
         """``−log_probs`` of tokens y (…) from features (…, D), without computing those of all tokens.
 
         Each cluster's softmax is computed for the tokens in it only; their number has to be known, for which a GPU is
-        waited for once a cluster.
+        waited for once a cluster. Where that cannot be, in a compiled or captured graph, it is computed for all.
         """
         shape, first = y.shape, self.edges[1]
         y, features = y.flatten(), features.flatten(0, -2)
@@ -109,9 +109,15 @@ class AdaptiveTokens(nn.Module):
             entry = torch.where(y >= low, first + i - 1, entry)
         losses = nn.functional.cross_entropy(self._head(features), entry, reduction="none")
         for i, (low, high) in enumerate(pairwise(self.edges[1:]), 1):
-            rows = ((y >= low) & (y < high)).nonzero()[:, 0]
-            within = nn.functional.cross_entropy(self._tail(features[rows], i), y[rows] - low, reduction="none")
-            losses = losses.index_add(0, rows, within.to(losses.dtype))
+            inside = (y >= low) & (y < high)
+            if _shapes_are_fixed(y):
+                target = (y - low).clamp(0, high - low - 1)
+                within = nn.functional.cross_entropy(self._tail(features, i), target, reduction="none")
+                losses = losses + within.masked_fill(~inside, 0.0)
+            else:
+                rows = inside.nonzero()[:, 0]
+                within = nn.functional.cross_entropy(self._tail(features[rows], i), y[rows] - low, reduction="none")
+                losses = losses.index_add(0, rows, within.to(losses.dtype))
         return losses.view(shape)
 
     def extra_repr(self) -> str:
@@ -137,6 +143,10 @@ class AdaptiveTokens(nn.Module):
 
     def _parts(self) -> list[tuple[nn.Embedding, nn.Linear, int, int]]:
         return list(zip(self._tables(), self._projections(), self.edges[:-1], self.edges[1:]))
+
+
+def _shapes_are_fixed(x: Tensor) -> bool:
+    return torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def check_cutoffs(cutoffs: Sequence[int], vocabulary: int) -> tuple[int, ...]:

@@ -54,6 +54,8 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, padding: Padding | None = None) -> Tensor:
         """Normalize x (B, L, D)."""
+        if x.shape[0] * x.shape[1] == 0:
+            return x
         if not self.training or padding is None:
             y = nn.functional.batch_norm(
                 x.flatten(0, 1), self.running_mean, self.running_var, self.weight, self.bias,

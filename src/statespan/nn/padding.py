@@ -14,6 +14,8 @@ from torch import Tensor
 
 from statespan._check import check_lengths
 
+WHOLE = (torch.int64, torch.int32)
+
 
 @dataclass(frozen=True)
 class Padding:
@@ -36,10 +38,9 @@ class Padding:
         if lengths is None or isinstance(lengths, Padding):
             return lengths
         batch, length = x.shape[:2]
-        if isinstance(lengths, Tensor) and lengths.is_cuda and lengths.shape == (batch,):
-            torch._assert_async(
-                ((lengths >= 0) & (lengths <= length)).all(), "lengths must be between 0 and the length of x"
-            )
+        if isinstance(lengths, Tensor) and lengths.is_cuda and lengths.shape == (batch,) and lengths.dtype in WHOLE:
+            inside = ((lengths >= 0) & (lengths <= length)).all()
+            torch._assert_async(inside, "lengths must be between 0 and the length of x")
         else:
             lengths = check_lengths(lengths, batch, length)
         return cls.to(lengths.to(x.device), length)
