@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -261,8 +262,14 @@ def _build(cls: type[Any], data: dict[str, Any], section: str) -> Any:
     return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
 
 
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def _check_fields(section: Any, name: str) -> None:
-    hints = typing.get_type_hints(type(section))
+    kind: Any = type(section)
+    hints = _hints(kind)
     for item in dataclasses.fields(section):
         value = getattr(section, item.name)
         fitted = _fit(value, hints[item.name], item.metadata)

@@ -69,10 +69,8 @@ def find_cause(model: nn.Module, batch: tuple[Tensor | None, ...], loss_of: Call
         if not _finite(part):
             return f"the {name} of the batch"
     seen: list[str] = []
-    handles = [
-        module.register_forward_hook(_watch(name, type(module).__name__, seen))
-        for name, module in model.named_modules()
-    ]
+    watch = _Watch(seen)
+    handles = [module.register_forward_hook(watch.hook(name, module)) for name, module in model.named_modules()]
     try:
         with torch.enable_grad():
             loss = loss_of()
@@ -91,21 +89,45 @@ def find_cause(model: nn.Module, batch: tuple[Tensor | None, ...], loss_of: Call
     return f"the gradient of {bad[-1]}" if bad else None
 
 
-def _watch(name: str, kind: str, seen: list[str]) -> Callable[[nn.Module, Any, Any], None]:
-    """A hook that notes if a module's output, or later the gradient that arrives there, is not finite."""
+class _Watch:
+    """Notes outputs that are not finite, and gradients, by the module that made them.
 
-    def arrived(gradient: Tensor) -> None:
+    A gradient is noted where it arrives: at a tensor that one module gave out and another took in. It is the second
+    one that made it.
+    """
+
+    def __init__(self, seen: list[str]) -> None:
+        self.seen = seen
+        self.labels: dict[int, tuple[bool, str]] = {}  # whether a module took the tensor in, and the message
+        self.tensors: list[Tensor] = []  # kept, so that no two have the same id
+
+    def hook(self, name: str, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
+        """A forward hook for one module."""
+        which = f"{name or 'the model'} ({type(module).__name__})"
+
+        def hook(module: nn.Module, inputs: Any, outputs: Any) -> None:
+            for tensor in _tensors(inputs):
+                if not self.labels.get(id(tensor), (False, ""))[0]:
+                    self._label(tensor, True, f"the gradient that {which} passes back")
+            for tensor in _tensors(outputs):
+                if not _finite(tensor):
+                    self.seen.append(f"the output of {which}")
+                if id(tensor) not in self.labels:
+                    self._label(tensor, False, f"the gradient that arrives at the output of {which}")
+
+        return hook
+
+    def _label(self, tensor: Tensor, taken: bool, message: str) -> None:
+        new = id(tensor) not in self.labels
+        self.labels[id(tensor)] = taken, message
+        self.tensors.append(tensor)
+        if new and tensor.requires_grad:
+            number = id(tensor)
+            tensor.register_hook(lambda gradient: self._arrived(gradient, number))
+
+    def _arrived(self, gradient: Tensor, number: int) -> None:
         if not _finite(gradient):
-            seen.append(f"the gradient that arrives at the output of {name or 'the model'} ({kind})")
-
-    def hook(module: nn.Module, inputs: Any, outputs: Any) -> None:
-        for tensor in _tensors(outputs):
-            if not _finite(tensor):
-                seen.append(f"the output of {name or 'the model'} ({kind})")
-            if tensor.requires_grad:
-                tensor.register_hook(arrived)
-
-    return hook
+            self.seen.append(self.labels[number][1])
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

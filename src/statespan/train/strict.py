@@ -132,7 +132,7 @@ def _plain(node: yaml.Node, where: str) -> Any:
 def _scalar(node: yaml.Node, where: str) -> Any:
     text: str = node.value
     kind = node.tag.rpartition(":")[2]
-    if kind == "int" and len(text) < 20 and abs(int(text)) < 2**63:
+    if kind == "int" and len(text) <= 20 and abs(int(text)) < 2**63:
         return int(text)
     if kind in ("int", "float"):
         number = float(text)
