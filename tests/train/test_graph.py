@@ -37,8 +37,9 @@ def stand_ins(monkeypatch):
         self.updater = graph
         made.append(graph)
 
+    monkeypatch.setattr(loops, "build_optimizer", build_with_tensors)  # whose rates are float32, in both runs
+
     def start():
-        monkeypatch.setattr(loops, "build_optimizer", build_with_tensors)
         monkeypatch.setattr(loops.Loop, "_set_up", captured)
         return made
 
