@@ -149,11 +149,14 @@ def _entries(archive: Path) -> Iterator[_Entry]:
 
 
 def _tar(archive: Path) -> Iterator[_Entry]:
-    with tarfile.open(archive, "r:*") as tar:
+    packed = not archive.name.endswith(".tar")
+    with gzip.open(archive) if packed else archive.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
         for member in tar:
             if not (member.isreg() or member.isdir()) or member.issparse():
                 raise BadArchive(f"{archive} holds {member.name!r}, which is neither a file nor a folder")
             yield _Entry(member.name, member.isdir(), member.size, tar.extractfile(member) if member.isreg() else None)
+        if file.read(BLOCK) and file.read(1):  # to the end, so that gzip compares its checksum
+            raise BadArchive(f"{archive} goes on behind its end")
 
 
 def _zip(archive: Path) -> Iterator[_Entry]:
