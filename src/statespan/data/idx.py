@@ -32,7 +32,9 @@ def read_idx(path: Path) -> np.ndarray[Any, Any]:
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise ValueError(f"{path} must be an idx file of bytes, got one that begins with {data[:4]!r}")
     begin = 4 + 4 * data[3]
+    if len(data) < begin:
+        raise ValueError(f"{path} is damaged: it ends before its sizes do")
     shape = tuple(np.frombuffer(data[4:begin], ">u4").astype(int).tolist())
-    if len(shape) != data[3] or len(data) - begin != int(np.prod(shape, dtype=np.int64)):
+    if len(data) - begin != int(np.prod(shape, dtype=np.int64)):
         raise ValueError(f"{path} is damaged: it has {len(data) - begin} bytes for the shape {shape}")
     return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)

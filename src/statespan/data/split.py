@@ -44,30 +44,32 @@ def split(n: int, shares: Sequence[float], seed: int) -> list[np.ndarray[Any, An
 
 
 def stratified(labels: np.ndarray[Any, Any], shares: Sequence[float], seed: int) -> list[np.ndarray[Any, Any]]:
-    """:func:`split` of each class by itself, so that every part has the classes in the same proportions.
+    """:func:`split` with the classes in the same proportions in every part, as nearly as whole rows allow.
 
     Args:
         labels: (n,) class of each row.
-        shares: Share of each further part, rounded to the nearest number of rows of a class.
+        shares: Share of each further part, rounded to the nearest number of rows.
         seed: The order's.
 
     Returns:
         Row numbers of each part, in ascending order.
 
     Example:
-        >>> [part.tolist() for part in stratified(np.array([0, 0, 1, 1]), (0.5,), seed=0)]  # one of each class
-        [[0, 2], [1, 3]]
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> [labels[part].tolist() for part in stratified(labels, (0.5,), seed=0)]
+        [[0, 1], [0, 1]]
     """
     _check_shares(shares)
-    parts: list[list[np.ndarray[Any, Any]]] = [[] for _ in range(len(shares) + 1)]
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        rows = rows[shuffled(len(rows), seed)]
-        ends = np.cumsum([round(len(rows) * share) for share in reversed(shares)])[::-1]
-        for part, some in zip(parts, np.split(rows, len(rows) - ends)):
-            part.append(some)
-    empty: list[np.ndarray[Any, Any]] = [np.zeros(0, dtype=np.int64)]
-    return [np.sort(np.concatenate(part or empty)) for part in parts]
+    classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    rows = np.concatenate([np.zeros(0, np.int64), *(some[shuffled(len(some), seed)] for some in classes)])
+    parts: list[np.ndarray[Any, Any]] = []
+    left = 1.0
+    for share in reversed(shares):  # every so many rows, in the order of the classes
+        count = np.floor(np.arange(len(rows) + 1) * (share / left) + 0.5 + 1e-9)
+        chosen = np.diff(count) > 0
+        parts.insert(0, np.sort(rows[chosen]))
+        rows, left = rows[~chosen], left - share
+    return [np.sort(rows), *parts]
 
 
 def _check_shares(shares: Sequence[float]) -> None:
