@@ -29,6 +29,16 @@ def test_reading():
     assert isinstance(recipe.train.clip, float)
 
 
+def test_from_data_and_recipes():
+    recipe = read_recipe(GOOD, ["train.lr=0.5"])
+    assert read_recipe(recipe) == recipe
+    assert read_recipe(recipe, ["train.seed=3"]).overrides == ("train.lr=0.5", "train.seed=3")
+    data = {"name": "a", "data": {"name": "b", "classes": ("yes", "no")}, "model": {"name": "c"}}
+    assert read_recipe(data).data["classes"] == ["yes", "no"]
+    with pytest.raises(ConfigError, match=r"the recipe has .*; allowed is plain data only"):
+        read_recipe({**data, "model": {"name": object()}})
+
+
 def test_from_files(tmp_path):
     path = tmp_path / "one.yaml"
     path.write_text(GOOD)

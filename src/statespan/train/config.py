@@ -160,11 +160,12 @@ class Recipe:
         return copy.deepcopy(found)
 
 
-def read_recipe(source: Path | str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+def read_recipe(source: Path | str | Mapping[str, Any] | Recipe, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe and apply dotted overrides.
 
     Args:
-        source: A path (or a string that ends in .yaml or .yml), the text itself, or the data as a dict.
+        source: A path (or a string that ends in .yaml or .yml), the text itself, the data as a dict,
+            or another recipe.
         overrides: Such as ``"train.lr=0.001"`` or ``"model.ssm.init=inv"``.
 
     Returns:
@@ -183,8 +184,11 @@ def read_recipe(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
         ...
         statespan.train.strict.ConfigError: train.lrr is not a key of train (value 1); did you mean train.lr?
     """
+    earlier: tuple[str, ...] = ()
+    if isinstance(source, Recipe):
+        earlier, source = source.overrides, source.to_dict()
     if isinstance(source, Mapping):
-        data: Any = copy.deepcopy(dict(source))
+        data: Any = parse(dump(dict(source)))
     elif isinstance(source, Path) or ("\n" not in source and source.endswith((".yaml", ".yml"))):
         data = parse(_read(Path(source)), str(source))
     else:
@@ -206,7 +210,7 @@ def read_recipe(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
         model=sections["model"],
         train=_build(Train, sections["train"], "train"),
         about=_build(About, sections["about"], "about"),
-        overrides=tuple(overrides),
+        overrides=(*earlier, *overrides),
     )
 
 

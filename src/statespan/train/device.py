@@ -50,11 +50,23 @@ def quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def make_fabric(train: Train, device: torch.device) -> Fabric:
-    """Fabric for one process, or for all that torchrun started."""
+@contextlib.contextmanager
+def launched(train: Train, device: torch.device) -> Iterator[Fabric]:
+    """Fabric for one process, or for all that torchrun started, for as long as the context lasts."""
+    joined = torch.distributed.is_available() and torch.distributed.is_initialized()
+    fabric = _launch(train, device)
+    try:
+        with _numerics(train):
+            yield fabric
+    finally:
+        if not joined and torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def _launch(train: Train, device: torch.device) -> Fabric:
     with quiet():
         from lightning.fabric import Fabric
-
+    with quiet():  # again, as the import sets the levels of its loggers
         several = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
         world = int(os.environ["WORLD_SIZE"]) if several else 1
         local = int(os.environ["LOCAL_WORLD_SIZE"]) if several else 1
@@ -74,7 +86,7 @@ def make_fabric(train: Train, device: torch.device) -> Fabric:
 
 
 @contextlib.contextmanager
-def numerics(train: Train) -> Iterator[None]:
+def _numerics(train: Train) -> Iterator[None]:
     """The global settings of torch that a recipe asks for, put back afterwards, and so are the random states."""
     precision = torch.get_float32_matmul_precision()
     strict = torch.are_deterministic_algorithms_enabled()

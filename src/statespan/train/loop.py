@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import signal
 import time
 from collections.abc import Generator, Iterator
@@ -320,6 +321,7 @@ class Loop:
 
 def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
     """Refuse to go on with another recipe; only what says when to stop, log and save may change."""
+    new = json.loads(json.dumps(new))  # as the old one was
     free = {"epochs", "steps", "patience", "log_every", "save_every", "keep", "tensorboard", "valid_batch"}
     for section in ("data", "model", "train"):
         for key in sorted({*old.get(section, {}), *new[section]}):

@@ -13,7 +13,7 @@ from torch import nn
 from statespan.data.base import Dataset, Info
 from statespan.train import checkpoint, fsio, state
 from statespan.train.config import ConfigError, Recipe, read_recipe, write_recipe
-from statespan.train.device import make_fabric, numerics, pick_device, quiet
+from statespan.train.device import launched, pick_device, quiet
 from statespan.train.feed import Feed
 from statespan.train.loop import Loop
 from statespan.train.metrics import measure
@@ -61,13 +61,8 @@ def fit(
     folder = Path(folder)
     place = pick_device(device)
     dataset = load_data(recipe, data)
-    fabric = make_fabric(recipe.train, place)
-    try:
-        with numerics(recipe.train):
-            return _fit(recipe, folder, dataset, model, fabric, resume, progress)
-    finally:
-        if fabric.world_size > 1 and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+    with launched(recipe.train, place) as fabric:
+        return _fit(recipe, folder, dataset, model, fabric, resume, progress)
 
 
 def _fit(
@@ -141,15 +136,14 @@ def evaluate(
         raise ConfigError(f"split is {split}; allowed are train, valid and test")
     place = pick_device(device)
     if isinstance(run, Recipe):
-        recipe = run if not overrides else read_recipe(run.to_dict(), overrides)
+        recipe = read_recipe(run, overrides)
         dataset = load_data(recipe, data)
         network = build_model(recipe, dataset, model)
     else:
         network, recipe, dataset = load_run(run, overrides=overrides, data=data, model=model)
     single = dataclasses.replace(recipe.train, strategy="auto")
-    fabric = make_fabric(single, place)
     task = task_of(dataset)
-    with numerics(single), quiet():
+    with launched(single, place) as fabric, quiet():
         module: Any = fabric.setup_module(Objective(network, task))
         feed = Feed(getattr(dataset, split), fabric.device, single.resident)
         return measure(fabric, module, task, feed, single.valid_batch or single.batch, rate)

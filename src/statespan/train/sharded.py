@@ -16,7 +16,7 @@ INNER = "model."  # where the model is in the objective, which is what is sharde
 def _options() -> Any:
     from torch.distributed.checkpoint.state_dict import StateDictOptions
 
-    return StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return StateDictOptions(full_state_dict=True, cpu_offload=torch.cuda.is_available())
 
 
 def collect(model: nn.Module, optimizer: Optimizer, average: None, meter: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -25,7 +25,7 @@ def collect(model: nn.Module, optimizer: Optimizer, average: None, meter: dict[s
 
     weights, optimizer_state = get_state_dict(model, optimizer, options=_options())
     found: dict[str, Any] = {f"model/{name.removeprefix(INNER)}": value for name, value in weights.items()}
-    states: dict[str, Any] = optimizer_state["state"]  # type: ignore[assignment]
+    states: dict[str, Any] = optimizer_state.get("state", {})  # type: ignore[assignment]
     for name, values in states.items():
         found |= {f"optimizer/{name.removeprefix(INNER)}/{key}": value for key, value in values.items()}
     found |= {f"loss/{name}": value for name, value in meter.items()}

@@ -74,8 +74,11 @@ def parse(text: str, where: str = "the recipe") -> Any:
 
 
 def dump(data: Any) -> str:
-    """Plain data as YAML that :func:`parse` reads back as the same."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    """Plain data as YAML that :func:`parse` reads back as the same; tuples become lists."""
+    try:
+        return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the recipe has {show(str(error.args[-1]))}; allowed is plain data only") from None
 
 
 def show(value: object, limit: int = 60) -> str:
