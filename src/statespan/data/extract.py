@@ -11,16 +11,17 @@ import os
 import stat
 import tarfile
 import zipfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import IO, TypeVar, cast
 
 from statespan.data.files import TEMPORARY, put, remove, sync_folder
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip", ".gz")
 BLOCK = 1 << 20
+T = TypeVar("T")
 
 
 class BadArchive(ValueError):  # noqa: N818 - like MissingData, it says what is wrong
@@ -81,10 +82,6 @@ def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> list[st
         for name in names:
             put(temporary / name, folder / name)
         return names
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as problem:
-        raise BadArchive(f"{archive} is damaged or not an archive we read: {problem}") from problem
-    except gzip.BadGzipFile as problem:
-        raise BadArchive(f"{archive} is damaged: {problem}") from problem
     finally:
         remove(temporary)
 
@@ -92,7 +89,9 @@ def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> list[st
 def _unpack(archive: Path, folder: Path, count: int, allowed: int) -> None:
     seen: dict[PurePosixPath, bool] = {}  # every path and whether it is a folder
     written = 0
-    for number, entry in enumerate(_entries(archive), 1):
+    entries, number = _entries(archive), 0
+    while (entry := _reading(archive, lambda: next(entries, None))) is not None:
+        number += 1
         if number > count:
             raise BadArchive(f"{archive} holds more than {count} entries")
         path = _inside(archive, entry.name)
@@ -112,7 +111,7 @@ def _unpack(archive: Path, folder: Path, count: int, allowed: int) -> None:
             raise BadArchive(f"{archive} unpacks to more than {allowed} bytes")
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as file, entry.open as source:
-            while block := source.read(BLOCK):
+            while block := _reading(archive, partial(source.read, BLOCK)):
                 written += len(block)
                 if written > allowed:
                     raise BadArchive(f"{archive} unpacks to more than {allowed} bytes")
@@ -125,6 +124,16 @@ def _unpack(archive: Path, folder: Path, count: int, allowed: int) -> None:
         if is_folder:
             sync_folder(folder.joinpath(*path.parts))
     sync_folder(folder)
+
+
+def _reading(archive: Path, read: Callable[[], T]) -> T:
+    """What ``read`` gives; damaged archives make the standard library raise almost anything."""
+    try:
+        return read()
+    except BadArchive:
+        raise
+    except Exception as problem:
+        raise BadArchive(f"{archive} is damaged or not an archive we read: {problem}") from problem
 
 
 def _inside(archive: Path, name: str) -> PurePosixPath:
