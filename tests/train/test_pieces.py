@@ -119,6 +119,7 @@ def test_what_is_better():
     assert not accuracy.better(0.5, 0.5)
     assert rmse.better(0.4, 0.5)
     assert not rmse.better(float("nan"), None)
+    assert not rmse.better(float("inf"), None)
 
 
 def test_importing_costs_nothing():

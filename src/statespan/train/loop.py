@@ -174,9 +174,10 @@ class Loop:
             self.updater.piece(batch, last=piece == train.accumulate - 1)
         self.updater.update()
         self.progress.step = step + 1
-        if self.progress.step % self.look_every == 0:
+        logged = self.progress.step % train.log_every == 0 or self.progress.step == self.total
+        if logged or self.progress.step % self.look_every == 0:
             self._look()
-        if self.progress.step % train.log_every == 0 or self.progress.step == self.total:
+        if logged:
             loss = self.step.mean_loss()
             self._write({"lr": train.lr * factor, "train_loss": loss})
             self.bar.show(epoch=str(1 + step // self.plan.steps_per_epoch), loss=f"{loss:.4g}")

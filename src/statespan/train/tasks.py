@@ -45,8 +45,8 @@ class Task:
         raise NotImplementedError
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether a value of the metric is an improvement; NaN never is."""
-        if math.isnan(value):
+        """Whether a value of the metric is an improvement; what is not finite never is."""
+        if not math.isfinite(value):
             return False
         return than is None or (value > than if self.larger_is_better else value < than)
 
