@@ -20,8 +20,8 @@ import numpy as np
 from statespan.data.strokes import Style, Tables, tables
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-TOGETHER = 2048  # attempts that grow together
-TRIALS = 3  # directions tried for a dash
+TOGETHER = 4096  # attempts that grow together
+DRAWN = 512  # images that are drawn together
 AGAIN = 5  # times a distractor is tried
 PLACES = 32  # places tried for its first dash
 NOWHERE = -1e4  # where dashes are that could not be placed
@@ -53,7 +53,7 @@ def images(style: Style, seed: int, numbers: Array) -> tuple[Array, Array]:
         rows = np.flatnonzero(margin == one)
         t = tables(style, one)
         dashes = _contours(t, keys[rows])
-        for some in np.array_split(np.arange(len(rows)), -(-len(rows) // TOGETHER) or 1):
+        for some in np.array_split(np.arange(len(rows)), -(-len(rows) // DRAWN) or 1):
             out[rows[some]], labels[rows[some]] = _finish(t, streams.of(rows[some]), dashes.of(some))
     return out, labels
 
@@ -114,10 +114,16 @@ class _Dashes:
 def _from_dash(point: Array, end: Array, unit: Array, length: int) -> Array:
     """Squared distance of points from dashes, all given as (2, …)."""
     down, right = point[0] - end[0], point[1] - end[1]
-    along = np.clip(down * unit[0] + right * unit[1], -length, 0.0)
+    along = down * unit[0]
+    along += right * unit[1]
+    np.minimum(along, 0.0, out=along)
+    np.maximum(along, -length, out=along)
     down -= along * unit[0]
     right -= along * unit[1]
-    return down * down + right * right
+    down *= down
+    right *= right
+    down += right
+    return down
 
 
 def _fits(t: Tables, end: Array, direction: Array, others: tuple[Array, Array], last: int | None) -> Array:
@@ -152,14 +158,11 @@ def _extend(
     near = t.near[before]
     ends = pivot[..., None] + t.head[near].transpose(2, 0, 1)  # (2, R, J)
     other, unit = dashes.first(rows, n)
-    far = _from_dash(ends[..., None], other[:, :, None], unit[:, :, None], t.style.dash)
-    far[..., last] = np.inf
     edge = 1 + t.margin
-    inside = ((ends >= edge) & (ends <= t.style.size - 1 - edge)).all(0)
-    weights = t.weight[before] * ((far > (2 * t.margin + t.style.thickness / 2) ** 2).all(-1) & inside)
+    weights = t.weight[before] * ((ends >= edge) & (ends <= t.style.size - 1 - edge)).all(0)
     good, chosen = np.zeros(len(rows), bool), np.zeros(len(rows), int)
     todo = np.arange(len(rows))
-    for _ in range(TRIALS):
+    while len(todo):  # a direction that does not fit is not drawn again
         sums = np.cumsum(weights[todo], 1)
         some = sums[:, -1] > 1e-4
         todo, sums = todo[some], sums[some]
@@ -202,7 +205,7 @@ def _grow(t: Tables, streams: Streams) -> tuple[Array, _Dashes]:
         end = begin + t.body[direction].T
         dashes.put(rows, snake, end, direction)
         pivots.append(end + t.back[direction].T)
-        begin = begin + np.rint(style.apart * np.stack([np.sin(angle), np.cos(angle)]))
+        begin = begin + np.rint(style.apart * np.stack([np.sin(angle), np.cos(angle)])).astype(np.float32)
     for n in range(2, 2 * style.contour):
         snake = n % 2
         good, pivot, end, direction = _extend(streams, dashes, rows, pivots[snake], n - 2, n)
