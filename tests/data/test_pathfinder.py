@@ -25,7 +25,7 @@ def test_contours_are_chains_that_keep_their_distance(size, monkeypatch):
     assert dashes.end.shape == (2, 3, 28 + 4 * style.distractors)
     for row in range(3):
         placed = np.flatnonzero(dashes.end[0, row] != snakes.NOWHERE)
-        assert len(placed) >= 28 + 4 * 2
+        assert len(placed) >= 28 + 4
         chain = {i: i % 2 if i < 28 else 2 + (i - 28) // 4 for i in placed}
         for i in placed:
             end, unit = dashes.end[:, row, i], dashes.unit[:, row, i]
