@@ -24,6 +24,13 @@ def assert_near(got, wanted, bound, what=""):
     assert difference <= bound * peak, f"{what}: {difference:.2e} of a peak of {peak:.2e}, more than {bound:.0e}"
 
 
+def multiplied(G, W):
+    """The dense matrix that a diagonal and the factors of a low-rank part stand for."""
+    re, im = G[:, 0::2], G[:, 1::2]
+    blocks = torch.stack([torch.stack([re, -im], -1), torch.stack([im, re], -1)], -2)  # (H, N/2, 2, 2)
+    return torch.stack([torch.block_diag(*each) for each in blocks]) + W[0].mT @ W[1]
+
+
 def poison(monkeypatch):
     """Fill what torch leaves uninitialised with NaN: an element that is never written, or read too early, shows."""
 

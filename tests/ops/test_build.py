@@ -8,7 +8,7 @@ import torch
 from statespan.nn.real_part import REAL_PARTS, real_part
 from statespan.ops.chunked import ordered
 from statespan.ssm import DPLR, Diagonal
-from tests.ops.make import assert_near, poison
+from tests.ops.make import assert_near, multiplied, poison
 
 pytest.importorskip("triton")
 
@@ -76,20 +76,20 @@ def by_torch(case, leaves, rule, real, log_dt=True):
     return [K, ordered(E.mT, False), ordered(G, False), ordered(O, False)]
 
 
-def by_kernels(case, leaves, D, rule, real, precise, log_dt=True):
+def by_kernels(case, leaves, D, rule, real, precise, log_dt=True, factored=False):
     """The same, and a function that takes their gradients to those of the parameters."""
     values = [x.detach().to(DEVICE) for x in leaves]
     D = None if D is None else D.to(DEVICE)
     modes = build.Modes(*values[:5], D, values[5] if len(values) > 5 else None)
-    settings = build.Settings(case.chunk, case.ahead, rule, real, log_dt, precise)
+    settings = build.Settings(case.chunk, case.ahead, rule, real, log_dt, precise, factored)
     found = build.forward(modes, settings)
-    kept = () if modes.P is None else (found[1], found[3], *found[4:])
+    kept = () if modes.P is None else (found[1], found[3], found[4])
 
     def backward(gradients):
         given = [x.to(DEVICE, found[0].dtype) for x in gradients]
         return build.backward(modes, settings, kept, *given)
 
-    return found[:4], backward
+    return found if factored else found[:4], backward
 
 
 def check(case, leaves, rule, real, precise, log_dt=True):
@@ -125,6 +125,30 @@ def test_diagonal(case, real, rule, precise):
 @pytest.mark.parametrize("case", SHORT, ids=str)
 def test_rank_one(case, real, precise):
     check(case, parameters(case, real, True), "bilinear", real, precise)
+
+
+@precisions
+@pytest.mark.parametrize("case", SHORT, ids=str)
+def test_rank_one_in_factors(case, precise):
+    """G as d^c and the factors of the rest; every gradient as through the multiplied G, in the other order of state."""
+    leaves = parameters(case, "exp", True)
+    (K, E, G, O, W), backward = by_kernels(case, leaves, None, "bilinear", "exp", precise, factored=True)  # noqa: E741
+    wanted = by_torch(case, leaves, "bilinear", "exp")
+    dense = multiplied(G.double(), W.double())
+    near = torch.arange(2 * case.modes).view(2, -1).T.flatten()  # where the neighbours are in the structures' order
+    wanted = [wanted[0], wanted[1][..., near], wanted[2][:, near][..., near], wanted[3][..., near]]
+    for name, one, other in zip("KEGO", (K, E, dense, O), wanted, strict=True):
+        assert_near(one, other, BOUND[precise], name)
+    arriving = [torch.randn_like(x) for x in wanted]
+    gradients = torch.autograd.grad(wanted, leaves, arriving)
+    dG = arriving[2].to(DEVICE)
+    a, b = dG[:, 0::2, 0::2].diagonal(dim1=1, dim2=2), dG[:, 1::2, 1::2].diagonal(dim1=1, dim2=2)
+    c, d = dG[:, 1::2, 0::2].diagonal(dim1=1, dim2=2), dG[:, 0::2, 1::2].diagonal(dim1=1, dim2=2)
+    from_G = torch.stack([a + b, c - d], -1).flatten(-2)
+    from_W = torch.stack([W[1].double() @ dG.mT, W[0].double() @ dG])
+    found = backward([arriving[0], arriving[1], from_G, arriving[3], from_W])
+    for name, one, other in zip(NAMES, found, gradients, strict=True):
+        assert_near(one, other, max(BOUND[precise], 1e-4 * (not precise)), f"gradient of {name}")
 
 
 @pytest.mark.parametrize("low_rank", [False, True])

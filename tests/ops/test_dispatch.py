@@ -165,10 +165,19 @@ def test_the_kernels_agree_with_them(cls, options, dtype, bidirectional):
     check_paths(layer, torch.randn(16, 70, 1, dtype=dtype, device=DEVICE), ["triton"], BOUNDS[dtype])
 
 
-@pytest.mark.parametrize("cls", [S4, S4D])
-def test_rates_and_states_by_the_kernels(cls):
-    layer, x = cls(1, 4, device=DEVICE), torch.randn(2, 70, 1, device=DEVICE)
-    state = torch.randn(2, 1, 4, dtype=torch.float64, device=DEVICE)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_large_state_of_rank_one(bidirectional):
+    """S4 with so large a state that the kernels go step by step."""
+    layer = S4(2, 66, n_ssm=1, device=DEVICE, bidirectional=bidirectional)
+    assert dispatch._stepped("triton", layer.ssm.source(), torch.float32)
+    assert dispatch._factored("triton", layer.ssm.source(), torch.bfloat16)
+    check_paths(layer, torch.randn(3, 20, 2, device=DEVICE), ["triton"], BOUNDS[torch.float32])
+
+
+@pytest.mark.parametrize(("cls", "d_state"), [(S4, 4), (S4D, 4), (S4, 66)])
+def test_rates_and_states_by_the_kernels(cls, d_state):
+    layer, x = cls(1, d_state, device=DEVICE), torch.randn(2, 70, 1, device=DEVICE)
+    state = torch.randn(2, 1, d_state, dtype=torch.float64, device=DEVICE)
     results = {}
     for path in ("chunks", "triton"):
         with use_path(path), torch.no_grad():
@@ -211,25 +220,26 @@ def test_nothing_to_do(path):
 
 @pytest.mark.parametrize("d_state", [2, 64, 256])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("dense", [False, True])
-def test_the_activation_is_fused_only_into_one_walk(d_state, dtype, dense):
+@pytest.mark.parametrize("power", ["diagonal", "rank one", "dense"])
+def test_what_an_activation_had_is_computed_again_only_in_one_walk(d_state, dtype, power):
     """Its gradient is made from the outputs on the way back, which works only if there is one way."""
     fused = 0
-    source = SimpleNamespace(d_state=d_state, dense=dense)
+    source = SimpleNamespace(d_state=d_state, power=power, dense=power != "diagonal")
+    dense = power != "diagonal"
     for batch in (1, 3, 16, 17, 64, 256):
         for heads in (1, 7, 64, 512):
             for length in (1, 64, 65, 1000, 4096, 16384, 2**20):
                 u = SimpleNamespace(shape=(batch, length, heads))
-                if dispatch._fuses(source, u, 2, dtype, 64):
-                    tiles = choose(2 * heads, batch, length, d_state, 64, dense, dtype)
+                if dispatch._walks_once(source, u, 2, False, dtype, 64):
+                    tiles = choose(2 * heads, batch, length, d_state, 64, dense, False, dtype)
                     x = torch.empty(heads, batch, length, device="meta", dtype=dtype)
                     E = torch.empty(heads, 64, d_state, device="meta")
                     G = torch.empty(heads, *[d_state] * (1 + dense), device="meta")
-                    g = launch.grid(x, E, G, 2)
+                    g = launch.grid(x, E, G, None, 2)
                     assert g.tiles.per_segment <= tiles.per_segment
                     assert g.segments == 1
                     fused += 1
-    assert fused > 20
+    assert fused > 20 or (power == "rank one" and d_state > 64 and fused == 0)
 
 
 def test_a_path_that_cannot_run_is_left_out(monkeypatch):
@@ -249,7 +259,7 @@ def test_a_path_that_cannot_run_is_left_out(monkeypatch):
 
 @pytest.mark.parametrize(("factor", "works"), [(1.0, True), (1.1, False), (float("nan"), False)])
 def test_a_path_that_is_wrong_is_left_out(factor, works, monkeypatch):
-    def forward(g, u, K, E, G, O, **options):  # noqa: E741
+    def forward(g, u, K, E, G, W, O, **options):  # noqa: E741
         return factor * plain.forward(u.float(), K, E, G, O).y[0], None, None
 
     monkeypatch.setattr(launch, "forward", forward)

@@ -52,7 +52,7 @@ def on_fake(operator, arguments):
         return operator(*(mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in arguments))
 
 
-SETTINGS = [s for s in product([False, True], repeat=5) if not (s[0] and (s[1] or s[4]))]  # both goes with neither
+SETTINGS = [s for s in product([False, True], repeat=5) if not (s[0] and s[4])]  # both goes without a first state
 
 
 @paths
@@ -60,11 +60,11 @@ SETTINGS = [s for s in product([False, True], repeat=5) if not (s[0] and (s[1] o
 def test_fake_chunks(both, gelu, save, last, first, path):
     arguments = [
         LAYOUTS["features last"](2, 3, 20), *operands("diagonal-trained", both), first_state(first),
-        both, gelu, save, last, path, torch.float32,
+        both, gelu, save, last, path, torch.float32, None, False, both,
     ]  # fmt: skip
     real = OPERATORS.chunks(*arguments)
     assert real[0].shape == (1 if both else 2, 2, 3, 20)
-    assert [x.numel() > 0 for x in real[1:]] == [last, save, save and both]
+    assert [x.numel() > 0 for x in real[1:]] == [last, save, save and both, save and both and gelu and path == "triton"]
     assert_alike(real, on_fake(OPERATORS.chunks, arguments))
 
 
@@ -77,9 +77,9 @@ def test_fake_gradients(kind, both, layout, dtype, path):
     """Of every order in memory in which an input may come, also where it is cast on the way."""
     u, first = LAYOUTS[layout](2, 3, 20), first_state(not both)
     given = operands(kind, both, channels=2 if both else 1)
-    y, _, states, ahead = OPERATORS.chunks(u, *given, first, both, False, True, True, path, dtype)
+    y, _, states, ahead, pre = OPERATORS.chunks(u, *given, first, both, False, True, True, path, dtype)
     dy, dlast = torch.randn_like(y), None if both else first_state(True)
-    arguments = [u, dy, dlast, states, ahead, *given, both, False, not both, path, dtype]
+    arguments = [u, dy, dlast, states, ahead, pre, *given, both, False, not both, path, dtype]
     real = OPERATORS.chunks_backward(*arguments)
     assert_alike([*given], real[1:5])
     assert_alike(real, on_fake(OPERATORS.chunks_backward, arguments))
@@ -93,10 +93,10 @@ def test_chunks_keep_the_rules_of_torch(kind, both, first):
     given, state = operands(kind, both, requires_grad=True), first_state(first)
     opcheck(OPERATORS.chunks.default, (u, *given, state, both, False, True, True, "chunks", torch.float32))
     with torch.no_grad():
-        _, _, states, ahead = OPERATORS.chunks(u, *given, state, both, False, True, False, "chunks", torch.float32)
+        _, _, states, ahead, pre = OPERATORS.chunks(u, *given, state, both, False, True, False, "chunks", torch.float32)
         dy = torch.randn(1 if both else 2, 2, 3, 20, device=DEVICE)
         rest = (*[x.detach() for x in given], both, False, first, "chunks", torch.float32)
-        opcheck(OPERATORS.chunks_backward.default, (u.detach(), dy, None, states, ahead, *rest))
+        opcheck(OPERATORS.chunks_backward.default, (u.detach(), dy, None, states, ahead, pre, *rest))
 
 
 def modes(low_rank, skip):
@@ -114,21 +114,52 @@ SCHEMA = ("test_schema", "test_autograd_registration", "test_faketensor")  # the
 
 @pytest.mark.parametrize("precise", [True, False])
 @pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize("low_rank", [False, True])
-def test_modes(low_rank, skip, precise):
-    values, settings = modes(low_rank, skip), (4, 1, "bilinear", "exp", True, precise)
+@pytest.mark.parametrize(("low_rank", "factored"), [(False, False), (True, False), (True, True)])
+def test_modes(low_rank, factored, skip, precise):
+    values, settings = modes(low_rank, skip), (4, 1, "bilinear", "exp", True, precise, factored)
     leaves = [None if x is None else x.clone().requires_grad_() for x in values]
     opcheck(OPERATORS.modes.default, (*leaves, *settings), test_utils=SCHEMA)
     real = OPERATORS.modes(*values, *settings)
     assert_alike(real, on_fake(OPERATORS.modes, [*values, *settings]))
     assert {x.dtype for x in real[:4]} == {torch.float64 if precise else torch.float32}
     *values, _skip, P = values
-    K, E, G, O, F, J = real  # noqa: E741
-    arguments = [*values, P, E, O, F, J, *(torch.randn_like(x) for x in (K, E, G, O)), *settings]
+    K, E, G, O, W = real  # noqa: E741
+    dW = torch.randn_like(W) if factored else None
+    arguments = [*values, P, E, O, W, *(torch.randn_like(x) for x in (K, E, G, O)), dW, *settings]
     opcheck(OPERATORS.modes_backward.default, arguments, test_utils=SCHEMA)
     real = OPERATORS.modes_backward(*arguments)
     assert_alike(values, real[:5])
     assert_alike(real, on_fake(OPERATORS.modes_backward, arguments))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_order_in_memory(layout, dtype):
+    """A copy in the order of the kernels, and the gradient in the order of the input."""
+    u = LAYOUTS[layout](2, 3, 20)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    opcheck(OPERATORS.lengthwise.default, (u.clone().requires_grad_(), dtype), test_utils=tests)
+    x = OPERATORS.lengthwise(u, dtype)
+    assert x.is_contiguous()
+    assert x.data_ptr() != u.data_ptr()
+    assert torch.equal(x, u.to(dtype))
+    assert_alike([x], [on_fake(OPERATORS.lengthwise, [u, dtype])])
+    for features_last in (False, True):
+        arguments = [x, features_last, torch.float32]
+        back = OPERATORS.lengthwise_backward(*arguments)
+        assert torch.equal(back, x.float())
+        assert back.stride(0) == (1 if features_last else 60)
+        assert_alike([back], [on_fake(OPERATORS.lengthwise_backward, arguments)])
+
+
+def test_a_graph_that_is_kept_is_not_overwritten():
+    """The gradient takes the place of the kernels' own copy of the input only where nobody reads it again."""
+    layer, x = S4D(2, 4, device=DEVICE), torch.randn(3, 20, 2, device=DEVICE, requires_grad=True)
+    with use_path("triton"):
+        loss = layer(x).square().sum()
+    first = torch.autograd.grad(loss, x, retain_graph=True)[0]
+    again = torch.autograd.grad(loss, x)[0]
+    assert torch.equal(first, again)
 
 
 def test_the_plain_engine_has_no_gradient_of_the_activation():

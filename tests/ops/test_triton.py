@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import gelu
 
 from statespan.ops import plain
-from tests.ops.make import assert_near, engine, poison
+from tests.ops.make import assert_near, engine, multiplied, poison
 from tests.ssm.make import make
 
 pytest.importorskip("triton")
@@ -22,7 +22,9 @@ ALL = 1 << 20
 # of the peak: what is computed, and the gradients; a GPU's float32 products are three of tf32
 BOUNDS = {torch.float64: (1e-11, 1e-11), torch.float32: (4e-6, 2e-5)}
 EXACT = [torch.float32] if CUDA else [torch.float64, torch.float32]
-kinds = pytest.mark.parametrize("kind", ["diagonal-trained", "dplr-trained"])
+KINDS = ["diagonal-trained", "dplr-trained"]
+LOW = "low rank"  # a G that is left in its factors
+kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +66,20 @@ CASES = [
     Case(1, 3, 31, 6, 2, 16, Tiles(16, ALL), "both"),
     Case(3, 1, 64, 6, 2, 16, Tiles(16, 2), "both"),
     Case(3, 1, 100, 34, 1, 32, Tiles(16, 1), "both"),
+    Case(3, 2, 45, 6, 2, 16, Tiles(16, ALL), "both gelu keep"),
+    Case(16, 1, 32, 16, 1, 16, Tiles(16, 1), "both gelu keep"),
+    Case(3, 1, 65, 6, 2, 16, Tiles(16, 2), "first gelu keep"),
+    Case(19, 1, 64, 16, 1, 16, Tiles(16, ALL), "gelu keep"),
+    Case(19, 1, 32, 16, 1, 16, Tiles(16, 1), "first"),
 ]
-cases = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def fits(case):
+    """Whether a low-rank G has it: in one walk, and what is in front of an activation kept."""
+    return case.tiles.per_segment == ALL and ("gelu" not in case.use or "keep" in case.use)
+
+
+WITH_KINDS = [(case, kind) for case in CASES for kind in [*KINDS, LOW] if kind != LOW or fits(case)]
 
 
 class Given(NamedTuple):
@@ -73,6 +87,7 @@ class Given(NamedTuple):
     K: torch.Tensor
     E: torch.Tensor
     G: torch.Tensor
+    W: torch.Tensor | None
     O: torch.Tensor  # noqa: E741
     first: torch.Tensor | None
     dy: torch.Tensor
@@ -90,55 +105,66 @@ def within(x):
 def given(case, kind, dtype):
     """Inputs of the kernels in this dtype, and the gradients that arrive from behind."""
     both = "both" in case.use
-    ssm = make(kind, case.d_state, "bilinear", H=case.heads, channels=case.channels * (2 if both else 1), dt_min=0.01)
+    ssm = make(
+        "diagonal-trained" if kind == LOW else kind,
+        case.d_state,
+        "bilinear",
+        H=case.heads,
+        channels=case.channels * (2 if both else 1),
+        dt_min=0.01,
+    )
     K, E, G, O = engine(ssm, case.chunk, ahead=case.channels if both else 0)  # noqa: E741
+    W = torch.randn(2, case.heads, case.chunk, case.d_state).mul(0.3 * (case.chunk * case.d_state) ** -0.5)
     wide = torch.promote_types(dtype, torch.float32)
+    W = W.to(DEVICE, wide) if kind == LOW else None
     K, E, O = (x.to(DEVICE, wide) for x in (K, E, O))  # noqa: E741
     u = torch.randn(case.heads, case.batch, case.length)
     dy = torch.randn(case.channels * case.heads, case.batch, case.length)
     first, dlast = (torch.randn(case.heads, case.batch, case.d_state, dtype=torch.float64) for _ in range(2))
     return Given(
-        within(u.to(DEVICE, dtype)), K, E, G.to(DEVICE), O, first.to(DEVICE) if "first" in case.use else None,
+        within(u.to(DEVICE, dtype)), K, E, G.to(DEVICE), W, O, first.to(DEVICE) if "first" in case.use else None,
         within(dy.to(DEVICE, dtype)), dlast.to(DEVICE),
     )  # fmt: skip
 
 
 def results(y, last, gradients):
-    names = ("u", "K", "E", "G", "O", "first")
+    names = ("u", "K", "E", "G", "W", "O", "first")
     found = {"y": y, "last": last, **dict(zip(names, gradients))}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def by_kernels(case, x):
     both, fused = "both" in case.use, "gelu" in case.use
-    g = launch.grid(x.u, x.E, x.G, case.channels, case.tiles)
+    g = launch.grid(x.u, x.E, x.G, x.W, case.channels, case.tiles)
     y, last, saved = launch.forward(
-        g, x.u, x.K, x.E, x.G, x.O, both=both, first=x.first, save=True, last=True, gelu=fused
-    )
+        g, x.u, x.K, x.E, x.G, x.W, x.O,
+        both=both, first=x.first, save=True, last=True, gelu=fused, keep="keep" in case.use,
+    )  # fmt: skip
     has_first = x.first is not None
-    found = launch.backward(
-        g, x.u, x.dy, x.dlast, saved, x.K, x.E, x.G, x.O, both=both, first=has_first, gelu=fused
+    (*found, dO, dfirst), dW = launch.backward(
+        g, x.u, x.dy, x.dlast, saved, x.K, x.E, x.G, x.W, x.O, both=both, first=has_first, gelu=fused
     )  # fmt: skip
     assert y.dtype == x.u.dtype
-    return results(y, last, found)
+    return results(y, last, [*found, dW, dO, dfirst])
 
 
 def by_autograd(case, x):
     """The same by plain torch in float64."""
-    leaves = [None if t is None else t.detach().double().clone().requires_grad_() for t in x[:6]]
-    found = plain.forward(*leaves, both="both" in case.use)
+    leaves = [None if t is None else t.detach().double().clone().requires_grad_() for t in x[:7]]
+    u, K, E, G, W, O, first = leaves  # noqa: E741
+    found = plain.forward(u, K, E, G if W is None else multiplied(G, W), O, first, both="both" in case.use)
     y = gelu(found.y) if "gelu" in case.use else found.y
     y = y.flatten(0, 1)
     inputs = [t for t in leaves if t is not None]
     pairs = [(y, x.dy.double()), (found.last, x.dlast)]
     through, arriving = zip(*[pair for pair in pairs if pair[0].requires_grad])
-    gradients = torch.autograd.grad(through, inputs, arriving, materialize_grads=True)
+    each = iter(torch.autograd.grad(through, inputs, arriving, materialize_grads=True))
+    gradients = [None if t is None else next(each) for t in leaves]
     return {name: value.detach() for name, value in results(y, found.last, gradients).items()}
 
 
 @pytest.mark.parametrize("dtype", EXACT, ids=str)
-@kinds
-@cases
+@pytest.mark.parametrize(("case", "kind"), WITH_KINDS, ids=str)
 def test_every_result_and_gradient(case, kind, dtype):
     x = given(case, kind, dtype)
     got, wanted = by_kernels(case, x), by_autograd(case, x)
@@ -152,7 +178,7 @@ def rounded(x, dtype):
     return x._replace(**{
         name: value.to(dtype).double()
         for name, value in zip(x._fields, x)
-        if name != "G" and value is not None
+        if name not in ("G", "W") and value is not None
     })  # fmt: skip
 
 
@@ -163,21 +189,27 @@ def relative(got, wanted):
 HALVES = [
     Case(17, 3, 100, 16, 1, 32, Tiles(16, ALL), "first"),
     Case(5, 3, 100, 34, 2, 16, Tiles(16, ALL), "first gelu"),
+    Case(5, 3, 100, 34, 2, 16, Tiles(16, ALL), "both gelu keep"),
     Case(17, 3, 65, 6, 2, 16, Tiles(32, 2), "both"),
 ]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@kinds
+@pytest.mark.parametrize("kind", [*KINDS, LOW])
 @pytest.mark.parametrize("case", HALVES, ids=str)
 def test_16_bits(case, kind, dtype):
     """No worse than 1.5 times what rounding the inputs and the outputs alone does to an exact computation."""
+    if kind == LOW and not fits(case):
+        case = case._replace(tiles=case.tiles._replace(per_segment=ALL), use=case.use.replace(" gelu", ""))
     if not CUDA and (dtype == torch.bfloat16 or kind != "diagonal-trained"):
-        pytest.skip("the interpreter multiplies bfloat16, in which a dense G is applied, as if it were whole numbers")
+        pytest.skip(
+            "the interpreter multiplies bfloat16, in which G is applied unless diagonal, as if it were whole numbers"
+        )
     exact = given(case, kind, torch.float64)
     wanted, once = by_autograd(case, exact), by_autograd(case, rounded(exact, dtype))
     x = exact._replace(u=within(exact.u.to(dtype)), dy=within(exact.dy.to(dtype)))
-    got = by_kernels(case, x._replace(K=x.K.float(), E=x.E.float(), O=x.O.float()))
+    W = None if x.W is None else x.W.float()
+    got = by_kernels(case, x._replace(K=x.K.float(), E=x.E.float(), W=W, O=x.O.float()))
     for name, value in got.items():
         bound = relative(once[name].to(dtype), wanted[name])
         assert 0 < relative(value, wanted[name]) <= 1.5 * bound, name
@@ -209,8 +241,8 @@ def test_the_same_numbers_however_the_work_is_cut(kind):
 def test_only_what_is_asked_for(save, last):
     case = Case(2, 1, 40, 6, 1, 16, Tiles(16, ALL))
     x = given(case, "diagonal-trained", torch.float32)
-    g = launch.grid(x.u, x.E, x.G, 1, case.tiles)
-    y, end, saved = launch.forward(g, *x[:5], both=False, first=None, save=save, last=last, gelu=False)
+    g = launch.grid(x.u, x.E, x.G, None, 1, case.tiles)
+    y, end, saved = launch.forward(g, *x[:6], both=False, first=None, save=save, last=last, gelu=False)
     assert_near(y, by_autograd(case, x)["y"], 4e-6)
     assert (end is not None) is last
     assert (saved is not None) is save

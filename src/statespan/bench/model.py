@@ -14,7 +14,7 @@ from statespan.bench.case import Case, Floor, Row, Settings, Work
 from statespan.bench.compare import TOLERANCE
 from statespan.bench.layers import ssm_floor
 from statespan.bench.registry import Benchmark
-from statespan.bench.training import COMPILED, EAGER, GRAPHED, Residual, step_work
+from statespan.bench.training import BOTH, COMPILED, EAGER, GRAPHED, Residual, step_work
 
 DEPTH = 2.5
 """A model's tolerance over that of one layer: the roundings of all its layers add up in its scores and gradients."""
@@ -45,7 +45,7 @@ def tasks(settings: Settings) -> list[Task]:
 def variants(settings: Settings) -> list[str]:
     """What runs on this device."""
     if settings.device.type == "cuda":
-        return [EAGER, COMPILED, GRAPHED]
+        return [EAGER, COMPILED, GRAPHED, BOTH]
     return [EAGER] if settings.quick else [EAGER, COMPILED]
 
 

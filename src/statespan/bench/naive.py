@@ -36,7 +36,7 @@ def vandermonde(layer: SSMLayer, length: int, dtype: torch.dtype = torch.complex
     return 2 * torch.einsum("khm,hml->khl", (C * Bbar).to(dtype), matrix).real.to(ssm.dtype)
 
 
-def cauchy(layer: SSMLayer, length: int, dtype: torch.dtype = torch.complex64) -> Tensor:
+def cauchy(layer: SSMLayer, length: int, dtype: torch.dtype = torch.complex64, shared: bool = True) -> Tensor:
     """S4's kernel by Algorithm 1 of its paper: generating function, Cauchy matrix (H, N, F), Woodbury, inverse FFT.
 
     At the roots of unity ω, ``Σ_l K_l ω^l = C̃ (I - ωĀ)⁻¹ B̄ = C̃ ((1-ω) I - (1+ω) ΔA/2)⁻¹ ΔB``, written without the
@@ -46,6 +46,8 @@ def cauchy(layer: SSMLayer, length: int, dtype: torch.dtype = torch.complex64) -
         layer: An S4 layer with the bilinear rule.
         length: L.
         dtype: Of the Cauchy matrix.
+        shared: Make one Cauchy matrix for the four products, or as the papers' code without its extension does divide
+            in each of them, ``Σ_n v_n / (z - λ_n)``, all four at once.
 
     Returns:
         The kernel (K, H, L), real.
@@ -62,17 +64,18 @@ def cauchy(layer: SSMLayer, length: int, dtype: torch.dtype = torch.complex64) -
     angle = -2 * math.pi * torch.arange(length // 2 + 1, dtype=torch.float64, device=dt.device) / length
     omega = torch.polar(torch.ones_like(angle), angle)
     modes = torch.cat([half, half.conj()], -1)[..., None]  # (H, N, 1)
-    matrix = ((1 - omega).to(dtype) - (1 + omega).to(dtype) * modes.to(dtype)).reciprocal()  # (H, N, F)
-
-    def product(left: Tensor, right: Tensor) -> Tensor:
-        weights = left * right
-        weights = torch.cat([weights, weights.conj()], -1).to(dtype)  # (..., H, N)
-        return torch.einsum("...hn,hnf->...hf", weights, matrix)
-
+    nodes = (1 - omega).to(dtype) - (1 + omega).to(dtype) * modes.to(dtype)  # (H, N, F)
     P, B = ssm.P[0].to(torch.complex128), ssm.B.to(torch.complex128)
+    left, right = torch.cat([Ctilde, P.conj()[None]]), torch.stack([B, P])
+    weights = left[:, None] * right  # (K + 1, 2, H, M)
+    weights = torch.cat([weights, weights.conj()], -1).to(dtype)  # (K + 1, 2, H, N)
+    if shared:
+        products = torch.einsum("abhn,hnf->abhf", weights, nodes.reciprocal())
+    else:
+        products = (weights[..., None] / nodes).sum(-2)
+    (CB, CP), (PB, PP) = products[:-1].unbind(1), products[-1]
     c = ((1 + omega) * dt[:, None] / 2).to(dtype)  # (H, F)
-    low_rank = c * product(Ctilde, P) * product(P.conj(), B) / (1 + c * product(P.conj(), P))
-    spectrum = dt[:, None].to(dtype) * (product(Ctilde, B) - low_rank)
+    spectrum = dt[:, None].to(dtype) * (CB - c * CP * PB / (1 + c * PP))
     return torch.fft.irfft(spectrum, n=length).to(ssm.dtype)
 
 

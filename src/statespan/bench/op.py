@@ -73,9 +73,9 @@ def _work(settings: Settings, kind: str, path: str, part: str, shape: Shape) -> 
     def results(u: Tensor, dy: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensors:
         if part != TRAIN:
             with torch.no_grad():
-                return {"output": apply(u)[:, :, 0]}
+                return {"output": apply(u).squeeze(2)}
         u = u.requires_grad_()
-        y = apply(u)[:, :, 0]
+        y = apply(u).squeeze(2)  # not indexed: the gradient of that is a copy in another order
         du, *gradients = torch.autograd.grad(y, [u, *leaf.values()], dy.to(y.dtype))
         return {"output": y.detach(), "input gradient": du} | {f"gradient of {n}": g for n, g in zip(leaf, gradients)}
 

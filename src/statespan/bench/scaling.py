@@ -53,14 +53,15 @@ def too_long(name: str, length: int, power: int, limit_ms: float) -> Callable[[S
 
 
 def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str]]:
-    """Fit exponents of time and memory over the upper half of each curve's lengths."""
+    """Fit exponents of time (of CUDA graphs where there are such) and memory over the upper half of the lengths."""
     final, findings = list(rows), []
     for name in dict.fromkeys(row.name for row in rows):
         done = [row for row in rows if row.name == name and row.status == OK]
         if len(done) < 2:
             continue
         upper = done[min(len(done) // 2, len(done) - 2) :]
-        time = exponent([(row.setting["length"], row.time_ms or 0.0) for row in upper])
+        graphs = all(row.graph_ms for row in upper)
+        time = exponent([(row.setting["length"], (row.graph_ms if graphs else row.time_ms) or 0.0) for row in upper])
         memory = exponent([(row.setting["length"], row.memory_mb or 0.0) for row in upper])
         first, last = upper[0].setting["length"], upper[-1].setting["length"]
         findings.append(f"{name}: time ~ L^{time:.2f}, memory ~ L^{memory:.2f}, from L = {first:,} to {last:,}")
@@ -81,7 +82,7 @@ BENCHMARK = Benchmark(
     summary="one layer at growing lengths, up to 1M samples, and the exponents of its growth",
     caption=(
         "One causal layer (SSM, GELU, linear map), forward and backward with all gradients. Exponents are slopes in "
-        "the log-log plane over the upper half of the lengths."
+        "the log-log plane over the upper half of the lengths, of the times as CUDA graphs on a GPU."
     ),
     cases=cases,
     sizes={

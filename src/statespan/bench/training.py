@@ -17,7 +17,7 @@ from statespan.bench.measure import measure_memory
 from statespan.ops import use_path
 from statespan.train import param_groups
 
-EAGER, COMPILED, GRAPHED = "eager", "torch.compile", "CUDA graph"
+EAGER, COMPILED, GRAPHED, BOTH = "eager", "torch.compile", "CUDA graph", "torch.compile, CUDA graph"
 
 
 class Residual(nn.Module):
@@ -58,7 +58,7 @@ class _FeatureNorm(nn.BatchNorm1d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, L, D)."""
-        return super().forward(x.mT).mT
+        return super().forward(x.flatten(0, 1)).view_as(x)
 
 
 class Step:
@@ -107,6 +107,7 @@ def step_work(
     variant: str = EAGER,
     sample: int | None = None,
     reference: Residual | None = None,
+    graph: bool = False,
 ) -> Work:
     """A model's training step.
 
@@ -116,9 +117,10 @@ def step_work(
         settings: The user's choices.
         classes: Number of classes the labels are drawn from.
         path: How SSMs are applied.
-        variant: "eager", "torch.compile" or "CUDA graph".
+        variant: "eager", "torch.compile", "CUDA graph", or both.
         sample: Compare this many sequences only, for models whose reference would not fit otherwise.
         reference: A model with the same parameters to compare with; None for the model itself.
+        graph: Whether to time it as a CUDA graph too.
 
     Returns:
         The work: scores and the gradient of the encoder's weight, compared with the path "fft" in wide precision.
@@ -142,13 +144,13 @@ def step_work(
 
     run: Callable[[], Tensors] = step
     peak = None
-    if variant == COMPILED:
+    if variant in (COMPILED, BOTH):
         step.forward = _compiled(model)
-    elif variant == GRAPHED:
+    if variant in (GRAPHED, BOTH):
         run, peak = _captured(step, start)
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     compared = None if sample is None else lambda: step.gradients(inputs[some], labels[some])
-    return Work(run, wanted, parameters, peak, compared)
+    return Work(run, wanted, parameters, peak, compared, graph=graph)
 
 
 def _compiled(model: Residual) -> Callable[[Tensor], Tensor]:

@@ -99,10 +99,11 @@ class SSMLayer(nn.Module):
         mask = self._check(x, lengths, rate)
         if mask is not None:
             self.ssm.check_padding()
+        dtype = self._dtype(x)
         with _full_precision(x):
             y = apply(
                 self.ssm.source(rate, x.shape[1]), _masked(x, mask), self.D,
-                bidirectional=self.bidirectional, activation=self.activation, dtype=self._dtype(x),
+                bidirectional=self.bidirectional, activation=self.activation, dtype=dtype,
             )  # fmt: skip
         return self._output(y if x.is_cuda else y.to(x.dtype), mask)
 
@@ -128,9 +129,10 @@ class SSMLayer(nn.Module):
         mask = self._check(x, lengths, rate)
         self._check_causal("prefill")
         self._check_state(state, x.shape[0])
+        dtype = self._dtype(x)
         with _full_precision(x):
             u, source = _masked(x, mask), self.ssm.source(rate)
-            y, after = apply_from(source, u, state, self.D, activation=self.activation, dtype=self._dtype(x))
+            y, after = apply_from(source, u, state, self.D, activation=self.activation, dtype=dtype)
             if mask is not None:
                 after = state_after(source.structure(), u.to(self.ssm.C.dtype), mask[..., 0].sum(1), state)
         return self._output(y if x.is_cuda else y.to(x.dtype), mask), after

@@ -125,14 +125,17 @@ class SSMParameters(nn.Module, ABC):
     def source(self, rate: float = 1.0, length: int | None = None) -> Source:
         """The same for :func:`statespan.ops.apply`, which makes of it only what its path needs."""
         return Source(
-            lambda: self.structure(rate, length), lambda: self.modal(float(rate)), self.options.d_state, self.dense,
+            lambda: self.structure(rate, length), lambda: self.modal(float(rate)), self.options.d_state, self.power,
             self.C.dtype, self.convolve,
         )  # fmt: skip
 
     convolve = False
     """Whether only the convolution is what was asked for."""
-    dense: ClassVar[bool] = True
-    """Whether the chunk-to-chunk matrix of the engine is dense."""
+
+    @property
+    def power(self) -> str:
+        """What the chunk-to-chunk matrix of the engine is; see :class:`statespan.ops.dispatch.Source`."""
+        return "dense"
 
     def modal(self, rate: float) -> Modal | None:
         """The parameters as a GPU builds the operators from, or None where it does not."""
@@ -264,7 +267,10 @@ class DiagonalParameters(ModalParameters):
             )
         return ssm.at_rate(rate).softmax(length)
 
-    dense = False
+    @property
+    def power(self) -> str:
+        """All of an SSM's powers are diagonal."""
+        return "diagonal"
 
     def modal(self, rate: float) -> Modal | None:
         """Everything but the softmax, which is normalized in torch."""
@@ -325,11 +331,14 @@ class DPLRParameters(ModalParameters):
         ssm = DPLR(A, P, B, C, self._dt(), self.options.discretization, algorithm=self.algorithm)
         return ssm.at_rate(rate)
 
+    @property
+    def power(self) -> str:
+        """The bilinear rule keeps one low-rank term; other DPLR systems are built in torch."""
+        return "rank one" if self.options.discretization == "bilinear" and self.P.shape[0] == 1 else "dense"
+
     def modal(self, rate: float) -> Modal | None:
-        """The bilinear rule with one low-rank term; other DPLR systems are built in torch."""
-        if self.options.discretization != "bilinear" or self.P.shape[0] != 1:
-            return None
-        return self._modal(rate, self.P[0])
+        """Where there is one low-rank term."""
+        return self._modal(rate, self.P[0]) if self.power == "rank one" else None
 
 
 class DenseParameters(SSMParameters):

@@ -1,7 +1,8 @@
 """Which implementation runs: the one place that decides.
 
 Paths:
-    "triton"  the chunk engine's kernels, on a GPU (or interpreted, where TRITON_INTERPRET=1)
+    "triton"  kernels on a GPU (or interpreted, where TRITON_INTERPRET=1): the chunk engine's; those of the recurrence
+              for large rank-one SSMs in full precision
     "chunks"  the chunk engine in plain torch
     "fft"     the whole kernel and an FFT convolution
 
@@ -27,7 +28,9 @@ from statespan._check import check_choice, check_tensor
 from statespan.ops.chunked import CHUNK, ordered, packed
 from statespan.ops.fftconv import fftconv
 from statespan.ops.library import chunks, modes
-from statespan.ssm import DPLR, Diagonal, Operators, Structure
+from statespan.ops.order import is_lengthwise, lengthwise
+from statespan.ops.recurrence import recurrence
+from statespan.ssm import DPLR, Diagonal, Structure
 
 PATHS = ("auto", "triton", "chunks", "fft")
 _ENVIRONMENT = os.environ.get("STATESPAN_PATH") or "auto"
@@ -64,21 +67,27 @@ class Source:
     modal: Callable[[], Modal | None]
     """Makes its parameters ready for a GPU, or None if it is not one that a GPU builds by itself."""
     d_state: int
-    dense: bool
-    """Whether its chunk-to-chunk matrix G is dense."""
+    power: str
+    """What its chunk-to-chunk matrix G is: "diagonal", "rank one" (before it is raised to its power) or "dense"."""
     dtype: torch.dtype
     """The real dtype of its parameters."""
     convolve: bool = False
     """Whether it is meant to be applied as a convolution wherever its length is known beforehand."""
 
+    @property
+    def dense(self) -> bool:
+        """Whether G, multiplied out, is dense."""
+        return self.power != "diagonal"
+
 
 def source_of(ssm: Structure) -> Source:
     """A structure as a source."""
+    rank_one = isinstance(ssm, DPLR) and ssm.discretization == "bilinear" and ssm.P.shape[0] == 1
 
     def modal() -> Modal | None:
         P = None
         if isinstance(ssm, DPLR):
-            if ssm.discretization != "bilinear" or ssm.P.shape[0] != 1:
+            if not rank_one:
                 return None
             P = torch.view_as_real(ssm.P[0]).contiguous()
         elif not isinstance(ssm, Diagonal) or ssm.softmax_length is not None:
@@ -87,7 +96,8 @@ def source_of(ssm: Structure) -> Source:
         decay, freq = ssm.A.real.contiguous(), ssm.A.imag.contiguous()
         return Modal(ssm.dt.contiguous(), decay, freq, B, C, P, 1.0, ssm.discretization, "none", False)
 
-    return Source(lambda: ssm, modal, ssm.d_state, not isinstance(ssm, Diagonal), ssm.dtype)
+    power = "diagonal" if isinstance(ssm, Diagonal) else "rank one" if rank_one else "dense"
+    return Source(lambda: ssm, modal, ssm.d_state, power, ssm.dtype)
 
 
 @contextmanager
@@ -135,13 +145,29 @@ def choose_path(source: Source, u: Tensor, dtype: torch.dtype) -> str:
 def _fits(source: Source, dtype: torch.dtype) -> bool:
     """Whether the kernels have this dtype and their tiles fit into the memory of a multiprocessor."""
     if dtype in (torch.float16, torch.bfloat16):
-        return source.d_state <= (128 if source.dense else 256)
-    return dtype == torch.float32 and source.d_state <= (64 if source.dense else 256)
+        return source.d_state <= (128 if source.power == "dense" else 256)
+    return dtype == torch.float32 and source.d_state <= (64 if source.power == "dense" else 256)
+
+
+def _large(path: str, source: Source) -> bool:
+    """Whether the kernels meet a rank-one SSM whose dense G is more work than its factors."""
+    return path == "triton" and source.power == "rank one" and source.d_state > 64
+
+
+def _factored(path: str, source: Source, dtype: torch.dtype) -> bool:
+    """Whether such a G stays in its factors."""
+    return _large(path, source) and dtype in (torch.float16, torch.bfloat16)
+
+
+def _stepped(path: str, source: Source, dtype: torch.dtype) -> bool:
+    """Whether to go step by step instead: in full precision the factors are too large for the chip."""
+    return _large(path, source) and not _factored(path, source, dtype)
 
 
 def _chunk_length(path: str, source: Source, dtype: torch.dtype) -> int:
     """Samples of a chunk: long enough for large matrix products, short enough for the chip."""
-    return 32 if path == "triton" and dtype == torch.float32 and source.d_state > 64 else CHUNK
+    large = _factored(path, source, dtype) or (dtype == torch.float32 and source.d_state > 64)
+    return 32 if path == "triton" and large else CHUNK
 
 
 def triton_works(device: int) -> bool:
@@ -185,11 +211,15 @@ def apply(
     work = _working(path, dtype)
     if path == "fft":
         return _by_fft(source, u.to(work), D, bidirectional, activation).to(dtype)
+    if _stepped(path, source, work):
+        y, _ = _steps(source, u, D, None, bidirectional, False, work)
+        return (gelu_of(y) if activation is not None else y).to(dtype)
     operators = _operators(path, source, D, bidirectional, work)
-    channels, _, chunk = operators.K.shape
-    fused = activation is not None and path == "triton" and not bidirectional
-    fused = fused and _fuses(source, u, channels, work, chunk)
-    y, _ = _chunks(path, operators, u, None, bidirectional, fused, False, work)
+    fused, keep = activation is not None and path == "triton", False
+    if fused:
+        channels, _, chunk = operators.K.shape
+        keep = not _walks_once(source, u, channels, bidirectional, work, chunk)
+    y, _ = _chunks(path, operators, u, None, bidirectional, fused, False, work, keep=keep)
     return (gelu_of(y) if activation is not None and not fused else y).to(dtype)
 
 
@@ -197,7 +227,7 @@ def apply_from(
     ssm: Structure | Source, u: Tensor, state: Tensor | None, D: Tensor | None = None, *,
     activation: str | None = None, dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The same from a state and to a state, always by chunks.
+    """The same from a state and to a state, never by an FFT.
 
     Args:
         ssm: The SSM.
@@ -222,13 +252,17 @@ def apply_from(
     if 0 in u.shape[:2]:
         return u.new_zeros(batch, length, structure.channels, heads, dtype=dtype), state
     work = _working(path, dtype)
+    if _stepped(path, source, work):
+        y, last = _steps(source, u, D, state.double().transpose(0, 1), False, True, work)
+        return (gelu_of(y) if activation is not None else y).to(dtype), last.transpose(0, 1).to(state.dtype)
     operators = _operators(path, source, D, False, work)
-    first = ordered(state.double(), source.dense).transpose(0, 1).contiguous()
+    near = operators.G.ndim == 2  # the order of the state: see `ordered`
+    first = ordered(state.double(), not near).transpose(0, 1).contiguous()
     y, last = _chunks(path, operators, u, first, False, False, True, work)
-    after = packed(last.transpose(0, 1), source.dense)
+    after = packed(last.transpose(0, 1), not near)
     if rest := length % operators.E.shape[1]:  # the samples behind the last whole chunk
         tail = torch.einsum("brh,hrn->bhn", u[:, length - rest :].double(), operators.E[:, -rest:].double())
-        after = structure.advance(after, rest) + packed(tail, source.dense)
+        after = structure.advance(after, rest) + packed(tail, not near)
     return (gelu_of(y) if activation is not None else y).to(dtype), after.to(state.dtype)
 
 
@@ -243,17 +277,18 @@ def _working(path: str, dtype: torch.dtype) -> torch.dtype:
     return dtype if path == "triton" else torch.promote_types(dtype, torch.float32)
 
 
-def _fuses(source: Source, u: Tensor, channels: int, dtype: torch.dtype, chunk: int) -> bool:
-    """Whether the activation is part of the kernels: where they walk each sequence in one go.
+def _walks_once(source: Source, u: Tensor, channels: int, both: bool, dtype: torch.dtype, chunk: int) -> bool:
+    """Whether the kernels go through each sequence in one walk, which can compute again what an activation had.
 
-    Otherwise its gradient would be needed before their backward pass. A compiler fuses it with what follows instead.
+    A traced graph that has to serve any size cannot count on it.
     """
-    if torch.compiler.is_compiling():
+    B, L, H = u.shape
+    unknown = torch.compiler.is_exporting() or isinstance(B * L, torch.SymInt)
+    if both or unknown or _factored("triton", source, dtype):
         return False
     from statespan.ops._triton.tiles import choose
 
-    B, L, H = u.shape
-    return choose(channels * H, B, L, source.d_state, chunk, source.dense, dtype).per_segment * chunk >= L
+    return choose(channels * H, B, L, source.d_state, chunk, source.dense, False, dtype).per_segment * chunk >= L
 
 
 def _by_fft(source: Source, u: Tensor, D: Tensor | None, both: bool, activation: str | None) -> Tensor:
@@ -264,18 +299,27 @@ def _by_fft(source: Source, u: Tensor, D: Tensor | None, both: bool, activation:
     return gelu_of(y) if activation is not None else y
 
 
-def _operators(path: str, source: Source, D: Tensor | None, both: bool, dtype: torch.dtype) -> Operators:
-    """K with the skip in it, E (H, c, N), G and O, in the order of state that the engine works in."""
+class Built(NamedTuple):
+    """Operators as the engine takes them: K with the skip in it, in its order of the state."""
+
+    K: Tensor
+    E: Tensor
+    """(H, c, N)."""
+    G: Tensor
+    O: Tensor  # noqa: E741
+    W: Tensor | None
+    """The factors of a low-rank part of G, where they stay apart."""
+
+
+def _operators(path: str, source: Source, D: Tensor | None, both: bool, dtype: torch.dtype) -> Built:
     chunk = _chunk_length(path, source, dtype)
     modal = source.modal() if path == "triton" else None
     if modal is not None:
         ahead = modal.C.shape[0] // 2 if both else 0
         skip = None if D is None else D.contiguous()
-        dt = modal.dt
-        if modal.rate != 1.0:
-            dt = dt.double() + math.log(modal.rate) if modal.log_dt else dt.double() * modal.rate
-        K, E, G, O, _, _ = modes(  # noqa: E741
-            dt,
+        factored = _factored(path, source, dtype)
+        K, E, G, O, W = modes(  # noqa: E741
+            _scaled(modal),
             *modal[1:5],
             skip,
             modal.P,
@@ -285,8 +329,9 @@ def _operators(path: str, source: Source, D: Tensor | None, both: bool, dtype: t
             modal.real_part,
             modal.log_dt,
             dtype not in (torch.float16, torch.bfloat16),
+            factored,
         )
-        return Operators(K, E, G, O)
+        return Built(K, E, G, O, W if factored else None)
     structure = source.structure()
     ahead = structure.channels // 2 if both else 0
     K, E, G, O = structure.operators(chunk, ahead=ahead, dtype=torch.float64)  # noqa: E741
@@ -295,15 +340,40 @@ def _operators(path: str, source: Source, D: Tensor | None, both: bool, dtype: t
     wide = torch.promote_types(dtype, torch.float32)
     E, O = ordered(E.mT, source.dense), ordered(O, source.dense)  # noqa: E741
     G = G if source.dense else ordered(G, False)
-    return Operators(K.to(wide), E.to(wide).contiguous(), G.contiguous(), O.to(wide).contiguous())
+    return Built(K.to(wide), E.to(wide).contiguous(), G.contiguous(), O.to(wide).contiguous(), None)
+
+
+def _scaled(modal: Modal) -> Tensor:
+    """The step sizes, or their logarithms, at the sampling rate asked for."""
+    if modal.rate == 1.0:
+        return modal.dt
+    return modal.dt.double() + math.log(modal.rate) if modal.log_dt else modal.dt.double() * modal.rate
+
+
+def _steps(
+    source: Source, u: Tensor, D: Tensor | None, first: Tensor | None, both: bool, last: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    modal = source.modal()
+    assert modal is not None
+    assert modal.P is not None
+    ahead = modal.C.shape[0] // 2 if both else 0
+    skip = None if D is None else D.contiguous()
+    y, end = recurrence(
+        u.permute(2, 0, 1), _scaled(modal), *modal[1:6], skip, first, ahead, modal.real_part, modal.log_dt, last, dtype
+    )
+    return y.permute(2, 3, 0, 1), end
 
 
 def _chunks(
-    path: str, operators: Operators, u: Tensor, first: Tensor | None, both: bool, gelu: bool, last: bool,
-    dtype: torch.dtype,
+    path: str, built: Built, u: Tensor, first: Tensor | None, both: bool, gelu: bool, last: bool,
+    dtype: torch.dtype, keep: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     x = u.permute(2, 0, 1)
-    given = (x, *operators) if first is None else (x, *operators, first)
-    save = torch.is_grad_enabled() and any(t.requires_grad for t in given)
-    y, end, _, _ = chunks(x, *operators, first, both, gelu, save, last, path, dtype)
+    if torch.compiler.is_compiling():
+        x = x.to(dtype)  # which a compiler makes part of what comes before
+    own = path == "triton" and not is_lengthwise(x, dtype)
+    if own:
+        x = lengthwise(x, dtype)
+    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *built, first))
+    y, end, *_ = chunks(x, *built[:4], first, both, gelu, save, last, path, dtype, built.W, own, keep)
     return y.permute(2, 3, 0, 1), end

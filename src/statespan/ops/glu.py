@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import glu, linear
 
 from statespan.ops.dispatch import forced_path, triton_works
-from statespan.ops.register import differentiable, operator, traced
+from statespan.ops.register import differentiable, graph_is_kept, operator, traced
 
 
 def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
 
 def _gradient(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor]:
     z, bias = ctx.saved_tensors
-    if traced(z) or torch._C._autograd._get_current_graph_task_keep_graph() or not z.is_contiguous():
+    if traced(z) or graph_is_kept() or not z.is_contiguous():
         return bias_glu_backward(z, bias, dout)
     from statespan.ops._triton.glu import backward
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,16 @@ from torch import Tensor, nn
 def traced(x: Tensor) -> bool:
     """Whether a compiler or a fake tensor is looking on."""
     return torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter)
+
+
+def graph_is_kept() -> bool:
+    """Whether somebody may go backward through the same graph again, so that nothing of it may be overwritten."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """A backward pass runs in the precision of its forward pass, whoever calls it."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def operator(name: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:

@@ -42,6 +42,8 @@ class Settings(NamedTuple):
     log_dt: bool
     precise: bool
     """Compute in float64; in float32 otherwise, which is enough for 16-bit operators."""
+    factored: bool = False
+    """Leave the low-rank part of G in its two factors."""
 
 
 def _launch(modes: Modes, settings: Settings) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -66,7 +68,7 @@ def _empty(modes: Modes, chunk: int, dtype: torch.dtype) -> tuple[Tensor, Tensor
 
 
 def forward(modes: Modes, settings: Settings) -> tuple[Tensor, ...]:
-    """K, E, G, O, and for a low-rank part what its backward pass needs; in the precision of the computation."""
+    """K, E, G, O, and of a low-rank part the factors W (2, H, c, N); in the precision of the computation."""
     sizes, constants = _launch(modes, settings)
     H, M = sizes[0], sizes[2]
     dtype = torch.float64 if settings.precise else torch.float32
@@ -81,22 +83,25 @@ def forward(modes: Modes, settings: Settings) -> tuple[Tensor, ...]:
             RULE=settings.rule, num_warps=8,
         )  # fmt: skip
         return K, E, G, O
-    F, J = (torch.empty(H, settings.chunk, 2 * M, **own) for _ in range(2))
-    G = torch.empty(H, 2 * M, 2 * M, **own)
+    W = torch.empty(2, H, settings.chunk, 2 * M, **own)
+    F, J = W
+    G = torch.empty(H, 2 * M, **own) if settings.factored else torch.empty(H, 2 * M, 2 * M, **own)
     lowrank_kernel[(H, 3 + sizes[3])](
         modes.dt, modes.decay, modes.freq, modes.P, modes.B, modes.C, skip, K, E, O, F, J, G, *sizes, **constants,
-        num_warps=1 if M <= 32 else 4,
+        FACTORED=settings.factored, num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
-    G.baddbmm_(F.mT, J)
-    return K, E, G, O, F, J
+    if not settings.factored:
+        G.baddbmm_(F.mT, J)
+    return K, E, G, O, W
 
 
 def backward(
-    modes: Modes, settings: Settings, kept: tuple[Tensor, ...], dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor
-) -> tuple[Tensor, ...]:
+    modes: Modes, settings: Settings, kept: tuple[Tensor, ...], dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor,
+    dW: Tensor | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
     """The gradients of dt, decay, freq, B, C and, where there is one, P; A's and B's summed over the heads that share.
 
-    ``kept`` is E, O, F and J of a low-rank SSM, empty for a diagonal one.
+    ``kept`` is E, O and W of a low-rank SSM, empty for a diagonal one. ``dW`` comes with factors that were left apart.
     """
     sizes, constants = _launch(modes, settings)
     H, S, M = sizes[:3]
@@ -111,15 +116,15 @@ def backward(
             ddt, ddecay, dfreq, dB, dC, *sizes, **constants, RULE=settings.rule, num_warps=4 if M <= 32 else 8,
         )  # fmt: skip
     else:
-        E, O, F, J = kept  # noqa: E741
+        E, O, (F, J) = kept  # noqa: E741
         dP = modes.P.new_empty(H, M, 2)
-        dG = dG.to(F.dtype)
-        dF, dJ = J @ dG.mT, F @ dG
+        dG = dG.to(F.dtype).contiguous()
+        dF, dJ = (J @ dG.mT, F @ dG) if dW is None else dW.to(F.dtype).contiguous()
         tasks, P = 3 + sizes[3], constants["P"]
         shares = dG.new_empty(H, tasks, 8, P)
         lowrank_backward_kernel[(H, tasks)](
             modes.dt, modes.decay, modes.freq, modes.P, modes.B, modes.C, E, O, F, J, dK, dE, dO, dF, dJ, dG,
-            shares, dC, *sizes, **constants, num_warps=1 if M <= 32 else 4,
+            shares, dC, *sizes, **constants, FACTORED=settings.factored, num_warps=1 if M <= 32 else 4,
         )  # fmt: skip
         lowrank_finish_kernel[(H,)](
             modes.dt, modes.decay, modes.freq, modes.P, modes.B, shares, ddt, ddecay, dfreq, dP, dB,

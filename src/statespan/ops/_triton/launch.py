@@ -1,7 +1,8 @@
 """Running the kernels: shapes in, tensors out. No autograd here.
 
 Shapes: H heads, B batch, L length, N state size, c chunk length, K channels, V = K·H virtual heads. With ``both``, the
-kernels and O have 2K channels, the last K of which look ahead.
+kernels and O have 2K channels, the last K of which look ahead. W (2, H, c, N) are the factors of a low-rank part
+of G, or None.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from statespan.ops._triton.scan import (
     states_kernel,
 )
 from statespan.ops._triton.tiles import Tiles, choose
-from statespan.ops.plain import Gradients
+from statespan.ops.plain import Gradients, chunk_rows
 
 TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
 
@@ -33,6 +34,8 @@ class Saved(NamedTuple):
     """(H, B, chunks, N): the state before each chunk."""
     ahead: Tensor
     """The same of the recurrence from the right; empty without one."""
+    pre: Tensor
+    """(V, B, L): what is in front of the activation, where it was kept; empty otherwise."""
 
 
 class Grid(NamedTuple):
@@ -45,6 +48,7 @@ class Grid(NamedTuple):
     N: int
     c: int
     dense: bool
+    low: bool
     dtype: torch.dtype
     tiles: Tiles
 
@@ -58,9 +62,13 @@ class Grid(NamedTuple):
 
     @property
     def even(self) -> bool:
-        """Whether no tile has an edge, so that nothing needs a mask."""
-        columns, padded = self.B * self.segments, self.chunks % self.tiles.per_segment
-        return columns % self.tiles.columns == 0 and self.L % self.c == 0 and padded == 0 and self.width == self.N
+        """Whether all chunks and segments are whole, so that no load needs a mask."""
+        return self.L % self.c == 0 and self.chunks % self.tiles.per_segment == 0 and self.width == self.N
+
+    @property
+    def full(self) -> bool:
+        """Whether all tiles are, so that no store does either."""
+        return self.B * self.segments % self.tiles.columns == 0
 
     @property
     def width(self) -> int:
@@ -92,26 +100,29 @@ class Grid(NamedTuple):
             "Q": self.width,
             "BT": self.tiles.columns,
             "EVEN": self.even,
+            "FULL": self.full,
             "DENSE": self.dense,
+            "LOW": self.low,
             "ACC": TYPES[self.acc],
             "STATE": TYPES[self.state],
             "PRECISION": "tf32x3" if self.dtype == torch.float32 else "ieee",
         }
 
 
-def grid(u: Tensor, E: Tensor, G: Tensor, channels: int, tiles: Tiles | None = None) -> Grid:
+def grid(u: Tensor, E: Tensor, G: Tensor, W: Tensor | None, channels: int, tiles: Tiles | None = None) -> Grid:
     """The plan for an input (H, B, L) and operators."""
     (H, B, L), (_, c, N) = u.shape, E.shape
-    dense = G.ndim == 3
+    dense, low = G.ndim == 3, W is not None
     if tiles is None:
-        tiles = choose(channels * H, B, L, N, c, dense, u.dtype)
+        tiles = choose(channels * H, B, L, N, c, dense, low, u.dtype)
     all_chunks = 1 << max(0, -(-L // c) - 1).bit_length()
     tiles = tiles._replace(per_segment=min(tiles.per_segment, all_chunks))
-    return Grid(H, channels * H, B, L, N, c, dense, u.dtype, tiles)
+    assert not low or tiles.per_segment == all_chunks, "a scan over segments needs the power of a whole segment"
+    return Grid(H, channels * H, B, L, N, c, dense, low, u.dtype, tiles)
 
 
 def states(
-    g: Grid, x: Tensor, W: Tensor, G: Tensor, *, left: bool, adjoint: bool, flip: bool,
+    g: Grid, x: Tensor, M: Tensor, G: Tensor, W: Tensor | None, *, left: bool, adjoint: bool, flip: bool,
     save: bool, start: Tensor | None = None, inject: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """A recurrence alone: the state before each chunk (save) or before each segment, (heads, B, chunks|segments, N).
@@ -119,11 +130,12 @@ def states(
     Args:
         g: The plan.
         x: (heads, B, L), what drives it.
-        W: (heads, c, N), how x enters the state.
+        M: (heads, c, N), how x enters the state.
         G: The power of Ā that one chunk applies.
+        W: The factors of its low-rank part.
         left: Run from right to left.
         adjoint: Apply Gᵀ.
-        flip: Take W's rows in the opposite order.
+        flip: Take M's rows in the opposite order.
         save: Every chunk's state, or only those between segments.
         start: (heads, B, N) at the beginning, or None for zeros.
         inject: (H, B, N) to be added where the whole chunks end, or None.
@@ -136,7 +148,7 @@ def states(
 
     def run(out: Tensor, end: Tensor, first: Tensor | None, save: bool) -> None:
         states_kernel[g.programs(heads)](
-            x, out, end, W, G, first, inject, *g.sizes(), x.stride(0), x.stride(1),
+            x, out, end, M, G, W, first, inject, *g.sizes(), x.stride(0), x.stride(1),
             SAVE=save, FIRST=first is not None, END=not save, **flags, **g.constants(),
         )  # fmt: skip
 
@@ -150,7 +162,9 @@ def states(
             power = G.to(g.state)
             for _ in range(doublings):
                 power = power @ power
-        constants = {k: v for k, v in g.constants().items() if k not in ("C", "BT", "EVEN", "ACC", "PRECISION")}
+        constants = {
+            k: v for k, v in g.constants().items() if k not in ("C", "BT", "EVEN", "FULL", "LOW", "ACC", "PRECISION")
+        }
         rows = 16
         segments_kernel[(heads, -(-g.B // rows))](
             end, first, start, power, g.H, g.B, g.N, g.segments, doublings,
@@ -164,101 +178,134 @@ def states(
 
 
 def forward(
-    g: Grid, u: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor, *, both: bool, first: Tensor | None, save: bool,  # noqa: E741
-    last: bool, gelu: bool,
+    g: Grid, u: Tensor, K: Tensor, E: Tensor, G: Tensor, W: Tensor | None, O: Tensor, *, both: bool,  # noqa: E741
+    first: Tensor | None, save: bool, last: bool, gelu: bool, keep: bool = False,
 ) -> tuple[Tensor, Tensor | None, Saved | None]:  # fmt: skip
-    """Y (V, B, L), the state after all whole chunks (H, B, N) where asked, and what the backward pass needs."""
+    """Y (V, B, L), the state after all whole chunks (H, B, N) where asked, and what the backward pass needs.
+
+    ``keep`` saves what is in front of the activation; otherwise the backward pass computes it again.
+    """
     y = u.new_empty(g.V, g.B, g.L)
     kept = u.new_empty(g.H, g.B, g.chunks, g.N) if save else u.new_empty(0)
     end = u.new_empty(g.H, g.B, g.N, dtype=g.state) if last else None
     if last and g.c > g.L:
         end = u.new_zeros(g.H, g.B, g.N, dtype=g.state) if first is None else first.to(g.state).clone()
-    ahead = u.new_empty(0)
+    ahead, pre = u.new_empty(0), u.new_empty(0)
+    if save and gelu and keep:
+        pre = torch.empty_like(y)
     (K, Kb), (O, Ob) = (K.chunk(2), O.chunk(2)) if both else ((K, K), (O, O))  # noqa: E741
     if both:
-        ahead = states(g, u, E, G, left=True, adjoint=False, flip=True, save=True)
+        ahead = states(g, u, E, G, W, left=True, adjoint=False, flip=True, save=True)
     start = first
     if g.segments > 1:
-        start = states(g, u, E, G, left=False, adjoint=False, flip=False, save=False, start=first)
+        start = states(g, u, E, G, W, left=False, adjoint=False, flip=False, save=False, start=first)
     forward_kernel[g.programs(g.V)](
-        u, y, kept, K, Kb, E, G, O, Ob, ahead, start, end,
+        u, y, pre, kept, K, Kb, E, G, W, O, Ob, ahead, start, end,
         *g.sizes(), u.stride(0), u.stride(1), y.stride(0), y.stride(1),
         BOTH=both, SAVE=save, FIRST=start is not None, LAST=last, GELU=gelu,
+        PRE=pre.numel() > 0,
         num_warps=g.tiles.warps, num_stages=g.tiles.stages, **g.constants(),
     )  # fmt: skip
-    return y, end, Saved(kept, ahead) if save else None
+    return y, end, Saved(kept, ahead, pre) if save else None
 
 
 def backward(
-    g: Grid, u: Tensor, dy: Tensor, dlast: Tensor | None, saved: Saved, K: Tensor, E: Tensor, G: Tensor, O: Tensor, *,  # noqa: E741
-    both: bool, first: bool, gelu: bool, spare: Tensor | None = None,
-) -> Gradients:  # fmt: skip
-    """Every gradient, in the precision of the accumulators; u's in the dtype of u.
+    g: Grid, u: Tensor, dy: Tensor, dlast: Tensor | None, saved: Saved, K: Tensor, E: Tensor, G: Tensor,
+    W: Tensor | None, O: Tensor, *, both: bool, first: bool, gelu: bool, spare: Tensor | None = None,  # noqa: E741
+) -> tuple[Gradients, Tensor | None]:  # fmt: skip
+    """Every gradient, in the precision of the accumulators; u's in the dtype of u. W's comes apart.
 
     With one channel that looks back u's may be written into ``spare``, which may be u itself: each tile is read before
-    it is written.
+    it is written. (With W it is needed afterwards.)
     """
-    assert not gelu or (g.segments == 1 and not both), "the activation's gradient needs one walk through all outputs"
-    channels = g.V // g.H
-    alone = spare is not None and channels == 1 and not both
+    if saved.pre.numel():
+        dy, gelu = torch.ops.aten.gelu_backward(dy, saved.pre.view_as(dy)), False
+    once = g.segments == 1 and not both and not g.low
+    assert once or not gelu, "only one walk through all outputs computes again what is in front of the activation"
+    channels, tiles = g.V // g.H, g.programs(g.V)[1]
+    alone = channels == 1 and not both and not g.low
     du = spare if alone and spare is not None else u.new_empty(g.V, g.B, g.L)
-    inject = dlast.to(g.state).contiguous() if dlast is not None and g.c <= g.L else None
-    if not both:
-        parts = [_one_way(g, u, dy, du, saved.states, K, E, G, O, inject, ahead=False, first=first, gelu=gelu)]
+    sums: dict[str, Any] = {"dtype": g.acc, "device": u.device}
+    ways = 2 if both else 1
+    dK = torch.empty(ways, g.V, g.c, **sums)
+    dG = torch.empty(tiles, g.V, *G.shape[1:], **sums)
+    dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
+    if g.low:
+        dT = dE = dO = dG  # not written
     else:
-        (K, Kb), (O, Ob) = K.chunk(2), O.chunk(2)  # noqa: E741
-        parts = [
-            _one_way(g, u, dy, du, saved.states, K, E, G, O, inject, ahead=False, first=first, gelu=False),
-            _one_way(g, u, dy, du, saved.ahead, Kb, E, G, Ob, None, ahead=True, first=False, gelu=False),
-        ]
-    dfirst = parts[0].first
+        dT = torch.empty(tiles, g.V, g.c, g.c, **sums)
+        dE = torch.empty(tiles, g.V, g.c, g.N, **sums)
+        dO = torch.empty(ways, tiles, g.V, g.c, g.N, **sums)
+    products = []
+    for way, (K_, O_, kept) in enumerate(zip(K.chunk(ways), O.chunk(ways), saved)):
+        ahead = way == 1
+        inject = dlast.to(g.state).contiguous() if dlast is not None and g.c <= g.L and not ahead else None
+        start = None
+        if g.segments > 1:
+            start = states(g, dy, O_, G, W, left=not ahead, adjoint=True, flip=False, save=False, inject=inject)
+        adjoint = u.new_empty(g.V, g.B, g.chunks, g.N) if g.low else u
+        backward_kernel[g.programs(g.V)](
+            u, dy, du, kept, K_, E, G, W, O_, start, inject, dfirst,
+            dT, dE, dG, dO if g.low else dO[way], adjoint,
+            *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
+            AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first and not ahead,
+            GELU=gelu, ADD=ahead,
+            num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
+        )  # fmt: skip
+        T_shares = dT
+        if g.low:
+            assert W is not None
+            T_shares, *found = _products(g, u, dy, kept, adjoint, W, ahead)
+            products.append(found)
+        diagonals_kernel[(g.V,)](
+            T_shares, dK[way], T_shares.shape[0], C=g.c, AHEAD=ahead, ACC=TYPES[g.acc], num_warps=4
+        )
+    dW = None
+    if g.low:
+        dE, dO, dW = (torch.stack(each) for each in zip(*products))  # (ways, …)
+        dO = dO[:, None]
+        dW = _over_heads(dW, g.H, 2)
     if dfirst is not None:
         dfirst = dfirst.view(channels, g.H, g.B, g.N).sum(0)
         if dlast is not None and g.c > g.L:
             dfirst = dfirst + dlast
-
-    def joined(x: list[Tensor]) -> Tensor:
-        return x[0] if len(x) == 1 else torch.cat(x)
-
-    def total(x: list[Tensor]) -> Tensor:  # over directions and channels: (V, ...) to (H, ...)
-        together = joined(x)
-        return together.view(-1, g.H, *together.shape[1:]).sum(0) if together.shape[0] > g.H else together
-
-    return Gradients(
+    gradients = Gradients(
         du.view(channels, g.H, g.B, g.L).sum(0) if channels > 1 else du,
-        joined([p.K for p in parts]).view(-1, g.H, g.c),
-        total([p.E for p in parts]),
-        total([p.G for p in parts]),
-        joined([p.O for p in parts]).view(-1, g.H, g.c, g.N),
+        dK.view(-1, g.H, g.c),
+        _over_heads(dE, g.H, 1),
+        _over_heads(dG, g.H, 1),
+        (dO.sum(1) if dO.shape[1] > 1 else dO).view(-1, g.H, g.c, g.N),
         dfirst,
     )
+    return gradients, dW
 
 
-def _one_way(
-    g: Grid, u: Tensor, dy: Tensor, du: Tensor, kept: Tensor, K: Tensor, E: Tensor, G: Tensor, O: Tensor,  # noqa: E741
-    inject: Tensor | None, *, ahead: bool, first: bool, gelu: bool,
-) -> Gradients:  # fmt: skip
-    """The backward pass of the kernels that look back, or of those that look ahead, which adds to du."""
-    tiles = g.programs(g.V)[1]
-    shares: dict[str, Any] = {"dtype": g.acc, "device": u.device}
-    dT = torch.empty(tiles, g.V, g.c, g.c, **shares)
-    dE = torch.empty(tiles, g.V, g.c, g.N, **shares)
-    dG = torch.empty(tiles, g.V, *G.shape[1:], **shares)
-    dO = torch.empty(tiles, g.V, g.c, g.N, **shares)
-    dK = torch.empty(g.V, g.c, **shares)
-    dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
-    start = None
-    if g.segments > 1:
-        start = states(g, dy, O, G, left=not ahead, adjoint=True, flip=False, save=False, inject=inject)
-    backward_kernel[g.programs(g.V)](
-        u, dy, du, kept, K, E, G, O, start, inject, dfirst, dT, dE, dG, dO,
-        *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
-        AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first, GELU=gelu, ADD=ahead,
-        num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
-    )  # fmt: skip
-    diagonals_kernel[(g.V,)](dT, dK, tiles, C=g.c, AHEAD=ahead, ACC=TYPES[g.acc], num_warps=4)
+def _over_heads(shares: Tensor, H: int, dim: int) -> Tensor:
+    """The sum over shares, the first axis, and over channels, which dimension ``dim`` has in front of its H heads."""
+    apart = shares.unflatten(dim, (-1, H))
+    return apart.sum((0, dim)) if shares.shape[0] * apart.shape[dim] > 1 else apart.squeeze(dim)[0]
 
-    def total(x: Tensor) -> Tensor:
-        return x.sum(0) if tiles > 1 else x[0]
 
-    return Gradients(du, dK, total(dE), total(dG), total(dO), dfirst)
+def _products(
+    g: Grid, u: Tensor, dy: Tensor, kept: Tensor, adjoint: Tensor, W: Tensor, ahead: bool
+) -> tuple[Tensor, ...]:
+    """The gradients of T (1, V, c, c), E and O (V, c, N) and W (2, V, c, N) from all states S and adjoint states R.
+
+    One product each over the chunks of all sequences: ``dT = dYᵀU``, ``dE = UᵀR``, ``dO = dYᵀS``,
+    ``dF = (S Jᵀ)ᵀ R``, ``dJ = (R Fᵀ)ᵀ S``.
+    """
+    F, J = W.to(u.dtype)
+    U, dY = chunk_rows(u, g.c), chunk_rows(dy, g.c).unflatten(0, (-1, g.H))  # (H, rows, c), (K, H, rows, c)
+    S, R = kept.view(g.H, -1, g.N), adjoint.view(-1, g.H, U.shape[1], g.N)
+    fed = S @ J.mT
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        if a.dtype == g.acc or not a.is_cuda:
+            return a.to(g.acc).mT @ b.to(g.acc)
+        return torch.bmm(a.mT, b, out_dtype=g.acc)
+
+    found = [
+        (product(y, U), product(U, r), product(y, S), product(fed, r), product(r @ F.mT, S)) for y, r in zip(dY, R)
+    ]
+    dT, dE, dO, dF, dJ = (torch.cat(each) for each in zip(*found))
+    return dT[None], dE.flip(-2) if ahead else dE, dO, torch.stack([dF, dJ])

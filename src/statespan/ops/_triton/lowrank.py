@@ -10,6 +10,9 @@ they have entries. The dense power is a product of two such lists:
 
     Ā^c = d^c + Σ_j F_j J_j,   F_j = d^(c-1-j) f,   J_j = bᵀ Ā^j.
 
+Small ones are multiplied out. Of large ones (FACTORED) the kernels apply the factors, and G is d^c alone; then the real
+and the imaginary part of a mode are neighbours, as the diagonal kernels have them.
+
 Backward steps through the same lists from their ends. The lists of a head do not depend on each other, so each has a
 program of its own: number 0 the columns E, number 1 the columns F, number 2 the rows J, then one a channel.
 """
@@ -33,7 +36,7 @@ from statespan.ops._triton.modes import (
 
 
 @triton.jit
-def _dot(ar, ai, br, bi):
+def dot(ar, ai, br, bi):
     return tl.sum(ar * br + ai * bi, 0)
 
 
@@ -57,12 +60,12 @@ def _factors(qr, qi, kappa, Pr, Pi, ok):
 def _first_column(dt, qr, qi, kappa, ar, ai, br, bi, Br, Bi):
     """B̄."""
     xr, xi = mul(qr, qi, Br, Bi)
-    beta = _dot(br, bi, Br, Bi)
+    beta = dot(br, bi, Br, Bi)
     return dt * (xr - kappa * beta * ar), dt * (xi - kappa * beta * ai)
 
 
 @triton.jit
-def _system(
+def load_system(
     dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr
 ):  # fmt: skip
     """B̄, b, d and f of one head from its parameters."""
@@ -78,24 +81,48 @@ def _system(
 
 
 @triton.jit
-def _step(xr, xi, dr, di, fr, fi, br, bi):
+def step(xr, xi, dr, di, fr, fi, br, bi):
     """``d x + f (b·x)``; for a row, with conj(d) and f and b exchanged."""
-    scale = _dot(br, bi, xr, xi)
+    scale = dot(br, bi, xr, xi)
     xr, xi = mul(dr, di, xr, xi)
     return xr + scale * fr, xi + scale * fi
 
 
 @triton.jit
-def _store_vector(ptr, n, M, re, im, ok):
-    tl.store(ptr + n, re.to(ptr.dtype.element_ty), mask=ok)
-    tl.store(ptr + M + n, im.to(ptr.dtype.element_ty), mask=ok)
+def _places(n, M, NEAR: tl.constexpr):
+    """Where the real and the imaginary parts of modes n are in a list of 2M numbers."""
+    if NEAR:
+        return 2 * n, 2 * n + 1
+    else:
+        return n, M + n
 
 
 @triton.jit
-def _load_vector(ptr, n, M, ok, FT: tl.constexpr):
-    re = tl.load(ptr + n, mask=ok, other=0.0).to(FT)
-    im = tl.load(ptr + M + n, mask=ok, other=0.0).to(FT)
+def store_vector(ptr, n, M, re, im, ok, NEAR: tl.constexpr):
+    at_re, at_im = _places(n, M, NEAR)
+    tl.store(ptr + at_re, re.to(ptr.dtype.element_ty), mask=ok)
+    tl.store(ptr + at_im, im.to(ptr.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def load_vector(ptr, n, M, ok, NEAR: tl.constexpr, FT: tl.constexpr):
+    at_re, at_im = _places(n, M, NEAR)
+    re = tl.load(ptr + at_re, mask=ok, other=0.0).to(FT)
+    im = tl.load(ptr + at_im, mask=ok, other=0.0).to(FT)
     return re, im
+
+
+@triton.jit
+def store_share(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P: tl.constexpr):
+    """What one program adds to the gradients of d, f, b and B̄, (8, P)."""
+    tl.store(at, gdr)
+    tl.store(at + P, gdi)
+    tl.store(at + 2 * P, gfr)
+    tl.store(at + 3 * P, gfi)
+    tl.store(at + 4 * P, gbr)
+    tl.store(at + 5 * P, gbi)
+    tl.store(at + 6 * P, gxr)
+    tl.store(at + 7 * P, gxi)
 
 
 @triton.jit
@@ -103,16 +130,16 @@ def lowrank_kernel(
     dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, C_ptr, D_ptr, K_ptr, E_ptr, O_ptr, F_ptr, J_ptr, G_ptr,
     H, S, M, channels, causal,
     c: tl.constexpr, BITS: tl.constexpr, P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr,
-    SKIP: tl.constexpr,
+    SKIP: tl.constexpr, FACTORED: tl.constexpr,
 ):  # fmt: skip
-    """One list of one head; G gets d^c, to which F and J are added afterwards."""
+    """One list of one head; G gets d^c, to which the product of F and J may be added afterwards."""
     h = tl.program_id(0).to(tl.int64)
     task = tl.program_id(1)
     n = tl.arange(0, P)
     ok = n < M
     own = (h % S) * M + n
     N = 2 * M
-    x0r, x0i, br, bi, dr, di, fr, fi = _system(dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT)
+    x0r, x0i, br, bi, dr, di, fr, fi = load_system(dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT)
 
     if task < 2:  # columns Ā^j B̄, or d^j f
         low = tl.where(task == 0, 1.0, 0.0).to(FT)
@@ -120,25 +147,28 @@ def lowrank_kernel(
         for j in range(c):
             at = (h * c + c - 1 - j) * N
             if task == 0:
-                _store_vector(E_ptr + at, n, M, xr, xi, ok)
+                store_vector(E_ptr + at, n, M, xr, xi, ok, FACTORED)
             else:
-                _store_vector(F_ptr + at, n, M, xr, xi, ok)
-            xr, xi = _step(xr, xi, dr, di, low * fr, low * fi, br, bi)
+                store_vector(F_ptr + at, n, M, xr, xi, ok, FACTORED)
+            xr, xi = step(xr, xi, dr, di, low * fr, low * fi, br, bi)
         if task == 1:
             _pr, _pi, gr, gi = last_powers(dr, di, BITS)
-            m = tl.arange(0, P)[None, :]
-            square, diagonal = ok[:, None] & (m < M), n[:, None] == m
-            at = G_ptr + h * N * N + n[:, None] * N + m
-            Gr, Gi = tl.where(diagonal, gr[:, None], 0.0), tl.where(diagonal, gi[:, None], 0.0)
-            tl.store(at, Gr, mask=square)
-            tl.store(at + M * N + M, Gr, mask=square)
-            tl.store(at + M * N, Gi, mask=square)
-            tl.store(at + M, -Gi, mask=square)
+            if FACTORED:
+                store_vector(G_ptr + h * N, n, M, gr, gi, ok, FACTORED)
+            else:
+                m = tl.arange(0, P)[None, :]
+                square, diagonal = ok[:, None] & (m < M), n[:, None] == m
+                at = G_ptr + h * N * N + n[:, None] * N + m
+                Gr, Gi = tl.where(diagonal, gr[:, None], 0.0), tl.where(diagonal, gi[:, None], 0.0)
+                tl.store(at, Gr, mask=square)
+                tl.store(at + M * N + M, Gr, mask=square)
+                tl.store(at + M * N, Gi, mask=square)
+                tl.store(at + M, -Gi, mask=square)
     elif task == 2:  # rows bᵀ Ā^j
         rr, ri = br, bi
         for j in range(c):
-            _store_vector(J_ptr + (h * c + j) * N, n, M, rr, ri, ok)
-            rr, ri = _step(rr, ri, dr, -di, br, bi, fr, fi)
+            store_vector(J_ptr + (h * c + j) * N, n, M, rr, ri, ok, FACTORED)
+            rr, ri = step(rr, ri, dr, -di, br, bi, fr, fi)
     else:  # rows C Ā^j, and K_j, their products with B̄
         k = task - 3
         hk = k * H + h
@@ -149,10 +179,10 @@ def lowrank_kernel(
             skip = tl.load(D_ptr + hk, mask=k < causal, other=0.0).to(FT)
         for j in range(c + 1):
             row = tl.where(k < causal, j - 1, c - 1 - j)
-            _store_vector(O_ptr + (hk * c + row) * N, n, M, rr, ri, ok & (n * 0 + row >= 0))
-            K = _dot(rr, ri, x0r, x0i) + tl.where(j == 0, skip, 0.0)
+            store_vector(O_ptr + (hk * c + row) * N, n, M, rr, ri, ok & (n * 0 + row >= 0), FACTORED)
+            K = dot(rr, ri, x0r, x0i) + tl.where(j == 0, skip, 0.0)
             tl.store(K_ptr + hk * c + j, K.to(K_ptr.dtype.element_ty), mask=j < c)
-            rr, ri = _step(rr, ri, dr, -di, br, bi, fr, fi)
+            rr, ri = step(rr, ri, dr, -di, br, bi, fr, fi)
 
 
 @triton.jit
@@ -161,6 +191,7 @@ def lowrank_backward_kernel(
     dJ_ptr, dG_ptr, share_ptr, dC_ptr,
     H, S, M, channels, causal,
     c: tl.constexpr, BITS: tl.constexpr, P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr,
+    FACTORED: tl.constexpr,
 ):  # fmt: skip
     """What one list of one head adds to the gradients of d, f, b and B̄; a channel's program also finishes its C.
 
@@ -172,7 +203,7 @@ def lowrank_backward_kernel(
     ok = n < M
     own = (h % S) * M + n
     N = 2 * M
-    x0r, x0i, br, bi, dr, di, fr, fi = _system(dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT)
+    x0r, x0i, br, bi, dr, di, fr, fi = load_system(dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT)
     zero = dr * 0.0
     gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi = zero, zero, zero, zero, zero, zero, zero, zero
     mr, mi = zero, zero  # the adjoint of the list's next entry
@@ -182,16 +213,16 @@ def lowrank_backward_kernel(
         lr, li = low * fr, low * fi
         from_ptr = E_ptr if task == 0 else F_ptr
         grad_ptr = dE_ptr if task == 0 else dF_ptr
-        xr, xi = _load_vector(from_ptr + h * c * N, n, M, ok, FT)
-        er, ei = _load_vector(grad_ptr + h * c * N, n, M, ok, FT)
+        xr, xi = load_vector(from_ptr + h * c * N, n, M, ok, FACTORED, FT)
+        er, ei = load_vector(grad_ptr + h * c * N, n, M, ok, FACTORED, FT)
         for i in range(c):
             ahead = tl.minimum(i + 1, c - 1)
-            nxr, nxi = _load_vector(from_ptr + (h * c + ahead) * N, n, M, ok, FT)
-            ner, nei = _load_vector(grad_ptr + (h * c + ahead) * N, n, M, ok, FT)
+            nxr, nxi = load_vector(from_ptr + (h * c + ahead) * N, n, M, ok, FACTORED, FT)
+            ner, nei = load_vector(grad_ptr + (h * c + ahead) * N, n, M, ok, FACTORED, FT)
             tr, ti = cmul(xr, xi, mr, mi)
             gdr += tr
             gdi += ti
-            into, back = low * _dot(br, bi, xr, xi), _dot(lr, li, mr, mi)
+            into, back = low * dot(br, bi, xr, xi), dot(lr, li, mr, mi)
             gfr += into * mr
             gfi += into * mi
             gbr += back * xr
@@ -206,9 +237,12 @@ def lowrank_backward_kernel(
             gfr += mr
             gfi += mi
             pr, pi, _gr, _gi = last_powers(dr, di, BITS)
-            at = dG_ptr + h * N * N + n * (N + 1)
-            gr = load_real(at, 0, ok, FT) + load_real(at, M * N + M, ok, FT)
-            gi = load_real(at, M * N, ok, FT) - load_real(at, M, ok, FT)
+            if FACTORED:
+                gr, gi = load_vector(dG_ptr + h * N, n, M, ok, FACTORED, FT)
+            else:
+                at = dG_ptr + h * N * N + n * (N + 1)
+                gr = load_real(at, 0, ok, FT) + load_real(at, M * N + M, ok, FT)
+                gi = load_real(at, M * N, ok, FT) - load_real(at, M, ok, FT)
             tr, ti = cmul(pr, pi, gr, gi)
             gdr += c * tr
             gdi += c * ti
@@ -227,8 +261,8 @@ def lowrank_backward_kernel(
             j = c - i
             row = sign * j + offset
             there = ok & (n * 0 + row >= 0) & (n * 0 + row < c) & (n * 0 + j >= 0)
-            nrr, nri = _load_vector(from_ptr + row * N, n, M, there, FT)
-            ner, nei = _load_vector(grad_ptr + row * N, n, M, there, FT)
+            nrr, nri = load_vector(from_ptr + row * N, n, M, there, FACTORED, FT)
+            ner, nei = load_vector(grad_ptr + row * N, n, M, there, FACTORED, FT)
             start = (n * 0 + j == 0) & (n * 0 + task > 2)
             nrr, nri = tl.where(start, 2.0 * cr, nrr), tl.where(start, -2.0 * ci, nri)
             dK = from_K * tl.load(dK_ptr + hk * c + j, mask=(j < c) & (j >= 0), other=0.0).to(FT)
@@ -239,7 +273,7 @@ def lowrank_backward_kernel(
             tr, ti = cmul(mr, mi, rr, ri)
             gdr += tr
             gdi += ti
-            into, back = _dot(fr, fi, rr, ri), _dot(br, bi, mr, mi)
+            into, back = dot(fr, fi, rr, ri), dot(br, bi, mr, mi)
             gbr += into * mr
             gbi += into * mi
             gfr += back * rr
@@ -254,14 +288,7 @@ def lowrank_backward_kernel(
         else:
             store_complex(dC_ptr, hk * M + n, 2.0 * mr, -2.0 * mi, ok)
     at = share_ptr + (h * (channels + 3) + task) * 8 * P + n
-    tl.store(at, gdr)
-    tl.store(at + P, gdi)
-    tl.store(at + 2 * P, gfr)
-    tl.store(at + 3 * P, gfi)
-    tl.store(at + 4 * P, gbr)
-    tl.store(at + 5 * P, gbi)
-    tl.store(at + 6 * P, gxr)
-    tl.store(at + 7 * P, gxi)
+    store_share(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P)
 
 
 @triton.jit
@@ -295,16 +322,16 @@ def lowrank_finish_kernel(
         gBi += tl.load(at + 7 * P)
 
     # B̄ = Δ (q B - κ β a), β = b·B
-    beta = _dot(br, bi, Br, Bi)
+    beta = dot(br, bi, Br, Bi)
     tr, ti = mul(qr, qi, Br, Bi)
-    ddt = _dot(tr - kappa * beta * ar, ti - kappa * beta * ai, gBr, gBi)
-    along = dt * _dot(ar, ai, gBr, gBi)
+    ddt = dot(tr - kappa * beta * ar, ti - kappa * beta * ai, gBr, gBi)
+    along = dt * dot(ar, ai, gBr, gBi)
     gqr, gqi = cmul(Br, Bi, dt * gBr, dt * gBi)
     tr, ti = cmul(qr, qi, dt * gBr, dt * gBi)
     store_complex(dB_ptr, h * M + n, tr - kappa * along * br, ti - kappa * along * bi, ok)
     gbr += -kappa * along * Br
     gbi += -kappa * along * Bi
-    gkappa = -beta * along - 2.0 * _dot(ar, ai, gfr, gfi)
+    gkappa = -beta * along - 2.0 * dot(ar, ai, gfr, gfi)
     gar, gai = -2.0 * kappa * gfr - dt * kappa * beta * gBr, -2.0 * kappa * gfi - dt * kappa * beta * gBi
     # a = q P, b = conj(q) P, d = 2q - 1, κ
     tr, ti = cmul(Pr, Pi, gar, gai)

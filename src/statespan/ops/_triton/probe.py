@@ -21,7 +21,18 @@ def probe(device: torch.device) -> bool:
         G = torch.rand(H, N, dtype=torch.float64, **options) / 2
         x = u.bfloat16()
         y, _, _ = launch.forward(
-            launch.grid(x, E, G, 1), x, K, E, G, O, both=False, first=None, save=False, last=False, gelu=False
+            launch.grid(x, E, G, None, 1),
+            x,
+            K,
+            E,
+            G,
+            None,
+            O,
+            both=False,
+            first=None,
+            save=False,
+            last=False,
+            gelu=False,
         )
         wanted = plain.forward(u, K, E, G, O).y[0]
         error = ((y.float() - wanted).norm() / wanted.norm()).item()

@@ -12,8 +12,11 @@ Shapes, in kernels: u (H, B, L) with any strides but 1 along L; K (channels, H, 
 G (H, N) or (H, N, N); states (H, B, chunks, N). The real and the imaginary part of a mode are neighbours. A program's
 head index runs over channels · H "virtual heads" that share u, E, G and the states.
 
-Compile-time names: C chunk length, Q padded state size, BT columns, EVEN no tile has an edge, ACC the accumulators'
-type, STATE that of the state.
+A G that is diagonal plus a product of low rank comes as its diagonal (H, N) and the two factors (2, H, c, N) of the
+rest, ``S Gᵀ = S d + (S Jᵀ) F``: for large N that is less work than a dense matrix, and fits on the chip.
+
+Compile-time names: C chunk length, Q padded state size, BT columns, EVEN no chunk has an edge (FULL: nor a tile),
+DENSE or LOW what G is, ACC the accumulators' type, STATE that of the state.
 """
 
 from __future__ import annotations
@@ -37,6 +40,20 @@ def _add_mm(state, a, b, ACC: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def _columns(tile, B, segments, BT: tl.constexpr, EVEN: tl.constexpr):
+    """The sequence and the segment of each column, and whether there is one.
+
+    Where loads have no mask (EVEN), a column too many reads the last sequence; it is never stored.
+    """
+    column = tile * BT + tl.arange(0, BT)
+    b, segment = column // segments, column % segments
+    live = b < B
+    if EVEN:
+        b = tl.minimum(b, B - 1)
+    return b, segment, live
+
+
+@triton.jit
 def _load(at, ok, EVEN: tl.constexpr):
     if EVEN:
         return tl.load(at)
@@ -45,11 +62,18 @@ def _load(at, ok, EVEN: tl.constexpr):
 
 
 @triton.jit
-def _store(at, x, ok, EVEN: tl.constexpr):
-    if EVEN:
+def _store(at, x, ok, EVEN: tl.constexpr, FULL: tl.constexpr):
+    if EVEN and FULL:
         tl.store(at, x)
     else:
         tl.store(at, x, mask=ok)
+
+
+@triton.jit
+def _sum_up(at, x, ok, ADD: tl.constexpr):
+    if ADD:
+        x += tl.load(at, mask=ok, other=0.0)
+    tl.store(at, x, mask=ok)
 
 
 @triton.jit
@@ -73,6 +97,47 @@ def _load_power(ptr, h, q, N, DENSE: tl.constexpr, ADJOINT: tl.constexpr, STATE:
 
 
 @triton.jit
+def _load_factors(W_ptr, h, H, rc, q, N, C: tl.constexpr, ADJOINT: tl.constexpr, LOW: tl.constexpr, DT: tl.constexpr):
+    """Of the low-rank part the way into it transposed, Jᵀ (Q, C), and the way out, F (C, Q); for the adjoint exchanged.
+
+    Each as two numbers whose sum it is, for types of 16 bits.
+    """
+    if LOW:
+        matrix = rc[:, None] * N + q[None, :]
+        F = tl.load(W_ptr + h * C * N + matrix, mask=(q < N)[None, :], other=0.0)
+        J = tl.load(W_ptr + (H + h) * C * N + matrix, mask=(q < N)[None, :], other=0.0)
+        if ADJOINT:
+            into, out = tl.trans(F), J
+        else:
+            into, out = tl.trans(J), F
+        if (tl.float32 == DT) or (tl.float64 == DT):
+            into, out = into.to(DT), out.to(DT)
+            return into, into, out, out
+        else:
+            into_high, out_high = into.to(tl.bfloat16), out.to(tl.bfloat16)
+            into_low, out_low = (
+                (into - into_high.to(tl.float32)).to(tl.bfloat16),
+                (out - out_high.to(tl.float32)).to(tl.bfloat16),
+            )
+            return into_high, into_low, out_high, out_low
+    else:
+        return 0, 0, 0, 0
+
+
+@triton.jit
+def _product(S, high, low, PRECISION: tl.constexpr):
+    """``S (high + low)`` of a float32 S with the error of sixteen bits, by three fast products; wider ones directly."""
+    if high.dtype == tl.bfloat16:
+        Sh = S.to(tl.bfloat16)
+        Sl = (S - Sh.to(tl.float32)).to(tl.bfloat16)
+        new = tl.dot(Sl, high)
+        new = tl.dot(Sh, low, new)
+        return tl.dot(Sh, high, new)
+    else:
+        return tl.dot(S.to(high.dtype), high, input_precision=PRECISION, out_dtype=high.dtype)
+
+
+@triton.jit
 def _split(S):
     """The real and the imaginary parts (BT, Q/2)."""
     return tl.split(S.reshape(S.shape[0], S.shape[1] // 2, 2))
@@ -86,20 +151,26 @@ def _fold(x):
 
 @triton.jit
 def _advance(S, gr, gi, DENSE: tl.constexpr):
-    """``S Gᵀ``."""
+    """``S Gᵀ``, of a low-rank G the diagonal part."""
     if DENSE:
         if S.dtype == tl.float32:
-            # two halves of 8 bits each: three fast products with the error of sixteen bits
-            Sh, Gh = S.to(tl.bfloat16), gr.to(tl.bfloat16)
-            Sl, Gl = (S - Sh.to(tl.float32)).to(tl.bfloat16), (gr - Gh.to(tl.float32)).to(tl.bfloat16)
-            new = tl.dot(Sl, Gh)
-            new = tl.dot(Sh, Gl, new)
-            return tl.dot(Sh, Gh, new)
+            high = gr.to(tl.bfloat16)
+            return _product(S, high, (gr - high.to(tl.float32)).to(tl.bfloat16), "ieee")
         else:
-            return tl.dot(S, gr, tl.zeros_like(S), input_precision="ieee", out_dtype=S.dtype)
+            return _product(S, gr, gr, "ieee")
     else:
         re, im = _split(S)
         return tl.join(gr * re - gi * im, gr * im + gi * re).reshape(S.shape)
+
+
+@triton.jit
+def _feed_back(new, S, into_high, into_low, out_high, out_low, LOW: tl.constexpr, PRECISION: tl.constexpr):
+    """The low-rank part of ``S Gᵀ`` added to ``new``."""
+    if LOW:
+        Z = _product(S, into_high, into_low, PRECISION)
+        return new + _product(Z, out_high, out_low, PRECISION).to(new.dtype)
+    else:
+        return new
 
 
 @triton.jit
@@ -127,21 +198,23 @@ def _erf_parts(y, DT: tl.constexpr):
 
 @triton.jit
 def forward_kernel(
-    u_ptr, y_ptr, states_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, O_ptr, Ob_ptr, ahead_ptr, first_ptr, last_ptr,
+    u_ptr, y_ptr, pre_ptr, states_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, W_ptr, O_ptr, Ob_ptr, ahead_ptr,
+    first_ptr, last_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b,
-    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, BOTH: tl.constexpr,
-    SAVE: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr, GELU: tl.constexpr, ACC: tl.constexpr,
-    STATE: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
+    LOW: tl.constexpr, BOTH: tl.constexpr, SAVE: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+    GELU: tl.constexpr, PRE: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Y of every chunk, and where asked the state before each chunk and the one after all whole chunks."""
+    """Y of every chunk, and where asked the state before each chunk and the one after all whole chunks.
+
+    PRE also writes what is in front of the activation, in the order of y.
+    """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
     rc, q = tl.arange(0, C), tl.arange(0, Q)
     DT: tl.constexpr = u_ptr.dtype.element_ty
     real = q < N
-    column = tl.program_id(1).to(tl.int64) * BT + tl.arange(0, BT)
-    b, segment = column // segments, column % segments
-    live = b < B
+    b, segment, live = _columns(tl.program_id(1).to(tl.int64), B, segments, BT, EVEN)
     chunk0 = segment * per_segment
 
     Tt = _toeplitz(K_ptr, Kb_ptr, hk, rc[None, :], rc[:, None], C, BOTH, DT)
@@ -151,13 +224,14 @@ def forward_kernel(
     if BOTH:
         At = tl.trans(tl.load(Ob_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT))
     gr, gi = _load_power(G_ptr, h, q, N, DENSE, False, STATE)
+    ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, False, LOW, DT)
 
     S = tl.zeros((BT, Q), STATE)
     if FIRST:
         at = first_ptr + ((h * B + b) * segments + segment)[:, None] * N + q[None, :]
         S = tl.load(at, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
     u_row = u_ptr + h * su_h + (b * su_b + chunk0 * C)[:, None] + rc[None, :]
-    y_row = y_ptr + hk * sy_h + (b * sy_b + chunk0 * C)[:, None] + rc[None, :]
+    y_row = hk * sy_h + (b * sy_b + chunk0 * C)[:, None] + rc[None, :]
     s_row = ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
     for i in range(per_segment):
         ok = live[:, None] & ((chunk0 + i)[:, None] * C + rc[None, :] < L)
@@ -166,16 +240,19 @@ def forward_kernel(
         Sd = S.to(DT)
         if SAVE:
             if hk < H:
-                _store(states_ptr + s_row + i * N, Sd, held, EVEN)
+                _store(states_ptr + s_row + i * N, Sd, held, EVEN, FULL)
         y = _mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
         y = _mm(Sd, Ot, y, PRECISION)
         if BOTH:
             y = _mm(_load(ahead_ptr + s_row + i * N, held, EVEN), At, y, PRECISION)
+        if PRE:
+            _store(pre_ptr + y_row + i * C, y.to(DT), ok, EVEN, FULL)
         if GELU:
             normal, _ = _erf_parts(y, DT)
             y = y * normal
-        _store(y_row + i * C, y.to(y_ptr.dtype.element_ty), ok, EVEN)
-        S = _add_mm(_advance(S, gr, gi, DENSE), U, E, ACC, PRECISION)
+        _store(y_ptr + y_row + i * C, y.to(DT), ok, EVEN, FULL)
+        new = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
+        S = _add_mm(new, U, E, ACC, PRECISION)
         if LAST:
             if hk < H:
                 ends = (live & (chunk0 + i == whole - 1))[:, None] & real[None, :]
@@ -184,15 +261,16 @@ def forward_kernel(
 
 @triton.jit
 def states_kernel(
-    x_ptr, states_ptr, end_ptr, W_ptr, G_ptr, first_ptr, inject_ptr,
+    x_ptr, states_ptr, end_ptr, M_ptr, G_ptr, W_ptr, first_ptr, inject_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, sx_h, sx_b,
-    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, LEFT: tl.constexpr,
-    ADJOINT: tl.constexpr, FLIP: tl.constexpr, SAVE: tl.constexpr, FIRST: tl.constexpr, END: tl.constexpr,
-    INJECT: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
+    LOW: tl.constexpr, LEFT: tl.constexpr, ADJOINT: tl.constexpr, FLIP: tl.constexpr, SAVE: tl.constexpr,
+    FIRST: tl.constexpr,
+    END: tl.constexpr, INJECT: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """``S ← S Gᵀ + X W`` alone, from the left or from the right: the state before each chunk, or only the last.
+    """``S ← S Gᵀ + X M`` alone, from the left or from the right: the state before each chunk, or only the last.
 
-    W is E or O (for the adjoint recurrence), (heads, c, N); FLIP takes its rows in the opposite order. INJECT adds a
+    M is E or O (for the adjoint recurrence), (heads, c, N); FLIP takes its rows in the opposite order. INJECT adds a
     given state where the whole chunks end.
     """
     hk = tl.program_id(0).to(tl.int64)
@@ -200,13 +278,12 @@ def states_kernel(
     rc, q = tl.arange(0, C), tl.arange(0, Q)
     DT: tl.constexpr = x_ptr.dtype.element_ty
     real = q < N
-    column = tl.program_id(1).to(tl.int64) * BT + tl.arange(0, BT)
-    b, segment = column // segments, column % segments
-    live = b < B
+    b, segment, live = _columns(tl.program_id(1).to(tl.int64), B, segments, BT, EVEN)
     chunk0 = segment * per_segment
     order = (C - 1 - rc) if FLIP else rc
-    W = tl.load(W_ptr + (hk * C + order[:, None]) * N + q[None, :], mask=real[None, :], other=0.0).to(DT)
+    M = tl.load(M_ptr + (hk * C + order[:, None]) * N + q[None, :], mask=real[None, :], other=0.0).to(DT)
     gr, gi = _load_power(G_ptr, h, q, N, DENSE, ADJOINT, STATE)
+    ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, ADJOINT, LOW, DT)
     own = ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
     S = tl.zeros((BT, Q), STATE)
     if FIRST:
@@ -223,25 +300,28 @@ def states_kernel(
                 S += tl.load(inject_ptr + (h * B + b)[:, None] * N + q[None, :], mask=here, other=0.0).to(STATE)
         if SAVE:
             _store(s_row + i * N, S.to(states_ptr.dtype.element_ty), (live & (chunk < chunks))[:, None] & real[None, :],
-                   EVEN)  # fmt: skip
-        S = _add_mm(_advance(S, gr, gi, DENSE), X, W, ACC, PRECISION)
+                   EVEN, FULL)  # fmt: skip
+        new = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
+        S = _add_mm(new, X, M, ACC, PRECISION)
     if END:
         tl.store(end_ptr + own, S, mask=live[:, None] & real[None, :])
 
 
 @triton.jit
 def backward_kernel(
-    u_ptr, dy_ptr, du_ptr, states_ptr, K_ptr, E_ptr, G_ptr, O_ptr,
-    first_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr,
+    u_ptr, dy_ptr, du_ptr, states_ptr, K_ptr, E_ptr, G_ptr, W_ptr, O_ptr,
+    first_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr, adjoint_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b, sd_h, sd_b,
-    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, AHEAD: tl.constexpr,
-    FIRST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
-    ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
+    LOW: tl.constexpr, AHEAD: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr,
+    GELU: tl.constexpr, ADD: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Every gradient, chunk by chunk from the right; those of the operators are this tile's share of the sum.
 
     AHEAD is the mirror image, for the kernels that look ahead: from the left, with T above the diagonal and E's rows in
-    the opposite order. ADD adds to du instead of writing it.
+    the opposite order. ADD adds to du, dE and dG instead of writing them. GELU computes what was in front of the
+    activation again. With LOW there is no room for the sums of large states: the adjoint state behind each chunk is
+    written instead, from which matrix products make them.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
@@ -249,9 +329,7 @@ def backward_kernel(
     DT: tl.constexpr = u_ptr.dtype.element_ty
     real = q < N
     tile = tl.program_id(1).to(tl.int64)
-    column = tile * BT + tl.arange(0, BT)
-    b, segment = column // segments, column % segments
-    live = b < B
+    b, segment, live = _columns(tile, B, segments, BT, EVEN)
     chunk0 = segment * per_segment
 
     matrix = rc[:, None] * N + q[None, :]
@@ -261,6 +339,7 @@ def backward_kernel(
     Et = tl.trans(tl.load(E_ptr + h * C * N + at_E, mask=real[None, :], other=0.0).to(DT))
     O = tl.load(O_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT)  # noqa: E741
     gr, gi = _load_power(G_ptr, h, q, N, DENSE, True, STATE)
+    ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, True, LOW, DT)
     if GELU:
         Tt, Ot = tl.trans(T), tl.trans(O)
 
@@ -278,13 +357,17 @@ def backward_kernel(
     dy_row = dy_ptr + hk * sy_h + (b * sy_b)[:, None] + along
     du_row = du_ptr + hk * sd_h + (b * sd_b)[:, None] + along
     s_row = states_ptr + ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+    r_row = adjoint_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
     for step in range(per_segment):
         i = step if AHEAD else per_segment - 1 - step
         chunk = chunk0 + i
         ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
         U = _load(u_row + i * C, ok, EVEN)
         dY = _load(dy_row + i * C, ok, EVEN)
-        S = _load(s_row + i * N, (live & (chunk < chunks))[:, None] & real[None, :], EVEN)
+        if EVEN and not FULL:
+            dY = tl.where(live[:, None], dY, 0.0)  # so that a column too many adds nothing to any sum
+        held = (live & (chunk < chunks))[:, None] & real[None, :]
+        S = _load(s_row + i * N, held, EVEN)
         if INJECT:
             if hk < H:
                 here = (live & (chunk == whole - 1))[:, None] & real[None, :]
@@ -301,10 +384,13 @@ def backward_kernel(
             du = tl.zeros((BT, C), ACC)
         du = _mm(dY, T, du, PRECISION)
         du = _mm(Rd, Et, du, PRECISION)
-        dYt = tl.trans(dY)
-        dT = _mm(dYt, U, dT, PRECISION)
-        dO = _mm(dYt, S, dO, PRECISION)
-        dE = _mm(tl.trans(U), Rd, dE, PRECISION)
+        if LOW:
+            _store(r_row + i * N, Rd, held, EVEN, FULL)
+        else:
+            dYt = tl.trans(dY)
+            dT = _mm(dYt, U, dT, PRECISION)
+            dO = _mm(dYt, S, dO, PRECISION)
+            dE = _mm(tl.trans(U), Rd, dE, PRECISION)
         if DENSE:
             dgr = _mm(tl.trans(Rd), S, dgr, PRECISION)
         else:
@@ -312,23 +398,25 @@ def backward_kernel(
             sr, si = _split(S.to(ACC))
             dgr += _fold(lr * sr + li * si)
             dgi += _fold(li * sr - lr * si)
-        _store(du_row + i * C, du.to(du_ptr.dtype.element_ty), ok, EVEN)
-        R = _add_mm(_advance(R, gr, gi, DENSE), dY, O, ACC, PRECISION)
+        _store(du_row + i * C, du.to(du_ptr.dtype.element_ty), ok, EVEN, FULL)
+        new = _feed_back(_advance(R, gr, gi, DENSE), R, ih, il, oh, ol, LOW, PRECISION)
+        R = _add_mm(new, dY, O, ACC, PRECISION)
 
     if DFIRST:
         at = dfirst_ptr + (hk * B + b)[:, None] * N + q[None, :]
         tl.store(at, R, mask=(live & (segment == 0))[:, None] & real[None, :])
     share = tile * tl.num_programs(0) + hk
-    tl.store(dT_ptr + share * C * C + rc[:, None] * C + rc[None, :], dT)
-    tl.store(dE_ptr + share * C * N + at_E, dE, mask=real[None, :])
-    tl.store(dO_ptr + share * C * N + matrix, dO, mask=real[None, :])
+    if not LOW:
+        tl.store(dT_ptr + share * C * C + rc[:, None] * C + rc[None, :], dT)
+        _sum_up(dE_ptr + share * C * N + at_E, dE, real[None, :], ADD)
+        tl.store(dO_ptr + share * C * N + matrix, dO, mask=real[None, :])
     if DENSE:
         square = real[:, None] & real[None, :]
-        tl.store(dG_ptr + share * N * N + q[:, None] * N + q[None, :], dgr, mask=square)
+        _sum_up(dG_ptr + share * N * N + q[:, None] * N + q[None, :], dgr, square, ADD)
     else:
         n = 2 * tl.arange(0, Q // 2)
-        tl.store(dG_ptr + share * N + n, tl.sum(tl.sum(dgr, 0), 0), mask=n < N)
-        tl.store(dG_ptr + share * N + n + 1, tl.sum(tl.sum(dgi, 0), 0), mask=n < N)
+        _sum_up(dG_ptr + share * N + n, tl.sum(tl.sum(dgr, 0), 0), n < N, ADD)
+        _sum_up(dG_ptr + share * N + n + 1, tl.sum(tl.sum(dgi, 0), 0), n < N, ADD)
 
 
 @triton.jit

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-PROGRAMS = 264  # enough for two programs on each multiprocessor of the largest GPUs of today
+PROGRAMS = 256  # about two programs on each multiprocessor of the largest GPUs of today
 FEWEST_CHUNKS = 8  # of a segment: below, its fixed costs show
 
 
@@ -30,23 +30,29 @@ def choose(
     d_state: int,
     chunk: int,
     dense: bool,
+    low: bool,
     dtype: torch.dtype,
 ) -> Tiles:
     """The tiles for this much work.
 
     Large tiles reuse the operators most, so they are taken as large as the batch fills and the state leaves room for;
-    then smaller, and the sequences cut into segments, until the GPU is full.
+    then smaller, and the sequences cut into segments, until the GPU is full. A low-rank G is for large states, whose
+    power over a segment would not fit; such sequences are walked through in one go.
     """
     narrow = dtype in (torch.float16, torch.bfloat16)
     largest = (64 if d_state <= 64 else 32 if d_state <= 128 else 16) if narrow else 16
     columns = min(largest, 64 if batch >= 48 else 32 if batch >= 24 else 16)
     per_segment = 1 << max(0, -(-length // chunk) - 1).bit_length()
 
+    if low:
+        warps = 2 if d_state <= 128 else 4
+        return Tiles(16, per_segment, warps, 3 if narrow else 1, warps, 3 if narrow else 1)
+
     def programs() -> int:
         segments = -(-length // (chunk * per_segment))
         return heads * -(-batch * segments // columns)
 
-    while batch * -(-length // (chunk * per_segment)) < columns and per_segment > FEWEST_CHUNKS:
+    while batch * -(-length // (chunk * per_segment)) < 16 and per_segment > FEWEST_CHUNKS:
         per_segment //= 2
     while programs() < PROGRAMS and columns > 16:
         columns //= 2

@@ -38,10 +38,17 @@ def lengthwise(u: Tensor, dtype: torch.dtype) -> Tensor:
 
 def like(x: Tensor, model: Tensor) -> Tensor:
     """X (H, B, L), contiguous, in the memory order and dtype of ``model``."""
-    H, B, L = x.shape
     if model.stride(2) == 1 or model.stride(0) != 1:
         return x.to(model.dtype)
-    out = torch.empty(B, L, H, dtype=model.dtype, device=x.device)
+    return featurewise(x, model.dtype)
+
+
+def featurewise(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """X (H, B, L), contiguous, as (B, L, H) in memory and in this dtype."""
+    H, B, L = x.shape
+    if x.stride(2) != 1:
+        x = x.contiguous()
+    out = torch.empty(B, L, H, dtype=dtype, device=x.device)
     tiles = -(-H // TILE)
     _transpose_kernel[(B * tiles, -(-L // TILE))](
         x, out, H, L, x.stride(1), out.stride(0), x.stride(0), out.stride(1), tiles, TILE=TILE, num_warps=8
