@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from statespan.data.registry import Status
 
-HELP = """Show which datasets are here, which are missing, and how to get them.
+HELP = """Show which datasets are here and how to get the others.
 
 \b
 Examples:

@@ -14,7 +14,7 @@ from statespan.commands import common
 if TYPE_CHECKING:
     from statespan.recipes import Entry, Row
 
-HELP = """List the recipes: what each trains, where the papers have it, what they reached and what we reached.
+HELP = """List what can be trained, with the papers' numbers and ours.
 
 \b
 Examples:
