@@ -36,6 +36,8 @@ def main() -> None:
     if args.out and not args.out.absolute().parent.is_dir():
         parser.error(f"--out must be in a folder that exists, got {args.out}")
 
+    torch.set_num_threads(1)  # the arrays are so small that threads would mostly wait for each other
+
     # The recipe is a YAML file of the library; `statespan train digits-s4d` trains the same.
     changes = [] if args.epochs is None else [f"train.epochs={args.epochs}"]
     if args.layer != "s4d":
@@ -88,7 +90,7 @@ def draw(path: Path, x: Tensor, y: Tensor, probabilities: Tensor) -> None:
     order = torch.cat([torch.nonzero(said != y)[:8, 0], torch.nonzero(said == y)[:24, 0]])[:24]
     figure = Figure(figsize=(8, 4), layout="constrained")
     for axes, i in zip(figure.subplots(3, 8).flat, order.tolist()):
-        axes.imshow(x[i].reshape(8, 8), cmap="gray_r")
+        axes.imshow(x[i].reshape(8, 8).numpy(), cmap="gray_r")
         wrong = "" if said[i] == y[i] else f", is {y[i]}"
         axes.set_title(f"{said[i]}{wrong}\n{probabilities[i].max():.0%}", fontsize=9, color="C3" if wrong else "black")
         axes.set_axis_off()
