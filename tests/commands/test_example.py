@@ -16,11 +16,11 @@ def run(monkeypatch, *arguments):
 
 
 def test_it_learns_and_steps(tmp_path, monkeypatch, capsys):
-    run(monkeypatch, "--epochs", 1, "--folder", tmp_path / "runs", "--out", tmp_path / "record.json")
+    run(monkeypatch, "--epochs", 3, "--folder", tmp_path / "runs", "--out", tmp_path / "record.json")
     said = capsys.readouterr().out
     record = json.loads((tmp_path / "record.json").read_text())
-    assert record["test"]["accuracy"] > 0.4
-    assert f"test accuracy {100 * record['test']['accuracy']:.1f}% after 1 epochs" in said
+    assert record["test"]["accuracy"] > 0.6
+    assert f"test accuracy {100 * record['test']['accuracy']:.1f}% after 3 epochs" in said
     assert "359 of 359 predictions identical" in said
     (folder,) = (tmp_path / "runs").iterdir()
     for picture in ("curve.png", "digits.png"):
