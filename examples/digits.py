@@ -1,8 +1,8 @@
-"""Train a small S4D on handwritten digits, read pixel by pixel, and print its test accuracy.
+"""Train a small S4D on handwritten digits, read pixel by pixel, and look at what it can do.
 
-    python examples/digits.py                 # under a minute on two CPU cores
+    python examples/digits.py                 # about a minute on two CPU cores
     python examples/digits.py --layer s4      # any of s4, s4d, dss, lssl
-    python examples/digits.py --out FILE      # also write what was done and reached as JSON
+    python examples/digits.py --out FILE      # also copy the record of the run, JSON, to this file
 
 The data (1,797 images of 8 by 8 pixels) comes with scikit-learn; nothing is downloaded.
 """
@@ -10,101 +10,93 @@ The data (1,797 images of 8 by 8 pixels) comes with scikit-learn; nothing is dow
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
-from rich.progress import track
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-from torch import Tensor, nn
+from torch import Tensor
 
-import statespan
+from statespan import recipes
+from statespan.train import evaluate, fit, load_run
+from statespan.train.fsio import replace_file
 
-LAYERS = {"s4": statespan.S4, "s4d": statespan.S4D, "dss": statespan.DSS, "lssl": statespan.LSSL}
-
-
-class Classifier(nn.Module):
-    """Pixels in, one score a digit out: residual SSM layers and a mean over the sequence."""
-
-    def __init__(self, layer: type[nn.Module], d_model: int, n_layers: int) -> None:
-        super().__init__()
-        self.encoder = nn.Linear(1, d_model)
-        self.layers = nn.ModuleList(layer(d_model, 32, bidirectional=True, mix="glu") for _ in range(n_layers))
-        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(n_layers))
-        self.decoder = nn.Linear(d_model, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, 1) to (batch, 10)."""
-        x = self.encoder(x)
-        for layer, norm in zip(self.layers, self.norms, strict=True):
-            x = x + layer(norm(x))
-        return self.decoder(x.mean(1))
-
-
-def load() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    pixels, labels = load_digits(return_X_y=True)
-    split = train_test_split(pixels / 16.0, labels, test_size=0.2, random_state=0, stratify=labels)
-    x_train, x_test, y_train, y_test = (torch.as_tensor(part) for part in split)
-    return x_train.float()[..., None], x_test.float()[..., None], y_train, y_test
+RECIPE = "digits-s4d"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layer", choices=LAYERS, default="s4d", help="which SSM layer (default: s4d)")
-    parser.add_argument("--epochs", type=int, default=15, help="passes over the training set (default: 15)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights and shuffling (default: 0)")
-    parser.add_argument("--out", type=Path, help="write the result to this JSON file")
+    parser.add_argument("--layer", choices=("s4", "s4d", "dss", "lssl"), default="s4d", help="default: s4d")
+    parser.add_argument("--epochs", type=int, help="passes over the training images (default: the recipe's)")
+    parser.add_argument("--folder", type=Path, default=Path("runs"), help="where the run goes (default: runs)")
+    parser.add_argument("--out", type=Path, help="copy the record of the run to this JSON file")
     args = parser.parse_args()
-    if args.epochs < 1:
+    if args.epochs is not None and args.epochs < 1:
         parser.error(f"--epochs must be an integer >= 1, got {args.epochs}")
-    if args.out and not args.out.parent.is_dir():
+    if args.out and not args.out.absolute().parent.is_dir():
         parser.error(f"--out must be in a folder that exists, got {args.out}")
 
-    torch.manual_seed(args.seed)
-    x_train, x_test, y_train, y_test = load()
-    model = Classifier(LAYERS[args.layer], d_model=64, n_layers=2)
-    optimizer = torch.optim.AdamW(statespan.param_groups(model, lr=0.01, weight_decay=0.01))
-    steps = args.epochs * -(-len(x_train) // 64)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [g["lr"] for g in optimizer.param_groups], steps)
-    size = sum(p.numel() for p in model.parameters())
-    print(f"{args.layer} on digits: {len(x_train)} training and {len(x_test)} test images, {size:,} parameters")
+    torch.set_num_threads(1)  # the arrays are so small that threads would mostly wait for each other
 
-    start = time.perf_counter()
-    for _ in track(range(args.epochs), description="training"):
-        for batch in torch.randperm(len(x_train)).split(64):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x_train[batch]), y_train[batch]).backward()
-            optimizer.step()
-            schedule.step()
-    with torch.no_grad():
-        accuracy = (model.eval()(x_test).argmax(1) == y_test).double().mean().item()
-    seconds = time.perf_counter() - start
-    print(f"test accuracy {100 * accuracy:.1f}% after {args.epochs} epochs, {seconds:.0f} s")
+    # The recipe is a YAML file of the library; `statespan train digits-s4d` trains the same.
+    changes = [] if args.epochs is None else [f"train.epochs={args.epochs}"]
+    if args.layer != "s4d":
+        changes += [f"model.layer={args.layer}", "model.ssm={}"]
+    recipe = recipes.read(RECIPE, changes)
+    folder = args.folder / f"{RECIPE}-{time.strftime('%Y%m%d-%H%M%S')}"
+    print(f"{args.layer.upper()} on handwritten digits: 64 pixels one after the other, 10 classes")
+    result = fit(recipe, folder)
+    accuracy = result.test["accuracy"]
+    print(f"{result.parameters:,} parameters, weights of the best validation (step {result.best_step})")
+    print(f"test accuracy {100 * accuracy:.1f}% after {result.epochs:g} epochs, {result.seconds:.0f} s\n")
+
+    # The same weights on every second pixel: the layers are continuous in time, so a step is just twice as long.
+    half = evaluate(folder, rate=2.0, overrides=["data.subsample=2"])["accuracy"]
+    blind = evaluate(folder, overrides=["data.subsample=2"])["accuracy"]
+    print(f"every second pixel  {100 * half:.1f}% with rate=2.0 and no training ({100 * blind:.1f}% with rate=1.0)")
+
+    # The same weights as a recurrence: one pixel at a time, a state of fixed size, the same answers.
+    model, _, dataset = load_run(folder)
+    images = dataset.test.batch(list(range(len(dataset.test))))
+    with torch.inference_mode():
+        parallel, recurrent = model(images.x), step_by_step(model, images.x)
+    same = int((parallel.argmax(1) == recurrent.argmax(1)).sum())
+    difference = (parallel - recurrent).abs().max().item()
+    print(f"step by step        {same} of {len(images.y)} predictions identical, scores differ by {difference:.0e}\n")
+
+    draw(folder / "digits.png", images.x, images.y, parallel.softmax(1))
+    print(f"pictures  {folder / 'curve.png'}\n          {folder / 'digits.png'}")
     if args.out:
-        recipe = {"layer": args.layer, "epochs": args.epochs, "seed": args.seed, "parameters": size}
-        versions = {"statespan": statespan.__version__, "torch": torch.__version__, "python": platform.python_version()}
-        hardware = {"machine": platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-        result = {
-            "command": " ".join(["python", "examples/digits.py", *sys.argv[1:]]),
-            "recipe": recipe,
-            "test_accuracy": accuracy,
-            "seconds": round(seconds, 1),
-            "versions": versions,
-            "hardware": hardware,
-        }
-        write(args.out, json.dumps(result, indent=2) + "\n")
+        replace_file(args.out, (folder / "result.json").read_bytes())
+    if same != len(images.y):
+        raise SystemExit("the recurrence does not predict what the convolution does")
 
 
-def write(path: Path, text: str) -> None:
-    """Whole or not at all: a reader never sees half a file."""
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(text)
-    draft.replace(path)
+def step_by_step(model: Any, x: Tensor) -> Tensor:
+    """The scores after the last of the samples x (B, L, 1), which are given to the model one at a time."""
+    step, state = model.stepper(), model.initial_state(len(x))
+    for sample in x.unbind(1):
+        scores, state = step(sample, state)
+    return scores
+
+
+def draw(path: Path, x: Tensor, y: Tensor, probabilities: Tensor) -> None:
+    """Some test images with what the model says; those it is wrong about come first."""
+    import io
+
+    from matplotlib.figure import Figure
+
+    said = probabilities.argmax(1)
+    order = torch.cat([torch.nonzero(said != y)[:8, 0], torch.nonzero(said == y)[:24, 0]])[:24]
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    for axes, i in zip(figure.subplots(3, 8).flat, order.tolist()):
+        axes.imshow(x[i].reshape(8, 8).numpy(), cmap="gray_r")
+        wrong = "" if said[i] == y[i] else f", is {y[i]}"
+        axes.set_title(f"{said[i]}{wrong}\n{probabilities[i].max():.0%}", fontsize=9, color="C3" if wrong else "black")
+        axes.set_axis_off()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    replace_file(path, buffer.getvalue())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The command line teaches, and answers a mistake with one line."""
 
+import signal
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import torch
 
 import statespan
 from statespan.bench import BENCHMARKS
+from statespan.cli import _terminated, main
 from tests.bench.run import invoke
 
 
@@ -19,7 +21,9 @@ def test_version():
 def test_alone_it_shows_its_commands():
     done = invoke()
     assert done.exit_code == 0
-    assert "bench" in done.stdout
+    shown = [line.split()[0] for line in done.stdout.partition("Commands:")[2].splitlines() if line.strip()]
+    assert shown == ["train", "eval", "predict", "recipes", "data", "bench"]
+    assert "..." not in done.stdout.partition("Commands:")[2]  # every line fits
 
 
 def test_help_lists_every_benchmark_with_its_line_and_sizes():
@@ -71,21 +75,47 @@ def test_a_device_that_is_not_there():
 
 
 @pytest.mark.parametrize("module", ["typer", "rich"])
-def test_missing_packages_are_named(module):
-    program = f"import sys; sys.modules['{module}'] = None; from statespan.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == f'statespan: the command line needs {module}: pip install "statespan[cli]"\n'
+def test_missing_packages_are_named(module, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err == f'statespan: the command line needs {module}: pip install "statespan[cli]"\n'
 
 
-def test_without_matplotlib_there_is_a_record_and_no_plot(tmp_path):
-    program = "import sys; sys.modules['matplotlib'] = None; from statespan.cli import main; main()"
-    arguments = ["bench", "scaling", "--quick", "--device", "cpu", "--size", "lengths=32", "--out", str(tmp_path)]
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+def test_without_matplotlib_there_is_a_record_and_no_plot(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = invoke("bench", "scaling", "--quick", "--device", "cpu", "--size", "lengths=32", "--out", tmp_path)
+    assert done.exit_code == 0
     assert 'pip install "statespan[plot]"' in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["scaling-cpu-quick.json"]
 
 
-def test_as_a_module():
-    done = subprocess.run([sys.executable, "-m", "statespan", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"statespan {statespan.__version__}\n"
+def test_ctrl_c_and_a_signal_to_end_have_their_exit_codes(monkeypatch):
+    def stop(code):
+        def raised(*args, **options):
+            raise KeyboardInterrupt if code == 130 else SystemExit(code)
+
+        return raised
+
+    for code in (130, 143):
+        monkeypatch.setattr("statespan.data.registry.status", stop(code))
+        assert invoke("data").exit_code == code
+    with pytest.raises(SystemExit, match="143"):
+        _terminated(signal.SIGTERM, None)
+
+
+HEAVY = "lightning", "matplotlib", "sklearn", "triton", "yaml", "statespan.bench", "statespan.train.loop"
+PROGRAM = f"""
+import runpy, sys
+sys.argv = ["statespan", "--help"]
+try:
+    runpy.run_module("statespan")
+except SystemExit:
+    print("imported:", *(name for name in {HEAVY} if name in sys.modules))
+"""
+
+
+def test_as_a_module_and_without_what_only_some_commands_need():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert "Commands:" in done.stdout
+    assert done.stdout.splitlines()[-1] == "imported:"

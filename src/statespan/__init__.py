@@ -1,8 +1,21 @@
 """statespan: structured state space models of long sequences."""
 
-from statespan import nn, ops, ssm
+from statespan import data, models, nn, ops, ssm, train
 from statespan._version import __version__
 from statespan.nn import DSS, LSSL, S4, S4D
 from statespan.train import param_groups
 
-__all__ = ["DSS", "LSSL", "S4", "S4D", "__version__", "nn", "ops", "param_groups", "ssm"]
+__all__ = [
+    "DSS",
+    "LSSL",
+    "S4",
+    "S4D",
+    "__version__",
+    "data",
+    "models",
+    "nn",
+    "ops",
+    "param_groups",
+    "ssm",
+    "train",
+]

@@ -97,7 +97,8 @@ def check_lengths(lengths: Any, batch: int, longest: int) -> Tensor:
         raise TypeError(f"lengths must be whole numbers (torch.int64 or torch.int32), got {lengths.dtype}")
     if lengths.shape != (batch,):
         raise ValueError(f"lengths must have shape ({batch},), one per sequence, got {tuple(lengths.shape)}")
-    if torch.compiler.is_compiling():  # the numbers are not known yet; they are checked where the graph runs
+    # numbers that are not known yet, or only to a GPU, are checked there: nobody waits for them
+    if torch.compiler.is_compiling() or lengths.is_cuda:
         inside = ((lengths >= 0) & (lengths <= longest)).all()
         torch._assert_async(inside, "lengths must be between 0 and the length of x")
     elif batch and not (lengths.min() >= 0 and lengths.max() <= longest):

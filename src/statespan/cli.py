@@ -3,14 +3,24 @@
 Everything beyond the standard library is imported when a command runs, so that ``import statespan`` stays light.
 """
 
+import signal
 import sys
 from importlib.util import find_spec
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 from statespan._fail import fail
 from statespan._version import __version__
 
-HELP = "statespan: structured state space models of long sequences. Try: statespan bench --help"
+HELP = """statespan: structured state space models of long sequences.
+
+\b
+Examples:
+  statespan train digits-s4d        train a small model in a minute, nothing to download
+  statespan recipes                 what can be trained, and what the papers reached
+  statespan data                    which datasets are here, and how to get the others
+  statespan COMMAND --help          more about a command, with examples
+"""
 
 
 def main() -> None:
@@ -18,6 +28,7 @@ def main() -> None:
     missing = [name for name in ("typer", "rich") if find_spec(name) is None]
     if missing:
         fail(f'the command line needs {" and ".join(missing)}: pip install "statespan[cli]"')
+    signal.signal(signal.SIGTERM, _terminated)
     app()(prog_name="statespan")
 
 
@@ -26,17 +37,27 @@ def app() -> Any:
     import typer
     from typer.core import TyperGroup
 
-    from statespan.bench import command
+    from statespan.commands import data, evaluate, predict, recipes, train
 
     class OneLine(TyperGroup):
         """A group of commands that answers a mistake with one line instead of usage and boxes."""
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            """Find a command; the benchmarks are imported only if they are asked for."""
+            if args and args[0] == "bench":
+                self.commands["bench"] = _bench(typer)
+            return super().resolve_command(ctx, args)
 
         def main(self, *args: Any, **extra: Any) -> Any:
             """Run a command and leave with its exit code."""
             try:
                 code = super().main(*args, **{**extra, "standalone_mode": False})
+            except KeyboardInterrupt:
+                sys.exit(130)
             except Exception as error:
                 describe = getattr(error, "format_message", None)  # all of click's errors have it, typer's copies too
+                if describe is None and type(error).__name__ == "Abort":  # Ctrl-C, as older versions call it
+                    sys.exit(130)
                 if describe is None:
                     raise
                 fail(describe())
@@ -55,5 +76,24 @@ def app() -> Any:
         cls=OneLine, help=HELP, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
     )
     application.callback(invoke_without_command=True)(root)
-    application.command("bench", help=command.HELP)(command.bench)
+    application.command("train", help=train.HELP)(train.train)
+    application.command("eval", help=evaluate.HELP)(evaluate.evaluate)
+    application.command("predict", help=predict.HELP)(predict.predict)
+    application.command("recipes", help=recipes.HELP)(recipes.recipes)
+    application.command("data", help=data.HELP)(data.data)
+    application.command("bench", help="Measure speed and memory, and record them.")(lambda: None)
     return application
+
+
+def _bench(typer: Any) -> Any:
+    """The command with the benchmarks."""
+    from statespan.bench import command
+
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    alone.command("bench", help=command.HELP)(command.bench)
+    return typer.main.get_command(alone)
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM where no run is being saved: leave, and clean up on the way."""
+    sys.exit(128 + number)

@@ -1,25 +1,41 @@
 """Layers."""
 
+from statespan.nn.adaptive import AdaptiveTokens
 from statespan.nn.attention import Attention, KVCache, StaticKVCache
+from statespan.nn.backbone import Backbone
+from statespan.nn.block import FeedForward, ResidualBlock
 from statespan.nn.dropout import TiedDropout
+from statespan.nn.heads import PairHead, SequenceHead
 from statespan.nn.linear_attention import LinearAttention, LinearState, Performer
 from statespan.nn.lssl import LSSL
+from statespan.nn.norm import BatchNorm
+from statespan.nn.pool import SequencePool
 from statespan.nn.s4 import S4
 from statespan.nn.s4d import DSS, S4D
 from statespan.nn.transformer import Transformer, TransformerBlock
+from statespan.nn.unet import UNet
 
 __all__ = [
     "DSS",
     "LSSL",
     "S4",
     "S4D",
+    "AdaptiveTokens",
     "Attention",
+    "Backbone",
+    "BatchNorm",
+    "FeedForward",
     "KVCache",
     "LinearAttention",
     "LinearState",
+    "PairHead",
     "Performer",
+    "ResidualBlock",
+    "SequenceHead",
+    "SequencePool",
     "StaticKVCache",
     "TiedDropout",
     "Transformer",
     "TransformerBlock",
+    "UNet",
 ]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from statespan._check import check_bool, check_choice, check_number
+
+if TYPE_CHECKING:
+    from statespan.train.config import Train
 
 _UNDECAYED = (
     nn.Embedding,
@@ -68,6 +72,28 @@ def param_groups(
         for name, parameters in found.items()
         if parameters
     ]
+
+
+def build_optimizer(model: nn.Module, train: Train, *, captured: bool = False) -> torch.optim.Optimizer:
+    """The optimizer of a recipe; its groups remember their learning rate as ``base_lr``.
+
+    Args:
+        model: The model, on its device.
+        train: The settings.
+        captured: Whether its step will be captured as a CUDA graph; then the learning rates are tensors.
+    """
+    groups = param_groups(model, train.lr, train.weight_decay, train.ssm_lr, slow_C=train.slow_C)
+    if not groups:
+        raise ValueError("the model has no parameter to train")
+    for group in groups:
+        group["base_lr"] = group["lr"]
+        if captured:
+            group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
+    if train.optimizer == "lamb":
+        from statespan.train.lamb import Lamb
+
+        return Lamb(groups, betas=train.betas, eps=train.eps)
+    return torch.optim.AdamW(groups, betas=train.betas, eps=train.eps, fused=True, capturable=captured)
 
 
 def _owner(model: nn.Module, path: str, module: nn.Module, name: str) -> tuple[nn.Module, str]:

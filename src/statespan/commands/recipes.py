@@ -1,0 +1,99 @@
+"""``statespan recipes``: the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from statespan._fail import fail
+from statespan.commands import common
+
+if TYPE_CHECKING:
+    from statespan.recipes import Entry, Row
+
+HELP = """List what can be trained, with the papers' numbers and ours.
+
+\b
+Examples:
+  statespan recipes                    all of them
+  statespan recipes smnist             those with smnist in their name or task
+  statespan recipes etth1-s4           one, and the other rows of the tables that changes of it give
+  statespan recipes smnist-s4d --yaml  the whole recipe, to save as a file and change
+
+Our numbers come from result.json files of runs in --results.
+"""
+
+
+def recipes(
+    word: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A recipe, or a part of names.", show_default=False)
+    ] = None,
+    yaml: Annotated[bool, typer.Option("--yaml", help="Print the recipe itself.")] = False,
+    results: Annotated[Path, typer.Option(help="Folder of result files.")] = Path("results"),
+) -> None:
+    """List recipes; :data:`HELP` is the text for users."""
+    common.need_training()
+    from statespan import recipes as every
+
+    names = list(every.names())
+    if yaml:
+        if word not in names:
+            what = "" if word is None else f", and {word!r} is none{common.guess(word, names)}"
+            fail(f"--yaml needs the name of a recipe{what}; statespan recipes lists them all")
+        print(every.path(word).read_text(encoding="utf-8"), end="")
+        return
+    found = every.table()
+    chosen = [one for one in found if word is None or word in one.name or word in one.task]
+    if not chosen:
+        fail(
+            f"no recipe has {word!r} in its name or task{common.guess(word or '', names)}; statespan recipes lists all"
+        )
+    _table(chosen, read_results(results))
+    if word in names:
+        _rows(every.rows(word))
+
+
+def _table(found: list[Entry], ours: dict[str, str]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    console = common.terminal()
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    for name in ("name", "task", "table", "paper", "ours"):
+        table.add_column(name, justify="right" if name in ("paper", "ours") else "left", no_wrap=name == "name")
+    for one in found:
+        table.add_row(one.name, one.task, one.table, one.number, ours.get(one.name, ""))
+    console.print(table)
+    console.print("statespan train NAME trains one; statespan recipes NAME --yaml shows one")
+
+
+def _rows(rows: list[Row]) -> None:
+    """Other rows of the papers' tables, and what to put behind the recipe's name to get them."""
+    console = common.terminal()
+    for row in rows:
+        changes = " ".join(row.overrides) or "as it is"
+        console.print(f"  {row.label}: {row.number}  {changes}", markup=False, soft_wrap=True)
+
+
+def read_results(folder: Path) -> dict[str, str]:
+    """What we reached with each recipe, from the result files below a folder; files of other kinds are passed over.
+
+    Where there are several runs of a recipe, as it is and with changes, one without changes counts, and of those the
+    last by name.
+    """
+    found: dict[str, str] = {}
+    rank: dict[str, bool] = {}
+    for path in sorted(folder.rglob("*.json")) if folder.is_dir() else []:
+        try:
+            record: Any = json.loads(path.read_text(encoding="utf-8"))
+            name, metric = record["recipe"]["name"], record["metric"]
+            value, plain = float(record["test"][metric]), not record["overrides"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if plain or not rank.get(name, False):
+            rank[name] = plain
+            found[name] = f"{100 * value:.2f}" if metric == "accuracy" else f"{value:.4g}"
+    return found

@@ -1,0 +1,34 @@
+"""Datasets: ``load`` one by name, ``names`` of all, ``status`` of what is here; see :mod:`statespan.data.base`."""
+
+from statespan.data import (  # noqa: F401 - they register what they have
+    bidmc,
+    cifar,
+    forecast,
+    images,
+    listops,
+    own,
+    pathfinder,
+    retrieval,
+    speech,
+    text,
+    wikitext,
+)
+from statespan.data.base import Arrays, Batch, Dataset, Info, Split, Windows, trim
+from statespan.data.registry import load, names, register, status
+from statespan.data.source import MissingData, Source
+
+__all__ = [
+    "Arrays",
+    "Batch",
+    "Dataset",
+    "Info",
+    "MissingData",
+    "Source",
+    "Split",
+    "Windows",
+    "load",
+    "names",
+    "register",
+    "status",
+    "trim",
+]

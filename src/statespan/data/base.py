@@ -1,0 +1,246 @@
+"""What every dataset is: compact arrays, and a pure function from row numbers to a batch.
+
+A :class:`Split` keeps its data as small arrays (pixels as bytes, samples as int16). ``take`` gathers the rows of a
+batch and turns them into what a model reads, in plain torch on whatever device the arrays are. Nothing in it is random
+and nothing has a state, so that the order of the data is only the trainer's affair.
+
+Shapes: N rows, B batch, L length, D features, K values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statespan._check import check_choice, check_int
+
+TASKS = ("classification", "regression", "retrieval", "language", "density", "forecast")
+DTYPES = (np.uint8, np.int8, np.int16, np.int32, np.int64, np.float16, np.float32, np.float64, np.bool_)
+
+
+class Batch(NamedTuple):
+    """What a model reads and what it is to answer.
+
+    * ``x``: (B, L, D) real or (B, L) int64 tokens; for retrieval (2B, L), the first documents and then the second ones;
+    * ``y``: classes (B,) int64, values (B, K), tokens (B, L) int64 or a forecast (B, horizon, K);
+    * ``lengths``: true lengths, (B,) or (2B,) int64, or None where all are full;
+    * ``marks``: (B, L, M) features of the calendar, for forecasting.
+    """
+
+    x: Tensor
+    y: Tensor
+    lengths: Tensor | None = None
+    marks: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a model and a trainer must know about a dataset.
+
+    Args:
+        task: "classification", "regression", "retrieval", "language", "density" or "forecast".
+        length: That of the longest input.
+        d_input: Features of a real-valued input, or None.
+        vocabulary: Number of tokens of an input of tokens, or None.
+        d_output: Classes, values or (language, density) tokens.
+        classes: Their names, where they have some.
+        horizon: Steps to forecast.
+        d_marks: Features of the calendar.
+        frequency: Samples a second, where it means something.
+
+    Example:
+        >>> Info("classification", length=784, d_input=1, vocabulary=None, d_output=10).d_output
+        10
+    """
+
+    task: str
+    length: int
+    d_input: int | None
+    vocabulary: int | None
+    d_output: int
+    classes: tuple[str, ...] = ()
+    horizon: int = 0
+    d_marks: int = 0
+    frequency: float | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("task", self.task, TASKS)
+        check_int("length", self.length, minimum=1)
+        check_int("d_output", self.d_output, minimum=1)
+        if (self.d_input is None) == (self.vocabulary is None):
+            raise ValueError(
+                f"one of d_input and vocabulary must be given, got d_input={self.d_input}, vocabulary={self.vocabulary}"
+            )
+        if self.classes and len(self.classes) != self.d_output:
+            raise ValueError(f"classes must be {self.d_output} names, got {len(self.classes)}")
+
+
+class Split(ABC):
+    """One part of a dataset: train, valid or test.
+
+    Attributes:
+        arrays: The data by name, as small as it can be kept; some may be memory maps.
+    """
+
+    arrays: dict[str, np.ndarray[Any, Any]]
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    @abstractmethod
+    def take(self, arrays: Mapping[str, Tensor], index: Tensor) -> Batch:
+        """The batch of these rows: a pure function.
+
+        Args:
+            arrays: What :meth:`tensors` gave, on any device.
+            index: Row numbers (B,) int64 on the same device.
+
+        Returns:
+            The batch, ready for a model.
+        """
+
+    def tensors(self, device: torch.device | str | None = None) -> dict[str, Tensor]:
+        """The arrays as tensors; on the CPU they share the arrays' memory where that can be written to."""
+        return {name: _tensor(array).to(device) for name, array in self.arrays.items()}
+
+    def batch(self, index: Tensor | list[int]) -> Batch:
+        """The batch of these rows on the CPU; for a look at the data, not for training."""
+        return self.take(self.tensors(), torch.as_tensor(index, dtype=torch.int64))
+
+
+class Arrays(Split):
+    """Row i of the data is row i of every array.
+
+    Args:
+        arrays: Arrays with N rows each.
+        prepare: Function from the gathered rows {name: (B, …)} to a :class:`Batch`; a function of a module or a small
+            dataclass that can be called, without a state.
+
+    Example:
+        >>> def prepare(rows):
+        ...     return Batch(rows["x"].float() / 255, rows["y"].long())
+        >>> split = Arrays({"x": np.full((3, 5, 1), 255, np.uint8), "y": np.arange(3, dtype=np.uint8)}, prepare)
+        >>> len(split), split.batch([2, 0]).y, split.batch([1]).x.shape
+        (3, tensor([2, 0]), torch.Size([1, 5, 1]))
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, np.ndarray[Any, Any]], prepare: Callable[[dict[str, Tensor]], Batch]
+    ) -> None:
+        self.arrays = _check_arrays(arrays)
+        counts = {name: len(array) for name, array in self.arrays.items()}
+        if len(set(counts.values())) != 1:
+            raise ValueError(f"arrays must all have the same number of rows, got {counts}")
+        self.prepare = prepare
+
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    def take(self, arrays: Mapping[str, Tensor], index: Tensor) -> Batch:
+        """Gather the rows and prepare them; see :meth:`Split.take`."""
+        return self.prepare({name: array[index] for name, array in arrays.items()})
+
+
+class Windows(Split):
+    """Row i of the data is a window of long arrays: of a series, of a text, or of documents put end to end.
+
+    Args:
+        arrays: Long arrays (T, …), all of the same T.
+        starts: First position of each window, (N,); or (N, W) for rows that have W windows each.
+        length: Of a window. One that reaches beyond the end repeats the last entry: ``prepare`` masks it by a length.
+        prepare: Function from {name: (B, length, …)} (or (B, W, length, …)) and the rows of ``each`` to a
+            :class:`Batch`.
+        each: Arrays with one row for each window or row, such as labels and true lengths.
+
+    Example:
+        >>> def prepare(rows):
+        ...     return Batch(rows["text"][:, :-1].long(), rows["text"][:, 1:].long())
+        >>> split = Windows({"text": np.arange(10, dtype=np.int16)}, starts=np.array([0, 4]), length=5, prepare=prepare)
+        >>> split.batch([1])
+        Batch(x=tensor([[4, 5, 6, 7]]), y=tensor([[5, 6, 7, 8]]), lengths=None, marks=None)
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, np.ndarray[Any, Any]],
+        *,
+        starts: np.ndarray[Any, Any],
+        length: int,
+        prepare: Callable[[dict[str, Tensor]], Batch],
+        each: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    ) -> None:
+        each = dict(each or {})
+        if clash := {"starts"} & ({*arrays, *each}) or {*arrays} & {*each}:
+            raise ValueError(f"arrays and each must have names of their own, got {sorted(clash)} twice")
+        counts = {name: len(array) for name, array in arrays.items()}
+        if len(set(counts.values())) != 1:
+            raise ValueError(f"arrays must all have the same number of entries, got {counts}")
+        if wrong := {name: len(array) for name, array in each.items() if len(array) != len(starts)}:
+            raise ValueError(f"each must have {len(starts)} rows, one for each of starts, got {wrong}")
+        if len(starts) and not (starts.min() >= 0 and starts.max() < next(iter(counts.values()))):
+            raise ValueError(f"starts must lie inside the arrays, got {starts.min()} … {starts.max()} for {counts}")
+        self.arrays = _check_arrays({**arrays, **each, "starts": np.ascontiguousarray(starts, dtype=np.int64)})
+        self.length = check_int("length", length, minimum=1)
+        self.long = tuple(arrays)
+        self.prepare = prepare
+
+    def __len__(self) -> int:
+        return len(self.arrays["starts"])
+
+    def take(self, arrays: Mapping[str, Tensor], index: Tensor) -> Batch:
+        """Gather the windows and prepare them; see :meth:`Split.take`."""
+        rows = {name: array[index] for name, array in arrays.items() if name not in self.long}
+        position = rows.pop("starts")[..., None] + torch.arange(self.length, device=index.device)
+        for name in self.long:
+            rows[name] = arrays[name][position.clamp(max=len(arrays[name]) - 1)]
+        return self.prepare(rows)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Three splits and what they are.
+
+    ``augment`` changes a training batch at random with the generator it is given, on the batch's device; the
+    validation and test data are never augmented.
+    """
+
+    name: str
+    info: Info
+    train: Split
+    valid: Split
+    test: Split
+    augment: Callable[[Batch, torch.Generator], Batch] | None = None
+
+
+def trim(batch: Batch, length: int) -> Batch:
+    """The batch without what follows the first ``length`` positions, such as the padding that all its rows share.
+
+    Example:
+        >>> trim(Batch(torch.ones(2, 5, 1), torch.zeros(2), torch.tensor([2, 3])), 3).x.shape
+        torch.Size([2, 3, 1])
+    """
+    marks = None if batch.marks is None else batch.marks[:, :length]
+    return batch._replace(x=batch.x[:, :length], marks=marks)
+
+
+def _check_arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    if not arrays:
+        raise ValueError("arrays must have at least one entry, got none")
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.ndim == 0:
+            raise TypeError(f"arrays[{name!r}] must be a numpy array with rows, got {type(array).__name__}")
+        if array.dtype not in DTYPES:
+            raise TypeError(f"arrays[{name!r}] must have a dtype that torch can index, got {array.dtype}")
+    return dict(arrays)
+
+
+def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor on the same memory; a copy where that may not be written to, which torch would warn of."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

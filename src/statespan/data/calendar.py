@@ -1,0 +1,128 @@
+"""Timestamps of a time series: reading them, checking that they are regular, and the calendar features they give.
+
+Shapes: T timestamps, M features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import numpy as np
+
+MINUTE, HOUR, DAY = 60, 3600, 86400  # in seconds
+FORMATS = ("%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y")  # tried after ISO 8601
+
+
+def parse_times(texts: Sequence[str], time_format: str | None = None) -> np.ndarray:
+    """Timestamps as numpy datetime64[s].
+
+    Args:
+        texts: One text per row.
+        time_format: As for ``datetime.strptime``. None accepts ISO 8601 without a time zone ("2016-07-01 00:15:00",
+            "2016-07-01") and, where the first row is not that, month/day/year with or without a time.
+
+    Example:
+        >>> parse_times(["2016-07-01 00:00:00", "2016-07-01 01:00:00"]).astype(str).tolist()
+        ['2016-07-01T00:00:00', '2016-07-01T01:00:00']
+        >>> parse_times(["12/31/2013 23:00"]).astype(str).tolist()
+        ['2013-12-31T23:00:00']
+    """
+    formats = [time_format] if time_format else [None, *FORMATS]
+    known = next((f for f in formats if texts and _parses(texts[0], f)), formats[0])
+    times = np.empty(len(texts), "datetime64[s]")
+    for row, text in enumerate(texts):
+        try:
+            times[row] = _parse(text, known)
+        except ValueError:
+            raise ValueError(f"row {row + 1}: {text!r} is not a time of the form {known or 'ISO 8601'}") from None
+    return times
+
+
+def check_regular(times: np.ndarray) -> tuple[int, str]:
+    """The one step between all timestamps, as a count and a unit: "s" (seconds) or "M" (months).
+
+    Months are those of calendars: the same day and time each month, or the last day of each.
+
+    Raises:
+        ValueError: Timestamps repeat, go backwards, or leave gaps; the message names the first such row.
+
+    Example:
+        >>> check_regular(parse_times(["2020-01-01", "2020-01-02", "2020-01-03"]))
+        (86400, 's')
+        >>> check_regular(parse_times(["2020-01-31", "2020-02-29", "2020-03-31"]))
+        (1, 'M')
+    """
+    if len(times) < 2:
+        raise ValueError(f"a time series needs at least 2 rows, got {len(times)}")
+    steps = np.diff(times.astype("datetime64[s]")).astype(np.int64)
+    for bad, what in ((steps == 0, "repeats the time before it"), (steps < 0, "is earlier than the row before it")):
+        if bad.any():
+            row = int(bad.argmax()) + 1
+            raise ValueError(f"row {row + 1} ({times[row]}) {what}; sort the rows and keep one of each time")
+    values, counts = np.unique(steps, return_counts=True)
+    if len(values) == 1:
+        return int(values[0]), "s"
+    months = _months(times)
+    if months:
+        return months, "M"
+    usual = int(values[counts.argmax()])
+    row = int((steps != usual).argmax()) + 1
+    raise ValueError(
+        f"row {row + 1} ({times[row]}) comes {steps[row - 1]} s after the row before it, most come after {usual} s; "
+        "fill the gaps or resample to one step"
+    )
+
+
+def mark_names(step: int, unit: str = "s") -> tuple[str, ...]:
+    """The calendar features of a series with this step: those that change within it.
+
+    Example:
+        >>> mark_names(3600)
+        ('hour', 'weekday', 'day', 'yearday')
+    """
+    names = ("minute", "hour", "weekday", "day", "yearday")
+    return names[4:] if unit == "M" else names[0 if step < HOUR else 1 if step < DAY else 2 :]
+
+
+def marks(times: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Calendar features (T, M) in [-0.5, 0.5], float32.
+
+    Example:
+        >>> marks(parse_times(["2016-07-04 23:00"]), ["hour", "weekday"]).tolist()  # a Monday
+        [[0.5, -0.5]]
+    """
+    seconds = times.astype("datetime64[s]").astype(np.int64)
+    days = times.astype("datetime64[D]")
+    table = {
+        "minute": (seconds % HOUR // MINUTE, 59),
+        "hour": (seconds % DAY // HOUR, 23),
+        "weekday": ((days.astype(np.int64) + 3) % 7, 6),  # 1970-01-01 was a Thursday; Monday is 0
+        "day": ((days - times.astype("datetime64[M]").astype("datetime64[D]")).astype(np.int64), 30),
+        "yearday": ((days - times.astype("datetime64[Y]").astype("datetime64[D]")).astype(np.int64), 365),
+    }
+    return np.stack([table[name][0] / table[name][1] - 0.5 for name in names], -1).astype(np.float32)
+
+
+def _parse(text: str, time_format: str | None) -> datetime:
+    time = datetime.fromisoformat(text.strip()) if time_format is None else datetime.strptime(text.strip(), time_format)
+    if time.tzinfo is not None:
+        raise ValueError("time zones are not supported")
+    return time
+
+
+def _parses(text: str, time_format: str | None) -> bool:
+    try:
+        _parse(text, time_format)
+    except ValueError:
+        return False
+    return True
+
+
+def _months(times: np.ndarray) -> int:
+    """The step in months, or 0 where there is none."""
+    month = times.astype("datetime64[M]")
+    steps = np.unique(np.diff(month).astype(np.int64))
+    into = times - month.astype("datetime64[s]")
+    left = (month + 1).astype("datetime64[s]") - times
+    return int(steps[0]) if len(steps) == 1 and (len(set(into)) == 1 or len(set(left)) == 1) else 0

@@ -1,0 +1,99 @@
+"""Download of one file: HTTPS only, resumed where it stopped, checked before it gets its name."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.error import HTTPError
+
+from statespan.data.files import put, remove, sha256
+
+Progress: TypeAlias = Callable[[str, int, "int | None"], None]
+BLOCK = 1 << 18
+LARGEST = 1 << 36  # bytes of a file whose size is not known before
+
+
+def download(
+    url: str,
+    to: Path,
+    digest: str,
+    *,
+    size: int | None = None,
+    progress: Progress | None = None,
+    open_url: Callable[[urllib.request.Request], Any] | None = None,
+) -> None:
+    """Download a file. What has come stays in ``NAME.part`` when it is interrupted, and the next call goes on there.
+
+    Args:
+        url: An https address.
+        to: The file to write; nothing with this name is there before its SHA-256 is right.
+        digest: The SHA-256 in hexadecimal.
+        size: Its bytes, if known.
+        progress: Called with (name, bytes done, bytes in all or None); it may raise to stop.
+        open_url: What opens a request, for tests.
+
+    Raises:
+        OSError: No network, or what came is not the file.
+    """
+    if not url.startswith("https://"):
+        raise ValueError(f"url must begin with https://, got {url!r}")
+    part = to.with_name(to.name + ".part")
+    done = part.stat().st_size if part.exists() else 0
+    if size is not None and done > size:
+        remove(part)
+        done = 0
+    if done != size:
+        _receive(url, part, done, size, progress, open_url or _opener().open)
+    if (came := sha256(part)) != digest:
+        remove(part)
+        raise OSError(f"{url} gave a file with SHA-256 {came}, wanted {digest}; it was removed")
+    put(part, to)
+
+
+def _receive(
+    url: str, part: Path, done: int, size: int | None, progress: Progress | None, open_url: Callable[..., Any]
+) -> None:
+    request = urllib.request.Request(url, headers={"User-Agent": "statespan"})
+    if done:
+        request.add_header("Range", f"bytes={done}-")
+    try:
+        answer = open_url(request)
+    except HTTPError as problem:
+        if problem.code == 416:  # all of it is here, or what is here is not a part of it: the digest tells
+            return
+        raise
+    with answer:
+        if answer.status != 206 or not str(answer.headers.get("Content-Range")).startswith(f"bytes {done}-"):
+            done = 0  # the server sends it from the start
+        rest = answer.headers.get("Content-Length")
+        total = size if size is not None else done + int(rest) if rest is not None else None
+        with part.open("ab" if done else "wb") as file:
+            while block := answer.read(BLOCK):
+                done += len(block)
+                if done > (size if size is not None else LARGEST):
+                    raise OSError(f"{url} sends more than the {size if size is not None else LARGEST} bytes expected")
+                file.write(block)
+                if progress is not None:
+                    progress(part.name.removesuffix(".part"), done, total)
+            file.flush()
+            os.fsync(file.fileno())
+    if total is not None and done < total:
+        raise OSError(f"{url} ended after {done} of {total} bytes; the next call goes on from there")
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Opens https only: there is no handler for http, ftp and file, not even behind a redirection."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener

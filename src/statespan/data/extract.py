@@ -1,0 +1,180 @@
+"""Our own extractor of tar, zip and gz: plain files and folders, inside one folder, within limits. Nothing else.
+
+The whole archive is unpacked into a temporary folder beside the target; only when all of it is good do its entries get
+their names. A refused archive leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, TypeVar, cast
+
+from statespan.data.files import TEMPORARY, put, remove, sync_folder
+
+ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip", ".gz")
+BLOCK = 1 << 20
+T = TypeVar("T")
+
+
+class BadArchive(ValueError):  # noqa: N818 - like MissingData, it says what is wrong
+    """An archive that is damaged or that holds what a dataset does not."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an archive may hold.
+
+    Args:
+        count: Files and folders.
+        size: Bytes of all files together.
+        ratio: Bytes unpacked for one byte of the archive (a small archive may always unpack to 1 MiB).
+    """
+
+    count: int = 1_000_000
+    size: int = 1 << 37
+    ratio: float = 100.0
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    folder: bool
+    size: int
+    open: IO[bytes] | None
+
+
+def is_archive(name: str) -> bool:
+    """Whether a file of this name can be unpacked."""
+    return name.endswith(ENDINGS)
+
+
+def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> list[str]:
+    """Unpack an archive into a folder; what is there already under the same names is replaced.
+
+    Args:
+        archive: A .tar, .tar.gz, .tgz, .zip or .gz file.
+        folder: Where its entries come to lie.
+        limits: What it may hold.
+
+    Returns:
+        The names of its entries at the top.
+
+    Raises:
+        BadArchive: It is damaged, too large, or holds a link, a device, a path that leads outside or one name twice.
+    """
+    limits = limits or Limits()
+    allowed = min(limits.size, max(1 << 20, int(archive.stat().st_size * limits.ratio)))
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{TEMPORARY}unpack-{os.getpid()}"
+    remove(temporary)
+    temporary.mkdir()
+    try:
+        _unpack(archive, temporary, limits.count, allowed)
+        names = sorted(path.name for path in temporary.iterdir())
+        for name in names:
+            put(temporary / name, folder / name)
+        return names
+    finally:
+        remove(temporary)
+
+
+def _unpack(archive: Path, folder: Path, count: int, allowed: int) -> None:
+    seen: dict[PurePosixPath, bool] = {}  # every path and whether it is a folder
+    written = 0
+    entries, number = _entries(archive), 0
+    while (entry := _reading(archive, lambda: next(entries, None))) is not None:
+        number += 1
+        if number > count:
+            raise BadArchive(f"{archive} holds more than {count} entries")
+        path = _inside(archive, entry.name)
+        if not path.parts:  # the archive's own folder, "./"
+            continue
+        parents = list(path.parents)[:-1]
+        if any(not seen.get(parent, True) for parent in parents) or (
+            path in seen and not (entry.folder and seen[path])
+        ):
+            raise BadArchive(f"{archive} holds {entry.name!r} twice")
+        seen.update({parent: True for parent in parents} | {path: entry.folder})
+        target = folder.joinpath(*path.parts)
+        if entry.open is None:
+            target.mkdir(parents=True, exist_ok=True)
+            continue
+        if entry.size > allowed - written:
+            raise BadArchive(f"{archive} unpacks to more than {allowed} bytes")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as file, entry.open as source:
+            while block := _reading(archive, partial(source.read, BLOCK)):
+                written += len(block)
+                if written > allowed:
+                    raise BadArchive(f"{archive} unpacks to more than {allowed} bytes")
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+    if not seen:
+        raise BadArchive(f"{archive} is empty")
+    for path, is_folder in seen.items():
+        if is_folder:
+            sync_folder(folder.joinpath(*path.parts))
+    sync_folder(folder)
+
+
+def _reading(archive: Path, read: Callable[[], T]) -> T:
+    """What ``read`` gives; damaged archives make the standard library raise almost anything."""
+    try:
+        return read()
+    except BadArchive:
+        raise
+    except Exception as problem:
+        raise BadArchive(f"{archive} is damaged or not an archive we read: {problem}") from problem
+
+
+def _inside(archive: Path, name: str) -> PurePosixPath:
+    """The path of an entry, if it is a plain relative one on every system."""
+    path = PurePosixPath(name)
+    bad = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or ":" in name
+    if bad or not name or len(name) > 1000 or any(part.startswith(TEMPORARY) for part in path.parts):
+        raise BadArchive(f"{archive} holds the path {name!r}, which leads outside or is none")
+    return path
+
+
+def _entries(archive: Path) -> Iterator[_Entry]:
+    if zipfile.is_zipfile(archive):
+        yield from _zip(archive)
+    elif archive.name.endswith((".tar", ".tar.gz", ".tgz")):
+        yield from _tar(archive)
+    elif archive.name.endswith(".gz"):
+        with gzip.open(archive) as file:
+            yield _Entry(archive.name[:-3], False, 0, cast("IO[bytes]", file))
+    else:
+        raise BadArchive(f"{archive} must end in one of {ENDINGS}")
+
+
+def _tar(archive: Path) -> Iterator[_Entry]:
+    packed = not archive.name.endswith(".tar")
+    with gzip.open(archive) if packed else archive.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        for member in tar:
+            if not (member.isreg() or member.isdir()) or member.issparse():
+                raise BadArchive(f"{archive} holds {member.name!r}, which is neither a file nor a folder")
+            yield _Entry(member.name, member.isdir(), member.size, tar.extractfile(member) if member.isreg() else None)
+        if file.read(BLOCK) and file.read(1):  # to the end, so that gzip compares its checksum
+            raise BadArchive(f"{archive} goes on behind its end")
+
+
+def _zip(archive: Path) -> Iterator[_Entry]:
+    with zipfile.ZipFile(archive) as file:
+        for member in file.infolist():
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.flag_bits & 1:
+                raise BadArchive(f"{archive} holds {member.filename!r}, which is neither a plain file nor a folder")
+            folder = member.is_dir()
+            if folder != (kind == stat.S_IFDIR) and kind != 0:
+                raise BadArchive(f"{archive} holds {member.filename!r}, which says it is both a file and a folder")
+            yield _Entry(member.orig_filename, folder, member.file_size, None if folder else file.open(member))

@@ -1,0 +1,244 @@
+"""Your own data, to classify or to predict values of: a folder of files, one CSV file or one npz file.
+
+* a folder with a subfolder for each class, each with files of one series (WAV, CSV, npy or npz); or with subfolders
+  train, test and perhaps valid that have those;
+* a folder with a file ``labels.csv``: columns file, y (or several values) and perhaps split;
+* a CSV file with a row for each sample: columns y, perhaps split, and the series in all others;
+* an npz file with x (N, L) or (N, L, D), y (N,) or (N, K), perhaps lengths (N,) and split (N,).
+
+A split is "train", "valid" or "test". Where none is given, rows are drawn by a seed, of each class the same share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statespan._check import check_choice, check_int
+from statespan.data.base import Batch, Dataset, Info, Windows
+from statespan.data.registry import register
+from statespan.data.samples import ENDINGS, load_all, numbers, read_csv, read_sample, series
+from statespan.data.split import split, stratified
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass
+class Samples:
+    """What a reader found: series (L, D), answers as text or numbers, and the split of each or "" if none is given."""
+
+    x: list[Array]
+    y: list[Any]
+    split: list[str]
+    rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Windows {"x": (B, L, D), "lengths": (B,), "y": …} to a batch: standardised, and 0 behind a series' own end."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    ragged: bool
+    whole: bool  # the answers are classes
+
+    def __call__(self, rows: dict[str, Tensor]) -> Batch:
+        """The batch."""
+        x, lengths = rows["x"], rows["lengths"].long()
+        x = (x - x.new_tensor(self.mean)) / x.new_tensor(self.std)
+        y = rows["y"].long() if self.whole else rows["y"]
+        if not self.ragged:
+            return Batch(x, y)
+        inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+        return Batch(torch.where(inside[..., None], x, 0.0), y, lengths)
+
+
+@register("own", "Your own series: a folder of files, a CSV file or an npz file, given as path")
+def own(
+    folder: Path,
+    *,
+    path: str,
+    task: str = "classification",
+    target: str = "y",
+    valid: float = 0.1,
+    test: float = 0.2,
+    seed: int = 0,
+    standardize: bool = True,
+    length: int | None = None,
+    subsample: int = 1,
+) -> Dataset:
+    """Your own data.
+
+    Args:
+        folder: Not used.
+        path: The folder or file.
+        task: "classification", or "regression" of one or more values.
+        target: Column of the answer in a CSV file; several for regression, with commas between them.
+        valid: Share of the rows for validation, if their split is not given (of the training rows, if it is and no
+            validation rows are).
+        test: Share of the rows for the test, if their split is not given.
+        seed: Of the split.
+        standardize: Subtract the mean and divide by the standard deviation of each feature of the training rows.
+        length: Cut series that are longer.
+        subsample: Take every n-th sample of a series only.
+    """
+    check_choice("task", task, ("classification", "regression"))
+    check_int("subsample", subsample, minimum=1)
+    where = Path(path).expanduser()
+    found = _read(where, task, target.split(","))
+    if len(found.x) < 3:
+        raise ValueError(f"{where} must have at least 3 samples, one for each split, got {len(found.x)}")
+    features = sorted({x.shape[1] for x in found.x})
+    if len(features) != 1:
+        raise ValueError(f"{where} must have the same number of features everywhere, got {features}")
+    xs = [x[::subsample][: check_int("length", length, minimum=1) if length is not None else None] for x in found.x]
+    classes, y = _answers(where, found.y, task)
+    parts = _splits(where, found.split, y if classes else None, len(xs), valid, test, seed)
+    train = np.concatenate([xs[i] for i in parts[0]]).astype(np.float64)
+    mean, std = (train.mean(0), train.std(0)) if standardize else (np.zeros(features[0]), np.ones(features[0]))
+    lengths = np.array([len(x) for x in xs])
+    prepare = Series(
+        tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist()), bool(np.ptp(lengths)), bool(classes)
+    )
+    longest = int(lengths.max())
+    first, second, third = (_windows(xs, y, rows, longest, prepare) for rows in parts)
+    rate = found.rate / subsample if found.rate else None
+    d_output = len(classes) if classes else y.shape[1]
+    return Dataset(
+        "own", Info(task, longest, features[0], None, d_output, classes, frequency=rate), first, second, third
+    )
+
+
+def _windows(xs: list[Array], y: Array, rows: Array, longest: int, prepare: Series) -> Windows:
+    lengths = np.array([len(xs[i]) for i in rows], np.int32)
+    each = {"lengths": lengths, "y": y[rows]}
+    long = {"x": np.concatenate([xs[i] for i in rows])}
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    return Windows(long, starts=starts, length=longest, prepare=prepare, each=each)
+
+
+def _answers(where: Path, y: list[Any], task: str) -> tuple[tuple[str, ...], Array]:
+    """Names of the classes and their numbers (N,), or no names and the values (N, K)."""
+    if task == "regression":
+        try:
+            values = np.array(y, dtype=np.float32).reshape(len(y), -1)
+        except ValueError:
+            raise ValueError(f"{where} must have numbers to predict for task='regression', got {y[0]!r}") from None
+        if not np.isfinite(values).all():
+            raise ValueError(f"{where} must have finite values to predict, got one that is not")
+        return (), values
+    words = [str(label) for label in y]
+    order = sorted(set(words), key=lambda word: (0, int(word), word) if word.isdecimal() else (1, 0, word))
+    if len(order) < 2:
+        raise ValueError(f"{where} must have at least two classes, got {order}")
+    number = {word: i for i, word in enumerate(order)}
+    return tuple(order), np.array([number[word] for word in words], np.int32)
+
+
+def _splits(
+    where: Path, given: list[str], labels: Array | None, count: int, valid: float, test: float, seed: int
+) -> list[Array]:
+    """Row numbers of the three splits, all with at least one row."""
+    shares: tuple[float, ...] = (valid, test)
+    rows, ready = np.arange(count), {}
+    if any(given):
+        if wrong := sorted(set(given) - set(SPLITS)):
+            raise ValueError(f"{where}: a split must be one of {SPLITS}, got {wrong[0]!r}")
+        ready = {name: np.flatnonzero(np.array(given) == name) for name in SPLITS}
+        rows, shares = ready["train"], () if len(ready["valid"]) else (valid,)
+    parts = split(len(rows), shares, seed) if labels is None else stratified(labels[rows], shares, seed)
+    drawn = [rows[part] for part in parts]
+    if ready:
+        drawn = [drawn[0], drawn[1] if len(drawn) > 1 else ready["valid"], ready["test"]]
+    for name, part in zip(SPLITS, drawn):
+        if not len(part):
+            raise ValueError(f"{where}: no rows are left for {name}; there are {count} in all")
+    return drawn
+
+
+def _read(where: Path, task: str, target: list[str]) -> Samples:
+    if where.is_dir():
+        return _labelled(where, target) if (where / "labels.csv").is_file() else _classes(where, task)
+    if where.suffix.lower() == ".csv" and where.is_file():
+        return _table(where, target)
+    if where.suffix.lower() == ".npz" and where.is_file():
+        return _arrays(where)
+    raise FileNotFoundError(f"path must be a folder, a .csv file or a .npz file that is there, got {where}")
+
+
+def _classes(where: Path, task: str) -> Samples:
+    """Subfolders of classes, or those of the splits with subfolders of classes."""
+    if task != "classification":
+        raise ValueError(f"{where} must have a file labels.csv with the values to predict for task='regression'")
+    found = Samples([], [], [])
+    tops = {name: where / name for name in SPLITS if (where / name).is_dir()}
+    for name, top in tops.items() if "train" in tops else [("", where)]:
+        for kind in sorted(path for path in top.iterdir() if path.is_dir() and not path.name.startswith(".")):
+            for file in sorted(path for path in kind.iterdir() if path.suffix.lower() in ENDINGS):
+                _add(found, file, kind.name, name)
+    if not found.x:
+        raise ValueError(f"{where} must have a subfolder for each class with files {ENDINGS}, or labels.csv; got none")
+    return found
+
+
+def _labelled(where: Path, target: list[str]) -> Samples:
+    columns, rows = _columns(where / "labels.csv", ["file", *target])
+    found = Samples([], [], [])
+    for row in rows:
+        answer = [row[columns[name]] for name in target]
+        file = where / row[columns["file"]]
+        if not file.is_file():
+            raise ValueError(f"{where / 'labels.csv'} names {row[columns['file']]!r}, which is not there")
+        _add(found, file, answer if len(answer) > 1 else answer[0], row[columns["split"]] if "split" in columns else "")
+    return found
+
+
+def _add(found: Samples, file: Path, answer: Any, part: str) -> None:
+    x, rate = read_sample(file)
+    if found.x and rate != found.rate:
+        raise ValueError(f"{file} has {rate} samples a second, the files before it {found.rate}")
+    found.rate = rate
+    found.x.append(x)
+    found.y.append(answer)
+    found.split.append(part)
+
+
+def _table(where: Path, target: list[str]) -> Samples:
+    columns, rows = _columns(where, target)
+    values = [i for name, i in columns.items() if name not in (*target, "split")]
+    if not values:
+        raise ValueError(f"{where} must have columns of a series beside {target}, got none")
+    x = numbers(where, [[row[i] for i in values] for row in rows])
+    answers = [[row[columns[name]] for name in target] for row in rows]
+    parts = [row[columns["split"]] if "split" in columns else "" for row in rows]
+    return Samples([series(str(where), one) for one in x], [a if len(a) > 1 else a[0] for a in answers], parts)
+
+
+def _columns(path: Path, needed: list[str]) -> tuple[dict[str, int], list[list[str]]]:
+    names, rows = read_csv(path)
+    columns = {name.strip(): i for i, name in enumerate(names)}
+    for name in needed:
+        if name not in columns:
+            raise ValueError(f"{path} must have a column {name!r}, got {list(columns) or 'no header'}")
+    return columns, rows
+
+
+def _arrays(where: Path) -> Samples:
+    arrays = load_all(where)
+    for name in ("x", "y"):
+        if name not in arrays:
+            raise ValueError(f"{where} must have an array {name}, got {sorted(arrays)}")
+    x, y = arrays["x"], arrays["y"]
+    if x.ndim not in (2, 3) or y.ndim not in (1, 2) or len(x) != len(y):
+        raise ValueError(f"{where} must have x (N, L) or (N, L, D) and y (N,) or (N, K), got {x.shape} and {y.shape}")
+    lengths = arrays.get("lengths", np.full(len(x), x.shape[1]))
+    if lengths.shape != (len(x),) or lengths.dtype.kind not in "iu" or lengths.min() < 1 or lengths.max() > x.shape[1]:
+        raise ValueError(f"{where} must have lengths ({len(x)},), whole numbers 1 … {x.shape[1]}")
+    parts = [str(part) for part in arrays.get("split", np.full(len(x), ""))]
+    return Samples([series(f"{where}: x", one[:n]) for one, n in zip(x, lengths)], y.tolist(), parts)

@@ -1,0 +1,200 @@
+"""The datasets by name: closed, so that a recipe can name only what is registered here."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from statespan.data.base import Dataset
+from statespan.data.download import Progress
+from statespan.data.source import Source, fetch, missing
+
+Loader = TypeVar("Loader", bound=Callable[..., Dataset])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered dataset: its loader, what it is in one line, the files it is read from and their folder."""
+
+    name: str
+    summary: str
+    files: tuple[Source, ...]
+    folder: str
+    loader: Callable[..., Dataset]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Names and default values of the loader's options."""
+        return {p.name: p.default for p in _options(self.loader)}
+
+    def place(self, folder: Path) -> Path:
+        """The dataset's folder: its subfolder of the data folder, or that folder itself if it holds the files."""
+        inside = folder / self.folder
+        if not inside.is_dir() and any(source.find(folder) for source in self.files):
+            return folder
+        return inside
+
+
+@dataclass(frozen=True)
+class Status:
+    """What of a dataset is here.
+
+    Attributes:
+        ready: Whether it can be loaded without a download.
+        folder: Where its files belong.
+        found: Paths of its files that are here.
+        missing: Files that it needs and that are not here; ``describe()`` says how to get them.
+        optional: Files that it would use if they were here, and is made without.
+    """
+
+    name: str
+    summary: str
+    folder: Path
+    ready: bool
+    found: tuple[Path, ...]
+    missing: tuple[Source, ...]
+    optional: tuple[Source, ...]
+
+
+REGISTRY: dict[str, Entry] = {}
+
+
+def register(
+    name: str, summary: str, *, files: Sequence[Source] = (), folder: str | None = None
+) -> Callable[[Loader], Loader]:
+    """Register a loader ``load(folder: Path, *, option: type = default, …) -> Dataset``.
+
+    Args:
+        name: Of the dataset.
+        summary: What it is, in one line.
+        files: What it is read from; before the loader is called, all that are not optional are there.
+        folder: Name of its subfolder of the data folder; the dataset's name if not given. The loader is given it whole.
+    """
+
+    def add(loader: Loader) -> Loader:
+        if name in REGISTRY:
+            raise ValueError(f"a dataset {name!r} is registered already")
+        REGISTRY[name] = Entry(name, summary, tuple(files), folder or name, loader)
+        return loader
+
+    return add
+
+
+def data_folder(folder: Path | str | None = None) -> Path:
+    """The folder all datasets are in: the one given, ``STATESPAN_DATA``, or ~/.cache/statespan/data."""
+    chosen = folder or os.environ.get("STATESPAN_DATA") or Path("~/.cache/statespan/data")
+    return Path(chosen).expanduser()
+
+
+def names() -> list[str]:
+    """The names of all datasets.
+
+    Example:
+        >>> import statespan.data
+        >>> "smnist" in statespan.data.names()
+        True
+    """
+    return sorted(REGISTRY)
+
+
+def entry(name: str) -> Entry:
+    """The registered dataset of this name."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be that of a dataset, got {type(name).__name__} {name!r}")
+    if name not in REGISTRY:
+        raise ValueError(f"unknown dataset {name!r}{_suggest(name, REGISTRY)}; there are {', '.join(names())}")
+    return REGISTRY[name]
+
+
+def load(name: str, folder: Path | str | None = None, *, progress: Progress | None = None, **options: Any) -> Dataset:
+    """Load a dataset.
+
+    Args:
+        name: One of :func:`names`.
+        folder: The data folder; ``STATESPAN_DATA`` or ~/.cache/statespan/data if not given.
+        progress: Called with (name, bytes done, bytes in all or None) while something is downloaded.
+        **options: The dataset's own.
+
+    Returns:
+        The dataset with its three splits.
+
+    Raises:
+        MissingData: Its files are not here and cannot be had; the message says what to put where.
+        ValueError: The name or an option is unknown, or an option's value is not allowed.
+    """
+    chosen = entry(name)
+    check_options(chosen, options)
+    place = chosen.place(data_folder(folder))
+    fetch(name, chosen.files, place, progress)
+    return chosen.loader(place, **options)
+
+
+def status(folder: Path | str | None = None) -> list[Status]:
+    """What is here of every dataset, what is missing and how to get it.
+
+    Args:
+        folder: The data folder.
+    """
+    answer = []
+    for name in names():
+        chosen = REGISTRY[name]
+        place = chosen.place(data_folder(folder))
+        found = tuple(path for source in chosen.files if (path := source.find(place)) is not None)
+        lacking = tuple(missing(chosen.files, place))
+        optional = tuple(source for source in chosen.files if source.optional and source.find(place) is None)
+        answer.append(Status(name, chosen.summary, place, not lacking, found, lacking, optional))
+    return answer
+
+
+def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
+    """Refuse options that the loader does not have, or whose values are not of its types."""
+    allowed = {parameter.name: parameter for parameter in _options(chosen.loader)}
+    hints = typing.get_type_hints(chosen.loader)
+    for key, value in options.items():
+        if key not in allowed:
+            have = ", ".join(f"{p.name}={p.default!r}" for p in allowed.values()) or "none"
+            raise ValueError(
+                f"dataset {chosen.name!r} has no option {key!r}{_suggest(key, allowed)}; its options are {have}"
+            )
+        if not _fits(value, hints[key]):
+            wanted = getattr(hints[key], "__name__", str(hints[key]))
+            raise TypeError(
+                f"option {key} of dataset {chosen.name!r} must be {wanted}, got {type(value).__name__} {value!r}"
+            )
+    needed = [p.name for p in allowed.values() if p.default is p.empty and p.name not in options]
+    if needed:
+        raise ValueError(f"dataset {chosen.name!r} needs the option {needed[0]!r}")
+
+
+def _options(loader: Callable[..., Dataset]) -> list[inspect.Parameter]:
+    return [p for p in inspect.signature(loader).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
+def _suggest(name: str, known: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type: plain types, optional ones, and tuples or lists of them."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin in (tuple, list, Sequence):
+        return isinstance(value, (tuple, list)) and all(_fits(v, inner[0]) for v in value)
+    if hint is Any:
+        return True
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint is Path:
+        return isinstance(value, (str, Path))
+    return isinstance(value, hint)

@@ -1,0 +1,119 @@
+"""The files a dataset is read from: where they lie, where they come from, and how they get here.
+
+A file is downloaded only over HTTPS and only if its SHA-256 is known; it is checked before it gets its name. Everything
+else the user puts in its place, as one message says. ``STATESPAN_OFFLINE=1`` keeps the library off the network.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from statespan.data.download import Progress, download
+from statespan.data.extract import is_archive, unpack
+from statespan.data.files import only_writer, sha256
+
+
+class MissingData(FileNotFoundError):  # noqa: N818 - the name says it
+    """A dataset's files are not here; the message says which, where they belong and where they come from."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file (or folder) of a dataset.
+
+    Args:
+        path: Where it lies, relative to the dataset's folder: ``train.csv`` or ``aclImdb/train``.
+        origin: Where it comes from, in words or as the address of a page.
+        url: HTTPS address of the file, or of the archive that holds it.
+        sha256: Of what the url gives; None where it is not known for certain, and then nothing is downloaded.
+        size: Its bytes.
+        also: Other paths at which it is accepted.
+        optional: The dataset can be made without it.
+    """
+
+    path: str
+    origin: str = ""
+    url: str | None = None
+    sha256: str | None = None
+    size: int | None = None
+    also: tuple[str, ...] = ()
+    optional: bool = False
+
+    def find(self, folder: Path) -> Path | None:
+        """The path at which it lies, or None."""
+        return next((folder / path for path in (self.path, *self.also) if (folder / path).exists()), None)
+
+    @property
+    def download_name(self) -> str:
+        """Name of the file that the url gives."""
+        return (self.url or self.path).rsplit("/", 1)[-1]
+
+    def describe(self) -> str:
+        """The file for a message: name, size, digest and origin."""
+        parts = [self.path]
+        if self.download_name != Path(self.path).name:
+            parts.append(f"(from {self.download_name})")
+        if self.size is not None:
+            parts.append(f"{self.size} bytes")
+        if self.sha256 is not None:
+            parts.append(f"SHA-256 {self.sha256}")
+        if self.url or self.origin:
+            parts.append(f"from {self.url or self.origin}")
+        return " ".join(parts)
+
+
+def missing(sources: Iterable[Source], folder: Path) -> list[Source]:
+    """The files that a dataset needs and that are not here."""
+    return [source for source in sources if not source.optional and source.find(folder) is None]
+
+
+def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progress | None = None) -> None:
+    """Get what a dataset needs and what is not here: unpack an archive that lies in the folder, or download it.
+
+    Args:
+        dataset: Its name, for the message.
+        sources: Its files.
+        folder: Its folder.
+        progress: Called with (name, bytes done, bytes in all or None) during a download; it may raise to stop it.
+
+    Raises:
+        MissingData: What could not be got, and where it belongs.
+    """
+    reasons = []
+    for url in dict.fromkeys(source.url for source in missing(sources, folder)):  # one archive may hold several
+        source = next(s for s in missing(sources, folder) if s.url == url)
+        try:
+            reason = _get(source, folder, progress)
+        except (OSError, ValueError) as problem:  # no network, a full disk, a read-only folder, a bad archive
+            reason = str(problem)
+        if reason:
+            reasons.append(reason)
+    if left := missing(sources, folder):
+        lines = "".join(f"\n  {source.describe()}" for source in left)
+        why = f"\n({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
+        raise MissingData(f"dataset {dataset!r} needs files that are not here. Put into {folder}:{lines}{why}")
+
+
+def _get(source: Source, folder: Path, progress: Progress | None) -> str:
+    """Get one file; returns why not, or nothing."""
+    name = source.download_name
+    got = folder / name
+    archive = is_archive(name) and name != Path(source.path).name
+    here = archive and got.exists()
+    if not here and (source.url is None or source.sha256 is None):
+        return ""
+    if not here and os.environ.get("STATESPAN_OFFLINE"):
+        return "nothing is downloaded with STATESPAN_OFFLINE set"
+    with only_writer(folder):
+        if source.find(folder) is not None:  # another process was faster
+            return ""
+        if not here and source.url is not None and source.sha256 is not None:
+            download(source.url, got, source.sha256, size=source.size, progress=progress)
+        elif source.sha256 is not None and (digest := sha256(got)) != source.sha256:
+            return f"{got} is damaged: its SHA-256 is {digest}"
+        if archive:
+            unpack(got, folder)
+    return ""

@@ -1,0 +1,77 @@
+"""Splits by seed: pure functions of the number of rows (or their labels), the shares and the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from statespan._check import check_int
+
+
+def shuffled(n: int, seed: int) -> np.ndarray[Any, Any]:
+    """The numbers 0 … n-1 in an order that depends on the seed alone: torch's, so the reference's splits are ours.
+
+    Example:
+        >>> sorted(shuffled(5, seed=0).tolist())
+        [0, 1, 2, 3, 4]
+    """
+    check_int("n", n, minimum=0)
+    check_int("seed", seed, minimum=0)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).numpy()
+
+
+def split(n: int, shares: Sequence[float], seed: int) -> list[np.ndarray[Any, Any]]:
+    """Split n rows at random: the first part is what the given shares leave over.
+
+    Args:
+        n: Number of rows.
+        shares: Share of each further part, each rounded down, so ``(0.1,)`` makes a training and a validation part.
+        seed: The order's.
+
+    Returns:
+        Row numbers of each part; together they are all rows, each once.
+
+    Example:
+        >>> [len(part) for part in split(1005, (0.1, 0.1), seed=42)]
+        [805, 100, 100]
+    """
+    _check_shares(shares)
+    counts = [int(n * share) for share in shares]
+    return np.split(shuffled(n, seed), np.cumsum([n - sum(counts), *counts])[:-1])
+
+
+def stratified(labels: np.ndarray[Any, Any], shares: Sequence[float], seed: int) -> list[np.ndarray[Any, Any]]:
+    """:func:`split` with the classes in the same proportions in every part, as nearly as whole rows allow.
+
+    Args:
+        labels: (n,) class of each row.
+        shares: Share of each further part, rounded to the nearest number of rows.
+        seed: The order's.
+
+    Returns:
+        Row numbers of each part, in ascending order.
+
+    Example:
+        >>> labels = np.array([0, 0, 1, 1])
+        >>> [labels[part].tolist() for part in stratified(labels, (0.5,), seed=0)]
+        [[0, 1], [0, 1]]
+    """
+    _check_shares(shares)
+    classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    rows = np.concatenate([np.zeros(0, np.int64), *(some[shuffled(len(some), seed)] for some in classes)])
+    parts: list[np.ndarray[Any, Any]] = []
+    left = 1.0
+    for share in reversed(shares):  # every so many rows, in the order of the classes
+        count = np.floor(np.arange(len(rows) + 1) * (share / left) + 0.5 + 1e-9)
+        chosen = np.diff(count) > 0
+        parts.insert(0, np.sort(rows[chosen]))
+        rows, left = rows[~chosen], left - share
+    return [np.sort(rows), *parts]
+
+
+def _check_shares(shares: Sequence[float]) -> None:
+    if not all(0 <= share < 1 for share in shares) or sum(shares) >= 1:
+        raise ValueError(f"shares must be at least 0 and less than 1 together, got {tuple(shares)}")

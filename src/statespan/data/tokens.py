@@ -1,0 +1,85 @@
+"""Texts as tokens: documents put end to end, each closed by <eos>, and batches padded with <pad>.
+
+Tokens: 0 <pad>, 1 <unk>, 2 <eos>, then the vocabulary's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statespan.data.base import Batch, Windows
+
+PAD, UNK, EOS = 0, 1, 2
+SPECIAL = 3
+
+
+def vocabulary(texts: Iterable[str], least: int = 1) -> dict[str, int]:
+    """The token of every character that occurs at least so many times; the most frequent come first.
+
+    Example:
+        >>> vocabulary(["abba", "bc"], least=2)
+        {'b': 3, 'a': 4}
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    kept = sorted((c for c, n in counts.items() if n >= least), key=lambda c: (-counts[c], c))
+    return {character: SPECIAL + i for i, character in enumerate(kept)}
+
+
+def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Texts as tokens, cut to ``length`` with the <eos> that closes each.
+
+    Returns:
+        "tokens" (T,) of all texts end to end, "starts" (N,) and "lengths" (N,) of each.
+
+    Example:
+        >>> encode(["ab", "b?a"], {"a": 3, "b": 4}, length=3)["tokens"].tolist()
+        [3, 4, 2, 4, 1, 2]
+    """
+    table = np.full(max((ord(c) for c in tokens), default=0) + 2, UNK, smallest(SPECIAL + len(tokens)))
+    for character, token in tokens.items():
+        table[ord(character)] = token
+    pieces = []
+    for text in texts:
+        points = np.frombuffer(text[: length - 1].encode("utf-32-le", "surrogatepass"), np.uint32)
+        pieces.append(np.append(table[np.minimum(points, len(table) - 1)], table.dtype.type(EOS)))
+    return join(pieces, table.dtype)
+
+
+def join(pieces: Sequence[np.ndarray[Any, Any]], dtype: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Arrays of tokens end to end: "tokens", "starts" and "lengths"."""
+    lengths = np.array([len(piece) for piece in pieces], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    return {
+        "tokens": np.concatenate([np.zeros(0, dtype), *pieces]).astype(dtype, copy=False),
+        "starts": starts,
+        "lengths": lengths.astype(np.int32),
+    }
+
+
+def smallest(n: int) -> np.dtype[Any]:
+    """The smallest dtype for n tokens."""
+    return np.dtype(np.uint8 if n <= 256 else np.int16 if n <= 1 << 15 else np.int32)
+
+
+def documents(arrays: Mapping[str, np.ndarray[Any, Any]], y: np.ndarray[Any, Any], length: int) -> Windows:
+    """A split of documents: from what :func:`encode` gave, and their labels."""
+    each = {"lengths": arrays["lengths"], "y": y}
+    return Windows({"tokens": arrays["tokens"]}, starts=arrays["starts"], length=length, prepare=padded, each=each)
+
+
+def padded(rows: dict[str, Tensor]) -> Batch:
+    """Windows of tokens (B, L), or (B, 2, L) for pairs, with what follows a document's own length as <pad>."""
+    lengths, tokens = rows["lengths"].long(), rows["tokens"].long()
+    inside = torch.arange(tokens.shape[-1], device=tokens.device) < lengths[..., None]
+    tokens = torch.where(inside, tokens, PAD)
+    if tokens.ndim == 3:  # the first documents of all pairs, then the second ones
+        tokens, lengths = tokens.transpose(0, 1).flatten(0, 1), lengths.transpose(0, 1).flatten()
+    return Batch(tokens, rows["y"].long(), lengths)

@@ -1,0 +1,156 @@
+"""WikiText-2 and WikiText-103, word by word, from the public ``.tokens`` files.
+
+Shapes: T tokens, B batch, L length of a window.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from statespan._check import check_int
+from statespan.data.base import Batch, Dataset, Info, Windows
+from statespan.data.cache import cached, stamp
+from statespan.data.registry import register
+from statespan.data.source import Source
+
+EOS, UNKNOWN = "<eos>", "<unk>"
+SPLITS = ("train", "valid", "test")
+LINES = 100_000  # encoded at a time, so that the words of a large file never lie in memory together
+
+
+def _sources(name: str, sha256: str, size: int) -> tuple[Source, ...]:
+    url = f"https://wikitext.smerity.com/{name}-v1.zip"
+    return tuple(
+        Source(f"wiki.{split}.tokens", url=url, sha256=sha256, size=size, also=(f"{name}/wiki.{split}.tokens",))
+        for split in SPLITS
+    )
+
+
+SMALL = _sources("wikitext-2", "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c", 4475746)
+LARGE = _sources("wikitext-103", "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590", 190229076)
+
+
+def vocabulary(path: Path) -> list[str]:
+    r"""The words of a file and ``<eos>`` (one a line), the most frequent first, ties by first appearance.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a").write_text(" b a b \n \n c b \n")
+        ...     vocabulary(Path(folder, "a"))
+        ['b', '<eos>', 'a', 'c']
+    """
+    counts: Counter[str] = Counter()
+    for words in _lines(path):
+        counts.update(words)
+    return [word for word, _ in counts.most_common()]
+
+
+def encode(path: Path, words: list[str]) -> np.ndarray[Any, Any]:
+    """The file as numbers of its words (T,), int32, each line ended by ``<eos>``.
+
+    A word that is not in the vocabulary is ``<unk>``; where there is no such word either, it is an error.
+    """
+    number = {word: i for i, word in enumerate(words)}
+    unknown = number.get(UNKNOWN)
+    pieces, flat = [], []
+    for count, line in enumerate(_lines(path), 1):
+        try:
+            flat.extend([number[word] for word in line])
+        except KeyError:
+            if unknown is None:
+                missing = next(word for word in line if word not in number)
+                raise ValueError(
+                    f"{path}, line {count}: {missing!r} is not in the vocabulary of the train file"
+                ) from None
+            flat.extend([number.get(word, unknown) for word in line])
+        if count % LINES == 0:
+            pieces.append(np.array(flat, np.int32))
+            flat = []
+    return np.concatenate([*pieces, np.array(flat, np.int32)])
+
+
+def shift(rows: dict[str, Tensor]) -> Batch:
+    """Windows (B, L + 1) as inputs (B, L) and the word that follows each, (B, L)."""
+    text = rows["text"].long()
+    lengths = rows.get("lengths")
+    return Batch(text[:, :-1], text[:, 1:], None if lengths is None else lengths.long())
+
+
+def text_windows(text: np.ndarray[Any, Any], length: int, *, whole: bool) -> Windows:
+    """Windows of a text that follow each other without overlap.
+
+    Args:
+        text: Tokens (T,).
+        length: Inputs in a window.
+        whole: Keep the last window, which is shorter, so that each word but the first is predicted exactly once. Then
+            every batch has ``lengths``; what lies beyond them does not count.
+
+    Example:
+        >>> windows = text_windows(np.arange(8, dtype=np.int32), 3, whole=True)
+        >>> len(windows), windows.batch([2]).x[0, :1].tolist(), windows.batch([2]).lengths.tolist()
+        (3, [6], [1])
+    """
+    check_int("length", length, minimum=1)
+    pairs = len(text) - 1
+    if pairs < (1 if whole else length):
+        raise ValueError(f"length must be at most {pairs} for a text of {len(text)} tokens, got {length}")
+    starts = np.arange(0, pairs if whole else pairs - length + 1, length)
+    each = {"lengths": np.minimum(length, pairs - starts).astype(np.int32)} if whole else None
+    return Windows({"text": text}, starts=starts, length=length + 1, prepare=shift, each=each)
+
+
+@register("wikitext2", "WikiText-2, word level", files=SMALL)
+def wikitext2(folder: Path, *, length: int = 512, eval_length: int | None = None) -> Dataset:
+    """WikiText-2: 2,088,628 / 217,646 / 245,569 tokens, 33,278 words. See :func:`wikitext103`."""
+    return _load(folder, "wikitext2", SMALL, length, eval_length)
+
+
+@register("wikitext103", "WikiText-103, word level (S4 Table 8)", files=LARGE)
+def wikitext103(folder: Path, *, length: int = 1024, eval_length: int | None = None) -> Dataset:
+    """WikiText-103: a language model predicts each word from those before it in its window.
+
+    Words are what white space separates, case kept, with ``<eos>`` at the end of each line. The vocabulary (267,735
+    words) is that of the train file sorted by frequency, as an adaptive softmax wants it.
+
+    Args:
+        folder: Where ``wiki.train.tokens``, ``wiki.valid.tokens`` and ``wiki.test.tokens`` lie.
+        length: Tokens of a training window. The windows follow each other; what is left at the end is not used.
+        eval_length: Tokens of an evaluation window, ``length`` by default. The windows follow each other and the last
+            one is kept, so that every word but a file's first is predicted exactly once.
+    """
+    return _load(folder, "wikitext103", LARGE, length, eval_length)
+
+
+def _load(folder: Path, name: str, sources: tuple[Source, ...], length: int, eval_length: int | None) -> Dataset:
+    found = {split: source.find(folder) or folder / source.path for split, source in zip(SPLITS, sources)}
+
+    def build() -> dict[str, np.ndarray[Any, Any]]:
+        words = vocabulary(found["train"])
+        arrays = {split: encode(path, words) for split, path in found.items()}
+        return {**arrays, "words": np.frombuffer("\n".join(words).encode(), np.uint8)}
+
+    arrays = cached(folder, name, {"version": 1, "files": stamp(*found.values())}, build)
+    words = tuple(arrays["words"].tobytes().decode().split("\n"))
+    info = Info("language", length=length, d_input=None, vocabulary=len(words), d_output=len(words), classes=words)
+    evaluated = length if eval_length is None else eval_length
+    return Dataset(
+        name,
+        info,
+        train=text_windows(arrays["train"], length, whole=False),
+        valid=text_windows(arrays["valid"], evaluated, whole=True),
+        test=text_windows(arrays["test"], evaluated, whole=True),
+    )
+
+
+def _lines(path: Path) -> Iterator[list[str]]:
+    """The words of each line; lines end only at line feeds, whatever other separators the text holds."""
+    with path.open(encoding="utf8", newline="\n") as file:
+        for line in file:
+            yield [*line.split(), EOS]

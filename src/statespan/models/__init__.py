@@ -1,0 +1,30 @@
+"""Whole models, built by name from a config, saved as safetensors and JSON."""
+
+from statespan.models.base import Model
+from statespan.models.classifier import Classifier, ClassifierConfig, Regressor
+from statespan.models.config import BackboneConfig
+from statespan.models.forecaster import Forecaster, ForecasterConfig
+from statespan.models.language import LanguageConfig, LanguageModel
+from statespan.models.pixels import PixelModel, PixelsConfig
+from statespan.models.pretrained import LoadError
+from statespan.models.registry import build, from_pretrained, names
+from statespan.models.retrieval import Retrieval
+
+__all__ = [
+    "BackboneConfig",
+    "Classifier",
+    "ClassifierConfig",
+    "Forecaster",
+    "ForecasterConfig",
+    "LanguageConfig",
+    "LanguageModel",
+    "LoadError",
+    "Model",
+    "PixelModel",
+    "PixelsConfig",
+    "Regressor",
+    "Retrieval",
+    "build",
+    "from_pretrained",
+    "names",
+]

@@ -1,0 +1,83 @@
+"""What all models are: a config that rebuilds them, a backbone, and a folder to live in.
+
+Shapes: B batch, L length, D = d_model features.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from statespan.models.config import BackboneConfig, parse
+from statespan.models.pretrained import LoadError, Stored, check_tensors, read, write
+from statespan.nn.backbone import Composite
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Model(nn.Module, ABC):
+    """A model built from a config. Its state is made of real tensors, returned and never changed.
+
+    Args:
+        config: An instance of ``config_class``.
+    """
+
+    name: ClassVar[str]
+    """In the registry and in files."""
+    tasks: ClassVar[tuple[str, ...]]
+    """What kinds of data it is for."""
+    config_class: ClassVar[type[Any]]
+    config: Any
+    backbone: Composite
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        if type(config) is not self.config_class:
+            raise TypeError(f"config must be a {self.config_class.__name__}, got {type(config).__name__}")
+        self.config = config
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save the config and the weights in a folder, as JSON and safetensors.
+
+        At any moment, also if the process dies, the folder holds the old model or the new one.
+
+        Args:
+            folder: Made if it is not there.
+        """
+        dtype = next(p.dtype for name, p in self.named_parameters() if ".ssm." not in name)
+        write(folder, Stored(self.name, self.config.to_dict(), dtype, dict(self.state_dict())))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
+        """The model that :meth:`save_pretrained` saved, in evaluation mode.
+
+        Args:
+            folder: Where it was saved.
+            device: Where to put it.
+
+        Raises:
+            LoadError: If anything is missing, damaged or of another kind.
+        """
+        return cls._from_stored(read(folder), folder, device)
+
+    @classmethod
+    def _from_stored(cls, stored: Stored, folder: str | Path, device: torch.device | str | None) -> Self:
+        if stored.name != cls.name:
+            raise LoadError(f"{folder} holds the model {stored.name!r}, not {cls.name!r}")
+        try:
+            config = parse(cls.config_class, stored.config)
+            weights = sum(tensor.numel() for tensor in stored.tensors.values())
+            if config.least_weights() > weights:  # seen before time is spent on building it
+                raise ValueError(f"it has more than the {weights} weights that are there")
+            with torch.device("meta"):
+                model = cls(config, dtype=stored.dtype)  # type: ignore[call-arg]
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+            raise LoadError(f"{folder} has a config that cannot be built: {error}") from error
+        check_tensors(stored.tensors, model.state_dict())
+        model.load_state_dict(stored.tensors, assign=True)
+        return (model if device is None else model.to(device)).eval()

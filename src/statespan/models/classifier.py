@@ -1,0 +1,173 @@
+"""Models that give one answer for a sequence.
+
+Shapes: B batch, L length, K = d_output classes or values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from statespan._check import check_bool, check_choice, check_int
+from statespan.models.base import Model
+from statespan.models.config import BackboneConfig, make_layers, residual_options
+from statespan.models.encoder import Encoder, check_inputs, fill_input
+from statespan.nn import Backbone, PairHead, SequenceHead
+from statespan.nn.heads import Head
+from statespan.nn.padding import Lengths, Padding
+from statespan.nn.pool import POOLS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierConfig(BackboneConfig):
+    """The fields of :class:`BackboneConfig`, and these.
+
+    Args:
+        d_input: Features of a sample; None for tokens.
+        vocabulary: Number of tokens; None for samples.
+        d_output: Number of classes or values K.
+        bidirectional: Let the layers look both ways, at the price of ``prefill`` and ``step``.
+        pool: "mean", "last" or "first": what the answer is drawn from.
+    """
+
+    d_input: int | None = None
+    vocabulary: int | None = None
+    d_output: int
+    bidirectional: bool = False
+    pool: str = "mean"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        super().__post_init__()
+        check_inputs(self.d_input, self.vocabulary)
+        check_int("d_output", self.d_output, minimum=1)
+        check_bool("bidirectional", self.bidirectional)
+        check_choice("pool", self.pool, POOLS)
+
+
+class Pooled(Model):
+    """An encoder, a backbone and a head that pools. Its state is that of the backbone and that of the head."""
+
+    config_class = ClassifierConfig
+    head_class: ClassVar[type[SequenceHead] | type[PairHead]]
+    head: Head
+
+    def __init__(
+        self,
+        config: ClassifierConfig,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(config)
+        D, where = config.d_model, {"device": device, "dtype": dtype}
+        self.encoder = Encoder(D, d_input=config.d_input, vocabulary=config.vocabulary, device=device, dtype=dtype)
+        layers = make_layers(config, D, bidirectional=config.bidirectional, device=device, dtype=dtype)
+        self.backbone = Backbone(layers, **residual_options(config, device, dtype))
+        self.head = self.head_class(D, config.d_output, config.pool, **where)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+        """The answers for whole sequences.
+
+        Args:
+            x: Samples (B, L, d_input) or tokens (B, L).
+            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored.
+            rate: Step of the data relative to that of training: 2.0 if it was sampled half as often.
+
+        Returns:
+            Class scores or values (B, K); for pairs, of the B/2 pairs.
+        """
+        x, padding = self._input(x, lengths)
+        return self.head(self.backbone(self.encoder(x), lengths=padding, rate=rate), lengths=padding)
+
+    def prefill(
+        self, x: Tensor, state: Any = None, *, lengths: Lengths = None, rate: float = 1.0
+    ) -> tuple[Tensor, tuple[Any, Any]]:
+        """The answers for all seen so far, from a state and to a state.
+
+        Args:
+            x: Samples (B, L, d_input) or tokens (B, L).
+            state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start.
+            lengths: As in ``forward``; the state returned is the one after each sequence's own length.
+            rate: As in ``forward``.
+
+        Returns:
+            The answers (B, K), and the new state.
+        """
+        x, padding = self._input(x, lengths)
+        features, pooled = (None, None) if state is None else state
+        y, features = self.backbone.prefill(self.encoder(x), features, lengths=padding, rate=rate)
+        y, pooled = self.head.prefill(y, pooled, lengths=padding)
+        return y, (features, pooled)
+
+    def step(self, x: Tensor, state: Any, *, rate: float = 1.0) -> tuple[Tensor, tuple[Any, Any]]:
+        """One more sample, and the answers so far. For many steps in a row, use :meth:`stepper`.
+
+        Args:
+            x: A sample (B, d_input) or token (B,) of each sequence.
+            state: It is not changed.
+            rate: As in ``forward``.
+
+        Returns:
+            The answers (B, K), and the new state.
+        """
+        return self.stepper(rate)(x, state)
+
+    def stepper(self, rate: float = 1.0) -> Callable[[Tensor, Any], tuple[Tensor, tuple[Any, Any]]]:
+        """``step`` as a function with the set-up done once, for many steps with the same parameters."""
+        backbone, head = self.backbone.stepper(rate), self.head.stepper()
+
+        def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Any]]:
+            y, features = backbone(self.encoder(self.encoder.check(x, "batch")), state[0])
+            y, pooled = head(y, state[1])
+            return y, (features, pooled)
+
+        return step
+
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> tuple[Any, Any]:
+        """The state before the first sample.
+
+        Args:
+            batch: Number of sequences.
+            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length.
+        """
+        return self.backbone.initial_state(batch, dtype=dtype), self.head.initial_state(batch, dtype=dtype)
+
+    def _input(self, x: Tensor, lengths: Lengths) -> tuple[Tensor, Padding | None]:
+        padding = Padding.of(x, lengths)
+        return self.encoder.check(fill_input(x, padding), "batch", "length"), padding
+
+
+class Classifier(Pooled):
+    """Class scores of sequences: residual SSM layers, a pool over the sequence, a linear map.
+
+    Example:
+        >>> model = Classifier(ClassifierConfig(d_input=1, d_output=10, d_model=16, n_layers=2, layer="s4d"))
+        >>> model(torch.randn(2, 100, 1)).shape
+        torch.Size([2, 10])
+        >>> scores, state = model.step(torch.randn(2, 1), model.initial_state(2))
+        >>> scores.shape
+        torch.Size([2, 10])
+    """
+
+    name = "classifier"
+    tasks = ("classification",)
+    head_class = SequenceHead
+
+
+class Regressor(Pooled):
+    """Real values of sequences: the model of :class:`Classifier`, whose outputs are the values themselves.
+
+    Example:
+        >>> model = Regressor(ClassifierConfig(d_input=2, d_output=1, d_model=16, n_layers=2, pool="last"))
+        >>> model(torch.randn(3, 100, 2), lengths=[100, 70, 5]).shape
+        torch.Size([3, 1])
+    """
+
+    name = "regressor"
+    tasks = ("regression",)
+    head_class = SequenceHead

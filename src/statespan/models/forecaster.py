@@ -1,0 +1,203 @@
+"""The forecasting model (S4 paper, appendix D.3.5): what is to come as a masked end of the sequence.
+
+Shapes: B batch, L length, D = d_model features, M = d_marks calendar features, K = d_output series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from statespan._check import check_bool, check_int, check_tensor
+from statespan.models.base import Model
+from statespan.models.config import BackboneConfig, make_layers, residual_options
+from statespan.models.encoder import Encoder, fill_input
+from statespan.nn import Backbone
+from statespan.nn.padding import Lengths, Padding, fill
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecasterConfig(BackboneConfig):
+    """The fields of :class:`BackboneConfig`, and these.
+
+    Args:
+        d_input: Number of series given.
+        d_output: Number of series K to forecast.
+        horizon: Steps to forecast.
+        d_marks: Calendar features M of each position; 0 for none.
+        bidirectional: Let the layers look both ways, at the price of ``prefill`` and ``step``.
+    """
+
+    d_input: int
+    d_output: int
+    horizon: int
+    d_marks: int = 0
+    bidirectional: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        super().__post_init__()
+        check_int("d_input", self.d_input, minimum=1)
+        check_int("d_output", self.d_output, minimum=1)
+        check_int("horizon", self.horizon, minimum=1)
+        check_int("d_marks", self.d_marks, minimum=0)
+        check_bool("bidirectional", self.bidirectional)
+
+
+class Forecaster(Model):
+    """Forecasts of series: the sequence with a masked end goes in, the values of that end come out.
+
+    In the masked end a learned vector stands for the values, so what the input holds there has no influence. Calendar
+    features, where there are some, are given for the end too. Its state is that of the backbone.
+
+    Example:
+        >>> model = Forecaster(ForecasterConfig(d_input=1, d_output=1, horizon=24, d_model=16, n_layers=2)).eval()
+        >>> model(torch.randn(3, 96 + 24, 1)).shape
+        torch.Size([3, 24, 1])
+        >>> _, state = model.prefill(torch.randn(3, 96, 1))
+        >>> forecast, _ = model.prefill(torch.zeros(3, 24, 1), state, future=True)
+        >>> forecast.shape
+        torch.Size([3, 24, 1])
+    """
+
+    name = "forecaster"
+    tasks = ("forecast",)
+    config_class = ForecasterConfig
+
+    def __init__(
+        self,
+        config: ForecasterConfig,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(config)
+        D = config.d_model
+        self.encoder = Encoder(D, d_input=config.d_input, vocabulary=None, device=device, dtype=dtype)
+        self.future = nn.Parameter(torch.randn(D, device=device, dtype=dtype) * D**-0.5)
+        self.marks: nn.Linear | None = None
+        if config.d_marks:
+            self.marks = nn.Linear(config.d_marks, D, bias=False, device=device, dtype=dtype)
+        layers = make_layers(config, D, bidirectional=config.bidirectional, device=device, dtype=dtype)
+        self.backbone = Backbone(layers, **residual_options(config, device, dtype))
+        self.linear = nn.Linear(D, config.d_output, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor, *, marks: Tensor | None = None, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+        """The forecast for the last ``horizon`` positions.
+
+        Args:
+            x: (B, L, d_input), past and then ``horizon`` positions whose values are not looked at.
+            marks: Calendar features (B, L, M), where the model has some.
+            lengths: True length of each sequence (B,), ``horizon`` … L, with the masked end; what follows is ignored.
+            rate: Step of the data relative to that of training.
+
+        Returns:
+            (B, horizon, K).
+        """
+        x, marks, padding = self._input(x, marks, lengths)
+        batch, length, _ = x.shape
+        horizon, places = self.config.horizon, torch.arange(length, device=x.device)
+        if padding is None:
+            self._check_horizon(length)
+            future = places >= length - horizon
+            y = self.backbone(self._encode(x, marks, future[:, None]), rate=rate)[:, -horizon:]
+        else:
+            if padding.lengths.device.type == "cpu" and not torch.compiler.is_compiling() and batch:
+                self._check_horizon(int(padding.lengths.min()))
+            start = padding.lengths[:, None] - horizon
+            y = self.backbone(self._encode(x, marks, (places >= start)[..., None]), lengths=padding, rate=rate)
+            y = y[torch.arange(batch, device=x.device)[:, None], start + torch.arange(horizon, device=x.device)]
+        return self.linear(y)
+
+    def prefill(
+        self,
+        x: Tensor,
+        state: Any = None,
+        *,
+        marks: Tensor | None = None,
+        lengths: Lengths = None,
+        rate: float = 1.0,
+        future: bool = False,
+    ) -> tuple[Tensor, Any]:
+        """Read the past, or forecast what comes after it, from a state and to a state.
+
+        Args:
+            x: (B, L, d_input).
+            state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start.
+            marks: Calendar features (B, L, M), where the model has some.
+            lengths: As in ``forward``; the state returned is the one after each sequence's own length.
+            rate: As in ``forward``.
+            future: These positions are to be forecast; the values of x are not looked at.
+
+        Returns:
+            (B, L, K), which is the forecast where ``future`` and means nothing where not, and the new state.
+        """
+        x, marks, padding = self._input(x, marks, lengths)
+        hidden = torch.full((1, 1), check_bool("future", future), device=x.device)
+        y, after = self.backbone.prefill(self._encode(x, marks, hidden), state, lengths=padding, rate=rate)
+        return fill(self.linear(y), padding), after
+
+    def step(
+        self, x: Tensor, state: Any, *, marks: Tensor | None = None, rate: float = 1.0, future: bool = False
+    ) -> tuple[Tensor, Any]:
+        """One more position. For many steps in a row, use :meth:`stepper`.
+
+        Args:
+            x: (B, d_input).
+            state: It is not changed.
+            marks: (B, M), where the model has some.
+            rate: As in ``forward``.
+            future: As in ``prefill``.
+
+        Returns:
+            (B, K), and the new state.
+        """
+        return self.stepper(rate)(x, state, marks, future)
+
+    def stepper(self, rate: float = 1.0) -> Callable[..., tuple[Tensor, Any]]:
+        """``step`` as a function ``(x, state, marks=None, future=False)`` with the set-up done once."""
+        backbone = self.backbone.stepper(rate)
+
+        def step(x: Tensor, state: Any, marks: Tensor | None = None, future: bool = False) -> tuple[Tensor, Any]:
+            x, marks = self.encoder.check(x, "batch"), self._check_marks(marks, x.shape[0])
+            hidden = torch.full((1,), check_bool("future", future), device=x.device)
+            y, after = backbone(self._encode(x, marks, hidden), state)
+            return self.linear(y), after
+
+        return step
+
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> Any:
+        """The state before the first sample.
+
+        Args:
+            batch: Number of sequences.
+            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length.
+        """
+        return self.backbone.initial_state(batch, dtype=dtype)
+
+    def _encode(self, x: Tensor, marks: Tensor | None, future: Tensor) -> Tensor:
+        """The features of samples, or where ``future`` the vector that stands for them, and those of the marks."""
+        y = self.encoder(x.masked_fill(future, 0.0))
+        y = torch.where(future, self.future.to(y.dtype), y)
+        return y if self.marks is None else y + self.marks(marks)
+
+    def _input(self, x: Tensor, marks: Tensor | None, lengths: Lengths) -> tuple[Tensor, Tensor | None, Padding | None]:
+        padding = Padding.of(x, lengths)
+        x = self.encoder.check(fill_input(x, padding), "batch", "length")
+        marks = self._check_marks(marks, *x.shape[:2])
+        return x, None if marks is None else fill(marks, padding), padding
+
+    def _check_marks(self, marks: Tensor | None, *leading: int) -> Tensor | None:
+        if self.marks is None:
+            if marks is not None:
+                raise ValueError("marks must be None for a model with d_marks=0, got a tensor")
+            return None
+        return check_tensor("marks", marks, (*leading, self.config.d_marks), kind="float")
+
+    def _check_horizon(self, length: int) -> None:
+        if length < self.config.horizon:
+            raise ValueError(f"each sequence must have at least horizon={self.config.horizon} positions, got {length}")

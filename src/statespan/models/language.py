@@ -1,0 +1,145 @@
+"""The language model (S4 paper, appendix D.3.2).
+
+Shapes: B batch, L length, D = d_model features, V tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from statespan._check import check_int
+from statespan.models.config import BackboneConfig, check_whole, make_layers, residual_options
+from statespan.models.encoder import check_tokens, fill_input
+from statespan.models.tokens import TokenModel
+from statespan.nn import AdaptiveTokens, Backbone
+from statespan.nn.adaptive import check_cutoffs
+from statespan.nn.block import make_dropout
+from statespan.nn.padding import Lengths, fill
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig(BackboneConfig):
+    """The fields of :class:`BackboneConfig`, with n_layers counting blocks, and these.
+
+    Args:
+        vocabulary: Number of tokens V.
+        layers_per_block: SSM layers in a block, before its feed-forward layer.
+        cutoffs: First token of each cluster but the first, for the adaptive embedding and softmax; none for a plain
+            table and a linear map.
+        div_val: Factor by which the tables of successive clusters get narrower.
+    """
+
+    vocabulary: int
+    feed_forward: int = 4
+    tie_dropout: bool = False
+    layers_per_block: int = 2
+    cutoffs: tuple[int, ...] = ()
+    div_val: int = 4
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        super().__post_init__()
+        check_int("vocabulary", self.vocabulary, minimum=1)
+        check_int("layers_per_block", self.layers_per_block, minimum=1)
+        check_int("div_val", self.div_val, minimum=1)
+        if check_whole("cutoffs", self.cutoffs, minimum=1, most=16):
+            check_cutoffs(self.cutoffs, self.vocabulary)
+        object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
+
+
+class PlainTokens(nn.Module):
+    """A table of tokens and a linear map back to them, with the interface of :class:`AdaptiveTokens`."""
+
+    def __init__(
+        self, vocabulary: int, d_model: int, device: torch.device | str | None, dtype: torch.dtype | None
+    ) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, d_model, device=device, dtype=dtype)
+        self.linear = nn.Linear(d_model, vocabulary, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features (…, D) of tokens x (…)."""
+        return self.table(x)
+
+    def log_probs(self, features: Tensor) -> Tensor:
+        """The log-probabilities (…, V) of all tokens."""
+        return self.linear(features).log_softmax(-1)
+
+    def losses(self, features: Tensor, y: Tensor) -> Tensor:
+        """``−log_probs`` of tokens y (…)."""
+        scores = self.linear(features)
+        return nn.functional.cross_entropy(scores.flatten(0, -2), y.flatten(), reduction="none").view(y.shape)
+
+
+class LanguageModel(TokenModel):
+    """Log-probabilities of the next token: blocks of SSM layers and a feed-forward layer.
+
+    ``forward``, ``prefill`` and ``step`` give log-probabilities over the whole vocabulary; for training,
+    :meth:`token_losses` computes only those of the targets.
+
+    Example:
+        >>> config = LanguageConfig(vocabulary=1000, cutoffs=(100, 400), d_model=32, n_layers=1)
+        >>> model = LanguageModel(config).eval()
+        >>> x = torch.randint(1000, (2, 50))
+        >>> model.token_losses(x[:, :-1], x[:, 1:]).shape
+        torch.Size([2, 49])
+        >>> log_probs, state = model.prefill(x, last=True)
+        >>> log_probs, state = model.step(log_probs.argmax(-1), state)
+        >>> log_probs.shape
+        torch.Size([2, 1000])
+    """
+
+    name = "language"
+    tasks = ("language",)
+    config_class = LanguageConfig
+
+    def __init__(
+        self,
+        config: LanguageConfig,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(config)
+        D, V = config.d_model, config.vocabulary
+        self.tokens: AdaptiveTokens | PlainTokens
+        if config.cutoffs:
+            self.tokens = AdaptiveTokens(
+                V, D, cutoffs=config.cutoffs, div_val=config.div_val, device=device, dtype=dtype
+            )
+        else:
+            self.tokens = PlainTokens(V, D, device, dtype)
+        self.dropout = make_dropout(config.dropout, config.tie_dropout)
+        layers = make_layers(config, D, repeats=config.layers_per_block, device=device, dtype=dtype)
+        self.backbone = Backbone(layers, **residual_options(config, device, dtype))
+
+    def encode(self, x: Tensor) -> Tensor:
+        """The features (B, L, D) of tokens x (B, L)."""
+        return self.dropout(self.tokens(x))
+
+    def decode(self, features: Tensor) -> Tensor:
+        """The log-probabilities (B, L, V) of features (B, L, D)."""
+        return self.tokens.log_probs(self.dropout(features))
+
+    def token_losses(self, x: Tensor, y: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+        """``−log p(y | x so far)`` of every target, in nats.
+
+        Args:
+            x: Tokens (B, L).
+            y: The token after each of them (B, L).
+            lengths: True length of each sequence (B,); the losses of what follows are 0.
+            rate: As in ``forward``.
+
+        Returns:
+            Losses (B, L).
+        """
+        features, padding = self.features(x, lengths=lengths, rate=rate)
+        y = check_tokens("y", fill_input(y, padding), ("batch", "length"), self.config.vocabulary)
+        return fill(self.tokens.losses(self.dropout(features), y.long())[..., None], padding)[..., 0]
+
+    def log_probs(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+        """The log-probabilities (B, V) of the token after each sequence of x (B, L)."""
+        return self.prefill(x, lengths=lengths, rate=rate, last=True)[0]

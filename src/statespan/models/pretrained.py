@@ -1,0 +1,183 @@
+"""A model in a folder: ``config.json`` and the weights it names, as safetensors.
+
+The weights' file carries its digest in its name, so a new one never overwrites an old one. Writing ``config.json``, by
+a rename, is the one moment at which the folder changes from the old model to the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statespan._version import __version__
+
+FORMAT = 1
+CONFIG = "config.json"
+_WEIGHTS = re.compile(r"model-[0-9a-f]{16}\.safetensors")
+_PART = re.compile(r"\.(config\.json|model-[0-9a-f]{16}\.safetensors)\.part")
+_LARGEST_CONFIG = 1 << 20
+_KEYS: dict[str, type] = {"format": int, "statespan": str, "model": str, "dtype": str, "config": dict, "weights": dict}
+_WEIGHT_KEYS: dict[str, type] = {"file": str, "bytes": int, "sha256": str}
+_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+
+
+class LoadError(ValueError):
+    """A folder does not hold a model that can be loaded, or not the one that was saved."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a folder holds: a model's name, its config, its dtype and its weights by name."""
+
+    name: str
+    config: dict[str, Any]
+    dtype: torch.dtype
+    tensors: dict[str, Tensor]
+
+
+def write(folder: str | Path, stored: Stored) -> None:
+    """Save a model, so that at any moment the folder holds the old one or the new one, whole.
+
+    Args:
+        folder: Made if it is not there.
+        stored: What to save.
+    """
+    from safetensors.torch import save
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = save({name: tensor.detach().cpu().contiguous() for name, tensor in stored.tensors.items()})
+    digest = hashlib.sha256(weights).hexdigest()
+    file = f"model-{digest[:16]}.safetensors"
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "statespan": __version__,
+        "model": stored.name,
+        "dtype": str(stored.dtype).removeprefix("torch."),
+        "config": stored.config,
+        "weights": {"file": file, "bytes": len(weights), "sha256": digest},
+    }
+    text = json.dumps({**content, "digest": _digest(content)}, indent=2, allow_nan=False) + "\n"
+    _write_file(folder / file, weights)
+    _write_file(folder / CONFIG, text.encode())
+    for path in folder.iterdir():
+        if path.name != file and (_WEIGHTS.fullmatch(path.name) or _PART.fullmatch(path.name)):
+            path.unlink(missing_ok=True)
+
+
+def read(folder: str | Path) -> Stored:
+    """What :func:`write` saved, bit for bit, or a :class:`LoadError`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    folder = Path(folder)
+    content = _read_config(folder / CONFIG)
+    entry = content["weights"]
+    path = folder / entry["file"]
+    weights = _read_file(path, entry["bytes"])
+    if len(weights) != entry["bytes"] or hashlib.sha256(weights).hexdigest() != entry["sha256"]:
+        raise LoadError(f"{path} is damaged: it is not what {CONFIG} says was saved")
+    try:
+        tensors = load(weights)
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise LoadError(f"{path} is not a safetensors file: {error}") from error
+    return Stored(content["model"], content["config"], _DTYPES[content["dtype"]], tensors)
+
+
+def check_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Refuse tensors whose names, shapes or dtypes are not those wanted."""
+    missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
+    if missing or extra:
+        raise LoadError(f"weights must be those of the config: {missing[:3]} are missing, {extra[:3]} are unknown")
+    for name, tensor in wanted.items():
+        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+            raise LoadError(
+                f"weight {name} must be {tensor.dtype} of shape {tuple(tensor.shape)}, got {found[name].dtype} of "
+                f"shape {tuple(found[name].shape)}"
+            )
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    raw = _read_file(path, _LARGEST_CONFIG)
+    try:
+        content = json.loads(raw, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise LoadError(f"{path} must hold a JSON object, got {type(content).__name__}")
+    digest = content.pop("digest", None)
+    _check_schema(path, content, _KEYS)
+    _check_schema(path, content["weights"], _WEIGHT_KEYS)
+    if content["format"] != FORMAT:
+        raise LoadError(f"{path} has format {content['format']}; this statespan {__version__} reads {FORMAT}")
+    if content["dtype"] not in _DTYPES:
+        raise LoadError(f"{path} has dtype {content['dtype']!r}; allowed: {', '.join(_DTYPES)}")
+    if not _WEIGHTS.fullmatch(content["weights"]["file"]):
+        raise LoadError(f"{path} names weights {content['weights']['file']!r}; allowed: model-DIGEST.safetensors")
+    if digest != _digest(content):
+        raise LoadError(f"{path} is damaged: it was changed after it was saved")
+    return content
+
+
+def _check_schema(path: Path, content: dict[str, Any], keys: dict[str, type]) -> None:
+    if content.keys() != keys.keys():
+        raise LoadError(f"{path} must have the keys {', '.join(keys)}, got {', '.join(map(repr, content))}")
+    for key, kind in keys.items():
+        if type(content[key]) is not kind:
+            raise LoadError(f"{path}: {key} must be of type {kind.__name__}, got {type(content[key]).__name__}")
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """Of the values, however they are laid out."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _read_file(path: Path, most: int) -> bytes:
+    """The file, if it is not larger than this."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise LoadError(f"{path} must have at most {most} bytes, got {size}")
+            return file.read(size)
+    except OSError as error:
+        raise LoadError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    """Whole and on the disk, or not at all."""
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    if hasattr(os, "O_DIRECTORY"):  # where a folder can be synced, the rename is on the disk too
+        handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

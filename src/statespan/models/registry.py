@@ -1,0 +1,100 @@
+"""Models by name: the only way in which a recipe or a file can choose one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from statespan.models.base import Model
+from statespan.models.classifier import Classifier, Regressor
+from statespan.models.config import parse
+from statespan.models.forecaster import Forecaster
+from statespan.models.language import LanguageModel
+from statespan.models.pixels import PixelModel
+from statespan.models.pretrained import LoadError
+from statespan.models.pretrained import read as read_folder
+from statespan.models.retrieval import Retrieval
+
+_MODELS: dict[str, type[Any]] = {
+    model.name: model for model in (Classifier, Regressor, Retrieval, LanguageModel, PixelModel, Forecaster)
+}
+_FROM_DATA = ("d_input", "vocabulary", "d_output", "horizon", "d_marks")
+
+
+def names() -> tuple[str, ...]:
+    """The names of all models."""
+    return tuple(_MODELS)
+
+
+def build(
+    name: str,
+    info: Any = None,
+    options: Mapping[str, Any] | None = None,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Any:
+    """A new model for some data.
+
+    Args:
+        name: One of :func:`names`.
+        info: What the data is: anything with the attributes ``d_input``, ``vocabulary``, ``d_output``, ``horizon`` and
+            ``d_marks`` that the model needs, and ``task`` to check that the two fit; None if options say it all.
+        options: Fields of the model's config by name.
+        device: Where the parameters live.
+        dtype: Their dtype.
+
+    Example:
+        >>> model = build("classifier", options={"d_input": 1, "d_output": 10, "layer": "s4d", "ssm": {"init": "lin"}})
+        >>> model.config.d_model
+        128
+    """
+    cls = _find(name)
+    if not isinstance(options, (Mapping, type(None))):
+        raise TypeError(f"options must be a mapping, got {type(options).__name__}")
+    options = dict(options or {})
+    if info is not None:
+        task = getattr(info, "task", None)
+        if task is not None and task not in cls.tasks:
+            raise ValueError(f"model {name!r} is for {' or '.join(cls.tasks)}, got data for {task}")
+        known = {field.name for field in fields(cls.config_class)}
+        given = {key: getattr(info, key) for key in _FROM_DATA if key in known and hasattr(info, key)}
+        for key, value in given.items():
+            if options.setdefault(key, value) != value:
+                raise ValueError(f"{key} must be that of the data, {value!r}, got {options[key]!r}")
+        read, predicted = options.get("vocabulary"), getattr(info, "d_output", None)
+        if "d_output" not in known and predicted not in (None, read):
+            raise ValueError(f"model {name!r} predicts the {read} tokens it reads, got data with d_output={predicted}")
+    return cls(parse(cls.config_class, options), device=device, dtype=dtype)
+
+
+def from_pretrained(folder: str | Path, *, device: torch.device | str | None = None) -> Any:
+    """The model that ``save_pretrained`` saved in a folder, of whatever kind, in evaluation mode.
+
+    Args:
+        folder: Where it was saved.
+        device: Where to put it.
+
+    Raises:
+        LoadError: If anything is missing or damaged.
+    """
+    stored = read_folder(folder)
+    if stored.name not in _MODELS:
+        raise LoadError(f"{folder} holds the model {stored.name!r}; known: {', '.join(_MODELS)}")
+    cls: type[Model] = _MODELS[stored.name]
+    return cls._from_stored(stored, folder, device)
+
+
+def _find(name: Any) -> type[Any]:
+    if not isinstance(name, str):
+        raise TypeError(f"name must be one of {names()}, got {type(name).__name__} {name!r}")
+    if name not in _MODELS:
+        near = difflib.get_close_matches(name, _MODELS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"name must be one of {names()}, got {name!r}{hint}")
+    return _MODELS[name]

@@ -1,0 +1,161 @@
+"""Tokens in and out with many features for frequent tokens and few for rare ones.
+
+Shapes: D = d_model features, V tokens; "…" any leading sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from statespan._check import check_int
+
+SCALE = 0.5
+"""Of the initial weights: tables have this standard deviation over the root of their width."""
+
+
+class AdaptiveTokens(nn.Module):
+    """Adaptive input embedding and the adaptive softmax tied to it (Baevski and Auli, 2019).
+
+    Tokens are numbered by falling frequency and cut into clusters; cluster i has a table of ``d_model / div_val**i``
+    features and a projection to d_model. The softmax uses the same tables and projections: first over the tokens of
+    cluster 0 and one entry for each other cluster, then within a cluster. Cluster 0 has its own projection there.
+
+    Args:
+        vocabulary: Number of tokens V.
+        d_model: Number of features D.
+        cutoffs: First token of each cluster but the first, increasing.
+        div_val: Factor by which the tables of successive clusters get narrower.
+        device: Where the parameters live.
+        dtype: Their dtype.
+
+    Example:
+        >>> tokens = AdaptiveTokens(1000, 32, cutoffs=(100, 400), div_val=4)
+        >>> x = torch.randint(1000, (2, 50))
+        >>> features = tokens(x)
+        >>> features.shape, tokens.log_probs(features).shape, tokens.losses(features, x).shape
+        (torch.Size([2, 50, 32]), torch.Size([2, 50, 1000]), torch.Size([2, 50]))
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        d_model: int,
+        *,
+        cutoffs: Sequence[int],
+        div_val: int = 4,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.vocabulary = check_int("vocabulary", vocabulary, minimum=1)
+        self.d_model = check_int("d_model", d_model, minimum=1)
+        self.edges = check_cutoffs(cutoffs, vocabulary)
+        widths = [d_model // check_int("div_val", div_val, minimum=1) ** i for i in range(len(self.edges) - 1)]
+        if widths[-1] < 1:
+            raise ValueError(f"div_val must leave each cluster a feature, got {div_val} for d_model={d_model}")
+        options: Any = {"device": device, "dtype": dtype}
+        self.tables = nn.ModuleList(
+            nn.Embedding(high - low, width, **options) for (low, high), width in zip(pairwise(self.edges), widths)
+        )
+        self.projections = nn.ModuleList(nn.Linear(width, d_model, bias=False, **options) for width in widths)
+        self.head = nn.Linear(d_model, widths[0], bias=False, **options)
+        self.clusters = nn.Linear(widths[0], len(widths) - 1, **options)
+        self.bias = nn.Parameter(torch.zeros(vocabulary, **options))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the initial weights."""
+        for table, projection in zip(self._tables(), self._projections()):
+            nn.init.normal_(table.weight, std=SCALE * table.embedding_dim**-0.5)
+            nn.init.normal_(projection.weight, std=SCALE * self.d_model**-0.5)
+        nn.init.normal_(self.head.weight, std=SCALE * self.d_model**-0.5)
+        for zero in (self.clusters.weight, self.clusters.bias, self.bias):
+            nn.init.zeros_(zero)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features (…, D) of tokens x (…)."""
+        y = x.new_zeros((), dtype=self.bias.dtype)
+        # every table looks at every token, which costs little and keeps shapes independent of the tokens
+        for table, projection, low, high in self._parts():
+            inside = (x >= low) & (x < high)
+            rows = table((x - low).clamp(0, high - low - 1))
+            y = y + projection(rows.masked_fill(~inside[..., None], 0.0))
+        return y * self.d_model**0.5
+
+    def log_probs(self, features: Tensor) -> Tensor:
+        """The log-probabilities (…, V) of all tokens, from features (…, D)."""
+        first = self.edges[1]
+        head = self._head(features).log_softmax(-1)
+        clusters = [head[..., :first]]
+        for i, _ in enumerate(self.edges[2:], 1):
+            clusters.append(self._tail(features, i).log_softmax(-1) + head[..., first + i - 1, None])
+        return torch.cat(clusters, -1)
+
+    def losses(self, features: Tensor, y: Tensor) -> Tensor:
+        """``−log_probs`` of tokens y (…) from features (…, D), without computing those of all tokens.
+
+        Each cluster's softmax is computed for the tokens in it only; their number has to be known, for which a GPU is
+        waited for once a cluster. Where that cannot be, in a compiled or captured graph, it is computed for all.
+        """
+        shape, first = y.shape, self.edges[1]
+        y, features = y.flatten(), features.flatten(0, -2)
+        entry = y.clone()
+        for i, low in enumerate(self.edges[1:-1], 1):
+            entry = torch.where(y >= low, first + i - 1, entry)
+        losses = nn.functional.cross_entropy(self._head(features), entry, reduction="none")
+        for i, (low, high) in enumerate(pairwise(self.edges[1:]), 1):
+            inside = (y >= low) & (y < high)
+            if _shapes_are_fixed(y):
+                target = (y - low).clamp(0, high - low - 1)
+                within = nn.functional.cross_entropy(self._tail(features, i), target, reduction="none")
+                losses = losses + within.masked_fill(~inside, 0.0)
+            else:
+                rows = inside.nonzero()[:, 0]
+                within = nn.functional.cross_entropy(self._tail(features[rows], i), y[rows] - low, reduction="none")
+                losses = losses.index_add(0, rows, within.to(losses.dtype))
+        return losses.view(shape)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return f"vocabulary={self.vocabulary}, d_model={self.d_model}, cutoffs={self.edges[1:-1]}"
+
+    def _head(self, features: Tensor) -> Tensor:
+        """Scores of the first tokens and of each other cluster."""
+        z = self.head(features)
+        tokens = nn.functional.linear(z, self._tables()[0].weight, self.bias[: self.edges[1]])
+        return torch.cat([tokens, self.clusters(z)], -1)
+
+    def _tail(self, features: Tensor, i: int) -> Tensor:
+        """Scores of the tokens of cluster i ≥ 1."""
+        z = nn.functional.linear(features, self._projections()[i].weight.T)
+        return nn.functional.linear(z, self._tables()[i].weight, self.bias[self.edges[i] : self.edges[i + 1]])
+
+    def _tables(self) -> list[nn.Embedding]:
+        return list(self.tables)  # type: ignore[arg-type]
+
+    def _projections(self) -> list[nn.Linear]:
+        return list(self.projections)  # type: ignore[arg-type]
+
+    def _parts(self) -> list[tuple[nn.Embedding, nn.Linear, int, int]]:
+        return list(zip(self._tables(), self._projections(), self.edges[:-1], self.edges[1:]))
+
+
+def _shapes_are_fixed(x: Tensor) -> bool:
+    return torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def check_cutoffs(cutoffs: Sequence[int], vocabulary: int) -> tuple[int, ...]:
+    """The edges of the clusters: 0, the cutoffs, the size of the vocabulary."""
+    if isinstance(cutoffs, str) or not isinstance(cutoffs, Sequence):
+        raise TypeError(f"cutoffs must be a sequence of integers, got {cutoffs!r}")
+    if not cutoffs:
+        raise ValueError("cutoffs must be at least one integer, got none")
+    edges = (0, *(check_int("cutoffs", cutoff, minimum=1) for cutoff in cutoffs), vocabulary)
+    if any(low >= high for low, high in pairwise(edges)):
+        raise ValueError(f"cutoffs must increase and stay below vocabulary={vocabulary}, got {tuple(cutoffs)}")
+    return edges

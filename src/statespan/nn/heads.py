@@ -1,0 +1,125 @@
+"""From the features of sequences to answers: one for each sequence, or for each pair of them.
+
+Shapes: B batch, L length, D = d_model features, K = d_output classes or values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from statespan._check import check_int
+from statespan.nn.padding import Lengths
+from statespan.nn.pool import PoolState, SequencePool
+
+
+class Head(nn.Module, ABC):
+    """A pool over the sequence and a map of what it gives. While a sequence comes in, it gives the answer so far."""
+
+    def __init__(self, d_model: int, d_output: int, pool: str) -> None:
+        super().__init__()
+        self.d_model = check_int("d_model", d_model, minimum=1)
+        self.d_output = check_int("d_output", d_output, minimum=1)
+        self.pool = SequencePool(d_model, pool)
+
+    @abstractmethod
+    def answer(self, pooled: Tensor) -> Tensor:
+        """The map from pooled features (B, D)."""
+
+    def forward(self, x: Tensor, *, lengths: Lengths = None) -> Tensor:
+        """The answers for features x (B, L, D)."""
+        return self.answer(self.pool(x, lengths=lengths))
+
+    def prefill(
+        self, x: Tensor, state: PoolState | None = None, *, lengths: Lengths = None
+    ) -> tuple[Tensor, PoolState]:
+        """The answers for all seen so far, and the new state of the pool."""
+        pooled, after = self.pool.prefill(x, state, lengths=lengths)
+        return self.answer(pooled), after
+
+    def stepper(self) -> Callable[[Tensor, PoolState], tuple[Tensor, PoolState]]:
+        """The same for one position x (B, D)."""
+        advance = self.pool.stepper()
+
+        def step(x: Tensor, state: PoolState) -> tuple[Tensor, PoolState]:
+            pooled, after = advance(x, state)
+            return self.answer(pooled), after
+
+        return step
+
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> PoolState:
+        """The state of the pool before the first sample."""
+        return self.pool.initial_state(batch, device=next(self.parameters()).device, dtype=dtype)
+
+
+class SequenceHead(Head):
+    """Class scores or values of each sequence: a linear map of its pooled features.
+
+    Args:
+        d_model: Number of features D.
+        d_output: Number of classes or values K.
+        pool: "mean", "last" or "first".
+        device: Where the parameters live.
+        dtype: Their dtype.
+
+    Example:
+        >>> SequenceHead(16, 10)(torch.randn(2, 100, 16), lengths=[100, 70]).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_output: int,
+        pool: str = "mean",
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(d_model, d_output, pool)
+        self.linear = nn.Linear(d_model, d_output, device=device, dtype=dtype)
+
+    def answer(self, pooled: Tensor) -> Tensor:
+        """(B, D) to (B, K)."""
+        return self.linear(pooled)
+
+
+class PairHead(Head):
+    """Class scores of pairs: a network with GELU on [u, v, u − v, u · v] of the pooled features u and v of the two.
+
+    A batch holds the first sequences of all pairs, then the second ones.
+
+    Args:
+        d_model: Number of features D, and of hidden ones.
+        d_output: Number of classes K.
+        pool: "mean", "last" or "first".
+        device: Where the parameters live.
+        dtype: Their dtype.
+
+    Example:
+        >>> PairHead(16, 2)(torch.randn(2 * 3, 100, 16)).shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_output: int,
+        pool: str = "mean",
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(d_model, d_output, pool)
+        self.inner = nn.Linear(4 * d_model, d_model, device=device, dtype=dtype)
+        self.outer = nn.Linear(d_model, d_output, device=device, dtype=dtype)
+
+    def answer(self, pooled: Tensor) -> Tensor:
+        """(2B, D) to (B, K)."""
+        if pooled.shape[0] % 2:
+            raise ValueError(f"a batch of pairs must have an even number of sequences, got {pooled.shape[0]}")
+        u, v = pooled.chunk(2)
+        return self.outer(nn.functional.gelu(self.inner(torch.cat([u, v, u - v, u * v], -1))))

@@ -1,0 +1,85 @@
+"""From a sequence of features to one vector, also while the sequence is still coming in.
+
+Shapes: B batch, L length, D features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from statespan._check import check_choice
+from statespan.nn.padding import Lengths, Padding, fill
+
+POOLS = ("mean", "last", "first")
+PoolState: TypeAlias = "tuple[Tensor, Tensor]"
+"""A sum or a sample (B, D), and the number of positions seen (B,)."""
+
+
+class SequencePool(nn.Module):
+    """The mean of the real positions of each sequence, or the last or the first of them; 0 where there are none.
+
+    Args:
+        d_model: Number of features D.
+        mode: "mean", "last" or "first".
+
+    Example:
+        >>> pool = SequencePool(2, "last")
+        >>> pool(torch.arange(12.0).view(2, 3, 2), lengths=[3, 1])
+        tensor([[4., 5.],
+                [6., 7.]])
+    """
+
+    def __init__(self, d_model: int, mode: str = "mean") -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.mode = check_choice("pool", mode, POOLS)
+
+    def forward(self, x: Tensor, *, lengths: Lengths = None) -> Tensor:
+        """Pool x (B, L, D) to (B, D)."""
+        return self.prefill(x, lengths=lengths)[0]
+
+    def prefill(
+        self, x: Tensor, state: PoolState | None = None, *, lengths: Lengths = None
+    ) -> tuple[Tensor, PoolState]:
+        """The same of everything seen so far.
+
+        Args:
+            x: (B, L, D).
+            state: As returned by this, ``stepper`` or ``initial_state``; None to start.
+            lengths: True length of each sequence (B,).
+
+        Returns:
+            The pooled features (B, D), and the new state.
+        """
+        batch, length, _ = x.shape
+        padding = Padding.of(x, lengths)
+        if state is None:
+            wide = torch.promote_types(x.dtype, torch.float32)
+            state = x.new_zeros(batch, self.d_model, dtype=wide), x.new_zeros(batch, dtype=torch.int64)
+        value, seen = state
+        new = torch.full_like(seen, length) if padding is None else padding.lengths.to(seen)
+        if length and self.mode == "mean":
+            value = value + fill(x, padding).sum(1, dtype=value.dtype)
+        elif length:
+            at = (new - 1).clamp(min=0) if self.mode == "last" else torch.zeros_like(new)
+            there = x[torch.arange(batch, device=x.device), at].to(value.dtype)
+            take = new > 0 if self.mode == "last" else (new > 0) & (seen == 0)
+            value = torch.where(take[:, None], there, value)
+        seen = seen + new
+        pooled = value / seen.clamp(min=1)[:, None] if self.mode == "mean" else value
+        return pooled.to(x.dtype), (value, seen)
+
+    def stepper(self) -> Callable[[Tensor, PoolState], tuple[Tensor, PoolState]]:
+        """The same for one position x (B, D)."""
+        return lambda x, state: self.prefill(x[:, None], state)
+
+    def initial_state(
+        self, batch: int, *, device: torch.device | None = None, dtype: torch.dtype = torch.float64
+    ) -> PoolState:
+        """The state before the first sample."""
+        zeros = torch.zeros(batch, self.d_model, device=device, dtype=dtype)
+        return zeros, torch.zeros(batch, device=device, dtype=torch.int64)

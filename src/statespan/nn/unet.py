@@ -1,0 +1,228 @@
+"""The U-Net: sequences at several resolutions, causal, and able to run step by step.
+
+Shapes: B batch, L length, D features, p = factor of a resampling, F = frames of p positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from statespan._check import check_int
+from statespan.nn.backbone import Call, Composite, Step
+from statespan.nn.block import ResidualBlock
+from statespan.nn.norm import NoNorm, make_norm
+from statespan.nn.padding import Lengths, Padding, fill
+
+
+class Resampled(nn.Module):
+    """A module applied to every ``factor``-th position: a linear map of whole frames down to it, and one back up.
+
+    What comes of a frame is known at its last position, so it is given out during the next one; the first frame gets
+    zeros. A last frame that is not whole has no effect yet, so any length will do.
+
+    The state is (state of the inner module, the frame so far (B, p, D), what to give out during it (B, p, D), position
+    in it (B,)). The position stays on the CPU: there it says, without waiting for a GPU, when the inner module has to
+    run, which is once in ``factor`` steps.
+
+    Args:
+        inner: A sequence module of its own d_model.
+        d_model: Number of features D outside.
+        factor: Positions p of a frame.
+        device: Where the linear maps live.
+        dtype: Their dtype.
+    """
+
+    def __init__(
+        self,
+        inner: Composite,
+        d_model: int,
+        factor: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.d_model = check_int("d_model", d_model, minimum=1)
+        self.factor = check_int("factor", factor, minimum=1)
+        self.down = nn.Linear(factor * d_model, inner.d_model, device=device, dtype=dtype)
+        self.inner = inner
+        self.up = nn.Linear(inner.d_model, factor * d_model, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+        """As in :class:`Composite`."""
+        batch, length, _ = x.shape
+        padding, frames = Padding.of(x, lengths), length // self.factor
+        whole = None if padding is None else Padding.to(padding.lengths // self.factor, frames)
+        y = self.down(x[:, : frames * self.factor].reshape(batch, frames, self.down.in_features))
+        y = self.up(self.inner(y, lengths=whole, rate=rate))
+        y = y.reshape(batch, frames * self.factor, self.d_model)
+        return nn.functional.pad(y, (0, 0, self.factor, 0))[:, :length]
+
+    def prefill(
+        self, x: Tensor, state: Any = None, *, lengths: Lengths = None, rate: float = 1.0
+    ) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
+        """As in :class:`Composite`. Sequences of a batch may stand at different positions of their frames."""
+        batch, length, D = x.shape
+        p, padding, device = self.factor, Padding.of(x, lengths), x.device
+        aligned = state is None and padding is None
+        inner, frame, pending, position = self._start(batch) if state is None else state
+        start = position.to(device)[:, None]
+        end = start[:, 0] + (length if padding is None else padding.lengths)
+        whole, frames = end // p, length // p if aligned else -(-length // p)  # of each sequence, and at most
+
+        # the frame so far and then x, as one sequence that begins with a frame
+        places = torch.arange((frames + 1) * p, device=device)
+        source = torch.where(places < start, places, (places - start + p).clamp(max=p + length - 1))
+        x = _rows(torch.cat([frame.to(x.dtype), x], 1), source)
+        x = x.masked_fill((places >= end[:, None])[..., None], 0.0).reshape(batch, frames + 1, p, D)
+
+        y, inner = self.inner.prefill(
+            self.down(x[:, :-1].flatten(2)), inner, lengths=None if aligned else Padding.to(whole, frames), rate=rate
+        )
+        y = self.up(y).reshape(batch, frames, p, D)
+        y = torch.cat([pending.to(y.dtype)[:, None], y], 1)
+        row = torch.arange(batch, device=device)
+        after = (inner, x[row, whole].to(frame.dtype), y[row, whole].to(pending.dtype), (end % p).cpu())
+        return _rows(y.flatten(1, 2), start + torch.arange(length, device=device)), after
+
+    def stepper(self, rate: float = 1.0) -> Step:
+        """As in :class:`Composite`."""
+        advance = self.inner.stepper(rate)
+
+        def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
+            inner, frame, pending, position = state
+            here = (torch.arange(self.factor) == position[:, None])[..., None].to(x.device)  # (B, p, 1)
+            frame = torch.where(here, x[:, None].to(frame.dtype), frame)
+            y = pending.masked_fill(~here, 0.0).sum(1)
+            full = position == self.factor - 1
+            if torch.compiler.is_compiling() or full.any():
+                z, after = advance(self.down(frame.flatten(1)), inner)
+                fresh = self.up(z).unflatten(1, (self.factor, self.d_model)).to(pending.dtype)
+                inner, pending = _choose(full, after, inner), _choose(full, fresh, pending)
+                frame = _choose(full, torch.zeros_like(frame), frame)
+            return y.to(x.dtype), (inner, frame, pending, (position + 1) % self.factor)
+
+        return step
+
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> tuple[Any, Tensor, Tensor, Tensor]:
+        """As in :class:`Composite`."""
+        return (self.inner.initial_state(batch, dtype=dtype), *self._start(batch)[1:])
+
+    def _start(self, batch: int) -> tuple[None, Tensor, Tensor, Tensor]:
+        empty = self.up.weight.new_zeros(batch, self.factor, self.d_model)
+        return None, empty, empty, torch.zeros(batch, dtype=torch.int64)
+
+
+class Level(Composite):
+    """One resolution: blocks on the way down, coarser levels, and blocks on the way up.
+
+    Each block on the way up also gets what the block that mirrors it gave out on the way down.
+
+    Args:
+        down: The blocks on the way down.
+        inner: The coarser levels; None for the coarsest.
+        up: The blocks on the way up, as many as down; none for the coarsest.
+    """
+
+    def __init__(self, down: Iterable[ResidualBlock], inner: Resampled | None, up: Iterable[ResidualBlock]) -> None:
+        super().__init__()
+        self.down, self.inner, self.up = nn.ModuleList(down), inner, nn.ModuleList(up)
+        self.d_model = int(self.down[0].d_model)  # type: ignore[arg-type]
+
+    def parts(self) -> Sequence[Any]:
+        """The blocks and what is between them."""
+        return [*self.down, *([] if self.inner is None else [self.inner]), *self.up]
+
+    def flow(self, x: Tensor, call: Call, padding: Padding | None) -> Tensor:
+        """Down, further down, up."""
+        passed = []
+        for block in self.down:
+            x = call(block, x)
+            passed.append(x)
+        if self.inner is not None:
+            x = call(self.inner, x)
+        for block in self.up:
+            x = call(block, x + passed.pop())
+        return x
+
+
+class UNet(Composite):
+    """A causal U-Net backbone (S4 paper, appendix D.3.1), and with ``prenorm`` a last norm.
+
+    Args:
+        d_model: Number of features D at the finest resolution.
+        layers: Makes the layers of one stack, for a number of features: SSM layers and :class:`FeedForward`. It is
+            asked once for the coarsest resolution and twice, for the ways down and up, for each other one.
+        pools: Factors of the resamplings, finest first.
+        expand: Factor on the number of features at each of them.
+        norm: "layer", "batch" or "none".
+        prenorm: Normalize what enters each layer; False for the sum behind it.
+        dropout: Probability of dropping a feature of what is added to a residual.
+        tie_dropout: Drop the same features at every position of a sequence.
+        device: Where the U-Net's own parameters live.
+        dtype: Their dtype.
+
+    Example:
+        >>> from statespan.nn import S4D, FeedForward
+        >>> unet = UNet(8, lambda d_model: [S4D(d_model, 16), FeedForward(d_model, 2)], pools=(4, 4), expand=2)
+        >>> y, state = unet.prefill(torch.randn(2, 101, 8))
+        >>> y, state = unet.step(torch.randn(2, 8), state)
+        >>> y.shape
+        torch.Size([2, 8])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        layers: Callable[[int], Iterable[nn.Module]],
+        *,
+        pools: Sequence[int] = (4, 4),
+        expand: int = 1,
+        norm: str = "layer",
+        prenorm: bool = True,
+        dropout: float = 0.0,
+        tie_dropout: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.d_model = check_int("d_model", d_model, minimum=1)
+        check_int("expand", expand, minimum=1)
+
+        def blocks(width: int) -> list[ResidualBlock]:
+            options = {"norm": norm, "prenorm": prenorm, "dropout": dropout, "tie_dropout": tie_dropout}
+            return [ResidualBlock(layer, **options, device=device, dtype=dtype) for layer in layers(width)]  # type: ignore[arg-type]
+
+        level = Level(blocks(d_model * expand ** len(pools)), None, [])
+        for depth in reversed(range(len(pools))):
+            width = d_model * expand**depth
+            inner = Resampled(level, width, pools[depth], device=device, dtype=dtype)
+            level = Level(blocks(width), inner, blocks(width))
+        self.level = level
+        self.norm = make_norm(norm, d_model, device, dtype) if prenorm else NoNorm()
+
+    def parts(self) -> Sequence[Any]:
+        """The finest level, which holds the others."""
+        return [self.level]
+
+    def flow(self, x: Tensor, call: Call, padding: Padding | None) -> Tensor:
+        """The levels, then the last norm."""
+        return fill(self.norm(call(self.level, fill(x, padding)), padding), padding)
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    """Positions index (B, M) of x (B, L, D)."""
+    return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))
+
+
+def _choose(full: Tensor, new: Any, old: Any) -> Any:
+    """The new state of the sequences whose frame is full, the old one of the others."""
+    if not torch.compiler.is_compiling() and full.all():
+        return new
+    if isinstance(new, Tensor):
+        return torch.where(full.to(new.device).view(-1, *[1] * (new.ndim - 1)), new, old)
+    return tuple(_choose(full, n, o) for n, o in zip(new, old))

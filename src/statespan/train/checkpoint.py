@@ -1,0 +1,236 @@
+"""Checkpoints: one folder each, with the tensors as safetensors and the rest as JSON that holds their digests.
+
+A folder ``000000001200-0`` (step and serial number) has
+
+* ``state.safetensors``: weights, optimizer, averages, random states;
+* ``state.json``: step, recipe, progress, size and SHA-256 of the tensors, and a SHA-256 of itself.
+
+It gets its name only when all of it is on the disk. Which one is the last is found by reading them, newest first: the
+first whose digests are right. Nothing in a checkpoint can run code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statespan.train import fsio
+from statespan.train.fsio import CheckpointError
+
+FORMAT, VERSION = "statespan checkpoint", 1
+TENSORS, FACTS = "state.safetensors", "state.json"
+NAME = re.compile(r"(\d{12})-(\d+)\Z")
+LARGEST_HEADER = 16 << 20
+SCHEMA: dict[str, type] = {"step": int, "recipe": dict, "progress": dict, "bytes": int, "tensors": str}
+DTYPES = {
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}  # widest first, so that every tensor starts at a multiple of its width
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a checkpoint says besides its tensors."""
+
+    step: int
+    recipe: dict[str, Any]
+    progress: dict[str, Any]
+
+
+def save(folder: Path, tensors: dict[str, Tensor], facts: Facts, keep: int = 2) -> Path:
+    """Write a checkpoint, check it, and then remove old ones.
+
+    Args:
+        folder: Where the checkpoints are.
+        tensors: The tensors by name, on the CPU.
+        facts: The rest; ``progress["best_step"]`` is the step of a checkpoint that must not be removed.
+        keep: Newest checkpoints to keep; the best ones they speak of are kept as well.
+
+    Returns:
+        The new checkpoint.
+
+    Raises:
+        CheckpointError: It could not be written; all old ones are as they were.
+    """
+    serial = 1 + max((s for step, s, _ in _listed(folder) if step == facts.step), default=-1)
+    path = folder / f"{facts.step:012d}-{serial}"
+    size = sum(t.numel() * t.element_size() for t in tensors.values())
+    with fsio.new_folder(path, size) as draft:
+        written, digest = fsio.write_new(draft / TENSORS, _safetensors(tensors))
+        fsio.write_new(draft / FACTS, [_pack({**facts.__dict__, "bytes": written, "tensors": digest})])
+    _check_tensors(path, *_read_facts(path)[1:])  # before anything older goes
+    _prune(folder, keep)
+    return path
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], Facts]:
+    """Read one checkpoint.
+
+    Raises:
+        CheckpointError: Any byte of it is not what was written, or it is no checkpoint.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    facts, size, digest = _read_facts(path)
+    _check_tensors(path, size, digest)
+    try:
+        with safe_open(str(path / TENSORS), framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{path / TENSORS} is damaged: {_line(error)}") from None
+
+
+def latest(folder: Path) -> tuple[dict[str, Tensor], Facts] | None:
+    """The newest checkpoint that is whole, or None where there is none at all.
+
+    Raises:
+        CheckpointError: There are checkpoints, and all are damaged.
+    """
+    problems: list[CheckpointError] = []
+    for _, _, path in _listed(folder):
+        try:
+            return load(path)
+        except CheckpointError as error:
+            problems.append(error)
+    if problems:
+        raise CheckpointError(
+            f"none of the {len(problems)} checkpoints in {folder} is whole; the newest: {problems[0]}"
+        )
+    return None
+
+
+def at_step(folder: Path, step: int) -> tuple[dict[str, Tensor], Facts]:
+    """The newest whole checkpoint of a step."""
+    problem: CheckpointError | None = None
+    for found, _, path in _listed(folder):
+        if found == step:
+            try:
+                return load(path)
+            except CheckpointError as error:
+                problem = problem or error
+    raise problem or CheckpointError(f"there is no checkpoint of step {step} in {folder}")
+
+
+def remove_after(folder: Path, step: int) -> None:
+    """Remove the checkpoints after a step: a run that starts from there makes them again."""
+    for found, _, path in _listed(folder):
+        if found > step:
+            fsio.remove(path)
+
+
+def _listed(folder: Path) -> list[tuple[int, int, Path]]:
+    """(step, serial, path) of everything that is named like a checkpoint, newest first."""
+    if not folder.is_dir():
+        return []
+    found = [(match, path) for path in folder.iterdir() if (match := NAME.match(path.name)) and path.is_dir()]
+    return sorted(((int(match[1]), int(match[2]), path) for match, path in found), reverse=True)
+
+
+def _prune(folder: Path, keep: int) -> None:
+    listed = _listed(folder)
+    steps, wanted = set(), set()
+    for _, _, path in listed[:keep]:
+        try:
+            steps.add(_read_facts(path)[0].progress.get("best_step"))
+        except CheckpointError:
+            continue
+    for step, _, path in listed:  # the newest of each such step
+        if step in steps:
+            wanted.add(path)
+            steps.discard(step)
+    for _, _, path in listed[keep:]:
+        if path not in wanted:
+            with contextlib.suppress(CheckpointError):  # what matters is written
+                fsio.remove(path)
+
+
+def _safetensors(tensors: dict[str, Tensor]) -> Iterator[fsio.Bytes]:
+    """The file piece by piece, so that no second copy of the tensors is made: header's size, header, data."""
+    order = list(DTYPES)
+    items = sorted(tensors.items(), key=lambda item: (order.index(item[1].dtype), item[0]))
+    header: dict[str, Any] = {}
+    end = 0
+    for name, tensor in items:
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, tensor in items:
+        if tensor.numel():
+            yield tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _pack(body: dict[str, Any]) -> bytes:
+    body = {"format": FORMAT, "version": VERSION, **body}
+    return _json({**body, "sha256": hashlib.sha256(_json(body)).hexdigest()})
+
+
+def _json(body: dict[str, Any]) -> bytes:
+    return (json.dumps(body, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _read_facts(path: Path) -> tuple[Facts, int, str]:
+    """The JSON, with the size and digest of the tensors, if every byte is as it was written."""
+    file = path / FACTS
+    try:
+        with file.open("rb") as handle:
+            raw = handle.read(LARGEST_HEADER + 1)
+        if len(raw) > LARGEST_HEADER:
+            raise ValueError("too large")
+        body = json.loads(raw)
+        if not isinstance(body, dict) or _json(body) != raw:
+            raise ValueError("not as it was written")
+        if hashlib.sha256(_json({key: v for key, v in body.items() if key != "sha256"})).hexdigest() != body["sha256"]:
+            raise ValueError("its digest is wrong")
+        if (body["format"], body["version"]) != (FORMAT, VERSION):
+            raise ValueError(f"it is of version {body['version']!r}; this statespan reads version {VERSION}")
+        if set(body) != {*SCHEMA, "format", "version", "sha256"} or any(
+            type(body[k]) is not t for k, t in SCHEMA.items()
+        ):
+            raise ValueError("its entries are not those of a checkpoint")
+    except OSError as error:
+        raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from None
+    except (ValueError, KeyError, RecursionError, TypeError) as error:
+        raise CheckpointError(f"{file} is damaged: {_line(error)}") from None
+    return Facts(body["step"], body["recipe"], body["progress"]), body["bytes"], body["tensors"]
+
+
+def _check_tensors(path: Path, size: int, digest: str) -> None:
+    file = path / TENSORS
+    try:
+        found = file.stat().st_size
+        if found != size:
+            raise CheckpointError(f"{file} is damaged: it has {found} bytes instead of {size}")
+        with file.open("rb") as handle:
+            if int.from_bytes(handle.read(8), "little") > LARGEST_HEADER:
+                raise CheckpointError(f"{file} is damaged: its header is larger than {LARGEST_HEADER} bytes")
+            handle.seek(0)
+            computed = hashlib.sha256()
+            while block := handle.read(1 << 20):
+                computed.update(block)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from None
+    if computed.hexdigest() != digest:
+        raise CheckpointError(f"{file} is damaged: its digest is wrong")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,331 @@
+"""Recipes: what to train on what and how, as typed data read from strict YAML.
+
+A recipe has the sections ``data``, ``model``, ``train`` and ``about``. The first two are a registered ``name`` and
+plain options, which the registries of datasets and models check; a recipe cannot name anything else to import or run.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from statespan.train.strict import KEY, ConfigError, dump, parse, show, suggest
+
+__all__ = ["About", "ConfigError", "Recipe", "Train", "read_recipe", "write_recipe"]
+
+
+def _at(low: float, high: float = math.inf, *, open_low: bool = False) -> dict[str, Any]:
+    """The range of a number: low ≤ value < high, or low < value."""
+    return {"low": low, "high": high, "open_low": open_low}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """How to train.
+
+    A *step* is one update of the weights from ``batch`` sequences, however many processes and pieces they are spread
+    over, so the same recipe trains the same on one device and on eight.
+
+    Args:
+        epochs: Passes over the training data; the incomplete batch at the end of one is left out.
+        steps: Updates; instead of ``epochs``.
+        batch: Sequences an update, over all processes.
+        accumulate: Pieces a process's share of the batch is cut into.
+        optimizer: "adamw" or "lamb".
+        lr: Learning rate.
+        weight_decay: Weight decay, of what :func:`statespan.train.param_groups` says.
+        ssm_lr: Learning rate of the SSM parameters; never more than ``lr`` is used.
+        slow_C: Count C among the SSM parameters.
+        betas: Of the optimizer.
+        eps: Of the optimizer.
+        schedule: "cosine", "multistep", "plateau" or "constant".
+        warmup: Steps over which the rate rises linearly from 0.
+        decay_steps: Step at which the cosine reaches its end; the last one if not given.
+        min_lr: Share of the rate that the cosine ends at.
+        milestones: Epochs at which "multistep" multiplies the rate by ``factor``.
+        factor: Of "multistep" and "plateau".
+        plateau_patience: Validations without improvement after which "plateau" multiplies the rate by ``factor``.
+        clip: Largest norm of the gradient.
+        ema: Decay of the moving average of the weights, which is then what is evaluated.
+        precision: "fp32", "tf32" or "bf16" (weights and updates stay fp32).
+        patience: Validations without improvement after which training ends.
+        validate_every: Steps between validations; an epoch's if not given.
+        valid_batch: Sequences a process evaluates at once; ``batch`` if not given.
+        test_weights: Test with the "best" weights by validation, or the "last".
+        compile: "none", "graph" (the step as a CUDA graph) or "compile" (torch.compile).
+        resident: Keep the data on the device: "auto" (if it is small), "always" or "never".
+        strategy: "auto" (DDP if there are several processes), "ddp" or "fsdp".
+        deterministic: Use only operations of torch that give the same bits every time.
+        seed: Of everything random.
+        log_every: Steps between two lines of the log.
+        save_every: Steps between checkpoints, besides those at validations.
+        keep: Newest checkpoints to keep, besides the best.
+        tensorboard: Write a TensorBoard log as well, where TensorBoard is installed.
+
+    Example:
+        >>> Train(lr=0.004, batch=32).schedule
+        'cosine'
+        >>> Train(lr=-1.0)
+        Traceback (most recent call last):
+        ...
+        statespan.train.strict.ConfigError: train.lr is -1.0; allowed is a number > 0
+    """
+
+    epochs: int = field(default=10, metadata=_at(1, 10**7))
+    steps: int | None = field(default=None, metadata=_at(1, 10**12))
+    batch: int = field(default=50, metadata=_at(1, 10**7))
+    accumulate: int = field(default=1, metadata=_at(1, 10**5))
+    optimizer: Literal["adamw", "lamb"] = "adamw"
+    lr: float = field(default=0.01, metadata=_at(0, open_low=True))
+    weight_decay: float = field(default=0.05, metadata=_at(0))
+    ssm_lr: float = field(default=0.001, metadata=_at(0, open_low=True))
+    slow_C: bool = False
+    betas: tuple[float, float] = field(default=(0.9, 0.999), metadata=_at(0, 1))
+    eps: float = field(default=1e-8, metadata=_at(0, open_low=True))
+    schedule: Literal["cosine", "multistep", "plateau", "constant"] = "cosine"
+    warmup: int = field(default=0, metadata=_at(0, 10**12))
+    decay_steps: int | None = field(default=None, metadata=_at(1, 10**12))
+    min_lr: float = field(default=0.0, metadata=_at(0, 1))
+    milestones: tuple[int, ...] = field(default=(), metadata=_at(1, 10**7))
+    factor: float = field(default=0.2, metadata=_at(0, 1, open_low=True))
+    plateau_patience: int = field(default=20, metadata=_at(0, 10**7))
+    clip: float | None = field(default=None, metadata=_at(0, open_low=True))
+    ema: float | None = field(default=None, metadata=_at(0, 1, open_low=True))
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    patience: int | None = field(default=None, metadata=_at(1, 10**7))
+    validate_every: int | None = field(default=None, metadata=_at(1, 10**12))
+    valid_batch: int | None = field(default=None, metadata=_at(1, 10**7))
+    test_weights: Literal["best", "last"] = "best"
+    compile: Literal["none", "graph", "compile"] = "none"
+    resident: Literal["auto", "always", "never"] = "auto"
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    deterministic: bool = False
+    seed: int = field(default=0, metadata=_at(0, 2**63))
+    log_every: int = field(default=50, metadata=_at(1, 10**9))
+    save_every: int = field(default=1000, metadata=_at(1, 10**12))
+    keep: int = field(default=2, metadata=_at(1, 1000))
+    tensorboard: bool = True
+
+    def __post_init__(self) -> None:
+        _check_fields(self, "train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Where a recipe comes from: the paper's table, its number, the time it takes, and a remark."""
+
+    table: str = ""
+    number: str | float | int | None = None
+    time: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _check_fields(self, "about")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A whole experiment as data.
+
+    Args:
+        name: Of the recipe.
+        data: Name and options of a dataset.
+        model: Name and options of a model.
+        train: How to train.
+        about: Where it comes from.
+        overrides: What the user changed, as ``key=value``.
+    """
+
+    name: str
+    data: Mapping[str, Any]
+    model: Mapping[str, Any]
+    train: Train = field(default_factory=Train)
+    about: About = field(default_factory=About)
+    overrides: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe as plain data, all defaults written out; the overrides are in it already."""
+        found = {"name": self.name, "data": dict(self.data), "model": dict(self.model)}
+        for section in ("train", "about"):
+            values = dataclasses.asdict(getattr(self, section))
+            found[section] = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+        return copy.deepcopy(found)
+
+
+def read_recipe(source: Path | str | Mapping[str, Any] | Recipe, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe and apply dotted overrides.
+
+    Args:
+        source: A path (or a string that ends in .yaml or .yml), the text itself, the data as a dict,
+            or another recipe.
+        overrides: Such as ``"train.lr=0.001"`` or ``"model.ssm.init=inv"``.
+
+    Returns:
+        The checked recipe.
+
+    Raises:
+        ConfigError: Something in it is wrong, in one line.
+
+    Example:
+        >>> text = "{name: try, data: {name: smnist}, model: {name: classifier}, train: {epochs: 3}}"
+        >>> recipe = read_recipe(text, ["train.lr=1e-3", "model.ssm.init=inv"])
+        >>> recipe.train.epochs, recipe.train.lr, recipe.model
+        (3, 0.001, {'name': 'classifier', 'ssm': {'init': 'inv'}})
+        >>> read_recipe(text, ["train.lrr=1"])
+        Traceback (most recent call last):
+        ...
+        statespan.train.strict.ConfigError: train.lrr is not a key of train (value 1); did you mean train.lr?
+    """
+    earlier: tuple[str, ...] = ()
+    if isinstance(source, Recipe):
+        earlier, source = source.overrides, source.to_dict()
+    if isinstance(source, Mapping):
+        data: Any = parse(dump(dict(source)))
+    elif isinstance(source, Path) or ("\n" not in source and source.endswith((".yaml", ".yml"))):
+        data = parse(_read(Path(source)), str(source))
+    else:
+        data = parse(source)
+    data = _mapping(data, "the recipe")
+    for override in overrides:
+        _override(data, override)
+    _known("", data, ("name", "data", "model", "train", "about"))
+    name = data.get("name")
+    if not isinstance(name, str) or not KEY.match(name):
+        raise ConfigError(f"name is {show(name)}; allowed is a name of letters, digits, _ and -")
+    sections = {key: _mapping(data.get(key, {}), key) for key in ("data", "model", "train", "about")}
+    for key, what in (("data", "dataset"), ("model", "model")):
+        if not isinstance(sections[key].get("name"), str):
+            raise ConfigError(f"{key}.name is {show(sections[key].get('name'))}; allowed is the name of a {what}")
+    return Recipe(
+        name=name,
+        data=sections["data"],
+        model=sections["model"],
+        train=_build(Train, sections["train"], "train"),
+        about=_build(About, sections["about"], "about"),
+        overrides=(*earlier, *overrides),
+    )
+
+
+def write_recipe(recipe: Recipe) -> str:
+    """The recipe as YAML that :func:`read_recipe` reads back as the same recipe."""
+    return dump(recipe.to_dict())
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(1 << 20).decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the recipe {show(str(path), 200)}: {error.strerror}") from None
+    except (UnicodeDecodeError, ValueError):
+        raise ConfigError(f"cannot read the recipe {show(str(path), 200)}: it is not UTF-8 text") from None
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(KEY.match(part) for part in path):
+        raise ConfigError(f"override {show(override)} is not of the form section.key=value, such as train.lr=0.001")
+    place = data
+    for depth, part in enumerate(path[:-1]):
+        place = place.setdefault(part, {})
+        if not isinstance(place, dict):
+            raise ConfigError(
+                f"override {show(override)}: {'.'.join(path[: depth + 1])} is {show(place)}, not a section"
+            )
+    place[path[-1]] = parse(text, f"override {show(override)}")
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} is {show(value)}; allowed is a section of keys and values")
+    return value
+
+
+def _known(section: str, data: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    for key, value in data.items():
+        if key not in allowed:
+            dot = f"{section}." if section else ""
+            guess = suggest(str(key), allowed).replace("mean ", f"mean {dot}")
+            hint = guess or f"; allowed are {', '.join(allowed)}"
+            raise ConfigError(
+                f"{dot}{show(str(key))} is not a key of {section or 'a recipe'} (value {show(value)}){hint}"
+            )
+
+
+def _build(cls: type[Any], data: dict[str, Any], section: str) -> Any:
+    _known(section, data, [f.name for f in dataclasses.fields(cls)])
+    return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _check_fields(section: Any, name: str) -> None:
+    kind: Any = type(section)
+    hints = _hints(kind)
+    for item in dataclasses.fields(section):
+        value = getattr(section, item.name)
+        fitted = _fit(value, hints[item.name], item.metadata)
+        if fitted is _WRONG:
+            allowed = _describe(hints[item.name], item.metadata)
+            choices = [c for c in typing.get_args(hints[item.name]) if isinstance(c, str)]
+            hint = suggest(value, choices) if isinstance(value, str) else ""
+            raise ConfigError(f"{name}.{item.name} is {show(value)}; allowed is {allowed}{hint}")
+        object.__setattr__(section, item.name, fitted)
+
+
+_WRONG = object()
+
+
+def _fit(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
+    """The value as the hinted type, or _WRONG; an integer is also a float, a bool is neither."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        fits = (_fit(value, option, limits) for option in arguments)
+        return next((fitted for fitted in fits if fitted is not _WRONG), _WRONG)
+    if origin is Literal:
+        return value if isinstance(value, str) and value in arguments else _WRONG
+    if origin is tuple:
+        kinds = arguments[:1] * len(value) if isinstance(value, tuple) and arguments[-1] is ... else arguments
+        if not isinstance(value, tuple) or len(kinds) != len(value):
+            return _WRONG
+        items = tuple(_fit(v, kind, limits) for v, kind in zip(value, kinds))
+        return _WRONG if any(v is _WRONG for v in items) else items
+    if hint is float and type(value) is int and abs(value) < 2**63:
+        value = float(value)
+    if type(value) is not hint:
+        return _WRONG
+    if limits and hint in (int, float) and not _inside(value, **limits):
+        return _WRONG
+    return value
+
+
+def _inside(value: float, low: float, high: float, open_low: bool) -> bool:
+    return low <= value < high and not (open_low and value == low)
+
+
+def _describe(hint: Any, limits: Mapping[str, Any]) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_describe(option, limits) for option in arguments)
+    if origin is Literal:
+        return f"one of {', '.join(arguments)}"
+    if origin is tuple:
+        inner = _describe(arguments[0], limits)
+        return f"a list, each {inner}" if arguments[-1] is ... else f"a list of {len(arguments)}, each {inner}"
+    word = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, "null")
+    if not limits or hint not in (int, float):
+        return word
+    top = f" and < {limits['high']:g}" if limits["high"] < math.inf else ""
+    return f"{word} {'>' if limits['open_low'] else '>='} {limits['low']:g}{top}"

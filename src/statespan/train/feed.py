@@ -1,0 +1,76 @@
+"""From row numbers to batches on the device: gathered there if the data is small, prepared ahead by a thread if not."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from statespan.data.base import Batch, Split
+
+AHEAD = 4  # batches prepared before they are asked for
+SHARE = 8  # data larger than 1 / SHARE of the device's memory stays off it
+
+
+class Feed:
+    """The batches of one split on one device.
+
+    Args:
+        split: The data.
+        device: Where the model is.
+        resident: "auto", "always" or "never" on the device; a thread prepares batches ahead if not.
+
+    Example:
+        >>> import numpy as np
+        >>> from statespan.data.base import Arrays
+        >>> split = Arrays({"x": np.arange(6.0)}, lambda rows: Batch(rows["x"], rows["x"]))
+        >>> feed = Feed(split, torch.device("cpu"))
+        >>> [batch.x.tolist() for batch in feed.batches([torch.tensor([5, 0]), torch.tensor([3])])]
+        [[5.0, 0.0], [3.0]]
+    """
+
+    def __init__(self, split: Split, device: torch.device, resident: str = "auto") -> None:
+        self.split, self.device = split, device
+        size = sum(array.nbytes for array in split.arrays.values())
+        self.resident = resident == "always" or (resident == "auto" and size <= _room(device))
+        self.place = device if self.resident else torch.device("cpu")
+        self.arrays = split.tensors(self.place)
+
+    def batches(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
+        """The batch of each tensor of row numbers, in order."""
+        if self.resident:
+            for index in indices:
+                yield self.split.take(self.arrays, index.to(self.place, non_blocking=True))
+            return
+        waiting = iter(indices)
+        pool = ThreadPoolExecutor(1, thread_name_prefix="statespan-feed")
+        try:
+            ahead = deque(pool.submit(self._prepare, index) for index in islice(waiting, AHEAD))
+            while ahead:
+                batch = ahead.popleft().result()
+                ahead.extend(pool.submit(self._prepare, index) for index in islice(waiting, 1))
+                yield moved(batch, self.device)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _prepare(self, index: Tensor) -> Batch:
+        batch = self.split.take(self.arrays, index)
+        if self.device.type != "cuda":
+            return batch
+        return Batch(*(None if t is None else t.pin_memory() for t in batch))  # type: ignore[arg-type]
+
+
+def moved(batch: Batch, device: torch.device) -> Batch:
+    """The batch on a device; from pinned memory without waiting for it."""
+    return Batch(*(None if t is None else t.to(device, non_blocking=True) for t in batch))  # type: ignore[arg-type]
+
+
+def _room(device: torch.device) -> float:
+    """Bytes that data may take on a device: a fixed share, so that where it is does not change between runs."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory / SHARE
+    return float("inf") if device.type == "cpu" else 2**30

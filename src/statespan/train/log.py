@@ -1,0 +1,122 @@
+"""What a run writes while it goes: a CSV that is the same every time, TensorBoard, and a progress bar."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from statespan.train.fsio import Appended
+
+
+class Log:
+    """Rows of numbers in ``log.csv``, and in TensorBoard where it is wanted and installed.
+
+    Times are not in it, so the log of a run that was interrupted is that of one that was not.
+
+    Args:
+        folder: The run's.
+        columns: Names of the columns after "step".
+        size: Bytes of an older log to go on after.
+        step: Step to go on after, for TensorBoard.
+        tensorboard: Whether to write that as well.
+    """
+
+    def __init__(self, folder: Path, columns: Sequence[str], size: int, step: int, tensorboard: bool) -> None:
+        self.columns = columns
+        self.file = Appended(folder / "log.csv", size)
+        self.board: Any = None
+        if self.file.size == 0:
+            self.file.append((",".join(["step", *columns]) + "\n").encode())
+        if tensorboard and find_spec("tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def write(self, step: int, values: dict[str, float | int]) -> None:
+        """Add a row; columns without a value stay empty."""
+        row = [str(step), *(repr(values[name]) if name in values else "" for name in self.columns)]
+        self.file.append((",".join(row) + "\n").encode())
+        if self.board is not None:
+            for name, value in values.items():
+                self.board.add_scalar(name, value, step)
+
+    def sync(self) -> int:
+        """Wait for the disk; returns the size of the CSV."""
+        return self.file.sync()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.file.close()
+        if self.board is not None:
+            self.board.close()
+
+
+class Bar:
+    """A progress bar: epoch, loss, metric, speed and time left; nothing at all where it is not wanted.
+
+    Args:
+        name: Shown in front.
+        total: Steps.
+        done: Steps made already.
+        wanted: Whether to show it.
+    """
+
+    def __init__(self, name: str, total: int, done: int, wanted: bool) -> None:
+        self.progress: Any = None
+        if not wanted or not find_spec("rich"):
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=12),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[facts]}"),
+            _speed_column(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            refresh_per_second=4,
+            speed_estimate_period=60,
+        )
+        self.task = self.progress.add_task(name, total=total, completed=done, facts="")
+        self.facts: dict[str, str] = {}
+
+    def __enter__(self) -> Bar:
+        if self.progress is not None:
+            self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.progress is not None:
+            with contextlib.suppress(OSError):  # a terminal that is gone
+                self.progress.stop()
+
+    def advance(self) -> None:
+        """One step more."""
+        if self.progress is not None:
+            self.progress.advance(self.task)
+
+    def show(self, **facts: str) -> None:
+        """Change what is written beside the bar."""
+        if self.progress is not None:
+            self.facts |= facts
+            self.progress.update(self.task, facts="  ".join(f"{key} {value}" for key, value in self.facts.items()))
+
+
+def _speed_column() -> Any:
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class Speed(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            """Steps a second."""
+            return Text(f"{task.speed:.3g}/s" if task.speed else "")
+
+    return Speed()

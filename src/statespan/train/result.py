@@ -1,0 +1,135 @@
+"""What a finished run leaves: ``result.json`` and a picture of its curves."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from statespan._version import __version__
+from statespan.train import fsio
+from statespan.train.config import Recipe
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        folder: Where everything of it is.
+        test: Metrics on the test data.
+        valid: Metrics on the validation data with the same weights.
+        metric: Name of the metric that chose the weights.
+        steps: Updates made.
+        epochs: Passes over the data.
+        best_step: Step of the weights that were tested.
+        parameters: Number of trained parameters.
+        seconds: Time it took.
+    """
+
+    folder: Path
+    test: dict[str, float]
+    valid: dict[str, float]
+    metric: str
+    steps: int
+    epochs: float
+    best_step: int
+    parameters: int
+    seconds: float
+
+
+def write_result(result: Result, recipe: Recipe, device: torch.device, world: int) -> None:
+    """Write ``result.json`` and, where matplotlib is installed, ``curve.png``."""
+    record = {
+        "recipe": recipe.to_dict(),
+        "overrides": list(recipe.overrides),
+        "seed": recipe.train.seed,
+        "test": result.test,
+        "valid": result.valid,
+        "metric": result.metric,
+        "steps": result.steps,
+        "epochs": result.epochs,
+        "best_step": result.best_step,
+        "parameters": result.parameters,
+        "wall_seconds": round(result.seconds, 2),
+        "hardware": {"device": device_name(device), "processes": world, "cpu_threads": torch.get_num_threads()},
+        "versions": {
+            "statespan": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            **{name: installed(name) for name in ("lightning", "numpy", "safetensors", "triton")},
+        },
+    }
+    text = json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"
+    fsio.replace_file(result.folder / "result.json", text.encode())
+    if find_spec("matplotlib"):
+        fsio.replace_file(result.folder / "curve.png", _picture(result))
+
+
+def device_name(device: torch.device) -> str:
+    """The machine's own name for a device."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{model or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def installed(package: str) -> str | None:
+    """The version of a package, or None."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """The columns of a run's log as (step, value), empty cells left out."""
+    with (folder / "log.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = [name for name in (rows[0] if rows else {}) if name != "step"]
+    return {name: [(int(row["step"]), float(row[name])) for row in rows if row[name]] for name in names}
+
+
+def _picture(result: Result) -> bytes:
+    from matplotlib.figure import Figure
+
+    log = read_log(result.folder)
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for axes, names in ((left, ("train_loss", "valid_loss")), (right, (f"valid_{result.metric}",))):
+        for name in names:
+            points = [(step, value) for step, value in log.get(name, []) if math.isfinite(value)]
+            if points:
+                axes.plot(*zip(*points), label=name.replace("_", " "), marker="." if len(points) < 40 else None)
+        axes.set_xlabel("step")
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend()
+    if result.metric in result.test:
+        right.set_title(f"test {result.metric} {result.test[result.metric]:.4g}")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """With None for numbers that JSON cannot hold."""
+    if isinstance(value, dict):
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

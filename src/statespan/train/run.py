@@ -1,0 +1,209 @@
+"""Training and evaluating as one call each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from statespan.data.base import Dataset, Info
+from statespan.train import checkpoint, fsio, state
+from statespan.train.config import ConfigError, Recipe, read_recipe, write_recipe
+from statespan.train.device import launched, pick_device, quiet
+from statespan.train.feed import Feed
+from statespan.train.loop import Loop
+from statespan.train.metrics import measure
+from statespan.train.order import derive
+from statespan.train.result import Result, write_result
+from statespan.train.tasks import Objective, task_of
+
+Data = Dataset | Path | str | None
+Model = nn.Module | Callable[[Info], nn.Module] | None
+
+
+def fit(
+    recipe: Recipe,
+    folder: Path | str,
+    *,
+    resume: bool = False,
+    data: Data = None,
+    model: Model = None,
+    progress: bool = True,
+    device: torch.device | str | None = None,
+) -> Result:
+    """Train, test, and leave everything in a folder.
+
+    The folder gets ``recipe.yaml``, ``log.csv``, ``checkpoints/``, ``result.json``, ``curve.png``, ``tensorboard/`` and
+    ``model/`` (the weights that were tested, for ``from_pretrained``). Started by torchrun, all processes train as one.
+
+    Args:
+        recipe: What to train on what and how.
+        folder: The run's folder; made if it is not there.
+        resume: Go on with the run in the folder, to the same bits as without the break; start it if there is none.
+        data: The dataset, or the folder that datasets are in, instead of the default one.
+        model: A module (or a function from the dataset's info to one) instead of the recipe's model.
+        progress: Show a progress bar.
+        device: "cpu", "cuda", "cuda:1" or "mps"; CUDA where there is some, if not given.
+
+    Returns:
+        The metrics and where everything is.
+
+    Raises:
+        ConfigError: The recipe does not fit the data, the machine or the run to continue.
+        CheckpointError: Something cannot be written or read.
+        NonFiniteError: The loss or a gradient is not finite.
+        Interrupted: SIGTERM or SIGINT came; the run is saved. Uncaught, the process ends with 143 or 130.
+    """
+    folder = Path(folder)
+    place = pick_device(device)
+    dataset = load_data(recipe, data)
+    with launched(recipe.train, place) as fabric:
+        return _fit(recipe, folder, dataset, model, fabric, resume, progress)
+
+
+def _fit(
+    recipe: Recipe, folder: Path, dataset: Dataset, model: Model, fabric: Any, resume: bool, progress: bool
+) -> Result:
+    fsio.make_folder(folder / "checkpoints")
+    lead = fabric.is_global_zero
+    with fsio.locked(folder, wanted=lead):
+        if not resume and any((folder / name).exists() for name in ("recipe.yaml", "result.json")):
+            raise ConfigError(f"{folder} holds a run already: resume it, or choose another folder")
+        fabric.barrier()
+        if lead:
+            fsio.sweep(folder)
+            fsio.sweep(folder / "checkpoints")
+        network = build_model(recipe, dataset, model)
+        with quiet():
+            loop = Loop(recipe, folder, dataset, network, fabric)
+        if resume:
+            loop.resume()
+        if lead:
+            fsio.replace_file(folder / "recipe.yaml", write_recipe(recipe).encode())
+        fabric.barrier()
+        loop.run(progress)
+        best = loop.load_best()
+        result = Result(
+            folder,
+            test=loop.measure("test"),
+            valid=loop.measure("valid"),
+            metric=loop.task.metric,
+            steps=loop.progress.step,
+            epochs=loop.progress.step / loop.plan.steps_per_epoch,
+            best_step=best,
+            parameters=sum(p.numel() for p in network.parameters() if p.requires_grad),
+            seconds=loop.progress.seconds,
+        )
+        if lead:
+            write_result(result, recipe, fabric.device, fabric.world_size)
+            save: Any = getattr(network, "save_pretrained", None)
+            if save is not None and not loop.sharded:
+                with loop.averaged():
+                    save(folder / "model")
+        fabric.barrier()
+        return result
+
+
+def evaluate(
+    run: Path | str | Recipe,
+    split: str = "test",
+    rate: float = 1.0,
+    *,
+    overrides: Sequence[str] = (),
+    data: Data = None,
+    model: Model = None,
+    device: torch.device | str | None = None,
+) -> dict[str, float]:
+    """The metrics of a trained model on a split.
+
+    Args:
+        run: The folder of a run, whose best weights are used; or a recipe, with the trained ``model``.
+        split: "train", "valid" or "test".
+        rate: Step of the data relative to that of training: 2.0 if it is sampled half as often.
+        overrides: Changes of the recipe, such as ``"data.subsample=2"``.
+        data: The dataset, or the folder that datasets are in.
+        model: As in :func:`fit`, where that had one.
+        device: As in :func:`fit`.
+
+    Returns:
+        The metrics by name.
+    """
+    if split not in ("train", "valid", "test"):
+        raise ConfigError(f"split is {split}; allowed are train, valid and test")
+    place = pick_device(device)
+    if isinstance(run, Recipe):
+        recipe = read_recipe(run, overrides)
+        dataset = load_data(recipe, data)
+        network = build_model(recipe, dataset, model)
+    else:
+        network, recipe, dataset = load_run(run, overrides=overrides, data=data, model=model)
+    single = dataclasses.replace(recipe.train, strategy="auto")
+    task = task_of(dataset)
+    with launched(single, place) as fabric, quiet():
+        module: Any = fabric.setup_module(Objective(network, task))
+        feed = Feed(getattr(dataset, split), fabric.device, single.resident)
+        return measure(fabric, module, task, feed, single.valid_batch or single.batch, rate)
+
+
+def load_run(
+    folder: Path | str, *, overrides: Sequence[str] = (), data: Data = None, model: Model = None
+) -> tuple[nn.Module, Recipe, Dataset]:
+    """The trained model of a run, in evaluation mode, with its recipe and dataset.
+
+    Args:
+        folder: The run's.
+        overrides: Changes of the recipe, such as ``"data.subsample=2"``.
+        data: The dataset, or the folder that datasets are in.
+        model: As in :func:`fit`, where that had one.
+    """
+    folder = Path(folder)
+    recipe = read_recipe(folder / "recipe.yaml", overrides)
+    found = checkpoint.latest(folder / "checkpoints")
+    if found is None:
+        raise fsio.CheckpointError(f"there is no checkpoint in {folder / 'checkpoints'}")
+    tensors, facts = found
+    best = facts.progress.get("best_step", -1) if recipe.train.test_weights == "best" else -1
+    if best not in (-1, facts.step):
+        tensors, _ = checkpoint.at_step(folder / "checkpoints", best)
+    dataset = load_data(recipe, data)
+    network = build_model(recipe, dataset, model)
+    state.load_weights(network, tensors)
+    return network.eval(), recipe, dataset
+
+
+def load_data(recipe: Recipe, data: Data = None) -> Dataset:
+    """The dataset of a recipe, or the one given."""
+    if isinstance(data, Dataset):
+        return data
+    import statespan.data
+
+    options = dict(recipe.data)
+    try:
+        return statespan.data.load(options.pop("name"), folder=data, **options)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"data: {_line(error)}") from error
+
+
+def build_model(recipe: Recipe, dataset: Dataset, model: Model = None) -> nn.Module:
+    """The model of a recipe with its first weights, which the seed decides; or the one given."""
+    if isinstance(model, nn.Module):
+        return model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(recipe.train.seed, "weights"))
+        if model is not None:
+            return model(dataset.info)
+        import statespan.models
+
+        options = dict(recipe.model)
+        try:
+            return statespan.models.build(options.pop("name"), dataset.info, options)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"model: {_line(error)}") from error
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,49 @@
+"""SIGTERM and SIGINT set a flag; the loop looks at it, saves and leaves."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class Interrupted(SystemExit):
+    """The run was asked to stop; all of it is saved. Uncaught, it ends the process with 143 (SIGTERM) or 130 (SIGINT).
+
+    Args:
+        number: The signal.
+        saved: Where the run is.
+    """
+
+    def __init__(self, number: int, saved: str) -> None:
+        super().__init__(128 + number)
+        self.message = f"stopped by {signal.Signals(number).name} and saved in {saved}; continue with resume"
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Signals:
+    """A context in which the signals that ask a process to stop only set :attr:`received`.
+
+    Outside of the main thread, where Python cannot handle signals, it does nothing.
+    """
+
+    WATCHED = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self.received: int = 0
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            self._old = {number: signal.signal(number, self._note) for number in self.WATCHED}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = self.received or number

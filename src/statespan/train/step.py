@@ -1,0 +1,99 @@
+"""One update of the weights: forward and backward of each piece, guard, clipping, optimizer, average.
+
+Nothing here waits for the device, so that a step can be captured as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from statespan.data.base import Batch
+from statespan.train.config import Train
+from statespan.train.ema import Average
+from statespan.train.guard import Guard
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+
+class Step:
+    """What one update does.
+
+    Args:
+        fabric: Runs the passes.
+        module: The objective as Fabric wrapped it.
+        optimizer: The optimizer itself.
+        train: The settings.
+        average: The moving average of the weights, if there is one.
+        sharded: Whether each process has a part of every gradient.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        module: nn.Module,
+        optimizer: Optimizer,
+        train: Train,
+        average: Average | None,
+        sharded: bool = False,
+    ) -> None:
+        self.fabric, self.module, self.optimizer = fabric, module, optimizer
+        self.train, self.average, self.sharded = train, average, sharded
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.guard = Guard(fabric.device)
+        optimizer.found_inf = self.guard.bad  # type: ignore[attr-defined]  # torch's fused optimizers skip where it is 1
+        self.keep_gradients = False  # a graph needs them where they are
+        self.loss = torch.zeros((), device=fabric.device)  # of this step
+        self.meter = {"sum": torch.zeros((), device=fabric.device), "count": torch.zeros((), device=fabric.device)}
+
+    def piece(self, batch: Batch, last: bool) -> None:
+        """Forward and backward of one piece of the batch; gradients add up until :meth:`update`."""
+        with self.fabric.no_backward_sync(self.module, enabled=not last):  # type: ignore[arg-type]
+            loss = self.module(*batch) / self.train.accumulate
+            self.fabric.backward(loss)
+        self.loss += loss.detach()
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Update the weights with the gradients of all pieces, unless something is not finite."""
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if self.fabric.world_size > 1:
+            self.loss.copy_(self._reduced(self.loss, "mean"))
+            norm = self._reduced(norm.square(), "sum").sqrt() if self.sharded else norm
+        self.guard.look(self.loss, norm)
+        if self.train.clip is not None:
+            torch._foreach_mul_(gradients, (self.train.clip / (norm + 1e-6)).clamp(max=1.0))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=not self.keep_gradients)
+        if self.average is not None:
+            self.average.update(self.guard.bad)
+        self.meter["sum"] += self.loss
+        self.meter["count"] += 1
+        self.loss.zero_()
+
+    def prepare(self, step: int, factor: float) -> None:
+        """Set the learning rates (``factor`` times the base ones) and the average's weight for an update."""
+        for group in self.optimizer.param_groups:
+            value = group["base_lr"] * factor
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(value)
+            else:
+                group["lr"] = value
+        if self.average is not None:
+            self.average.prepare(step)
+
+    def mean_loss(self) -> float:
+        """The mean loss since the last call; waits for the device."""
+        total, count = self.meter["sum"].item(), self.meter["count"].item()
+        self.meter["sum"].zero_()
+        self.meter["count"].zero_()
+        return total / max(count, 1)
+
+    def _reduced(self, value: Tensor, how: str) -> Tensor:
+        reduced: Any = self.fabric.all_reduce(value.clone(), reduce_op=how)
+        return reduced

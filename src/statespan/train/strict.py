@@ -1,0 +1,145 @@
+"""A small, strict part of YAML: plain data only, every key once, no anchors, nothing that grows when it is read."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+LARGEST = 65_536  # characters of a file
+DEEPEST = 12  # levels of nesting
+KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
+
+# YAML 1.1 reads "no" as False, 1:30 as 90, 1e-3 as text and 2020-01-01 as a date; only these are numbers and words here
+_SCALARS = {
+    "null": (r"null|~|", [*"n~", ""]),
+    "bool": (r"true|false", [*"tf"]),
+    "int": (r"[-+]?(?:0|[1-9][0-9]*)", [*"-+0123456789"]),
+    "float": (r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?", [*"-+.0123456789"]),
+}
+
+
+class ConfigError(ValueError):
+    """A recipe or an override is wrong; the message is one line that names the key, the value and what is allowed."""
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - yaml's own spelling
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write everything out."""
+        return True
+
+
+for _tag, (_pattern, _first) in _SCALARS.items():
+    _resolver = (f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
+    _Loader.add_implicit_resolver(*_resolver)
+    _Dumper.add_implicit_resolver(*_resolver)  # on top of its own: text that either would read as a number is quoted
+
+
+def parse(text: str, where: str = "the recipe") -> Any:
+    """Read one document of strict YAML.
+
+    Args:
+        text: The document.
+        where: How messages name it.
+
+    Returns:
+        Plain data: None, bool, int, float, str, lists and dicts with keys that are names.
+
+    Raises:
+        ConfigError: Anything else is in it.
+
+    Example:
+        >>> parse("{lr: 1e-3, layer: s4d, betas: [0.9, 0.999], clip: null, note: no}")
+        {'lr': 0.001, 'layer': 's4d', 'betas': [0.9, 0.999], 'clip': None, 'note': 'no'}
+    """
+    if len(text) > LARGEST:
+        raise ConfigError(f"{where} has {len(text)} characters; allowed are at most {LARGEST}")
+    try:
+        _check_events(text, where)
+        node = _Loader(text).get_single_node()
+        return None if node is None else _plain(node, where)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or type(error).__name__
+        raise ConfigError(f"{where} is not readable YAML:{place} {show(str(problem))}") from None
+
+
+def dump(data: Any) -> str:
+    """Plain data as YAML that :func:`parse` reads back as the same; tuples become lists."""
+    try:
+        return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the recipe has {show(str(error.args[-1]))}; allowed is plain data only") from None
+
+
+def show(value: object, limit: int = 60) -> str:
+    """A value in one line of bounded length."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except ValueError:  # an integer with too many digits to print
+        text = f"a {type(value).__name__} that is too large to print"
+    text = text.encode("unicode_escape").decode() if not text.isprintable() else text
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def suggest(word: str, allowed: Iterable[str]) -> str:
+    """'; did you mean ...?' where one of the allowed words is close."""
+    close = difflib.get_close_matches(word[:80], list(allowed), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _check_events(text: str, where: str) -> None:
+    """Refuse depth, anchors and several documents before anything is built."""
+    depth = documents = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ConfigError(f"{where} is nested too deeply; allowed are {DEEPEST} levels")
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise ConfigError(f"{where} has the anchor or alias {show(event.anchor)}; allowed is plain data only")
+        if getattr(event, "tag", None):
+            raise ConfigError(f"{where} has the tag {show(event.tag)}; allowed is plain data only")
+    if documents > 1:
+        raise ConfigError(f"{where} has {documents} documents; allowed is one")
+
+
+def _plain(node: yaml.Node, where: str) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if not isinstance(key, str) or not KEY.match(key):
+                shown = show(key) if isinstance(key, str) else "a list or a mapping"
+                raise ConfigError(f"{where} has the key {shown}; allowed are names of letters, digits, _ and -")
+            if key in found:
+                raise ConfigError(
+                    f"{where} has the key {show(key)} twice, again in line {key_node.start_mark.line + 1}"
+                )
+            found[key] = _plain(value_node, where)
+        return found
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(child, where) for child in node.value]
+    return _scalar(node, where)
+
+
+def _scalar(node: yaml.Node, where: str) -> Any:
+    text: str = node.value
+    kind = node.tag.rpartition(":")[2]
+    if kind == "int" and len(text) <= 20 and abs(int(text)) < 2**63:
+        return int(text)
+    if kind in ("int", "float"):
+        number = float(text)
+        if not math.isfinite(number):
+            raise ConfigError(f"{where} has the number {show(text)}; allowed are finite ones")
+        return number
+    return {"null": None, "bool": text == "true"}.get(kind, text)

@@ -1,0 +1,185 @@
+"""What each task optimizes and reports: a loss for a batch, sums over batches, metrics of the sums.
+
+Sums add up over batches and processes, so a metric is that of all samples, each counted once, however they were cut.
+
+Shapes: B batch, L length, V tokens, K values.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from statespan.data.base import Batch
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: its name, the metric that decides which weights are best, and which way that is.
+
+    Attributes:
+        sums: What :meth:`add` returns, in order.
+    """
+
+    name: str
+    metric: str
+    larger_is_better: bool
+    sums: tuple[str, ...]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean loss of a batch, a scalar."""
+        total = self.add(model, batch, 1.0)
+        return total[0] / total[-1]
+
+    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+        """The sums of a batch, (len(sums),); the first is the loss, the last what it is divided by."""
+        raise NotImplementedError
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """What is reported, from the sums over all batches."""
+        raise NotImplementedError
+
+    def better(self, value: float, than: float | None) -> bool:
+        """Whether a value of the metric is an improvement; what is not finite never is."""
+        if not math.isfinite(value):
+            return False
+        return than is None or (value > than if self.larger_is_better else value < than)
+
+
+class Classes(Task):
+    """Cross-entropy and accuracy; also of pairs of documents."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy."""
+        return cross_entropy(output(model, batch).float(), batch.y)
+
+    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+        """(loss, correct, count)."""
+        scores = output(model, batch, rate).float()
+        loss = cross_entropy(scores, batch.y, reduction="sum")
+        correct = (scores.argmax(-1) == batch.y).sum()
+        return torch.stack([loss, correct.to(loss.dtype), loss.new_full((), len(batch.y))])
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """Loss and accuracy."""
+        return {"loss": sums["loss"] / sums["count"], "accuracy": sums["correct"] / sums["count"]}
+
+
+@dataclass(frozen=True)
+class Values(Task):
+    """Mean square error, with the root of it and the mean absolute error, in the data's own units times ``scale``."""
+
+    scale: tuple[float, ...] = (1.0,)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean square error."""
+        return mse_loss(_same_shape(output(model, batch).float(), batch.y), batch.y)
+
+    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+        """(loss, scaled square errors, scaled absolute errors, count)."""
+        error = _same_shape(output(model, batch, rate).float(), batch.y) - batch.y
+        scaled = error.detach() if self.scale == (1.0,) else error.detach() * error.new_tensor(self.scale)
+        parts = [error.square().sum(), scaled.square().sum(), scaled.abs().sum(), error.new_full((), error.numel())]
+        return torch.stack(parts)
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """Loss; then RMSE, or MSE and MAE of a forecast."""
+        square, absolute = sums["square"] / sums["count"], sums["absolute"] / sums["count"]
+        loss = {"loss": sums["loss"] / sums["count"]}
+        if self.name == "forecast":
+            return loss | {"mse": square, "mae": absolute}
+        return loss | {"rmse": math.sqrt(square), "mae": absolute}
+
+
+class Tokens(Task):
+    """Nats a token, as perplexity (language) or bits (density). Targets below 0 or beyond a length do not count."""
+
+    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+        """(loss, count)."""
+        y = batch.y
+        token_losses = getattr(model, "token_losses", None)
+        counted = y >= 0
+        if batch.lengths is not None:
+            counted &= torch.arange(y.shape[1], device=y.device) < batch.lengths[:, None]
+        if token_losses is not None:  # (B, L), of a model that never makes all the logits
+            nats = token_losses(batch.x, y.clamp(min=0), **extras(batch, rate)).float()
+        else:
+            logits = output(model, batch, rate).float()  # (B, L, V)
+            nats = cross_entropy(logits.mT, y.clamp(min=0), reduction="none")
+        return torch.stack([torch.where(counted, nats, 0.0).sum(), counted.sum().to(nats.dtype)])
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """Loss in nats, and perplexity or bits."""
+        nats = sums["loss"] / sums["count"]
+        if self.name == "density":
+            return {"loss": nats, "bits_per_dim": nats / math.log(2)}
+        return {"loss": nats, "perplexity": math.exp(nats) if nats < 700 else math.inf}
+
+
+_ACCURACY = ("loss", "correct", "count")
+_ERRORS = ("loss", "square", "absolute", "count")
+TASKS: dict[str, Task] = {
+    "classification": Classes("classification", "accuracy", True, _ACCURACY),
+    "retrieval": Classes("retrieval", "accuracy", True, _ACCURACY),
+    "regression": Values("regression", "rmse", False, _ERRORS),
+    "forecast": Values("forecast", "mse", False, _ERRORS),
+    "language": Tokens("language", "perplexity", False, ("loss", "count")),
+    "density": Tokens("density", "bits_per_dim", False, ("loss", "count")),
+}
+
+
+def task_of(dataset: Any) -> Task:
+    """The task of a dataset; errors are in original units where the dataset or its info has a ``scale``."""
+    task = TASKS[dataset.info.task]
+    scale = getattr(dataset, "scale", None) or getattr(dataset.info, "scale", None)
+    if scale is None or not isinstance(task, Values):
+        return task
+    factors = (scale,) if isinstance(scale, (int, float)) else tuple(scale)
+    return Values(task.name, task.metric, task.larger_is_better, task.sums, tuple(float(f) for f in factors))
+
+
+def output(model: nn.Module, batch: Batch, rate: float = 1.0) -> Tensor:
+    """The model's answer."""
+    return model(batch.x, **extras(batch, rate))
+
+
+def extras(batch: Batch, rate: float) -> dict[str, Any]:
+    """The other arguments; those that say nothing are left out, so that any module can be trained."""
+    given: dict[str, Any] = {"lengths": batch.lengths, "marks": batch.marks, "rate": None if rate == 1.0 else rate}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _same_shape(values: Tensor, y: Tensor) -> Tensor:
+    if values.shape != y.shape:  # torch would spread one over the other, and train something else
+        raise ValueError(f"the model must answer with shape {tuple(y.shape)}, got {tuple(values.shape)}")
+    return values
+
+
+class Objective(nn.Module):
+    """A model and its task as one module, so that whatever wraps modules (DDP, FSDP) sees the loss as its output.
+
+    Args:
+        model: The model.
+        task: Its task.
+    """
+
+    def __init__(self, model: nn.Module, task: Task) -> None:
+        super().__init__()
+        self.model, self.task = model, task
+
+    def forward(
+        self,
+        x: Tensor,
+        y: Tensor,
+        lengths: Tensor | None = None,
+        marks: Tensor | None = None,
+        rate: float = 1.0,
+    ) -> Tensor:
+        """The loss of a batch in training mode, its sums in evaluation mode."""
+        batch = Batch(x, y, lengths, marks)
+        return self.task.loss(self.model, batch) if self.training else self.task.add(self.model, batch, rate)

@@ -1,0 +1,126 @@
+"""Caches: memory-mapped, checked, made anew when damaged, never half there."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from statespan.data import cache
+from statespan.data.cache import Rows, cached, stamp
+
+
+class Builder:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        pieces = (np.full((2, 3), i, np.int16) for i in range(3))
+        return {"x": np.arange(5.0), "rows": Rows((6, 3), np.int16, pieces), "none": np.zeros((0, 4), np.uint8)}
+
+
+def place(folder):
+    (found,) = (path for path in (folder / ".cache").iterdir() if path.is_dir())
+    return found
+
+
+def test_a_cache_is_built_once_and_mapped(tmp_path):
+    build = Builder()
+    for _ in range(2):
+        arrays = cached(tmp_path, "toy", {"n": 1}, build)
+    assert build.calls == 1
+    assert arrays["x"].tolist() == [0, 1, 2, 3, 4]
+    assert arrays["rows"].tolist() == [[i] * 3 for i in (0, 0, 1, 1, 2, 2)]
+    assert arrays["none"].shape == (0, 4)
+    assert isinstance(arrays["rows"], np.memmap)
+    arrays["x"][0] = 7  # of this process only
+    assert cached(tmp_path, "toy", {"n": 1}, build)["x"][0] == 0
+    cached(tmp_path, "toy", {"n": 2}, build)
+    assert build.calls == 2
+
+
+def damage_bytes(path):
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda p: damage_bytes(p / "x.npy"),
+        lambda p: (p / "rows.npy").unlink(),
+        lambda p: (p / "rows.npy").write_bytes((p / "rows.npy").read_bytes()[:-1]),
+        lambda p: (p / "manifest.json").write_text("{"),
+        lambda p: (p / "manifest.json").write_text("[]"),
+        lambda p: (p / "manifest.json").write_text(json.dumps({"key": "other", "arrays": {}})),
+        lambda p: (p / "manifest.json").unlink(),
+    ],
+)
+def test_a_damaged_cache_is_made_anew(tmp_path, damage):
+    build = Builder()
+    cached(tmp_path, "toy", {}, build)
+    damage(place(tmp_path))
+    assert cached(tmp_path, "toy", {}, build)["x"].tolist() == [0, 1, 2, 3, 4]
+    assert build.calls == 2
+    assert cached(tmp_path, "toy", {}, build)["rows"].shape == (6, 3)
+    assert build.calls == 2
+    assert {path.name for path in (tmp_path / ".cache").iterdir()} == {".lock", place(tmp_path).name}
+
+
+def test_a_manifest_cannot_make_it_unpickle(tmp_path):
+    cached(tmp_path, "toy", {}, Builder())
+    evil = place(tmp_path) / "x.npy"
+    np.save(evil, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    manifest = json.loads((place(tmp_path) / "manifest.json").read_text())
+    manifest["arrays"]["x"] = cache.sha256(evil)
+    (place(tmp_path) / "manifest.json").write_text(json.dumps(manifest))
+    assert cached(tmp_path, "toy", {}, Builder())["x"].dtype == np.float64
+
+
+def test_a_build_that_fails_leaves_nothing_and_a_killed_one_is_swept(tmp_path):
+    def fail():
+        return {"x": np.zeros(3), "y": Rows((4,), np.uint8, [np.zeros(3, np.uint8)])}
+
+    with pytest.raises(ValueError, match="y: the pieces have 3 bytes"):
+        cached(tmp_path, "toy", {}, fail)
+    assert [path.name for path in (tmp_path / ".cache").iterdir()] == [".lock"]
+    (tmp_path / ".cache" / ".tmp-toy-123").mkdir()
+    cached(tmp_path, "toy", {}, Builder())
+    assert not list((tmp_path / ".cache").glob(".tmp-*"))
+
+
+def test_where_nothing_can_be_written_the_arrays_are_kept_in_memory(tmp_path):
+    (tmp_path / ".cache").write_text("a file where the folder would be")
+    with pytest.warns(RuntimeWarning, match="cannot be written"):
+        arrays = cached(tmp_path, "toy", {}, Builder())
+    assert arrays["rows"].tolist() == [[i] * 3 for i in (0, 0, 1, 1, 2, 2)]
+
+
+def test_a_full_disk_leaves_no_half_cache(tmp_path):
+    code = f"""
+import resource, signal, warnings, numpy as np
+from pathlib import Path
+from statespan.data.cache import cached
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    arrays = cached(Path({str(tmp_path)!r}), "toy", {{}}, lambda: {{"x": np.arange(1000)}})
+assert arrays["x"].sum() == 499500 and "cannot be written" in str(caught[0].message)
+"""
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    assert [path.name for path in (tmp_path / ".cache").iterdir()] == [".lock"]
+
+
+def test_a_stamp_changes_with_the_file(tmp_path):
+    (tmp_path / "a").write_text("1")
+    before = stamp(tmp_path / "a")
+    assert stamp(tmp_path / "a") == before
+    (tmp_path / "a").write_text("12")
+    assert stamp(tmp_path / "a") != before

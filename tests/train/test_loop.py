@@ -1,0 +1,325 @@
+"""The loop: what it learns, counts, writes and refuses."""
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from statespan.data.base import Arrays, Batch, Dataset, Info
+from statespan.train import ConfigError, NonFiniteError, evaluate, fit, load_run
+from statespan.train import loop as loops
+from statespan.train.checkpoint import latest
+from statespan.train.state import part
+from tests.train.make import LENGTH, Toy, dataset, prepare, recipe, run, state
+
+
+def by_hand(model, split):
+    """Loss and accuracy one sample at a time, in float64."""
+    model = model.double()
+    losses, hits = [], []
+    for row in range(len(split)):
+        batch = split.batch([row])
+        scores = model(batch.x.double())
+        losses.append(nn.functional.cross_entropy(scores, batch.y).item())
+        hits.append(scores.argmax(-1).item() == batch.y.item())
+    return {"loss": np.mean(losses), "accuracy": np.mean(hits)}
+
+
+@pytest.mark.parametrize("ema", [None, 0.7])
+def test_the_metrics_are_those_of_every_sample_once(ema, tmp_path):
+    """With last batches of 3 (of 7 and 11 by 4), dropout off, BatchNorm's own statistics, the best weights."""
+    data = dataset()
+    result = run(tmp_path, {"ema": ema}, data=data, model=lambda info: Toy(info, 0.3, norm=True))
+    model, *_ = load_run(tmp_path, data=data, model=lambda info: Toy(info, 0.3, norm=True))
+    assert result.test == pytest.approx(by_hand(model, data.test), rel=1e-5)
+    assert result.valid == pytest.approx(by_hand(model, data.valid), rel=1e-5)
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert record["test"] == result.test
+    assert record["recipe"]["train"]["ema"] == ema
+    assert record["versions"]["torch"] == torch.__version__
+    again = evaluate(tmp_path, data=data, model=lambda info: Toy(info, 0.3, norm=True))
+    assert again == pytest.approx(result.test, rel=1e-6)
+
+
+def test_it_trains_as_a_loop_written_by_hand(tmp_path):
+    """12 steps against torch's own AdamW, cosine and clipping, with the pieces of a batch put together by hand."""
+    settings = {"epochs": 2, "accumulate": 2, "clip": 0.3, "warmup": 4, "weight_decay": 0.1, "keep": 9}
+    data = dataset()
+    torch.manual_seed(3)
+    model, twin = Toy(), Toy()
+    twin.load_state_dict(model.state_dict())
+    run(tmp_path, settings, data=data, model=model)
+
+    from statespan.train.order import order
+
+    biases = [p for name, p in twin.named_parameters() if "bias" in name]
+    weights = [p for name, p in twin.named_parameters() if "bias" not in name]
+    optimizer = torch.optim.AdamW([{"params": biases, "weight_decay": 0.0}, {"params": weights}], weight_decay=0.1)
+    for step in range(12):
+        factor = (step + 1) / 4 if step < 4 else 0.5 * (1 + math.cos(math.pi * (step - 4) / 8))
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 * factor
+        rows = order(0, step // 6, 26)[4 * (step % 6) : 4 * (step % 6) + 4]
+        batch = data.train.batch(rows)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(twin(batch.x), batch.y).backward()
+        nn.utils.clip_grad_norm_(twin.parameters(), 0.3)
+        optimizer.step()
+    tensors, facts = latest(tmp_path / "checkpoints")
+    assert facts.step == 12
+    for name, value in twin.state_dict().items():
+        assert torch.allclose(part(tensors, "model")[name], value, rtol=1e-5, atol=1e-6), name
+
+
+def log(folder):
+    return list(csv.DictReader((folder / "log.csv").read_text().splitlines()))
+
+
+def test_log(tmp_path, capfd):
+    run(tmp_path, {"log_every": 4, "validate_every": 5})
+    rows = log(tmp_path)
+    assert [int(row["step"]) for row in rows if row["train_loss"]] == [4, 8, 12, 16, 18]
+    assert [int(row["step"]) for row in rows if row["valid_accuracy"]] == [5, 10, 15, 18]
+    assert capfd.readouterr() == ("", "")  # nothing of Lightning's, nothing of torch's
+
+
+def test_patience_and_plateau(tmp_path, monkeypatch):
+    """Validation that never improves after the first: stops, with the rate lowered on the way."""
+    values = iter([0.5] + 20 * [0.4])
+    monkeypatch.setattr(loops.Loop, "measure", lambda self, split, **_: {"loss": 1.0, "accuracy": next(values)})
+    train = {"epochs": 9, "patience": 5, "schedule": "plateau", "plateau_patience": 1, "factor": 0.5, "log_every": 6}
+    result = run(tmp_path, {**train, "warmup": 0})
+    assert (result.steps, result.best_step) == (36, 6)
+    rates = [float(row["lr"]) for row in log(tmp_path) if row["lr"]]
+    assert rates == pytest.approx([0.01, 0.01, 0.01, 0.005, 0.005, 0.0025])
+
+
+class Poison(nn.Module):
+    """Gives out NaN forward or backward at one step."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.where, self.calls = where, 0
+
+    def forward(self, x):
+        self.calls += self.training
+        if self.calls < 9:
+            return x
+        if self.where == "forward":
+            return x * float("nan")
+        if self.where == "backward":
+            x = x.clone()
+            x.register_hook(lambda gradient: gradient * float("inf"))
+            x = x.clone()
+        return x
+
+
+@pytest.mark.parametrize("ema", [None, 0.9])
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [("forward", r"the output of norm \(Poison\)"), ("backward", r"the gradient that norm \(Poison\) passes back")],
+)
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize("look_every", [1, 4])
+def test_a_bad_step_changes_nothing(where, name, optimizer, look_every, ema, tmp_path, monkeypatch):
+    """Step 8 is bad (nine calls); seen at once or some steps later, nothing has moved since the step before."""
+    seen = {}
+
+    class Watched(loops.Loop):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.look_every = look_every
+
+        def _look(self):
+            try:
+                super()._look()
+            except NonFiniteError:
+                seen.update(self._state().collect(self.model, self.step.optimizer, self.average, {}))
+                raise
+
+    monkeypatch.setattr("statespan.train.run.Loop", Watched)
+    settings = {"optimizer": optimizer, "ema": ema, "save_every": 4, "validate_every": 100, "clip": 1.0}
+
+    def broken(info):
+        model = Toy(info)
+        model.norm = Poison(where)
+        return model
+
+    with pytest.raises(
+        NonFiniteError, match=rf"in step 8 \(epoch 2\); first: .*{name}.*last checkpoint is of step 8"
+    ) as error:
+        run(tmp_path / "bad", settings, model=broken)
+    assert "\n" not in str(error.value)
+    run(tmp_path / "good", {**settings, "steps": 8, "decay_steps": 18})
+    wanted, _ = latest(tmp_path / "good" / "checkpoints")
+    changing = [name for name in wanted if name.partition("/")[0] in ("model", "optimizer", "ema")]
+    assert len(changing) >= 16
+    assert [name for name in changing if not torch.equal(seen[name], wanted[name])] == []
+    assert latest(tmp_path / "bad" / "checkpoints")[1].step == 8
+
+
+def test_bad_data_and_bad_parameters_are_named(tmp_path):
+    def nan(rows):
+        return prepare(rows)._replace(x=rows["x"].float() * float("nan"))
+
+    good = dataset()
+    bad = Dataset("bad", good.info, Arrays(good.train.arrays, nan), good.valid, good.test)
+    with pytest.raises(NonFiniteError, match=r"step 0 .*first: the input of the batch.*no checkpoint yet"):
+        run(tmp_path / "data", data=bad)
+    model = Toy()
+    model.last.bias.data[0] = float("inf")
+    with pytest.raises(NonFiniteError, match=r"first: the parameter last.bias"):
+        run(tmp_path / "parameter", model=model)
+
+
+def test_sizes_that_do_not_fit(tmp_path):
+    with pytest.raises(ConfigError, match=r"train.batch is 27; allowed are at most the 26 rows"):
+        run(tmp_path / "a", {"batch": 27})
+    with pytest.raises(ConfigError, match=r"train.batch is 4; allowed is a multiple of 3"):
+        run(tmp_path / "b", {"accumulate": 3})
+    with pytest.raises(ConfigError, match=r"split is all; allowed are train, valid and test"):
+        evaluate(tmp_path, "all")
+    with pytest.raises(ConfigError, match="device is tpu"):
+        fit(recipe(), tmp_path, data=dataset(), model=Toy, device="tpu")
+
+
+def values(n, seed, shape):
+    rng = np.random.default_rng(seed)
+    x, y = rng.standard_normal((n, LENGTH, 2)).astype(np.float32), rng.standard_normal((n, *shape)).astype(np.float32)
+    return Arrays({"x": x, "y": y}, lambda rows: Batch(rows["x"], rows["y"]))
+
+
+@pytest.mark.parametrize(("task", "shape"), [("regression", (1,)), ("forecast", (2, 1))])
+def test_errors_of_values(task, shape, tmp_path):
+    class Model(nn.Module):
+        def __init__(self, info):
+            super().__init__()
+            self.linear = nn.Linear(2 * LENGTH, math.prod(shape))
+
+        def forward(self, x):
+            return self.linear(x.flatten(1)).reshape(-1, *shape)
+
+    info = Info(task, length=LENGTH, d_input=2, vocabulary=None, d_output=1, horizon=2)
+    data = Dataset("values", info, *(values(n, n, shape) for n in (9, 5, 7)))
+    result = run(tmp_path, data=data, model=Model)
+    model, *_ = load_run(tmp_path, data=data, model=Model)
+    batch = data.test.batch(list(range(7)))
+    error = (model(batch.x) - batch.y).detach().double()
+    mse, mae = error.square().mean().item(), error.abs().mean().item()
+    wanted = {"rmse": math.sqrt(mse), "mae": mae} if task == "regression" else {"mse": mse, "mae": mae}
+    assert result.test == pytest.approx({"loss": mse, **wanted}, rel=1e-5)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("task", ["language", "density"])
+def test_tokens(task, adaptive, tmp_path):
+    """Every token within its length once; perplexity and bits of the mean, not means of batches."""
+    rng = np.random.default_rng(0)
+
+    def tokens(n):
+        arrays = {"x": rng.integers(0, 5, (n, 6)), "length": rng.integers(1, 7, n)}
+        return Arrays(arrays, lambda rows: Batch(rows["x"], rows["x"].roll(-1, 1), rows["length"]))
+
+    class Model(nn.Module):
+        def __init__(self, info):
+            super().__init__()
+            self.table = nn.Embedding(5, 5)
+            if adaptive:
+                self.token_losses = self._token_losses
+
+        def forward(self, x, lengths):
+            return self.table(x)
+
+        def _token_losses(self, x, y, lengths):
+            return nn.functional.cross_entropy(self.table(x).mT, y, reduction="none")
+
+    data = Dataset("tokens", Info(task, 6, None, 5, 5), tokens(9), tokens(5), tokens(7))
+    result = run(tmp_path, data=data, model=Model)
+    model, *_ = load_run(tmp_path, data=data, model=Model)
+    batch = data.test.batch(list(range(7)))
+    losses = nn.functional.cross_entropy(model(batch.x, batch.lengths).mT, batch.y, reduction="none")
+    nats = losses[torch.arange(6) < batch.lengths[:, None]].double().mean().item()
+    metric = {"perplexity": math.exp(nats)} if task == "language" else {"bits_per_dim": nats / math.log(2)}
+    assert result.test == pytest.approx({"loss": nats, **metric}, rel=1e-5)
+
+
+def test_picture_and_tensorboard(tmp_path, picture):
+    run(tmp_path, {"epochs": 1, "tensorboard": True})
+    assert (tmp_path / "curve.png").read_bytes()[:4] == b"\x89PNG"
+    assert list((tmp_path / "tensorboard").iterdir())
+
+
+DDP = """
+import os, sys
+sys.path.insert(0, os.getcwd())
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+import lightning.fabric  # once, before the fork
+from statespan.train import fit
+from tests.train.make import Toy, dataset, recipe
+from statespan.train import result
+result._picture = lambda result: b""
+folder = Path(sys.argv[1])
+
+def work(rank):
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", GROUP_RANK="0",
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2], TORCHELASTIC_RUN_ID="test")
+    settings = {"steps": 20, "accumulate": 2, "batch": 8, "ema": 0.9, "clip": 0.4}
+    for steps in (13, 20):
+        fit(recipe(**{**settings, "steps": steps, "decay_steps": 20}), folder / "two", resume=True,
+            data=dataset(valid=5), model=Toy, progress=False)
+    fit(recipe(**{**settings, "decay_steps": 20}), folder / "whole", data=dataset(valid=5), model=Toy, progress=False)
+
+children = []
+for rank in range(2):
+    child = os.fork()
+    if child == 0:
+        work(rank)
+        os._exit(0)
+    children.append(child)
+codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+fit(recipe(steps=20, batch=8, ema=0.9, clip=0.4, decay_steps=20), folder / "one", data=dataset(valid=5), model=Toy,
+    progress=False)
+print(codes)
+"""
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
+def test_two_processes_train_as_one(tmp_path):
+    """After 20 steps the weights are those of one process to 1e-6, and the same bits when resumed on the way."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-c", DDP, str(tmp_path), str(free_port())]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.stdout == "[0, 0]\n", done.stderr
+    two, one = state_values(tmp_path / "two"), state_values(tmp_path / "one")
+    assert two.keys() == one.keys()
+    for name, value in one.items():
+        assert (two[name] - value).abs().max() <= 1e-6, name
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "two", "whole")]
+    assert results[1]["test"] == pytest.approx(results[0]["test"], rel=1e-5)
+    assert results[1]["hardware"]["processes"] == 2
+    mine, wanted = state(tmp_path / "two"), state(tmp_path / "whole")
+    assert [
+        name for name in mine if name.startswith(("model/", "optimizer/", "ema/")) and mine[name] != wanted[name]
+    ] == []
+
+
+def state_values(folder):
+    tensors, _ = latest(folder / "checkpoints")
+    return {name: t.float() for name, t in tensors.items() if name.startswith(("model/", "optimizer/", "ema/"))}
