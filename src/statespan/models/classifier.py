@@ -117,9 +117,16 @@ class Pooled(Model):
         """
         return self.stepper(rate)(x, state)
 
-    def stepper(self, rate: float = 1.0) -> Callable[[Tensor, Any], tuple[Tensor, tuple[Any, Any]]]:
-        """``step`` as a function with the set-up done once, for many steps with the same parameters."""
-        backbone, head = self.backbone.stepper(rate), self.head.stepper()
+    def stepper(
+        self, rate: float = 1.0, *, in_place: bool = False
+    ) -> Callable[[Tensor, Any], tuple[Tensor, tuple[Any, Any]]]:
+        """``step`` as a function with the set-up done once, for many steps with the same parameters.
+
+        Args:
+            rate: As in ``forward``.
+            in_place: Write new states of the SSMs over the old ones; that of the pool is small.
+        """
+        backbone, head = self.backbone.stepper(rate, in_place=in_place), self.head.stepper()
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Any]]:
             y, features = backbone(self.encoder(self.encoder.check(x, "batch")), state[0])

@@ -158,9 +158,14 @@ class Forecaster(Model):
         """
         return self.stepper(rate)(x, state, marks, future)
 
-    def stepper(self, rate: float = 1.0) -> Callable[..., tuple[Tensor, Any]]:
-        """``step`` as a function ``(x, state, marks=None, future=False)`` with the set-up done once."""
-        backbone = self.backbone.stepper(rate)
+    def stepper(self, rate: float = 1.0, *, in_place: bool = False) -> Callable[..., tuple[Tensor, Any]]:
+        """``step`` as a function ``(x, state, marks=None, future=False)`` with the set-up done once.
+
+        Args:
+            rate: As in ``forward``.
+            in_place: Write new states over the old ones.
+        """
+        backbone = self.backbone.stepper(rate, in_place=in_place)
 
         def step(x: Tensor, state: Any, marks: Tensor | None = None, future: bool = False) -> tuple[Tensor, Any]:
             x, marks = self.encoder.check(x, "batch"), self._check_marks(marks, x.shape[0])

@@ -87,9 +87,14 @@ class TokenModel(Model):
         """
         return self.stepper(rate)(x, state)
 
-    def stepper(self, rate: float = 1.0) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
-        """``step`` as a function with the set-up done once, for many steps with the same parameters."""
-        backbone = self.backbone.stepper(rate)
+    def stepper(self, rate: float = 1.0, *, in_place: bool = False) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+        """``step`` as a function with the set-up done once, for many steps with the same parameters.
+
+        Args:
+            rate: As in ``forward``.
+            in_place: Write new states over the old ones.
+        """
+        backbone = self.backbone.stepper(rate, in_place=in_place)
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, Any]:
             check_tokens("x", x, ("batch",), self.config.vocabulary)

@@ -86,14 +86,15 @@ class Composite(nn.Module, ABC):
         """
         return self.stepper(rate)(x, state)
 
-    def stepper(self, rate: float = 1.0) -> Step:
+    def stepper(self, rate: float = 1.0, *, in_place: bool = False) -> Step:
         """``step`` as a function with the set-up done once, for many steps with the same parameters.
 
         Args:
             rate: As in ``forward``.
+            in_place: Write new states over the old ones.
         """
         self._check_streaming()
-        steps: list[Step] = [part.stepper(rate) for part in self.parts()]
+        steps: list[Step] = [part.stepper(rate, in_place=in_place) for part in self.parts()]
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, ...]]:
             check_tensor("x", x, ("batch", self.d_model), kind="float")

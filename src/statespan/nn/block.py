@@ -62,7 +62,7 @@ class FeedForward(nn.Module):
         """The same, with the empty state."""
         return self(x), ()
 
-    def stepper(self, rate: float = 1.0) -> Callable[[Tensor, Any], tuple[Tensor, tuple[()]]]:
+    def stepper(self, rate: float = 1.0, *, in_place: bool = False) -> Callable[[Tensor, Any], tuple[Tensor, tuple[()]]]:
         """The same for x (B, D), with the empty state."""
         return lambda x, state: (self(x[:, None])[:, 0], ())
 
@@ -151,10 +151,10 @@ class ResidualBlock(nn.Module):
         """One step for x (B, D) and the layer's state, which is not changed."""
         return self.stepper(rate)(x, state)
 
-    def stepper(self, rate: float = 1.0) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
-        """``step`` as a function with the set-up done once, for many steps with the same parameters."""
+    def stepper(self, rate: float = 1.0, *, in_place: bool = False) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+        """``step`` as a function with the set-up done once; ``in_place`` is the layer's."""
         check_streaming(self.norm)
-        layer = self.layer.stepper(rate)
+        layer = self.layer.stepper(rate, in_place=True) if in_place else self.layer.stepper(rate)
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, Any]:
             x = check_tensor("x", x, ("batch", self.d_model), kind="float")[:, None]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from statespan._check import check_bool, check_choice, check_int, check_lengths, check_number, check_tensor
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.parameters import SSMParameters
-from statespan.ops import apply, apply_from, linear_glu, state_after
+from statespan.ops import Step, apply, apply_from, linear_glu, state_after, system_of
 from statespan.ssm import Structure
 from statespan.ssm.structure import zero_state
 
@@ -150,28 +150,27 @@ class SSMLayer(nn.Module):
         """
         return self.stepper(rate)(x, state)
 
-    def stepper(self, rate: float = 1.0) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def stepper(
+        self, rate: float = 1.0, *, in_place: bool = False
+    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """``step`` as a function with the set-up done once, for many steps with the same parameters.
 
         Args:
             rate: As in ``forward``.
+            in_place: Write the new state over the old one: half the memory traffic, which on a GPU is half the time.
 
         Returns:
             A function ``(x, state) -> (y, state)``.
         """
         self._check_causal("step")
         _check_rate(rate)
-        recurrence = self.structure(rate).stepper()  # in float64, which autocast leaves alone
+        advance = Step(system_of(self.structure(rate)), self.D, self.activation)  # in float64
 
         def step(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
             check_tensor("x", x, ("batch", self.d_model), kind="float")
             self._check_dtype(x)
             self._check_state(state, x.shape[0])
-            u = x.to(self.ssm.C.dtype)
-            y, new = recurrence(u, state)
-            y = (y + self.D.to(u.dtype) * u[:, None]).to(x.dtype)
-            if self.activation is not None:
-                y = nn.functional.gelu(y)
+            y, new = advance(x, state, x.dtype, in_place=in_place)
             return self._output(y[:, None], None)[:, 0], new
 
         return step

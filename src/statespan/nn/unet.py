@@ -89,8 +89,10 @@ class Resampled(nn.Module):
         after = (inner, x[row, whole].to(frame.dtype), y[row, whole].to(pending.dtype), (end % p).cpu())
         return _rows(y.flatten(1, 2), start + torch.arange(length, device=device)), after
 
-    def stepper(self, rate: float = 1.0) -> Step:
-        """As in :class:`Composite`."""
+    def stepper(self, rate: float = 1.0, *, in_place: bool = False) -> Step:
+        """As in :class:`Composite`. In place, sequences must all stand at the same position of their frames."""
+        if in_place:
+            return self._together(self.inner.stepper(rate, in_place=True))
         advance = self.inner.stepper(rate)
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
@@ -108,13 +110,32 @@ class Resampled(nn.Module):
 
         return step
 
+    def _together(self, advance: Step) -> Step:
+        """A step of sequences in the same position, which is known here: nothing waits, and nothing runs in vain."""
+
+        def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
+            inner, frame, pending, position = state
+            here = int(position[0]) if len(position) else 0
+            if bool((position != here).any()):
+                raise ValueError(f"state must have one position in its frames for a step in place, got {position}")
+            frame[:, here] = x
+            y = pending[:, here].to(x.dtype, copy=True)
+            if here == self.factor - 1:
+                z, _ = advance(self.down(frame.flatten(1).to(x.dtype)), inner)
+                pending.copy_(self.up(z).unflatten(1, (self.factor, self.d_model)))
+                frame.zero_()
+            position.fill_((here + 1) % self.factor)
+            return y, state
+
+        return step
+
     def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> tuple[Any, Tensor, Tensor, Tensor]:
         """As in :class:`Composite`."""
         return (self.inner.initial_state(batch, dtype=dtype), *self._start(batch)[1:])
 
     def _start(self, batch: int) -> tuple[None, Tensor, Tensor, Tensor]:
-        empty = self.up.weight.new_zeros(batch, self.factor, self.d_model)
-        return None, empty, empty, torch.zeros(batch, dtype=torch.int64)
+        frame, pending = (self.up.weight.new_zeros(batch, self.factor, self.d_model) for _ in range(2))
+        return None, frame, pending, torch.zeros(batch, dtype=torch.int64)
 
 
 class Level(Composite):

@@ -4,5 +4,17 @@ from statespan.ops.chunked import chunked, state_after
 from statespan.ops.dispatch import PATHS, apply, apply_from, use_path
 from statespan.ops.fftconv import fftconv
 from statespan.ops.glu import linear_glu
+from statespan.ops.step import Step, system_of
 
-__all__ = ["PATHS", "apply", "apply_from", "chunked", "fftconv", "linear_glu", "state_after", "use_path"]
+__all__ = [
+    "PATHS",
+    "Step",
+    "apply",
+    "apply_from",
+    "chunked",
+    "fftconv",
+    "linear_glu",
+    "state_after",
+    "system_of",
+    "use_path",
+]

@@ -1,0 +1,87 @@
+"""A step that is taken again and again, as CUDA graphs: no time between kernels.
+
+A step reads and writes fixed tensors, so once recorded it can be replayed. What a step does may depend on small tensors
+on the CPU (the positions in the frames of a U-Net); there is one graph for each of their values. Each is recorded when
+it is met for the second time: the first time it runs as it is, which is the warming up that recording needs anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Run = Callable[[], object]
+
+
+class Recorder(Protocol):
+    """What can record a run of kernels."""
+
+    def warm(self, function: Run) -> None:
+        """Run a function as it is, where recordings will be made."""
+
+    def record(self, function: Run) -> Run:
+        """Call a function without running its kernels; what comes back runs them."""
+
+
+class CudaRecorder:
+    """CUDA graphs that share one pool of memory: nothing they allocate is needed by the next one.
+
+    Args:
+        device: The GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream = device, torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def warm(self, function: Run) -> None:
+        """Run on the stream of the recordings."""
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            function()
+        current.wait_stream(self.stream)
+
+    def record(self, function: Run) -> Run:
+        """A graph's replay."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            function()
+        return graph.replay
+
+
+class Captured:
+    """A function without arguments and results, recorded and replayed.
+
+    Args:
+        function: Reads and writes the same tensors each time.
+        host: Tensors on the CPU that decide what it does, and that it changes; each has one value for all its entries.
+        recorder: Where it runs.
+    """
+
+    def __init__(self, function: Run, host: Sequence[Tensor], recorder: Recorder) -> None:
+        self.function, self.host, self.recorder = function, host, recorder
+        self.seen: set[tuple[int, ...]] = set()
+        self.replays: dict[tuple[int, ...], tuple[Run, tuple[int, ...]]] = {}
+
+    def __call__(self) -> None:
+        """Do what the function does."""
+        before = self._values()
+        if before in self.replays:
+            replay, after = self.replays[before]
+            for tensor, value in zip(self.host, after):
+                tensor.fill_(value)
+            replay()
+        elif before in self.seen:
+            replay = self.recorder.record(self.function)  # which changes what is on the CPU, and nothing else
+            self.replays[before] = replay, self._values()
+            replay()
+        else:
+            self.recorder.warm(self.function)
+            self.seen.add(before)
+
+    def _values(self) -> tuple[int, ...]:
+        return tuple(int(tensor[0]) for tensor in self.host)

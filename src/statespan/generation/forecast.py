@@ -1,0 +1,49 @@
+"""Forecasting step by step: the past in one pass, then any number of steps into the future.
+
+Shapes: B batch, P length of the past, M calendar features, K series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statespan._check import check_tensor
+from statespan.models import Forecaster
+
+
+def forecast(
+    model: Forecaster,
+    past: Tensor | None,
+    steps: int,
+    *,
+    marks: Tensor | None,
+    lengths: Tensor | Sequence[int] | None,
+    rate: float,
+    callback: Callable[[int, Tensor], Any] | None,
+) -> Tensor:
+    """Values (B, steps, K) of what comes after the past (B, P, d_input).
+
+    The model's own forecast, one position at a time, so it need not end at the horizon it was trained for. Its masked
+    inputs say nothing of the values before, so nothing is fed back.
+    """
+    config = model.config
+    past = check_tensor("prompt", past, ("batch", "length", config.d_input), kind="float")
+    device, (batch, length, _) = next(model.parameters()).device, past.shape
+    if lengths is not None and config.d_marks:
+        raise ValueError("lengths must be None where there are marks, which stand at fixed positions, got some")
+    if marks is not None:
+        marks = check_tensor("marks", marks, (batch, length + steps, config.d_marks), kind="float").to(device)
+    past = past.to(device, next(model.parameters()).dtype)
+    early = None if marks is None else marks[:, :length]
+    _, state = model.prefill(past, marks=early, lengths=lengths, rate=rate)
+    step, nothing, found = model.stepper(rate, in_place=True), past.new_zeros(batch, config.d_input), []
+    for i in range(steps):
+        y, state = step(nothing, state, None if marks is None else marks[:, length + i], future=True)
+        found.append(y)
+        if callback is not None and callback(i, y):
+            break
+    return torch.stack(found, 1)

@@ -1,0 +1,137 @@
+"""What becomes of a model's outputs: how a prompt is read, what is chosen, and what the model reads next.
+
+Shapes: B batch, P length of a prompt, K outputs at a position.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from statespan._check import check_tensor
+from statespan.generation.sampling import Sampling
+from statespan.models import LanguageModel, PixelModel, Regressor
+from statespan.models.encoder import check_tokens
+
+
+class Choice(NamedTuple):
+    """What a row gets at one position."""
+
+    value: Tensor
+    """What is generated: tokens (B,) int64, or values (B, K)."""
+    score: Tensor
+    """The model's own log-probability of it (B,), float32; 0 where there is none."""
+    read: Tensor
+    """What the model reads next: tokens (B,), or samples (B, K)."""
+
+
+class Rule(ABC):
+    """How one kind of model generates."""
+
+    @abstractmethod
+    def prompt(self, given: Any, batch: int | None) -> Tensor:
+        """What the model reads first, (B, ≥ 1, …)."""
+
+    @abstractmethod
+    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
+        """The next value of each row, from outputs (B, K), its position (B,) and its random number (B,)."""
+
+    start: int = 0
+    """Positions that the model reads before the first one of a sequence."""
+
+
+class TokenRule(Rule):
+    """Tokens that the model reads as it gives them: text."""
+
+    def __init__(self, model: Any, sampling: Sampling) -> None:
+        self.vocabulary, self.sampling = int(model.config.vocabulary), sampling
+        self.normal = isinstance(model, LanguageModel)  # whose outputs are log-probabilities already
+
+    def prompt(self, given: Any, batch: int | None) -> Tensor:
+        """Tokens (B, P), at least one each."""
+        if given is None:
+            raise ValueError("prompt must be tokens (batch, length), at least one each, for a model of tokens, got None")
+        x = check_tokens("prompt", given, ("batch", "length"), self.vocabulary)
+        if x.shape[1] == 0:
+            raise ValueError("prompt must have at least one token for each sequence, got none")
+        return x.long()
+
+    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
+        """A token by the model's probabilities."""
+        token = self.sampling(outputs, uniform)
+        return Choice(token, self._score(outputs, token), token)
+
+    def _score(self, outputs: Tensor, token: Tensor) -> Tensor:
+        chosen = outputs.gather(-1, token[:, None])[:, 0].float()
+        return chosen if self.normal else chosen - outputs.float().logsumexp(-1)
+
+
+class PixelRule(TokenRule):
+    """Values of one or more channels, each with tokens of its own, after a start: images."""
+
+    start = 1
+
+    def __init__(self, model: PixelModel, sampling: Sampling) -> None:
+        super().__init__(model, sampling)
+        self.values = int(model.config.d_output)
+        self.channels, rest = divmod(self.vocabulary - 1, self.values)
+        if rest:
+            raise ValueError(
+                f"model must read a start and {self.values} tokens for each channel, or the tokens it predicts, got "
+                f"vocabulary={self.vocabulary}"
+            )
+
+    def prompt(self, given: Any, batch: int | None) -> Tensor:
+        """Values (B, P), which may be none, behind the start."""
+        if given is None:
+            given = torch.zeros(1 if batch is None else batch, 0, dtype=torch.int64)
+        x = check_tokens("prompt", given, ("batch", "length"), self.values).long()
+        tokens = 1 + x + self.values * (torch.arange(x.shape[1], device=x.device) % self.channels)
+        return torch.nn.functional.pad(tokens, (1, 0))
+
+    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
+        """A value, which is read as the token of its channel."""
+        value = self.sampling(outputs, uniform)
+        read = 1 + value + self.values * (position % self.channels)
+        return Choice(value, self._score(outputs, value), read)
+
+
+class SeriesRule(Rule):
+    """Samples of a series: the model's output is the next sample. Nothing is random."""
+
+    def __init__(self, model: Regressor) -> None:
+        config = model.config
+        if config.d_input != config.d_output:
+            raise ValueError(
+                f"model must give samples like those it reads, got d_input={config.d_input} and "
+                f"d_output={config.d_output}"
+            )
+        self.width, self.dtype = int(config.d_input), next(model.parameters()).dtype
+
+    def prompt(self, given: Any, batch: int | None) -> Tensor:
+        """Samples (B, P, K)."""
+        x = check_tensor("prompt", given, ("batch", "length", self.width), kind="float")
+        if x.shape[1] == 0:
+            raise ValueError("prompt must have at least one sample for each sequence, got none")
+        return x.to(self.dtype)
+
+    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
+        """The output itself."""
+        return Choice(outputs, outputs.new_zeros(len(outputs), dtype=torch.float32), outputs)
+
+
+def rule_of(model: Any, sampling: Sampling) -> Rule:
+    """The rule of a model."""
+    if isinstance(model, PixelModel) and model.config.vocabulary != model.config.d_output:
+        return PixelRule(model, sampling)
+    if isinstance(model, (LanguageModel, PixelModel)):
+        return TokenRule(model, sampling)
+    if isinstance(model, Regressor):
+        return SeriesRule(model)
+    raise TypeError(
+        f"model must be a LanguageModel, a PixelModel, a Regressor of its own input or a Forecaster, got "
+        f"{type(model).__name__}"
+    )

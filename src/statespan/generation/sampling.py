@@ -1,0 +1,98 @@
+"""From scores to a choice: temperature, cut-offs, and the inverse of the distribution function.
+
+Shapes: B batch, V tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from statespan._check import check_int, check_number
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to choose a token, a function of scores and one uniform number for each row.
+
+    The scores are divided by the temperature first; then each cut-off looks at what those before it left.
+
+    Args:
+        temperature: 1 for the model's own distribution, less for likelier tokens, 0 for the likeliest.
+        top_k: Keep this many of the likeliest tokens, and those that are as likely as the last of them.
+        top_p: Keep the fewest of the likeliest tokens that have this much probability together.
+        min_p: Keep tokens that have at least this share of the likeliest one's probability.
+
+    Example:
+        >>> scores = torch.tensor([[0.0, 2.0, 1.0]])
+        >>> Sampling(temperature=0)(scores, torch.tensor([0.5]))
+        tensor([1])
+        >>> Sampling()(scores.expand(3, 3), torch.tensor([0.01, 0.5, 0.99]))
+        tensor([0, 1, 2])
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing."""
+        check_number("temperature", self.temperature, above=0.0, closed=True)
+        if self.top_k is not None:
+            check_int("top_k", self.top_k, minimum=1)
+        if self.top_p is not None:
+            _check_share("top_p", self.top_p)
+        if self.min_p is not None:
+            _check_share("min_p", self.min_p)
+
+    @property
+    def plain(self) -> bool:
+        """Whether every token stays possible."""
+        return self.top_k is self.top_p is self.min_p is None
+
+    def __call__(self, scores: Tensor, uniform: Tensor) -> Tensor:
+        """Choose tokens (B,).
+
+        Args:
+            scores: Logits or log-probabilities (B, V).
+            uniform: Numbers in [0, 1), (B,).
+        """
+        if self.temperature == 0:
+            return scores.argmax(-1)
+        return invert(self.probabilities(scores), uniform)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """The distribution (B, V) that tokens are chosen from, float32 or float64; needs temperature > 0."""
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        p = (scores.to(wide) / self.temperature).softmax(-1)
+        if self.top_k is not None and self.top_k < p.shape[-1]:
+            p = _at_least(p, p.topk(self.top_k, -1).values[..., -1:])
+        if self.top_p is not None:
+            ordered = p.sort(-1, descending=True).values
+            before = ordered.cumsum(-1) - ordered
+            p = _at_least(p, ordered.masked_fill(before >= self.top_p, torch.inf).amin(-1, keepdim=True))
+        if self.min_p is not None:
+            p = _at_least(p, self.min_p * p.amax(-1, keepdim=True))
+        return p
+
+
+def invert(p: Tensor, uniform: Tensor) -> Tensor:
+    """The first token at which the sum of the probabilities (B, V) is more than ``uniform`` (B,) of the whole sum."""
+    sums = p.cumsum(-1, dtype=torch.float64)
+    target = uniform[:, None].to(sums.dtype) * sums[:, -1:]
+    return torch.searchsorted(sums, target, right=True)[:, 0].clamp(max=p.shape[-1] - 1)
+
+
+def _at_least(p: Tensor, smallest: Tensor) -> Tensor:
+    """The distribution without what is less likely than this."""
+    p = p.masked_fill(p < smallest, 0.0)
+    return p / p.sum(-1, keepdim=True)
+
+
+def _check_share(name: str, value: float) -> None:
+    check_number(name, value, above=0.0)
+    if value > 1.0:
+        raise ValueError(f"{name} must be a number > 0 and <= 1, got {value!r}")
