@@ -3,5 +3,6 @@
 from statespan.generation.loop import Generated, generate
 from statespan.generation.noise import uniforms
 from statespan.generation.sampling import Sampling
+from statespan.generation.stream import Stream
 
-__all__ = ["Generated", "Sampling", "generate", "uniforms"]
+__all__ = ["Generated", "Sampling", "Stream", "generate", "uniforms"]

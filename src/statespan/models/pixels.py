@@ -12,8 +12,11 @@ from torch import Tensor, nn
 
 from statespan._check import check_int
 from statespan.models.config import BackboneConfig, check_whole, make_layers, residual_options
+from statespan.models.encoder import check_tokens, fill_input
 from statespan.models.tokens import TokenModel
 from statespan.nn import UNet
+from statespan.nn.logistic import LogisticMixture
+from statespan.nn.padding import Lengths, fill
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,7 @@ class PixelsConfig(BackboneConfig):
     Args:
         vocabulary: Number of tokens a model reads: 769 for three channels of 256 values and a start.
         d_output: Number of values K it predicts: 256.
+        mixture: Components of a discretised mixture of logistics; 0 for a softmax over the values.
         pools: Factors of the U-Net's resamplings, finest first.
         expand: Factor on the number of features at each of them.
     """
@@ -33,6 +37,7 @@ class PixelsConfig(BackboneConfig):
     feed_forward: int = 2
     pools: tuple[int, ...] = (3, 4, 4)
     expand: int = 1
+    mixture: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -40,6 +45,7 @@ class PixelsConfig(BackboneConfig):
         check_int("vocabulary", self.vocabulary, minimum=1)
         check_int("d_output", self.d_output, minimum=1)
         check_int("expand", self.expand, minimum=1)
+        check_int("mixture", self.mixture, minimum=0)
         object.__setattr__(self, "pools", check_whole("pools", self.pools, minimum=1, most=16))
 
     def least_weights(self) -> int:
@@ -49,6 +55,9 @@ class PixelsConfig(BackboneConfig):
 
 class PixelModel(TokenModel):
     """Scores of the next value of an image read as a sequence: a table of tokens, a U-Net, a linear map.
+
+    The linear map gives one score a value, or the components of a mixture of logistics, of which log-probabilities of
+    all values are made.
 
     Example:
         >>> model = PixelModel(PixelsConfig(vocabulary=769, d_output=256, d_model=8, n_layers=1)).eval()
@@ -79,7 +88,13 @@ class PixelModel(TokenModel):
             expand=config.expand,
             **residual_options(config, device, dtype),
         )
-        self.linear = nn.Linear(config.d_model, config.d_output, device=device, dtype=dtype)
+        self.linear: nn.Module
+        if config.mixture:
+            self.linear = LogisticMixture(
+                config.d_model, config.d_output, config.mixture, device=device, dtype=dtype
+            )
+        else:
+            self.linear = nn.Linear(config.d_model, config.d_output, device=device, dtype=dtype)
 
     def encode(self, x: Tensor) -> Tensor:
         """The features (B, L, D) of tokens x (B, L)."""
@@ -88,3 +103,25 @@ class PixelModel(TokenModel):
     def decode(self, features: Tensor) -> Tensor:
         """The scores (…, K) of features (…, D)."""
         return self.linear(features)
+
+    def token_losses(self, x: Tensor, y: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+        """``−log p(y | x so far)`` of every value, in nats.
+
+        Args:
+            x: Tokens (B, L).
+            y: The value after each of them (B, L).
+            lengths: True length of each sequence (B,); the losses of what follows are 0.
+            rate: As in ``forward``.
+
+        Returns:
+            Losses (B, L), at least float32.
+        """
+        features, padding = self.features(x, lengths=lengths, rate=rate)
+        y = check_tokens("y", fill_input(y, padding), ("batch", "length"), self.config.d_output).long()
+        if isinstance(self.linear, LogisticMixture):
+            losses = self.linear.losses(features, y)
+        else:
+            scores = self.linear(features)
+            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            losses = nn.functional.cross_entropy(scores.mT, y, reduction="none")
+        return fill(losses[..., None], padding)[..., 0]

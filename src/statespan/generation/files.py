@@ -1,0 +1,62 @@
+"""States of streams in files: safetensors, written whole or not at all, checked before anything is used."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from statespan.models.pretrained import LoadError, _write_file
+
+FORMAT = "statespan stream 1"
+
+
+def write_state(path: Path, tensors: Sequence[Tensor], kind: str) -> None:
+    """Write tensors in order, and of which kind they are."""
+    from safetensors.torch import save
+
+    named = {f"{i:05d}": tensor.detach().cpu().contiguous() for i, tensor in enumerate(tensors)}
+    _write_file(path, save(named, {"format": FORMAT, "kind": kind, "digest": _digest(named)}))
+
+
+def read_state(path: Path, like: Sequence[Tensor], kind: str) -> list[Tensor]:
+    """Tensors of this kind, of the same shapes and dtypes as these, on the same devices, or a :class:`LoadError`."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            about, names = file.metadata() or {}, sorted(file.keys())
+            if about.get("format") != FORMAT:
+                raise LoadError(f"{path} must hold states of streams ({FORMAT!r}), got {about.get('format')!r}")
+            if about.get("kind") != kind:
+                raise LoadError(f"{path} must hold states of this model, {kind}, got {about.get('kind')}")
+            if names != [f"{i:05d}" for i in range(len(like))]:
+                raise LoadError(f"{path} must hold {len(like)} tensors, those of this model's state, got {len(names)}")
+            for name, wanted in zip(names, like):  # before anything large is read
+                shape = tuple(file.get_slice(name).get_shape())
+                if shape != tuple(wanted.shape):
+                    raise LoadError(f"{path}: tensor {name} must have shape {tuple(wanted.shape)}, got {shape}")
+            found = {name: file.get_tensor(name) for name in names}
+    except LoadError:
+        raise
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise LoadError(f"{path} cannot be read as a safetensors file: {error}") from error
+    for name, wanted in zip(names, like):
+        if found[name].dtype != wanted.dtype:
+            raise LoadError(f"{path}: tensor {name} must be {wanted.dtype}, got {found[name].dtype}")
+    if about.get("digest") != _digest(found):
+        raise LoadError(f"{path} is damaged: it is not what was saved")
+    return [found[name].to(wanted.device) for name, wanted in zip(names, like)]
+
+
+def _digest(named: dict[str, Tensor]) -> str:
+    total = hashlib.sha256()
+    for name in sorted(named):
+        tensor = named[name]
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return total.hexdigest()
+

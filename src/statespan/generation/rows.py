@@ -1,0 +1,133 @@
+"""Arithmetic that gives a sequence the same bits whatever else is in its batch.
+
+Matrix products are what depends on a batch: libraries choose their kernels, and with them the order of the sums, by its
+size. Here they always see TILE rows, the last ones of which may be zeros. Elementwise functions have another form for
+the last numbers of a tensor that fill no vector of the machine; a batch is filled up until there are none. And a CPU
+uses one thread, since each thread's share of a tensor has an end of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import glu, linear, pad
+
+from statespan.generation.tree import leaves, map_leaves
+from statespan.nn.adaptive import AdaptiveTokens
+from statespan.nn.layer import GLU
+
+TILE = {"cpu": 16, "cuda": 256}
+VECTOR = 32  # numbers of the longest vectors of today, twice: what elementwise functions take at a time
+
+
+def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x Wᵀ + b`` for x (…, features), computed for TILE rows at a time.
+
+    Example:
+        >>> x, weight = torch.randn(3, 5), torch.randn(2, 5)
+        >>> bool((tiled_linear(x, weight)[1] == tiled_linear(x[1:2], weight)[0]).all())
+        True
+    """
+    tile = TILE.get(x.device.type, 16)
+    flat = x.reshape(-1, x.shape[-1])
+    count = flat.shape[0]
+    if count == 0:
+        return linear(x, weight, bias)
+    flat = pad(flat, (0, 0, 0, -count % tile))
+    parts = [linear(part, weight, bias) for part in flat.split(tile)] if count > tile else [linear(flat, weight, bias)]
+    y = (torch.cat(parts) if len(parts) > 1 else parts[0])[:count]
+    return y.unflatten(0, x.shape[:-1]) if x.ndim > 2 else y
+
+
+class TiledLinear(nn.Linear):
+    """A linear layer by tiles."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply to x (…, features)."""
+        return tiled_linear(input, self.weight, self.bias)
+
+
+class TiledGLU(GLU):
+    """A gated linear layer by tiles."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to x (positions, features)."""
+        inner: Any = self[0]
+        return glu(tiled_linear(x, inner.weight, inner.bias), -1)
+
+
+class TiledTokens(AdaptiveTokens):
+    """The adaptive softmax by tiles."""
+
+    def _head(self, features: Tensor) -> Tensor:
+        z = self.head(features)
+        tokens = tiled_linear(z, self._tables()[0].weight, self.bias[: self.edges[1]])
+        return torch.cat([tokens, self.clusters(z)], -1)
+
+    def _tail(self, features: Tensor, i: int) -> Tensor:
+        z = tiled_linear(features, self._projections()[i].weight.T)
+        return tiled_linear(z, self._tables()[i].weight, self.bias[self.edges[i] : self.edges[i + 1]])
+
+
+_TILED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: TiledLinear, GLU: TiledGLU, AdaptiveTokens: TiledTokens}
+
+
+def tiled(model: nn.Module) -> Any:
+    """The same model, with the same parameters, whose matrix products are by tiles."""
+    shared: dict[int, Any] = {id(x): x for x in (*model.parameters(), *model.buffers())}
+    twin = copy.deepcopy(model, shared)
+    for module in twin.modules():
+        if type(module) in _TILED:
+            module.__class__ = _TILED[type(module)]
+    return twin
+
+
+def filling(model: Any) -> int:
+    """The number that batches are filled up to multiples of, so that every tensor is whole vectors."""
+    if next(model.parameters()).is_cuda:
+        return 1
+    widths = [module.d_model for module in model.modules() if isinstance(getattr(module, "d_model", None), int)]
+    return VECTOR // math.gcd(VECTOR, *widths)
+
+
+@contextlib.contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """On a CPU, no parallel work inside of an operation."""
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@torch.no_grad()
+def independent(step: Callable[[Tensor, Any], tuple[Tensor, Any]], x: Tensor, state: Any, multiple: int) -> bool:
+    """Whether rows really do not depend on each other: it is tried.
+
+    Args:
+        step: ``(x, state) -> (y, state)``.
+        x: Inputs of all rows, at least ``2·multiple`` of them.
+        state: Their states.
+        multiple: What batches are filled up to.
+    """
+    together, rows = step(x, state), len(x)
+    for part in (slice(0, multiple), slice(rows - multiple, rows)):
+
+        def cut(t: Tensor, part: slice = part) -> Tensor:
+            return t[part]
+
+        alone = step(x[part], map_leaves(cut, state))
+        for one, other in zip(leaves(alone), leaves(map_leaves(cut, together)), strict=True):
+            if not torch.equal(one, other):
+                return False
+    return True

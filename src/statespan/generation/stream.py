@@ -1,0 +1,246 @@
+"""Streams: samples in as they come, answers out, for ever.
+
+Shapes: S streams of a call, L length of a block, K outputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statespan._check import check_int
+from statespan.generation.files import read_state, write_state
+from statespan.generation.rows import filling, independent, one_thread, tiled
+from statespan.generation.tree import leaves, map_leaves, replace_leaves
+from statespan.models import Forecaster, Retrieval
+from statespan.models.base import Model
+from statespan.models.tokens import TokenModel
+
+PROBE = 3  # times what batches are filled up to: rows of the test whether rows depend on each other
+
+
+class Stream:
+    """Streams through one model, each with a state of its own.
+
+    A stream gets the same bits alone and among any number of others, however its samples are cut into blocks.
+
+    Args:
+        model: A causal model with ``step``: a classifier, a regressor, or one that answers at every position; in
+            evaluation mode. Its weights must not change as long as there are streams.
+        streams: How many to start with.
+        rate: Step of the data relative to that of training.
+        state_dtype: Of the SSMs' states. float64 stays equal to the convolution for any number of samples.
+
+    Example:
+        >>> from statespan.models import Classifier, ClassifierConfig
+        >>> model = Classifier(ClassifierConfig(d_input=1, d_output=3, d_model=16, n_layers=1, layer="s4d")).eval()
+        >>> stream = Stream(model, streams=2)
+        >>> stream.push(torch.randn(2, 1)).shape                   # a sample of each stream: their answers so far
+        torch.Size([2, 3])
+        >>> stream.push(torch.randn(1, 50, 1), ids=[1]).shape      # a block of one of them
+        torch.Size([1, 3])
+        >>> stream.add()
+        (2,)
+        >>> stream.remove([0])
+        >>> stream.ids
+        (1, 2)
+    """
+
+    def __init__(
+        self, model: Any, streams: int = 1, *, rate: float = 1.0, state_dtype: torch.dtype = torch.float64
+    ) -> None:
+        if not isinstance(model, Model):
+            raise TypeError(f"model must be a statespan model, got {type(model).__name__}")
+        if isinstance(model, (Retrieval, Forecaster)):
+            why = "compares pairs" if isinstance(model, Retrieval) else "forecasts: see statespan.generate"
+            raise TypeError(f"model must answer while a sequence comes in, and a {type(model).__name__} {why}")
+        if model.training:
+            raise ValueError("model must be in evaluation mode, got training mode: call model.eval() first")
+        self.model, self.rate, self.state_dtype = model, rate, state_dtype
+        self.device = next(model.parameters()).device
+        with torch.no_grad():
+            twin = tiled(model)
+            self._step = twin.stepper(rate)
+            self._fresh = twin.initial_state(1, dtype=state_dtype)
+        self._every = isinstance(model, TokenModel)
+        self._multiple = filling(model)
+        self._state = map_leaves(lambda leaf: leaf[:0], self._fresh)
+        self._place: dict[int, int] = {}  # where in the state each stream's row is
+        self._free: list[int] = []
+        self._next = 0
+        self._alone = not self._independent()
+        self.add(streams)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The streams there are, in the order they were added."""
+        return tuple(self._place)
+
+    def add(self, streams: int = 1) -> tuple[int, ...]:
+        """Start streams; their numbers, which are never given again."""
+        check_int("streams", streams, minimum=0)
+        missing = streams - len(self._free)
+        if missing > 0:
+            rows = leaves(self._state)[0].shape[0]
+            more = max(missing, rows)  # twice the room, so that adding one by one stays cheap
+            grown = [
+                torch.cat([old, new.expand(more, *new.shape[1:])])
+                for old, new in zip(leaves(self._state), leaves(self._fresh))
+            ]
+            self._state = replace_leaves(self._state, grown)
+            self._free.extend(range(rows, rows + more))
+        added = tuple(range(self._next, self._next + streams))
+        self._next += streams
+        for number in added:
+            self._place[number] = self._free.pop(0)
+        self.reset(added)
+        return added
+
+    def remove(self, ids: Sequence[int]) -> None:
+        """End streams. The others do not notice."""
+        self._rows(ids)
+        for number in ids:
+            self._free.append(self._place.pop(number))
+
+    def reset(self, ids: Sequence[int] | None = None) -> None:
+        """Put streams (all by default) back to before their first sample."""
+        rows = self._rows(ids)
+        for into, fresh in zip(leaves(self._state), leaves(self._fresh)):
+            into[rows.to(into.device)] = fresh
+
+    @torch.no_grad()
+    def push(self, x: Tensor, ids: Sequence[int] | None = None) -> Tensor:
+        """Take the next samples of streams.
+
+        Args:
+            x: A sample of each stream, (S, d_input) or tokens (S,); or a block of each, (S, L, d_input) or (S, L).
+            ids: Whose they are, each at most once; all streams in the order of :attr:`ids` by default.
+
+        Returns:
+            The answers so far (S, K). A model that answers at every position gives (S, K) for samples and (S, L, K) for
+            blocks.
+        """
+        rows = self._rows(ids)
+        x, block = self._input(x, len(rows))
+        if x.shape[1] == 0:
+            raise ValueError("x must have at least one sample, got a block of none")
+        outputs: list[Tensor] = []
+        with one_thread(self.device):
+            state = self._gather(rows)
+            for t in range(x.shape[1]):
+                y, state = self._all(x[:, t], state)
+                if not self._every:
+                    outputs.clear()  # only the last answer counts
+                outputs.append(y)
+            self._scatter(rows, state)
+        return torch.stack(outputs, 1) if block and self._every else outputs[-1]
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor, ids: Sequence[int] | None = None) -> Tensor:
+        """The same as pushing blocks, in one parallel pass: fast, equal to it to rounding only.
+
+        Args:
+            x: A block of each stream, (S, L, d_input) or (S, L).
+            ids: As in :meth:`push`.
+
+        Returns:
+            As :meth:`push`.
+        """
+        rows = self._rows(ids)
+        x, block = self._input(x, len(rows))
+        if not block:
+            raise ValueError(f"x must be a block of each stream with a length, got shape {tuple(x[:, 0].shape)}")
+        y, state = self.model.prefill(x, self._gather(rows), rate=self.rate)  # type: ignore[operator]
+        self._scatter(rows, state)
+        return y
+
+    def save(self, path: str | Path, ids: Sequence[int] | None = None) -> None:
+        """Write the states of streams (all by default) to a safetensors file."""
+        write_state(Path(path), leaves(self._gather(self._rows(ids))), self._kind())
+
+    def restore(self, path: str | Path, ids: Sequence[int] | None = None) -> None:
+        """Put streams (all by default) into the states of a file, as many and of the same kind as were saved."""
+        rows = self._rows(ids)
+        found = read_state(Path(path), leaves(self._gather(rows)), self._kind())
+        self._scatter(rows, replace_leaves(self._fresh, found))
+
+    def _kind(self) -> str:
+        config = json.dumps(self.model.config.to_dict(), sort_keys=True)
+        return f"{self.model.name} {hashlib.sha256(config.encode()).hexdigest()[:16]} at rate {self.rate:g}"
+
+    def _rows(self, ids: Sequence[int] | None) -> Tensor:
+        numbers = list(self._place) if ids is None else list(ids)
+        unknown = [number for number in numbers if number not in self._place]
+        if unknown:
+            raise ValueError(f"ids must be among those of the streams, {_some(list(self._place))}, got {unknown[0]!r}")
+        if len(set(numbers)) < len(numbers):
+            raise ValueError(f"ids must name each stream at most once, got {_some(numbers)}")
+        return torch.tensor([self._place[number] for number in numbers], dtype=torch.int64)
+
+    def _input(self, x: Any, streams: int) -> tuple[Tensor, bool]:
+        """X with a length, and whether it had one."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
+        samples = 1 if getattr(self.model.config, "vocabulary", None) is not None else 2
+        if x.ndim not in (samples, samples + 1) or len(x) != streams:
+            width = "" if samples == 1 else f", {self.model.config.d_input}"
+            raise ValueError(
+                f"x must have shape ({streams}{width}) or ({streams}, length{width}) for {streams} streams, "
+                f"got {tuple(x.shape)}"
+            )
+        block = x.ndim > samples
+        return (x if block else x[:, None]).to(self.device), block
+
+    def _all(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """A step of any number of streams."""
+        if self._alone and len(x) > 1:
+            rows = [map_leaves(lambda leaf, i=i: leaf[i : i + 1], state) for i in range(len(x))]
+            ys, states = zip(*(self._filled(x[i : i + 1], row) for i, row in enumerate(rows)))
+            joined = [torch.cat(each) for each in zip(*(leaves(one) for one in states))]
+            return torch.cat(ys), replace_leaves(state, joined)
+        return self._filled(x, state)
+
+    def _filled(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        count = len(x)
+        missing = -count % self._multiple
+        if not missing:
+            return self._step(x, state)
+        place = torch.arange(count + missing) % count  # any rows will do
+        y, after = self._step(x[place.to(x.device)], map_leaves(lambda leaf: leaf[place.to(leaf.device)], state))
+        return y[:count], map_leaves(lambda leaf: leaf[:count], after)
+
+    def _gather(self, rows: Tensor) -> Any:
+        return map_leaves(lambda leaf: leaf[rows.to(leaf.device)], self._state)
+
+    def _scatter(self, rows: Tensor, state: Any) -> None:
+        for into, new in zip(leaves(self._state), leaves(state), strict=True):
+            into[rows.to(into.device)] = new.to(into.dtype)
+
+    def _independent(self) -> bool:
+        config, count = self.model.config, PROBE * self._multiple
+        generator = torch.Generator().manual_seed(0)
+        if getattr(config, "vocabulary", None) is not None:
+            x = torch.randint(config.vocabulary, (count,), generator=generator)
+        else:
+            dtype = next(self.model.parameters()).dtype
+            x = torch.randn(count, config.d_input, generator=generator, dtype=torch.float64).to(dtype)
+
+        def drawn(leaf: Tensor) -> Tensor:
+            rows = leaf.expand(count, *leaf.shape[1:])
+            if not leaf.is_floating_point():
+                return rows.clone()
+            return torch.randn(rows.shape, generator=generator, dtype=leaf.dtype).to(leaf.device)
+
+        with one_thread(self.device):
+            return independent(self._step, x.to(self.device), map_leaves(drawn, self._fresh), self._multiple)
+
+
+def _some(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:5]))
+    return f"[{shown}{', …' if len(numbers) > 5 else ''}]"

@@ -1,0 +1,86 @@
+"""A discretised mixture of logistic distributions over the values of a pixel (Salimans et al. 2017).
+
+Shapes: D = d_model features, K values, Q components; "…" any leading sizes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from statespan._check import check_int
+
+SCALES = (-7.0, 7.0)
+"""Range of the logarithm of a scale, where the values span 2: from a tenth of the width of one of 256 values to flat."""
+
+
+class LogisticMixture(nn.Module):
+    """Log-probabilities of K ordered values from features, with 3 numbers for each component instead of one a value.
+
+    The values stand at equal distances in [-1, 1]. A component has a weight, a mean and a scale; a value gets what the
+    component has between the middles to its neighbours, the first and the last one everything beyond.
+
+    Args:
+        d_model: Number of features D.
+        values: Number of values K.
+        components: Number of components Q.
+        device: Where the parameters live.
+        dtype: Their dtype.
+
+    Example:
+        >>> mixture = LogisticMixture(8, 256)
+        >>> features, values = torch.randn(2, 50, 8), torch.randint(256, (2, 50))
+        >>> mixture(features).shape, mixture.losses(features, values).shape
+        (torch.Size([2, 50, 256]), torch.Size([2, 50]))
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        values: int,
+        components: int = 10,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.values = check_int("values", values, minimum=2)
+        self.components = check_int("components", components, minimum=1)
+        self.linear = nn.Linear(d_model, 3 * components, device=device, dtype=dtype)
+        with torch.no_grad():  # components that together cover all values from the first step on
+            weight, mean, scale = self.linear.bias.chunk(3)
+            weight.zero_()
+            mean.copy_((2 * torch.arange(components) + 1) / components - 1)
+            scale.fill_(-1.0 - torch.tensor(float(components)).log())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The log-probabilities (…, K) of all values, from features (…, D); at least float32."""
+        weight, mean, scale = self._parts(features)
+        at = torch.arange(self.values, device=features.device)
+        return self._log_probs(weight[..., None, :], mean[..., None, :], scale[..., None, :], at)
+
+    def losses(self, features: Tensor, y: Tensor) -> Tensor:
+        """``-log_probs`` of values y (…) alone."""
+        return -self._log_probs(*self._parts(features), y)
+
+    def _parts(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logarithms of the weights, means and logarithms of the scales, each (…, Q)."""
+        found = self.linear(features)
+        weight, mean, scale = found.to(torch.promote_types(found.dtype, torch.float32)).chunk(3, -1)
+        return weight.log_softmax(-1), mean, scale.clamp(*SCALES)
+
+    def _log_probs(self, weight: Tensor, mean: Tensor, scale: Tensor, y: Tensor) -> Tensor:
+        """Of values y, with the components' numbers in a last axis.
+
+        Between a < b it is ``σ(b) - σ(a) = σ(b) σ(-a) (1 - exp(a - b))``, which has logarithms wherever it is.
+        """
+        half = 1.0 / (self.values - 1)
+        offset = (2 * half * y.to(mean.dtype) - 1.0)[..., None] - mean
+        sharpness = (-scale).exp()
+        below = logsigmoid((offset + half) * sharpness)
+        above = logsigmoid(-(offset - half) * sharpness)
+        inside = below + above + (-torch.expm1(-2 * half * sharpness)).log()
+        place = y[..., None]
+        found = torch.where(place == 0, below, torch.where(place == self.values - 1, above, inside))
+        return (weight + found).logsumexp(-1)
