@@ -59,4 +59,3 @@ def _digest(named: dict[str, Tensor]) -> str:
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         total.update(tensor.flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
     return total.hexdigest()
-

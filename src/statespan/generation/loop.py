@@ -93,15 +93,25 @@ def generate(
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a statespan model, got {type(model).__name__}")
+    return _generate(
+        model, prompt, check_int("steps", steps, minimum=1), Sampling(temperature, top_k, top_p, min_p), seed, callback,
+        batch, lengths, rows, marks, rate, state_dtype, graph,
+    )  # fmt: skip
+
+
+def _generate(
+    model: Any, prompt: Tensor | None, steps: int, sampling: Sampling, seed: int, callback: Callback | None,
+    batch: int | None, lengths: Tensor | Sequence[int] | None, rows: Tensor | Sequence[int] | None,
+    marks: Tensor | None, rate: float, state_dtype: torch.dtype, graph: bool,
+) -> Generated:  # fmt: skip
     if model.training:
         raise ValueError("model must be in evaluation mode, got training mode: call model.eval() first")
-    check_int("steps", steps, minimum=1)
     if isinstance(model, Forecaster):
         values = forecast(model, prompt, steps, marks=marks, lengths=lengths, rate=rate, callback=callback)
         return Generated(values, values.new_zeros(values.shape[:2], dtype=torch.float32))
     if marks is not None:
         raise ValueError(f"marks must be None for a {type(model).__name__}, got a tensor")
-    rule = rule_of(model, Sampling(temperature, top_k, top_p, min_p))
+    rule = rule_of(model, sampling)
     device = next(model.parameters()).device
     read = rule.prompt(prompt if prompt is None else prompt.to(device), batch).to(device)
     size = read.shape[0]

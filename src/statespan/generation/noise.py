@@ -5,7 +5,6 @@ So a sample does not depend on what else is in its batch, on how many steps are 
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from statespan._check import check_int
@@ -27,6 +26,7 @@ def threefry(key: tuple[int, int], first: Tensor, second: Tensor) -> tuple[Tenso
         Two tensors of words, int64.
 
     Example:
+        >>> import torch
         >>> zero = torch.zeros(1, dtype=torch.int64)
         >>> [hex(int(word)) for word in threefry((0, 0), zero, zero)]
         ['0x6b200159', '0x99ba4efe']
@@ -51,6 +51,7 @@ def uniforms(seed: int, rows: Tensor, positions: Tensor) -> Tensor:
         positions: Likewise, of a shape that goes together with that of ``rows``.
 
     Example:
+        >>> import torch
         >>> rows = torch.arange(3)
         >>> one, other = uniforms(7, rows, torch.tensor(5)), uniforms(7, rows[1:], torch.tensor(5))
         >>> bool((one[1:] == other).all())

@@ -53,7 +53,9 @@ class TokenRule(Rule):
     def prompt(self, given: Any, batch: int | None) -> Tensor:
         """Tokens (B, P), at least one each."""
         if given is None:
-            raise ValueError("prompt must be tokens (batch, length), at least one each, for a model of tokens, got None")
+            raise ValueError(
+                "prompt must be tokens (batch, length), at least one each, for a model of tokens, got None"
+            )
         x = check_tokens("prompt", given, ("batch", "length"), self.vocabulary)
         if x.shape[1] == 0:
             raise ValueError("prompt must have at least one token for each sequence, got none")

@@ -187,9 +187,10 @@ class Stream:
         """X with a length, and whether it had one."""
         if not isinstance(x, Tensor):
             raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
-        samples = 1 if getattr(self.model.config, "vocabulary", None) is not None else 2
-        if x.ndim not in (samples, samples + 1) or len(x) != streams:
-            width = "" if samples == 1 else f", {self.model.config.d_input}"
+        features = getattr(self.model.config, "d_input", None)
+        samples = 1 if features is None else 2
+        if x.ndim not in (samples, samples + 1) or len(x) != streams or (features or x.shape[-1]) != x.shape[-1]:
+            width = "" if features is None else f", {features}"
             raise ValueError(
                 f"x must have shape ({streams}{width}) or ({streams}, length{width}) for {streams} streams, "
                 f"got {tuple(x.shape)}"
@@ -200,7 +201,7 @@ class Stream:
     def _all(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """A step of any number of streams."""
         if self._alone and len(x) > 1:
-            rows = [map_leaves(lambda leaf, i=i: leaf[i : i + 1], state) for i in range(len(x))]
+            rows = [replace_leaves(state, [leaf[i : i + 1] for leaf in leaves(state)]) for i in range(len(x))]
             ys, states = zip(*(self._filled(x[i : i + 1], row) for i, row in enumerate(rows)))
             joined = [torch.cat(each) for each in zip(*(leaves(one) for one in states))]
             return torch.cat(ys), replace_leaves(state, joined)

@@ -90,9 +90,7 @@ class PixelModel(TokenModel):
         )
         self.linear: nn.Module
         if config.mixture:
-            self.linear = LogisticMixture(
-                config.d_model, config.d_output, config.mixture, device=device, dtype=dtype
-            )
+            self.linear = LogisticMixture(config.d_model, config.d_output, config.mixture, device=device, dtype=dtype)
         else:
             self.linear = nn.Linear(config.d_model, config.d_output, device=device, dtype=dtype)
 

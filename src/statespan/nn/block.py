@@ -62,7 +62,9 @@ class FeedForward(nn.Module):
         """The same, with the empty state."""
         return self(x), ()
 
-    def stepper(self, rate: float = 1.0, *, in_place: bool = False) -> Callable[[Tensor, Any], tuple[Tensor, tuple[()]]]:
+    def stepper(
+        self, rate: float = 1.0, *, in_place: bool = False
+    ) -> Callable[[Tensor, Any], tuple[Tensor, tuple[()]]]:
         """The same for x (B, D), with the empty state."""
         return lambda x, state: (self(x[:, None])[:, 0], ())
 

@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 from statespan._check import check_int
 
 SCALES = (-7.0, 7.0)
-"""Range of the logarithm of a scale, where the values span 2: from a tenth of the width of one of 256 values to flat."""
+"""Range of the logarithm of a scale, where the values span 2: from a tenth of one of 256 values to flat."""
 
 
 class LogisticMixture(nn.Module):

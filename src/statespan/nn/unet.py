@@ -57,7 +57,12 @@ class Resampled(nn.Module):
         batch, length, _ = x.shape
         padding, frames = Padding.of(x, lengths), length // self.factor
         whole = None if padding is None else Padding.to(padding.lengths // self.factor, frames)
-        y = self.down(x[:, : frames * self.factor].reshape(batch, frames, self.down.in_features))
+        if torch.compiler.is_exporting():  # a cut that is none for some lengths would be traced as one of the two
+            x = nn.functional.pad(x, (0, 0, 0, (frames + 1) * self.factor - length))
+            x = x.reshape(batch, frames + 1, self.down.in_features)[:, :-1]
+        else:
+            x = x[:, : frames * self.factor].reshape(batch, frames, self.down.in_features)
+        y = self.down(x)
         y = self.up(self.inner(y, lengths=whole, rate=rate))
         y = y.reshape(batch, frames * self.factor, self.d_model)
         return nn.functional.pad(y, (0, 0, self.factor, 0))[:, :length]

@@ -9,7 +9,7 @@ Shapes: B batch, H heads, N state size, M = N/2 modes, K channels, R rank of wha
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -104,7 +104,7 @@ class Step:
         """
         if self._fused(u, state):
             if in_place and not torch.compiler.is_compiling() and state.is_contiguous():
-                return _run(u, state, *self._arguments(), self.gelu, dtype, state)
+                return _run(state, u, state, self._arguments(), self.gelu, dtype)
             y, new = fused_step(u, state, *self._arguments(), self.gelu, dtype)
         else:
             y, new = self._plain(u, state, dtype)
@@ -127,7 +127,7 @@ class Step:
         y = y.to(dtype)
         return gelu(y) if self.gelu else y, new.to(state.dtype)
 
-    def _arguments(self) -> tuple[Tensor | None, ...]:
+    def _arguments(self) -> tuple[Any, ...]:
         diagonal, columns, rows, _, B, C = self.system
         return diagonal, columns, rows, B, C, self.D
 
@@ -136,9 +136,7 @@ class Step:
         path = forced_path()
         if self.system.dense is not None or state.shape[-1] > LARGEST or state.shape[0] == 0:
             return False
-        if torch.is_grad_enabled() and any(
-            x is not None and x.requires_grad for x in (u, state, self.D, *self.system)
-        ):
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (u, state, self.D, *self.system)):
             return False
         if path == "triton":
             return True
@@ -148,13 +146,13 @@ class Step:
 
 
 def _run(
-    u: Tensor, state: Tensor, diagonal: Tensor, columns: Tensor | None, rows: Tensor | None, B: Tensor, C: Tensor,
-    D: Tensor | None, gelu: bool, dtype: torch.dtype, out: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    out: Tensor, u: Tensor, state: Tensor, coefficients: tuple[Any, ...], gelu: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     from statespan.ops._triton.step import step
 
+    *others, D = coefficients
     skip = None if D is None else D.contiguous()
-    return step(u.contiguous(), state, out, diagonal, columns, rows, B, C, skip, gelu, dtype), out
+    return step(u.contiguous(), state, out, *others, skip, gelu, dtype), out
 
 
 def _step(
@@ -163,7 +161,7 @@ def _step(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Y (B, K, H) and the new state (B, H, N) by the kernel; see :class:`System`."""
     state = state.contiguous()
-    return _run(u, state, diagonal, columns, rows, B, C, D, gelu, dtype, torch.empty_like(state))
+    return _run(torch.empty_like(state), u, state, (diagonal, columns, rows, B, C, D), gelu, dtype)
 
 
 def _step_fake(

@@ -1,0 +1,102 @@
+"""SSM layers with everything that depends on their parameters worked out: constants, real numbers, any length.
+
+Shapes: B batch, L length, H heads, N state size, K channels, c chunk length, n chunks, F = H·K.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, pad
+
+from statespan.nn.layer import SSMLayer
+from statespan.ssm.structure import toeplitz
+
+CHUNK = 64
+
+
+class FrozenSSM(nn.Module):
+    """A layer's ``forward`` by chunks, with its matrices as constants.
+
+    The recurrence from chunk to chunk is in float64: it repeats a rounding of its matrix as often as there are chunks.
+
+    Args:
+        layer: The layer.
+        rate: Step of the data relative to that of training.
+    """
+
+    T: Tensor
+    E: Tensor
+    G: Tensor
+    O: Tensor  # noqa: E741
+    d_model: int
+
+    def __init__(self, layer: SSMLayer, rate: float) -> None:
+        super().__init__()
+        self.d_model, self.d_output = layer.d_model, layer.d_output
+        self.gelu, self.both, self.mix = layer.activation is not None, layer.bidirectional, layer.mix
+        K, E, G, O = layer.structure(rate).operators(CHUNK, dtype=torch.float64)  # noqa: E741
+        skip = pad(layer.D.double()[..., None], (0, CHUNK - 1, 0, 0, 0, K.shape[0] - layer.channels))
+        dtype = layer.D.dtype
+        self.register_buffer("T", toeplitz(K + skip).mT.to(dtype).contiguous())  # (K, H, c, c), from inputs to outputs
+        self.register_buffer("E", E.mT.to(dtype).contiguous())  # (H, c, N)
+        self.register_buffer("G", G.contiguous())
+        self.register_buffer("O", O.mT.to(dtype).contiguous())  # (K, H, N, c)
+
+    def forward(self, x: Tensor, *, lengths: None = None, rate: float = 1.0) -> Tensor:
+        """Apply to x (B, L, H)."""
+        if not self.both:
+            y = self._causal(x, self.T, self.O)
+        else:
+            (T, T_ahead), (O, O_ahead) = self.T.chunk(2), self.O.chunk(2)  # noqa: E741
+            ahead = self._causal(x.flip(1), T_ahead, O_ahead).flip(1)  # begins at a sample itself; wanted is the next
+            y = self._causal(x, T, O) + pad(ahead[:, 1:], (0, 0, 0, 1))
+        return self.mix(gelu(y) if self.gelu else y)
+
+    def _causal(self, x: Tensor, T: Tensor, O: Tensor) -> Tensor:  # noqa: E741
+        batch, length, H = x.shape
+        chunks = length // CHUNK + 2  # one more than needed: a tracer takes a size of 1 for something special
+        u = pad(x, (0, 0, 0, chunks * CHUNK - length)).reshape(batch, chunks, CHUNK, H)
+        u = u.permute(3, 1, 0, 2).reshape(H, chunks * batch, CHUNK)  # (H, n·B, c)
+        drive = (u @ self.E).double().reshape(H, chunks, batch, self.E.shape[-1]).transpose(0, 1)  # (n, H, B, N)
+        states = _scan(self.G, drive).transpose(0, 1).reshape(H, chunks * batch, self.E.shape[-1])
+        y = u @ T + states.to(x.dtype) @ O  # (K, H, n·B, c)
+        y = y.reshape(O.shape[0] * H, chunks, batch, CHUNK).permute(2, 1, 3, 0)
+        return y.reshape(batch, chunks * CHUNK, O.shape[0] * H)[:, :length]
+
+
+def _scan(G: Tensor, drive: Tensor) -> Tensor:
+    """The states before each chunk (n, H, B, N) of ``s' = G s + drive``."""
+
+    def combine(state: Tensor, drive: Tensor) -> tuple[Tensor, Tensor]:
+        if G.ndim == 3:
+            new = state @ G.mT
+        else:
+            (re, im), (gr, gi) = state.chunk(2, -1), G[:, None].chunk(2, -1)
+            new = torch.cat([gr * re - gi * im, gi * re + gr * im], -1)
+        return new + drive, state.clone()
+
+    state = torch.zeros_like(drive[0])
+    if not torch.compiler.is_compiling():
+        found = []
+        for one in drive.unbind():
+            state, before = combine(state, one)
+            found.append(before)
+        return torch.stack(found)
+    from torch._higher_order_ops.scan import scan  # a loop that a tracer leaves one
+
+    return scan(combine, state, drive)[1]
+
+
+def freeze(model: nn.Module, rate: float) -> Any:
+    """A copy of a model whose SSM layers are frozen at a sampling rate."""
+    with torch.no_grad():
+        twin = copy.deepcopy(model).eval()
+        for module in list(twin.modules()):
+            for name, child in list(module.named_children()):
+                if isinstance(child, SSMLayer):
+                    setattr(module, name, FrozenSSM(child, rate))
+    return twin.requires_grad_(False)

@@ -1,0 +1,138 @@
+"""The two views of a model as plain modules of tensors, ready to be traced.
+
+Shapes: B batch, L length, K outputs.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from statespan.export.frozen import freeze
+from statespan.generation.tree import leaves, replace_leaves
+from statespan.models import Forecaster, Retrieval
+from statespan.models.base import Model
+
+VIEWS = ("step", "sequence")
+
+
+@dataclass(frozen=True)
+class View:
+    """A module to trace, and its inputs.
+
+    Args:
+        module: Takes the inputs in order.
+        inputs: Names of the inputs.
+        outputs: Names of the outputs.
+        lengthy: Names of the inputs that have a length as their second axis; all have a batch as their first.
+        least: The shortest length.
+        paired: Whether a batch is of pairs, so that its size is even.
+    """
+
+    module: nn.Module
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    lengthy: tuple[str, ...]
+    least: int
+    paired: bool
+
+
+class Sequence(nn.Module):
+    """``forward`` of a frozen model."""
+
+    def __init__(self, model: Model, rate: float) -> None:
+        super().__init__()
+        self.model = freeze(model, rate)
+
+    def forward(self, x: Tensor, marks: Tensor | None = None) -> Tensor:
+        """The model's outputs."""
+        return self.model(x) if marks is None else self.model(x, marks=marks)
+
+
+class Step(nn.Module):
+    """``step`` of a model from and to a list of tensors; all begin as zeros."""
+
+    def __init__(self, model: Model, rate: float, state_dtype: torch.dtype) -> None:
+        super().__init__()
+        model = freeze_parameters(model)
+        self.tree: Any = model.initial_state(1, dtype=state_dtype)  # type: ignore[operator]
+        with torch.no_grad():
+            self.step = model.stepper(rate)  # type: ignore[operator]
+
+    def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        """The outputs, then the new state."""
+        y, new = self.step(x, replace_leaves(self.tree, list(state)))
+        return y, *leaves(new)
+
+
+class ForecastStep(nn.Module):
+    """The same for a forecaster, where ``future`` (B, 1) says whether a position is to be forecast."""
+
+    def __init__(self, model: Forecaster, rate: float, state_dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model = freeze_parameters(model)
+        self.tree: Any = model.initial_state(1, dtype=state_dtype)
+        self.marked = bool(model.config.d_marks)
+        with torch.no_grad():
+            self.step = self.model.backbone.stepper(rate)
+
+    def forward(self, x: Tensor, future: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        """The outputs, then the new state."""
+        marks, state = (rest[0], rest[1:]) if self.marked else (None, rest)
+        y, new = self.step(self.model._encode(x, marks, future), replace_leaves(self.tree, list(state)))
+        return self.model.linear(y), *leaves(new)
+
+
+def freeze_parameters(model: Any) -> Any:
+    """A copy in evaluation mode that nothing is trained in."""
+    return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def view_of(model: Any, view: str, rate: float, state_dtype: torch.dtype) -> tuple[View, tuple[Tensor, ...]]:
+    """A view of a model, and an example of its inputs."""
+    marked = bool(getattr(model.config, "d_marks", 0))
+    paired = isinstance(model, Retrieval)
+    if view == "sequence":
+        names = ("x", "marks") if marked else ("x",)
+        least = max(getattr(model.config, "horizon", 0) + 1, 2 * _frames(model))
+        found = View(Sequence(model, rate), names, ("y",), names, least, paired)
+        return found, example(model, found, 4, least + 70)
+    forecasts = isinstance(model, Forecaster)
+    module: Any = (ForecastStep if forecasts else Step)(model, rate, state_dtype)
+    states = tuple(f"state_{i}" for i in range(len(leaves(module.tree))))
+    first = ("x", *(("future",) if forecasts else ()), *(("marks",) if marked else ()))
+    found = View(module, (*first, *states), ("y", *(f"new_{name}" for name in states)), (), 1, paired)
+    return found, example(model, found, 4, 1)
+
+
+def example(model: Any, view: View, batch: int, length: int) -> tuple[Tensor, ...]:
+    """Random inputs of a view."""
+    config, dtype = model.config, next(p.dtype for p in model.parameters())
+    sizes = (batch, length) if view.lengthy else (batch,)
+    found: dict[str, Tensor] = {}
+    if getattr(config, "vocabulary", None) is not None:
+        found["x"] = torch.randint(config.vocabulary, sizes)
+    else:
+        found["x"] = torch.randn(*sizes, config.d_input).to(dtype)
+    found["marks"] = torch.randn(*sizes, getattr(config, "d_marks", 0)).to(dtype)
+    found["future"] = torch.arange(batch)[:, None] % 2 == 1
+    if not view.lengthy:
+        module: Any = view.module
+        for i, leaf in enumerate(leaves(module.tree)):
+            shape = (batch, *leaf.shape[1:])
+            found[f"state_{i}"] = (
+                torch.randn(shape).to(leaf.dtype) if leaf.is_floating_point() else torch.zeros(shape, dtype=leaf.dtype)
+            )
+    return tuple(found[name] for name in view.inputs)
+
+
+def _frames(model: Any) -> int:
+    """Positions of the longest frame of a U-Net: a sequence without two of them never sees the coarsest level."""
+    product = 1
+    for factor in getattr(model.config, "pools", ()):
+        product *= int(factor)
+    return product
