@@ -150,9 +150,9 @@ def _run(
 ) -> tuple[Tensor, Tensor]:
     from statespan.ops._triton.step import step
 
-    *others, D = coefficients
+    diagonal, columns, rows, B, C, D = coefficients
     skip = None if D is None else D.contiguous()
-    return step(u.contiguous(), state, out, *others, skip, gelu, dtype), out
+    return step(u.contiguous(), state, out, diagonal, columns, rows, B, C, skip, gelu, dtype), out
 
 
 def _step(
