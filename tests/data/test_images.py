@@ -166,3 +166,28 @@ def test_real_cifar(tmp_path):
     x = data.test.batch(list(range(0, 10_000, 10))).x
     assert x.mean((0, 1)).abs().max() < 0.06
     assert (x.std((0, 1)) - 1).abs().max() < 0.05
+
+
+def test_mnist_density(mnist):
+    data = load("mnist-density", mnist, valid=0.1)
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [45, 5, 7]
+    info = data.info
+    assert (info.task, info.length, info.vocabulary, info.d_output) == ("density", 784, 257, 256)
+    batch, pixels = data.test.batch([3, 4]), load("smnist", mnist).test.batch([3, 4]).x[..., 0]
+    assert torch.equal(batch.y, (255 * pixels).round().long())
+    assert torch.equal(batch.x[:, 1:], batch.y[:, :-1] + 1)
+    assert (batch.x[:, 0] == 0).all()
+    coarse = load("mnist-density", mnist, levels=16)
+    assert coarse.info.vocabulary == 17
+    assert torch.equal(coarse.test.batch([3]).y, batch.y[:1] // 16)
+    with pytest.raises(ValueError, match="levels must be an integer from 2 to 256, got 257"):
+        load("mnist-density", mnist, levels=257)
+
+
+def test_digits_density(tmp_path):
+    data = load("digits-density", tmp_path)
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [1294, 144, 359]
+    assert (data.info.length, data.info.vocabulary, data.info.d_output) == (64, 18, 17)
+    batch, plain = data.test.batch([7]), load("digits", tmp_path).test.batch([7])
+    assert torch.equal(batch.y, (16 * plain.x[..., 0]).round().long())
+    assert torch.equal(batch.x[:, 1:], batch.y[:, :-1] + 1)

@@ -19,6 +19,7 @@ SIGNALS = {  # length, features, classes
 }
 TOKENS = {"listops": (2048, 18, 10), "text": (4096, 135, 2), "retrieval": (4000, 98, 2)}  # length, vocabulary, classes
 SERIES = {"etth1": (7, 4), "etth2": (7, 4), "ettm1": (7, 5), "weather": (12, 4), "ecl": (321, 4)}  # columns, marks
+IMAGES = {"cifar-density": (3072, 3, 256), "mnist-density": (784, 1, 256), "digits-density": (64, 1, 17)}
 WORDS = {"wikitext103": 267_735, "wikitext2": 33_278}
 
 
@@ -32,8 +33,9 @@ def info(recipe):
         return Info(task, data.get("length", length), None, vocabulary, d_output)
     if name in WORDS:
         return Info("language", data["length"], None, WORDS[name], WORDS[name])
-    if name == "cifar-density":
-        return Info("density", 3072, None, 769, 256)
+    if name in IMAGES:
+        length, channels, values = IMAGES[name]
+        return Info("density", length, None, 1 + channels * values, values)
     if name in SERIES:
         columns, d_marks = SERIES[name]
         width = {"S": 1, "M": columns}[data["features"]]

@@ -3,6 +3,7 @@
 from statespan.data import (  # noqa: F401 - they register what they have
     bidmc,
     cifar,
+    density,
     forecast,
     images,
     listops,
