@@ -1,7 +1,8 @@
 """statespan: structured state space models of long sequences."""
 
-from statespan import data, models, nn, ops, ssm, train
+from statespan import data, generation, models, nn, ops, ssm, train
 from statespan._version import __version__
+from statespan.generation import Stream, generate
 from statespan.nn import DSS, LSSL, S4, S4D
 from statespan.train import param_groups
 
@@ -10,8 +11,11 @@ __all__ = [
     "LSSL",
     "S4",
     "S4D",
+    "Stream",
     "__version__",
     "data",
+    "generate",
+    "generation",
     "models",
     "nn",
     "ops",

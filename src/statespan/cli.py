@@ -37,7 +37,7 @@ def app() -> Any:
     import typer
     from typer.core import TyperGroup
 
-    from statespan.commands import data, evaluate, predict, recipes, train
+    from statespan.commands import data, evaluate, export, generate, predict, recipes, stream, train
 
     class OneLine(TyperGroup):
         """A group of commands that answers a mistake with one line instead of usage and boxes."""
@@ -79,6 +79,9 @@ def app() -> Any:
     application.command("train", help=train.HELP)(train.train)
     application.command("eval", help=evaluate.HELP)(evaluate.evaluate)
     application.command("predict", help=predict.HELP)(predict.predict)
+    application.command("generate", help=generate.HELP)(generate.generate)
+    application.command("stream", help=stream.HELP)(stream.stream)
+    application.command("export", help=export.HELP)(export.export)
     application.command("recipes", help=recipes.HELP)(recipes.recipes)
     application.command("data", help=data.HELP)(data.data)
     application.command("bench", help="Measure speed and memory, and record them.")(lambda: None)

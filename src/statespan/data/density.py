@@ -61,8 +61,8 @@ def mnist_density(folder: Path, *, levels: int = 256, valid: float = 0.05, seed:
             raise ValueError(f"{folder} must hold MNIST's 28 x 28 images, got {x.shape}")
     train, test = ((x.reshape(-1, 784).astype(np.uint16) * levels // 256).astype(np.uint8) for x in images)
     kept, held = split(len(train), (valid,), seed)
-    parts = (Arrays({"x": some}, Shifted(levels)) for some in (train[kept], train[held], test))
-    return Dataset("mnist-density", Info("density", 784, None, levels + 1, levels), *parts)
+    first, second, third = (Arrays({"x": some}, Shifted(levels)) for some in (train[kept], train[held], test))
+    return Dataset("mnist-density", Info("density", 784, None, levels + 1, levels), first, second, third)
 
 
 @register("digits-density", "scikit-learn's digits as 64 values of 17 to be told one by one; comes with scikit-learn")
@@ -77,5 +77,5 @@ def digits_density(folder: Path, *, seed: int = 0) -> Dataset:
 
     images, labels = load_digits(return_X_y=True)
     x = images.astype(np.uint8)
-    parts = (Arrays({"x": x[rows]}, Shifted(17)) for rows in stratified(labels, (0.08, 0.2), seed))
-    return Dataset("digits-density", Info("density", 64, None, 18, 17), *parts)
+    train, valid, test = (Arrays({"x": x[rows]}, Shifted(17)) for rows in stratified(labels, (0.08, 0.2), seed))
+    return Dataset("digits-density", Info("density", 64, None, 18, 17), train, valid, test)

@@ -121,5 +121,6 @@ class PairHead(Head):
         """(2B, D) to (B, K)."""
         if pooled.shape[0] % 2:
             raise ValueError(f"a batch of pairs must have an even number of sequences, got {pooled.shape[0]}")
-        u, v = pooled.chunk(2)
+        pairs = pooled.shape[0] // 2
+        u, v = pooled[:pairs], pooled[pairs:]
         return self.outer(nn.functional.gelu(self.inner(torch.cat([u, v, u - v, u * v], -1))))
