@@ -20,7 +20,7 @@ from statespan.commands.models import ARGUMENT, Opened, dataset_of, open_model
 if TYPE_CHECKING:
     import numpy as np
 
-HELP = """Feed samples into a model as they come, and print its answers so far.
+HELP = """Feed samples into a model as they come; print its answers.
 
 Samples come on standard input: lines of CSV (a column for each feature; a token each for models of tokens), or raw
 audio of 16-bit whole numbers. Answers go to standard output as CSV. Constant time and memory, for ever. A run's samples
@@ -29,7 +29,7 @@ are scaled as its training data was; a saved model gets them as they are, audio 
 \b
 Examples:
   statespan stream runs/own < new.csv                             an answer for each line
-  arecord -f S16_LE -r 16000 -t raw | statespan stream runs/sc10-s4 --format s16le
+  arecord -f S16_LE -r 16000 -t raw | statespan stream runs/words --format s16le
   statespan stream runs/own --state box7.state < morning.csv      go on later where this ends
   statespan stream runs/own --every 100 < new.csv                 an answer for every 100 samples
 """
