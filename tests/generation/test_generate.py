@@ -38,7 +38,8 @@ def parallel(model, values):
 @pytest.mark.parametrize("case", CASES)
 def test_samples_are_those_of_the_parallel_model(case):
     """What is chosen is what its probabilities and the noise of the place say, and so is its log-likelihood."""
-    model, sampling = model_of(case), {"temperature": 0.8, "top_p": 0.9}
+    model = model_of(case)
+    sampling = {"temperature": 0.8} if case == "language" else {"temperature": 0.8, "top_p": 0.9}
     prompt = prompt_of(model, 3, 7)
     found = generate(model, prompt, 40, seed=5, rows=[4, 0, 9], **sampling)
     assert found.values.shape == found.log_probs.shape == (3, 40)

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from statespan.generation import Sampling, uniforms
+from statespan.generation.adaptive import choose
 from statespan.generation.noise import threefry
 from statespan.generation.sampling import invert
+from statespan.nn import AdaptiveTokens
 from tests.mistakes import assert_one_clear_line
 
 WORDS = [  # of Random123: key, counter, result
@@ -97,3 +99,32 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes(name):
     assert_one_clear_line(lambda: Sampling(**MISTAKES[name]), ValueError, [name, str(MISTAKES[name][name])])
+
+
+def test_blocks_of_many_tokens():
+    """More tokens than are summed up at once, not a multiple of a block."""
+    p = torch.rand(50, 9001) ** 4
+    u = torch.rand(50, dtype=torch.float64)
+    sums = p.double().cumsum(-1)
+    wanted = (sums <= u[:, None] * sums[:, -1:]).sum(-1)
+    assert (invert(p, u) == wanted).all()
+    ends = torch.tensor([0.0, 1 - 2**-52], dtype=torch.float64)
+    p[:2, 0] = p[:2, -1] = 0.0
+    found = invert(p[:2], ends)
+    assert found.tolist() == [1, 8999]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])
+def test_adaptive_choice_is_that_of_all_probabilities(temperature):
+    tokens = AdaptiveTokens(9000, 32, cutoffs=(20, 100), div_val=2, dtype=torch.float64)
+    for p in tokens.parameters():
+        torch.nn.init.normal_(p, std=0.25)
+    features, u = torch.randn(400, 32, dtype=torch.float64), torch.rand(400, dtype=torch.float64)
+    with torch.no_grad():
+        scores = tokens.log_probs(features)
+        token, log_prob = choose(tokens, features, u, temperature)
+    wanted = Sampling(temperature)(scores, u)
+    assert (token == wanted).float().mean() >= 0.99  # float32 against float64: a number may lie on an edge
+    clusters = torch.bucketize(token, torch.tensor([20, 100]), right=True)
+    assert torch.bincount(clusters, minlength=3).min() >= 5
+    assert (log_prob - scores.gather(-1, token[:, None])[:, 0]).abs().max() < 1e-5

@@ -120,7 +120,9 @@ def _generate(
     if lengths is not None:
         ends = check_lengths(lengths, size, read.shape[1] - rule.start).to(device) + rule.start
     state = model.initial_state(size, dtype=state_dtype)
-    only_last = {"last": True} if isinstance(model, TokenModel) else {}
+    only_last: dict[str, bool] = {"last": True} if isinstance(model, TokenModel) else {}
+    if not rule.decode:
+        only_last["decode"] = False
     outputs, state = model.prefill(read, state, lengths=ends, rate=rate, **only_last)
     seen = torch.full((size,), read.shape[1], device=device) if ends is None else ends
     walk = Walk(model, rule, state, seen - rule.start, numbers, seed, steps, rate)
@@ -157,7 +159,8 @@ class Walk:
         device = position.device
         self.host = [leaf for leaf in leaves(state) if leaf.device != device]
         self.together = all(bool((leaf == leaf[:1]).all()) for leaf in _counters(state))
-        self.step = model.stepper(rate, in_place=self.together)
+        options = {} if rule.decode else {"decode": False}
+        self.step = model.stepper(rate, in_place=self.together, **options)
         self.first, self.position, self.steps = position.clone(), position.clone(), steps
         self.index = torch.zeros(1, dtype=torch.int64, device=device)
         self.table = torch.zeros(min(BLOCK, steps), len(rows), dtype=torch.float64, device=device)

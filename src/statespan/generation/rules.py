@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_tensor
+from statespan.generation.adaptive import choose
 from statespan.generation.sampling import Sampling
 from statespan.models import LanguageModel, PixelModel, Regressor
 from statespan.models.encoder import check_tokens
@@ -41,6 +42,8 @@ class Rule(ABC):
 
     start: int = 0
     """Positions that the model reads before the first one of a sequence."""
+    decode: bool = True
+    """Whether it chooses from the model's outputs; False for the features they are made of."""
 
 
 class TokenRule(Rule):
@@ -69,6 +72,21 @@ class TokenRule(Rule):
     def _score(self, outputs: Tensor, token: Tensor) -> Tensor:
         chosen = outputs.gather(-1, token[:, None])[:, 0].float()
         return chosen if self.normal else chosen - outputs.float().logsumexp(-1)
+
+
+class AdaptiveRule(TokenRule):
+    """Tokens from features, for an adaptive softmax and a sampling that looks at no other tokens."""
+
+    decode = False
+
+    def __init__(self, model: LanguageModel, sampling: Sampling) -> None:
+        super().__init__(model, sampling)
+        self.tokens: Any = model.tokens
+
+    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
+        """A token by the model's probabilities, from features (B, D)."""
+        token, score = choose(self.tokens, outputs, uniform, self.sampling.temperature)
+        return Choice(token, score, token)
 
 
 class PixelRule(TokenRule):
@@ -129,6 +147,8 @@ def rule_of(model: Any, sampling: Sampling) -> Rule:
     """The rule of a model."""
     if isinstance(model, PixelModel) and model.config.vocabulary != model.config.d_output:
         return PixelRule(model, sampling)
+    if isinstance(model, LanguageModel) and model.config.cutoffs and sampling.plain and sampling.temperature > 0:
+        return AdaptiveRule(model, sampling)
     if isinstance(model, (LanguageModel, PixelModel)):
         return TokenRule(model, sampling)
     if isinstance(model, Regressor):

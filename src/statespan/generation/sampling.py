@@ -12,6 +12,8 @@ from torch import Tensor
 
 from statespan._check import check_int, check_number
 
+BLOCK = 512
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -80,10 +82,32 @@ class Sampling:
 
 
 def invert(p: Tensor, uniform: Tensor) -> Tensor:
-    """The first token at which the sum of the probabilities (B, V) is more than ``uniform`` (B,) of the whole sum."""
+    """The first token at which the sum of the probabilities (B, V) is more than ``uniform`` (B,) of the whole sum.
+
+    Many tokens are summed up in blocks first, so that each is read once.
+    """
+    tokens = p.shape[-1]
+    if tokens <= 8 * BLOCK:
+        return _invert(p, uniform)[0]
+    whole = tokens // BLOCK
+    blocks = p[:, : whole * BLOCK].unflatten(-1, (whole, BLOCK)).sum(-1, dtype=torch.float64)
+    if tokens % BLOCK:
+        blocks = torch.cat([blocks, p[:, whole * BLOCK :].sum(-1, keepdim=True, dtype=torch.float64)], -1)
+    block, rest = _invert(blocks, uniform)
+    place = block[:, None] * BLOCK + torch.arange(BLOCK, device=p.device)
+    inside = p.gather(-1, place.clamp(max=tokens - 1)).masked_fill(place >= tokens, 0.0)
+    return block * BLOCK + _invert(inside, rest)[0]
+
+
+def _invert(p: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """The entry, and where in it the number lies, from 0 to 1: as random as the number itself."""
     sums = p.cumsum(-1, dtype=torch.float64)
     target = uniform[:, None].to(sums.dtype) * sums[:, -1:]
-    return torch.searchsorted(sums, target, right=True)[:, 0].clamp(max=p.shape[-1] - 1)
+    found = torch.searchsorted(sums, target, right=True).clamp(max=p.shape[-1] - 1)
+    own = p.gather(-1, found).to(sums.dtype)
+    before = sums.gather(-1, found) - own
+    rest = ((target - before) / own.clamp(min=torch.finfo(sums.dtype).tiny)).clamp(0.0, 1.0 - 2.0**-52)
+    return found[:, 0], rest[:, 0]
 
 
 def _at_least(p: Tensor, smallest: Tensor) -> Tensor:

@@ -48,7 +48,14 @@ class TokenModel(Model):
         return self.backbone(self.encode(x), lengths=padding, rate=rate), padding
 
     def prefill(
-        self, x: Tensor, state: Any = None, *, lengths: Lengths = None, rate: float = 1.0, last: bool = False
+        self,
+        x: Tensor,
+        state: Any = None,
+        *,
+        lengths: Lengths = None,
+        rate: float = 1.0,
+        last: bool = False,
+        decode: bool = True,
     ) -> tuple[Tensor, Any]:
         """The same map from a state and to a state.
 
@@ -58,6 +65,7 @@ class TokenModel(Model):
             lengths: As in ``forward``; the state returned is the one after each sequence's own length.
             rate: As in ``forward``.
             last: Give only the outputs (B, K) at each sequence's last position, which are 0 where it has none.
+            decode: Give outputs; False for the features (…, D) they are made of.
 
         Returns:
             Outputs (B, L, K), and the new state.
@@ -65,13 +73,14 @@ class TokenModel(Model):
         x, padding = self._input(x, lengths)
         features, after = self.backbone.prefill(self.encode(x), state, lengths=padding, rate=rate)
         if not last:
-            return fill(self.decode(features), padding), after
+            return fill(self.decode(features) if decode else features, padding), after
         batch, length = x.shape
         if length == 0:
             raise ValueError("x must have at least one position where last=True, got length 0")
         ends = torch.full((batch,), length, device=x.device) if padding is None else padding.lengths
         at = (ends - 1).clamp(min=0)[:, None, None]
-        y = self.decode(features.take_along_dim(at, 1))[:, 0]
+        y = features.take_along_dim(at, 1)
+        y = (self.decode(y) if decode else y)[:, 0]
         return y.masked_fill((ends == 0)[:, None], 0.0), after
 
     def step(self, x: Tensor, state: Any, *, rate: float = 1.0) -> tuple[Tensor, Any]:
@@ -87,19 +96,22 @@ class TokenModel(Model):
         """
         return self.stepper(rate)(x, state)
 
-    def stepper(self, rate: float = 1.0, *, in_place: bool = False) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+    def stepper(
+        self, rate: float = 1.0, *, in_place: bool = False, decode: bool = True
+    ) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
         """``step`` as a function with the set-up done once, for many steps with the same parameters.
 
         Args:
             rate: As in ``forward``.
             in_place: Write new states over the old ones.
+            decode: Give outputs (B, K); False for the features (B, D) they are made of.
         """
         backbone = self.backbone.stepper(rate, in_place=in_place)
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, Any]:
             check_tokens("x", x, ("batch",), self.config.vocabulary)
             features, after = backbone(self.encode(x[:, None])[:, 0], state)
-            return self.decode(features[:, None])[:, 0], after
+            return self.decode(features[:, None])[:, 0] if decode else features, after
 
         return step
 
