@@ -7,6 +7,7 @@ import torch
 
 from statespan.bench import BENCHMARKS
 from statespan.bench.compare import TOLERANCE
+from statespan.generation.tree import leaves
 from tests.bench.run import ok, quick
 
 EXPECTED = {  # rows in quick mode on a CPU, by name and how often
@@ -17,6 +18,16 @@ EXPECTED = {  # rows in quick mode on a CPU, by name and how often
     "table3": dict.fromkeys(
         ("Transformer", "Performer", "Linear Transformer", "Transformer, flash", "S4", "S4, fft"), 2
     ),
+    "step": {f"{kind}, {state} states": 2 for kind in ("S4D", "S4") for state in ("float32", "float64")},
+    "table7": {"S4 base": 2, "S4 large": 2, "Transformer at 8": 1, "Transformer at 24": 1},
+    "table8": {
+        "S4": 2,
+        "S4 without a graph": 1,
+        "Transformer at 16": 1,
+        "Transformer at 32": 1,
+        "S4 after 16": 1,
+        "S4 after 128": 1,
+    },
     "scaling": {"S4D": 4, "S4": 4, "flash attention": 4},
     "cpu": {
         "S4D chunks": 1,
@@ -75,7 +86,8 @@ def test_results_were_compared_with_their_reference(name, records):
         assert row["error"] == max(row["compared"].values())
         assert row["error"] <= row["tolerance"]
         assert "output" in row["compared"]
-        if row["setting"].get("part") not in ("copy", "forward", "build + forward"):
+        trains = name not in ("step", "table7", "table8")
+        if trains and row["setting"].get("part") not in ("copy", "forward", "build + forward"):
             assert "input gradient" in row["compared"]
         if row["name"] != "u.clone()":  # rounding there is: the comparison was not of a tensor with itself
             assert row["error"] > 0
@@ -160,6 +172,40 @@ def test_table3_transformer_holds_its_weights(records):
     growth = {name: memory[name, 128] / memory[name, 64] for name, _ in memory}
     assert growth.pop("Transformer") > 3.2
     assert max(growth.values()) < 2.1
+
+
+def test_table7_and_table8_have_the_models_of_the_appendix(records):
+    """249M parameters for words; for images a Transformer of about the base model's size."""
+    from statespan.bench import choose_settings, table7, table8
+    from statespan.bench.decoding import STATE
+    from statespan.models import LanguageModel, PixelModel
+
+    def count(model):
+        return sum(p.numel() for p in model.parameters())
+
+    words = choose_settings(BENCHMARKS["table8"], device="cpu")
+    ours = LanguageModel(table8.config(words), device="meta")
+    assert 249e6 <= count(ours) < 250e6
+    assert 240e6 <= count(table8.transformer(words, 1024, torch.device("meta"))) < 256e6
+    assert sum(leaf.numel() for leaf in leaves(ours.initial_state(1, dtype=STATE))) == 32 * 1024 * 64
+    images = choose_settings(BENCHMARKS["table7"], device="cpu")
+    configs = table7.models(images)
+    base = count(PixelModel(configs["S4 base"], device="meta"))
+    assert abs(count(table7.transformer(images, torch.device("meta"))) / base - 1) < 0.1
+    shape = PixelModel(configs["S4 base"], device="meta").initial_state(1, dtype=STATE)
+    shares = {share: sum(x.numel() for x in leaves(state)) for state, share in table7._shares(shape, (3, 4, 4))}
+    assert shares == {1.0: 16 * 128 * 64, 1 / 3: 16 * 128 * 64, 1 / 12: 16 * 128 * 64, 1 / 48: 8 * 128 * 64}
+
+
+def test_generation_rates(records):
+    for row in records("table8")["rows"]:
+        assert row["extra"]["tokens_per_s"] == pytest.approx(1e3 * row["setting"]["batch"] / row["time_ms"])
+    for row in records("table7")["rows"]:
+        per_image = row["time_ms"] * 24 / row["setting"]["steps"]
+        assert row["extra"]["images_per_s"] == pytest.approx(1e3 * row["setting"]["batch"] / per_image)
+    assert any(line.startswith("S4 over Transformer at 32: ") for line in records("table8")["findings"])
+    assert any(line.startswith("a step after 128 tokens takes ") for line in records("table8")["findings"])
+    assert any(line.startswith("S4 base over Transformer: ") for line in records("table7")["findings"])
 
 
 def test_scaling_fits_exponents(records):

@@ -1,0 +1,68 @@
+"""Thousands of steps stay with the parallel model; millions need no more memory than one."""
+
+import gc
+
+import pytest
+import torch
+
+from statespan import Stream
+from tests.models.make import ALL, inputs, make
+from tests.nn.make import peak_error
+
+f32 = torch.float32
+POOLED = ("classifier", "regressor", "mean of tokens")
+
+
+def check(case, length, **options):
+    """Forward, prefill and float32 steps of a float32 model, within 2e-6 of the peak at every position."""
+    model = make(case, dtype=f32, **options)
+    x, more = inputs(model, 2, length)
+    with torch.no_grad():
+        whole, _ = model.prefill(x, **more)
+        step, state = model.stepper(in_place=True), model.initial_state(2, dtype=f32)
+        outputs = []
+        for t in range(length):
+            y, state = step(x[:, t], state, **{name: value[:, t] for name, value in more.items()})
+            outputs.append(y)
+        if case in (*POOLED, "retrieval"):
+            assert peak_error(outputs[-1], whole) <= 2e-6
+        else:
+            assert peak_error(torch.stack(outputs, 1), whole) <= 2e-6
+        if case not in ("forecaster", "no marks"):
+            assert peak_error(model(x), whole) <= 2e-6
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_steps(case):
+    check(case, 400)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("layer", ["s4", "s4d"])
+@pytest.mark.parametrize("case", ALL)
+def test_16384_steps(case, layer):
+    check(case, 16384, layer=layer, d_state=64)
+
+
+def _memory():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+@pytest.mark.soak
+def test_a_stream_of_10_million_samples():
+    """In blocks and sample by sample; what a stream holds does not grow."""
+    model = make("classifier", dtype=f32)
+    stream = Stream(model)
+    x = torch.randn(1, 50_000, 3)
+    stream.prefill(x)
+    before = _memory()
+    for _ in range(200):
+        stream.prefill(x)
+    for t in range(10_000):
+        y = stream.push(x[:, t])
+    assert _memory() < before + (16 << 20)
+    assert y.isfinite().all()
+    seen = [leaf for leaf in stream._state[1] if leaf.dtype == torch.int64]
+    assert seen[0].max() == 201 * 50_000 + 10_000
