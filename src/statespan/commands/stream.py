@@ -5,6 +5,8 @@ Shapes: L length, D features, K classes or values.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,9 +77,16 @@ def stream(
             for first, samples in _read(sys.stdin.buffer, form, block, opened.model.config):
                 answer(first, _push(running, prepare(samples)))
         except (BrokenPipeError, KeyboardInterrupt):
-            pass  # whoever reads has enough; the state is kept all the same
-        if state is not None:
-            running.save(state)
+            _close_output()  # whoever reads has enough
+        finally:
+            if state is not None:
+                running.save(state)
+
+
+def _close_output() -> None:
+    """What is still to be written goes nowhere, without a complaint when Python ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _push(running: Any, x: Any) -> Any:

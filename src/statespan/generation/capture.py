@@ -7,6 +7,7 @@ it is met for the second time: the first time it runs as it is, which is the war
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -48,8 +49,20 @@ class CudaRecorder:
     def record(self, function: Run) -> Run:
         """A graph's replay."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            function()
+        torch.cuda.synchronize(self.device)
+        # torch.cuda.graph would give all free memory back each time, of which dozens of small graphs take seconds
+        collects = gc.isenabled()
+        gc.disable()  # nothing may be freed in the middle of a recording
+        try:
+            with torch.cuda.stream(self.stream):
+                graph.capture_begin(pool=self.pool)
+                try:
+                    function()
+                finally:
+                    graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
         return graph.replay
 
 

@@ -22,6 +22,7 @@ from statespan.models import Forecaster
 from statespan.models.tokens import TokenModel
 
 BLOCK = 256  # steps whose random numbers are made at a time
+WORTH = 16  # steps from which on recording one pays
 
 Callback = Callable[[int, Tensor], Any]
 
@@ -128,7 +129,7 @@ def _generate(
     walk = Walk(model, rule, state, seen - rule.start, numbers, seed, steps, rate)
     walk.start(outputs)
     advance: Callable[[], None] = walk.advance
-    if graph and device.type == "cuda" and walk.together:
+    if graph and device.type == "cuda" and walk.together and steps >= WORTH:
         advance = Captured(walk.advance, walk.host, CudaRecorder(device))
     done = 1
     while not (callback is not None and callback(done - 1, walk.values[done - 1])) and done < steps:
