@@ -41,7 +41,7 @@ def test_steps(case):
 @pytest.mark.parametrize("layer", ["s4", "s4d"])
 @pytest.mark.parametrize("case", ALL)
 def test_16384_steps(case, layer):
-    check(case, 16384, layer=layer, d_state=64)
+    check(case, 16384, layer=layer, d_state=64, ssm={})
 
 
 def _memory():

@@ -17,7 +17,7 @@ from statespan.generation.forecast import forecast
 from statespan.generation.noise import uniforms
 from statespan.generation.rules import Choice, Rule, rule_of
 from statespan.generation.sampling import Sampling
-from statespan.generation.tree import leaves, settle
+from statespan.generation.tree import leaves, map_leaves, settle
 from statespan.models import Forecaster
 from statespan.models.tokens import TokenModel
 
@@ -156,6 +156,7 @@ class Walk:
     def __init__(
         self, model: Any, rule: Rule, state: Any, position: Tensor, rows: Tensor, seed: int, steps: int, rate: float
     ) -> None:
+        state = map_leaves(Tensor.contiguous, state)  # which is what can be written in place
         self.rule, self.state, self.seed, self.rows = rule, state, seed, rows
         device = position.device
         self.host = [leaf for leaf in leaves(state) if leaf.device != device]
