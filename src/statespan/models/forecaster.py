@@ -175,12 +175,13 @@ class Forecaster(Model):
 
         return step
 
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> Any:
+    def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> Any:
         """The state before the first sample.
 
         Args:
             batch: Number of sequences.
-            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length.
+            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length;
+                None for what each layer can do with.
         """
         return self.backbone.initial_state(batch, dtype=dtype)
 

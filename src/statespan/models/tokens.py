@@ -115,12 +115,13 @@ class TokenModel(Model):
 
         return step
 
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> Any:
+    def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> Any:
         """The state before the first token.
 
         Args:
             batch: Number of sequences.
-            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length.
+            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length;
+                None for what each layer can do with.
         """
         return self.backbone.initial_state(batch, dtype=dtype)
 

@@ -110,12 +110,13 @@ class Composite(nn.Module, ABC):
 
         return step
 
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> tuple[Any, ...]:
+    def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> tuple[Any, ...]:
         """The state before the first sample.
 
         Args:
             batch: Number of sequences.
-            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length.
+            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length;
+                None for what each layer can do with.
         """
         return tuple(part.initial_state(batch, dtype=dtype) for part in self.parts())
 

@@ -68,7 +68,7 @@ class FeedForward(nn.Module):
         """The same for x (B, D), with the empty state."""
         return lambda x, state: (self(x[:, None])[:, 0], ())
 
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> tuple[()]:
+    def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> tuple[()]:
         """The empty state."""
         return ()
 
@@ -165,7 +165,7 @@ class ResidualBlock(nn.Module):
 
         return step
 
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> Any:
+    def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> Any:
         """The layer's state before the first sample."""
         return self.layer.initial_state(batch, dtype=dtype)
 

@@ -50,7 +50,7 @@ class Head(nn.Module, ABC):
 
         return step
 
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> PoolState:
+    def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> PoolState:
         """The state of the pool before the first sample."""
         return self.pool.initial_state(batch, device=next(self.parameters()).device, dtype=dtype)
 

@@ -78,8 +78,8 @@ class SequencePool(nn.Module):
         return lambda x, state: self.prefill(x[:, None], state)
 
     def initial_state(
-        self, batch: int, *, device: torch.device | None = None, dtype: torch.dtype = torch.float64
+        self, batch: int, *, device: torch.device | None = None, dtype: torch.dtype | None = torch.float64
     ) -> PoolState:
         """The state before the first sample."""
-        zeros = torch.zeros(batch, self.d_model, device=device, dtype=dtype)
+        zeros = torch.zeros(batch, self.d_model, device=device, dtype=dtype or torch.float64)
         return zeros, torch.zeros(batch, device=device, dtype=torch.int64)

@@ -134,7 +134,9 @@ class Resampled(nn.Module):
 
         return step
 
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> tuple[Any, Tensor, Tensor, Tensor]:
+    def initial_state(
+        self, batch: int, *, dtype: torch.dtype | None = torch.float64
+    ) -> tuple[Any, Tensor, Tensor, Tensor]:
         """As in :class:`Composite`."""
         return (self.inner.initial_state(batch, dtype=dtype), *self._start(batch)[1:])
 
