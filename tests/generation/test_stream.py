@@ -30,14 +30,13 @@ def alone(model, x):
     return torch.stack([stream.push(x[None, t])[0] for t in range(len(x))])
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_same_bits_alone_and_among_others(case):
+def interleave(case, count, length, looked_at):
     """Streams that come and go at random, in calls of random size."""
-    model, length = model_of(case), 8
-    x, _ = inputs(model, 50, length)
+    model = model_of(case)
+    x, _ = inputs(model, count, length)
     stream, found = Stream(model, streams=20), {}
     names = dict(enumerate(stream.ids))  # which stream reads which row of x
-    for number in range(20, 50):
+    for number in range(20, count):
         if number % 5 == 0:
             stream.remove([names.pop(number - 20)])
         names[number] = stream.add()[0]
@@ -48,8 +47,19 @@ def test_same_bits_alone_and_among_others(case):
         for n, one in zip(chosen, y, strict=True):
             found.setdefault(n, []).append(one)
             done[n] += 1
-    for n in (1, 19, 21, 33, 49):
+    for n in looked_at:
         assert torch.equal(torch.stack(found[n]), alone(model, x[n]))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_same_bits_alone_and_among_others(case):
+    interleave(case, 50, 8, (1, 19, 21, 33, 49))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", CASES)
+def test_same_bits_among_a_thousand(case):
+    interleave(case, 1250, 40, [n for n in range(1, 1250, 41) if n % 5])
 
 
 @pytest.mark.parametrize("case", ["classifier", "pixels"])

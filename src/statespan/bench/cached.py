@@ -33,17 +33,17 @@ class CachedTransformer(nn.Module):
         n_heads: Number of heads H.
         n_layers: Number of blocks.
         tokens: What embeds tokens and gives their log-probabilities.
-        longest: Positions that have a vector.
+        places: Positions that have a vector of their own; those beyond share them in turn.
         device: Where it lives.
         dtype: Its dtype.
     """
 
     def __init__(
-        self, d_model: int, n_heads: int, n_layers: int, tokens: Any, longest: int, device: torch.device,
+        self, d_model: int, n_heads: int, n_layers: int, tokens: Any, places: int, device: torch.device,
         dtype: torch.dtype,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.tokens, self.place = tokens, nn.Embedding(longest, d_model, device=device, dtype=dtype)
+        self.tokens, self.place = tokens, nn.Embedding(places, d_model, device=device, dtype=dtype)
         mixers = [Attention(d_model, n_heads, device=device, dtype=dtype) for _ in range(n_layers)]
         self.stack = Transformer(d_model, mixers, d_ff=4 * d_model, device=device, dtype=dtype)
 
@@ -65,7 +65,7 @@ class CachedTransformer(nn.Module):
         Its key and value go into the cache in place; attention is over what is in use, without a mask, which is the
         case that the fused kernels are made for.
         """
-        y = self.tokens(x) + self.place.weight[context - 1]
+        y = self.tokens(x) + self.place.weight[(context - 1) % self.place.num_embeddings]
         for block, (keys, values) in zip(self.stack._blocks(), cache):
             mixer: Any = block.mixer
             z = block.mixer_norm(y)[:, None]

@@ -95,8 +95,8 @@ def transformer(settings: Settings, context: int, device: torch.device) -> Cache
     """The Transformer of the same size."""
     sizes, dtype = settings.sizes, settings.dtype
     tokens = words(sizes["vocabulary"], sizes["d_model"], sizes["cutoffs"], device, dtype)
-    longest = max(context, 12)
-    return CachedTransformer(sizes["d_model"], sizes["n_heads"], sizes["n_layers"], tokens, longest, device, dtype)
+    places = max(12, min(context, PIECE))
+    return CachedTransformer(sizes["d_model"], sizes["n_heads"], sizes["n_layers"], tokens, places, device, dtype)
 
 
 def _model(settings: Settings) -> LanguageModel:
