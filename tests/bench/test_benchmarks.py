@@ -13,6 +13,7 @@ EXPECTED = {  # rows in quick mode on a CPU, by name and how often
     "op": {"u.clone()": 1, "S4D chunks": 3, "S4D fft": 3, "S4 chunks": 3, "S4 fft": 3},
     "layer": {"S4D chunks": 2, "S4D fft": 2, "S4 chunks": 2, "S4 fft": 2, "flash attention": 2},
     "model": {"S4D eager": 2, "S4D eager, fft": 2, "S4 eager": 2, "S4 eager, fft": 2},
+    "loop": {"bare step": 2, "loop": 2},
     "table2": dict.fromkeys(("LSSL Krylov", "LSSL fft", "LSSL chunks", "S4 Cauchy", "S4 fft", "S4"), 2),
     "table3": dict.fromkeys(
         ("Transformer", "Performer", "Linear Transformer", "Transformer, flash", "S4", "S4, fft"), 2

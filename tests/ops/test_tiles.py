@@ -9,7 +9,7 @@ from tests.ops.make import assert_near
 
 pytest.importorskip("triton")
 
-from statespan.ops._triton.tiles import choose
+from statespan.ops._triton.tiles import choose, chunk_length
 from tests.ops.kernels import ALL, BOUNDS, LOW, Case, by_autograd, by_kernels, given, relative, rounded, within
 
 HEADS, BATCHES, LENGTHS = (1, 7, 64, 512), (1, 3, 16, 17, 24, 64), (1, 100, 1024, 16384, 2**20)
@@ -23,10 +23,9 @@ def configurations():
     found = {}
     for dtype, (kind, (dense, low)), state in product(DTYPES, KINDS.items(), STATES):
         wide = dtype == torch.float32
-        large = wide and state > 64
         if (low and (state <= 64 or wide)) or (dense and state > (64 if wide else 128)):
             continue  # these are not run: see dispatch
-        chunk = 32 if low or large else 64
+        chunk = chunk_length(state, low, dtype)
         for heads, batch, length in product(HEADS, BATCHES, LENGTHS):
             tiles = choose(heads, batch, length, state, chunk, dense, low, dtype)
             cut = tiles.per_segment * chunk < length
@@ -60,7 +59,7 @@ def title(case):
 def test_every_configuration(dtype, kind, state, chunk, tiles, use):
     """With an edge in the batch, the length and the state, and without."""
     for batch, length in ((tiles.columns + 1, 5 * chunk - 3), (tiles.columns, 4 * chunk)):
-        case = Case(batch, 2, length, state, 1, chunk, tiles, use)
+        case = Case(batch, max(2, 128 // state), length, state, 1, chunk, tiles, use)
         if dtype == torch.float32:
             x = given(case, kind, dtype)
             got, wanted = by_kernels(case, x), by_autograd(case, x)

@@ -91,14 +91,14 @@ def test_the_comparison_sees_a_difference(tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_exit_codes_and_handlers(number, code, tmp_path, monkeypatch):
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-    advance = loops.Loop._advance
+    advance = loops.Loop.advance
 
     def kill(self, batches):
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)  # a second one changes nothing
         advance(self, batches)
 
-    monkeypatch.setattr(loops.Loop, "_advance", kill)
+    monkeypatch.setattr(loops.Loop, "advance", kill)
     with pytest.raises(Interrupted) as stop:
         run(tmp_path)
     assert stop.value.code == code

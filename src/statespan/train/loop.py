@@ -87,10 +87,12 @@ class Loop:
     def _set_up(self) -> None:
         fabric, train = self.fabric, self.train
         on_cuda = fabric.device.type == "cuda"
-        captured = train.compile == "graph" and on_cuda and fabric.world_size == 1 and not self.sharded
+        alone = on_cuda and fabric.world_size == 1 and not self.sharded
+        captured = alone and train.compile in ("auto", "graph", "both")
+        self.compiled = on_cuda and train.compile in ("compile", "both")
         if self.sharded and (train.ema is not None or train.optimizer == "lamb"):
             raise ConfigError("train.strategy is fsdp; allowed with it are neither train.ema nor train.optimizer=lamb")
-        if train.compile == "compile" and on_cuda:
+        if self.compiled:
             self.model.compile()
         self.objective = Objective(self.model, self.task).train()
         self.module: Any = fabric.setup_module(self.objective)
@@ -129,6 +131,16 @@ class Loop:
             NonFiniteError: The loss or a gradient is not finite; the last checkpoint is from before.
             CheckpointError: Something could not be written.
         """
+        with self.opened(progress) as batches:
+            try:
+                self._go(batches)
+            except Interrupted:  # raised where the weights may be the averages for a moment, so saved only here
+                self.save()
+                raise
+
+    @contextlib.contextmanager
+    def opened(self, progress: bool) -> Iterator[Iterator[Batch]]:
+        """Log, progress bar, signals, and the batches from the step of now on."""
         self.began = time.perf_counter() - self.progress.seconds
         lead = self.fabric.is_global_zero
         columns = ("epoch", "lr", "train_loss", *(f"valid_{name}" for name in self._metric_names()))
@@ -143,11 +155,7 @@ class Loop:
                 seed_python(derive(self.train.seed, "python", self.fabric.global_rank))
             batches = self._batches(now)
             stack.callback(batches.close)
-            try:
-                self._go(batches)
-            except Interrupted:  # raised where the weights may be the averages for a moment, so saved only here
-                self.save()
-                raise
+            yield batches
 
     def _go(self, batches: Iterator[Batch]) -> None:
         progress, train = self.progress, self.train
@@ -160,10 +168,10 @@ class Loop:
             if step and step % train.save_every == 0:
                 self.save()
             self._poll()
-            self._advance(batches)
+            self.advance(batches)
         self.save()
 
-    def _advance(self, batches: Iterator[Batch]) -> None:
+    def advance(self, batches: Iterator[Batch]) -> None:
         """One update."""
         step, train = self.progress.step, self.train
         factor = rate(train, step, self.total, self.plan.steps_per_epoch) * train.factor**self.progress.lowered
@@ -316,8 +324,7 @@ class Loop:
 
     def _eager(self) -> Any:
         """Without the compiler, which would start again for the last batch's size."""
-        compiled = self.train.compile == "compile" and self.fabric.device.type == "cuda"
-        return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+        return torch.compiler.set_stance("force_eager") if self.compiled else contextlib.nullcontext()
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:

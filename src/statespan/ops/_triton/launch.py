@@ -236,8 +236,9 @@ def backward(
         dT = torch.empty(tiles, g.V, g.c, g.c, **sums)
         dE = torch.empty(tiles, g.V, g.c, g.N, **sums)
         dO = torch.empty(ways, tiles, g.V, g.c, g.N, **sums)
+    K, Kb = K.chunk(2) if both else (K, K)
     products = []
-    for way, (K_, O_, kept) in enumerate(zip(K.chunk(ways), O.chunk(ways), saved)):
+    for way, (O_, kept) in enumerate(zip(O.chunk(ways), saved)):
         ahead = way == 1
         inject = dlast.to(g.state).contiguous() if dlast is not None and g.c <= g.L and not ahead else None
         start = None
@@ -245,21 +246,19 @@ def backward(
             start = states(g, dy, O_, G, W, left=not ahead, adjoint=True, flip=False, save=False, inject=inject)
         adjoint = u.new_empty(g.V, g.B, g.chunks, g.N) if g.low else u
         backward_kernel[g.programs(g.V)](
-            u, dy, du, kept, K_, E, G, W, O_, start, inject, dfirst,
+            u, dy, du, kept, K, Kb, E, G, W, O_, start, inject, dfirst,
             dT, dE, dG, dO if g.low else dO[way], adjoint,
             *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
-            AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first and not ahead,
-            GELU=gelu, ADD=ahead,
+            BOTH=both, AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first and not ahead,
+            GELU=gelu,
             num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
         )  # fmt: skip
-        T_shares = dT
         if g.low:
             assert W is not None
-            T_shares, *found = _products(g, u, dy, kept, adjoint, W, ahead)
+            shares, *found = _products(g, u, dy, kept, adjoint, W, ahead)
             products.append(found)
-        diagonals_kernel[(g.V,)](
-            T_shares, dK[way], T_shares.shape[0], C=g.c, AHEAD=ahead, ACC=TYPES[g.acc], num_warps=4
-        )
+            dT = dT if ahead else shares
+    diagonals_kernel[(g.V,)](dT, dK, dT.shape[0], C=g.c, BOTH=both, ACC=TYPES[g.acc], num_warps=4)
     dW = None
     if g.low:
         dE, dO, dW = (torch.stack(each) for each in zip(*products))  # (ways, …)
@@ -291,6 +290,8 @@ def _products(
 ) -> tuple[Tensor, ...]:
     """The gradients of T (1, V, c, c), E and O (V, c, N) and W (2, V, c, N) from all states S and adjoint states R.
 
+    With ``ahead`` T's is left out: it is that of the other direction.
+
     One product each over the chunks of all sequences: ``dT = dYᵀU``, ``dE = UᵀR``, ``dO = dYᵀS``,
     ``dF = (S Jᵀ)ᵀ R``, ``dJ = (R Fᵀ)ᵀ S``.
     """
@@ -304,8 +305,7 @@ def _products(
             return a.to(g.acc).mT @ b.to(g.acc)
         return torch.bmm(a.mT, b, out_dtype=g.acc)
 
-    found = [
-        (product(y, U), product(U, r), product(y, S), product(fed, r), product(r @ F.mT, S)) for y, r in zip(dY, R)
-    ]
-    dT, dE, dO, dF, dJ = (torch.cat(each) for each in zip(*found))
+    found = [(product(U, r), product(y, S), product(fed, r), product(r @ F.mT, S)) for y, r in zip(dY, R)]
+    dE, dO, dF, dJ = (torch.cat(each) for each in zip(*found))
+    dT = dE.new_empty(0) if ahead else torch.cat([product(y, U) for y in dY])
     return dT[None], dE.flip(-2) if ahead else dE, dO, torch.stack([dF, dJ])

@@ -23,6 +23,13 @@ class Tiles(NamedTuple):
     backward_stages: int = 2
 
 
+def chunk_length(d_state: int, low: bool, dtype: torch.dtype) -> int:
+    """Samples of a chunk: long enough for large matrix products, short enough for the memory of a multiprocessor."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return 32 if low else 64
+    return 64 if d_state <= 64 else 32 if d_state <= 128 else 16
+
+
 def choose(
     heads: int,
     batch: int,
