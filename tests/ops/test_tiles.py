@@ -26,10 +26,10 @@ def configurations():
         if (low and (state <= 64 or wide)) or (dense and state > (64 if wide else 128)):
             continue  # these are not run: see dispatch
         chunk = chunk_length(state, low, dtype)
-        for heads, batch, length in product(HEADS, BATCHES, LENGTHS):
-            tiles = choose(heads, batch, length, state, chunk, dense, low, dtype)
+        for heads, batch, length, both in product(HEADS, BATCHES, LENGTHS, (False, True)):
+            tiles = choose(heads, batch, length, state, chunk, dense, low, dtype, both)
             cut = tiles.per_segment * chunk < length
-            found[dtype, kind, state, chunk, tiles._replace(per_segment=SEGMENT if cut else ALL)] = None
+            found[dtype, kind, state, chunk, both, tiles._replace(per_segment=SEGMENT if cut else ALL)] = None
     return list(found)
 
 
@@ -48,16 +48,19 @@ def test_there_is_a_configuration_of_every_sort():
 
 
 def title(case):
-    dtype, kind, state, _, tiles = case
+    dtype, kind, state, _, both, tiles = case
     segment = "all" if tiles.per_segment == ALL else "cut"
-    return f"{str(dtype)[6:]}-{kind}-{state}-{tiles.columns}-{segment}-{'.'.join(map(str, tiles[2:]))}"
+    way = "both" if both else "one"
+    return f"{str(dtype)[6:]}-{kind}-{state}-{way}-{tiles.columns}-{segment}-{'.'.join(map(str, tiles[2:]))}"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("use", ["", "both gelu keep"])
-@pytest.mark.parametrize(("dtype", "kind", "state", "chunk", "tiles"), CONFIGURATIONS, ids=map(title, CONFIGURATIONS))
-def test_every_configuration(dtype, kind, state, chunk, tiles, use):
-    """With an edge in the batch, the length and the state, and without."""
+@pytest.mark.parametrize(
+    ("dtype", "kind", "state", "chunk", "both", "tiles"), CONFIGURATIONS, ids=map(title, CONFIGURATIONS)
+)
+def test_every_configuration(dtype, kind, state, chunk, both, tiles):
+    """With an edge in the batch and the length, and without."""
+    use = "both gelu keep" if both else ""
     for batch, length in ((tiles.columns + 1, 5 * chunk - 3), (tiles.columns, 4 * chunk)):
         case = Case(batch, max(2, 128 // state), length, state, 1, chunk, tiles, use)
         if dtype == torch.float32:
