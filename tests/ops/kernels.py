@@ -126,3 +126,21 @@ def rounded(x, dtype):
 
 def relative(got, wanted):
     return ((got.double() - wanted).norm() / wanted.norm()).item()
+
+
+def errors_in_16_bits(cases, kind, dtype, draws=4):
+    """By name: the error of the kernels, and that of rounding inputs and outputs of an exact computation.
+
+    Both over several draws, as the sums of squares of a few numbers that gradients of G are vary a lot.
+    """
+    errors, roundings = {}, {}
+    for case in [case for case in cases for _ in range(draws)]:
+        exact = given(case, kind, torch.float64)
+        wanted, once = by_autograd(case, exact), by_autograd(case, rounded(exact, dtype))
+        x = exact._replace(u=within(exact.u.to(dtype)), dy=within(exact.dy.to(dtype)))
+        W = None if x.W is None else x.W.float()
+        got = by_kernels(case, x._replace(K=x.K.float(), E=x.E.float(), W=W, O=x.O.float()))
+        for name, value in got.items():
+            errors[name] = errors.get(name, 0) + relative(value, wanted[name]) ** 2
+            roundings[name] = roundings.get(name, 0) + relative(once[name].to(dtype), wanted[name]) ** 2
+    return {name: (errors[name] ** 0.5, roundings[name] ** 0.5) for name in errors}

@@ -10,7 +10,7 @@ from tests.ops.make import assert_near
 pytest.importorskip("triton")
 
 from statespan.ops._triton.tiles import choose, chunk_length
-from tests.ops.kernels import ALL, BOUNDS, LOW, Case, by_autograd, by_kernels, given, relative, rounded, within
+from tests.ops.kernels import ALL, BOUNDS, LOW, Case, by_autograd, by_kernels, errors_in_16_bits, given
 
 HEADS, BATCHES, LENGTHS = (1, 7, 64, 512), (1, 3, 16, 17, 24, 64), (1, 100, 1024, 16384, 2**20)
 STATES, DTYPES = (2, 16, 32, 64, 128, 256), (torch.float32, torch.bfloat16, torch.float16)
@@ -61,18 +61,14 @@ def title(case):
 def test_every_configuration(dtype, kind, state, chunk, both, tiles):
     """With an edge in the batch and the length, and without."""
     use = "both gelu keep" if both else ""
-    for batch, length in ((tiles.columns + 1, 5 * chunk - 3), (tiles.columns, 4 * chunk)):
-        case = Case(batch, max(2, 128 // state), length, state, 1, chunk, tiles, use)
-        if dtype == torch.float32:
-            x = given(case, kind, dtype)
-            got, wanted = by_kernels(case, x), by_autograd(case, x)
-            for name, value in got.items():
-                assert_near(value, wanted[name], BOUNDS[dtype][name not in ("y", "last")], name)
-            continue
-        exact = given(case, kind, torch.float64)
-        wanted, once = by_autograd(case, exact), by_autograd(case, rounded(exact, dtype))
-        x = exact._replace(u=within(exact.u.to(dtype)), dy=within(exact.dy.to(dtype)))
-        W = None if x.W is None else x.W.float()
-        got = by_kernels(case, x._replace(K=x.K.float(), E=x.E.float(), W=W, O=x.O.float()))
+    sizes = (tiles.columns + 1, 5 * chunk - 3), (tiles.columns, 4 * chunk)
+    cases = [Case(batch, max(2, 128 // state), length, state, 1, chunk, tiles, use) for batch, length in sizes]
+    if dtype != torch.float32:
+        for name, (error, rounding) in errors_in_16_bits(cases, kind, dtype).items():
+            assert 0 < error <= 1.5 * rounding, name
+        return
+    for case in cases:
+        x = given(case, kind, dtype)
+        got, wanted = by_kernels(case, x), by_autograd(case, x)
         for name, value in got.items():
-            assert 0 < relative(value, wanted[name]) <= 1.5 * relative(once[name].to(dtype), wanted[name]), name
+            assert_near(value, wanted[name], BOUNDS[dtype][name not in ("y", "last")], name)

@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 from statespan.ops._triton import launch
 from statespan.ops._triton.tiles import Tiles
 from statespan.ops._triton.transpose import lengthwise, like
-from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, given, relative, rounded, within
+from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, errors_in_16_bits, given
 
 CUDA = torch.cuda.is_available()
 EXACT = [torch.float32] if CUDA else [torch.float64, torch.float32]
@@ -86,14 +86,8 @@ def test_16_bits(case, kind, dtype):
         pytest.skip(
             "the interpreter multiplies bfloat16, in which G is applied unless diagonal, as if it were whole numbers"
         )
-    exact = given(case, kind, torch.float64)
-    wanted, once = by_autograd(case, exact), by_autograd(case, rounded(exact, dtype))
-    x = exact._replace(u=within(exact.u.to(dtype)), dy=within(exact.dy.to(dtype)))
-    W = None if x.W is None else x.W.float()
-    got = by_kernels(case, x._replace(K=x.K.float(), E=x.E.float(), W=W, O=x.O.float()))
-    for name, value in got.items():
-        bound = relative(once[name].to(dtype), wanted[name])
-        assert 0 < relative(value, wanted[name]) <= 1.5 * bound, name
+    for name, (error, rounding) in errors_in_16_bits([case], kind, dtype).items():
+        assert 0 < error <= 1.5 * rounding, name
 
 
 @kinds

@@ -64,9 +64,9 @@ def diagonal_kernel(
 ):  # fmt: skip
     """K, E, G and O of one head. The first ``causal`` channels look back, the others ahead."""
     h = tl.program_id(0).to(tl.int64)
-    n, l = tl.arange(0, P), tl.arange(0, c)[:, None]  # noqa: E741
+    n, l = tl.arange(0, P), tl.arange(0, c)[None, :]  # noqa: E741
     ok = n < M
-    both = ok[None, :] & (l >= 0)
+    both = ok[:, None] & (l >= 0)
     own = (h % S) * M + n
     dt = load_dt(dt_ptr, h, LOG, FT)
     decay, _slope = load_decay(decay_ptr, own, ok, REAL, FT)
@@ -74,23 +74,23 @@ def diagonal_kernel(
     br, bi = load_complex(B_ptr, own, ok, FT)
     ar, ai, qr, qi, _sr, _si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
     br, bi = mul(dt * qr, dt * qi, br, bi)
-    vr, vi, gr, gi = power_table(ar[None, :], ai[None, :], l, BITS, FT)
-    store_complex(G_ptr, h * M + n[None, :], gr, gi, ok[None, :])
-    er, ei = mul(br[None, :], bi[None, :], vr, vi)
-    store_complex(E_ptr, (h * c + c - 1 - l) * M + n[None, :], er, ei, both)
+    vr, vi, gr, gi = power_table(ar[:, None], ai[:, None], l, BITS, FT)
+    store_complex(G_ptr, h * M + n[:, None], gr, gi, ok[:, None])
+    er, ei = mul(br[:, None], bi[:, None], vr, vi)
+    store_complex(E_ptr, (h * c + c - 1 - l) * M + n[:, None], er, ei, both)
     for k in range(channels):
         hk = k * H + h
         cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
         # K = 2 Re Σ C E; E was made from the same powers
-        K = 2.0 * tl.sum(cr[None, :] * er - ci[None, :] * ei, 1)[:, None]
+        K = 2.0 * tl.sum(cr[:, None] * er - ci[:, None] * ei, 0)[None, :]
         if SKIP:
             K += tl.where(l == 0, tl.load(D_ptr + hk, mask=k < causal, other=0.0).to(FT), 0.0)
         tl.store(K_ptr + hk * c + l, K.to(K_ptr.dtype.element_ty))
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
         cr, ci = mul(cr, ci, one_r, one_i)
-        xr, xi = mul(cr[None, :], ci[None, :], vr, vi)
+        xr, xi = mul(cr[:, None], ci[:, None], vr, vi)
         row = tl.where(k < causal, l, c - 1 - l)
-        store_complex(O_ptr, (hk * c + row) * M + n[None, :], 2.0 * xr, -2.0 * xi, both)
+        store_complex(O_ptr, (hk * c + row) * M + n[:, None], 2.0 * xr, -2.0 * xi, both)
 
 
 @triton.jit
@@ -103,9 +103,9 @@ def diagonal_backward_kernel(
 ):  # fmt: skip
     """The gradients of one head's parameters from those of its operators. A and B come out per head."""
     h = tl.program_id(0).to(tl.int64)
-    n, l = tl.arange(0, P), tl.arange(0, c)[:, None]  # noqa: E741
+    n, l = tl.arange(0, P), tl.arange(0, c)[None, :]  # noqa: E741
     ok = n < M
-    both = ok[None, :] & (l >= 0)
+    both = ok[:, None] & (l >= 0)
     own = (h % S) * M + n
     dt = load_dt(dt_ptr, h, LOG, FT)
     decay, slope = load_decay(decay_ptr, own, ok, REAL, FT)
@@ -113,9 +113,9 @@ def diagonal_backward_kernel(
     Br, Bi = load_complex(B_ptr, own, ok, FT)
     ar, ai, qr, qi, sr, si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
     br, bi = mul(dt * qr, dt * qi, Br, Bi)
-    vr, vi, _gr, _gi = power_table(ar[None, :], ai[None, :], l, BITS, FT)
-    wr, wi, _gr, _gi = power_table(ar[None, :], ai[None, :], tl.maximum(l - 1, 0), BITS, FT)  # Ā^(l-1)
-    er, ei = load_complex(dE_ptr, (h * c + c - 1 - l) * M + n[None, :], both, FT)
+    vr, vi, _gr, _gi = power_table(ar[:, None], ai[:, None], l, BITS, FT)
+    wr, wi, _gr, _gi = power_table(ar[:, None], ai[:, None], tl.maximum(l - 1, 0), BITS, FT)  # Ā^(l-1)
+    er, ei = load_complex(dE_ptr, (h * c + c - 1 - l) * M + n[:, None], both, FT)
     lag = l.to(FT)
     zero = br * 0.0
     dar, dai = zero, zero
@@ -124,37 +124,37 @@ def diagonal_backward_kernel(
         cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
         dK = 2.0 * tl.load(dK_ptr + hk * c + l).to(FT)
         # K = Re Σ 2 C E: it reaches E and C
-        er += dK * cr[None, :]
-        ei += -dK * ci[None, :]
-        xr, xi = mul(br[None, :], bi[None, :], vr, vi)
-        dcr, dci = tl.sum(dK * xr, 0), -tl.sum(dK * xi, 0)
+        er += dK * cr[:, None]
+        ei += -dK * ci[:, None]
+        xr, xi = mul(br[:, None], bi[:, None], vr, vi)
+        dcr, dci = tl.sum(dK * xr, 1), -tl.sum(dK * xi, 1)
         row = tl.where(k < causal, l, c - 1 - l)
-        xr, xi = load_complex(dO_ptr, (hk * c + row) * M + n[None, :], both, FT)
+        xr, xi = load_complex(dO_ptr, (hk * c + row) * M + n[:, None], both, FT)
         xr, xi = 2.0 * xr, -2.0 * xi
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
         pr, pi = mul(cr, ci, one_r, one_i)  # O = p V, p = C Ā or C
         tr, ti = cmul(vr, vi, xr, xi)
-        dpr, dpi = tl.sum(tr, 0), tl.sum(ti, 0)
+        dpr, dpi = tl.sum(tr, 1), tl.sum(ti, 1)
         tr, ti = cmul(one_r, one_i, dpr, dpi)
         store_complex(dC_ptr, hk * M + n, dcr + tr, dci + ti, ok)
         tr, ti = cmul(cr, ci, dpr, dpi)
         dar += tl.where(k < causal, tr, 0.0)
         dai += tl.where(k < causal, ti, 0.0)
-        xr, xi = cmul(pr[None, :], pi[None, :], xr, xi)  # of V
+        xr, xi = cmul(pr[:, None], pi[:, None], xr, xi)  # of V
         tr, ti = cmul(wr, wi, xr, xi)
-        dar += tl.sum(lag * tr, 0)
-        dai += tl.sum(lag * ti, 0)
+        dar += tl.sum(lag * tr, 1)
+        dai += tl.sum(lag * ti, 1)
     # E = B̄ V
     tr, ti = cmul(vr, vi, er, ei)
-    dbr, dbi = tl.sum(tr, 0), tl.sum(ti, 0)
-    xr, xi = cmul(br[None, :], bi[None, :], er, ei)
+    dbr, dbi = tl.sum(tr, 1), tl.sum(ti, 1)
+    xr, xi = cmul(br[:, None], bi[:, None], er, ei)
     tr, ti = cmul(wr, wi, xr, xi)
-    dar += tl.sum(lag * tr, 0)
-    dai += tl.sum(lag * ti, 0)
+    dar += tl.sum(lag * tr, 1)
+    dai += tl.sum(lag * ti, 1)
     # G = Ā^c
     gr, gi = load_complex(dG_ptr, h * M + n, ok, FT)
     end = (l == c - 1).to(FT)
-    pr, pi = tl.sum(end * vr, 0), tl.sum(end * vi, 0)  # Ā^(c-1)
+    pr, pi = tl.sum(end * vr, 1), tl.sum(end * vi, 1)  # Ā^(c-1)
     tr, ti = cmul(pr, pi, gr, gi)
     dar += c * tr
     dai += c * ti

@@ -19,12 +19,15 @@ from statespan.ops._triton.scan import (
     diagonals_kernel,
     forward_kernel,
     segments_kernel,
+    shares_kernel,
     states_kernel,
 )
 from statespan.ops._triton.tiles import Tiles, choose
 from statespan.ops.plain import Gradients, chunk_rows
 
 TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
+
+SUMMED = 1024  # numbers that a program adds up over tiles
 
 
 class Saved(NamedTuple):
@@ -234,11 +237,13 @@ def backward(
     alone = channels == 1 and not both and not g.low
     du = spare if alone and spare is not None else u.new_empty(g.V, g.B, g.L)
     ways = 2 if both else 1
-    # each tile's share of the gradients of T, E, O and G, side by side, so that one sum does them all
+    # each tile's share of the gradients of T, E, O and G, side by side, so that one kernel sums them all
     sizes = [0, 0, 0] if g.low else [g.V * g.c * g.c, g.V * g.c * g.N, ways * g.V * g.c * g.N]
     sizes.append(g.V * G[0].numel())
-    shares = u.new_empty(tiles, sum(sizes), dtype=g.acc)
-    dT, dE, dO, dG = shares.split(sizes, 1)
+    dT, dE, dO, dG = totals = [u.new_empty(size, dtype=g.acc) for size in sizes]
+    if tiles > 1:
+        shares = u.new_empty(tiles, sum(sizes), dtype=g.acc)
+        dT, dE, dO, dG = shares[0].split(sizes)
     dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
     K, Kb = K.chunk(2) if both else (K, K)
     products = []
@@ -251,7 +256,7 @@ def backward(
         adjoint = u.new_empty(g.V, g.B, g.chunks, g.N) if g.low else u
         backward_kernel[g.programs(g.V)](
             u, dy, du, kept, K, Kb, E, G, W, O_, start, inject, dfirst,
-            dT, dE, dG, dO[:, way * (dO.shape[1] // ways) :], shares.shape[1], adjoint,
+            dT, dE, dG, dO[way * (len(dO) // ways) :], sum(sizes), adjoint,
             *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
             BOTH=both, AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first and not ahead,
             GELU=gelu,
@@ -260,7 +265,9 @@ def backward(
         if g.low:
             assert W is not None
             products.append(_products(g, u, dy, kept, adjoint, W, ahead))
-    dT, dE, dO, dG = (shares.sum(0) if tiles > 1 else shares[0]).split(sizes)
+    if tiles > 1:
+        shares_kernel[(-(-max(sizes) // SUMMED), 4)](shares, *totals, *sizes, tiles, BLOCK=SUMMED, num_warps=4)
+        dT, dE, dO, dG = totals
     dW = None
     if g.low:
         dT = products[0][0]

@@ -25,7 +25,7 @@ def cmul(ar, ai, br, bi):
 
 @triton.jit
 def power_table(ar, ai, exponent, BITS: tl.constexpr, FT: tl.constexpr):
-    """``a^exponent`` for numbers and exponents below 2^BITS, spread over each other, and ``a^(2^BITS)``."""
+    """``a^exponent`` for a column of numbers and a row of exponents below 2^BITS, and ``a^(2^BITS)``."""
     vr = tl.zeros_like(ar) + tl.zeros_like(exponent).to(FT) + 1.0
     vi = vr * 0.0
     for bit in tl.static_range(BITS):
@@ -38,22 +38,17 @@ def power_table(ar, ai, exponent, BITS: tl.constexpr, FT: tl.constexpr):
 
 
 @triton.jit
-def _pairs(ptr, n):
-    """Where the real and the imaginary part of each complex number n are, as a last axis: neighbours in one access."""
-    return ptr + tl.expand_dims(2 * n, -1) + tl.arange(0, 2)
-
-
-@triton.jit
 def load_complex(ptr, n, ok, FT: tl.constexpr):
     """Interleaved real and imaginary parts."""
-    re, im = tl.split(tl.load(_pairs(ptr, n), mask=tl.expand_dims(ok, -1), other=0.0))
-    return re.to(FT), im.to(FT)
+    re = tl.load(ptr + 2 * n, mask=ok, other=0.0).to(FT)
+    im = tl.load(ptr + 2 * n + 1, mask=ok, other=0.0).to(FT)
+    return re, im
 
 
 @triton.jit
 def store_complex(ptr, n, re, im, ok):
-    pair = tl.join(re.to(ptr.dtype.element_ty), im.to(ptr.dtype.element_ty))
-    tl.store(_pairs(ptr, n), pair, mask=tl.expand_dims(ok, -1))
+    tl.store(ptr + 2 * n, re.to(ptr.dtype.element_ty), mask=ok)
+    tl.store(ptr + 2 * n + 1, im.to(ptr.dtype.element_ty), mask=ok)
 
 
 @triton.jit
