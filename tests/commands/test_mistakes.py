@@ -52,6 +52,7 @@ MISTAKES = {
     "recipes: part of a name": (["recipes", "digits", "--yaml"], "did you mean digits-s4d?"),
     "data: none": (["data", "smnits"], "did you mean smnist?"),
     "data: get what": (["data", "--get"], "--get needs the name of a dataset"),
+    "data: check what": (["data", "--check"], "--check needs the name of a dataset"),
     "data: offline": (["data", "smnist", "--get", "--data", "{folder}"], "STATESPAN_OFFLINE"),
     "unknown command": (["trian"], "'train'"),
 }

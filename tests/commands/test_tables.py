@@ -59,6 +59,18 @@ def test_data_lists_what_is_here_and_what_is_not(tmp_path):
     assert "data.path=…" in invoke("data", "own").stdout
 
 
+def test_data_checks_what_was_prepared(tmp_path):
+    assert "nothing was prepared yet" in invoke("data", "listops", "--check", "--data", tmp_path).stdout
+    data.load("listops", tmp_path, train=2, valid=2, test=2)
+    done = invoke("data", "listops", "--check", "--data", tmp_path)
+    assert (done.exit_code, done.stdout.count(": whole\n")) == (0, 3)
+    tokens = next(tmp_path.glob("listops/.cache/*/tokens.npy"))
+    tokens.write_bytes(tokens.read_bytes()[:-1])
+    done = invoke("data", "listops", "--check", "--data", tmp_path)
+    assert f"cache   .cache/{tokens.parent.name}: damaged and removed" in done.stdout
+    assert not tokens.parent.exists()
+
+
 @pytest.mark.parametrize("command", ["train", "eval", "predict", "recipes", "data"])
 def test_help_has_examples(command):
     done = invoke(command, "--help")

@@ -24,6 +24,7 @@ Examples:
   statespan data                       all datasets
   statespan data smnist                one: its files, where they belong and come from, its options
   statespan data smnist --get          download what is missing, where its checksum is known
+  statespan data sc35 --check          read all that was prepared from its files, and compare checksums
   statespan data --data ~/data         look into another folder
 """
 
@@ -31,6 +32,7 @@ Examples:
 def data(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A dataset.", show_default=False)] = None,
     get: Annotated[bool, typer.Option("--get", help="Download what is missing.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check prepared arrays; damaged ones go.")] = False,
     folder: Annotated[
         Path | None,
         typer.Option("--data", help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
@@ -42,8 +44,8 @@ def data(
     console = common.terminal()
     found = {one.name: one for one in status(folder)}
     if name is None:
-        if get:
-            fail(f"--get needs the name of a dataset, one of {', '.join(found)}")
+        if get or check:
+            fail(f"--{'get' if get else 'check'} needs the name of a dataset, one of {', '.join(found)}")
         _table(list(found.values()), data_folder(folder), console)
         return
     if name not in found:
@@ -52,6 +54,8 @@ def data(
         _get(found[name], console)
         found = {one.name: one for one in status(folder)}
     _one(found[name], console)
+    if check:
+        _check(found[name], console)
 
 
 def _table(every: list[Status], folder: Path, console: Console) -> None:
@@ -123,3 +127,14 @@ def _get(one: Status, console: Console) -> None:
         lines = str(problem).splitlines()
         why = lines[-1] if lines[-1].startswith("(") else "(no address with a known checksum)"
         fail(f"could not get {one.name!r} {why}; put the files there yourself: statespan data {one.name}")
+
+
+def _check(one: Status, console: Console) -> None:
+    from statespan.data.cache import check
+
+    caches = check(one.folder)
+    for path, good in caches.items():
+        state = "whole" if good else "damaged and removed; it is made anew when it is needed"
+        console.print(f"cache   {path.relative_to(one.folder)}: {state}", markup=False, soft_wrap=True)
+    if not caches:
+        console.print("cache   nothing was prepared yet")
