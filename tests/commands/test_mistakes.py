@@ -9,7 +9,7 @@ DIGITS = ["train", "digits-s4d", "--folder", "{folder}/runs"]
 MISTAKES = {
     "no recipe": (["train"], "name a recipe first"),
     "only a change": (["train", "train.lr=1"], "name a recipe first"),
-    "unknown recipe": (["train", "digits-s4e"], "did you mean digits-s4d?; statespan recipes lists them all"),
+    "unknown recipe": (["train", "digits-s4e"], "did you mean digits-s4d? Otherwise see statespan recipes"),
     "a path for a recipe": (["train", "../digits-s4d"], "there is no recipe"),
     "change without =": ([*DIGITS, "epochs"], "must be key=value such as train.lr=0.001, got 'epochs'"),
     "unknown key": (

@@ -49,9 +49,11 @@ def test_data_lists_what_is_here_and_what_is_not(tmp_path):
     assert {*data.names()} <= {*lines}
     assert lines["digits"].split()[1:3] == ["built", "in"]
     assert lines["smnist"].split()[1] == "no"
+    assert lines["own"].split()[1] == "yours"
     one = invoke("data", "smnist", "--data", tmp_path).stdout
     assert "here    train-images-idx3-ubyte\n" in one
-    assert "missing t10k-labels-idx1-ubyte.gz 4542 bytes SHA-256 f7ae60f9" in one
+    assert "missing t10k-labels-idx1-ubyte.gz, from https://storage.googleapis.com/cvdf" in one
+    assert ", 4,542 bytes, SHA-256 f7ae60f9" in one
     assert "statespan data smnist --get" in one
     assert "data.valid=0.1  data.seed=42" in one
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(b"")

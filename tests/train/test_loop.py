@@ -40,12 +40,23 @@ def test_the_metrics_are_those_of_every_sample_once(ema, tmp_path):
     model, *_ = load_run(tmp_path, data=data, model=lambda info: Toy(info, 0.3, norm=True))
     assert result.test == pytest.approx(by_hand(model, data.test), rel=1e-5)
     assert result.valid == pytest.approx(by_hand(model, data.valid), rel=1e-5)
-    record = json.loads((tmp_path / "result.json").read_text())
+    text = (tmp_path / "result.json").read_text()
+    assert str(tmp_path) not in text
+    record = json.loads(text)
+    assert record["hardware"].keys() == {"device", "processes", "cpu_threads"}  # what it ran on, not where
     assert record["test"] == result.test
     assert record["recipe"]["train"]["ema"] == ema
     assert record["versions"]["torch"] == torch.__version__
     again = evaluate(tmp_path, data=data, model=lambda info: Toy(info, 0.3, norm=True))
     assert again == pytest.approx(result.test, rel=1e-6)
+
+
+def test_settings_of_torch_last_as_long_as_the_run(tmp_path):
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    run(tmp_path, {"epochs": 1, "threads": 2, "precision": "tf32", "deterministic": True})
+    assert json.loads((tmp_path / "result.json").read_text())["hardware"]["cpu_threads"] == 2
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_it_trains_as_a_loop_written_by_hand(tmp_path):

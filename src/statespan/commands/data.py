@@ -49,7 +49,7 @@ def data(
         _table(list(found.values()), data_folder(folder), console)
         return
     if name not in found:
-        fail(f"there is no dataset {name!r}{common.guess(name, found)}; statespan data lists them all")
+        fail(f"there is no dataset {name!r}{common.guess(name, found, 'see statespan data')}")
     if get and found[name].missing:
         _get(found[name], console)
         found = {one.name: one for one in status(folder)}
@@ -62,19 +62,28 @@ def _table(every: list[Status], folder: Path, console: Console) -> None:
     from rich import box
     from rich.table import Table
 
+    from statespan.data.registry import REGISTRY
+
     console.print(f"datasets in {folder}", markup=False, soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
     for column in ("name", "here", "what it is"):
         table.add_column(column, no_wrap=column != "what it is")
     for one in every:
-        here = "[green]yes[/green]" if one.found else "[green]built in[/green]"
-        table.add_row(one.name, here if one.ready else "[yellow]no[/yellow]", one.summary)
+        if not one.ready:
+            here = "[yellow]no[/yellow]"
+        elif one.found:
+            here = "[green]yes[/green]"
+        else:  # what has an option that must be given reads files of the user's own
+            asks = inspect.Parameter.empty in REGISTRY[one.name].options.values()
+            here = "yours" if asks else "[green]built in[/green]"
+        table.add_row(one.name, here, one.summary)
     console.print(table)
     console.print("statespan data NAME says where the files of one belong, how to get them, and its options")
 
 
 def _one(one: Status, console: Console) -> None:
     from statespan.data.registry import REGISTRY
+    from statespan.data.source import describe
 
     entry = REGISTRY[one.name]
 
@@ -88,10 +97,10 @@ def _one(one: Status, console: Console) -> None:
         say("here    needs no files of its own")
     for path in one.found:
         say(f"here    {path.relative_to(one.folder)}")
-    for source in one.missing:
-        say(f"missing {source.describe()}")
-    for source in one.optional:
-        say(f"extra   {source.describe()} (the dataset is made without it)")
+    for line in describe(one.missing):
+        say(f"missing {line}")
+    for line in describe(one.optional):
+        say(f"extra   {line} (the data is made where they are not here)")
     if any(source.url and source.sha256 for source in one.missing):
         say(f"get     statespan data {one.name} --get, or put the files into the folder")
     elif one.missing:

@@ -117,7 +117,7 @@ def _read(text: str, changes: list[str]) -> Recipe:
     if text not in recipes.names():
         if Path(text).is_file():
             fail(f"RECIPE must be a name or a file that ends in .yaml, got the file {text}")
-        fail(f"there is no recipe {text!r}{common.guess(text, recipes.names())}; statespan recipes lists them all")
+        fail(f"there is no recipe {text!r}{common.guess(text, recipes.names(), 'see statespan recipes')}")
     return recipes.read(text, changes)
 
 

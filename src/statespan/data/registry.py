@@ -50,7 +50,7 @@ class Status:
         ready: Whether it can be loaded without a download.
         folder: Where its files belong.
         found: Paths of its files that are here.
-        missing: Files that it needs and that are not here; ``describe()`` says how to get them.
+        missing: Files that it needs and that are not here; :func:`statespan.data.source.describe` says how to get them.
         optional: Files that it would use if they were here, and is made without.
     """
 

@@ -138,7 +138,7 @@ class Loop:
             self.log = Log(self.folder, columns, self.progress.log_bytes, now, self.train.tensorboard) if lead else None
             if self.log is not None:
                 stack.callback(self.log.close)
-            self.bar = stack.enter_context(Bar(self.recipe.name, self.total, now, progress and lead))
+            self.bar = stack.enter_context(Bar(self.total, now, progress and lead))
             if self.saved is None:
                 seed_python(derive(self.train.seed, "python", self.fabric.global_rank))
             batches = self._batches(now)
