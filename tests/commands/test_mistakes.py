@@ -28,6 +28,10 @@ MISTAKES = {
     "model for other data": ([*DIGITS, "model.name=regressor"], "model 'regressor' is for regression"),
     "unknown layer": ([*DIGITS, "model.layer=s5"], "layer must be one of"),
     "unknown option of the SSM": ([*DIGITS, "model.ssm.dtmin=1"], "did you mean 'dt_min'?"),
+    "model before data": (
+        ["train", "smnist-s4d", "--data", "{folder}", "model.d_modle=8"],
+        "model: options has no 'd_modle'; did you mean 'd_model'?",
+    ),
     "file not there": (["train", "{folder}/no.yaml"], "No such file"),
     "file that is no YAML": (["train", "{folder}/bad.yaml"], "not readable YAML"),
     "file with another ending": (["train", "{folder}/file"], "a file that ends in .yaml"),

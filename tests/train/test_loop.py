@@ -101,6 +101,13 @@ def test_log(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")  # nothing of Lightning's, nothing of torch's
 
 
+def test_of_two_equal_accuracies_the_surer_one_is_tested(tmp_path, monkeypatch):
+    found = iter([(0.5, 0.9), (0.7, 0.8), (0.7, 0.6), (0.7, math.nan), (0.7, 0.65), (0.6, 0.1), (0.0, 0.0), (0.0, 0.0)])
+    names = ("accuracy", "loss")
+    monkeypatch.setattr(loops.Loop, "measure", lambda self, split, **_: dict(zip(names, next(found))))
+    assert run(tmp_path, {"epochs": 1, "validate_every": 1}).best_step == 3
+
+
 def test_patience_and_plateau(tmp_path, monkeypatch):
     """Validation that never improves after the first: stops, with the rate lowered on the way."""
     values = iter([0.5] + 20 * [0.4])

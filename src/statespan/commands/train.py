@@ -62,10 +62,11 @@ def train(
     with common.explained():
         from statespan.train import Interrupted, fit
         from statespan.train.device import pick_device
-        from statespan.train.run import build_model
+        from statespan.train.run import build_model, check_model
 
         pick_device(device)
         chosen, run = _choose(recipe, changes or [], resume, folder)
+        check_model(chosen)
         dataset = common.load_data(chosen, data, console)
         model = build_model(chosen, dataset)
         _announce(chosen, dataset, model, run, resume, console)

@@ -181,7 +181,8 @@ def _read(where: Path, task: str, target: list[str]) -> Samples:
         return _table(where, target)
     if where.suffix.lower() == ".npz" and where.is_file():
         return _arrays(where)
-    raise FileNotFoundError(f"path must be a folder, a .csv file or a .npz file that is there, got {where}")
+    there = "" if where.is_absolute() else f", which is not in {Path.cwd()}"
+    raise FileNotFoundError(f"path must be a folder, a .csv file or a .npz file that is there, got {where}{there}")
 
 
 def _classes(where: Path, task: str) -> Samples:

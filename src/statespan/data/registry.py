@@ -159,10 +159,9 @@ def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
     hints = typing.get_type_hints(chosen.loader)
     for key, value in options.items():
         if key not in allowed:
-            have = ", ".join(f"{p.name}={p.default!r}" for p in allowed.values()) or "none"
-            raise ValueError(
-                f"dataset {chosen.name!r} has no option {key!r}{_suggest(key, allowed)}; its options are {have}"
-            )
+            have = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in allowed.values()]
+            hint = f"{_suggest(key, allowed)}; its options are {', '.join(have) or 'none'}"
+            raise ValueError(f"dataset {chosen.name!r} has no option {key!r}{hint}")
         if not _fits(value, hints[key]):
             wanted = getattr(hints[key], "__name__", str(hints[key]))
             raise TypeError(
