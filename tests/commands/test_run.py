@@ -53,7 +53,10 @@ def test_another_run_gets_another_folder_and_resume_takes_the_newest(home, run):
     before = (run / "result.json").read_bytes()
     done = invoke("train", home / "tones.yaml", "train.epochs=1", "--folder", home / "runs")
     assert done.exit_code == 0
+    assert "the paper has 12.5" in done.stdout
     assert (home / "runs" / "tones-2" / "result.json").is_file()
+    other = invoke("train", home / "tones.yaml", "train.epochs=1", "name=other", "--folder", home / "others")
+    assert "paper" not in other.stdout  # it is for something else now
     done = invoke("train", home / "tones.yaml", "train.epochs=2", "--resume", "--folder", home / "runs")
     assert done.exit_code == 0
     assert json.loads((home / "runs" / "tones-2" / "result.json").read_text())["epochs"] == 2
