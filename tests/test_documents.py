@@ -2,9 +2,24 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
+import pytest
+import typer
+
+from statespan import cli, data, recipes
+
 ROOT = Path(__file__).parent.parent
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+COMMANDS = sorted(
+    {
+        line.strip()
+        for page in PAGES
+        for line in re.findall(r"^(?: {4})?(?:torchrun [-\w ]*-m )?(statespan \w.*)$", page.read_text(), re.MULTILINE)
+        if line.split()[1] in ("train", "eval", "predict", "recipes", "data", "bench")
+    }
+)
 
 
 def test_readme_shows_the_recorded_run():
@@ -30,6 +45,32 @@ def test_records_say_nothing_about_the_place_they_were_made_at():
 
 
 def test_links_in_the_documents_lead_somewhere():
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+    for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_in_the_documents_can_be_given(line):
+    """Command, options, recipe and keys are there; that it then works was tried by hand."""
+    _, name, *arguments = shlex.split(line, comments=True)
+    command = typer.main.get_command(cli.app()).commands[name]
+    if name == "bench":
+        return
+    given = command.make_context(name, arguments).params  # a wrong option raises
+    for key in ("recipe", "word"):
+        text = given.get(key)
+        if text and not text.endswith(".yaml") and not text.startswith("runs/"):
+            assert [one for one in recipes.names() if text in one], text
+            recipes.read(text, given.get("changes") or []) if key == "recipe" else None
+    if name == "data" and given["name"]:
+        assert given["name"] in data.names()
+
+
+def test_every_dataset_and_model_is_described():
+    page = (ROOT / "docs/data.md").read_text()
+    assert [name for name in data.names() if f"`{name}`" not in page] == []
+    from statespan import models
+
+    page = (ROOT / "docs/training.md").read_text()
+    assert [name for name in models.names() if f"`{name}`" not in page] == []

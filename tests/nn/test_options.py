@@ -258,8 +258,8 @@ def test_gradients_of_every_parameter(cls, options):
     layer = cls(2, 4, dtype=torch.float64, dt_min=0.01, channels=2, **options)
     names = [name for name, _ in layer.named_parameters()]
     values = [p.detach().clone().requires_grad_() for p in layer.parameters()]
-    x = torch.randn(2, 5, 2, dtype=torch.float64, requires_grad=True)
-    state = torch.randn(2, 2, 4, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(1, 5, 2, dtype=torch.float64, requires_grad=True)
+    state = torch.randn(1, 2, 4, dtype=torch.float64, requires_grad=True)
 
     class Both(torch.nn.Module):
         def __init__(self):
