@@ -53,7 +53,10 @@ def test_another_run_gets_another_folder_and_resume_takes_the_newest(home, run):
     before = (run / "result.json").read_bytes()
     done = invoke("train", home / "tones.yaml", "train.epochs=1", "--folder", home / "runs")
     assert done.exit_code == 0
+    assert "the paper has 12.5" in done.stdout
     assert (home / "runs" / "tones-2" / "result.json").is_file()
+    other = invoke("train", home / "tones.yaml", "train.epochs=1", "name=other", "--folder", home / "others")
+    assert "paper" not in other.stdout  # it is for something else now
     done = invoke("train", home / "tones.yaml", "train.epochs=2", "--resume", "--folder", home / "runs")
     assert done.exit_code == 0
     assert json.loads((home / "runs" / "tones-2" / "result.json").read_text())["epochs"] == 2
@@ -143,6 +146,9 @@ def test_predict_gives_what_the_model_gives_for_the_same_series(home, run, tmp_p
         assert arrays["class"].tolist() == [row["class"] for row in rows]
         np.testing.assert_allclose(arrays["probabilities"], got, rtol=1e-5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.csv", "answers.npz"]
+    done = invoke("predict", run, "data.length=20", *files, "--out", tmp_path / "shorter.csv")
+    assert done.exit_code == 0
+    assert (tmp_path / "shorter.csv").read_bytes() != out.read_bytes()
 
 
 def test_predict_with_a_rate_and_files_of_all_kinds(run, tmp_path):
@@ -173,6 +179,8 @@ def test_mistakes_about_files(run, tmp_path, monkeypatch):
     for arguments, said in (
         (["narrow.npy"], "narrow.npy must have 2 features, as the training data, got 1"),
         (["good.npy", "gone.npy"], "gone.npy is not (1 of 2)"),
+        (["data.path=gone"], "FILES must be at least one file"),
+        (["data.path=gone", "good.npy"], f"got gone, which is not in {tmp_path}"),
         (["empty.csv"], "empty.csv must have at least one line"),
         (["words.csv"], "must have numbers only, got 'x'"),
         (["note.txt"], "note.txt must end in one of"),

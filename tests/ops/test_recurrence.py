@@ -47,10 +47,11 @@ class Case(NamedTuple):
 CASES = [
     Case(1, 1, 1, 1, 0, 1, 1, first=True),
     Case(2, 1, 3, 1, 0, 2, 9),
-    Case(2, 2, 5, 2, 0, 3, 13, first=True, skip=True, real="softplus"),
-    Case(2, 1, 3, 2, 1, 2, 17, skip=True, real="none"),
-    Case(1, 1, 17, 4, 2, 3, 7, real="relu"),
+    Case(2, 2, 5, 2, 0, 3, 10, first=True, skip=True, real="softplus"),
+    Case(2, 1, 3, 2, 1, 2, 11, skip=True, real="none"),
+    Case(1, 1, 17, 4, 2, 3, 5, real="relu"),
 ]
+SHORT = [case._replace(batch=1, length=min(case.length, 3)) for case in CASES[:4]]  # for what no length changes
 
 
 class Given(NamedTuple):
@@ -115,14 +116,14 @@ def test_every_result_and_gradient(case, dtype):
 
 
 def test_same_bits_every_time():
-    x, case = given(CASES[2]), CASES[2]
+    x, case = given(SHORT[2]), SHORT[2]
     modes, walk = build.Modes(*x.parameters[:5], x.D, x.parameters[5]), recurrence.Walk(0, case.real, True)
     runs = [recurrence.backward(modes, walk, x.u.contiguous(), x.dy, x.first, x.dlast) for _ in range(2)]
     for one, other in zip(*runs, strict=True):
         assert (one == other).all()
 
 
-@pytest.mark.parametrize("case", CASES[:4], ids=str)
+@pytest.mark.parametrize("case", SHORT, ids=str)
 def test_as_an_operator(case):
     """Registered right, its fake has the shapes, and autograd gets every gradient to its tensor."""
     x = given(case)

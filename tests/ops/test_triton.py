@@ -13,7 +13,7 @@ from statespan.ops._triton.transpose import lengthwise, like
 from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, errors_in_16_bits, given
 
 CUDA = torch.cuda.is_available()
-EXACT = [torch.float32] if CUDA else [torch.float64, torch.float32]
+DTYPES = [torch.float32] if CUDA else [torch.float64, torch.float32]
 KINDS = ["diagonal-trained", "dplr-trained"]
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -57,8 +57,12 @@ def fits(case):
 WITH_KINDS = [(case, kind) for case in CASES for kind in [*KINDS, LOW] if kind != LOW or fits(case)]
 
 
-@pytest.mark.parametrize("dtype", EXACT, ids=str)
-@pytest.mark.parametrize(("case", "kind"), WITH_KINDS, ids=str)
+# The interpreter has float64, in which a mistake cannot hide in rounding; in float32 it has every third of them.
+EXACT = [(case, kind, dtype) for i, (case, kind) in enumerate(WITH_KINDS) for dtype in DTYPES
+         if CUDA or dtype == torch.float64 or i % 3 == 0]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "kind", "dtype"), EXACT, ids=str)
 def test_every_result_and_gradient(case, kind, dtype):
     x = given(case, kind, dtype)
     got, wanted = by_kernels(case, x), by_autograd(case, x)

@@ -40,12 +40,23 @@ def test_the_metrics_are_those_of_every_sample_once(ema, tmp_path):
     model, *_ = load_run(tmp_path, data=data, model=lambda info: Toy(info, 0.3, norm=True))
     assert result.test == pytest.approx(by_hand(model, data.test), rel=1e-5)
     assert result.valid == pytest.approx(by_hand(model, data.valid), rel=1e-5)
-    record = json.loads((tmp_path / "result.json").read_text())
+    text = (tmp_path / "result.json").read_text()
+    assert str(tmp_path) not in text
+    record = json.loads(text)
+    assert record["hardware"].keys() == {"device", "processes", "cpu_threads"}  # what it ran on, not where
     assert record["test"] == result.test
     assert record["recipe"]["train"]["ema"] == ema
     assert record["versions"]["torch"] == torch.__version__
     again = evaluate(tmp_path, data=data, model=lambda info: Toy(info, 0.3, norm=True))
     assert again == pytest.approx(result.test, rel=1e-6)
+
+
+def test_settings_of_torch_last_as_long_as_the_run(tmp_path):
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    run(tmp_path, {"epochs": 1, "threads": 2, "precision": "tf32", "deterministic": True})
+    assert json.loads((tmp_path / "result.json").read_text())["hardware"]["cpu_threads"] == 2
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_it_trains_as_a_loop_written_by_hand(tmp_path):
@@ -88,6 +99,13 @@ def test_log(tmp_path, capfd):
     assert [int(row["step"]) for row in rows if row["train_loss"]] == [4, 8, 12, 16, 18]
     assert [int(row["step"]) for row in rows if row["valid_accuracy"]] == [5, 10, 15, 18]
     assert capfd.readouterr() == ("", "")  # nothing of Lightning's, nothing of torch's
+
+
+def test_of_two_equal_accuracies_the_surer_one_is_tested(tmp_path, monkeypatch):
+    found = iter([(0.5, 0.9), (0.7, 0.8), (0.7, 0.6), (0.7, math.nan), (0.7, 0.65), (0.6, 0.1), (0.0, 0.0), (0.0, 0.0)])
+    names = ("accuracy", "loss")
+    monkeypatch.setattr(loops.Loop, "measure", lambda self, split, **_: dict(zip(names, next(found))))
+    assert run(tmp_path, {"epochs": 1, "validate_every": 1}).best_step == 3
 
 
 def test_patience_and_plateau(tmp_path, monkeypatch):

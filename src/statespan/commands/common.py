@@ -91,10 +91,19 @@ def _missing(error: BaseException) -> str:
     return f"the files of dataset {name!r} are not in {folder}{why}; what to put there: statespan data {name}"
 
 
-def guess(word: str, known: Iterable[str]) -> str:
-    """'; did you mean …?' where a known word is close."""
+def guess(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """'; did you mean …?' where a known word is close, and where to look otherwise.
+
+    Example:
+        >>> guess("trian", ["train", "test"], "see --help")
+        '; did you mean train? Otherwise see --help'
+        >>> guess("x", ["train", "test"], "see --help")
+        '; see --help'
+    """
     near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    if near:
+        return f"; did you mean {near[0]}?" + (f" Otherwise {otherwise}" if otherwise else "")
+    return f"; {otherwise}" if otherwise else ""
 
 
 def is_run(folder: Path) -> bool:

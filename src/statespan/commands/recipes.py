@@ -41,16 +41,15 @@ def recipes(
     names = list(every.names())
     if yaml:
         if word not in names:
-            what = "" if word is None else f", and {word!r} is none{common.guess(word, names)}"
-            fail(f"--yaml needs the name of a recipe{what}; statespan recipes lists them all")
+            what = "" if word is None else f", and {word!r} is none"
+            fail(f"--yaml needs the name of a recipe{what}{common.guess(word or '', names, 'see statespan recipes')}")
         print(every.path(word).read_text(encoding="utf-8"), end="")
         return
     found = every.table()
     chosen = [one for one in found if word is None or word in one.name or word in one.task]
     if not chosen:
-        fail(
-            f"no recipe has {word!r} in its name or task{common.guess(word or '', names)}; statespan recipes lists all"
-        )
+        hint = common.guess(word or "", names, "see statespan recipes")
+        fail(f"no recipe has {word!r} in its name or task{hint}")
     _table(chosen, read_results(results))
     if word in names:
         _rows(every.rows(word))

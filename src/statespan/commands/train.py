@@ -29,7 +29,7 @@ After it, key=value changes what the recipe says.
 \b
 Examples:
   statespan train digits-s4d                          a minute on a CPU, nothing to download
-  statespan train digits-s4d train.epochs=5 model.layer=s4
+  statespan train digits-s4d train.epochs=5 model.layer=s4 model.ssm.init=legs
   statespan train smnist-s4d --data ~/data --device cuda
   statespan train mine.yaml train.lr=0.004 train.batch=32
   statespan train runs/digits-s4d --resume            go on where a run was stopped
@@ -62,10 +62,11 @@ def train(
     with common.explained():
         from statespan.train import Interrupted, fit
         from statespan.train.device import pick_device
-        from statespan.train.run import build_model
+        from statespan.train.run import build_model, check_model
 
         pick_device(device)
         chosen, run = _choose(recipe, changes or [], resume, folder)
+        check_model(chosen)
         dataset = common.load_data(chosen, data, console)
         model = build_model(chosen, dataset)
         _announce(chosen, dataset, model, run, resume, console)
@@ -117,7 +118,7 @@ def _read(text: str, changes: list[str]) -> Recipe:
     if text not in recipes.names():
         if Path(text).is_file():
             fail(f"RECIPE must be a name or a file that ends in .yaml, got the file {text}")
-        fail(f"there is no recipe {text!r}{common.guess(text, recipes.names())}; statespan recipes lists them all")
+        fail(f"there is no recipe {text!r}{common.guess(text, recipes.names(), 'see statespan recipes')}")
     return recipes.read(text, changes)
 
 
@@ -141,10 +142,8 @@ def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, run: Path, res
     """A few lines that say what is about to happen."""
     from rich.markup import escape
 
-    info, about, train = dataset.info, recipe.about, recipe.train
-    paper = ", ".join(
-        part for part in (about.table, f"paper: {about.number}" if about.number is not None else "") if part
-    )
+    info, train, number = dataset.info, recipe.train, _paper(recipe)
+    paper = "" if number is None else ", ".join(part for part in (recipe.about.table, f"paper: {number}") if part)
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     rows = f"{len(dataset.train):,} / {len(dataset.valid):,} / {len(dataset.test):,}"
     length = f"train/valid/test {rows}, {info.task}, length {info.length:,}"
@@ -163,6 +162,12 @@ def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, run: Path, res
     console.print(f"  {'resume' if resume else 'folder'}  {run}", markup=False, soft_wrap=True)
 
 
+def _paper(recipe: Recipe) -> str | float | int | None:
+    """The paper's number, unless the recipe was made one for something else."""
+    other = any(change.partition("=")[0].strip() in ("name", "data", "data.name") for change in recipe.overrides)
+    return None if other else recipe.about.number
+
+
 def _show(result: Result, recipe: Recipe, console: Console) -> None:
     from rich import box
     from rich.table import Table
@@ -177,7 +182,8 @@ def _show(result: Result, recipe: Recipe, console: Console) -> None:
         table.add_row(name, value, valid.get(name, ""), style="bold" if best else None)
     console.print()
     console.print(table)
-    paper = f"; the paper has {recipe.about.number}" if recipe.about.number is not None else ""
+    number = _paper(recipe)
+    paper = "" if number is None else f"; the paper has {number}"
     weights = f"weights of step {result.best_step} of {result.steps}"
     console.print(f"{weights}, {common.duration(result.seconds)}{paper}", markup=False)
     console.print(f"run      {result.folder}", markup=False, soft_wrap=True)

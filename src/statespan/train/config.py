@@ -65,6 +65,7 @@ class Train:
         resident: Keep the data on the device: "auto" (if it is small), "always" or "never".
         strategy: "auto" (DDP if there are several processes), "ddp" or "fsdp".
         deterministic: Use only operations of torch that give the same bits every time.
+        threads: Threads of a process on the CPU; torch's own choice if not given. One is best for small models.
         seed: Of everything random.
         log_every: Steps between two lines of the log.
         save_every: Steps between checkpoints, besides those at validations.
@@ -109,6 +110,7 @@ class Train:
     resident: Literal["auto", "always", "never"] = "auto"
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     deterministic: bool = False
+    threads: int | None = field(default=None, metadata=_at(1, 4096))
     seed: int = field(default=0, metadata=_at(0, 2**63))
     log_every: int = field(default=50, metadata=_at(1, 10**9))
     save_every: int = field(default=1000, metadata=_at(1, 10**12))

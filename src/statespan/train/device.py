@@ -91,7 +91,7 @@ def _numerics(train: Train) -> Iterator[None]:
     precision = torch.get_float32_matmul_precision()
     strict = torch.are_deterministic_algorithms_enabled()
     cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    python, legacy = random.getstate(), np.random.get_state()
+    python, legacy, threads = random.getstate(), np.random.get_state(), torch.get_num_threads()
     with torch.random.fork_rng(devices=cuda):
         try:
             if train.precision == "tf32":
@@ -99,8 +99,11 @@ def _numerics(train: Train) -> Iterator[None]:
             if train.deterministic:
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
                 torch.use_deterministic_algorithms(True)
+            if train.threads is not None:
+                torch.set_num_threads(train.threads)
             yield
         finally:
+            torch.set_num_threads(threads)
             random.setstate(python)
             np.random.set_state(legacy)
             torch.set_float32_matmul_precision(precision)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import signal
 import time
 from collections.abc import Generator, Iterator
@@ -150,7 +151,7 @@ class Loop:
             self.log = Log(self.folder, columns, self.progress.log_bytes, now, self.train.tensorboard) if lead else None
             if self.log is not None:
                 stack.callback(self.log.close)
-            self.bar = stack.enter_context(Bar(self.recipe.name, self.total, now, progress and lead))
+            self.bar = stack.enter_context(Bar(self.total, now, progress and lead))
             if self.saved is None:
                 seed_python(derive(self.train.seed, "python", self.fabric.global_rank))
             batches = self._batches(now)
@@ -195,9 +196,12 @@ class Loop:
         self._look()
         progress, step = self.progress, self.progress.step
         found = self.measure("valid", poll=self._poll)
-        value = found.get(self.task.metric, float("nan"))
-        if not found or self.task.better(value, progress.best):
-            progress.best, progress.best_step = (value if found else None), step
+        value, loss = (found.get(name, math.nan) for name in (self.task.metric, "loss"))
+        # a metric such as the accuracy of a few samples is often the same; then the surer model is better
+        surer = value == progress.best and progress.best_loss is not None and loss < progress.best_loss
+        if not found or surer or self.task.better(value, progress.best):
+            progress.best, progress.best_loss = (x if math.isfinite(x) else None for x in (value, loss))
+            progress.best_step = step
             progress.waited = progress.plateau = 0
         else:
             progress.waited += 1

@@ -60,6 +60,8 @@ def fit(
     """
     folder = Path(folder)
     place = pick_device(device)
+    if model is None:
+        check_model(recipe)  # before the data, which may take long
     dataset = load_data(recipe, data)
     with launched(recipe.train, place) as fabric:
         return _fit(recipe, folder, dataset, model, fabric, resume, progress)
@@ -186,6 +188,17 @@ def load_data(recipe: Recipe, data: Data = None) -> Dataset:
         return statespan.data.load(options.pop("name"), folder=data, **options)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"data: {_line(error)}") from error
+
+
+def check_model(recipe: Recipe) -> None:
+    """Refuse a recipe that names an unknown model, or options it does not have."""
+    import statespan.models
+
+    options = dict(recipe.model)
+    try:
+        statespan.models.check(options.pop("name"), options)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"model: {_line(error)}") from error
 
 
 def build_model(recipe: Recipe, dataset: Dataset, model: Model = None) -> nn.Module:
