@@ -27,7 +27,7 @@ from statespan.train.config import ConfigError, Recipe
 from statespan.train.ema import Average
 from statespan.train.feed import Feed
 from statespan.train.fsio import CheckpointError
-from statespan.train.graph import GraphStep
+from statespan.train.graph import CannotCaptureError, GraphStep
 from statespan.train.guard import NonFiniteError, find_cause
 from statespan.train.log import Bar, Log
 from statespan.train.metrics import measure
@@ -104,7 +104,14 @@ class Loop:
         if captured:
             self._seed(0, 0)
             example = next(self._batches(0))
-            self.updater = GraphStep(self.step, self.model, example)
+            try:
+                self.updater = GraphStep(self.step, self.model, example)
+            except CannotCaptureError as error:
+                if train.compile != "auto":
+                    raise ConfigError(
+                        f"train.compile is {train.compile}; allowed for this model are auto, none and compile, "
+                        f"as its step waits for the device: {error}"
+                    ) from error
 
     @property
     def checkpoints(self) -> Path:
