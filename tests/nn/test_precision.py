@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from statespan import S4, S4D, param_groups
+from statespan import DSS, LSSL, S4, S4D, param_groups
 from tests.nn.make import LAYER_IDS, LAYERS, peak_error
 
 layers = pytest.mark.parametrize(("cls", "options"), LAYERS, ids=LAYER_IDS)
@@ -210,7 +210,9 @@ def test_an_empty_sequence_is_part_of_the_graph():
         assert layer(torch.zeros(2, 0, 8)).dtype == layer(torch.zeros(2, 3, 8)).dtype == torch.bfloat16
 
 
-@layers
+@pytest.mark.parametrize(
+    ("cls", "options"), [(S4, {}), (S4, {"init": "legt"}), (S4D, {}), (DSS, {}), (LSSL, {})], ids=str
+)
 def test_one_graph(cls, options):
     """torch.compile traces prefill and step without a break; for forward see test_compile."""
     layer, x = cls(4, 8, **options), torch.randn(2, 70, 4)

@@ -95,8 +95,12 @@ def by_autograd(case, x):
     return y, last, torch.autograd.grad(outputs, leaves, arriving)
 
 
-@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize("case", CASES, ids=str)
+# in float32 only one of each way: what rounding does, where float64 has shown that there is no other error
+EACH = [(case, torch.float64) for case in CASES]
+EACH += [(case, torch.float32) for case in (CASES if CUDA else CASES[1::2])]
+
+
+@pytest.mark.parametrize(("case", "dtype"), EACH, ids=str)
 def test_every_result_and_gradient(case, dtype):
     x = given(case)
     modes = build.Modes(*x.parameters[:5], x.D, x.parameters[5])
