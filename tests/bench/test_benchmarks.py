@@ -70,7 +70,8 @@ def test_quick_run_records_every_row(name, records):
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_results_were_compared_with_their_reference(name, records):
     for row in records(name)["rows"]:
-        if row["name"] == "flash attention":  # torch's own kernel, at lengths whose weights do not fit
+        # torch's own kernel, at lengths whose weights do not fit; steps of a model that other benchmarks compare
+        if row["name"] in ("flash attention", "loop", "bare step"):
             assert (row["error"], row["tolerance"], row["compared"]) == (None, None, {})
             continue
         assert row["error"] == max(row["compared"].values())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -152,12 +154,13 @@ def _looped(recipe: Any, info: Info, settings: Settings) -> Work:
     if recipe.train.compile == "both":
         torch._dynamo.reset()
     model = _model(recipe, info, settings)
-    folder = tempfile.TemporaryDirectory()  # goes with the function that holds it
-    (Path(folder.name) / "checkpoints").mkdir()
+    folder = Path(tempfile.mkdtemp())
+    (folder / "checkpoints").mkdir()
     with launched(recipe.train, settings.device) as fabric, quiet():
-        loop = Loop(recipe, Path(folder.name), _dataset(info, 40 * recipe.train.batch), model, fabric)
+        loop = Loop(recipe, folder, _dataset(info, 40 * recipe.train.batch), model, fabric)
+    weakref.finalize(loop, shutil.rmtree, folder, ignore_errors=True)
 
-    def run(folder: Any = folder) -> Tensors:
+    def run() -> Tensors:
         with loop.opened(progress=False) as batches:
             for _ in range(STEPS):
                 loop.advance(batches)
