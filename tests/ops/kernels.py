@@ -124,5 +124,16 @@ def rounded(x, dtype):
     })  # fmt: skip
 
 
+def check_16_bits(case, kind, dtype):
+    """No worse than 1.5 times what rounding the inputs and the outputs alone does to an exact computation."""
+    exact = given(case, kind, torch.float64)
+    wanted, once = by_autograd(case, exact), by_autograd(case, rounded(exact, dtype))
+    x = exact._replace(u=within(exact.u.to(dtype)), dy=within(exact.dy.to(dtype)))
+    W = None if x.W is None else x.W.float()
+    got = by_kernels(case, x._replace(K=x.K.float(), E=x.E.float(), W=W, O=x.O.float()))
+    for name, value in got.items():
+        assert 0 < relative(value, wanted[name]) <= 1.5 * relative(once[name].to(dtype), wanted[name]), name
+
+
 def relative(got, wanted):
     return ((got.double() - wanted).norm() / wanted.norm()).item()

@@ -10,7 +10,7 @@ from tests.ops.make import assert_near
 pytest.importorskip("triton")
 
 from statespan.ops._triton.tiles import choose
-from tests.ops.kernels import ALL, BOUNDS, LOW, Case, by_autograd, by_kernels, given, relative, rounded, within
+from tests.ops.kernels import ALL, BOUNDS, LOW, Case, by_autograd, by_kernels, check_16_bits, given
 
 HEADS, BATCHES, LENGTHS = (1, 7, 64, 512), (1, 3, 16, 17, 24, 64), (1, 100, 1024, 16384, 2**20)
 STATES, DTYPES = (2, 16, 32, 64, 128, 256), (torch.float32, torch.bfloat16, torch.float16)
@@ -67,10 +67,4 @@ def test_every_configuration(dtype, kind, state, chunk, tiles, use):
             for name, value in got.items():
                 assert_near(value, wanted[name], BOUNDS[dtype][name not in ("y", "last")], name)
             continue
-        exact = given(case, kind, torch.float64)
-        wanted, once = by_autograd(case, exact), by_autograd(case, rounded(exact, dtype))
-        x = exact._replace(u=within(exact.u.to(dtype)), dy=within(exact.dy.to(dtype)))
-        W = None if x.W is None else x.W.float()
-        got = by_kernels(case, x._replace(K=x.K.float(), E=x.E.float(), W=W, O=x.O.float()))
-        for name, value in got.items():
-            assert 0 < relative(value, wanted[name]) <= 1.5 * relative(once[name].to(dtype), wanted[name]), name
+        check_16_bits(case, kind, dtype)

@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 from statespan.ops._triton import launch
 from statespan.ops._triton.tiles import Tiles
 from statespan.ops._triton.transpose import lengthwise, like
-from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, given, relative, rounded, within
+from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, check_16_bits, given
 
 CUDA = torch.cuda.is_available()
 DTYPES = [torch.float32] if CUDA else [torch.float64, torch.float32]
@@ -83,21 +83,13 @@ HALVES = [
 @pytest.mark.parametrize("kind", [*KINDS, LOW])
 @pytest.mark.parametrize("case", HALVES, ids=str)
 def test_16_bits(case, kind, dtype):
-    """No worse than 1.5 times what rounding the inputs and the outputs alone does to an exact computation."""
     if kind == LOW and not fits(case):
         case = case._replace(tiles=case.tiles._replace(per_segment=ALL), use=case.use.replace(" gelu", ""))
     if not CUDA and (dtype == torch.bfloat16 or kind != "diagonal-trained"):
         pytest.skip(
             "the interpreter multiplies bfloat16, in which G is applied unless diagonal, as if it were whole numbers"
         )
-    exact = given(case, kind, torch.float64)
-    wanted, once = by_autograd(case, exact), by_autograd(case, rounded(exact, dtype))
-    x = exact._replace(u=within(exact.u.to(dtype)), dy=within(exact.dy.to(dtype)))
-    W = None if x.W is None else x.W.float()
-    got = by_kernels(case, x._replace(K=x.K.float(), E=x.E.float(), W=W, O=x.O.float()))
-    for name, value in got.items():
-        bound = relative(once[name].to(dtype), wanted[name])
-        assert 0 < relative(value, wanted[name]) <= 1.5 * bound, name
+    check_16_bits(case, kind, dtype)
 
 
 @kinds

@@ -50,11 +50,8 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")] = False,
     folder: Annotated[Path, typer.Option(help="Where the folders of runs are.")] = common.RUNS,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]")] = None,
+    data: common.DataFolder = None,
+    device: common.Device = None,
 ) -> None:
     """Train; :data:`HELP` is the text for users."""
     common.need_training()
