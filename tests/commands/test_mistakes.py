@@ -52,6 +52,7 @@ MISTAKES = {
     "predict: no files": (["predict", "{folder}"], "FILES"),
     "predict: no run": (["predict", "{folder}", "{folder}/file"], "RUN must be the folder of a run"),
     "recipes: none": (["recipes", "smnits"], "did you mean"),
+    "recipes: a misspelt task": (["recipes", "lsitops"], "did you mean listops?"),
     "recipes: no name": (["recipes", "--yaml"], "--yaml needs the name of a recipe"),
     "recipes: part of a name": (["recipes", "digits", "--yaml"], "did you mean digits-s4d?"),
     "data: none": (["data", "smnits"], "did you mean smnist?"),

@@ -8,6 +8,8 @@ import signal
 import numpy as np
 import pytest
 
+from statespan import recipes
+from statespan.commands import train
 from statespan.train import load_run, loop, result
 from tests.commands.make import invoke, last_line, one_line, series, write_own
 
@@ -61,6 +63,17 @@ def test_another_run_gets_another_folder_and_resume_takes_the_newest(home, run):
     assert done.exit_code == 0
     assert json.loads((home / "runs" / "tones-2" / "result.json").read_text())["epochs"] == 2
     assert (run / "result.json").read_bytes() == before
+
+
+def test_the_papers_number_is_that_of_the_row():
+    for changes, number in (
+        ([], "0.116"),
+        (["train.epochs=1"], "0.116"),
+        (["data.horizon=24", "train.epochs=1"], "0.061"),
+        (["data.horizon=24", "data.features=M"], "0.525"),
+        (["data.horizon=25"], None),
+    ):
+        assert train._paper(recipes.read("etth1-s4", changes)) == number
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

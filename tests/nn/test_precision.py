@@ -1,7 +1,6 @@
 """Casting, autocast, copying, saving: what people do to layers."""
 
 import copy
-import io
 import pickle
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from torch import nn
 
 from statespan import DSS, LSSL, S4, S4D, param_groups
-from tests.nn.make import LAYER_IDS, LAYERS, peak_error
+from tests.nn.make import LAYER_IDS, LAYERS, assert_round_trip, peak_error
 
 layers = pytest.mark.parametrize(("cls", "options"), LAYERS, ids=LAYER_IDS)
 
@@ -95,13 +94,7 @@ def test_autocast(cls, options):
 @layers
 def test_state_dict_round_trip(cls, options):
     first, second = cls(8, 16, **options), cls(8, 16, **options)
-    x = torch.randn(2, 50, 8)
-    assert (first(x) != second(x)).any()
-    buffer = io.BytesIO()
-    torch.save(first.state_dict(), buffer)
-    buffer.seek(0)
-    second.load_state_dict(torch.load(buffer, weights_only=True))
-    assert (first(x) == second(x)).all()
+    assert_round_trip(first, second, torch.randn(2, 50, 8))
 
 
 @layers

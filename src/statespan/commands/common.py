@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
 
 from statespan._fail import fail
 
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from statespan.train import Recipe
 
 RUNS = Path("runs")
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]")]
 TRAINING = ("lightning", "safetensors", "yaml")
 INSTALL = {
     "PIL": "pillow",

@@ -33,10 +33,7 @@ def data(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A dataset.", show_default=False)] = None,
     get: Annotated[bool, typer.Option("--get", help="Download what is missing.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Check prepared arrays; damaged ones go.")] = False,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--data", help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
-    ] = None,
+    folder: common.DataFolder = None,
 ) -> None:
     """Show datasets; :data:`HELP` is the text for users."""
     from statespan.data.registry import data_folder, status

@@ -60,11 +60,8 @@ def predict(
             help="Step relative to training: 2.0 for files sampled half as often. [default: 1, or what a WAV says]"
         ),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]")] = None,
+    data: common.DataFolder = None,
+    device: common.Device = None,
 ) -> None:
     """Predict; :data:`HELP` is the text for users."""
     common.need_training()

@@ -48,7 +48,8 @@ def recipes(
     found = every.table()
     chosen = [one for one in found if word is None or word in one.name or word in one.task]
     if not chosen:
-        hint = common.guess(word or "", names, "see statespan recipes")
+        words = {part for one in found for part in (one.name, *one.name.split("-"), *one.task.split(", "))}
+        hint = common.guess(word or "", sorted(words), "see statespan recipes")
         fail(f"no recipe has {word!r} in its name or task{hint}")
     _table(chosen, read_results(results))
     if word in names:
@@ -63,7 +64,7 @@ def _table(found: list[Entry], ours: dict[str, str]) -> None:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
     for name in ("name", "task", "table", "paper", "ours"):
         table.add_column(name, justify="right" if name in ("paper", "ours") else "left", no_wrap=name == "name")
-    for one in found:
+    for one in sorted(found, key=lambda one: (one.name.startswith("ablation"), one.name)):  # what is asked for first
         table.add_row(one.name, one.task, one.table, one.number, ours.get(one.name, ""))
     console.print(table)
     console.print("statespan train NAME trains one; statespan recipes NAME --yaml shows one")

@@ -50,11 +50,8 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")] = False,
     folder: Annotated[Path, typer.Option(help="Where the folders of runs are.")] = common.RUNS,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]")] = None,
+    data: common.DataFolder = None,
+    device: common.Device = None,
 ) -> None:
     """Train; :data:`HELP` is the text for users."""
     common.need_training()
@@ -163,8 +160,15 @@ def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, run: Path, res
 
 
 def _paper(recipe: Recipe) -> str | float | int | None:
-    """The paper's number, unless the recipe was made one for something else."""
-    other = any(change.partition("=")[0].strip() in ("name", "data", "data.name") for change in recipe.overrides)
+    """The paper's number: that of the table's row which the changes lead to; none if they change the data otherwise."""
+    from statespan import recipes
+
+    changes = {change.replace(" ", "") for change in recipe.overrides}
+    other = {change for change in changes if change.partition("=")[0].partition(".")[0] in ("name", "data")}
+    rows = recipes.rows(recipe.name) if recipe.name in recipes.names() else []
+    fitting = [row for row in rows if other <= {*row.overrides} <= changes]
+    if fitting:
+        return max(fitting, key=lambda row: len(row.overrides)).number
     return None if other else recipe.about.number
 
 

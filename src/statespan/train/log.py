@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -108,6 +108,18 @@ class Bar:
             self.progress.update(
                 self.task, facts="  ".join(f"{key} {value}" for key, value in self.facts.items() if value)
             )
+
+
+@contextlib.contextmanager
+def waiting(text: str, wanted: bool) -> Iterator[None]:
+    """Show on a terminal what is being done, for as long as the context lasts."""
+    if not wanted or not find_spec("rich"):
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
 
 
 def _speed_column() -> Any:

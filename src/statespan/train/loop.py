@@ -202,6 +202,8 @@ class Loop:
     def _validate(self) -> None:
         self._look()
         progress, step = self.progress, self.progress.step
+        name = f"valid {self.task.metric.replace('_', ' ')}"
+        self.bar.show(**{name: "…"})
         found = self.measure("valid", poll=self._poll)
         value, loss = (found.get(name, math.nan) for name in (self.task.metric, "loss"))
         # a metric such as the accuracy of a few samples is often the same; then the surer model is better
@@ -218,7 +220,7 @@ class Loop:
             progress.plateau = 0
         progress.validated = step
         self._write({f"valid_{name}": number for name, number in found.items()})
-        self.bar.show(**{f"valid {self.task.metric}": f"{value:.4g}"})
+        self.bar.show(**{name: f"{value:.4g}"})
         self.save()
 
     def measure(self, split: str, rate: float = 1.0, poll: Any = lambda: None) -> dict[str, float]:

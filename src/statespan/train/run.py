@@ -15,6 +15,7 @@ from statespan.train import checkpoint, fsio, state
 from statespan.train.config import ConfigError, Recipe, read_recipe, write_recipe
 from statespan.train.device import launched, pick_device, quiet
 from statespan.train.feed import Feed
+from statespan.train.log import waiting
 from statespan.train.loop import Loop
 from statespan.train.metrics import measure
 from statespan.train.order import derive
@@ -89,10 +90,12 @@ def _fit(
         fabric.barrier()
         loop.run(progress)
         best = loop.load_best()
+        with waiting("testing", progress and lead):
+            test, valid = loop.measure("test"), loop.measure("valid")
         result = Result(
             folder,
-            test=loop.measure("test"),
-            valid=loop.measure("valid"),
+            test=test,
+            valid=valid,
             metric=loop.task.metric,
             steps=loop.progress.step,
             epochs=loop.progress.step / loop.plan.steps_per_epoch,
