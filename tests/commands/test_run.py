@@ -78,7 +78,7 @@ def test_the_papers_number_is_that_of_the_row():
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_the_printed_command_goes_on(home, run, number, code, tmp_path, monkeypatch):
-    advance = loop.Loop._advance
+    advance = loop.Loop.advance
 
     def stopped(self, batches):
         advance(self, batches)
@@ -86,7 +86,7 @@ def test_a_signal_saves_and_the_printed_command_goes_on(home, run, number, code,
             os.kill(os.getpid(), number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Loop, "_advance", stopped)
+        patch.setattr(loop.Loop, "advance", stopped)
         done = invoke("train", home / "tones.yaml", "train.seed=3", "--folder", tmp_path)
     line = last_line(done, code)
     again = line.partition("go on with: statespan ")[2].split()

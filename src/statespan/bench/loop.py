@@ -20,8 +20,9 @@ from statespan.bench.layers import ssm_floor
 from statespan.bench.registry import Benchmark
 from statespan.data.base import Arrays, Batch, Dataset, Info
 
-STEPS = 40
-"""Steps of one timed run, so that what happens every so many steps (lines of the log, looks at the loss) counts."""
+STEPS, FEW = 40, 3
+"""Steps of one timed run, so that what happens every so many steps (lines of the log, looks at the loss) counts; and of a
+quick one."""
 
 INFOS = {
     "scifar-s4d-legs": Info("classification", 1024, 3, None, 10),
@@ -37,8 +38,8 @@ def cases(settings: Settings) -> Iterator[Case]:
         recipe, info = _recipe(name, info, settings)
         model, train = recipe.model, recipe.train
         floor = ssm_floor(settings, train.batch * info.length, model["d_model"], 2 * model["d_model"])
-        n = STEPS * model["n_layers"]
-        floor = Floor(n * floor.bytes, n * floor.flops, f"in each of {n} layers of {STEPS} steps {floor.how}")
+        n = _steps(settings) * model["n_layers"]
+        floor = Floor(n * floor.bytes, n * floor.flops, f"in each of {n} layers of all steps {floor.how}")
         for way in ways:
             setting = {"recipe": name, "step": way, "batch": train.batch, "length": info.length}
             one = replace(recipe, train=replace(train, compile=way))
@@ -50,14 +51,15 @@ def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str
     """Add "step_ms", and to the loop's rows "overhead_percent"."""
     found: list[Row] = []
     lines = []
+    steps = _steps(settings)
     for row in rows:
-        extra = {"step_ms": row.time_ms / STEPS} if row.time_ms else {}
+        extra = {"step_ms": row.time_ms / steps} if row.time_ms else {}
         before = found[-1] if found else None
         if row.name == "loop" and row.time_ms and before is not None and before.time_ms:
             extra["overhead_percent"] = 100 * (row.time_ms / before.time_ms - 1)
             lines.append(
-                f"{row.setting['recipe']}, {row.setting['step']}: {row.time_ms / STEPS:.3g} ms a step in the loop, "
-                f"{extra['overhead_percent']:+.1f} % of the bare step's {before.time_ms / STEPS:.3g}"
+                f"{row.setting['recipe']}, {row.setting['step']}: {row.time_ms / steps:.3g} ms a step in the loop, "
+                f"{extra['overhead_percent']:+.1f} % of the bare step's {before.time_ms / steps:.3g}"
             )
         found.append(replace(row, extra=extra))
     return found, lines
@@ -137,11 +139,15 @@ def _bare(recipe: Any, info: Info, settings: Settings) -> Work:
         run = graph.replay
     else:
         loss = step()
-    return Work(partial(_repeat, run, loss), None, _count(model))
+    return Work(partial(_repeat, run, _steps(settings), loss), None, _count(model))
 
 
-def _repeat(run: Callable[[], object], loss: Tensor) -> Tensors:
-    for _ in range(STEPS):
+def _steps(settings: Settings) -> int:
+    return FEW if settings.quick else STEPS
+
+
+def _repeat(run: Callable[[], object], steps: int, loss: Tensor) -> Tensors:
+    for _ in range(steps):
         run()
     return {"output": loss}
 
@@ -162,7 +168,7 @@ def _looped(recipe: Any, info: Info, settings: Settings) -> Work:
 
     def run() -> Tensors:
         with loop.opened(progress=False) as batches:
-            for _ in range(STEPS):
+            for _ in range(_steps(settings)):
                 loop.advance(batches)
         return {"output": loop.step.loss}
 
