@@ -21,7 +21,7 @@ from statespan.bench.registry import Benchmark
 from statespan.data.base import Arrays, Batch, Dataset, Info
 
 STEPS, FEW = 40, 3
-"""Steps of one timed run, enough that what happens every so many steps (log, looks at the loss) counts; of a quick one."""
+"""Steps of one timed run, enough that what happens every so many steps (log, looks at the loss) counts; of a quick."""
 
 INFOS = {
     "scifar-s4d-legs": Info("classification", 1024, 3, None, 10),
