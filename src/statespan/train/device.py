@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from statespan.train.config import ConfigError, Train
+from statespan.train.signals import Interrupted
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -57,7 +58,11 @@ def launched(train: Train, device: torch.device) -> Iterator[Fabric]:
     fabric = _launch(train, device)
     try:
         with _numerics(train):
-            yield fabric
+            try:
+                yield fabric
+            except Interrupted:
+                fabric.barrier()  # all leave together: who is still busy would lose the others
+                raise
     finally:
         if not joined and torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
