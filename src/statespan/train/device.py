@@ -51,6 +51,11 @@ def quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
+# The process group of the last run. A model under DDP lives on in the traceback of an exception; were it the last to
+# hold the group, it would free it with Python's lock held, which gloo's thread may need to finish: neither ever would.
+_kept: list[object] = []
+
+
 @contextlib.contextmanager
 def launched(train: Train, device: torch.device) -> Iterator[Fabric]:
     """Fabric for one process, or for all that torchrun started, for as long as the context lasts."""
@@ -65,6 +70,7 @@ def launched(train: Train, device: torch.device) -> Iterator[Fabric]:
                 raise
     finally:
         if not joined and torch.distributed.is_available() and torch.distributed.is_initialized():
+            _kept[:] = [torch.distributed.group.WORLD]
             torch.distributed.destroy_process_group()
 
 
