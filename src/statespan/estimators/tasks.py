@@ -1,0 +1,53 @@
+"""What the estimators optimize: cross-entropy with class weights, square errors, and square errors with quantiles.
+
+Shapes: B batch, K classes or values, T horizon, Q quantiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from statespan.data.base import Batch
+from statespan.train.tasks import Task, Values, output
+
+ACCURACY = ("loss", "correct", "count")
+
+
+@dataclass(frozen=True)
+class WeightedClasses(Task):
+    """Cross-entropy in which each class has a weight, with smoothed labels; judged by the loss, then by accuracy."""
+
+    weights: tuple[float, ...] = ()
+    smoothing: float = 0.0
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy of a batch."""
+        scores = output(model, batch).float()
+        weight = scores.new_tensor(self.weights) if self.weights else None
+        return cross_entropy(scores, batch.y, weight=weight, label_smoothing=self.smoothing)
+
+    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+        """(loss, correct, count), each sample with the weight of its class."""
+        scores = output(model, batch, rate).float()
+        weight = scores.new_tensor(self.weights)[batch.y] if self.weights else torch.ones_like(scores[:, 0])
+        loss = (cross_entropy(scores, batch.y, reduction="none") * weight).sum()
+        correct = ((scores.argmax(-1) == batch.y) * weight).sum()
+        return torch.stack([loss, correct, weight.sum()])
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """Loss and accuracy."""
+        return {"loss": sums["loss"] / sums["count"], "accuracy": sums["correct"] / sums["count"]}
+
+
+def classes(weights: tuple[float, ...] = (), smoothing: float = 0.0) -> WeightedClasses:
+    """The task of a classifier; the weights that are best have the least loss on the held-out part."""
+    return WeightedClasses("classification", "loss", False, ACCURACY, weights, smoothing)
+
+
+def values() -> Values:
+    """The task of a regressor."""
+    return Values("regression", "rmse", False, ("loss", "square", "absolute", "count"))
