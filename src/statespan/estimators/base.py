@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.data.base import Arrays, Batch
@@ -22,9 +21,9 @@ from statespan.estimators import store
 from statespan.estimators.defaults import Choice
 from statespan.estimators.fitting import History, Settings, train
 from statespan.estimators.network import Network, NetworkConfig
+from statespan.estimators.saved import SavedEstimator
 from statespan.estimators.scaling import STANDARDS, Scale
 from statespan.estimators.series import Panel, as_panel
-from statespan.models.pretrained import LoadError
 from statespan.train.device import pick_device
 from statespan.train.order import derive
 from statespan.train.tasks import Task
@@ -40,7 +39,7 @@ CHOSEN = (
 )  # fmt: skip
 
 
-class SeriesEstimator(BaseEstimator):  # type: ignore[misc]
+class SeriesEstimator(SavedEstimator):
     """One answer for a series; see :class:`S4Classifier` and :class:`S4Regressor`."""
 
     _body: str
@@ -152,17 +151,10 @@ class SeriesEstimator(BaseEstimator):  # type: ignore[misc]
                 found.append(self.network_(batch.x.to(device), lengths=lengths, rate=float(rate)).double().cpu())
         return torch.cat(found).numpy()
 
-    def save(self, folder: str | Path) -> None:
-        """Save the fitted estimator in a folder: the weights as safetensors, everything else as JSON.
-
-        Args:
-            folder: Made if it is not there.
-        """
-        check_is_fitted(self, "network_")
+    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         network = self.network_.config
         config = {
-            "parameters": {**self.get_params(), "random_state": self._plain_seed()},
-            "network": {name: getattr(network, name) for name in ("body", "d_input", "stride", "d_stem", "options")},
+            "network": {name: getattr(network, name) for name in NetworkConfig.__dataclass_fields__},
             "scale": self.scale_.to_dict(),
             "n_channels": self.n_channels_in_,
             "masked": self.masked_,
@@ -170,48 +162,22 @@ class SeriesEstimator(BaseEstimator):  # type: ignore[misc]
             "line": self.chosen_line_,
             "fitted": self._fitted(),
         }
-        store.save(folder, type(self).__name__, config, self.network_)
+        return config, {}
 
-    @classmethod
-    def load(cls, folder: str | Path, *, device: str | None = None) -> Self:
-        """The estimator that :meth:`save` saved, which predicts the same.
-
-        Args:
-            folder: Where it was saved.
-            device: Where to put it: "cpu", "cuda"…; CUDA where there is some by default.
-
-        Raises:
-            LoadError: Anything is missing or damaged, or it is another kind of estimator.
-        """
-        kind, config, tensors = store.load(folder)
-        if kind != cls.__name__:
-            raise LoadError(f"{folder} holds {kind}, not {cls.__name__}; statespan.estimators.load reads any")
-        return cls._from_stored(config, tensors, device)
-
-    @classmethod
-    def _from_stored(cls, config: dict[str, Any], tensors: dict[str, Any], device: str | None) -> Self:
-        try:
-            parameters = store.parameters_in(config["parameters"])
-            estimator = cls(**parameters)
-            network = NetworkConfig(**config["network"])
-            weights = sum(tensor.numel() for tensor in tensors.values())
-            if network.body != cls._body or network.body_config().least_weights() > weights:
-                raise ValueError("its network is not that of its weights")
-            with torch.device("meta"):
-                made = Network(network)
-            estimator.network_ = store.fill(made, tensors).to(pick_device(device))  # type: ignore[assignment]
-            estimator.n_channels_in_ = check_int("n_channels", config["n_channels"], minimum=1)
-            estimator.masked_ = check_bool("masked", config["masked"])
-            if network.d_input != estimator.n_channels_in_ * (2 if estimator.masked_ else 1):
-                raise ValueError("its network does not read its channels")
-            estimator.scale_ = Scale.from_dict(config["scale"], estimator.n_channels_in_)
-            estimator.chosen_, estimator.chosen_line_ = dict(config["chosen"]), str(config["line"])
-            estimator._restore(config["fitted"])
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
-            if isinstance(error, LoadError):
-                raise
-            raise LoadError(f"the estimator cannot be built from what was saved: {error}") from error
-        return estimator
+    def _set_state(self, config: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
+        network = NetworkConfig(**config["network"])
+        if network.body != self._body or network.body_config().least_weights() > store.count(tensors):
+            raise ValueError("its network is not that of its weights")
+        with torch.device("meta"):
+            made = Network(network)
+        self.network_ = store.fill(made, tensors).to(device)
+        self.n_channels_in_ = check_int("n_channels", config["n_channels"], minimum=1)
+        self.masked_ = check_bool("masked", config["masked"])
+        if network.d_input != self.n_channels_in_ * (2 if self.masked_ else 1):
+            raise ValueError("its network does not read its channels")
+        self.scale_ = Scale.from_dict(config["scale"], self.n_channels_in_)
+        self.chosen_, self.chosen_line_ = dict(config["chosen"]), str(config["line"])
+        self._restore(config["fitted"])
 
     def _check_parameters(self) -> None:
         """Refuse parameters that cannot be used, whatever the data."""
@@ -292,16 +258,6 @@ class SeriesEstimator(BaseEstimator):  # type: ignore[misc]
             self.n_features_in_ = panel.values.shape[1]
         if columns is not None and panel.ids is None and all(isinstance(column, str) for column in columns):
             self.feature_names_in_ = np.asarray(columns, dtype=object)
-
-    def _seed(self) -> int:
-        state = self.random_state
-        if state is None or hasattr(state, "randint"):
-            source: Any = np.random.mtrand._rand if state is None else state
-            return int(source.randint(2**31 - 1))
-        return check_int("random_state", state, minimum=0)
-
-    def _plain_seed(self) -> int | None:
-        return int(self.random_state) if isinstance(self.random_state, (int, np.integer)) else None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

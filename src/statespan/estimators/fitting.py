@@ -28,6 +28,9 @@ from statespan.train.schedule import rate
 from statespan.train.step import Step
 from statespan.train.tasks import Objective, Task
 
+LEAST = 25  # updates between two looks at the held-out part, where their number was given
+VALID = 64  # series judged together, at least
+
 
 class OneDevice:
     """What the pieces of training ask of Lightning Fabric, for one process on one device."""
@@ -132,8 +135,10 @@ class _Training:
         self.plan = Plan(n, self.train.batch, seed=settings.seed, device=str(self.feed.place))
         self.module = Objective(model, task).train()
         self.average = None if settings.ema is None else Average(model, settings.ema)
-        every = self.total // settings.validations if settings.validations else 0
-        self.every = every or self.plan.steps_per_epoch
+        every = self.plan.steps_per_epoch
+        if settings.validations:
+            every = max(self.total // settings.validations, min(LEAST, self.total))
+        self.every = every
         self.history = History()
         self.best: dict[str, Tensor] | None = None
         self.waited = 0
@@ -189,7 +194,7 @@ class _Training:
     def _measure(self) -> float:
         assert self.held_out is not None
         with self.average.swapped() if self.average else nullcontext():
-            found = measure(self.fabric, self.module, self.task, self.held_out, self.train.batch)
+            found = measure(self.fabric, self.module, self.task, self.held_out, max(VALID, self.train.batch))
         value = found[self.task.metric]
         return value if math.isfinite(value) else math.inf
 

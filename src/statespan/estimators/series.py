@@ -106,8 +106,8 @@ def _of_array(array: Array) -> Panel:
         raise ValueError(f"X must have at least one series, found array with 0 sample(s) (shape={array.shape})")
     if length == 0 or channels == 0:
         raise ValueError(
-            f"X must have series with at least one sample, found 0 feature(s) (shape={array.shape}) while a minimum of 1 "
-            "is required."
+            f"X must have at least one sample in each series, found 0 feature(s) (shape={array.shape}) while a minimum "
+            "of 1 is required."
         )
     return Panel(values, np.full(n, length))
 

@@ -18,9 +18,25 @@ from statespan.models.pretrained import LoadError, Stored, check_tensors, read, 
 PREFIX = "estimator-"
 
 
-def save(folder: str | Path, kind: str, config: dict[str, Any], network: nn.Module) -> None:
-    """Write a fitted estimator; at any moment the folder holds the old one or the new one, whole."""
-    write(folder, Stored(PREFIX + kind, plain(config), torch.float32, dict(network.state_dict())))
+def save(
+    folder: str | Path,
+    kind: str,
+    config: dict[str, Any],
+    network: nn.Module,
+    arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
+) -> None:
+    """Write a fitted estimator; at any moment the folder holds the old one or the new one, whole.
+
+    Args:
+        folder: Made if it is not there.
+        kind: The estimator's name.
+        config: Everything plain.
+        network: Its weights are saved.
+        arrays: Data that is saved beside them.
+    """
+    tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
+    tensors |= {f"array.{name}": torch.from_numpy(np.ascontiguousarray(a)) for name, a in (arrays or {}).items()}
+    write(folder, Stored(PREFIX + kind, plain(config), torch.float32, tensors))
 
 
 def load(folder: str | Path) -> tuple[str, dict[str, Any], dict[str, torch.Tensor]]:
@@ -37,11 +53,25 @@ def load(folder: str | Path) -> tuple[str, dict[str, Any], dict[str, torch.Tenso
     return stored.name.removeprefix(PREFIX), stored.config, stored.tensors
 
 
-def fill(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+def count(tensors: Mapping[str, torch.Tensor]) -> int:
+    """Number of weights."""
+    return sum(tensor.numel() for name, tensor in tensors.items() if name.startswith("network."))
+
+
+def fill(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Put weights into a network that was made on the meta device."""
-    check_tensors(tensors, network.state_dict())
-    network.load_state_dict(tensors, assign=True)
+    weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+    check_tensors(weights, network.state_dict())
+    network.load_state_dict(weights, assign=True)
     return network.eval()
+
+
+def array(tensors: Mapping[str, torch.Tensor], name: str, dtype: torch.dtype, dims: int) -> np.ndarray[Any, Any]:
+    """Data that was saved beside the weights."""
+    found = tensors.get(f"array.{name}")
+    if found is None or found.dtype != dtype or found.ndim != dims:
+        raise LoadError(f"the estimator must have {name} of {dims} dimensions in {dtype}, got {found}")
+    return found.numpy()
 
 
 def plain(value: Any) -> Any:

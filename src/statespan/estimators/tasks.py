@@ -51,3 +51,33 @@ def classes(weights: tuple[float, ...] = (), smoothing: float = 0.0) -> Weighted
 def values() -> Values:
     """The task of a regressor."""
     return Values("regression", "rmse", False, ("loss", "square", "absolute", "count"))
+
+
+@dataclass(frozen=True)
+class Forecasts(Task):
+    """Square errors of the mean and the pinball losses of quantiles; rows whose value is NaN do not count."""
+
+    quantiles: tuple[float, ...] = ()
+
+    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+        """(loss, square errors, absolute errors, count)."""
+        found = output(model, batch, rate).float()  # (B, T, K, 1 + Q)
+        known = ~torch.isnan(batch.y)
+        error = torch.where(known, batch.y, 0.0) - torch.where(known, found[..., 0], 0.0)
+        square, count = error.square().sum(), known.sum().to(error.dtype)
+        loss = square
+        for number, quantile in enumerate(self.quantiles, 1):
+            over = torch.where(known, batch.y, 0.0) - torch.where(known, found[..., number], 0.0)
+            loss = loss + torch.maximum(quantile * over, (quantile - 1.0) * over).sum() / len(self.quantiles)
+        return torch.stack([loss, square.detach(), error.detach().abs().sum(), count.clamp(min=1.0)])
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """Loss, and the errors of the mean."""
+        return {
+            name: sums[key] / sums["count"] for name, key in (("loss", "loss"), ("mse", "square"), ("mae", "absolute"))
+        }
+
+
+def forecasts(quantiles: tuple[float, ...] = ()) -> Forecasts:
+    """The task of a forecaster."""
+    return Forecasts("forecast", "mse", False, ("loss", "square", "absolute", "count"), quantiles)
