@@ -119,7 +119,7 @@ def test_frames_in_frames_out(tmp_path):
     found = model.predict()
     assert list(found.columns) == ["a", "b"]
     assert found.index.equals(pd.date_range("2020-03-01", periods=4, freq="D", name="day"))
-    assert model.network_.config.d_marks == 3  # weekday, day, day of the year
+    assert model.calendar_ == ("weekday", "day")  # 60 days are no two years
     bands = model.predict_quantiles()
     assert bands.columns.tolist() == [("a", 0.1), ("a", 0.9), ("b", 0.1), ("b", 0.9)]
     one = forecaster().fit(frame["a"]).predict()

@@ -14,7 +14,9 @@ def test_arrays_lists_and_frames_are_the_same_series():
     X = np.random.default_rng(0).normal(size=(3, 5, 2))
     wanted = as_panel(X)
     wide = pd.concat([pd.DataFrame(X[:, :, c]) for c in (0, 1)], axis=1, keys=["a", "b"])
-    rows = pd.DataFrame(X.reshape(15, 2), columns=["a", "b"]).assign(who=np.repeat(["z", "y", "x"], 5), at=[*range(5)] * 3)
+    rows = pd.DataFrame(X.reshape(15, 2), columns=["a", "b"]).assign(
+        who=np.repeat(["z", "y", "x"], 5), at=[*range(5)] * 3
+    )
     shuffled = rows.sample(frac=1, random_state=0).sort_values("who", ascending=False, kind="stable")
     for form in (X.tolist(), list(X), tuple(X), wide, from_long(shuffled, "who", "at"), rows.set_index(["who", "at"])):
         panel = as_panel(form)
@@ -48,7 +50,9 @@ def test_standardisation_is_that_of_known_values():
     scale = Scale.of(panel, "channel")
     known = np.array([1.0, 3.0, 5.0, 7.0])
     np.testing.assert_allclose([scale.mean[0], scale.std[0]], [known.mean(), known.std()])
-    np.testing.assert_allclose(scale.apply(panel)[0, :, 0], [(1 - 4) / known.std(), 0, (3 - 4) / known.std()], rtol=1e-6)
+    np.testing.assert_allclose(
+        scale.apply(panel)[0, :, 0], [(1 - 4) / known.std(), 0, (3 - 4) / known.std()], rtol=1e-6
+    )
     own = Scale.of(panel, "series").apply(panel)[..., 0]
     np.testing.assert_allclose(own, [[-1, 0, 1], [-1, 1, 0]])
     flat = as_panel(np.full((2, 3), 5.0))

@@ -108,7 +108,7 @@ class SeriesEstimator(SavedEstimator):
         self.scale_ = Scale.of(panel.rows(rows[0]), self.standardize)
         self.masked_ = self.missing == "mask"
         config = NetworkConfig(
-            self._body, self.n_channels_in_ * (2 if self.masked_ else 1), choice.stride, max(16, choice.d_model // 2),
+            self._body, self.n_channels_in_ * (2 if self.masked_ else 1), choice.stride, choice.d_model,
             self._options(choice, -(-length // choice.stride), outputs),
         )  # fmt: skip
         device = pick_device(self.device)

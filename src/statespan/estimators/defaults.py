@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-LONGEST = 512  # positions of the body beyond which neighbouring samples are brought together
+LONGEST = 256  # positions of the body beyond which neighbouring samples are brought together
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Choice:
             32
             >>> few, many = Choice.of(50, 150, {}), Choice.of(5000, 4000, {})
             >>> few.validation_fraction, many.validation_fraction, few.stride, many.stride
-            (0.0, 0.1, 1, 8)
+            (0.0, 0.1, 1, 16)
         """
         stride = 1
         while length / stride > LONGEST:

@@ -64,6 +64,7 @@ class Settings:
         ema: Decay of the average of the weights, or None.
         seed: Of everything random.
         steps: Updates at most, whatever the epochs say; None for no limit.
+        capture: Run the update as a CUDA graph, on a CUDA device.
     """
 
     epochs: int
@@ -75,6 +76,7 @@ class Settings:
     ema: float | None = None
     seed: int = 0
     steps: int | None = None
+    capture: bool = True
 
 
 @dataclass
@@ -145,7 +147,7 @@ class _Training:
 
     def run(self, bar: Bar) -> History:
         """Train to the end."""
-        capture = self.device.type == "cuda"
+        capture = self.device.type == "cuda" and self.settings.capture
         optimizer = build_optimizer(self.model, self.train, captured=capture)
         step = Step(self.fabric, self.module, optimizer, self.train, self.average)
         updater: Step | GraphStep = step

@@ -13,8 +13,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from statespan._check import check_int, check_number
-from statespan.data.calendar import mark_names
+from statespan._check import check_choice, check_int, check_number
 from statespan.data.scale import statistics
 from statespan.estimators import store
 from statespan.estimators.fitting import History, Settings, train
@@ -23,7 +22,7 @@ from statespan.estimators.horizon import Horizon, HorizonConfig
 from statespan.estimators.saved import SavedEstimator
 from statespan.estimators.tasks import forecasts
 from statespan.estimators.timeline import Form, Line, read_lines, write_lines
-from statespan.estimators.windows import Prepared, make_windows, prepare
+from statespan.estimators.windows import PERIODS, Prepared, calendar_names, make_windows, prepare
 from statespan.train.device import pick_device
 from statespan.train.order import derive
 
@@ -140,6 +139,7 @@ class S4Forecaster(SavedEstimator):
         known = np.concatenate([line.values[:end] for line, end in zip(lines, ends)])
         self.mean_, self.std_ = _statistics(known)
         self.masked_ = self.missing == "mask"
+        self.calendar_ = calendar_names(lines, self.form_) if self.calendar else ()
         parts = [self._prepare(line) for line in lines]
         learn = make_windows(parts, [(0, end) for end in ends], context, horizon, masked=self.masked_)
         spans = [(end, len(line.values)) for line, end in zip(lines, ends)]
@@ -261,6 +261,7 @@ class S4Forecaster(SavedEstimator):
             "network": {name: getattr(network, name) for name in HorizonConfig.__dataclass_fields__},
             "scale": {"mean": self.mean_, "std": self.std_},
             "form": {name: getattr(form, name) for name in Form.__dataclass_fields__},
+            "calendar": self.calendar_,
             "chosen": self.chosen_,
             "line": self.chosen_line_,
             "series": [line.name for line in self.lines_],
@@ -280,6 +281,9 @@ class S4Forecaster(SavedEstimator):
         self.masked_, self.n_features_in_ = network.masked, network.columns
         form = dict(config["form"])
         self.form_ = Form(**{**form, "columns": tuple(form["columns"]), "names": tuple(form["names"])})
+        self.calendar_ = tuple(check_choice("calendar", name, PERIODS) for name in config["calendar"])
+        if len(self.calendar_) != network.d_marks:
+            raise ValueError("its network does not read its calendar")
         self.chosen_, self.chosen_line_ = dict(config["chosen"]), str(config["line"])
         check_int("context", self.chosen_["context"], minimum=1)
         dated = self.form_.step is not None
@@ -293,7 +297,7 @@ class S4Forecaster(SavedEstimator):
         steps = most if horizon is None else check_int("horizon", horizon, minimum=1)
         if steps > most:
             raise ValueError(f"horizon must be at most {most}, which the estimator was fitted for, got {steps}")
-        lines, form = (self.lines_, self.form_) if X is None else self._read(X)
+        lines, form = (self.lines_, self.form_) if X is None else self._read(X, rate)
         context = max(1, int(self.chosen_["context"] / rate))
         for line in lines:
             if len(line.values) < context:
@@ -304,10 +308,10 @@ class S4Forecaster(SavedEstimator):
         for line in lines:
             part = prepare(
                 Line(line.values[-context:], _tail(line.times, context), line.name), form, self.mean_, self.std_,
-                masked=self.masked_, ahead=steps,
+                masked=self.masked_, calendar=self.calendar_, ahead=steps,
             )  # fmt: skip
             values = part.values if part.known is None else np.concatenate([part.values, part.known], -1)
-            marks = part.marks if self.network_.config.d_marks else None
+            marks = part.marks
             with torch.inference_mode():
                 y = self.network_.after(
                     torch.from_numpy(values.astype(np.float32))[None].to(device), steps,
@@ -316,19 +320,25 @@ class S4Forecaster(SavedEstimator):
             found.append(y[0].double().cpu().numpy() * self.std_[:, None] + self.mean_[:, None])
         return found, lines, form
 
-    def _read(self, X: Any) -> tuple[list[Line], Form]:
+    def _read(self, X: Any, rate: float = 1.0) -> tuple[list[Line], Form]:
         lines, form = read_lines(X, missing=self.missing, shortest=1)
         if lines[0].values.shape[1] != self.n_features_in_:
             raise ValueError(f"X must have {self.n_features_in_} columns, as in fit, got {lines[0].values.shape[1]}")
         if self.network_.config.d_marks and form.step is None:
             raise ValueError("X must have dates as its index, as in fit, got rows without")
+        if form.step is not None and self.form_.step is not None and form.unit == self.form_.unit:
+            ratio = form.step / self.form_.step
+            if abs(ratio - rate) > 1e-6 * ratio:
+                raise ValueError(
+                    f"X must come in the steps of fit times rate={rate:g}, got steps {ratio:g} times as long; "
+                    f"resample it or give rate={ratio:g}"
+                )
         if form.columns and self.form_.columns and form.columns != self.form_.columns:
             raise ValueError(f"X must have the columns {list(self.form_.columns)}, as in fit, got {list(form.columns)}")
         return lines, form
 
     def _prepare(self, line: Line) -> Prepared:
-        part = prepare(line, self.form_, self.mean_, self.std_, masked=self.masked_)
-        return part if self.calendar else Prepared(part.values, part.known, None)
+        return prepare(line, self.form_, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_)
 
     def _config(self, part: Prepared, context: int) -> HorizonConfig:
         chosen = self.chosen_
@@ -346,8 +356,7 @@ class S4Forecaster(SavedEstimator):
         rows, columns, chosen = sum(len(line.values) for line in lines), lines[0].values.shape[1], self.chosen_
         count = sum(p.numel() for p in self.network_.parameters())
         many = f"{len(lines)} series, {rows} rows" if len(lines) > 1 else f"{rows} rows"
-        marks = self.network_.config.d_marks
-        names = "" if not marks else f", calendar {'/'.join(mark_names(self.form_.step or 1, self.form_.unit))}"
+        names = f", calendar {'/'.join(self.calendar_)}" if self.calendar_ else ""
         return (
             f"S4Forecaster: {many} of {columns} column{'s' * (columns > 1)}{names} -> {self.horizon} rows from "
             f"{chosen['context']}; {chosen['n_layers']} layers of {chosen['d_model']} features (state "

@@ -1,4 +1,4 @@
-"""The network behind the estimators: where series are long, filters and a mean over time; then SSM layers and a head.
+"""The network behind the estimators: filters that shorten long series, then SSM layers and a head.
 
 Shapes: B batch, L length, C input channels, S = d_stem features of the stem, K outputs.
 """
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from statespan._check import check_int
 from statespan.models import Classifier, ClassifierConfig, Regressor
 from statespan.models.config import parse
-from statespan.nn import S4D
 from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.parameters import DiagonalParameters, SSMOptions
 
 BODIES: dict[str, type[Any]] = {"classifier": Classifier, "regressor": Regressor}
 
@@ -51,10 +51,12 @@ class NetworkConfig:
 
 
 class Stem(nn.Module):
-    """A bank of SSM filters on the samples as they come, then the mean over windows of time.
+    """Filters of continuous time, which bring windows of ``stride`` samples together: patches that know their rate.
 
-    A window lasts as long as ``stride`` samples of the training data, at whatever rate the samples come: of data
-    sampled half as often it holds half as many. So what follows sees the same steps of time at every rate.
+    Each feature of a window is a product of the samples in it, and in the one before, with the impulse response of an
+    SSM. A window lasts as long as ``stride`` samples of the training data, whatever the rate: of data sampled half as
+    often it has half the samples, which meet the same impulse response at twice the step. So the body sees the same
+    steps of time at every rate. The convolution has a stride: its cost does not grow with the state.
 
     Args:
         d_input: Channels C.
@@ -70,12 +72,12 @@ class Stem(nn.Module):
     def __init__(self, d_input: int, d_stem: int, *, stride: int) -> None:
         super().__init__()
         self.stride = stride
-        self.encoder = nn.Linear(d_input, d_stem)
-        self.filters = S4D(
-            d_stem, 16, init="lin", discretization="zoh", dt_min=0.25 / stride, dt_max=0.25, bidirectional=True
-        )  # zero-order hold keeps frequencies where they are at every rate
+        # zero-order hold keeps frequencies and decays where they are at every rate
+        options = SSMOptions(d_stem, 32, d_input, None, 0.5 / stride, 4.0 / stride, "zoh", True, True)
+        self.ssm = DiagonalParameters(options, "lin", None, "exp", False, None, None, None)
+        self.bias = nn.Parameter(torch.zeros(d_stem))
 
-    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> tuple[Tensor, Tensor | None, float]:
+    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> tuple[Tensor, Tensor | None]:
         """The features of the windows.
 
         Args:
@@ -84,39 +86,36 @@ class Stem(nn.Module):
             rate: Step of the data relative to that of training.
 
         Returns:
-            Features (B, windows, S), the number of windows of each series or None, and the rate that is left for what
-            follows: 1.0 unless the data is so coarse that a window has no whole sample.
+            Features (B, windows, S), and the number of windows of each series or None.
         """
         padding = Padding.of(x, lengths)
-        y = self.filters(fill(self.encoder(x), padding), rate=rate)
-        if rate >= self.stride:
-            return fill(y, padding), None if padding is None else padding.lengths, rate / self.stride
-        windows = window_means(fill(y, padding), self.stride / rate, padding)
-        if padding is None:
-            return windows, None, 1.0
-        return windows, torch.ceil(padding.lengths * (rate / self.stride) - 1e-9).long(), 1.0
+        per_window = max(1, round(self.stride / rate))
+        ends = None if padding is None else padding.lengths
+        x = fill(x, padding)
+        if per_window != self.stride / rate:  # the nearest rate of which a window has a whole number of samples
+            factor = per_window * rate / self.stride
+            x, ends = resampled(x, factor), None if ends is None else torch.ceil(ends * factor - 1e-6).long()
+        width = 2 * per_window
+        kernel = self.ssm.structure(self.stride / per_window).kernel(width)  # (C, S, width)
+        gap = -x.shape[1] % per_window
+        known = nn.functional.pad(x.mT, (width - per_window, gap))
+        y = nn.functional.conv1d(known, kernel.transpose(0, 1).flip(-1).to(x.dtype), self.bias, stride=per_window)
+        return nn.functional.gelu(y.mT), None if ends is None else -(-ends // per_window)
 
 
-def window_means(x: Tensor, width: float, padding: Padding | None) -> Tensor:
-    """Means of x (B, L, S) over windows of ``width`` samples, which need not be whole; of real samples only.
+def resampled(x: Tensor, factor: float) -> Tensor:
+    """X (B, L, C) with ``factor`` times as many samples, on straight lines between them.
 
     Example:
-        >>> window_means(torch.arange(5.0).view(1, 5, 1), 2.0, None).flatten().tolist()
-        [0.5, 2.5, 4.0]
+        >>> resampled(torch.tensor([0.0, 2.0, 4.0]).view(1, 3, 1), 2.0).flatten().tolist()
+        [0.0, 1.0, 2.0, 3.0, 4.0, 4.0]
     """
-    batch, length, features = x.shape
-    count = math.ceil(length / width - 1e-9)
-    real = x.new_ones(1, length) if padding is None else padding.mask[..., 0].to(x.dtype)  # (B or 1, L)
-    if width == int(width):
-        step = int(width)
-        gap = count * step - length
-        total = nn.functional.pad(x, (0, 0, 0, gap)).view(batch, count, step, features).sum(2)
-        number = nn.functional.pad(real, (0, gap)).view(len(real), count, step).sum(2)
-    else:
-        window = (torch.arange(length, device=x.device, dtype=torch.float64) / width + 1e-9).long()
-        total = x.new_zeros(batch, count, features).index_add(1, window, x)
-        number = real.new_zeros(len(real), count).index_add(1, window, real)
-    return total / number.clamp(min=1.0)[..., None]
+    length = x.shape[1]
+    count = max(1, math.ceil(length * factor - 1e-6))
+    place = (torch.arange(count, device=x.device, dtype=torch.float64) / factor).clamp(max=length - 1)
+    before = place.long()
+    share = (place - before).to(x.dtype)[:, None]
+    return x[:, before] * (1 - share) + x[:, (before + 1).clamp(max=length - 1)] * share
 
 
 class Network(nn.Module):
@@ -141,5 +140,6 @@ class Network(nn.Module):
     def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
         """The answers (B, K) for series x (B, L, C); see :meth:`statespan.models.Classifier.forward`."""
         if self.stem is not None:
-            x, lengths, rate = self.stem(x, lengths=lengths, rate=rate)
+            x, lengths = self.stem(x, lengths=lengths, rate=rate)
+            return self.body(x, lengths=lengths)
         return self.body(x, lengths=lengths, rate=rate)

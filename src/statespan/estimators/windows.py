@@ -45,7 +45,26 @@ class Prepared:
     marks: Array | None
 
 
-def prepare(line: Line, form: Form, mean: Array, std: Array, *, masked: bool, ahead: int = 0) -> Prepared:
+PERIODS = {"minute": 3600, "hour": 86400, "weekday": 7 * 86400, "day": 31 * 86400, "yearday": 366 * 86400}
+
+
+def calendar_names(lines: list[Line], form: Form) -> tuple[str, ...]:
+    """The calendar features that the series have gone through at least twice: once is no rhythm.
+
+    Example:
+        >>> hours = np.datetime64("2020-01-01", "s") + 3600 * np.arange(24 * 100)
+        >>> calendar_names([Line(np.zeros((2400, 1)), hours)], Form("frame", step=3600))
+        ('hour', 'weekday', 'day')
+    """
+    if form.step is None:
+        return ()
+    longest = max(int((line.times[-1] - line.times[0]).astype(np.int64)) for line in lines if line.times is not None)
+    return tuple(name for name in mark_names(form.step, form.unit) if longest + 1 >= 1.9 * PERIODS[name])
+
+
+def prepare(
+    line: Line, form: Form, mean: Array, std: Array, *, masked: bool, calendar: tuple[str, ...] = (), ahead: int = 0
+) -> Prepared:
     """Standardise a series, fill what is missing, and make the calendar's features.
 
     Args:
@@ -54,16 +73,17 @@ def prepare(line: Line, form: Form, mean: Array, std: Array, *, masked: bool, ah
         mean: (C,).
         std: (C,).
         masked: Whether the network is told what is missing.
+        calendar: Names of the calendar features.
         ahead: Rows behind the last one that get calendar features too.
     """
     known = ~np.isnan(line.values)
     values = ((_carried(line.values) - mean) / std).astype(np.float32)
     features: Array | None = None
-    if line.times is not None and form.step is not None:
+    if calendar and line.times is not None and form.step is not None:
         times = line.times
         if ahead:
             times = np.concatenate([times, future_times(times[-1], form, ahead)])
-        features = marks(times, mark_names(form.step, form.unit))
+        features = marks(times, calendar)
     return Prepared(values, known if masked else None, features)
 
 
