@@ -1,1 +1,1 @@
-"""Studies on real data, one command each, which write what they find as JSON: every figure in the documents is theirs."""
+"""Studies on real data: one command each, which writes what it finds as JSON. The documents' figures come from there."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from statespan import data as datasets
 from statespan.estimators import S4Regressor
@@ -36,7 +37,7 @@ def windows(folder: Path, split: str) -> dict[str, tuple[Any, Any]]:
     for part in ("train", "valid", "test"):
         source: Any = getattr(first, part)
         rows = [i for i, start in enumerate(source.arrays["starts"].tolist()) if start in common]
-        X = np.stack([source.batch([i]).x[0].numpy() for i in rows])
+        X = source.take(source.tensors(), torch.tensor(rows)).x.numpy()
         starts = source.arrays["starts"][rows].tolist()
         parts[part] = X, np.array([[answers[start] for answers in whole] for start in starts])
     joined = {"train": [parts["train"], parts["valid"]], "test": [parts["test"]]}
