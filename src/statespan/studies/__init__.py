@@ -1,1 +1,1 @@
-"""Studies on real data: one command each, which writes what it finds as JSON. The documents' figures come from there."""
+"""Studies on real data: one command each, which writes what it finds as JSON. All figures in the documents are theirs."""
