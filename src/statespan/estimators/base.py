@@ -24,7 +24,9 @@ from statespan.estimators.network import Network, NetworkConfig
 from statespan.estimators.saved import SavedEstimator
 from statespan.estimators.scaling import STANDARDS, Scale
 from statespan.estimators.series import Panel, as_panel
+from statespan.estimators.times import as_gaps
 from statespan.train.device import pick_device
+from statespan.train.feed import moved
 from statespan.train.order import derive
 from statespan.train.tasks import Task
 
@@ -95,7 +97,7 @@ class SeriesEstimator(SavedEstimator):
     def _restore(self, fitted: dict[str, Any]) -> None:
         """The inverse of :meth:`_fitted`."""
 
-    def _fit(self, X: Any, y: Any) -> Self:
+    def _fit(self, X: Any, y: Any, times: Any = None) -> Self:
         self._check_parameters()
         panel = as_panel(X, missing=self.missing)
         self.n_channels_in_ = panel.values.shape[2]
@@ -103,7 +105,14 @@ class SeriesEstimator(SavedEstimator):
         answers, outputs, labels = self._fit_answers(y, panel)
         seed = self._seed()
         n, length = panel.values.shape[:2]
-        choice = Choice.of(n, length, {name: getattr(self, name) for name in CHOSEN})
+        gaps = None
+        self.step_: float | None = None
+        if times is not None:
+            gaps, self.step_ = as_gaps(times, panel)
+            if self.stride not in (None, 1):
+                raise ValueError(f"stride must be 1 for samples at irregular times, got {self.stride}")
+        given = {name: getattr(self, name) for name in CHOSEN}
+        choice = Choice.of(n, length, given if gaps is None else {**given, "stride": 1})
         rows = self._parts(n, labels, choice, seed)
         self.scale_ = Scale.of(panel.rows(rows[0]), self.standardize)
         self.masked_ = self.missing == "mask"
@@ -115,7 +124,7 @@ class SeriesEstimator(SavedEstimator):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(seed, "weights"))
             self.network_ = Network(config).to(device)
-        parts = [self._arrays(panel.rows(part), answers[part]) for part in rows]
+        parts = [self._arrays(panel.rows(part), answers[part], None if gaps is None else gaps[part]) for part in rows]
         settings = Settings(
             choice.epochs, choice.batch_size, choice.learning_rate, patience=choice.patience, seed=seed,
         )  # fmt: skip
@@ -131,7 +140,7 @@ class SeriesEstimator(SavedEstimator):
         self.n_iter_ = self.history_.steps
         return self
 
-    def _outputs(self, X: Any, rate: float) -> Array:
+    def _outputs(self, X: Any, rate: float, times: Any = None) -> Array:
         """What the network says (n, K), float64."""
         check_is_fitted(self, "network_")
         check_number("rate", rate, above=0.0)
@@ -139,7 +148,13 @@ class SeriesEstimator(SavedEstimator):
         channels = panel.values.shape[2]
         if channels != self.n_channels_in_:
             raise ValueError(f"X must have {self.n_channels_in_} channels, as in fit, got {channels}")
-        data = self._arrays(panel, np.zeros(len(panel), np.float32))
+        if (times is None) != (self.step_ is None):
+            had, has = ("without", "with") if self.step_ is None else ("with", "without")
+            raise ValueError(f"times must be given as in fit, which was {had} times, got X {has}")
+        if times is not None and rate != 1.0:
+            raise ValueError(f"rate must be 1.0 where times are given, which say it all, got {rate}")
+        gaps = None if times is None else as_gaps(times, panel, self.step_)[0]
+        data = self._arrays(panel, np.zeros(len(panel), np.float32), gaps)
         device = next(self.network_.parameters()).device
         size = max(1, AT_ONCE // (panel.values.shape[1] * 64))
         found = []
@@ -147,8 +162,9 @@ class SeriesEstimator(SavedEstimator):
             arrays = data.tensors()
             for start in range(0, len(panel), size):
                 batch = data.take(arrays, torch.arange(start, min(start + size, len(panel))))
-                lengths = None if batch.lengths is None else batch.lengths.to(device)
-                found.append(self.network_(batch.x.to(device), lengths=lengths, rate=float(rate)).double().cpu())
+                batch = moved(batch, device)
+                scores = self.network_(batch.x, lengths=batch.lengths, marks=batch.marks, rate=float(rate))
+                found.append(scores.double().cpu())
         return torch.cat(found).numpy()
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -158,6 +174,7 @@ class SeriesEstimator(SavedEstimator):
             "scale": self.scale_.to_dict(),
             "n_channels": self.n_channels_in_,
             "masked": self.masked_,
+            "step": self.step_,
             "chosen": self.chosen_,
             "line": self.chosen_line_,
             "fitted": self._fitted(),
@@ -173,6 +190,8 @@ class SeriesEstimator(SavedEstimator):
         self.network_ = store.fill(made, tensors).to(device)
         self.n_channels_in_ = check_int("n_channels", config["n_channels"], minimum=1)
         self.masked_ = check_bool("masked", config["masked"])
+        step = config["step"]
+        self.step_ = None if step is None else check_number("step", step, above=0.0)
         if network.d_input != self.n_channels_in_ * (2 if self.masked_ else 1):
             raise ValueError("its network does not read its channels")
         self.scale_ = Scale.from_dict(config["scale"], self.n_channels_in_)
@@ -226,7 +245,7 @@ class SeriesEstimator(SavedEstimator):
             )
         return parts
 
-    def _arrays(self, panel: Panel, answers: Array) -> Arrays:
+    def _arrays(self, panel: Panel, answers: Array, gaps: Array | None) -> Arrays:
         """Standardised series and their answers, as training reads them."""
         x = self.scale_.apply(panel)
         if self.masked_:
@@ -235,6 +254,8 @@ class SeriesEstimator(SavedEstimator):
         arrays = {"x": x, "y": answers}
         if panel.ragged:
             arrays["lengths"] = panel.lengths.astype(np.int64)
+        if gaps is not None:
+            arrays["gaps"] = gaps
         return Arrays(arrays, _batch)
 
     def _line(self, panel: Panel, choice: Choice, held_out: int, device: torch.device) -> str:
@@ -267,4 +288,4 @@ class SeriesEstimator(SavedEstimator):
 
 
 def _batch(rows: dict[str, torch.Tensor]) -> Batch:
-    return Batch(rows["x"], rows["y"], rows.get("lengths"))
+    return Batch(rows["x"], rows["y"], rows.get("lengths"), rows.get("gaps"))

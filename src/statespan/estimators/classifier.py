@@ -99,56 +99,61 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         )  # fmt: skip
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, times: Any = None) -> Self:
         """Learn from series and their classes.
 
         Args:
             X: An array (n, length) or (n, length, channels), a list of n arrays (length,) or (length, channels), or a
                 pandas frame: wide (a row for each series) or long (an index of two levels, series and time).
             y: (n,) classes: numbers, texts or booleans. For a long frame a Series whose index names the series.
+            times: Where samples do not come in equal steps, their times: an array (n, length), one (length,) for all,
+                or a list of arrays; numbers or dates.
 
         Returns:
             The estimator itself.
         """
-        return self._fit(X, y)
+        return self._fit(X, y, times)
 
-    def predict(self, X: Any, *, rate: float = 1.0) -> Array:
+    def predict(self, X: Any, *, rate: float = 1.0, times: Any = None) -> Array:
         """The most likely class of each series.
 
         Args:
             X: As in ``fit``.
             rate: Step of these samples relative to those of training: 2.0 for series sampled half as often.
+            times: Times of the samples, where ``fit`` was given such.
 
         Returns:
             (n,) classes.
         """
-        best = self._outputs(X, rate).argmax(1)
+        best = self._outputs(X, rate, times).argmax(1)
         found: Array = self.classes_[best]
         return found
 
-    def predict_proba(self, X: Any, *, rate: float = 1.0) -> Array:
+    def predict_proba(self, X: Any, *, rate: float = 1.0, times: Any = None) -> Array:
         """The probabilities of the classes, in the order of ``classes_``.
 
         Args:
             X: As in ``fit``.
             rate: As in ``predict``.
+            times: As in ``predict``.
 
         Returns:
             (n, K), rows that add up to 1.
         """
-        scores = self._outputs(X, rate)
+        scores = self._outputs(X, rate, times)
         odds = np.exp(scores - scores.max(1, keepdims=True))
         return odds / odds.sum(1, keepdims=True)
 
-    def score(self, X: Any, y: Any, *, rate: float = 1.0) -> float:
+    def score(self, X: Any, y: Any, *, rate: float = 1.0, times: Any = None) -> float:
         """The share of series whose class is predicted.
 
         Args:
             X: As in ``fit``.
             y: (n,) classes.
             rate: As in ``predict``.
+            times: As in ``predict``.
         """
-        found = self.predict(X, rate=rate)
+        found = self.predict(X, rate=rate, times=times)
         wanted = one_column(aligned(y, _ids(X)), len(found))
         return float((found == wanted).mean())
 

@@ -67,10 +67,9 @@ class S4Forecaster(SavedEstimator):
         network_: The torch module.
 
     Example:
-        >>> t = np.arange(400)
-        >>> y = 10 + np.sin(2 * np.pi * t / 12)
-        >>> model = S4Forecaster(12, context=48, d_model=16, steps=150, verbose=0).fit(y)
-        >>> bool(np.abs(model.predict() - (10 + np.sin(2 * np.pi * np.arange(400, 412) / 12))).max() < 0.5)
+        >>> y = 10 + np.sin(2 * np.pi * np.arange(212) / 12)
+        >>> model = S4Forecaster(12, context=36, d_model=12, n_layers=1, steps=60, learning_rate=0.02, verbose=0)
+        >>> bool(np.abs(model.fit(y[:200]).predict() - y[200:]).mean() < 0.3)
         True
         >>> model.predict_quantiles().shape  # rows, quantiles
         (12, 3)

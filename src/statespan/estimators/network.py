@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from statespan._check import check_int
 from statespan.models import Classifier, ClassifierConfig, Regressor
 from statespan.models.config import parse
+from statespan.models.irregular import answer_with_gaps
 from statespan.nn.padding import Lengths, Padding, fill
 from statespan.nn.parameters import DiagonalParameters, SSMOptions
 
@@ -137,8 +138,20 @@ class Network(nn.Module):
         self.stem = Stem(config.d_input, config.d_stem, stride=config.stride) if config.stride > 1 else None
         self.body = BODIES[config.body](config.body_config())
 
-    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
-        """The answers (B, K) for series x (B, L, C); see :meth:`statespan.models.Classifier.forward`."""
+    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0, marks: Tensor | None = None) -> Tensor:
+        """The answers for series.
+
+        Args:
+            x: (B, L, C).
+            lengths: True lengths (B,), or None.
+            rate: Step of the data relative to that of training.
+            marks: Gaps (B, L) between samples at irregular times, where there are such; then there is no stem.
+
+        Returns:
+            Class scores or values (B, K).
+        """
+        if marks is not None:
+            return answer_with_gaps(self.body, x, marks, lengths=lengths)
         if self.stem is not None:
             x, lengths = self.stem(x, lengths=lengths, rate=rate)
             return self.body(x, lengths=lengths)

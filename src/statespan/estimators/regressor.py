@@ -62,44 +62,47 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
 
     _body = "regressor"
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, times: Any = None) -> Self:
         """Learn from series and their values.
 
         Args:
             X: As for :meth:`S4Classifier.fit`.
             y: (n,) or (n, values).
+            times: As for :meth:`S4Classifier.fit`.
 
         Returns:
             The estimator itself.
         """
-        return self._fit(X, y)
+        return self._fit(X, y, times)
 
-    def predict(self, X: Any, *, rate: float = 1.0) -> Array:
+    def predict(self, X: Any, *, rate: float = 1.0, times: Any = None) -> Array:
         """The values of each series.
 
         Args:
             X: As in ``fit``.
             rate: Step of these samples relative to those of training: 2.0 for series sampled half as often.
+            times: Times of the samples, where ``fit`` was given such.
 
         Returns:
             (n,), or (n, values) where ``fit`` was given such.
         """
-        found = self._outputs(X, rate) * self.target_std_ + self.target_mean_
+        found = self._outputs(X, rate, times) * self.target_std_ + self.target_mean_
         return found[:, 0] if self.single_ else found
 
-    def score(self, X: Any, y: Any, *, rate: float = 1.0) -> float:
+    def score(self, X: Any, y: Any, *, rate: float = 1.0, times: Any = None) -> float:
         """R², the share of the variance that is explained, averaged over the values.
 
         Args:
             X: As in ``fit``.
             y: As in ``fit``.
             rate: As in ``predict``.
+            times: As in ``predict``.
         """
         from sklearn.metrics import r2_score
 
         from statespan.estimators.classifier import _ids
 
-        found = self.predict(X, rate=rate)
+        found = self.predict(X, rate=rate, times=times)
         return float(r2_score(real_columns(aligned(y, _ids(X)), len(found)), found))
 
     def _fit_answers(self, y: Any, panel: Panel) -> tuple[Array, int, Array | None]:

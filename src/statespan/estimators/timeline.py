@@ -183,10 +183,10 @@ def _times(index: Any, what: str) -> Array | None:
         raise ValueError(f"{what} must have a time for every row, got a missing one in its index")
     if type(index).__name__ == "PeriodIndex":
         index = index.to_timestamp()
-    if index.dtype.kind == "M":
-        return np.asarray(index.to_numpy(), "datetime64[s]")
     if getattr(index, "tz", None) is not None:
         raise ValueError(f"{what} must have times without a zone; index.tz_localize(None) drops it")
+    if index.dtype.kind == "M":
+        return np.asarray(index.to_numpy(), "datetime64[s]")
     if index.dtype.kind in "iu":
         steps = np.diff(index.to_numpy())
         if (steps != 1).any():
