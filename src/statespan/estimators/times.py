@@ -29,7 +29,7 @@ def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array,
         >>> from statespan.estimators.series import as_panel
         >>> gaps, step = as_gaps([[0.0, 2.0, 8.0], [1.0, 3.0]], as_panel([[5.0, 6.0, 7.0], [8.0, 9.0]]))
         >>> gaps.tolist(), step
-        ([[1.0, 1.0, 3.0], [1.0, 1.0, 1.0]], 2.0)
+        ([[2.0, 1.0, 3.0], [1.0, 1.0, 1.0]], 2.0)
     """
     n, length = panel.values.shape[:2]
     rows = _rows(times, n)
