@@ -12,9 +12,10 @@ from statespan.estimators.classifier import S4Classifier
 from statespan.estimators.forecaster import S4Forecaster
 from statespan.estimators.frames import from_long
 from statespan.estimators.regressor import S4Regressor
+from statespan.estimators.tsfile import read_ts
 from statespan.models.pretrained import LoadError
 
-__all__ = ["LoadError", "S4Classifier", "S4Forecaster", "S4Regressor", "from_long", "load"]
+__all__ = ["LoadError", "S4Classifier", "S4Forecaster", "S4Regressor", "from_long", "load", "read_ts"]
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (S4Classifier, S4Regressor, S4Forecaster)}
 
