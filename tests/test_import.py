@@ -40,7 +40,7 @@ def test_public_names():
     assert all(hasattr(statespan, name) for name in statespan.__all__)
 
 
-FLOORS = ["ssm", "ops", "nn", "models", "data", "train", "estimators", "bench", "recipes", "forecasting"]
+FLOORS = ["ssm", "ops", "nn", "models", "data", "train", "estimators", "bench", "recipes", "forecasting", "studies"]
 
 
 @pytest.mark.parametrize("floor", FLOORS)
