@@ -73,10 +73,15 @@ def test_the_stem_is_a_convolution_with_impulse_responses():
     torch.manual_seed(0)
     stem = Stem(2, 3, stride=4).double()
     x = torch.randn(1, 10, 2, dtype=torch.float64)
-    K = stem.ssm.structure().kernel(8).double()  # (C, S, 8)
+    K = stem.ssm.structure().kernel(8).double()  # (2C, S, 8): real parts, then imaginary parts
     padded = torch.cat([torch.zeros(1, 4, 2), x, torch.zeros(1, 2, 2)], 1)
-    wanted = torch.stack([torch.einsum("blc,csl->bs", padded[:, 4 * w : 4 * w + 8].flip(1), K) for w in range(3)], 1)
-    torch.testing.assert_close(stem(x)[0], torch.nn.functional.gelu(wanted), atol=1e-6, rtol=1e-6)
+    windows = torch.stack([padded[:, 4 * w : 4 * w + 8].flip(1) for w in range(3)], 1)  # (1, 3, 8, C)
+    real, imaginary = (torch.einsum("bwlc,csl->bws", windows, part) for part in K.chunk(2))
+    energy = torch.log(real[..., 2:] ** 2 + imaginary[..., 2:] ** 2 + 1e-3) / 2
+    real = real[..., :2]
+    found = stem(x)[0]
+    torch.testing.assert_close(found[..., :2], torch.nn.functional.gelu(real), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(found[..., 2:], energy, atol=1e-6, rtol=1e-6)
     many, windows = stem(torch.cat([x, x]), lengths=torch.tensor([10, 5]))
     assert windows.tolist() == [3, 2]
     torch.testing.assert_close(many[1, :2], stem(x[:, :5])[0][0])

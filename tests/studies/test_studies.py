@@ -69,7 +69,7 @@ def test_speech(tmp_path, capsys):
     speech.main(["--data", str(made_up_words(tmp_path)), "--out", str(tmp_path / "s.json"), "--epochs", "1"])
     (row,) = json.loads((tmp_path / "s.json").read_text())["rows"]
     assert row["setting"] == {"train": 4, "test": 2, "words": 2}
-    assert {"16 kHz", "8 kHz", "4 kHz, filtered"} <= row["extra"].keys()
+    assert {"16 kHz", "8 kHz", "4 kHz filtered"} <= row["extra"].keys()
     capsys.readouterr()
 
 

@@ -50,7 +50,7 @@ class Choice:
         stride = 1
         while length / stride > LONGEST:
             stride *= 2
-        updates = 2000 if n < 1000 else 4000
+        updates = 2000
         batch = 16 if n < 1000 else 32
         auto: dict[str, Any] = {
             "d_model": 64,

@@ -19,6 +19,7 @@ from statespan.models.irregular import answer_with_gaps
 from statespan.nn.padding import Lengths, Padding, fill
 from statespan.nn.parameters import DiagonalParameters, SSMOptions
 
+FLOOR = 1e-3  # of an energy, below which everything is silence
 BODIES: dict[str, type[Any]] = {"classifier": Classifier, "regressor": Regressor}
 
 
@@ -54,10 +55,11 @@ class NetworkConfig:
 class Stem(nn.Module):
     """Filters of continuous time, which bring windows of ``stride`` samples together: patches that know their rate.
 
-    Each feature of a window is a product of the samples in it, and in the one before, with the impulse response of an
-    SSM. A window lasts as long as ``stride`` samples of the training data, whatever the rate: of data sampled half as
-    often it has half the samples, which meet the same impulse response at twice the step. So the body sees the same
-    steps of time at every rate. The convolution has a stride: its cost does not grow with the state.
+    Each feature of a window is a product of the samples in it, and in the one before, with the complex impulse response
+    of an SSM. Half of the features are its real part (where a wave stands), half the logarithm of its energy (how
+    strong it is, wherever it stands). A window lasts as long as ``stride`` samples of the training data, whatever the rate: of
+    data sampled half as often it has half the samples, which meet the same impulse response at twice the step. So the
+    body sees the same steps of time at every rate. The convolution has a stride: its cost does not grow with the state.
 
     Args:
         d_input: Channels C.
@@ -72,9 +74,11 @@ class Stem(nn.Module):
 
     def __init__(self, d_input: int, d_stem: int, *, stride: int) -> None:
         super().__init__()
-        self.stride = stride
-        # zero-order hold keeps frequencies and decays where they are at every rate
-        options = SSMOptions(d_stem, 32, d_input, None, 0.5 / stride, 4.0 / stride, "zoh", True, True)
+        self.stride, self.d_stem = stride, d_stem
+        # Zero-order hold keeps frequencies and decays where they are at every rate. Modes n have frequencies nπΔ: with
+        # these steps the filters begin below half of the highest frequency, which half the samples still have.
+        modes = min(16, max(4, stride))
+        options = SSMOptions(d_stem, 2 * modes, 2 * d_input, None, 0.5 / stride, 2.0 / stride, "zoh", True, True)
         self.ssm = DiagonalParameters(options, "lin", None, "exp", False, None, None, None)
         self.bias = nn.Parameter(torch.zeros(d_stem))
 
@@ -97,11 +101,14 @@ class Stem(nn.Module):
             factor = per_window * rate / self.stride
             x, ends = resampled(x, factor), None if ends is None else torch.ceil(ends * factor - 1e-6).long()
         width = 2 * per_window
-        kernel = self.ssm.structure(self.stride / per_window).kernel(width)  # (C, S, width)
-        gap = -x.shape[1] % per_window
-        known = nn.functional.pad(x.mT, (width - per_window, gap))
-        y = nn.functional.conv1d(known, kernel.transpose(0, 1).flip(-1).to(x.dtype), self.bias, stride=per_window)
-        return nn.functional.gelu(y.mT), None if ends is None else -(-ends // per_window)
+        kernel = self.ssm.structure(self.stride / per_window).kernel(width)  # (2C, S, width)
+        kernel = torch.cat([part.transpose(0, 1) for part in kernel.chunk(2)]).flip(-1).to(x.dtype)  # (2S, C, width)
+        known = nn.functional.pad(x.mT, (width - per_window, -x.shape[1] % per_window))
+        real, imaginary = nn.functional.conv1d(known, kernel, stride=per_window).mT.chunk(2, -1)  # (B, windows, S)
+        waves = self.d_stem - self.d_stem // 2
+        energy = (real[..., waves:].square() + imaginary[..., waves:].square() + FLOOR).log() / 2
+        y = torch.cat([nn.functional.gelu(real[..., :waves] + self.bias[:waves]), energy + self.bias[waves:]], -1)
+        return y, None if ends is None else -(-ends // per_window)
 
 
 def resampled(x: Tensor, factor: float) -> Tensor:

@@ -70,8 +70,8 @@ def main(arguments: list[str] | None = None) -> None:
         name = f"{16 // every} kHz"
         scores[name] = model.score(X_test[:, ::every], y_test, rate=float(every))
         if every > 1:
-            scores[f"{name}, filtered"] = model.score(filtered(X_test, every), y_test, rate=float(every))
-            scores[f"{name}, not told the rate"] = model.score(X_test[:, ::every], y_test)
+            scores[f"{name} filtered"] = model.score(filtered(X_test, every), y_test, rate=float(every))
+            scores[f"{name} not told the rate"] = model.score(X_test[:, ::every], y_test)
     more = {"seconds": round(seconds, 1), "chosen": model.chosen_line_, "updates": model.history_.steps}
     rows = [row("S4Classifier", {"train": len(X), "test": len(X_test), "words": len(set(y))}, {**scores, **more})]
     save(args.out, "speech", CAPTION, rows)
