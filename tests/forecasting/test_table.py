@@ -67,6 +67,12 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, capsys, monkeypatch)
     assert "--models must be of" in capsys.readouterr().err
 
 
+def test_a_rhythm_must_have_been_seen_twice(tmp_path):
+    write(tmp_path)
+    dataset = harness.load(Setting("etth1", "S", 24), 48, tmp_path)
+    assert harness._rhythms(dataset) == 3  # hour, weekday, day of the month; one year of training has no second year
+
+
 def test_of_several_variants_the_best_in_validation_is_tested(tmp_path):
     write(tmp_path)
     setting, device = Setting("etth1", "S", 24), torch.device("cpu")

@@ -57,9 +57,11 @@ class Stem(nn.Module):
 
     Each feature of a window is a product of the samples in it, and in the one before, with the complex impulse response
     of an SSM. Half of the features are its real part (where a wave stands), half the logarithm of its energy (how
-    strong it is, wherever it stands). A window lasts as long as ``stride`` samples of the training data, whatever the rate: of
-    data sampled half as often it has half the samples, which meet the same impulse response at twice the step. So the
-    body sees the same steps of time at every rate. The convolution has a stride: its cost does not grow with the state.
+    strong it is, wherever it stands).
+
+    A window lasts as long as ``stride`` samples of the training data, whatever the rate: of data sampled half as often
+    it has half the samples, which meet the same impulse response at twice the step. So the body sees the same steps of
+    time at every rate. The convolution has a stride: its cost does not grow with the state.
 
     Args:
         d_input: Channels C.

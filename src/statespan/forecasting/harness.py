@@ -12,7 +12,9 @@ from torch import nn
 
 from statespan import data as datasets
 from statespan.data.base import Dataset, Windows
+from statespan.data.calendar import mark_names
 from statespan.estimators.fitting import OneDevice, Settings, train
+from statespan.estimators.windows import PERIODS
 from statespan.forecasting.informer import Informer
 from statespan.forecasting.linear import DLinear, NLinear
 from statespan.forecasting.lstm import LSTM
@@ -39,9 +41,9 @@ class Budget:
         every: Test every so manieth window only; 1 for the figures of a table.
     """
 
-    steps: int = 1500
+    steps: int = 1000
     batch: int = 64
-    looks: int = 15
+    looks: int = 10
     every: int = 1
 
 
@@ -51,6 +53,7 @@ class Variant:
 
     Args:
         centre: What windows are relative to.
+        calendar: Read the calendar, as far as the training part has gone through it twice.
         context: Rows that are read.
         d_model: Features.
         d_state: State size.
@@ -61,6 +64,7 @@ class Variant:
     """
 
     centre: str = "last"
+    calendar: bool = False
     context: int = 336
     d_model: int = 64
     d_state: int = 32
@@ -70,7 +74,7 @@ class Variant:
     weight_decay: float = 0.01
 
 
-S4_VARIANTS = (Variant(), Variant(centre="none"))
+S4_VARIANTS = (Variant(), Variant(calendar=True), Variant(centre="none", calendar=True))
 CONTEXT = 336  # of everything else
 
 
@@ -99,8 +103,17 @@ def build(name: str, setting: Setting, dataset: Dataset, variant: Variant) -> tu
         "d_model": variant.d_model, "d_state": variant.d_state, "n_layers": variant.n_layers, "layer": "s4d",
         "ssm": {"init": "legs", "dt_min": 0.001, "dt_max": 0.1}, "mix": "linear", "dropout": variant.dropout,
     }  # fmt: skip
-    model = S4(context, horizon, columns=info.d_output, d_marks=info.d_marks, centre=variant.centre, options=options)
+    marks = _rhythms(dataset) if variant.calendar else 0
+    model = S4(context, horizon, columns=info.d_output, d_marks=marks, centre=variant.centre, options=options)
     return model, variant.lr, variant.weight_decay
+
+
+def _rhythms(dataset: Dataset) -> int:
+    """How many of the calendar features, which are in the order of their periods, the training part shows twice."""
+    assert dataset.info.frequency is not None
+    seconds = len(dataset.train.arrays["values"]) / dataset.info.frequency
+    names = mark_names(round(1 / dataset.info.frequency))
+    return sum(seconds >= 1.9 * PERIODS[name] for name in names)
 
 
 def run(

@@ -19,7 +19,7 @@ class S4(nn.Module):
         context: Rows T.
         horizon: Rows H.
         columns: Columns C, read and forecast one by one with the same weights.
-        d_marks: Calendar features M.
+        d_marks: How many of the calendar features to read, the first ones; 0 for none.
         centre: "last", "mean" or "none": what each window is relative to.
         options: Fields of :class:`statespan.models.ForecasterConfig`.
 
@@ -47,4 +47,5 @@ class S4(nn.Module):
 
     def forward(self, x: Tensor, *, marks: Tensor | None = None) -> Tensor:
         """The forecast (B, H, C) of x (B, T + H, C)."""
-        return self.network(x, marks=marks)[..., 0]
+        read = self.network.config.d_marks
+        return self.network(x, marks=marks[..., :read] if read and marks is not None else None)[..., 0]
