@@ -127,6 +127,7 @@ class SeriesEstimator(SavedEstimator):
         parts = [self._arrays(panel.rows(part), answers[part], None if gaps is None else gaps[part]) for part in rows]
         settings = Settings(
             choice.epochs, choice.batch_size, choice.learning_rate, patience=choice.patience, seed=seed,
+            capture=gaps is None,
         )  # fmt: skip
         self.chosen_ = {name: getattr(choice, name) for name in CHOSEN}
         self.chosen_line_ = self._line(panel, choice, len(rows[1]), device)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from statespan.data.base import Split
+from statespan.data.base import Batch, Split
 from statespan.train.config import Train
 from statespan.train.ema import Average
 from statespan.train.feed import Feed
@@ -148,15 +148,13 @@ class _Training:
     def run(self, bar: Bar) -> History:
         """Train to the end."""
         capture = self.device.type == "cuda" and self.settings.capture
-        optimizer = build_optimizer(self.model, self.train, captured=capture)
-        step = Step(self.fabric, self.module, optimizer, self.train, self.average)
+        step = self._step(capture)
         updater: Step | GraphStep = step
         batches = self.feed.batches(self.plan.stream(0))
         for number in range(self.total):
             batch = next(batches)
             if capture and number == 0 and batch.lengths is None:  # lengths are checked on the way, which no graph can
-                seed_torch(self.device, derive(self.settings.seed, "step", 0))
-                updater = GraphStep(step, self.model, batch)
+                step, updater = self._captured(step, batch)
             step.prepare(number, rate(self.train, number, self.total, self.plan.steps_per_epoch))
             seed_torch(self.device, derive(self.settings.seed, "step", number))
             updater.piece(batch, last=True)
@@ -172,6 +170,21 @@ class _Training:
             self._take_average()
         self.model.eval()
         return self.history
+
+    def _step(self, captured: bool) -> Step:
+        optimizer = build_optimizer(self.model, self.train, captured=captured)
+        return Step(self.fabric, self.module, optimizer, self.train, self.average)
+
+    def _captured(self, step: Step, batch: Batch) -> tuple[Step, Step | GraphStep]:
+        """The update as a CUDA graph, or as it is where something in the model cannot be captured."""
+        start = {name: value.clone() for name, value in self.model.state_dict().items()}
+        seed_torch(self.device, derive(self.settings.seed, "step", 0))
+        try:
+            return step, GraphStep(step, self.model, batch)
+        except RuntimeError:
+            self.model.load_state_dict(start)
+            eager = self._step(False)
+            return eager, eager
 
     def _look(self, step: Step, done: int, bar: Bar) -> bool:
         """See how it goes; whether to go on."""
