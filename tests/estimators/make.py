@@ -1,5 +1,7 @@
 """Small estimators and small series for tests."""
 
+import wave
+
 import numpy as np
 
 from statespan.estimators import S4Classifier, S4Forecaster, S4Regressor
@@ -27,3 +29,32 @@ def waves(n=24, length=40, channels=1, seed=0):
     t = np.arange(length)[:, None] / length
     phase = rng.uniform(0, 2 * np.pi, (n, 1, channels))
     return np.sin(2 * np.pi * (3 + 2 * y[:, None, None]) * t + phase), y
+
+
+def made_up_patients(folder):
+    """Eight records of 40 s in PhysioNet's layout: a pulse of another rate each."""
+    (folder / "bidmc").mkdir()
+    t = np.arange(40 * 125 + 1) / 125
+    for number in range(1, 9):
+        pulse = np.sin(2 * np.pi * (0.8 + 0.1 * number) * t)
+        table = np.stack([t, pulse, pulse**3], 1)
+        name = folder / "bidmc" / f"bidmc_{number:02d}"
+        np.savetxt(f"{name}_Signals.csv", table, fmt="%.3f", delimiter=",", header="Time [s],PLETH,II", comments="")
+        rates = np.tile([48 + 6 * number, 48 + 6 * number, 15, 97], (41, 1))
+        rows = np.column_stack([np.arange(41), rates])
+        header = "Time [s],HR,PULSE,RESP,SpO2"
+        np.savetxt(f"{name}_Numerics.csv", rows, fmt="%g", delimiter=",", header=header, comments="")
+    return folder
+
+
+def made_up_words(folder):
+    """Two words of three clips each, high and low tones."""
+    for word, pitch in (("no", 200), ("yes", 900)):
+        (folder / "speech" / word).mkdir(parents=True)
+        for number in range(3):
+            sound = (8000 * np.sin(2 * np.pi * pitch * np.arange(16000) / 16000)).astype(np.int16)
+            with wave.open(str(folder / "speech" / word / f"{number}.wav"), "wb") as file:
+                file.setnchannels(1), file.setsampwidth(2), file.setframerate(16000)
+                file.writeframes(sound.tobytes())
+    (folder / "speech" / "testing_list.txt").write_text("no/2.wav\nyes/2.wav\n")
+    return folder

@@ -3,14 +3,13 @@
 import re
 import runpy
 import sys
-import wave
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.data.real import real
-from tests.estimators.make import waves
+from tests.estimators.make import made_up_patients, made_up_words, waves
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pd = pytest.importorskip("pandas")
@@ -55,35 +54,6 @@ def test_forecast_a_csv_file(tmp_path, monkeypatch, capsys):
     table = pd.read_csv(tmp_path / "out.csv", index_col="date", parse_dates=True)
     assert list(table.columns) == ["forecast", "low", "high", "came"]
     assert table.index.equals(index[-12:])
-
-
-def made_up_patients(folder):
-    """Eight records of 40 s in PhysioNet's layout: a pulse of another rate each."""
-    (folder / "bidmc").mkdir()
-    t = np.arange(40 * 125 + 1) / 125
-    for number in range(1, 9):
-        pulse = np.sin(2 * np.pi * (0.8 + 0.1 * number) * t)
-        table = np.stack([t, pulse, pulse**3], 1)
-        name = folder / "bidmc" / f"bidmc_{number:02d}"
-        np.savetxt(f"{name}_Signals.csv", table, fmt="%.3f", delimiter=",", header="Time [s],PLETH,II", comments="")
-        rates = np.tile([48 + 6 * number, 48 + 6 * number, 15, 97], (41, 1))
-        rows = np.column_stack([np.arange(41), rates])
-        header = "Time [s],HR,PULSE,RESP,SpO2"
-        np.savetxt(f"{name}_Numerics.csv", rows, fmt="%g", delimiter=",", header=header, comments="")
-    return folder
-
-
-def made_up_words(folder):
-    """Two words of three clips each, high and low tones."""
-    for word, pitch in (("no", 200), ("yes", 900)):
-        (folder / "speech" / word).mkdir(parents=True)
-        for number in range(3):
-            sound = (8000 * np.sin(2 * np.pi * pitch * np.arange(16000) / 16000)).astype(np.int16)
-            with wave.open(str(folder / "speech" / word / f"{number}.wav"), "wb") as file:
-                file.setnchannels(1), file.setsampwidth(2), file.setframerate(16000)
-                file.writeframes(sound.tobytes())
-    (folder / "speech" / "testing_list.txt").write_text("no/2.wav\nyes/2.wav\n")
-    return folder
 
 
 def test_vital_signs(tmp_path, monkeypatch, capsys):

@@ -9,8 +9,7 @@ import torch
 from statespan.bench.document import filled
 from statespan.estimators import read_ts
 from statespan.studies import rates, speech, uea, vitals
-from tests.estimators.make import waves
-from tests.estimators.test_examples import made_up_patients, made_up_words
+from tests.estimators.make import made_up_patients, made_up_words, waves
 
 
 def write_ts(folder, name, n=12, length=32, unequal=False):
