@@ -5,8 +5,12 @@ They need scikit-learn and safetensors: ``pip install "statespan[timeseries]"``.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+if find_spec("sklearn") is None:
+    raise ModuleNotFoundError('the estimators need scikit-learn: pip install "statespan[timeseries]"', name="sklearn")
 
 from statespan.estimators.classifier import S4Classifier
 from statespan.estimators.forecaster import S4Forecaster

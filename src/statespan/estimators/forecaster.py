@@ -22,7 +22,7 @@ from statespan.estimators.horizon import Horizon, HorizonConfig
 from statespan.estimators.saved import SavedEstimator
 from statespan.estimators.tasks import forecasts
 from statespan.estimators.timeline import Form, Line, read_lines, write_lines
-from statespan.estimators.windows import PERIODS, Prepared, calendar_names, make_windows, prepare
+from statespan.estimators.windows import PERIODS, Prepared, calendar_names, make_windows, prepare, thinned
 from statespan.train.device import pick_device
 from statespan.train.order import derive
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 AT_ONCE = 256  # windows forecast together
+JUDGED = 512  # held-out windows that are looked at, evenly spread
 
 
 class S4Forecaster(SavedEstimator):
@@ -143,6 +144,7 @@ class S4Forecaster(SavedEstimator):
         learn = make_windows(parts, [(0, end) for end in ends], context, horizon, masked=self.masked_)
         spans = [(end, len(line.values)) for line, end in zip(lines, ends)]
         judge = make_windows(parts, spans, context, horizon, masked=self.masked_) if held_out else None
+        judge = None if judge is None else thinned(judge, JUDGED)
         if learn is None:
             longest = max(len(line.values) for line in lines)
             raise ValueError(

@@ -115,6 +115,20 @@ def make_windows(
     return Windows(arrays, starts=every, length=context + horizon, prepare=Ahead(context, masked))
 
 
+def thinned(split: Any, most: int | None = None, *, every: int = 1) -> Windows:
+    """Some of the windows of a split, evenly spread.
+
+    Args:
+        split: A :class:`~statespan.data.base.Windows`.
+        most: About how many to keep at most; None for all.
+        every: Keep every so manieth, where ``most`` is None.
+    """
+    if most is not None:
+        every = max(1, -(-len(split) // most))
+    arrays = {key: array for key, array in split.arrays.items() if key in split.long}
+    return Windows(arrays, starts=split.arrays["starts"][::every], length=split.length, prepare=split.prepare)
+
+
 def _carried(values: Array) -> Array:
     """Values (T, C) with missing ones replaced by the last known before them, or the first known behind them."""
     known = ~np.isnan(values)

@@ -14,7 +14,7 @@ from statespan import data as datasets
 from statespan.data.base import Dataset, Windows
 from statespan.data.calendar import mark_names
 from statespan.estimators.fitting import OneDevice, Settings, train
-from statespan.estimators.windows import PERIODS
+from statespan.estimators.windows import PERIODS, thinned
 from statespan.forecasting.informer import Informer
 from statespan.forecasting.linear import DLinear, NLinear
 from statespan.forecasting.lstm import LSTM
@@ -147,12 +147,12 @@ def run(
             best = (judged, model, dataset, facts)
     assert best is not None
     _, model, dataset, facts = best
-    errors = _measure(model, _thin(dataset.test, every=budget.every), device)
+    errors = _measure(model, thinned(dataset.test, every=budget.every), device)
     return {
         "model": name, "dataset": setting.dataset, "features": setting.features, "horizon": setting.horizon,
         "mse": errors["mse"], "mae": errors["mae"], **facts, "tried": tried if name == "S4" else [],
         "context": dataset.info.length - setting.horizon,
-        "windows": len(_thin(dataset.test, every=budget.every)), "seed": seed, "budget": asdict(budget),
+        "windows": len(thinned(dataset.test, every=budget.every)), "seed": seed, "budget": asdict(budget),
         "parameters": sum(p.numel() for p in model.parameters()),
         "seconds": round(time.perf_counter() - began, 2),
     }  # fmt: skip
@@ -166,7 +166,7 @@ def _fit(
         torch.default_generator.manual_seed(derive(seed, name, setting.name))
         model, lr, decay = build(name, setting, dataset, variant)
     model = model.to(device)
-    valid = _thin(dataset.valid, most=JUDGED)
+    valid = thinned(dataset.valid, JUDGED)
     if name == "SeasonalNaive":
         return _measure(model, valid, device)["mse"], model.eval(), 0
     assert isinstance(dataset.train, Windows)
@@ -177,14 +177,6 @@ def _fit(
     history = train(model, TASKS["forecast"], dataset.train, valid, how, device)
     assert history.best is not None
     return history.best, model, history.steps
-
-
-def _thin(split: Any, *, most: int | None = None, every: int = 1) -> Windows:
-    """Some of the windows of a split, evenly spread."""
-    if most is not None:
-        every = max(1, len(split) // most)
-    arrays = {key: array for key, array in split.arrays.items() if key in split.long}
-    return Windows(arrays, starts=split.arrays["starts"][::every], length=split.length, prepare=split.prepare)
 
 
 def _measure(model: nn.Module, split: Windows, device: torch.device) -> dict[str, float]:
