@@ -14,10 +14,10 @@ run: $(READY)
 	$(BIN)/python examples/digits.py
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not soak"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not soak"
 
 soak: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m soak
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m soak
 
 lint: $(READY)
 	$(BIN)/ruff check .

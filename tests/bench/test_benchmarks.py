@@ -13,6 +13,7 @@ EXPECTED = {  # rows in quick mode on a CPU, by name and how often
     "op": {"u.clone()": 1, "S4D chunks": 3, "S4D fft": 3, "S4 chunks": 3, "S4 fft": 3},
     "layer": {"S4D chunks": 2, "S4D fft": 2, "S4 chunks": 2, "S4 fft": 2, "flash attention": 2},
     "model": {"S4D eager": 2, "S4D eager, fft": 2, "S4 eager": 2, "S4 eager, fft": 2},
+    "loop": {"bare step": 2, "loop": 2},
     "table2": dict.fromkeys(("LSSL Krylov", "LSSL fft", "LSSL chunks", "S4 Cauchy", "S4 fft", "S4"), 2),
     "table3": dict.fromkeys(
         ("Transformer", "Performer", "Linear Transformer", "Transformer, flash", "S4", "S4, fft"), 2
@@ -69,7 +70,8 @@ def test_quick_run_records_every_row(name, records):
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_results_were_compared_with_their_reference(name, records):
     for row in records(name)["rows"]:
-        if row["name"] == "flash attention":  # torch's own kernel, at lengths whose weights do not fit
+        # torch's own kernel, at lengths whose weights do not fit; steps of a model that other benchmarks compare
+        if row["name"] in ("flash attention", "loop", "bare step"):
             assert (row["error"], row["tolerance"], row["compared"]) == (None, None, {})
             continue
         assert row["error"] == max(row["compared"].values())

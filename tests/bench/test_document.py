@@ -59,7 +59,7 @@ def test_command(checkout):
     assert (checkout / "page.md").read_text() == filled(PAGE.format(words=""), checkout)
 
 
-@pytest.mark.parametrize("page", ["docs/engine.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/engine.md", "docs/training.md", "README.md"])
 def test_documents_show_the_records(page):
     text = (ROOT / page).read_text()
     assert filled(text, ROOT) == text

@@ -21,7 +21,9 @@ def test_it_learns_and_steps(tmp_path, monkeypatch, capsys):
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["test"]["accuracy"] > 0.6
     assert f"test accuracy {100 * record['test']['accuracy']:.1f}% after 3 epochs" in said
+    assert f"{100 * record['every_second_pixel']['accuracy']:.1f}% with rate=2.0" in said
     assert "359 of 359 predictions identical" in said
+    assert record["step_by_step"]["identical"] == record["step_by_step"]["images"] == 359
     (folder,) = (tmp_path / "runs").iterdir()
     for picture in ("curve.png", "digits.png"):
         assert str(folder / picture) in said

@@ -9,7 +9,7 @@ DIGITS = ["train", "digits-s4d", "--folder", "{folder}/runs"]
 MISTAKES = {
     "no recipe": (["train"], "name a recipe first"),
     "only a change": (["train", "train.lr=1"], "name a recipe first"),
-    "unknown recipe": (["train", "digits-s4e"], "did you mean digits-s4d?; statespan recipes lists them all"),
+    "unknown recipe": (["train", "digits-s4e"], "did you mean digits-s4d? Otherwise see statespan recipes"),
     "a path for a recipe": (["train", "../digits-s4d"], "there is no recipe"),
     "change without =": ([*DIGITS, "epochs"], "must be key=value such as train.lr=0.001, got 'epochs'"),
     "unknown key": (
@@ -28,6 +28,10 @@ MISTAKES = {
     "model for other data": ([*DIGITS, "model.name=regressor"], "model 'regressor' is for regression"),
     "unknown layer": ([*DIGITS, "model.layer=s5"], "layer must be one of"),
     "unknown option of the SSM": ([*DIGITS, "model.ssm.dtmin=1"], "did you mean 'dt_min'?"),
+    "model before data": (
+        ["train", "smnist-s4d", "--data", "{folder}", "model.d_modle=8"],
+        "model: options has no 'd_modle'; did you mean 'd_model'?",
+    ),
     "file not there": (["train", "{folder}/no.yaml"], "No such file"),
     "file that is no YAML": (["train", "{folder}/bad.yaml"], "not readable YAML"),
     "file with another ending": (["train", "{folder}/file"], "a file that ends in .yaml"),
@@ -48,10 +52,12 @@ MISTAKES = {
     "predict: no files": (["predict", "{folder}"], "FILES"),
     "predict: no run": (["predict", "{folder}", "{folder}/file"], "RUN must be the folder of a run"),
     "recipes: none": (["recipes", "smnits"], "did you mean"),
+    "recipes: a misspelt task": (["recipes", "lsitops"], "did you mean listops?"),
     "recipes: no name": (["recipes", "--yaml"], "--yaml needs the name of a recipe"),
     "recipes: part of a name": (["recipes", "digits", "--yaml"], "did you mean digits-s4d?"),
     "data: none": (["data", "smnits"], "did you mean smnist?"),
     "data: get what": (["data", "--get"], "--get needs the name of a dataset"),
+    "data: check what": (["data", "--check"], "--check needs the name of a dataset"),
     "data: offline": (["data", "smnist", "--get", "--data", "{folder}"], "STATESPAN_OFFLINE"),
     "unknown command": (["trian"], "'train'"),
 }

@@ -8,6 +8,8 @@ import signal
 import numpy as np
 import pytest
 
+from statespan import recipes
+from statespan.commands import train
 from statespan.train import load_run, loop, result
 from tests.commands.make import invoke, last_line, one_line, series, write_own
 
@@ -53,16 +55,30 @@ def test_another_run_gets_another_folder_and_resume_takes_the_newest(home, run):
     before = (run / "result.json").read_bytes()
     done = invoke("train", home / "tones.yaml", "train.epochs=1", "--folder", home / "runs")
     assert done.exit_code == 0
+    assert "the paper has 12.5" in done.stdout
     assert (home / "runs" / "tones-2" / "result.json").is_file()
+    other = invoke("train", home / "tones.yaml", "train.epochs=1", "name=other", "--folder", home / "others")
+    assert "paper" not in other.stdout  # it is for something else now
     done = invoke("train", home / "tones.yaml", "train.epochs=2", "--resume", "--folder", home / "runs")
     assert done.exit_code == 0
     assert json.loads((home / "runs" / "tones-2" / "result.json").read_text())["epochs"] == 2
     assert (run / "result.json").read_bytes() == before
 
 
+def test_the_papers_number_is_that_of_the_row():
+    for changes, number in (
+        ([], "0.116"),
+        (["train.epochs=1"], "0.116"),
+        (["data.horizon=24", "train.epochs=1"], "0.061"),
+        (["data.horizon=24", "data.features=M"], "0.525"),
+        (["data.horizon=25"], None),
+    ):
+        assert train._paper(recipes.read("etth1-s4", changes)) == number
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_the_printed_command_goes_on(home, run, number, code, tmp_path, monkeypatch):
-    advance = loop.Loop._advance
+    advance = loop.Loop.advance
 
     def stopped(self, batches):
         advance(self, batches)
@@ -70,7 +86,7 @@ def test_a_signal_saves_and_the_printed_command_goes_on(home, run, number, code,
             os.kill(os.getpid(), number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Loop, "_advance", stopped)
+        patch.setattr(loop.Loop, "advance", stopped)
         done = invoke("train", home / "tones.yaml", "train.seed=3", "--folder", tmp_path)
     line = last_line(done, code)
     again = line.partition("go on with: statespan ")[2].split()
@@ -143,6 +159,9 @@ def test_predict_gives_what_the_model_gives_for_the_same_series(home, run, tmp_p
         assert arrays["class"].tolist() == [row["class"] for row in rows]
         np.testing.assert_allclose(arrays["probabilities"], got, rtol=1e-5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.csv", "answers.npz"]
+    done = invoke("predict", run, "data.length=20", *files, "--out", tmp_path / "shorter.csv")
+    assert done.exit_code == 0
+    assert (tmp_path / "shorter.csv").read_bytes() != out.read_bytes()
 
 
 def test_predict_with_a_rate_and_files_of_all_kinds(run, tmp_path):
@@ -173,6 +192,8 @@ def test_mistakes_about_files(run, tmp_path, monkeypatch):
     for arguments, said in (
         (["narrow.npy"], "narrow.npy must have 2 features, as the training data, got 1"),
         (["good.npy", "gone.npy"], "gone.npy is not (1 of 2)"),
+        (["data.path=gone"], "FILES must be at least one file"),
+        (["data.path=gone", "good.npy"], f"got gone, which is not in {tmp_path}"),
         (["empty.csv"], "empty.csv must have at least one line"),
         (["words.csv"], "must have numbers only, got 'x'"),
         (["note.txt"], "note.txt must end in one of"),

@@ -49,14 +49,28 @@ def test_data_lists_what_is_here_and_what_is_not(tmp_path):
     assert {*data.names()} <= {*lines}
     assert lines["digits"].split()[1:3] == ["built", "in"]
     assert lines["smnist"].split()[1] == "no"
+    assert lines["own"].split()[1] == "yours"
     one = invoke("data", "smnist", "--data", tmp_path).stdout
     assert "here    train-images-idx3-ubyte\n" in one
-    assert "missing t10k-labels-idx1-ubyte.gz 4542 bytes SHA-256 f7ae60f9" in one
+    assert "missing t10k-labels-idx1-ubyte.gz, from https://storage.googleapis.com/cvdf" in one
+    assert ", 4,542 bytes, SHA-256 f7ae60f9" in one
     assert "statespan data smnist --get" in one
     assert "data.valid=0.1  data.seed=42" in one
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(b"")
     assert "smnist          yes" in invoke("data", "--data", tmp_path).stdout
     assert "data.path=…" in invoke("data", "own").stdout
+
+
+def test_data_checks_what_was_prepared(tmp_path):
+    assert "nothing was prepared yet" in invoke("data", "listops", "--check", "--data", tmp_path).stdout
+    data.load("listops", tmp_path, train=2, valid=2, test=2)
+    done = invoke("data", "listops", "--check", "--data", tmp_path)
+    assert (done.exit_code, done.stdout.count(": whole\n")) == (0, 3)
+    tokens = next(tmp_path.glob("listops/.cache/*/tokens.npy"))
+    tokens.write_bytes(tokens.read_bytes()[:-1])
+    done = invoke("data", "listops", "--check", "--data", tmp_path)
+    assert f"cache   .cache/{tokens.parent.name}: damaged and removed" in done.stdout
+    assert not tokens.parent.exists()
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "predict", "recipes", "data"])

@@ -106,7 +106,7 @@ def toy(monkeypatch):
 
 
 def test_registry_loads_from_the_datasets_folder_or_from_its_own(toy, tmp_path, monkeypatch):
-    with pytest.raises(data.MissingData, match=r"(?s)toy.*toy:\n  a\.txt from nowhere"):
+    with pytest.raises(data.MissingData, match=r"(?s)toy.*toy:\n  a\.txt, from nowhere"):
         data.load("toy", tmp_path)
     (tmp_path / "a.txt").touch()
     assert data.load("toy", tmp_path, width=5).name == str(tmp_path)

@@ -6,7 +6,7 @@ import pytest
 from statespan.data import bidmc  # noqa: F401 - registers its datasets
 from statespan.data.bidmc import read_ts, window_labels
 from statespan.data.registry import load
-from tests.data.unpacked import unpacked
+from tests.data.real import real
 
 SECONDS = 62  # 11 windows a record
 
@@ -127,7 +127,7 @@ def test_a_file_without_a_signal_is_named(tmp_path):
 
 
 def test_real_records(tmp_path):
-    folder = unpacked(tmp_path, "bidmc")
+    folder = real(tmp_path, "bidmc")
     for name, windows, mean in (("hr", 7950, 89.18), ("rr", 7915, 17.50), ("spo2", 7926, 96.72)):
         data = load(f"bidmc-{name}", folder)
         counts = [len(part) for part in (data.train, data.valid, data.test)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from statespan.data import cache
-from statespan.data.cache import Rows, cached, stamp
+from statespan.data.cache import Rows, cached, check, stamp
 
 
 class Builder:
@@ -52,6 +52,7 @@ def damage_bytes(path):
     "damage",
     [
         lambda p: damage_bytes(p / "x.npy"),
+        lambda p: (p / "x.npy").write_bytes((p / "x.npy").read_bytes() + b"0"),
         lambda p: (p / "rows.npy").unlink(),
         lambda p: (p / "rows.npy").write_bytes((p / "rows.npy").read_bytes()[:-1]),
         lambda p: (p / "manifest.json").write_text("{"),
@@ -71,12 +72,42 @@ def test_a_damaged_cache_is_made_anew(tmp_path, damage):
     assert {path.name for path in (tmp_path / ".cache").iterdir()} == {".lock", place(tmp_path).name}
 
 
+def test_a_good_cache_is_not_read_again_unless_its_files_are_touched(tmp_path, monkeypatch):
+    build, hashed = Builder(), []
+    monkeypatch.setattr(cache, "sha256", lambda path, digest=cache.sha256: hashed.append(path.name) or digest(path))
+    cached(tmp_path, "toy", {}, build)
+    cached(tmp_path, "toy", {}, build)
+    assert hashed == []
+    os.utime(place(tmp_path) / "rows.npy", ns=(7, 7))
+    for _ in range(2):
+        assert cached(tmp_path, "toy", {}, build)["rows"].shape == (6, 3)
+    assert hashed == ["rows.npy"]  # once: the new time is recorded
+    assert build.calls == 1
+    assert {path.name for path in (tmp_path / ".cache").iterdir()} == {".lock", place(tmp_path).name}
+
+
+def test_check_reads_every_byte_and_removes_what_is_damaged(tmp_path):
+    build = Builder()
+    for folder in (tmp_path, tmp_path / "inner"):
+        cached(folder, "toy", {}, build)
+    good, bad = place(tmp_path), place(tmp_path / "inner")
+    assert check(tmp_path) == {good: True, bad: True}
+    before = (bad / "x.npy").stat().st_mtime_ns
+    damage_bytes(bad / "x.npy")
+    os.utime(bad / "x.npy", ns=(before, before))  # a bit that fell over on the disk
+    assert check(tmp_path) == {good: True, bad: False}
+    assert not bad.exists()
+    cached(tmp_path / "inner", "toy", {}, build)
+    assert build.calls == 3
+
+
 def test_a_manifest_cannot_make_it_unpickle(tmp_path):
     cached(tmp_path, "toy", {}, Builder())
     evil = place(tmp_path) / "x.npy"
     np.save(evil, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     manifest = json.loads((place(tmp_path) / "manifest.json").read_text())
-    manifest["arrays"]["x"] = cache.sha256(evil)
+    now = evil.stat()
+    manifest["arrays"]["x"] = {"bytes": now.st_size, "time": now.st_mtime_ns, "sha256": cache.sha256(evil)}
     (place(tmp_path) / "manifest.json").write_text(json.dumps(manifest))
     assert cached(tmp_path, "toy", {}, Builder())["x"].dtype == np.float64
 

@@ -9,7 +9,7 @@ import torch
 from statespan.data import forecast  # noqa: F401 - registers its datasets
 from statespan.data.calendar import check_regular, mark_names, marks, parse_times
 from statespan.data.registry import load
-from tests.data.unpacked import unpacked
+from tests.data.real import real
 
 
 def write(path, columns, rows, *, step=timedelta(hours=1), form="%Y-%m-%d %H:%M:%S"):
@@ -147,7 +147,7 @@ def test_bad_options(tmp_path):
 
 
 def test_real_transformers(tmp_path):
-    folder = unpacked(tmp_path, "ett")
+    folder = real(tmp_path, "ett")
     known = {"etth1": (1, 17.128262, 9.176491), "etth2": (1, 26.872023, 11.584719), "ettm1": (4, 17.124950, 9.173035)}
     for name, (hourly, mean, std) in known.items():
         data = load(name, folder, features="M", context=336, horizon=168)
@@ -166,7 +166,7 @@ def test_real_transformers(tmp_path):
 
 
 def test_real_weather(tmp_path):
-    data = load("weather", unpacked(tmp_path, "weather"), features="M", context=336, horizon=24)
+    data = load("weather", real(tmp_path, "weather"), features="M", context=336, horizon=24)
     assert [len(part) for part in (data.train, data.valid, data.test)] == [24544 - 359, 3508 - 23, 7012 - 23]
     assert data.info.d_output == 12
     y = data.test.batch([7012 - 24]).y[0, -1, -1] * data.info.target_std[-1] + data.info.target_mean[-1]

@@ -78,6 +78,14 @@ def test_one_table_to_classify_or_to_predict(tmp_path):
     batch = data.train.batch([3])
     first = batch.x[0, 0, 0].item()
     assert batch.y[0].tolist() == pytest.approx([first / 10, -first])
+    scaled = load("own", path=str(path), target="mass,charge", task="regression")
+    y = scaled.train.batch(list(range(14))).y
+    assert y.mean(0).abs().max() < 1e-6
+    assert y.square().mean(0).tolist() == pytest.approx([1, 1], rel=1e-5)
+    back = y * torch.tensor(scaled.info.target_std) + torch.tensor(scaled.info.target_mean)
+    torch.testing.assert_close(back, data.train.batch(list(range(14))).y)
+    assert scaled.info.columns == ("mass", "charge")
+    assert scaled.info.scale == scaled.info.target_std  # errors are multiplied by it
 
 
 def test_a_folder_with_labels(tmp_path):

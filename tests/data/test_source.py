@@ -147,9 +147,15 @@ def test_what_cannot_be_had_is_asked_for_in_one_message(tmp_path, monkeypatch):
     with pytest.raises(MissingData) as caught:
         fetch("toy", wanted, tmp_path / "toy")
     message = str(caught.value)
-    for word in ("'toy'", f"Put into {tmp_path / 'toy'}", "inner/train.bin (from all.tar.gz) 99 bytes", "a" * 64):
+    for word in (
+        "'toy'",
+        f"Put into {tmp_path / 'toy'}",
+        "inner/train.bin, inner/test.bin, from https://example.org/all.tar.gz",
+        "as it is), 99 bytes",
+        "a" * 64,
+    ):
         assert word in message
-    assert "notes.csv from the authors' page" in message
+    assert "notes.csv, from the authors' page" in message
     assert "STATESPAN_OFFLINE" in message
     assert "more.csv" not in message
     assert not (tmp_path / "toy").exists()  # nothing is made where nothing can be put

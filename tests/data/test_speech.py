@@ -8,7 +8,7 @@ from statespan.data import speech
 from statespan.data.mfcc import mfcc
 from statespan.data.registry import load
 from statespan.data.wav import wav_bytes
-from tests.data.unpacked import unpacked
+from tests.data.real import real
 
 
 def clip(seed, length=16000, size=2000):
@@ -107,7 +107,7 @@ def test_trees_that_are_not_whole_are_refused(tmp_path):
 
 
 def test_real_clips(tmp_path):
-    folder = unpacked(tmp_path, "speech")
+    folder = real(tmp_path, "speech")
     official = load("sc10", folder, split="official")
     assert [len(part) for part in (official.train, official.valid, official.test)] == [1000, 200, 400]
     assert np.bincount(official.test.arrays["y"]).tolist() == [40] * 10

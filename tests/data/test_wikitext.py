@@ -5,7 +5,7 @@ import pytest
 
 from statespan.data import wikitext
 from statespan.data.registry import load
-from tests.data.unpacked import unpacked
+from tests.data.real import real
 
 TRAIN = " \n = A title = \n \n the cat and the dog <unk> \n"
 VALID = " the dog \n"
@@ -73,7 +73,7 @@ def test_large_files_are_encoded_in_pieces(tmp_path, monkeypatch):
 
 
 def test_the_real_wikitext2(tmp_path):
-    data = load("wikitext2", unpacked(tmp_path, "wikitext2"), length=512)
+    data = load("wikitext2", real(tmp_path, "wikitext2"), length=512)
     sizes = [len(part.arrays["text"]) for part in (data.train, data.valid, data.test)]
     assert sizes == [2088628, 217646, 245569]
     assert data.info.vocabulary == 33278

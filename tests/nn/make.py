@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
+
 import torch
 
 from statespan import DSS, LSSL, S4, S4D
@@ -54,6 +58,18 @@ def perturb(layer, amount):
 def peak_error(got, wanted):
     """Largest difference relative to the peak of what is wanted."""
     return ((got.double() - wanted.double()).abs().max() / wanted.double().abs().max()).item()
+
+
+def assert_round_trip(first, second, x):
+    """Two modules of the same kind are different, and equal once one has the other's state, by a file and by a copy."""
+    assert (first(x) != second(x)).any()
+    buffer = io.BytesIO()
+    torch.save(first.state_dict(), buffer)
+    buffer.seek(0)
+    second.load_state_dict(torch.load(buffer, weights_only=True))
+    for other in (second, copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
+        assert (first(x) == other(x)).all()
+    assert all(x.shape[1] not in value.shape for value in first.state_dict().values())  # nothing depends on a length
 
 
 def run_steps(layer, x, state=None, rate=1.0):

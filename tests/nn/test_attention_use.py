@@ -1,16 +1,13 @@
 """What people do to attention layers: save, cast, compile, drop out; and how layers describe themselves."""
 
-import copy
-import io
 import math
-import pickle
 
 import pytest
 import torch
 
 from statespan.nn.attention import Attention
 from statespan.nn.linear_attention import LinearAttention, Performer
-from tests.nn.make import peak_error
+from tests.nn.make import assert_round_trip, peak_error
 from tests.nn.make_attention import KINDS, build, reference, run_steps
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -30,16 +27,7 @@ def test_number_of_parameters(kind, d_head):
 @kinds
 def test_state_dict_round_trip(kind):
     first, second = build(kind, dtype=torch.float32), build(kind, dtype=torch.float32)
-    x = torch.randn(2, 50, 8)
-    assert (first(x) != second(x)).any()
-    buffer = io.BytesIO()
-    torch.save(first.state_dict(), buffer)
-    buffer.seek(0)
-    second.load_state_dict(torch.load(buffer, weights_only=True))
-    assert (first(x) == second(x)).all()
-    for other in (copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
-        assert (first(x) == other(x)).all()
-    assert all(value.shape.count(50) == 0 for value in first.state_dict().values())
+    assert_round_trip(first, second, torch.randn(2, 50, 8))
 
 
 @kinds

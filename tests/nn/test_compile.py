@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from statespan import DSS, S4, S4D
+from statespan import DSS, S4D
 from tests.nn.make import LAYER_IDS, LAYERS, peak_error
 
-# Every layer; both ways for each kind of engine, diagonal and dense; with padding once, for it is outside the SSM.
-USES = [(cls, options, "causal") for cls, options in LAYERS]
-USES += [(S4, {}, "bidirectional"), (S4D, {}, "bidirectional"), (S4D, {}, "lengths")]
-IDS = [*LAYER_IDS, *(f"{cls.__name__}-{use}" for cls, _, use in USES[len(LAYERS) :])]
-uses = pytest.mark.parametrize(("cls", "options", "use"), USES, ids=IDS)
+# Every layer; both ways for each kind of engine, dense and diagonal; with padding once, for it is outside the SSM.
+OTHER = {"S4-legt": "bidirectional", "S4D-lin-zoh": "bidirectional", "S4D-": "lengths"}
+USES = [(cls, options, OTHER.get(name, "causal")) for (cls, options), name in zip(LAYERS, LAYER_IDS, strict=True)]
+uses = pytest.mark.parametrize(("cls", "options", "use"), USES, ids=[f"{n}-{u}" for n, (*_, u) in zip(LAYER_IDS, USES)])
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-6}
 @pytest.mark.parametrize(("cls", "options"), COMBINATIONS, ids=IDS)
 def test_every_combination(cls, options, dtype):
     layer = cls(4, 16, dtype=dtype, **options)
-    x = torch.randn(2, 90, 4, dtype=dtype)
+    x = torch.randn(2, 70, 4, dtype=dtype)
     with torch.no_grad():
         wanted, end = run_steps(layer, x)
         y, state = layer.prefill(x)
@@ -27,10 +27,10 @@ def test_every_combination(cls, options, dtype):
 
 
 @st.composite
-def cases(draw):
+def cases(draw, longest=200):
     cls, options = draw(st.sampled_from(COMBINATIONS))
     d_model = draw(st.sampled_from([2, 4, 6]))
-    length = draw(st.integers(1, 200))
+    length = draw(st.integers(1, longest))
     options = {"init": "legs", **options}
     options["dtype"] = draw(st.sampled_from([torch.float64, torch.float32]))
     options["channels"] = draw(st.integers(1, 2))
@@ -79,8 +79,8 @@ def check_case(case):
         assert peak_error(state, end) <= TOLERANCE[dtype]
 
 
-@settings(max_examples=400)
-@given(cases())
+@settings(max_examples=250)
+@given(cases(longest=150))
 def test_any_case(case):
     check_case(case)
 
@@ -93,13 +93,13 @@ def test_any_case_soak(case):
 
 
 @pytest.mark.parametrize(("cls", "options"), LAYERS, ids=LAYER_IDS)
-def test_every_length_up_to_256(cls, options):
+def test_every_length_up_to_two_chunks_and_some_more(cls, options):
     """A causal layer's output at t depends on x up to t only, so one long run of steps is the truth for all lengths."""
     layer = cls(2, 8, dtype=torch.float64, **options)
     x = torch.randn(1, 256, 2, dtype=torch.float64)
     with torch.no_grad():
         wanted, _ = run_steps(layer, x)
-        for length in range(1, 257):
+        for length in (*range(1, 131), 191, 192, 193, 255, 256):
             assert peak_error(layer(x[:, :length]), wanted[:, :length]) <= 1e-11, length
             y, state = layer.prefill(x[:, :length])
             assert peak_error(y, wanted[:, :length]) <= 1e-11, length

@@ -126,3 +126,23 @@ def rounded(x, dtype):
 
 def relative(got, wanted):
     return ((got.double() - wanted).norm() / wanted.norm()).item()
+
+
+def check_16_bits(cases, kind, dtype):
+    """No worse than 1.5 times what rounding the inputs and the outputs alone does to an exact computation.
+
+    Both over several draws, as the sums of squares of a few numbers that gradients of G are vary a lot.
+    """
+    draws = 4 if DEVICE == "cuda" else 1  # interpreted it takes long, and the seed is fixed
+    errors, roundings = {}, {}
+    for case in [case for case in cases for _ in range(draws)]:
+        exact = given(case, kind, torch.float64)
+        wanted, once = by_autograd(case, exact), by_autograd(case, rounded(exact, dtype))
+        x = exact._replace(u=within(exact.u.to(dtype)), dy=within(exact.dy.to(dtype)))
+        W = None if x.W is None else x.W.float()
+        got = by_kernels(case, x._replace(K=x.K.float(), E=x.E.float(), W=W, O=x.O.float()))
+        for name, value in got.items():
+            errors[name] = errors.get(name, 0) + relative(value, wanted[name]) ** 2
+            roundings[name] = roundings.get(name, 0) + relative(once[name].to(dtype), wanted[name]) ** 2
+    for name, error in errors.items():
+        assert 0 < error <= 1.5**2 * roundings[name], name

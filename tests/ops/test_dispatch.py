@@ -109,7 +109,7 @@ print(dispatch.forced_path(), calls)
 """
 
 
-@pytest.mark.parametrize(("value", "wanted"), [("chunks", "chunks ['chunks']"), ("", "auto []"), ("fft", "fft []")])
+@pytest.mark.parametrize(("value", "wanted"), [("chunks", "chunks ['chunks']"), ("", "auto []")])
 def test_environment(value, wanted):
     run = python(PROGRAM, STATESPAN_PATH=value)
     assert run.stdout.strip() == wanted, run.stderr
@@ -153,14 +153,11 @@ def test_all_paths_agree(cls, options, dtype, bidirectional):
     check_paths(layer, torch.randn(3, 150, 8, dtype=dtype, device=DEVICE), ["chunks", "fft"], BOUNDS[dtype])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "bidirectional"), [(torch.float32, False), (torch.float32, True), (torch.float64, False)], ids=str
-)
+@pytest.mark.parametrize("bidirectional", [False, True])
 @layers
-def test_the_kernels_agree_with_them(cls, options, dtype, bidirectional):
-    """One small shape, for the interpreter; everything from the parameters on."""
-    if CUDA and dtype == torch.float64:
-        pytest.skip("float64 is for the interpreter")
+def test_the_kernels_agree_with_them(cls, options, bidirectional):
+    """One small shape, for the interpreter, which has float64 one way; everything from the parameters on."""
+    dtype = torch.float32 if CUDA or bidirectional else torch.float64
     layer = cls(1, 4, dtype=dtype, device=DEVICE, bidirectional=bidirectional, **options)
     check_paths(layer, torch.randn(16, 70, 1, dtype=dtype, device=DEVICE), ["triton"], BOUNDS[dtype])
 
@@ -171,7 +168,7 @@ def test_a_large_state_of_rank_one(bidirectional):
     layer = S4(2, 66, n_ssm=1, device=DEVICE, bidirectional=bidirectional)
     assert dispatch._stepped("triton", layer.ssm.source(), torch.float32)
     assert dispatch._factored("triton", layer.ssm.source(), torch.bfloat16)
-    check_paths(layer, torch.randn(3, 20, 2, device=DEVICE), ["triton"], BOUNDS[torch.float32])
+    check_paths(layer, torch.randn(2, 9, 2, device=DEVICE), ["triton"], BOUNDS[torch.float32])
 
 
 @pytest.mark.parametrize(("cls", "d_state"), [(S4, 4), (S4D, 4), (S4, 66)])

@@ -71,8 +71,7 @@ def test_fake_chunks(both, gelu, save, last, first, path):
 @paths
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("both", [False, True])
-@kinds
+@pytest.mark.parametrize(("kind", "both"), [("diagonal-trained", False), ("dplr-trained", True)])
 def test_fake_gradients(kind, both, layout, dtype, path):
     """Of every order in memory in which an input may come, also where it is cast on the way."""
     u, first = LAYOUTS[layout](2, 3, 20), first_state(not both)
@@ -112,9 +111,11 @@ def modes(low_rank, skip):
 SCHEMA = ("test_schema", "test_autograd_registration", "test_faketensor")  # the interpreter cannot be traced
 
 
-@pytest.mark.parametrize("precise", [True, False])
-@pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize(("low_rank", "factored"), [(False, False), (True, False), (True, True)])
+KINDS_OF_G = [(False, False), (True, False), (True, True)]
+EACH = [(*kind, skip, skip == (i % 2 == 0)) for i, kind in enumerate(KINDS_OF_G) for skip in (False, True)]  # all pairs
+
+
+@pytest.mark.parametrize(("low_rank", "factored", "skip", "precise"), EACH)
 def test_modes(low_rank, factored, skip, precise):
     values, settings = modes(low_rank, skip), (4, 1, "bilinear", "exp", True, precise, factored)
     leaves = [None if x is None else x.clone().requires_grad_() for x in values]

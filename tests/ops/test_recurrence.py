@@ -18,6 +18,8 @@ from statespan.ops._triton import build, recurrence
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 BOUNDS = {torch.float64: (1e-11, 1e-11), torch.float32: (1e-6, 2e-6)}
+# of the first product in the backward pass's own thread; it sets the context and all is well
+pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
 NAMES = ("dt", "decay", "freq", "B", "C", "P")
 
 
@@ -45,10 +47,11 @@ class Case(NamedTuple):
 CASES = [
     Case(1, 1, 1, 1, 0, 1, 1, first=True),
     Case(2, 1, 3, 1, 0, 2, 9),
-    Case(2, 2, 5, 2, 0, 3, 13, first=True, skip=True, real="softplus"),
-    Case(2, 1, 3, 2, 1, 2, 17, skip=True, real="none"),
-    Case(1, 1, 17, 4, 2, 3, 7, real="relu"),
+    Case(2, 2, 5, 2, 0, 3, 10, first=True, skip=True, real="softplus"),
+    Case(2, 1, 3, 2, 1, 2, 11, skip=True, real="none"),
+    Case(1, 1, 17, 4, 2, 3, 5, real="relu"),
 ]
+SHORT = [case._replace(batch=1, length=min(case.length, 3)) for case in CASES[:4]]  # for what no length changes
 
 
 class Given(NamedTuple):
@@ -92,8 +95,12 @@ def by_autograd(case, x):
     return y, last, torch.autograd.grad(outputs, leaves, arriving)
 
 
-@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize("case", CASES, ids=str)
+# in float32 only one of each way: what rounding does, where float64 has shown that there is no other error
+EACH = [(case, torch.float64) for case in CASES]
+EACH += [(case, torch.float32) for case in (CASES if CUDA else CASES[1::2])]
+
+
+@pytest.mark.parametrize(("case", "dtype"), EACH, ids=str)
 def test_every_result_and_gradient(case, dtype):
     x = given(case)
     modes = build.Modes(*x.parameters[:5], x.D, x.parameters[5])
@@ -113,14 +120,14 @@ def test_every_result_and_gradient(case, dtype):
 
 
 def test_same_bits_every_time():
-    x, case = given(CASES[2]), CASES[2]
+    x, case = given(SHORT[2]), SHORT[2]
     modes, walk = build.Modes(*x.parameters[:5], x.D, x.parameters[5]), recurrence.Walk(0, case.real, True)
     runs = [recurrence.backward(modes, walk, x.u.contiguous(), x.dy, x.first, x.dlast) for _ in range(2)]
     for one, other in zip(*runs, strict=True):
         assert (one == other).all()
 
 
-@pytest.mark.parametrize("case", CASES[:4], ids=str)
+@pytest.mark.parametrize("case", SHORT, ids=str)
 def test_as_an_operator(case):
     """Registered right, its fake has the shapes, and autograd gets every gradient to its tensor."""
     x = given(case)

@@ -10,10 +10,10 @@ pytest.importorskip("triton")
 from statespan.ops._triton import launch
 from statespan.ops._triton.tiles import Tiles
 from statespan.ops._triton.transpose import lengthwise, like
-from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, given, relative, rounded, within
+from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, check_16_bits, given
 
 CUDA = torch.cuda.is_available()
-EXACT = [torch.float32] if CUDA else [torch.float64, torch.float32]
+DTYPES = [torch.float32] if CUDA else [torch.float64, torch.float32]
 KINDS = ["diagonal-trained", "dplr-trained"]
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -57,8 +57,12 @@ def fits(case):
 WITH_KINDS = [(case, kind) for case in CASES for kind in [*KINDS, LOW] if kind != LOW or fits(case)]
 
 
-@pytest.mark.parametrize("dtype", EXACT, ids=str)
-@pytest.mark.parametrize(("case", "kind"), WITH_KINDS, ids=str)
+# The interpreter has float64, in which a mistake cannot hide in rounding; in float32 it has every third of them.
+EXACT = [(case, kind, dtype) for i, (case, kind) in enumerate(WITH_KINDS) for dtype in DTYPES
+         if CUDA or dtype == torch.float64 or i % 3 == 0]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "kind", "dtype"), EXACT, ids=str)
 def test_every_result_and_gradient(case, kind, dtype):
     x = given(case, kind, dtype)
     got, wanted = by_kernels(case, x), by_autograd(case, x)
@@ -86,14 +90,7 @@ def test_16_bits(case, kind, dtype):
         pytest.skip(
             "the interpreter multiplies bfloat16, in which G is applied unless diagonal, as if it were whole numbers"
         )
-    exact = given(case, kind, torch.float64)
-    wanted, once = by_autograd(case, exact), by_autograd(case, rounded(exact, dtype))
-    x = exact._replace(u=within(exact.u.to(dtype)), dy=within(exact.dy.to(dtype)))
-    W = None if x.W is None else x.W.float()
-    got = by_kernels(case, x._replace(K=x.K.float(), E=x.E.float(), W=W, O=x.O.float()))
-    for name, value in got.items():
-        bound = relative(once[name].to(dtype), wanted[name])
-        assert 0 < relative(value, wanted[name]) <= 1.5 * bound, name
+    check_16_bits([case], kind, dtype)
 
 
 @kinds

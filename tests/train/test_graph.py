@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from statespan.train import loop as loops
-from statespan.train.graph import GraphStep
+from statespan.train.graph import CannotCaptureError, GraphStep
 from tests.train.make import Toy, assert_same, dataset, flip, run
 
 
@@ -19,6 +19,7 @@ def stand_ins(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: contextlib.nullcontext())
     made = []
     set_up, build = loops.Loop._set_up, loops.build_optimizer
@@ -59,3 +60,32 @@ def test_it_trains_as_the_plain_step(optimizer, tmp_path, stand_ins):
     assert len(made) == 1
     assert all(p.grad is not None for p in made[0].step.parameters)  # where the graph expects them
     assert_same(tmp_path / "graph", tmp_path / "plain")
+
+
+def test_a_step_that_waits_is_left_as_it_was(tmp_path, stand_ins, monkeypatch):
+    """A model that reads a number back cannot be captured, and trains as if nobody had tried."""
+    mode = ["default"]
+
+    class Waits(Toy):
+        def forward(self, x):
+            if mode[0] == "error":
+                raise RuntimeError("called a synchronizing CUDA operation")
+            return super().forward(x)
+
+    arguments = {"settings": {"ema": 0.8}, "model": lambda info: Waits(info, 0.3, norm=True)}
+    run(tmp_path / "plain", **arguments)
+    set_up, refused = loops.Loop._set_up, []
+
+    def tried(self):
+        set_up(self)
+        with pytest.raises(CannotCaptureError, match="synchronizing"):
+            GraphStep(self.step, self.model, next(self._batches(0)))
+        refused.append(self)
+
+    stand_ins()
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda value: mode.__setitem__(0, value))
+    monkeypatch.setattr(loops.Loop, "_set_up", tried)
+    run(tmp_path / "tried", **arguments)
+    assert len(refused) == 1
+    assert mode == ["default"]
+    assert_same(tmp_path / "tried", tmp_path / "plain")

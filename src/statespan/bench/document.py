@@ -27,6 +27,8 @@ HEADINGS = {
     "ratio": "time / floor",
     "memory_mb": "MB",
     "error": "error",
+    "step_ms": "ms a step",
+    "overhead_percent": "added, %",
 }
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from statespan._machine import device_name
 from statespan.bench.case import OK, Row
-from statespan.bench.record import device_name, write
+from statespan.bench.record import write
 from statespan.bench.report import number, short
 from statespan.bench.runner import Result
 

@@ -8,12 +8,12 @@ import os
 import platform
 import subprocess
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from statespan._machine import device_name, installed
 from statespan._version import __version__
 from statespan.bench.measure import MEMORY_HOW
 from statespan.bench.runner import Result
@@ -45,7 +45,7 @@ def record(result: Result) -> dict[str, Any]:
             "statespan": __version__,
             "commit": commit(),
             "torch": torch.__version__,
-            "triton": _installed("triton"),
+            "triton": installed("triton"),
             "python": platform.python_version(),
         },
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -79,18 +79,6 @@ def write_record(result: Result, folder: Path) -> Path:
     return path
 
 
-def device_name(device: torch.device) -> str:
-    """The machine's own name for a device."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return f"{model or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-
-
 def commit() -> str | None:
     """The commit of the checkout that this code runs from, with "+changes" if it differs; None outside of one."""
     here = Path(__file__).resolve().parent
@@ -106,10 +94,3 @@ def commit() -> str | None:
         return None  # installed inside of some other checkout
     head = git("rev-parse", "HEAD")
     return f"{head}+changes" if head and git("status", "--porcelain") else head
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

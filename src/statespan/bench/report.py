@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from statespan._machine import device_name
 from statespan.bench.case import FAILED, OK, SKIPPED, WRONG, Row
 from statespan.bench.measure import MEMORY_HOW
-from statespan.bench.record import device_name
 from statespan.bench.runner import Result
 
 STYLE = {OK: "none", WRONG: "bold red", FAILED: "yellow", SKIPPED: "dim"}

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
 
 from statespan._fail import fail
 
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from statespan.train import Recipe
 
 RUNS = Path("runs")
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]")]
 TRAINING = ("lightning", "safetensors", "yaml")
 INSTALL = {
     "PIL": "pillow",
@@ -91,10 +98,19 @@ def _missing(error: BaseException) -> str:
     return f"the files of dataset {name!r} are not in {folder}{why}; what to put there: statespan data {name}"
 
 
-def guess(word: str, known: Iterable[str]) -> str:
-    """'; did you mean …?' where a known word is close."""
+def guess(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """'; did you mean …?' where a known word is close, and where to look otherwise.
+
+    Example:
+        >>> guess("trian", ["train", "test"], "see --help")
+        '; did you mean train? Otherwise see --help'
+        >>> guess("x", ["train", "test"], "see --help")
+        '; see --help'
+    """
     near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    if near:
+        return f"; did you mean {near[0]}?" + (f" Otherwise {otherwise}" if otherwise else "")
+    return f"; {otherwise}" if otherwise else ""
 
 
 def is_run(folder: Path) -> bool:

@@ -31,11 +31,8 @@ def evaluate(
     ] = None,
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
     rate: Annotated[float, typer.Option(help="Step relative to training: 2.0 for data sampled half as often.")] = 1.0,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]")] = None,
+    data: common.DataFolder = None,
+    device: common.Device = None,
 ) -> None:
     """Evaluate; :data:`HELP` is the text for users."""
     common.need_training()

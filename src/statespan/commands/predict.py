@@ -33,7 +33,9 @@ Examples:
   statespan predict runs/own clips/*.wav                         to the terminal and predictions.csv
   statespan predict runs/own one.csv two.npy --out answers.npz
   statespan predict runs/own slow/*.csv --rate 2                 recorded with half the samples a second
+  statespan predict runs/own data.path=/moved one.csv            where the data of the run is now
 
+The scale and the names of the classes come from the data the run was trained on, which must still be there.
 A WAV file says how often it was sampled: if that is not what the model was trained on, the step is adapted by itself.
 """
 SHOWN = 20
@@ -58,11 +60,8 @@ def predict(
             help="Step relative to training: 2.0 for files sampled half as often. [default: 1, or what a WAV says]"
         ),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]")] = None,
+    data: common.DataFolder = None,
+    device: common.Device = None,
 ) -> None:
     """Predict; :data:`HELP` is the text for users."""
     common.need_training()
@@ -75,6 +74,10 @@ def predict(
         fail(f"--out must not be one of the files to read, got {out}")
     if rate is not None:
         check_rate(rate)
+    changes = [str(file) for file in files if str(file).startswith("data.") and "=" in str(file) and not file.exists()]
+    files = [file for file in files if str(file) not in changes]
+    if not files:
+        fail("FILES must be at least one file to predict, got none")
     if absent := [file for file in files if not file.is_file()]:
         fail(f"FILES must be files that are there, and {absent[0]} is not ({len(absent)} of {len(files)})")
     console = common.terminal()
@@ -83,7 +86,7 @@ def predict(
         from statespan.train.device import pick_device
 
         place = pick_device(device)
-        recipe = read_recipe(run / "recipe.yaml")
+        recipe = read_recipe(run / "recipe.yaml", changes)
         dataset = common.load_data(recipe, data, console)
         info = dataset.info
         if info.task not in ("classification", "regression") or info.d_input is None:

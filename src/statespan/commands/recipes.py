@@ -41,16 +41,16 @@ def recipes(
     names = list(every.names())
     if yaml:
         if word not in names:
-            what = "" if word is None else f", and {word!r} is none{common.guess(word, names)}"
-            fail(f"--yaml needs the name of a recipe{what}; statespan recipes lists them all")
+            what = "" if word is None else f", and {word!r} is none"
+            fail(f"--yaml needs the name of a recipe{what}{common.guess(word or '', names, 'see statespan recipes')}")
         print(every.path(word).read_text(encoding="utf-8"), end="")
         return
     found = every.table()
     chosen = [one for one in found if word is None or word in one.name or word in one.task]
     if not chosen:
-        fail(
-            f"no recipe has {word!r} in its name or task{common.guess(word or '', names)}; statespan recipes lists all"
-        )
+        words = {part for one in found for part in (one.name, *one.name.split("-"), *one.task.split(", "))}
+        hint = common.guess(word or "", sorted(words), "see statespan recipes")
+        fail(f"no recipe has {word!r} in its name or task{hint}")
     _table(chosen, read_results(results))
     if word in names:
         _rows(every.rows(word))
@@ -64,7 +64,7 @@ def _table(found: list[Entry], ours: dict[str, str]) -> None:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
     for name in ("name", "task", "table", "paper", "ours"):
         table.add_column(name, justify="right" if name in ("paper", "ours") else "left", no_wrap=name == "name")
-    for one in found:
+    for one in sorted(found, key=lambda one: (one.name.startswith("ablation"), one.name)):  # what is asked for first
         table.add_row(one.name, one.task, one.table, one.number, ours.get(one.name, ""))
     console.print(table)
     console.print("statespan train NAME trains one; statespan recipes NAME --yaml shows one")

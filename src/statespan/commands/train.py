@@ -29,7 +29,7 @@ After it, key=value changes what the recipe says.
 \b
 Examples:
   statespan train digits-s4d                          a minute on a CPU, nothing to download
-  statespan train digits-s4d train.epochs=5 model.layer=s4
+  statespan train digits-s4d train.epochs=5 model.layer=s4 model.ssm.init=legs
   statespan train smnist-s4d --data ~/data --device cuda
   statespan train mine.yaml train.lr=0.004 train.batch=32
   statespan train runs/digits-s4d --resume            go on where a run was stopped
@@ -50,11 +50,8 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")] = False,
     folder: Annotated[Path, typer.Option(help="Where the folders of runs are.")] = common.RUNS,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]")] = None,
+    data: common.DataFolder = None,
+    device: common.Device = None,
 ) -> None:
     """Train; :data:`HELP` is the text for users."""
     common.need_training()
@@ -62,10 +59,11 @@ def train(
     with common.explained():
         from statespan.train import Interrupted, fit
         from statespan.train.device import pick_device
-        from statespan.train.run import build_model
+        from statespan.train.run import build_model, check_model
 
         pick_device(device)
         chosen, run = _choose(recipe, changes or [], resume, folder)
+        check_model(chosen)
         dataset = common.load_data(chosen, data, console)
         model = build_model(chosen, dataset)
         _announce(chosen, dataset, model, run, resume, console)
@@ -117,7 +115,7 @@ def _read(text: str, changes: list[str]) -> Recipe:
     if text not in recipes.names():
         if Path(text).is_file():
             fail(f"RECIPE must be a name or a file that ends in .yaml, got the file {text}")
-        fail(f"there is no recipe {text!r}{common.guess(text, recipes.names())}; statespan recipes lists them all")
+        fail(f"there is no recipe {text!r}{common.guess(text, recipes.names(), 'see statespan recipes')}")
     return recipes.read(text, changes)
 
 
@@ -141,10 +139,8 @@ def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, run: Path, res
     """A few lines that say what is about to happen."""
     from rich.markup import escape
 
-    info, about, train = dataset.info, recipe.about, recipe.train
-    paper = ", ".join(
-        part for part in (about.table, f"paper: {about.number}" if about.number is not None else "") if part
-    )
+    info, train, number = dataset.info, recipe.train, _paper(recipe)
+    paper = "" if number is None else ", ".join(part for part in (recipe.about.table, f"paper: {number}") if part)
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     rows = f"{len(dataset.train):,} / {len(dataset.valid):,} / {len(dataset.test):,}"
     length = f"train/valid/test {rows}, {info.task}, length {info.length:,}"
@@ -163,6 +159,19 @@ def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, run: Path, res
     console.print(f"  {'resume' if resume else 'folder'}  {run}", markup=False, soft_wrap=True)
 
 
+def _paper(recipe: Recipe) -> str | float | int | None:
+    """The paper's number: that of the table's row which the changes lead to; none if they change the data otherwise."""
+    from statespan import recipes
+
+    changes = {change.replace(" ", "") for change in recipe.overrides}
+    other = {change for change in changes if change.partition("=")[0].partition(".")[0] in ("name", "data")}
+    rows = recipes.rows(recipe.name) if recipe.name in recipes.names() else []
+    fitting = [row for row in rows if other <= {*row.overrides} <= changes]
+    if fitting:
+        return max(fitting, key=lambda row: len(row.overrides)).number
+    return None if other else recipe.about.number
+
+
 def _show(result: Result, recipe: Recipe, console: Console) -> None:
     from rich import box
     from rich.table import Table
@@ -177,7 +186,8 @@ def _show(result: Result, recipe: Recipe, console: Console) -> None:
         table.add_row(name, value, valid.get(name, ""), style="bold" if best else None)
     console.print()
     console.print(table)
-    paper = f"; the paper has {recipe.about.number}" if recipe.about.number is not None else ""
+    number = _paper(recipe)
+    paper = "" if number is None else f"; the paper has {number}"
     weights = f"weights of step {result.best_step} of {result.steps}"
     console.print(f"{weights}, {common.duration(result.seconds)}{paper}", markup=False)
     console.print(f"run      {result.folder}", markup=False, soft_wrap=True)

@@ -99,9 +99,9 @@ def _register(target: str, summary: str) -> None:
     register(f"bidmc-{target.lower()}", summary, files=(source,), folder="bidmc")(load)
 
 
-_register("HR", "BIDMC heart rate, beats a minute (S4 Table 7)")
-_register("RR", "BIDMC respiratory rate, breaths a minute (S4 Table 7)")
-_register("SpO2", "BIDMC oxygen saturation, per cent (S4 Table 7)")
+_register("HR", "BIDMC heart rate, beats a minute (S4D Tables 4, 10)")
+_register("RR", "BIDMC respiratory rate, breaths a minute (S4D Tables 4, 10)")
+_register("SpO2", "BIDMC oxygen saturation, per cent (S4D Tables 4, 10)")
 
 
 def read_ts(path: Path) -> tuple[Array, Array]:

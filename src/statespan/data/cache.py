@@ -1,6 +1,8 @@
-"""Prepared arrays kept in a folder: plain .npy files and a JSON manifest with their digests.
+"""Prepared arrays kept in a folder: plain .npy files and a JSON manifest with their sizes, times and digests.
 
 What is read back is memory-mapped, never unpickled. A cache that is damaged, unfinished or of another key is made anew.
+A file of the size and time that were recorded is taken to be as it was written, so that gigabytes are not read again at
+each start; any other is read and its digest compared. :func:`check` reads and compares everything.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,7 +22,7 @@ import numpy as np
 from statespan.data.files import TEMPORARY, only_writer, put, remove, sha256, sync_folder
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 
 
@@ -83,21 +86,56 @@ def stamp(*paths: Path) -> list[list[Any]]:
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
 
-def _read(place: Path, key: str) -> dict[str, Array] | None:
-    """The arrays of a good cache, or None."""
+def check(folder: Path) -> dict[Path, bool]:
+    """Whether each cache below a dataset's folder is what was written, to the last byte; one that is not is removed.
+
+    Args:
+        folder: The dataset's.
+
+    Returns:
+        True or False by the path of each cache.
+    """
+    found = {}
+    for manifest in sorted([*folder.glob(f".cache/*/{MANIFEST}"), *folder.glob(f"*/.cache/*/{MANIFEST}")]):
+        place = manifest.parent
+        found[place] = _read(place, None, trust=False) is not None
+        if not found[place]:
+            remove(place)
+    return found
+
+
+def _read(place: Path, key: str | None, trust: bool = True) -> dict[str, Array] | None:
+    """The arrays of a good cache, or None.
+
+    Args:
+        place: Its folder.
+        key: The one it must have, or None for any.
+        trust: Believe a file whose size and time are those recorded.
+    """
     try:
         manifest = json.loads((place / MANIFEST).read_text("utf8"))
-        if manifest["key"] != key:
+        if key not in (None, manifest["key"]):
             return None
-        arrays = {}
-        for name, digest in manifest["arrays"].items():
+        arrays, touched = {}, False
+        for name, facts in manifest["arrays"].items():
             path = place / f"{name}.npy"
-            if sha256(path) != digest:
+            now = path.stat()
+            if now.st_size != facts["bytes"]:
                 return None
+            if not trust or now.st_mtime_ns != facts["time"]:
+                if sha256(path) != facts["sha256"]:
+                    return None
+                touched = touched or now.st_mtime_ns != facts["time"]
+                facts["time"] = now.st_mtime_ns
             arrays[name] = np.load(path, mmap_mode="c", allow_pickle=False) if _size(path) else _empty(path)
-        return arrays
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+    if touched:  # it was copied: the next one need not read it all again
+        with suppress(OSError):
+            draft = place.with_name(f"{TEMPORARY}{place.name}-{os.getpid()}.json")
+            _write_json(draft, manifest)
+            os.replace(draft, place / MANIFEST)
+    return arrays
 
 
 def _write(place: Path, key: str, arrays: Mapping[str, Array | Rows]) -> None:
@@ -105,11 +143,8 @@ def _write(place: Path, key: str, arrays: Mapping[str, Array | Rows]) -> None:
     remove(temporary)
     temporary.mkdir()
     try:
-        digests = {name: _save(temporary / f"{name}.npy", array) for name, array in arrays.items()}
-        with (temporary / MANIFEST).open("w", encoding="utf8") as file:
-            json.dump({"key": key, "arrays": digests}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
+        facts = {name: _save(temporary / f"{name}.npy", array) for name, array in arrays.items()}
+        _write_json(temporary / MANIFEST, {"key": key, "arrays": facts})
         sync_folder(temporary)
         put(temporary, place)
     except BaseException:
@@ -117,8 +152,15 @@ def _write(place: Path, key: str, arrays: Mapping[str, Array | Rows]) -> None:
         raise
 
 
-def _save(path: Path, array: Array | Rows) -> str:
-    """Write one .npy file and return its digest, computed on the way."""
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with path.open("w", encoding="utf8") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _save(path: Path, array: Array | Rows) -> dict[str, Any]:
+    """Write one .npy file; returns what the manifest says about it, the digest computed on the way."""
     rows = array if isinstance(array, Rows) else Rows(array.shape, array.dtype, [array])
     dtype = np.dtype(rows.dtype)
     if dtype.hasobject:
@@ -138,7 +180,8 @@ def _save(path: Path, array: Array | Rows) -> str:
             raise ValueError(f"{path.stem}: the pieces have {count} bytes, which is not shape {tuple(rows.shape)}")
         file.flush()
         os.fsync(file.fileno())
-    return digest.hexdigest()
+    now = path.stat()
+    return {"bytes": now.st_size, "time": now.st_mtime_ns, "sha256": digest.hexdigest()}
 
 
 def _size(path: Path) -> int:

@@ -41,8 +41,10 @@ def luma(rgb: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         >>> luma(np.array([[255, 255, 255], [255, 0, 0], [0, 255, 0], [0, 0, 255]], np.uint8)).tolist()
         [255, 76, 150, 29]
     """
-    weights = np.array([19595, 38470, 7471], np.uint32)  # 0.299, 0.587 and 0.114 of 2^16
-    return ((rgb.astype(np.uint32) @ weights + 0x8000) >> 16).astype(np.uint8)
+    total = np.full(rgb.shape[:-1], 0x8000, np.uint32)
+    for channel, weight in enumerate((19595, 38470, 7471)):  # 0.299, 0.587 and 0.114 of 2^16
+        total += rgb[..., channel] * np.uint32(weight)
+    return (total >> 16).astype(np.uint8)
 
 
 def crop_and_flip(batch: Batch, generator: torch.Generator) -> Batch:

@@ -20,9 +20,11 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_choice, check_int
-from statespan.data.base import Batch, Dataset, Info, Windows
+from statespan.data.base import Batch, Dataset, Windows
 from statespan.data.registry import register
 from statespan.data.samples import ENDINGS, load_all, numbers, read_csv, read_sample, series
+from statespan.data.scale import ScaledInfo, statistics
+from statespan.data.scale import standardize as standardized
 from statespan.data.split import split, stratified
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -84,7 +86,8 @@ def own(
             validation rows are).
         test: Share of the rows for the test, if their split is not given.
         seed: Of the split.
-        standardize: Subtract the mean and divide by the standard deviation of each feature of the training rows.
+        standardize: Subtract the mean and divide by the standard deviation of each feature of the training rows, and
+            of the values of a regression, whose errors are reported in their own units all the same.
         length: Cut series that are longer.
         subsample: Take every n-th sample of a series only.
     """
@@ -100,19 +103,28 @@ def own(
     xs = [x[::subsample][: check_int("length", length, minimum=1) if length is not None else None] for x in found.x]
     classes, y = _answers(where, found.y, task)
     parts = _splits(where, found.split, y if classes else None, len(xs), valid, test, seed)
-    train = np.concatenate([xs[i] for i in parts[0]]).astype(np.float64)
-    mean, std = (train.mean(0), train.std(0)) if standardize else (np.zeros(features[0]), np.ones(features[0]))
+    mean, std = np.zeros(features[0]), np.ones(features[0])
+    scale: dict[str, Any] = {"columns": () if classes else _value_names(target, y.shape[1])}
+    if standardize:
+        mean, std = statistics(np.concatenate([xs[i] for i in parts[0]]))
+        if not classes:
+            y_mean, y_std = statistics(y[parts[0]])
+            y = standardized(y, y_mean, y_std)
+            scale |= {"target_mean": tuple(y_mean.tolist()), "target_std": tuple(y_std.tolist())}
     lengths = np.array([len(x) for x in xs])
-    prepare = Series(
-        tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist()), bool(np.ptp(lengths)), bool(classes)
-    )
+    prepare = Series(tuple(mean.tolist()), tuple(std.tolist()), bool(np.ptp(lengths)), bool(classes))
     longest = int(lengths.max())
     first, second, third = (_windows(xs, y, rows, longest, prepare) for rows in parts)
     rate = found.rate / subsample if found.rate else None
     d_output = len(classes) if classes else y.shape[1]
-    return Dataset(
-        "own", Info(task, longest, features[0], None, d_output, classes, frequency=rate), first, second, third
-    )
+    info = ScaledInfo(task, longest, features[0], None, d_output, classes, frequency=rate, **scale)
+    return Dataset("own", info, first, second, third)
+
+
+def _value_names(target: str, count: int) -> tuple[str, ...]:
+    """Names of the values to predict; the columns they came from, where there were some."""
+    names = tuple(target.split(","))
+    return names if len(names) == count and names != ("y",) else ()
 
 
 def _windows(xs: list[Array], y: Array, rows: Array, longest: int, prepare: Series) -> Windows:
@@ -169,7 +181,8 @@ def _read(where: Path, task: str, target: list[str]) -> Samples:
         return _table(where, target)
     if where.suffix.lower() == ".npz" and where.is_file():
         return _arrays(where)
-    raise FileNotFoundError(f"path must be a folder, a .csv file or a .npz file that is there, got {where}")
+    there = "" if where.is_absolute() else f", which is not in {Path.cwd()}"
+    raise FileNotFoundError(f"path must be a folder, a .csv file or a .npz file that is there, got {where}{there}")
 
 
 def _classes(where: Path, task: str) -> Samples:

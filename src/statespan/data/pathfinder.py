@@ -41,18 +41,20 @@ def _files(size: int) -> tuple[Source, ...]:
 FILES = {size: _files(size) for size in STYLES}
 
 
-@register("pathfinder", "LRA Pathfinder: 1,024 pixels, 2 classes", files=FILES[32], folder="pathfinder32")
-def pathfinder(
-    folder: Path,
-    *,
-    train: int = 160_000,
-    valid: int = 20_000,
-    test: int = 20_000,
-    seed: int = 42,
-    center: bool = False,
-    generate: bool = False,
-) -> Dataset:
-    """Pathfinder at 32 x 32 pixels, from the benchmark's files or drawn anew.
+def _register(name: str, size: int, summary: str) -> None:
+    def load(
+        folder: Path,
+        *,
+        train: int = 160_000,
+        valid: int = 20_000,
+        test: int = 20_000,
+        seed: int = 42,
+        center: bool = False,
+        generate: bool = False,
+    ) -> Dataset:
+        return _load(name, size, folder, (train, valid, test), seed, center, generate)
+
+    load.__doc__ = f"""{summary}, from the benchmark's files or drawn anew.
 
     Args:
         folder: With curv_contour_length_14, or without.
@@ -63,22 +65,11 @@ def pathfinder(
         center: Pixels in [-1, 1] instead of [0, 1].
         generate: Draw the images even where the files are here.
     """
-    return _load("pathfinder", 32, folder, (train, valid, test), seed, center, generate)
+    register(name, summary, files=FILES[size], folder=f"pathfinder{size}")(load)
 
 
-@register("path-x", "LRA Path-X: Pathfinder with 16,384 pixels, 2 classes", files=FILES[128], folder="pathfinder128")
-def path_x(
-    folder: Path,
-    *,
-    train: int = 160_000,
-    valid: int = 20_000,
-    test: int = 20_000,
-    seed: int = 42,
-    center: bool = False,
-    generate: bool = False,
-) -> Dataset:
-    """Pathfinder at 128 x 128 pixels, from the benchmark's files or drawn anew; options as for "pathfinder"."""
-    return _load("path-x", 128, folder, (train, valid, test), seed, center, generate)
+_register("pathfinder", 32, "LRA Pathfinder: 1,024 pixels, 2 classes")
+_register("path-x", 128, "LRA Path-X: Pathfinder with 16,384 pixels, 2 classes")
 
 
 def _load(

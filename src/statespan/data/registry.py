@@ -50,7 +50,7 @@ class Status:
         ready: Whether it can be loaded without a download.
         folder: Where its files belong.
         found: Paths of its files that are here.
-        missing: Files that it needs and that are not here; ``describe()`` says how to get them.
+        missing: Files that it needs and that are not here; :func:`statespan.data.source.describe` says how to get them.
         optional: Files that it would use if they were here, and is made without.
     """
 
@@ -159,10 +159,9 @@ def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
     hints = typing.get_type_hints(chosen.loader)
     for key, value in options.items():
         if key not in allowed:
-            have = ", ".join(f"{p.name}={p.default!r}" for p in allowed.values()) or "none"
-            raise ValueError(
-                f"dataset {chosen.name!r} has no option {key!r}{_suggest(key, allowed)}; its options are {have}"
-            )
+            have = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in allowed.values()]
+            hint = f"{_suggest(key, allowed)}; its options are {', '.join(have) or 'none'}"
+            raise ValueError(f"dataset {chosen.name!r} has no option {key!r}{hint}")
         if not _fits(value, hints[key]):
             wanted = getattr(hints[key], "__name__", str(hints[key]))
             raise TypeError(

@@ -47,22 +47,35 @@ class Source:
         return next((folder / path for path in (self.path, *self.also) if (folder / path).exists()), None)
 
     @property
+    def packed(self) -> bool:
+        """Whether the url gives an archive that holds it."""
+        return is_archive(self.download_name) and self.download_name != Path(self.path).name
+
+    @property
     def download_name(self) -> str:
         """Name of the file that the url gives."""
         return (self.url or self.path).rsplit("/", 1)[-1]
 
-    def describe(self) -> str:
-        """The file for a message: name, size, digest and origin."""
-        parts = [self.path]
-        if self.download_name != Path(self.path).name:
-            parts.append(f"(from {self.download_name})")
-        if self.size is not None:
-            parts.append(f"{self.size} bytes")
-        if self.sha256 is not None:
-            parts.append(f"SHA-256 {self.sha256}")
-        if self.url or self.origin:
-            parts.append(f"from {self.url or self.origin}")
-        return " ".join(parts)
+
+def describe(sources: Iterable[Source]) -> list[str]:
+    """Files for a message, a line for those that come together: names, where from, size and digest.
+
+    Example:
+        >>> describe([Source("a.csv", origin="a friend"), Source("b.csv", origin="a friend")])
+        ['a.csv, b.csv, from a friend']
+    """
+    together: dict[tuple[object, ...], list[Source]] = {}
+    for source in sources:
+        together.setdefault((source.url, source.origin, source.sha256, source.size), []).append(source)
+    lines = []
+    for (url, origin, digest, size), some in together.items():
+        parts = [source.path for source in some]
+        packed = " (which may be put there as it is)" if url and some[0].packed else ""
+        parts += [f"from {url or origin}{packed}"] if url or origin else []
+        parts += [f"{size:,} bytes"] if size is not None else []
+        parts += [f"SHA-256 {digest}"] if digest is not None else []
+        lines.append(", ".join(parts))
+    return lines
 
 
 def missing(sources: Iterable[Source], folder: Path) -> list[Source]:
@@ -92,17 +105,15 @@ def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progr
         if reason:
             reasons.append(reason)
     if left := missing(sources, folder):
-        lines = "".join(f"\n  {source.describe()}" for source in left)
+        lines = "".join(f"\n  {line}" for line in describe(left))
         why = f"\n({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
         raise MissingData(f"dataset {dataset!r} needs files that are not here. Put into {folder}:{lines}{why}")
 
 
 def _get(source: Source, folder: Path, progress: Progress | None) -> str:
     """Get one file; returns why not, or nothing."""
-    name = source.download_name
-    got = folder / name
-    archive = is_archive(name) and name != Path(source.path).name
-    here = archive and got.exists()
+    got = folder / source.download_name
+    here = source.packed and got.exists()
     if not here and (source.url is None or source.sha256 is None):
         return ""
     if not here and os.environ.get("STATESPAN_OFFLINE"):
@@ -114,6 +125,6 @@ def _get(source: Source, folder: Path, progress: Progress | None) -> str:
             download(source.url, got, source.sha256, size=source.size, progress=progress)
         elif source.sha256 is not None and (digest := sha256(got)) != source.sha256:
             return f"{got} is damaged: its SHA-256 is {digest}"
-        if archive:
+        if source.packed:
             unpack(got, folder)
     return ""

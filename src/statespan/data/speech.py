@@ -73,7 +73,7 @@ def coefficients(rows: dict[str, Tensor]) -> Batch:
     return Batch(rows["x"], rows["y"].long())
 
 
-@register("sc35", "Speech Commands, all 35 words (S4D Table 5)", files=FILES, folder="speech")
+@register("sc35", "Speech Commands, all 35 words (S4D Tables 4, 11)", files=FILES, folder="speech")
 def sc35(folder: Path, *, features: str = "raw", subsample: int = 1, standard: bool = True) -> Dataset:
     """Speech Commands v0.02, all 35 words, official split; shorter clips are padded with zeros to 16,000 samples.
 

@@ -7,7 +7,7 @@ from statespan.models.forecaster import Forecaster, ForecasterConfig
 from statespan.models.language import LanguageConfig, LanguageModel
 from statespan.models.pixels import PixelModel, PixelsConfig
 from statespan.models.pretrained import LoadError
-from statespan.models.registry import build, from_pretrained, names
+from statespan.models.registry import build, check, from_pretrained, names
 from statespan.models.retrieval import Retrieval
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Regressor",
     "Retrieval",
     "build",
+    "check",
     "from_pretrained",
     "names",
 ]

@@ -41,6 +41,15 @@ class Model(nn.Module, ABC):
             raise TypeError(f"config must be a {self.config_class.__name__}, got {type(config).__name__}")
         self.config = config
 
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> Any:
+        """The state before the first sample or token.
+
+        Args:
+            batch: Number of sequences.
+            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length.
+        """
+        return self.backbone.initial_state(batch, dtype=dtype)
+
     def save_pretrained(self, folder: str | Path) -> None:
         """Save the config and the weights in a folder, as JSON and safetensors.
 

@@ -129,12 +129,7 @@ class Pooled(Model):
         return step
 
     def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> tuple[Any, Any]:
-        """The state before the first sample.
-
-        Args:
-            batch: Number of sequences.
-            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length.
-        """
+        """The states of the backbone and of the head before the first sample; see :meth:`Model.initial_state`."""
         return self.backbone.initial_state(batch, dtype=dtype), self.head.initial_state(batch, dtype=dtype)
 
     def _input(self, x: Tensor, lengths: Lengths) -> tuple[Tensor, Padding | None]:

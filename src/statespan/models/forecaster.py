@@ -170,15 +170,6 @@ class Forecaster(Model):
 
         return step
 
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> Any:
-        """The state before the first sample.
-
-        Args:
-            batch: Number of sequences.
-            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length.
-        """
-        return self.backbone.initial_state(batch, dtype=dtype)
-
     def _encode(self, x: Tensor, marks: Tensor | None, future: Tensor) -> Tensor:
         """The features of samples, or where ``future`` the vector that stands for them, and those of the marks."""
         y = self.encoder(x.masked_fill(future, 0.0))

@@ -12,7 +12,7 @@ import torch
 
 from statespan.models.base import Model
 from statespan.models.classifier import Classifier, Regressor
-from statespan.models.config import parse
+from statespan.models.config import LAYERS, check_keys, parse, ssm_options
 from statespan.models.forecaster import Forecaster
 from statespan.models.language import LanguageModel
 from statespan.models.pixels import PixelModel
@@ -29,6 +29,29 @@ _FROM_DATA = ("d_input", "vocabulary", "d_output", "horizon", "d_marks")
 def names() -> tuple[str, ...]:
     """The names of all models."""
     return tuple(_MODELS)
+
+
+def check(name: str, options: Mapping[str, Any] | None = None) -> None:
+    """Refuse an unknown model or option, before there is any data to build one for.
+
+    Args:
+        name: One of :func:`names`.
+        options: Fields of the model's config by name.
+
+    Example:
+        >>> check("clasifier")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: name must be one of ... got 'clasifier'; did you mean 'classifier'?
+    """
+    cls = _find(name)
+    if not isinstance(options, (Mapping, type(None))):
+        raise TypeError(f"options must be a mapping, got {type(options).__name__}")
+    options = options or {}
+    check_keys("options", options, (field.name for field in fields(cls.config_class)))
+    layer, ssm = options.get("layer", "s4"), options.get("ssm")
+    if layer in LAYERS and isinstance(ssm, Mapping):
+        check_keys("ssm", ssm, ssm_options(layer))
 
 
 def build(
@@ -54,10 +77,8 @@ def build(
         >>> model.config.d_model
         128
     """
-    cls = _find(name)
-    if not isinstance(options, (Mapping, type(None))):
-        raise TypeError(f"options must be a mapping, got {type(options).__name__}")
-    options = dict(options or {})
+    check(name, options)
+    cls, options = _find(name), dict(options or {})
     if info is not None:
         task = getattr(info, "task", None)
         if task is not None and task not in cls.tasks:

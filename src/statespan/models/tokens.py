@@ -98,15 +98,6 @@ class TokenModel(Model):
 
         return step
 
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> Any:
-        """The state before the first token.
-
-        Args:
-            batch: Number of sequences.
-            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length.
-        """
-        return self.backbone.initial_state(batch, dtype=dtype)
-
     def _input(self, x: Tensor, lengths: Lengths) -> tuple[Tensor, Padding | None]:
         padding = Padding.of(x, lengths)
         return check_tokens("x", fill_input(x, padding), ("batch", "length"), self.config.vocabulary), padding

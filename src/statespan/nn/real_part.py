@@ -7,9 +7,10 @@ from torch import Tensor
 
 REAL_PARTS = ("exp", "softplus", "relu", "none")
 
-# An undamped start (Re A = 0 in LegT and FouT) has no logarithm, and relu has no slope there; this is near enough to
-# be invisible in float32.
-_SMALLEST = 1e-6
+# An undamped start (Re A = 0 in LegT and FouT) has no logarithm, and relu has no slope there, so it starts at this. The
+# slope of exp is Re A itself: from 1e-6 the gradients are as small as Adam's epsilon, 1e-8, and hardly anything moves;
+# from here, where the reference code starts as well, Adam takes its full steps.
+_SMALLEST = 1e-4
 
 
 def real_part(kind: str, parameter: Tensor) -> Tensor:

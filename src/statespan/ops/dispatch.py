@@ -165,9 +165,12 @@ def _stepped(path: str, source: Source, dtype: torch.dtype) -> bool:
 
 
 def _chunk_length(path: str, source: Source, dtype: torch.dtype) -> int:
-    """Samples of a chunk: long enough for large matrix products, short enough for the chip."""
-    large = _factored(path, source, dtype) or (dtype == torch.float32 and source.d_state > 64)
-    return 32 if path == "triton" and large else CHUNK
+    """Samples of a chunk."""
+    if path != "triton":
+        return CHUNK
+    from statespan.ops._triton.tiles import chunk_length
+
+    return chunk_length(source.d_state, _factored(path, source, dtype), dtype)
 
 
 def triton_works(device: int) -> bool:

@@ -55,7 +55,7 @@ def _chunks(
         from statespan.ops._triton.transpose import lengthwise
 
         u = lengthwise(u, dtype)
-        g = launch.grid(u, E, G, W, channels)
+        g = launch.grid(u, E, G, W, channels, both=both)
         y, end, kept = launch.forward(
             g, u, K, E, G, W, O, both=both, first=first, save=save, last=last, gelu=gelu, keep=keep
         )
@@ -116,7 +116,7 @@ def _gradients(
         channels = dy.shape[0]
         dy = dy.reshape(channels * H, B, L)
         x, dy = lengthwise(u, dtype), lengthwise(dy, dtype)
-        g = launch.grid(x, E, G, W, channels)
+        g = launch.grid(x, E, G, W, channels, both=both)
         each = (H, B, -1, E.shape[2])
         kept = launch.Saved(states.view(each), ahead.view(each) if both else ahead, pre)
         own = own or x.data_ptr() != u.data_ptr()

@@ -60,10 +60,13 @@ class Train:
         validate_every: Steps between validations; an epoch's if not given.
         valid_batch: Sequences a process evaluates at once; ``batch`` if not given.
         test_weights: Test with the "best" weights by validation, or the "last".
-        compile: "none", "graph" (the step as a CUDA graph) or "compile" (torch.compile).
+        compile: How a step runs on CUDA: "none" (as written), "graph" (as a CUDA graph), "compile" (torch.compile),
+            "both" (fastest, after a minute of compiling), or "auto" (a graph, with one process and a model for which
+            that is possible).
         resident: Keep the data on the device: "auto" (if it is small), "always" or "never".
         strategy: "auto" (DDP if there are several processes), "ddp" or "fsdp".
         deterministic: Use only operations of torch that give the same bits every time.
+        threads: Threads of a process on the CPU; torch's own choice if not given. One is best for small models.
         seed: Of everything random.
         log_every: Steps between two lines of the log.
         save_every: Steps between checkpoints, besides those at validations.
@@ -104,10 +107,11 @@ class Train:
     validate_every: int | None = field(default=None, metadata=_at(1, 10**12))
     valid_batch: int | None = field(default=None, metadata=_at(1, 10**7))
     test_weights: Literal["best", "last"] = "best"
-    compile: Literal["none", "graph", "compile"] = "none"
+    compile: Literal["auto", "none", "graph", "compile", "both"] = "auto"
     resident: Literal["auto", "always", "never"] = "auto"
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     deterministic: bool = False
+    threads: int | None = field(default=None, metadata=_at(1, 4096))
     seed: int = field(default=0, metadata=_at(0, 2**63))
     log_every: int = field(default=50, metadata=_at(1, 10**9))
     save_every: int = field(default=1000, metadata=_at(1, 10**12))

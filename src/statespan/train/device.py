@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from statespan.train.config import ConfigError, Train
+from statespan.train.signals import Interrupted
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -50,6 +51,11 @@ def quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
+# The process group of the last run. A model under DDP lives on in the traceback of an exception; were it the last to
+# hold the group, it would free it with Python's lock held, which gloo's thread may need to finish: neither ever would.
+_kept: list[object] = []
+
+
 @contextlib.contextmanager
 def launched(train: Train, device: torch.device) -> Iterator[Fabric]:
     """Fabric for one process, or for all that torchrun started, for as long as the context lasts."""
@@ -57,9 +63,14 @@ def launched(train: Train, device: torch.device) -> Iterator[Fabric]:
     fabric = _launch(train, device)
     try:
         with _numerics(train):
-            yield fabric
+            try:
+                yield fabric
+            except Interrupted:
+                fabric.barrier()  # all leave together: who is still busy would lose the others
+                raise
     finally:
         if not joined and torch.distributed.is_available() and torch.distributed.is_initialized():
+            _kept[:] = [torch.distributed.group.WORLD]
             torch.distributed.destroy_process_group()
 
 
@@ -91,7 +102,7 @@ def _numerics(train: Train) -> Iterator[None]:
     precision = torch.get_float32_matmul_precision()
     strict = torch.are_deterministic_algorithms_enabled()
     cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    python, legacy = random.getstate(), np.random.get_state()
+    python, legacy, threads = random.getstate(), np.random.get_state(), torch.get_num_threads()
     with torch.random.fork_rng(devices=cuda):
         try:
             if train.precision == "tf32":
@@ -99,8 +110,11 @@ def _numerics(train: Train) -> Iterator[None]:
             if train.deterministic:
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
                 torch.use_deterministic_algorithms(True)
+            if train.threads is not None:
+                torch.set_num_threads(train.threads)
             yield
         finally:
+            torch.set_num_threads(threads)
             random.setstate(python)
             np.random.set_state(legacy)
             torch.set_float32_matmul_precision(precision)

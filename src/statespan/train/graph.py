@@ -6,6 +6,10 @@ before a replay. Only for one process on a CUDA device.
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
@@ -15,6 +19,24 @@ from statespan.train.step import Step
 WARM_UP = 3
 
 
+class CannotCaptureError(RuntimeError):
+    """The step waits for the device somewhere (a number read back, a size that depends on data)."""
+
+
+@contextlib.contextmanager
+def _no_waiting() -> Iterator[None]:
+    """What waits for the device is an error here; while a graph is captured it would leave torch in a bad state."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mode says that it is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        except RuntimeError as error:
+            raise CannotCaptureError(str(error).partition("\n")[0]) from error
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
 class GraphStep:
     """A captured :class:`~statespan.train.step.Step`; everything is as before it was made.
 
@@ -22,6 +44,9 @@ class GraphStep:
         step: The update, whose optimizer must be capturable and have tensors as learning rates.
         model: The model, to put back what warming up changes.
         example: A batch of the shapes that all batches have.
+
+    Raises:
+        CannotCaptureError: The model's step cannot be a graph; everything is as before.
     """
 
     def __init__(self, step: Step, model: nn.Module, example: Batch) -> None:
@@ -32,11 +57,21 @@ class GraphStep:
         step.keep_gradients = True
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP):  # libraries choose their kernels, the optimizer makes its state
-                step.piece(self.batch, last=True)
-                step.update()
-        torch.cuda.current_stream(device).wait_stream(stream)
+        try:
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UP - 1):  # libraries choose their kernels, the optimizer makes its state
+                    step.piece(self.batch, last=True)
+                    step.update()
+                with _no_waiting():
+                    step.piece(self.batch, last=True)
+                    step.update()
+        except CannotCaptureError:
+            self._start_again(model, start)
+            step.keep_gradients = False
+            step.optimizer.zero_grad()
+            raise
+        finally:
+            torch.cuda.current_stream(device).wait_stream(stream)
         self.forward, self.rest = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.forward, stream=stream):
             step.piece(self.batch, last=True)

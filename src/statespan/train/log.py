@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -59,13 +59,12 @@ class Bar:
     """A progress bar: epoch, loss, metric, speed and time left; nothing at all where it is not wanted.
 
     Args:
-        name: Shown in front.
         total: Steps.
         done: Steps made already.
         wanted: Whether to show it.
     """
 
-    def __init__(self, name: str, total: int, done: int, wanted: bool) -> None:
+    def __init__(self, total: int, done: int, wanted: bool) -> None:
         self.progress: Any = None
         if not wanted or not find_spec("rich"):
             return
@@ -73,7 +72,6 @@ class Bar:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
         self.progress = Progress(
-            TextColumn("{task.description}"),
             BarColumn(bar_width=12),
             TaskProgressColumn(),
             TextColumn("{task.fields[facts]}"),
@@ -83,8 +81,8 @@ class Bar:
             refresh_per_second=4,
             speed_estimate_period=60,
         )
-        self.task = self.progress.add_task(name, total=total, completed=done, facts="")
-        self.facts: dict[str, str] = {}
+        self.task = self.progress.add_task("", total=total, completed=done, facts="")
+        self.facts = {"epoch": "", "loss": ""}  # in this order
 
     def __enter__(self) -> Bar:
         if self.progress is not None:
@@ -107,7 +105,21 @@ class Bar:
         """Change what is written beside the bar."""
         if self.progress is not None:
             self.facts |= facts
-            self.progress.update(self.task, facts="  ".join(f"{key} {value}" for key, value in self.facts.items()))
+            self.progress.update(
+                self.task, facts="  ".join(f"{key} {value}" for key, value in self.facts.items() if value)
+            )
+
+
+@contextlib.contextmanager
+def waiting(text: str, wanted: bool) -> Iterator[None]:
+    """Show on a terminal what is being done, for as long as the context lasts."""
+    if not wanted or not find_spec("rich"):
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
 
 
 def _speed_column() -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import signal
 import time
 from collections.abc import Generator, Iterator
@@ -26,7 +27,7 @@ from statespan.train.config import ConfigError, Recipe
 from statespan.train.ema import Average
 from statespan.train.feed import Feed
 from statespan.train.fsio import CheckpointError
-from statespan.train.graph import GraphStep
+from statespan.train.graph import CannotCaptureError, GraphStep
 from statespan.train.guard import NonFiniteError, find_cause
 from statespan.train.log import Bar, Log
 from statespan.train.metrics import measure
@@ -87,10 +88,12 @@ class Loop:
     def _set_up(self) -> None:
         fabric, train = self.fabric, self.train
         on_cuda = fabric.device.type == "cuda"
-        captured = train.compile == "graph" and on_cuda and fabric.world_size == 1 and not self.sharded
+        alone = on_cuda and fabric.world_size == 1 and not self.sharded
+        captured = alone and train.compile in ("auto", "graph", "both")
+        self.compiled = on_cuda and train.compile in ("compile", "both")
         if self.sharded and (train.ema is not None or train.optimizer == "lamb"):
             raise ConfigError("train.strategy is fsdp; allowed with it are neither train.ema nor train.optimizer=lamb")
-        if train.compile == "compile" and on_cuda:
+        if self.compiled:
             self.model.compile()
         self.objective = Objective(self.model, self.task).train()
         self.module: Any = fabric.setup_module(self.objective)
@@ -101,7 +104,14 @@ class Loop:
         if captured:
             self._seed(0, 0)
             example = next(self._batches(0))
-            self.updater = GraphStep(self.step, self.model, example)
+            try:
+                self.updater = GraphStep(self.step, self.model, example)
+            except CannotCaptureError as error:
+                if train.compile != "auto":
+                    raise ConfigError(
+                        f"train.compile is {train.compile}; allowed for this model are auto, none and compile, "
+                        f"as its step waits for the device: {error}"
+                    ) from error
 
     @property
     def checkpoints(self) -> Path:
@@ -129,6 +139,16 @@ class Loop:
             NonFiniteError: The loss or a gradient is not finite; the last checkpoint is from before.
             CheckpointError: Something could not be written.
         """
+        with self.opened(progress) as batches:
+            try:
+                self._go(batches)
+            except Interrupted:  # raised where the weights may be the averages for a moment, so saved only here
+                self.save()
+                raise
+
+    @contextlib.contextmanager
+    def opened(self, progress: bool) -> Iterator[Iterator[Batch]]:
+        """Log, progress bar, signals, and the batches from the step of now on."""
         self.began = time.perf_counter() - self.progress.seconds
         lead = self.fabric.is_global_zero
         columns = ("epoch", "lr", "train_loss", *(f"valid_{name}" for name in self._metric_names()))
@@ -138,16 +158,12 @@ class Loop:
             self.log = Log(self.folder, columns, self.progress.log_bytes, now, self.train.tensorboard) if lead else None
             if self.log is not None:
                 stack.callback(self.log.close)
-            self.bar = stack.enter_context(Bar(self.recipe.name, self.total, now, progress and lead))
+            self.bar = stack.enter_context(Bar(self.total, now, progress and lead))
             if self.saved is None:
                 seed_python(derive(self.train.seed, "python", self.fabric.global_rank))
             batches = self._batches(now)
             stack.callback(batches.close)
-            try:
-                self._go(batches)
-            except Interrupted:  # raised where the weights may be the averages for a moment, so saved only here
-                self.save()
-                raise
+            yield batches
 
     def _go(self, batches: Iterator[Batch]) -> None:
         progress, train = self.progress, self.train
@@ -160,10 +176,10 @@ class Loop:
             if step and step % train.save_every == 0:
                 self.save()
             self._poll()
-            self._advance(batches)
+            self.advance(batches)
         self.save()
 
-    def _advance(self, batches: Iterator[Batch]) -> None:
+    def advance(self, batches: Iterator[Batch]) -> None:
         """One update."""
         step, train = self.progress.step, self.train
         factor = rate(train, step, self.total, self.plan.steps_per_epoch) * train.factor**self.progress.lowered
@@ -186,10 +202,15 @@ class Loop:
     def _validate(self) -> None:
         self._look()
         progress, step = self.progress, self.progress.step
+        name = f"valid {self.task.metric.replace('_', ' ')}"
+        self.bar.show(**{name: "…"})
         found = self.measure("valid", poll=self._poll)
-        value = found.get(self.task.metric, float("nan"))
-        if not found or self.task.better(value, progress.best):
-            progress.best, progress.best_step = (value if found else None), step
+        value, loss = (found.get(name, math.nan) for name in (self.task.metric, "loss"))
+        # a metric such as the accuracy of a few samples is often the same; then the surer model is better
+        surer = value == progress.best and progress.best_loss is not None and loss < progress.best_loss
+        if not found or surer or self.task.better(value, progress.best):
+            progress.best, progress.best_loss = (x if math.isfinite(x) else None for x in (value, loss))
+            progress.best_step = step
             progress.waited = progress.plateau = 0
         else:
             progress.waited += 1
@@ -199,7 +220,7 @@ class Loop:
             progress.plateau = 0
         progress.validated = step
         self._write({f"valid_{name}": number for name, number in found.items()})
-        self.bar.show(**{f"valid {self.task.metric}": f"{value:.4g}"})
+        self.bar.show(**{name: f"{value:.4g}"})
         self.save()
 
     def measure(self, split: str, rate: float = 1.0, poll: Any = lambda: None) -> dict[str, float]:
@@ -316,8 +337,7 @@ class Loop:
 
     def _eager(self) -> Any:
         """Without the compiler, which would start again for the last batch's size."""
-        compiled = self.train.compile == "compile" and self.fabric.device.type == "cuda"
-        return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+        return torch.compiler.set_stance("force_eager") if self.compiled else contextlib.nullcontext()
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -6,16 +6,15 @@ import csv
 import io
 import json
 import math
-import os
 import platform
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from statespan._machine import device_name, installed
 from statespan._version import __version__
 from statespan.train import fsio
 from statespan.train.config import Recipe
@@ -74,26 +73,6 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
     fsio.replace_file(result.folder / "result.json", text.encode())
     if find_spec("matplotlib"):
         fsio.replace_file(result.folder / "curve.png", _picture(result))
-
-
-def device_name(device: torch.device) -> str:
-    """The machine's own name for a device."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return f"{model or platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-
-
-def installed(package: str) -> str | None:
-    """The version of a package, or None."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:

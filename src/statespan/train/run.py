@@ -15,6 +15,7 @@ from statespan.train import checkpoint, fsio, state
 from statespan.train.config import ConfigError, Recipe, read_recipe, write_recipe
 from statespan.train.device import launched, pick_device, quiet
 from statespan.train.feed import Feed
+from statespan.train.log import waiting
 from statespan.train.loop import Loop
 from statespan.train.metrics import measure
 from statespan.train.order import derive
@@ -60,6 +61,8 @@ def fit(
     """
     folder = Path(folder)
     place = pick_device(device)
+    if model is None:
+        check_model(recipe)  # before the data, which may take long
     dataset = load_data(recipe, data)
     with launched(recipe.train, place) as fabric:
         return _fit(recipe, folder, dataset, model, fabric, resume, progress)
@@ -87,10 +90,12 @@ def _fit(
         fabric.barrier()
         loop.run(progress)
         best = loop.load_best()
+        with waiting("testing", progress and lead):
+            test, valid = loop.measure("test"), loop.measure("valid")
         result = Result(
             folder,
-            test=loop.measure("test"),
-            valid=loop.measure("valid"),
+            test=test,
+            valid=valid,
             metric=loop.task.metric,
             steps=loop.progress.step,
             epochs=loop.progress.step / loop.plan.steps_per_epoch,
@@ -186,6 +191,17 @@ def load_data(recipe: Recipe, data: Data = None) -> Dataset:
         return statespan.data.load(options.pop("name"), folder=data, **options)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"data: {_line(error)}") from error
+
+
+def check_model(recipe: Recipe) -> None:
+    """Refuse a recipe that names an unknown model, or options it does not have."""
+    import statespan.models
+
+    options = dict(recipe.model)
+    try:
+        statespan.models.check(options.pop("name"), options)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"model: {_line(error)}") from error
 
 
 def build_model(recipe: Recipe, dataset: Dataset, model: Model = None) -> nn.Module:

@@ -28,6 +28,7 @@ class Progress:
         validated: Step of the last validation, or -1.
         best_step: Step of the best one, or -1.
         best: Its metric.
+        best_loss: Its loss, which decides where the metric is the same.
         waited: Validations since then.
         plateau: Validations since then, or since the rate was lowered.
         lowered: How often "plateau" lowered the rate.
@@ -39,6 +40,7 @@ class Progress:
     validated: int = -1
     best_step: int = -1
     best: float | None = None
+    best_loss: float | None = None
     waited: int = 0
     plateau: int = 0
     lowered: int = 0
@@ -48,9 +50,9 @@ class Progress:
     @classmethod
     def of(cls, data: dict[str, Any]) -> Progress:
         """From what a checkpoint says."""
-        kinds: dict[str, Any] = {f.name: type(f.default) for f in dataclasses.fields(cls)} | {
-            "best": (float, type(None))
-        }
+        maybe = (float, type(None))
+        kinds: dict[str, Any] = {f.name: type(f.default) for f in dataclasses.fields(cls)}
+        kinds |= {"best": maybe, "best_loss": maybe}
         wrong = set(data) ^ set(kinds)
         wrong |= {key for key in set(data) & set(kinds) if not isinstance(data[key], kinds[key])}
         if wrong:

@@ -19,12 +19,15 @@ from statespan.ops._triton.scan import (
     diagonals_kernel,
     forward_kernel,
     segments_kernel,
+    shares_kernel,
     states_kernel,
 )
 from statespan.ops._triton.tiles import Tiles, choose
 from statespan.ops.plain import Gradients, chunk_rows
 
 TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
+
+SUMMED = 1024  # numbers that a program adds up over tiles
 
 
 class Saved(NamedTuple):
@@ -84,6 +87,11 @@ class Grid(NamedTuple):
     def acc(self) -> torch.dtype:
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
+    def backward(self) -> Grid:
+        """The plan of the backward pass: the same segments, with its own number of columns."""
+        columns = self.tiles.backward_columns or self.tiles.columns
+        return self._replace(tiles=self.tiles._replace(columns=columns))
+
     def programs(self, heads: int) -> tuple[int, int]:
         return heads, -(-self.B * self.segments // self.tiles.columns)
 
@@ -109,12 +117,14 @@ class Grid(NamedTuple):
         }
 
 
-def grid(u: Tensor, E: Tensor, G: Tensor, W: Tensor | None, channels: int, tiles: Tiles | None = None) -> Grid:
+def grid(
+    u: Tensor, E: Tensor, G: Tensor, W: Tensor | None, channels: int, tiles: Tiles | None = None, *, both: bool = False
+) -> Grid:
     """The plan for an input (H, B, L) and operators."""
     (H, B, L), (_, c, N) = u.shape, E.shape
     dense, low = G.ndim == 3, W is not None
     if tiles is None:
-        tiles = choose(channels * H, B, L, N, c, dense, low, u.dtype)
+        tiles = choose(channels * H, B, L, N, c, dense, low, u.dtype, both)
     all_chunks = 1 << max(0, -(-L // c) - 1).bit_length()
     tiles = tiles._replace(per_segment=min(tiles.per_segment, all_chunks))
     assert not low or tiles.per_segment == all_chunks, "a scan over segments needs the power of a whole segment"
@@ -220,24 +230,24 @@ def backward(
     """
     if saved.pre.numel():
         dy, gelu = torch.ops.aten.gelu_backward(dy, saved.pre.view_as(dy)), False
+    g = g.backward()
     once = g.segments == 1 and not both and not g.low
     assert once or not gelu, "only one walk through all outputs computes again what is in front of the activation"
     channels, tiles = g.V // g.H, g.programs(g.V)[1]
     alone = channels == 1 and not both and not g.low
     du = spare if alone and spare is not None else u.new_empty(g.V, g.B, g.L)
-    sums: dict[str, Any] = {"dtype": g.acc, "device": u.device}
     ways = 2 if both else 1
-    dK = torch.empty(ways, g.V, g.c, **sums)
-    dG = torch.empty(tiles, g.V, *G.shape[1:], **sums)
+    # each tile's share of the gradients of T, E, O and G, side by side, so that one kernel sums them all
+    sizes = [0, 0, 0] if g.low else [g.V * g.c * g.c, g.V * g.c * g.N, ways * g.V * g.c * g.N]
+    sizes.append(g.V * G[0].numel())
+    dT, dE, dO, dG = totals = [u.new_empty(size, dtype=g.acc) for size in sizes]
+    if tiles > 1:
+        shares = u.new_empty(tiles, sum(sizes), dtype=g.acc)
+        dT, dE, dO, dG = shares[0].split(sizes)
     dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
-    if g.low:
-        dT = dE = dO = dG  # not written
-    else:
-        dT = torch.empty(tiles, g.V, g.c, g.c, **sums)
-        dE = torch.empty(tiles, g.V, g.c, g.N, **sums)
-        dO = torch.empty(ways, tiles, g.V, g.c, g.N, **sums)
+    K, Kb = K.chunk(2) if both else (K, K)
     products = []
-    for way, (K_, O_, kept) in enumerate(zip(K.chunk(ways), O.chunk(ways), saved)):
+    for way, (O_, kept) in enumerate(zip(O.chunk(ways), saved)):
         ahead = way == 1
         inject = dlast.to(g.state).contiguous() if dlast is not None and g.c <= g.L and not ahead else None
         start = None
@@ -245,51 +255,53 @@ def backward(
             start = states(g, dy, O_, G, W, left=not ahead, adjoint=True, flip=False, save=False, inject=inject)
         adjoint = u.new_empty(g.V, g.B, g.chunks, g.N) if g.low else u
         backward_kernel[g.programs(g.V)](
-            u, dy, du, kept, K_, E, G, W, O_, start, inject, dfirst,
-            dT, dE, dG, dO if g.low else dO[way], adjoint,
+            u, dy, du, kept, K, Kb, E, G, W, O_, start, inject, dfirst,
+            dT, dE, dG, dO[way * (len(dO) // ways) :], sum(sizes), adjoint,
             *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
-            AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first and not ahead,
-            GELU=gelu, ADD=ahead,
+            BOTH=both, AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None, DFIRST=first and not ahead,
+            GELU=gelu,
             num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
         )  # fmt: skip
-        T_shares = dT
         if g.low:
             assert W is not None
-            T_shares, *found = _products(g, u, dy, kept, adjoint, W, ahead)
-            products.append(found)
-        diagonals_kernel[(g.V,)](
-            T_shares, dK[way], T_shares.shape[0], C=g.c, AHEAD=ahead, ACC=TYPES[g.acc], num_warps=4
-        )
+            products.append(_products(g, u, dy, kept, adjoint, W, ahead))
+    if tiles > 1:
+        shares_kernel[(-(-max(sizes) // SUMMED), 4)](shares, *totals, *sizes, tiles, BLOCK=SUMMED, num_warps=4)
+        dT, dE, dO, dG = totals
     dW = None
     if g.low:
-        dE, dO, dW = (torch.stack(each) for each in zip(*products))  # (ways, …)
-        dO = dO[:, None]
-        dW = _over_heads(dW, g.H, 2)
+        dT = products[0][0]
+        dE, dO, dW = (torch.stack(each) for each in list(zip(*products))[1:])  # (ways, …)
+        dE = dE.sum(0) if both else dE[0]
+        dW = _over_channels(dW.sum(0) if both else dW[0], g.H, 1)
+    dK = dT.new_empty(ways * channels, g.H, g.c)
+    diagonals_kernel[(g.V,)](dT, dK, C=g.c, BOTH=both, num_warps=4)
     if dfirst is not None:
-        dfirst = dfirst.view(channels, g.H, g.B, g.N).sum(0)
+        dfirst = _over_channels(dfirst, g.H)
         if dlast is not None and g.c > g.L:
             dfirst = dfirst + dlast
     gradients = Gradients(
-        du.view(channels, g.H, g.B, g.L).sum(0) if channels > 1 else du,
-        dK.view(-1, g.H, g.c),
-        _over_heads(dE, g.H, 1),
-        _over_heads(dG, g.H, 1),
-        (dO.sum(1) if dO.shape[1] > 1 else dO).view(-1, g.H, g.c, g.N),
+        _over_channels(du, g.H),
+        dK,
+        _over_channels(dE.view(g.V, g.c, g.N), g.H),
+        _over_channels(dG.view(g.V, *G.shape[1:]), g.H),
+        dO.view(-1, g.H, g.c, g.N),
         dfirst,
     )
     return gradients, dW
 
 
-def _over_heads(shares: Tensor, H: int, dim: int) -> Tensor:
-    """The sum over shares, the first axis, and over channels, which dimension ``dim`` has in front of its H heads."""
-    apart = shares.unflatten(dim, (-1, H))
-    return apart.sum((0, dim)) if shares.shape[0] * apart.shape[dim] > 1 else apart.squeeze(dim)[0]
+def _over_channels(x: Tensor, H: int, dim: int = 0) -> Tensor:
+    """The sum over channels, which an axis of virtual heads has in front of its H heads."""
+    return x.unflatten(dim, (-1, H)).sum(dim) if x.shape[dim] > H else x
 
 
 def _products(
     g: Grid, u: Tensor, dy: Tensor, kept: Tensor, adjoint: Tensor, W: Tensor, ahead: bool
 ) -> tuple[Tensor, ...]:
     """The gradients of T (1, V, c, c), E and O (V, c, N) and W (2, V, c, N) from all states S and adjoint states R.
+
+    With ``ahead`` T's is left out: it is that of the other direction.
 
     One product each over the chunks of all sequences: ``dT = dYᵀU``, ``dE = UᵀR``, ``dO = dYᵀS``,
     ``dF = (S Jᵀ)ᵀ R``, ``dJ = (R Fᵀ)ᵀ S``.
@@ -304,8 +316,7 @@ def _products(
             return a.to(g.acc).mT @ b.to(g.acc)
         return torch.bmm(a.mT, b, out_dtype=g.acc)
 
-    found = [
-        (product(y, U), product(U, r), product(y, S), product(fed, r), product(r @ F.mT, S)) for y, r in zip(dY, R)
-    ]
-    dT, dE, dO, dF, dJ = (torch.cat(each) for each in zip(*found))
+    found = [(product(U, r), product(y, S), product(fed, r), product(r @ F.mT, S)) for y, r in zip(dY, R)]
+    dE, dO, dF, dJ = (torch.cat(each) for each in zip(*found))
+    dT = dE.new_empty(0) if ahead else torch.cat([product(y, U) for y in dY])
     return dT[None], dE.flip(-2) if ahead else dE, dO, torch.stack([dF, dJ])

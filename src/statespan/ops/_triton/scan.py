@@ -309,19 +309,20 @@ def states_kernel(
 
 @triton.jit
 def backward_kernel(
-    u_ptr, dy_ptr, du_ptr, states_ptr, K_ptr, E_ptr, G_ptr, W_ptr, O_ptr,
-    first_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr, adjoint_ptr,
+    u_ptr, dy_ptr, du_ptr, states_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, W_ptr, O_ptr,
+    first_ptr, inject_ptr, dfirst_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr, share_size, adjoint_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b, sd_h, sd_b,
     C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
-    LOW: tl.constexpr, AHEAD: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr, DFIRST: tl.constexpr,
-    GELU: tl.constexpr, ADD: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
+    LOW: tl.constexpr, BOTH: tl.constexpr, AHEAD: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr,
+    DFIRST: tl.constexpr, GELU: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Every gradient, chunk by chunk from the right; those of the operators are this tile's share of the sum.
 
-    AHEAD is the mirror image, for the kernels that look ahead: from the left, with T above the diagonal and E's rows in
-    the opposite order. ADD adds to du, dE and dG instead of writing them. GELU computes what was in front of the
-    activation again. With LOW there is no room for the sums of large states: the adjoint state behind each chunk is
-    written instead, from which matrix products make them.
+    Shares are ``share_size`` numbers apart. With BOTH directions there is a second pass, AHEAD, the mirror image: from
+    the left, with E's rows in the opposite order. The first has both halves of T, so that the second meets states only;
+    it adds to du, dE and dG instead of writing them. GELU computes what was in front of the activation again. With LOW
+    there is no room for the sums of large states: the adjoint state behind each chunk is written instead, from which
+    matrix products make them.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
@@ -334,8 +335,8 @@ def backward_kernel(
 
     matrix = rc[:, None] * N + q[None, :]
     at_E = ((C - 1 - rc) if AHEAD else rc)[:, None] * N + q[None, :]
-    lag = rc[None, :] - rc[:, None] - 1 if AHEAD else rc[:, None] - rc[None, :]
-    T = tl.load(K_ptr + hk * C + lag, mask=lag >= 0, other=0.0).to(DT)
+    if not AHEAD:
+        T = _toeplitz(K_ptr, Kb_ptr, hk, rc[:, None], rc[None, :], C, BOTH, DT)
     Et = tl.trans(tl.load(E_ptr + h * C * N + at_E, mask=real[None, :], other=0.0).to(DT))
     O = tl.load(O_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT)  # noqa: E741
     gr, gi = _load_power(G_ptr, h, q, N, DENSE, True, STATE)
@@ -363,9 +364,10 @@ def backward_kernel(
         chunk = chunk0 + i
         ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
         U = _load(u_row + i * C, ok, EVEN)
-        dY = _load(dy_row + i * C, ok, EVEN)
         if EVEN and not FULL:
-            dY = tl.where(live[:, None], dY, 0.0)  # so that a column too many adds nothing to any sum
+            dY = tl.load(dy_row + i * C, mask=live[:, None], other=0.0)  # a column too many adds nothing to any sum
+        else:
+            dY = _load(dy_row + i * C, ok, EVEN)
         held = (live & (chunk < chunks))[:, None] & real[None, :]
         S = _load(s_row + i * N, held, EVEN)
         if INJECT:
@@ -378,17 +380,17 @@ def backward_kernel(
             normal, bell = _erf_parts(y, DT)
             dY = (dY.to(ACC) * (normal + 0.3989422804014327 * y * bell)).to(DT)
         Rd = R.to(DT)
-        if ADD:
+        if AHEAD:
             du = _load(du_row + i * C, ok, EVEN).to(ACC)
         else:
-            du = tl.zeros((BT, C), ACC)
-        du = _mm(dY, T, du, PRECISION)
+            du = _mm(dY, T, tl.zeros((BT, C), ACC), PRECISION)
         du = _mm(Rd, Et, du, PRECISION)
         if LOW:
             _store(r_row + i * N, Rd, held, EVEN, FULL)
         else:
             dYt = tl.trans(dY)
-            dT = _mm(dYt, U, dT, PRECISION)
+            if not AHEAD:
+                dT = _mm(dYt, U, dT, PRECISION)
             dO = _mm(dYt, S, dO, PRECISION)
             dE = _mm(tl.trans(U), Rd, dE, PRECISION)
         if DENSE:
@@ -405,18 +407,19 @@ def backward_kernel(
     if DFIRST:
         at = dfirst_ptr + (hk * B + b)[:, None] * N + q[None, :]
         tl.store(at, R, mask=(live & (segment == 0))[:, None] & real[None, :])
-    share = tile * tl.num_programs(0) + hk
+    share = tile * share_size
     if not LOW:
-        tl.store(dT_ptr + share * C * C + rc[:, None] * C + rc[None, :], dT)
-        _sum_up(dE_ptr + share * C * N + at_E, dE, real[None, :], ADD)
-        tl.store(dO_ptr + share * C * N + matrix, dO, mask=real[None, :])
+        if not AHEAD:
+            tl.store(dT_ptr + share + hk * C * C + rc[:, None] * C + rc[None, :], dT)
+        _sum_up(dE_ptr + share + hk * C * N + at_E, dE, real[None, :], AHEAD)
+        tl.store(dO_ptr + share + hk * C * N + matrix, dO, mask=real[None, :])
     if DENSE:
         square = real[:, None] & real[None, :]
-        _sum_up(dG_ptr + share * N * N + q[:, None] * N + q[None, :], dgr, square, ADD)
+        _sum_up(dG_ptr + share + hk * N * N + q[:, None] * N + q[None, :], dgr, square, AHEAD)
     else:
         n = 2 * tl.arange(0, Q // 2)
-        _sum_up(dG_ptr + share * N + n, tl.sum(tl.sum(dgr, 0), 0), n < N, ADD)
-        _sum_up(dG_ptr + share * N + n + 1, tl.sum(tl.sum(dgi, 0), 0), n < N, ADD)
+        _sum_up(dG_ptr + share + hk * N + n, tl.sum(tl.sum(dgr, 0), 0), n < N, AHEAD)
+        _sum_up(dG_ptr + share + hk * N + n + 1, tl.sum(tl.sum(dgi, 0), 0), n < N, AHEAD)
 
 
 @triton.jit
@@ -450,16 +453,38 @@ def segments_kernel(
 
 
 @triton.jit
-def diagonals_kernel(dT_ptr, dK_ptr, tiles, C: tl.constexpr, AHEAD: tl.constexpr, ACC: tl.constexpr):
-    """The gradient of a kernel from that of its Toeplitz matrix: sums along the diagonals, and over the tiles."""
+def shares_kernel(
+    shares_ptr, dT_ptr, dE_ptr, dO_ptr, dG_ptr, size_T, size_E, size_O, size_G, tiles, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The sums over the tiles' shares of the gradients of T, E, O and G, which lie one behind the other in a share."""
+    part, zero = tl.program_id(1), tl.program_id(0).to(tl.int64) * 0
+    size, before, out_ptr = zero + size_T, zero, dT_ptr
+    if part == 1:
+        size, before, out_ptr = zero + size_E, zero + size_T, dE_ptr
+    if part == 2:
+        size, before, out_ptr = zero + size_O, zero + size_T + size_E, dO_ptr
+    if part == 3:
+        size, before, out_ptr = zero + size_G, zero + size_T + size_E + size_O, dG_ptr
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    share = shares_ptr + before + at
+    total = tl.zeros((BLOCK,), shares_ptr.dtype.element_ty)
+    for _ in range(tiles):
+        total += tl.load(share, mask=at < size, other=0.0)
+        share += zero + size_T + size_E + size_O + size_G
+    tl.store(out_ptr + at, total, mask=at < size)
+
+
+@triton.jit
+def diagonals_kernel(dT_ptr, dK_ptr, C: tl.constexpr, BOTH: tl.constexpr):
+    """The gradient of a kernel from that of its Toeplitz matrix: sums along the diagonals.
+
+    With BOTH, the second half of dK is for the kernel that looks ahead, above the diagonal.
+    """
     hk = tl.program_id(0).to(tl.int64)
-    heads = tl.num_programs(0)
     lag, i = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
-    total = tl.zeros((C,), ACC)
-    for tile in range(tiles):
-        at = dT_ptr + (tile * heads + hk) * C * C + i * C + i
-        if AHEAD:
-            total += tl.sum(tl.load(at + lag + 1, mask=i + lag + 1 < C, other=0.0), 1)
-        else:
-            total += tl.sum(tl.load(at - lag, mask=i >= lag, other=0.0), 1)
+    at = dT_ptr + hk * C * C + i * C + i
+    total = tl.sum(tl.load(at - lag, mask=i >= lag, other=0.0), 1)
     tl.store(dK_ptr + hk * C + tl.arange(0, C), total)
+    if BOTH:
+        total = tl.sum(tl.load(at + lag + 1, mask=i + lag + 1 < C, other=0.0), 1)
+        tl.store(dK_ptr + (tl.num_programs(0) + hk) * C + tl.arange(0, C), total)

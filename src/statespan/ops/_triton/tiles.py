@@ -21,6 +21,15 @@ class Tiles(NamedTuple):
     stages: int = 3
     backward_warps: int = 4
     backward_stages: int = 2
+    backward_columns: int = 0
+    """0 for as many as forward."""
+
+
+def chunk_length(d_state: int, low: bool, dtype: torch.dtype) -> int:
+    """Samples of a chunk: long enough for large matrix products, short enough for the memory of a multiprocessor."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return 32 if low else 64
+    return 64 if d_state <= 64 else 32 if d_state <= 128 else 16
 
 
 def choose(
@@ -32,6 +41,7 @@ def choose(
     dense: bool,
     low: bool,
     dtype: torch.dtype,
+    both: bool = False,
 ) -> Tiles:
     """The tiles for this much work.
 
@@ -41,7 +51,7 @@ def choose(
     """
     narrow = dtype in (torch.float16, torch.bfloat16)
     largest = (64 if d_state <= 64 else 32 if d_state <= 128 else 16) if narrow else 16
-    columns = min(largest, 64 if batch >= 48 else 32 if batch >= 24 else 16)
+    columns = largest_filled = min(largest, 64 if batch >= 48 else 32 if batch >= 24 else 16)
     per_segment = 1 << max(0, -(-length // chunk) - 1).bit_length()
 
     if low:
@@ -66,4 +76,12 @@ def choose(
         return Tiles(columns, per_segment, warps, stages, warps, stages)
     if columns == 16:
         return Tiles(columns, per_segment, 4 if dense else 1, 4, 4, 4)
-    return Tiles(columns, per_segment, 4, 4, 4, 2 if dense else 3)
+    if dense:
+        return Tiles(columns, per_segment, 4, 4, 4, 2)
+    if both:  # a forward pass in both directions has twice the work in a program: half as many fill the GPU
+        wide, segments = columns, -(-length // (chunk * per_segment))
+        while wide < largest_filled and heads * -(-batch * segments // (2 * wide)) >= PROGRAMS // 2:
+            wide *= 2
+        return Tiles(wide, per_segment, 4, 4, 4, 3, columns)
+    # of a single direction one more piece of the input fits on the chip beside what three programs need
+    return Tiles(columns, per_segment, 4, 5 if columns == 64 else 4, 4, 3)
