@@ -42,7 +42,10 @@ def test_public_names():
     assert all(hasattr(statespan, name) for name in statespan.__all__)
 
 
-FLOORS = ["ssm", "ops", "nn", "models", "generation", "export", "data", "train", "recipes", "bench"]
+FLOORS = [
+    "ssm", "ops", "nn", "models", "generation", "export", "data", "train", "recipes", "estimators", "bench",
+    "forecasting", "studies",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("floor", FLOORS)

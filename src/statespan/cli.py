@@ -17,6 +17,7 @@ HELP = """statespan: structured state space models of long sequences.
 \b
 Examples:
   statespan train digits-s4d        train a small model in a minute, nothing to download
+  statespan forecast data.csv       forecast a time series of yours
   statespan recipes                 what can be trained, and what the papers reached
   statespan data                    which datasets are here, and how to get the others
   statespan COMMAND --help          more about a command, with examples
@@ -37,7 +38,7 @@ def app() -> Any:
     import typer
     from typer.core import TyperGroup
 
-    from statespan.commands import data, evaluate, export, generate, predict, recipes, stream, train
+    from statespan.commands import data, evaluate, export, forecast, generate, predict, recipes, stream, train
 
     class OneLine(TyperGroup):
         """A group of commands that answers a mistake with one line instead of usage and boxes."""
@@ -79,6 +80,7 @@ def app() -> Any:
     application.command("train", help=train.HELP)(train.train)
     application.command("eval", help=evaluate.HELP)(evaluate.evaluate)
     application.command("predict", help=predict.HELP)(predict.predict)
+    application.command("forecast", help=forecast.HELP)(forecast.forecast)
     application.command("generate", help=generate.HELP)(generate.generate)
     application.command("stream", help=stream.HELP)(stream.stream)
     application.command("export", help=export.HELP)(export.export)

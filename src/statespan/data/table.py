@@ -23,24 +23,28 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
 
 
-def read_table(path: Path, time: str | None = None, time_format: str | None = None) -> Table:
+MISSING = ("", "na", "nan", "null")  # how a missing value is written
+
+
+def read_table(path: Path, time: str | None = None, time_format: str | None = None, *, missing: bool = False) -> Table:
     """Read a CSV file with a header, one column of times and otherwise numbers.
 
     Args:
         path: The file, with commas (or semicolons) between its fields.
         time: Name of the column of times; the first one by default.
         time_format: See :func:`statespan.data.calendar.parse_times`.
+        missing: Take empty fields, NA and NaN as missing values, which become NaN.
 
     Raises:
         ValueError: A field is empty, is not a finite number or is missing; the message names file, row and column.
     """
     try:
-        return _read_table(path, time, time_format)
+        return _read_table(path, time, time_format, missing)
     except (ValueError, csv.Error) as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _read_table(path: Path, time: str | None, time_format: str | None) -> Table:
+def _read_table(path: Path, time: str | None, time_format: str | None, missing: bool) -> Table:
     with path.open(encoding="utf-8-sig", newline="") as file:
         first = file.readline()
         file.seek(0)
@@ -57,11 +61,15 @@ def _read_table(path: Path, time: str | None, time_format: str | None) -> Table:
     for number, row in enumerate(rows):
         if len(row) != len(header):
             raise ValueError(f"row {number + 1} has {len(row)} fields, the header has {len(header)}")
-        values[number] = _numbers(row[:at] + row[at + 1 :], columns, number + 1)
+        values[number] = _numbers(row[:at] + row[at + 1 :], columns, number + 1, missing)
     return Table(parse_times([row[at] for row in rows], time_format), values, columns)
 
 
-def _numbers(fields: list[str], columns: tuple[str, ...], row: int) -> list[float]:
+def _numbers(fields: list[str], columns: tuple[str, ...], row: int, missing: bool) -> list[float]:
+    if missing and any(field.strip().lower() in MISSING for field in fields):
+        known = [field if field.strip().lower() not in MISSING else "0" for field in fields]
+        found = _numbers(known, columns, row, False)
+        return [math.nan if field.strip().lower() in MISSING else value for field, value in zip(fields, found)]
     try:
         numbers = [float(field) for field in fields]
         if all(map(math.isfinite, numbers)):

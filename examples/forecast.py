@@ -1,0 +1,50 @@
+"""Forecast a time series in a file of yours, with intervals.
+
+    python examples/forecast.py data.csv --time date --target OT --horizon 24
+
+The file has a row for each time, at regular steps. The last rows are kept to compare the forecast with what came. The
+command ``statespan forecast`` does the same and draws a picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from statespan.estimators import S4Forecaster
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="a CSV file with a header")
+    parser.add_argument("--time", default="date", help="column of the times (default: date)")
+    parser.add_argument("--target", required=True, help="column to forecast")
+    parser.add_argument("--horizon", type=int, default=24, help="rows to forecast (default: 24)")
+    parser.add_argument("--context", type=int, help="rows to forecast from (default: chosen from the data)")
+    parser.add_argument("--steps", type=int, help="updates of the training (default: chosen from the data)")
+    parser.add_argument("--out", type=Path, default=Path("forecast.csv"), help="the forecast (default: forecast.csv)")
+    args = parser.parse_args()
+
+    series = pd.read_csv(args.file, parse_dates=[args.time], index_col=args.time)[args.target]
+    past, future = series[: -args.horizon], series[-args.horizon :]
+
+    model = S4Forecaster(args.horizon, context=args.context, steps=args.steps).fit(past)
+    mean, bands = model.predict(), model.predict_quantiles()
+    low, high = bands[args.target, 0.1], bands[args.target, 0.9]
+
+    error = (mean - future).abs().mean()
+    last = (past.iloc[-1] - future).abs().mean()
+    inside = np.mean((future >= low) & (future <= high))
+    print(f"mean absolute error {error:.4g} over {args.horizon} rows ({last:.4g} for repeating the last row)")
+    print(f"{100 * inside:.0f}% of the rows lie between the 0.1 and the 0.9 quantile")
+
+    table = pd.DataFrame({"forecast": mean, "low": low, "high": high, "came": future})
+    table.to_csv(args.out)
+    print(f"forecast in {args.out}")
+
+
+if __name__ == "__main__":
+    main()

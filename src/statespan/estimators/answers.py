@@ -1,0 +1,75 @@
+"""What people give as answers, as arrays."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import DataConversionWarning
+
+from statespan.estimators.series import Array
+
+
+def one_column(y: Any, n: int) -> Array:
+    """Answers (n,), one for each series.
+
+    Raises:
+        ValueError: There are more or fewer, or one is missing.
+    """
+    found = _array(y)
+    if found.ndim == 2 and found.shape[1] == 1:
+        message = "A column-vector y was passed when a 1d array was expected; y.ravel() makes one"
+        warnings.warn(message, DataConversionWarning, stacklevel=4)
+        found = found[:, 0]
+    if found.ndim != 1:
+        raise ValueError(f"y must have shape ({n},), one class for each series, got {found.shape}")
+    _check_count(found, n)
+    if found.dtype == object:
+        if any(value is None or value != value for value in found):
+            raise ValueError("y must have a class for each series, got a missing one (None or NaN)")
+        kinds = {type(value) for value in found}
+        if any(issubclass(kind, str) for kind in kinds) and len(kinds) > 1:
+            raise TypeError(f"y must be all text or all numbers, got {', '.join(sorted(k.__name__ for k in kinds))}")
+        if kinds <= {str}:
+            found = found.astype(str)
+    elif found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise ValueError("y must have a class for each series, got NaN or infinity")
+    return found
+
+
+def real_columns(y: Any, n: int) -> Array:
+    """Answers (n,) or (n, K), finite numbers in float64.
+
+    Raises:
+        ValueError: There are more or fewer, or one is missing or no number.
+    """
+    found = _array(y)
+    if found.ndim not in (1, 2) or (found.ndim == 2 and found.shape[1] == 0):
+        raise ValueError(f"y must have shape ({n},) or ({n}, values), got {found.shape}")
+    _check_count(found, n)
+    if found.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: y must be real, got {found.dtype}")
+    try:
+        values = found.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"y must be numbers: {error}") from None
+    if not np.isfinite(values).all():
+        raise ValueError("y must be finite numbers, got NaN or infinity")
+    return values
+
+
+def _array(y: Any) -> Array:
+    if y is None:
+        raise ValueError("y must be given: requires y to be passed, but the target y is None")
+    if hasattr(y, "toarray") and hasattr(y, "nnz"):
+        raise TypeError("y must be a dense array, got a sparse matrix")
+    try:
+        return np.asarray(y)
+    except ValueError:
+        raise ValueError("y must have one answer for each series, got answers of unequal lengths") from None
+
+
+def _check_count(found: Array, n: int) -> None:
+    if len(found) != n:
+        raise ValueError(f"y must have one answer for each of the {n} series, got {len(found)} (inconsistent numbers)")

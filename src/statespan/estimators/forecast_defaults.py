@@ -1,0 +1,49 @@
+"""The parameters of a forecaster: checked, and chosen from the data where the user did not choose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from statespan._check import check_bool, check_choice, check_int, check_number
+from statespan.estimators.horizon import CENTRES
+from statespan.train.device import pick_device
+
+
+def choose(estimator: Any, rows: int) -> dict[str, int]:
+    """Sizes and settings for a series of so many rows.
+
+    Args:
+        estimator: Its parameters are taken where they are not None.
+        rows: Of the longest series.
+    """
+    context = max(1, min(max(336, 2 * estimator.horizon), 720, (rows - estimator.horizon) // 3))
+    auto = {
+        "context": context, "d_model": 32, "n_layers": 2, "d_state": 32, "steps": 600, "batch_size": 32, "patience": 6,
+    }  # fmt: skip
+    given = {name: getattr(estimator, name) for name in auto}
+    return {name: auto[name] if given[name] is None else int(given[name]) for name in auto}
+
+
+def check_parameters(estimator: Any) -> None:
+    """Refuse parameters that cannot be used, whatever the data."""
+    check_int("horizon", estimator.horizon, minimum=1)
+    for name in ("context", "d_model", "n_layers", "steps", "batch_size", "patience"):
+        if getattr(estimator, name) is not None:
+            check_int(name, getattr(estimator, name), minimum=1)
+    if estimator.d_state is not None:
+        check_int("d_state", estimator.d_state, minimum=2, even=True)
+    quantiles = estimator.quantiles
+    if isinstance(quantiles, str) or not hasattr(quantiles, "__iter__"):
+        raise TypeError(f"quantiles must be a tuple of numbers between 0 and 1, got {quantiles!r}")
+    for quantile in quantiles:
+        check_number("quantiles", quantile, above=0.0, below=1.0)
+    if len(set(quantiles)) != len(tuple(quantiles)):
+        raise ValueError(f"quantiles must be different numbers, got {tuple(quantiles)}")
+    check_bool("joint", estimator.joint)
+    check_bool("calendar", estimator.calendar)
+    check_choice("centre", estimator.centre, CENTRES)
+    check_number("dropout", estimator.dropout, above=0.0, below=1.0, closed=True)
+    check_number("learning_rate", estimator.learning_rate, above=0.0)
+    check_number("validation_fraction", estimator.validation_fraction, above=0.0, below=1.0, closed=True)
+    check_choice("missing", estimator.missing, ("error", "mask"))
+    pick_device(estimator.device)

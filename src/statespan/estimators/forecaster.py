@@ -1,0 +1,396 @@
+"""Forecasts of time series, in scikit-learn's conventions.
+
+Shapes: T rows, C columns, H horizon, Q quantiles.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from statespan._check import check_choice, check_int, check_number
+from statespan.data.scale import statistics
+from statespan.estimators import store
+from statespan.estimators.fitting import History, Settings, train
+from statespan.estimators.forecast_defaults import check_parameters, choose
+from statespan.estimators.horizon import Horizon, HorizonConfig
+from statespan.estimators.saved import SavedEstimator
+from statespan.estimators.tasks import forecasts
+from statespan.estimators.timeline import Form, Line, read_lines, write_lines
+from statespan.estimators.windows import PERIODS, Prepared, calendar_names, make_windows, prepare, thinned
+from statespan.train.device import pick_device
+from statespan.train.order import derive
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Array = np.ndarray[Any, Any]
+AT_ONCE = 256  # windows forecast together
+JUDGED = 512  # held-out windows that are looked at, evenly spread
+
+
+class S4Forecaster(SavedEstimator):
+    """Forecasts of time series with intervals, by a masked sequence-to-sequence S4D.
+
+    One series or many, of one column or several; with dates, the calendar is read too. What is None is chosen from the
+    data, and one line says how.
+
+    Args:
+        horizon: Rows to forecast.
+        context: Rows that a forecast is made from.
+        quantiles: Which quantiles to learn beside the mean, between 0 and 1; () for none.
+        joint: Read and forecast all columns together; else one by one with the same weights, which is better unless
+            there is much data.
+        centre: "last": forecast relative to the last known row; "mean": to the mean of the context; "none".
+        calendar: Read hour, weekday, day and so on, where there are dates.
+        d_model: Features of the layers.
+        n_layers: Number of layers.
+        d_state: State size of each SSM, even.
+        dropout: Probability of dropping a feature.
+        steps: Updates, at most.
+        batch_size: Windows an update.
+        learning_rate: Of everything but A, B and Δ of the SSMs.
+        validation_fraction: Share of the rows, the last ones, that is held out for early stopping; 0.0 for none.
+        patience: Looks at the held-out rows without improvement after which training ends.
+        missing: "error" refuses NaN; "mask" tells the network which values are missing, and never scores them.
+        device: "cpu", "cuda"…
+        random_state: Seed.
+        verbose: 0 for silence, 1 for one line about the choice and a progress bar.
+
+    Attributes:
+        chosen_: What was chosen, by name; ``chosen_line_`` is the same in words.
+        history_: Losses, held-out metrics and the number of updates.
+        network_: The torch module.
+
+    Example:
+        >>> y = 10 + np.sin(2 * np.pi * np.arange(212) / 12)
+        >>> model = S4Forecaster(12, context=36, d_model=12, n_layers=1, steps=60, learning_rate=0.02, verbose=0)
+        >>> bool(np.abs(model.fit(y[:200]).predict() - y[200:]).mean() < 0.3)
+        True
+        >>> model.predict_quantiles().shape  # rows, quantiles
+        (12, 3)
+    """
+
+    def __init__(
+        self,
+        horizon: int = 24,
+        *,
+        context: int | None = None,
+        quantiles: tuple[float, ...] = (0.1, 0.5, 0.9),
+        joint: bool = False,
+        centre: str = "last",
+        calendar: bool = True,
+        d_model: int | None = None,
+        n_layers: int | None = None,
+        d_state: int | None = None,
+        dropout: float = 0.1,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float = 0.004,
+        validation_fraction: float = 0.1,
+        patience: int | None = None,
+        missing: str = "error",
+        device: str | None = None,
+        random_state: Any = 0,
+        verbose: int = 1,
+    ) -> None:
+        self.horizon = horizon
+        self.context = context
+        self.quantiles = quantiles
+        self.joint = joint
+        self.centre = centre
+        self.calendar = calendar
+        self.d_model = d_model
+        self.n_layers = n_layers
+        self.d_state = d_state
+        self.dropout = dropout
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.missing = missing
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from the past.
+
+        Args:
+            X: An array (rows,) or (rows, columns), a list of such arrays (many series), a pandas Series or DataFrame
+                with a row for each time, or a long DataFrame with an index of two levels, series and time. Times must
+                be regular and sorted; an index of dates also gives the calendar.
+            y: Not used; there because pipelines give it.
+
+        Returns:
+            The estimator itself.
+        """
+        check_parameters(self)
+        lines, self.form_ = read_lines(X, missing=self.missing, shortest=2)
+        self.chosen_ = choose(self, max(len(line.values) for line in lines))
+        held_out, context, horizon = self.validation_fraction, self.chosen_["context"], self.horizon
+        ends = [len(line.values) - int(len(line.values) * held_out) for line in lines]
+        known = np.concatenate([line.values[:end] for line, end in zip(lines, ends)])
+        self.mean_, self.std_ = _statistics(known)
+        self.masked_ = self.missing == "mask"
+        self.calendar_ = calendar_names(lines, self.form_) if self.calendar else ()
+        parts = [self._prepare(line) for line in lines]
+        learn = make_windows(parts, [(0, end) for end in ends], context, horizon, masked=self.masked_)
+        spans = [(end, len(line.values)) for line, end in zip(lines, ends)]
+        judge = make_windows(parts, spans, context, horizon, masked=self.masked_) if held_out else None
+        judge = None if judge is None else thinned(judge, JUDGED)
+        if learn is None:
+            longest = max(len(line.values) for line in lines)
+            raise ValueError(
+                f"context {context} and horizon {horizon} must fit into the rows to learn from, got {max(ends)} of "
+                f"{longest}; give more rows, or a smaller context, horizon or validation_fraction"
+            )
+        seed, device = self._seed(), pick_device(self.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive(seed, "weights"))
+            self.network_ = Horizon(self._config(parts[0], context)).to(device)
+        self.n_features_in_ = lines[0].values.shape[1]
+        self.chosen_line_ = self._line(lines, len(learn), 0 if judge is None else len(judge), device)
+        if self.verbose:
+            print(self.chosen_line_, file=sys.stderr)
+        steps, batch = self.chosen_["steps"], self.chosen_["batch_size"]
+        settings = Settings(
+            epochs=-(-steps * batch // len(learn)) + 1, batch=batch, lr=self.learning_rate, weight_decay=0.01,
+            patience=self.chosen_["patience"], validations=20, seed=seed, steps=steps,
+        )  # fmt: skip
+        self.history_: History = train(
+            self.network_, forecasts(tuple(self.quantiles)), learn, judge, settings, device,
+            title=type(self).__name__, show=bool(self.verbose),
+        )  # fmt: skip
+        self.lines_ = [Line(line.values[-context:], _tail(line.times, context), line.name) for line in lines]
+        return self
+
+    def predict(self, X: Any = None, *, horizon: int | None = None, rate: float = 1.0) -> Any:
+        """The mean of each row to come.
+
+        Args:
+            X: The past, in any form of ``fit``; the end of what ``fit`` saw by default. What is older than ``context``
+                rows makes no difference.
+            horizon: Rows to forecast, at most those of training; all by default.
+            rate: Step of these rows relative to those of training: 2.0 for rows that come half as often.
+
+        Returns:
+            As X: (H,), (H, C), a list of arrays, or a frame whose index continues that of X.
+        """
+        found, lines, form = self._forecast(X, horizon, rate)
+        return write_lines([one[..., 0] for one in found], lines, form)
+
+    def predict_quantiles(self, X: Any = None, *, horizon: int | None = None, rate: float = 1.0) -> Any:
+        """The quantiles of each row to come, in ascending order.
+
+        Args:
+            X: As in ``predict``.
+            horizon: As in ``predict``.
+            rate: As in ``predict``.
+
+        Returns:
+            (H, C, Q), or (H, Q) for one array of one dimension; of a frame a frame with the quantiles as a second level
+            of its columns.
+        """
+        check_is_fitted(self, "network_")
+        quantiles = tuple(sorted(self.quantiles))
+        if not quantiles:
+            raise ValueError("predict_quantiles needs quantiles, and this estimator was fitted with quantiles=()")
+        found, lines, form = self._forecast(X, horizon, rate)
+        return write_lines([np.sort(one[..., 1:], -1) for one in found], lines, form, quantiles)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """R² of the mean over every window of X: the share of the variance that is explained.
+
+        Args:
+            X: Series with at least context + horizon rows, in any form of ``fit``.
+            y: Not used.
+        """
+        return self.evaluate(X)["r2"]
+
+    def evaluate(self, X: Any) -> dict[str, float]:
+        """Errors over every window of X, of standardised values, as papers report them.
+
+        Args:
+            X: Series with at least context + horizon rows, in any form of ``fit``.
+
+        Returns:
+            "mse", "mae", "r2" and the number of "windows".
+        """
+        check_is_fitted(self, "network_")
+        context, horizon = self.chosen_["context"], self.horizon
+        lines, _ = self._read(X)
+        parts = [self._prepare(line) for line in lines]
+        windows = make_windows(parts, [(0, len(line.values)) for line in lines], context, horizon, masked=self.masked_)
+        if windows is None:
+            longest = max(len(line.values) for line in lines)
+            raise ValueError(f"X must have at least context + horizon = {context + horizon} rows, got {longest}")
+        device = next(self.network_.parameters()).device
+        sums = torch.zeros(5, dtype=torch.float64)
+        with torch.inference_mode():
+            arrays = windows.tensors()
+            for start in range(0, len(windows), AT_ONCE):
+                batch = windows.take(arrays, torch.arange(start, min(start + AT_ONCE, len(windows))))
+                marks = None if batch.marks is None else batch.marks.to(device)
+                found = self.network_(batch.x.to(device), marks=marks)[..., 0].double().cpu()
+                y = batch.y.double()
+                there = ~torch.isnan(y)
+                y, found = y[there], found[there]
+                error = found - y
+                sums += torch.stack([error.square().sum(), error.abs().sum(), y.sum(), y.square().sum(), there.sum()])
+        square, absolute, total, squares, count = sums.tolist()
+        spread = squares - total**2 / max(count, 1)
+        return {
+            "mse": square / max(count, 1), "mae": absolute / max(count, 1),
+            "r2": 1 - square / spread if spread > 0 else 0.0, "windows": len(windows),
+        }  # fmt: skip
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        form, network = self.form_, self.network_.config
+        past: dict[str, Array] = {}
+        for number, line in enumerate(self.lines_):  # for predict() without an argument
+            past[f"{number}.values"] = line.values
+            if line.times is not None:
+                past[f"{number}.times"] = line.times.astype(np.int64)
+        config = {
+            "network": {name: getattr(network, name) for name in HorizonConfig.__dataclass_fields__},
+            "scale": {"mean": self.mean_, "std": self.std_},
+            "form": {name: getattr(form, name) for name in Form.__dataclass_fields__},
+            "calendar": self.calendar_,
+            "chosen": self.chosen_,
+            "line": self.chosen_line_,
+            "series": [line.name for line in self.lines_],
+        }
+        return config, past
+
+    def _set_state(self, config: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
+        network = HorizonConfig(**config["network"])
+        if network.body_config().least_weights() > store.count(tensors):
+            raise ValueError("its network is not that of its weights")
+        with torch.device("meta"):
+            made = Horizon(network)
+        self.network_ = store.fill(made, tensors).to(device)
+        self.mean_, self.std_ = (
+            store.numbers_in(config["scale"][name], f"the {name}", (network.columns,)) for name in ("mean", "std")
+        )
+        self.masked_, self.n_features_in_ = network.masked, network.columns
+        form = dict(config["form"])
+        self.form_ = Form(**{**form, "columns": tuple(form["columns"]), "names": tuple(form["names"])})
+        self.calendar_ = tuple(check_choice("calendar", name, PERIODS) for name in config["calendar"])
+        if len(self.calendar_) != network.d_marks:
+            raise ValueError("its network does not read its calendar")
+        self.chosen_, self.chosen_line_ = dict(config["chosen"]), str(config["line"])
+        check_int("context", self.chosen_["context"], minimum=1)
+        dated = self.form_.step is not None
+        self.lines_ = [_line_in(tensors, number, name, dated) for number, name in enumerate(config["series"])]
+
+    def _forecast(self, X: Any, horizon: int | None, rate: float) -> tuple[list[Array], list[Line], Form]:
+        """Forecasts (H, C, 1 + Q) in the units of the data."""
+        check_is_fitted(self, "network_")
+        check_number("rate", rate, above=0.0)
+        most = max(1, int(self.horizon / rate))
+        steps = most if horizon is None else check_int("horizon", horizon, minimum=1)
+        if steps > most:
+            raise ValueError(f"horizon must be at most {most}, which the estimator was fitted for, got {steps}")
+        lines, form = (self.lines_, self.form_) if X is None else self._read(X, rate)
+        context = max(1, int(self.chosen_["context"] / rate))
+        for line in lines:
+            if len(line.values) < context:
+                what = "X" if line.name is None else f"series {line.name!r}"
+                raise ValueError(f"{what} must have at least the {context} rows of the context, got {len(line.values)}")
+        device = next(self.network_.parameters()).device
+        found = []
+        for line in lines:
+            part = prepare(
+                Line(line.values[-context:], _tail(line.times, context), line.name), form, self.mean_, self.std_,
+                masked=self.masked_, calendar=self.calendar_, ahead=steps,
+            )  # fmt: skip
+            values = part.values if part.known is None else np.concatenate([part.values, part.known], -1)
+            marks = part.marks
+            with torch.inference_mode():
+                y = self.network_.after(
+                    torch.from_numpy(values.astype(np.float32))[None].to(device), steps,
+                    None if marks is None else torch.from_numpy(marks)[None].to(device), float(rate),
+                )  # fmt: skip
+            found.append(y[0].double().cpu().numpy() * self.std_[:, None] + self.mean_[:, None])
+        return found, lines, form
+
+    def _read(self, X: Any, rate: float = 1.0) -> tuple[list[Line], Form]:
+        lines, form = read_lines(X, missing=self.missing, shortest=1)
+        if lines[0].values.shape[1] != self.n_features_in_:
+            raise ValueError(f"X must have {self.n_features_in_} columns, as in fit, got {lines[0].values.shape[1]}")
+        if self.network_.config.d_marks and form.step is None:
+            raise ValueError("X must have dates as its index, as in fit, got rows without")
+        if form.step is not None and self.form_.step is not None and form.unit == self.form_.unit:
+            ratio = form.step / self.form_.step
+            if abs(ratio - rate) > 1e-6 * ratio:
+                raise ValueError(
+                    f"X must come in the steps of fit times rate={rate:g}, got steps {ratio:g} times as long; "
+                    f"resample it or give rate={ratio:g}"
+                )
+        if form.columns and self.form_.columns and form.columns != self.form_.columns:
+            raise ValueError(f"X must have the columns {list(self.form_.columns)}, as in fit, got {list(form.columns)}")
+        return lines, form
+
+    def _prepare(self, line: Line) -> Prepared:
+        return prepare(line, self.form_, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_)
+
+    def _config(self, part: Prepared, context: int) -> HorizonConfig:
+        chosen = self.chosen_
+        options = {
+            "d_model": chosen["d_model"], "n_layers": chosen["n_layers"], "d_state": chosen["d_state"],
+            "layer": "s4d", "ssm": {"init": "legs", "dt_min": 0.001, "dt_max": 0.1}, "mix": "linear",
+            "dropout": self.dropout,
+        }  # fmt: skip
+        return HorizonConfig(
+            part.values.shape[1], context, self.horizon, 0 if part.marks is None else part.marks.shape[1],
+            len(self.quantiles), self.centre, self.joint, self.masked_, options,
+        )  # fmt: skip
+
+    def _line(self, lines: list[Line], windows: int, judged: int, device: torch.device) -> str:
+        rows, columns, chosen = sum(len(line.values) for line in lines), lines[0].values.shape[1], self.chosen_
+        count = sum(p.numel() for p in self.network_.parameters())
+        many = f"{len(lines)} series, {rows} rows" if len(lines) > 1 else f"{rows} rows"
+        names = f", calendar {'/'.join(self.calendar_)}" if self.calendar_ else ""
+        return (
+            f"S4Forecaster: {many} of {columns} column{'s' * (columns > 1)}{names} -> {self.horizon} rows from "
+            f"{chosen['context']}; {chosen['n_layers']} layers of {chosen['d_model']} features (state "
+            f"{chosen['d_state']}), {count:,} weights; up to {chosen['steps']} updates of {chosen['batch_size']} of "
+            f"{windows} windows, {f'{judged} held out for early stopping' if judged else 'none held out'}; on {device}"
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == "mask"
+        tags.target_tags.required = False
+        return tags
+
+
+def _statistics(values: Array) -> tuple[Array, Array]:
+    """Mean and deviation (C,) of the known values (rows, C)."""
+    gone = np.isnan(values)
+    if not gone.any():
+        return statistics(values)
+    if gone.all(0).any():
+        raise ValueError(
+            f"X must have values to learn from in each column, got only NaN in column {gone.all(0).argmax()}"
+        )
+    mean, std = np.nanmean(values, 0), np.nanstd(values, 0)
+    return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, 1.0)
+
+
+def _tail(times: Array | None, count: int) -> Array | None:
+    return None if times is None else times[-count:]
+
+
+def _line_in(tensors: dict[str, Any], number: int, name: Any, dated: bool) -> Line:
+    values = store.array(tensors, f"{number}.values", torch.float64, 2)
+    if not dated:
+        return Line(values, None, name)
+    return Line(values, store.array(tensors, f"{number}.times", torch.int64, 1).astype("datetime64[s]"), name)

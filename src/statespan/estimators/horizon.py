@@ -1,0 +1,147 @@
+"""The forecasting network: S4 with a masked end, around it a norm that each window takes off and puts back.
+
+A window is forecast relative to its own last known values (as NLinear does), or to its mean, so the network need not
+know levels it never saw. Columns are forecast one by one with the same weights, or all together.
+
+Shapes: B windows, T context, H horizon, C columns, M calendar features, Q quantiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from statespan._check import check_bool, check_choice, check_int
+from statespan.models import Forecaster, ForecasterConfig
+from statespan.models.config import parse
+
+CENTRES = ("last", "mean", "none")
+
+
+@dataclass(frozen=True)
+class HorizonConfig:
+    """What a forecasting network is made of, as plain values.
+
+    Args:
+        columns: Columns C.
+        context: Rows T that it reads.
+        horizon: Rows H that it forecasts.
+        d_marks: Calendar features M.
+        quantiles: Number Q of quantiles beside the mean.
+        centre: "last", "mean" or "none": what is taken off a window.
+        joint: Read and forecast all columns together; else one by one, with the same weights.
+        masked: Whether it is told which values are missing.
+        options: Fields of :class:`statespan.models.ForecasterConfig` that the above do not give.
+    """
+
+    columns: int
+    context: int
+    horizon: int
+    d_marks: int
+    quantiles: int
+    centre: str
+    joint: bool
+    masked: bool
+    options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        for name, least in (("columns", 1), ("context", 1), ("horizon", 1), ("d_marks", 0), ("quantiles", 0)):
+            check_int(name, getattr(self, name), minimum=least)
+        check_choice("centre", self.centre, CENTRES)
+        check_bool("joint", self.joint)
+        check_bool("masked", self.masked)
+
+    def body_config(self) -> ForecasterConfig:
+        """The config of the S4 inside."""
+        width = self.columns if self.joint else 1
+        sizes = {
+            "d_input": width * (2 if self.masked else 1),
+            "d_output": width * (1 + self.quantiles),
+            "horizon": self.horizon,
+            "d_marks": self.d_marks,
+        }
+        return parse(ForecasterConfig, {**self.options, **sizes})
+
+
+class Horizon(nn.Module):
+    """Forecasts of windows: mean and quantiles of the rows that follow.
+
+    Args:
+        config: What it is made of.
+
+    Example:
+        >>> options = {"d_model": 8, "n_layers": 1, "d_state": 8, "layer": "s4d"}
+        >>> network = Horizon(HorizonConfig(3, 48, 24, 0, 2, "last", False, False, options))
+        >>> network(torch.randn(5, 48 + 24, 3)).shape  # the mean and two quantiles
+        torch.Size([5, 24, 3, 3])
+    """
+
+    def __init__(self, config: HorizonConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.body = Forecaster(config.body_config())
+
+    def forward(self, x: Tensor, *, marks: Tensor | None = None, rate: float = 1.0) -> Tensor:
+        """The forecast.
+
+        Args:
+            x: (B, T + H, C), of which the first T rows are read; with a mask (B, T + H, 2C), the last C columns 1.0
+                where a value is known.
+            marks: Calendar features (B, T + H, M).
+            rate: Step of the data relative to that of training.
+
+        Returns:
+            (B, H, C, 1 + Q): the mean, then the quantiles.
+        """
+        steps = x.shape[1] - self.config.context
+        return self.after(x[:, : self.config.context], steps, marks, rate)
+
+    def after(self, known: Tensor, steps: int, marks: Tensor | None, rate: float = 1.0) -> Tensor:
+        """The forecast of the ``steps`` rows behind known ones (B, rows, C), however many either are.
+
+        Args:
+            known: (B, rows, C), or (B, rows, 2C) with a mask.
+            steps: Rows to forecast.
+            marks: (B, rows + steps, M), where there are some.
+            rate: As in ``forward``.
+        """
+        config = self.config
+        batch, rows, columns = known.shape[0], known.shape[1], config.columns
+        values = known[..., :columns]
+        centre = self._centre(known)  # (B, 1, C)
+        parts = [values - centre]
+        if config.masked:
+            mask = known[..., columns:]
+            parts = [parts[0] * mask, mask]
+        if config.joint:
+            x = torch.cat(parts, -1)
+        else:  # (B, rows, C) to (B · C, rows, 1 or 2)
+            x = torch.stack(parts, -1).transpose(1, 2).flatten(0, 1)
+            marks = None if marks is None else marks.repeat_interleave(columns, 0)
+        x = nn.functional.pad(x, (0, 0, 0, steps))
+        if steps == config.horizon:
+            y = self.body(x, marks=marks, rate=rate)
+        else:
+            past, future = (None, None) if marks is None else (marks[:, :rows], marks[:, rows:])
+            _, state = self.body.prefill(x[:, :rows], marks=past, rate=rate)
+            y, _ = self.body.prefill(x[:, rows:], state, marks=future, rate=rate, future=True)
+        kinds = 1 + config.quantiles
+        # (B, H, C · kinds) or (B · C, H, kinds) to (B, H, C, kinds)
+        alone = not config.joint
+        y = y.unflatten(0, (batch, columns)).transpose(1, 2) if alone else y.unflatten(-1, (columns, kinds))
+        return y + centre[..., None]
+
+    def _centre(self, known: Tensor) -> Tensor:
+        """What is taken off each window, (B, 1, C)."""
+        config, values = self.config, known[..., : self.config.columns]
+        if config.centre == "none":
+            return torch.zeros_like(values[:, :1])
+        if not config.masked:
+            return values[:, -1:] if config.centre == "last" else values.mean(1, keepdim=True)
+        if config.centre == "last":  # missing values repeat the last known one
+            return values[:, -1:]
+        mask = known[..., config.columns :]
+        return (values * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)

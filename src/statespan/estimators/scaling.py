@@ -1,0 +1,84 @@
+"""Standardisation of series: by channel with the training series' statistics, by each series' own, or not at all.
+
+Shapes: n series, L length, C channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from statespan._check import check_choice
+from statespan.estimators.series import Panel
+from statespan.estimators.store import numbers_in
+
+STANDARDS = ("channel", "series", "none")
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How series are standardised.
+
+    Attributes:
+        how: "channel", "series" or "none".
+        mean: (C,), of the known values of the training series.
+        std: (C,); 1 for a channel that is constant.
+
+    Example:
+        >>> from statespan.estimators.series import as_panel
+        >>> panel = as_panel([[1.0, 3.0], [5.0]])
+        >>> scale = Scale.of(panel, "channel")
+        >>> scale.mean.tolist(), scale.apply(panel)[:, :, 0].round(1).tolist()
+        ([3.0], [[-1.2000000476837158, 0.0], [1.2000000476837158, 0.0]])
+    """
+
+    how: str
+    mean: Array
+    std: Array
+
+    @classmethod
+    def of(cls, panel: Panel, how: str) -> Scale:
+        """The statistics of training series."""
+        channels = panel.values.shape[2]
+        if check_choice("standardize", how, STANDARDS) != "channel":
+            return cls(how, np.zeros(channels), np.ones(channels))
+        known = panel.known if panel.ragged or panel.missing is not None else None
+        mean, std = _statistics(panel.values, known, (0, 1))
+        return cls(how, mean, std)
+
+    def apply(self, panel: Panel) -> Array:
+        """The series (n, L, C) standardised, float32; 0 where there is no value."""
+        known = panel.known if panel.ragged or panel.missing is not None else None
+        mean, std = self.mean, self.std
+        if self.how == "series":
+            mean, std = (part[:, None] for part in _statistics(panel.values, known, (1,)))  # (n, 1, C)
+        x = ((panel.values - mean.astype(panel.values.dtype)) / std.astype(panel.values.dtype)).astype(np.float32)
+        return x if known is None else np.where(known, x, np.float32(0))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"how": self.how, "mean": self.mean.tolist(), "std": self.std.tolist()}
+
+    @classmethod
+    def from_dict(cls, stored: Any, channels: int) -> Scale:
+        """The inverse of :meth:`to_dict`."""
+        mean, std = (numbers_in(stored[name], f"the {name}", (channels,)) for name in ("mean", "std"))
+        if not (std > 0).all():
+            raise ValueError("the std of an estimator must be positive")
+        return cls(check_choice("how", stored["how"], STANDARDS), mean, std)
+
+
+def _statistics(values: Array, known: Array | None, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """Mean and standard deviation over these axes, of known values; the deviation of a constant is 1."""
+    if known is None:
+        mean = values.mean(axes, dtype=np.float64)
+        std = values.std(axes, dtype=np.float64)
+    else:
+        count = np.maximum(known.sum(axes), 1)
+        mean = np.where(known, values, 0.0).sum(axes, dtype=np.float64) / count
+        centred = np.where(known, values - np.expand_dims(mean, axes), 0.0)
+        std = np.sqrt(np.square(centred).sum(axes, dtype=np.float64) / count)
+    return mean, np.where(std > 1e-7 * np.maximum(1e-30, np.abs(mean)), std, 1.0)

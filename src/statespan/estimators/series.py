@@ -1,0 +1,180 @@
+"""Whatever people have their series in, as one padded array: numpy, lists of unequal lengths, pandas wide and long.
+
+Shapes: n series, L longest length, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from statespan.estimators.frames import is_frame, is_pandas, long_series, wide_series
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+FORMS = (
+    "an array (n, length) or (n, length, channels), a list of arrays (length,) or (length, channels), "
+    "or a pandas frame, wide or long"
+)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Series side by side.
+
+    Attributes:
+        values: (n, L, C) float32, 0 behind each series' end and where a value is missing.
+        lengths: (n,) true lengths.
+        missing: (n, L, C) True where a value is missing, or None where none is.
+        ids: What a long frame calls the series, in order; None elsewhere.
+    """
+
+    values: Array
+    lengths: Array
+    missing: Array | None = None
+    ids: Any = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the lengths differ."""
+        return bool((self.lengths != self.values.shape[1]).any())
+
+    @property
+    def inside(self) -> Array:
+        """(n, L) True up to each series' end."""
+        return np.arange(self.values.shape[1]) < self.lengths[:, None]
+
+    @property
+    def known(self) -> Array:
+        """(n, L, C) True where there is a value."""
+        inside = np.broadcast_to(self.inside[..., None], self.values.shape)
+        return inside if self.missing is None else inside & ~self.missing
+
+    def rows(self, index: Array) -> Panel:
+        """Some of the series."""
+        return Panel(self.values[index], self.lengths[index], None if self.missing is None else self.missing[index])
+
+
+def as_panel(X: Any, *, missing: str = "error") -> Panel:
+    """Series of any form as a :class:`Panel`.
+
+    Args:
+        X: See :data:`FORMS`. A wide frame has a row for each series and a column for each time (or columns of two
+            levels: channel, time); a long frame has an index of two levels, series and time, and a column for each
+            channel. Series of unequal lengths come as a list or a long frame.
+        missing: "error" refuses NaN; "mask" takes it as a missing value.
+
+    Raises:
+        ValueError: The values cannot be used; the message says which and why.
+        TypeError: X is nothing that holds series.
+
+    Example:
+        >>> panel = as_panel([[1.0, 2.0, 3.0], [4.0, 5.0]])
+        >>> panel.values.shape, panel.lengths.tolist()
+        ((2, 3, 1), [3, 2])
+    """
+    ids = None
+    if is_frame(X):
+        X, ids = long_series(X) if X.index.nlevels > 1 else (wide_series(X), None)
+    elif is_pandas(X):
+        raise TypeError(f"X must be {FORMS}, got a pandas {type(X).__name__}, which is one series; use [series] for it")
+    if _sparse(X):
+        raise TypeError(f"X must be {FORMS}, got a sparse matrix; X.toarray() makes it dense")
+    if isinstance(X, (str, bytes, dict)) or not (hasattr(X, "__array__") or isinstance(X, Iterable)):
+        raise TypeError(f"X must be {FORMS}, got {type(X).__name__}")
+    if hasattr(X, "__array__") and not isinstance(X, (list, tuple)):
+        array = np.asarray(X)
+        panel = _of_list(list(array)) if array.dtype == object and array.ndim == 1 and len(array) else _of_array(array)
+    else:
+        panel = _of_list(list(X))
+    return _finished(panel, missing, ids)
+
+
+def _of_array(array: Array) -> Panel:
+    if array.ndim not in (2, 3):
+        hint = {0: "a single number", 1: "one series; X[None] makes it a set of one. Reshape your data"}
+        raise ValueError(f"X must be {FORMS}, got {hint.get(array.ndim, f'{array.ndim} dimensions')}: {array.shape}")
+    values = _numbers(array, "X")
+    values = values[..., None] if values.ndim == 2 else values
+    n, length, channels = values.shape
+    if n == 0:
+        raise ValueError(f"X must have at least one series, found array with 0 sample(s) (shape={array.shape})")
+    if length == 0 or channels == 0:
+        raise ValueError(
+            f"X must have at least one sample in each series, found 0 feature(s) (shape={array.shape}) while a minimum "
+            "of 1 is required."
+        )
+    return Panel(values, np.full(n, length))
+
+
+def _of_list(series: list[Any]) -> Panel:
+    if not series:
+        raise ValueError("X must have at least one series, found a list with 0 sample(s)")
+    if all(isinstance(one, (int, float, np.number)) for one in series):
+        raise ValueError(f"X must be {FORMS}, got a list of numbers: one series. Reshape your data: [X] is a set of it")
+    arrays: list[Array] = []
+    for number, one in enumerate(series):
+        name = f"X[{number}]"
+        array = _numbers(np.asarray(one if not is_pandas(one) else one.to_numpy()), name)
+        if array.ndim not in (1, 2):
+            raise ValueError(f"{name} must have shape (length,) or (length, channels), got {array.shape}")
+        array = array[:, None] if array.ndim == 1 else array
+        if array.shape[0] == 0 or array.shape[1] == 0:
+            raise ValueError(f"{name} must have at least one sample, got an empty series of shape {array.shape}")
+        if arrays and array.shape[1] != arrays[0].shape[1]:
+            raise ValueError(f"{name} must have {arrays[0].shape[1]} channels, as X[0], got {array.shape[1]}")
+        arrays.append(array)
+    lengths = np.array([len(array) for array in arrays])
+    values = np.zeros((len(arrays), int(lengths.max()), arrays[0].shape[1]), arrays[0].dtype)
+    for row, array in zip(values, arrays):
+        row[: len(array)] = array
+    return Panel(values, lengths)
+
+
+def _finished(panel: Panel, missing: str, ids: Any) -> Panel:
+    """In float32, with what is missing marked, and nothing infinite."""
+    values = panel.values
+    if np.isinf(values).any():
+        row, at, channel = (int(i[0]) for i in np.nonzero(np.isinf(values)))
+        raise ValueError(f"X must be finite, got infinity (inf) in series {row}, sample {at}, channel {channel}")
+    gone = np.isnan(values)
+    mask: Array | None = None
+    if gone.any():
+        if missing == "error":
+            row, at, channel = (int(i[0]) for i in np.nonzero(gone))
+            raise ValueError(
+                f"X must have no missing values with missing='error', got NaN in series {row}, sample {at}, channel "
+                f"{channel}; missing='mask' learns with them"
+            )
+        empty = (gone | ~panel.inside[..., None]).all((1, 2))
+        if empty.any():
+            raise ValueError(f"X must have at least one value in each series, got only NaN in series {empty.argmax()}")
+        mask, values = gone, np.where(gone, values.dtype.type(0), values)
+    return Panel(values, panel.lengths, mask, ids)
+
+
+def _numbers(array: Array, name: str) -> Array:
+    """As float32 or float64; what is neither is refused with its kind."""
+    if array.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: {name} must be real, got {array.dtype}")
+    if array.dtype == object or array.dtype.kind in "US":
+        try:
+            array = array.astype(np.float64)
+        except (ValueError, TypeError) as error:
+            kind = "text" if array.dtype.kind in "US" else "objects"
+            problem = TypeError if isinstance(error, TypeError) else ValueError
+            raise problem(
+                f"{name} must be numbers; its argument must be a string or a number, got {kind}: {error}"
+            ) from None
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be numbers, got {array.dtype}")
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+
+
+def _sparse(X: Any) -> bool:
+    return hasattr(X, "toarray") and hasattr(X, "nnz")

@@ -1,0 +1,83 @@
+"""What the estimators optimize: cross-entropy with class weights, square errors, and square errors with quantiles.
+
+Shapes: B batch, K classes or values, T horizon, Q quantiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from statespan.data.base import Batch
+from statespan.train.tasks import Task, Values, output
+
+ACCURACY = ("loss", "correct", "count")
+
+
+@dataclass(frozen=True)
+class WeightedClasses(Task):
+    """Cross-entropy in which each class has a weight, with smoothed labels; judged by the loss, then by accuracy."""
+
+    weights: tuple[float, ...] = ()
+    smoothing: float = 0.0
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy of a batch."""
+        scores = output(model, batch).float()
+        weight = scores.new_tensor(self.weights) if self.weights else None
+        return cross_entropy(scores, batch.y, weight=weight, label_smoothing=self.smoothing)
+
+    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+        """(loss, correct, count), each sample with the weight of its class."""
+        scores = output(model, batch, rate).float()
+        weight = scores.new_tensor(self.weights)[batch.y] if self.weights else torch.ones_like(scores[:, 0])
+        loss = (cross_entropy(scores, batch.y, reduction="none") * weight).sum()
+        correct = ((scores.argmax(-1) == batch.y) * weight).sum()
+        return torch.stack([loss, correct, weight.sum()])
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """Loss and accuracy."""
+        return {"loss": sums["loss"] / sums["count"], "accuracy": sums["correct"] / sums["count"]}
+
+
+def classes(weights: tuple[float, ...] = (), smoothing: float = 0.0) -> WeightedClasses:
+    """The task of a classifier; the weights that are best have the least loss on the held-out part."""
+    return WeightedClasses("classification", "loss", False, ACCURACY, weights, smoothing)
+
+
+def values() -> Values:
+    """The task of a regressor."""
+    return Values("regression", "rmse", False, ("loss", "square", "absolute", "count"))
+
+
+@dataclass(frozen=True)
+class Forecasts(Task):
+    """Square errors of the mean and the pinball losses of quantiles; rows whose value is NaN do not count."""
+
+    quantiles: tuple[float, ...] = ()
+
+    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+        """(loss, square errors, absolute errors, count)."""
+        found = output(model, batch, rate).float()  # (B, T, K, 1 + Q)
+        known = ~torch.isnan(batch.y)
+        error = torch.where(known, batch.y, 0.0) - torch.where(known, found[..., 0], 0.0)
+        square, count = error.square().sum(), known.sum().to(error.dtype)
+        loss = square
+        for number, quantile in enumerate(self.quantiles, 1):
+            over = torch.where(known, batch.y, 0.0) - torch.where(known, found[..., number], 0.0)
+            loss = loss + torch.maximum(quantile * over, (quantile - 1.0) * over).sum() / len(self.quantiles)
+        return torch.stack([loss, square.detach(), error.detach().abs().sum(), count.clamp(min=1.0)])
+
+    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
+        """Loss, and the errors of the mean."""
+        return {
+            name: sums[key] / sums["count"] for name, key in (("loss", "loss"), ("mse", "square"), ("mae", "absolute"))
+        }
+
+
+def forecasts(quantiles: tuple[float, ...] = ()) -> Forecasts:
+    """The task of a forecaster."""
+    return Forecasts("forecast", "mse", False, ("loss", "square", "absolute", "count"), quantiles)

@@ -1,0 +1,79 @@
+"""Times of samples that do not come in equal steps, as gaps in units of the usual step.
+
+Shapes: n series, L longest length.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from statespan.estimators.series import Panel
+
+Array = np.ndarray[Any, Any]
+
+
+def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array, float]:
+    """The time from each sample to the next, in units of a step.
+
+    Args:
+        times: An array (n, L) or (L,) that holds for all series, or a list of arrays (length,): numbers or dates.
+        panel: The series they are of.
+        step: The unit, in the times' own units (seconds for dates); the median of all gaps for None.
+
+    Returns:
+        Gaps (n, L) float32, for the first sample of a series its usual gap, 1 behind its end; and the unit.
+
+    Example:
+        >>> from statespan.estimators.series import as_panel
+        >>> gaps, step = as_gaps([[0.0, 2.0, 8.0], [1.0, 3.0]], as_panel([[5.0, 6.0, 7.0], [8.0, 9.0]]))
+        >>> gaps.tolist(), step
+        ([[2.0, 1.0, 3.0], [1.0, 1.0, 1.0]], 2.0)
+    """
+    n, length = panel.values.shape[:2]
+    rows = _rows(times, n)
+    gaps = np.ones((n, length))
+    for number, row in enumerate(rows):
+        if row.shape != (panel.lengths[number],):
+            raise ValueError(
+                f"times must have one for each sample, and series {number} has {panel.lengths[number]} samples and "
+                f"times of shape {row.shape}"
+            )
+        if not np.isfinite(row).all():
+            raise ValueError(f"times must be finite, and series {number} has one that is not")
+        own = np.diff(row)
+        if (own < 0).any():
+            raise ValueError(
+                f"times must not go back, and series {number} does behind sample {int((own < 0).argmax())}"
+            )
+        gaps[number, 1 : len(row)] = own
+        gaps[number, 0] = np.median(own[own > 0]) if (own > 0).any() else np.nan
+    if step is None:
+        inside = panel.inside.copy()
+        inside[:, 0] = False
+        positive = gaps[inside & (gaps > 0)]
+        if not len(positive):
+            raise ValueError("times must go on somewhere, got no gap above 0")
+        step = float(np.median(positive))
+    gaps = np.where(np.isnan(gaps), 1.0, gaps / step)
+    return np.where(panel.inside, gaps, 1.0).astype(np.float32), step
+
+
+def _rows(times: Any, n: int) -> list[Array]:
+    if isinstance(times, (list, tuple)) and len(times) and not np.isscalar(times[0]):
+        rows = [_numbers(np.asarray(row)) for row in times]
+    else:
+        array = _numbers(np.asarray(times))
+        rows = [array] * n if array.ndim == 1 else list(array)
+    if len(rows) != n:
+        raise ValueError(f"times must be those of {n} series, got {len(rows)}")
+    return rows
+
+
+def _numbers(array: Array) -> Array:
+    if array.dtype.kind == "M":
+        return (array.astype("datetime64[us]") - np.datetime64("1970-01-01", "us")) / np.timedelta64(1, "s")
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"times must be numbers or dates, got {array.dtype}")
+    return array.astype(np.float64)

@@ -1,0 +1,140 @@
+"""Windows of time series as training reads them, and the choice of settings for them.
+
+Shapes: B windows, T context, H horizon, C columns, M calendar features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statespan.data.base import Batch, Windows
+from statespan.data.calendar import mark_names, marks
+from statespan.estimators.timeline import Form, Line, future_times
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Gathered rows as a batch: the first ``context`` are read, the others are the answer, NaN where not known."""
+
+    context: int
+    masked: bool
+
+    def __call__(self, rows: dict[str, Tensor]) -> Batch:
+        """Prepare windows of values (B, T + H, C), marks (B, T + H, M) and what is known (B, T + H, C)."""
+        x, y = rows["values"], rows["values"][:, self.context :]
+        if self.masked:
+            known = rows["known"]
+            y = torch.where(known[:, self.context :], y, torch.nan)
+            x = torch.cat([x, known.to(x.dtype)], -1)
+        return Batch(x, y, None, rows.get("marks"))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One series, ready: standardised values (T, C) float32 (missing ones repeat the last), known, marks."""
+
+    values: Array
+    known: Array | None
+    marks: Array | None
+
+
+PERIODS = {"minute": 3600, "hour": 86400, "weekday": 7 * 86400, "day": 31 * 86400, "yearday": 366 * 86400}
+
+
+def calendar_names(lines: list[Line], form: Form) -> tuple[str, ...]:
+    """The calendar features that the series have gone through at least twice: once is no rhythm.
+
+    Example:
+        >>> hours = np.datetime64("2020-01-01", "s") + 3600 * np.arange(24 * 100)
+        >>> calendar_names([Line(np.zeros((2400, 1)), hours)], Form("frame", step=3600))
+        ('hour', 'weekday', 'day')
+    """
+    if form.step is None:
+        return ()
+    longest = max(int((line.times[-1] - line.times[0]).astype(np.int64)) for line in lines if line.times is not None)
+    return tuple(name for name in mark_names(form.step, form.unit) if longest + 1 >= 1.9 * PERIODS[name])
+
+
+def prepare(
+    line: Line, form: Form, mean: Array, std: Array, *, masked: bool, calendar: tuple[str, ...] = (), ahead: int = 0
+) -> Prepared:
+    """Standardise a series, fill what is missing, and make the calendar's features.
+
+    Args:
+        line: The series.
+        form: Its form, for the step between times.
+        mean: (C,).
+        std: (C,).
+        masked: Whether the network is told what is missing.
+        calendar: Names of the calendar features.
+        ahead: Rows behind the last one that get calendar features too.
+    """
+    known = ~np.isnan(line.values)
+    values = ((_carried(line.values) - mean) / std).astype(np.float32)
+    features: Array | None = None
+    if calendar and line.times is not None and form.step is not None:
+        times = line.times
+        if ahead:
+            times = np.concatenate([times, future_times(times[-1], form, ahead)])
+        features = marks(times, calendar)
+    return Prepared(values, known if masked else None, features)
+
+
+def make_windows(
+    parts: list[Prepared], spans: list[tuple[int, int]], context: int, horizon: int, *, masked: bool
+) -> Windows | None:
+    """All windows whose answers lie in the span (first row, end) of their series; None where there is none.
+
+    Args:
+        parts: The series.
+        spans: For each series, the rows that are to be forecast; what is read may lie before.
+        context: Rows T.
+        horizon: Rows H.
+        masked: Whether to add what is known.
+    """
+    starts, offset = [], 0
+    for part, (first, end) in zip(parts, spans):
+        begin = max(0, first - context)
+        starts.append(offset + np.arange(begin, end - context - horizon + 1))
+        offset += len(part.values)
+    every = np.concatenate(starts)
+    if not len(every):
+        return None
+    arrays = {"values": np.concatenate([part.values for part in parts])}
+    if masked:
+        arrays["known"] = np.concatenate([part.known for part in parts if part.known is not None])
+    if parts[0].marks is not None:
+        arrays["marks"] = np.concatenate([part.marks[: len(part.values)] for part in parts if part.marks is not None])
+    return Windows(arrays, starts=every, length=context + horizon, prepare=Ahead(context, masked))
+
+
+def thinned(split: Any, most: int | None = None, *, every: int = 1) -> Windows:
+    """Some of the windows of a split, evenly spread.
+
+    Args:
+        split: A :class:`~statespan.data.base.Windows`.
+        most: About how many to keep at most; None for all.
+        every: Keep every so manieth, where ``most`` is None.
+    """
+    if most is not None:
+        every = max(1, -(-len(split) // most))
+    arrays = {key: array for key, array in split.arrays.items() if key in split.long}
+    return Windows(arrays, starts=split.arrays["starts"][::every], length=split.length, prepare=split.prepare)
+
+
+def _carried(values: Array) -> Array:
+    """Values (T, C) with missing ones replaced by the last known before them, or the first known behind them."""
+    known = ~np.isnan(values)
+    if known.all():
+        return values
+    rows = np.where(known, np.arange(len(values))[:, None], -1)
+    last = np.maximum.accumulate(rows, 0)
+    first = known.argmax(0)
+    return np.take_along_axis(values, np.where(last < 0, first, last), 0)

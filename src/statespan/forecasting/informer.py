@@ -1,0 +1,235 @@
+"""The Informer (Zhou et al., AAAI 2021), small: attention of few queries, a distilling encoder, a decoder in one go.
+
+Shapes: B windows, T context, H horizon, C columns read, K forecast, M calendar features, D features, N heads of
+E = D / N features, L and S lengths of queries and keys.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from statespan._check import check_bool, check_int, check_number
+
+
+def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool = False) -> Tensor:
+    """ProbSparse attention: only the queries that attend to something in particular attend, the others take the mean.
+
+    How particular a query is is measured on a random sample of ``factor · ln S`` keys, by the largest of its scores
+    minus their mean; the ``factor · ln L`` most particular ones attend to all keys. With a factor so large that all
+    keys are sampled and all queries attend, it is softmax attention.
+
+    Args:
+        q: (B, N, L, E).
+        k: (B, N, S, E).
+        v: (B, N, S, E).
+        factor: How many.
+        causal: Attend to oneself and the past only, L = S; the queries that do not attend take the mean of what they
+            may see.
+
+    Returns:
+        (B, N, L, E).
+    """
+    batch, heads, length, width = q.shape
+    keys = k.shape[2]
+    sampled = min(keys, factor * max(1, math.ceil(math.log(max(keys, 2)))))
+    attending = min(length, factor * max(1, math.ceil(math.log(max(length, 2)))))
+    if sampled < keys:  # each query has its own sample
+        choice = torch.randint(keys, (length, sampled), device=q.device)
+        some = torch.einsum("bnle,bnlse->bnls", q, k[:, :, choice])  # (B, N, L, sampled)
+    else:
+        some = q @ k.mT
+    top = (some.amax(-1) - some.sum(-1) / keys).topk(attending, sorted=False).indices  # (B, N, attending)
+    chosen = q.gather(2, top[..., None].expand(-1, -1, -1, width))
+    scores = chosen @ k.mT / math.sqrt(width)  # (B, N, attending, S)
+    if causal:
+        scores = scores.masked_fill(torch.arange(keys, device=q.device) > top[..., None], -torch.inf)
+        counts = torch.arange(1, keys + 1, device=q.device, dtype=v.dtype)
+        rest = v.cumsum(2) / counts[:, None]
+    else:
+        rest = v.mean(2, keepdim=True).expand(batch, heads, length, width)
+    return rest.scatter(2, top[..., None].expand(-1, -1, -1, width), scores.softmax(-1) @ v)
+
+
+class Mixer(nn.Module):
+    """Heads around an attention: of the sequence with itself, or with another one.
+
+    Args:
+        d_model: Features D.
+        n_heads: Heads N.
+        factor: Of :func:`prob_attention`; None for full attention.
+        causal: See only the past.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, *, factor: int | None, causal: bool) -> None:
+        super().__init__()
+        if d_model % n_heads:
+            raise ValueError(f"n_heads must divide d_model={d_model}, got {n_heads}")
+        self.n_heads, self.factor, self.causal = n_heads, factor, causal
+        self.query, self.key, self.value, self.out = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """X (B, L, D) attends to itself, or to ``other`` (B, S, D)."""
+        other = x if other is None else other
+        q, k, v = (
+            part(source).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+            for part, source in ((self.query, x), (self.key, other), (self.value, other))
+        )
+        if self.factor is None:
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        else:
+            y = prob_attention(q, k, v, factor=self.factor, causal=self.causal)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Sequential):
+    """Two linear maps with GELU between them."""
+
+    def __init__(self, d_model: int, dropout: float) -> None:
+        super().__init__(
+            nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Dropout(dropout), nn.Linear(4 * d_model, d_model)
+        )
+
+
+class EncoderLayer(nn.Module):
+    """Attention and a feed-forward network, each with a residual and a norm behind it."""
+
+    def __init__(self, d_model: int, n_heads: int, factor: int, dropout: float) -> None:
+        super().__init__()
+        self.mixer = Mixer(d_model, n_heads, factor=factor, causal=False)
+        self.feed = FeedForward(d_model, dropout)
+        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(2))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """X (B, L, D)."""
+        x = self.norms[0](x + self.dropout(self.mixer(x)))
+        return self.norms[1](x + self.dropout(self.feed(x)))
+
+
+class Distill(nn.Module):
+    """Half the length: a convolution, a norm, ELU, and the largest of neighbours."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(d_model, d_model, 3, padding=1, padding_mode="circular")
+        self.norm = nn.BatchNorm1d(d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """X (B, L, D) to (B, ⌈L/2⌉, D)."""
+        y = nn.functional.elu(self.norm(self.conv(x.mT)))
+        return nn.functional.max_pool1d(y, 3, stride=2, padding=1).mT
+
+
+class DecoderLayer(nn.Module):
+    """Causal attention, attention to what the encoder says, and a feed-forward network."""
+
+    def __init__(self, d_model: int, n_heads: int, factor: int, dropout: float) -> None:
+        super().__init__()
+        self.own = Mixer(d_model, n_heads, factor=factor, causal=True)
+        self.cross = Mixer(d_model, n_heads, factor=None, causal=False)
+        self.feed = FeedForward(d_model, dropout)
+        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(3))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        """X (B, L, D), memory (B, S, D)."""
+        x = self.norms[0](x + self.dropout(self.own(x)))
+        x = self.norms[1](x + self.dropout(self.cross(x, memory)))
+        return self.norms[2](x + self.dropout(self.feed(x)))
+
+
+class Embedding(nn.Module):
+    """Values by a convolution over three neighbours, the calendar by a linear map, the place by sines."""
+
+    def __init__(self, d_input: int, d_marks: int, d_model: int, dropout: float) -> None:
+        super().__init__()
+        self.values = nn.Conv1d(d_input, d_model, 3, padding=1, padding_mode="circular")
+        self.marks = nn.Linear(d_marks, d_model, bias=False) if d_marks else None
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, marks: Tensor | None) -> Tensor:
+        """X (B, L, C) and marks (B, L, M) to (B, L, D)."""
+        y = self.values(x.mT).mT
+        if self.marks is not None:
+            y = y + self.marks(marks)
+        return self.dropout(y + _places(x.shape[1], y.shape[-1], y.device).to(y.dtype))
+
+
+class Informer(nn.Module):
+    """The Informer: an encoder that halves the context after each layer but the last, and a decoder without loops.
+
+    The decoder reads the last ``label`` known rows and zeros for the horizon, and says the whole horizon at once.
+
+    Args:
+        context: Rows T.
+        horizon: Rows H.
+        d_input: Columns C.
+        d_output: Columns K.
+        d_marks: Calendar features M.
+        label: Known rows that the decoder begins with; None for half of the context.
+        d_model: Features D.
+        n_heads: Heads N.
+        n_layers: Layers of the encoder; the decoder has one.
+        factor: Of :func:`prob_attention`.
+        dropout: Everywhere.
+        distil: Halve the length between the layers of the encoder.
+
+    Example:
+        >>> model = Informer(48, 24, d_input=3, d_output=3, d_marks=4, d_model=16, n_heads=2)
+        >>> model(torch.randn(2, 72, 3), marks=torch.randn(2, 72, 4)).shape
+        torch.Size([2, 24, 3])
+    """
+
+    def __init__(
+        self,
+        context: int,
+        horizon: int,
+        *,
+        d_input: int,
+        d_output: int,
+        d_marks: int = 0,
+        label: int | None = None,
+        d_model: int = 128,
+        n_heads: int = 8,
+        n_layers: int = 2,
+        factor: int = 5,
+        dropout: float = 0.05,
+        distil: bool = True,
+    ) -> None:
+        super().__init__()
+        self.context = check_int("context", context, minimum=1)
+        self.horizon = check_int("horizon", horizon, minimum=1)
+        self.label = context // 2 if label is None else check_int("label", label, minimum=0)
+        if self.label > context:
+            raise ValueError(f"label must be at most the context, {context}, got {label}")
+        check_int("factor", factor, minimum=1)
+        check_number("dropout", dropout, above=0.0, below=1.0, closed=True)
+        self.reader = Embedding(d_input, d_marks, d_model, dropout)
+        self.writer = Embedding(d_input, d_marks, d_model, dropout)
+        layers: list[nn.Module] = []
+        for number in range(check_int("n_layers", n_layers, minimum=1)):
+            layers.append(EncoderLayer(d_model, n_heads, factor, dropout))
+            if check_bool("distil", distil) and number < n_layers - 1:
+                layers.append(Distill(d_model))
+        self.encoder = nn.Sequential(*layers, nn.LayerNorm(d_model))
+        self.decoder = DecoderLayer(d_model, n_heads, factor, dropout)
+        self.norm = nn.LayerNorm(d_model)
+        self.map = nn.Linear(d_model, d_output)
+
+    def forward(self, x: Tensor, *, marks: Tensor | None = None) -> Tensor:
+        """The forecast (B, H, K) of x (B, T + H, C) and marks (B, T + H, M)."""
+        past, rest = slice(0, self.context), slice(self.context - self.label, None)
+        memory = self.encoder(self.reader(x[:, past], None if marks is None else marks[:, past]))
+        start = nn.functional.pad(x[:, self.context - self.label : self.context], (0, 0, 0, self.horizon))
+        y = self.decoder(self.writer(start, None if marks is None else marks[:, rest]), memory)
+        return self.map(self.norm(y[:, -self.horizon :]))
+
+
+def _places(length: int, features: int, device: torch.device) -> Tensor:
+    """Sines and cosines of the place, (L, D)."""
+    half = torch.arange(0, features, 2, device=device)
+    angle = torch.arange(length, device=device)[:, None] * torch.exp(half * (-math.log(10000.0) / features))
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(1)[:, :features]

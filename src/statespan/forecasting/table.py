@@ -1,0 +1,146 @@
+"""The forecasting table: every setting, every model, one command that goes on where it was stopped.
+
+    python -m statespan.forecasting.table --data DATA --out results            everything
+    python -m statespan.forecasting.table --data DATA --out results --seconds 540    what fits; again for the rest
+
+It writes ``forecast-cuda.json`` (or -cpu), anew after each fit, whole or not at all. A fit that is in the file is not
+made again. ``rows`` has a line for each setting with the mean square error of each model beside the paper's S4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from statespan.bench.record import commit, device_name, write
+from statespan.forecasting.harness import Budget, run
+from statespan.forecasting.settings import HORIZONS, MODELS, Setting, paper, settings
+from statespan.train.device import pick_device
+from statespan.train.result import installed
+
+ORDER = ("SeasonalNaive", "NLinear", "DLinear", "S4", "LSTM", "Informer")  # what is cheap or matters most comes first
+
+
+def record(fits: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
+    """All fits and what they say, as plain data."""
+    import datetime
+
+    rows = [row for setting in settings(tuple(HORIZONS)) if (row := _row(setting, fits)) is not None]
+    return {
+        "benchmark": "forecast",
+        "caption": "Mean square errors of standardised values on the test part, Informer's borders",
+        "rows": rows,
+        "findings": findings(rows),
+        "fits": fits,
+        "machine": {"device": device_name(device)},
+        "versions": {
+            "commit": commit(),
+            "torch": torch.__version__,
+            **{name: installed(name) for name in ("statespan", "triton")},
+        },
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def findings(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Who wins how often, in words.
+
+    Example:
+        >>> row = {"extra": {"S4": 1.0, "NLinear": 2.0, "SeasonalNaive": 3.0, "paper S4": 1.5}}
+        >>> findings([row])
+        {'S4 at or below the paper': '1 of 1', 'S4 at or below seasonal naive': '1 of 1', 'best': 'S4 1'}
+    """
+    known = [row["extra"] for row in rows]
+    with_paper = [e for e in known if e.get("S4") is not None and e.get("paper S4") is not None]
+    with_naive = [e for e in known if e.get("S4") is not None and e.get("SeasonalNaive") is not None]
+    winners: dict[str, int] = {}
+    for extra in known:
+        errors = {name: extra[name] for name in MODELS if extra.get(name) is not None}
+        if len(errors) > 1:
+            best = min(errors, key=lambda name: errors[name])
+            winners[best] = winners.get(best, 0) + 1
+    ranked = sorted(winners.items(), key=lambda item: -item[1])
+    papers = sum(e["S4"] <= e["paper S4"] for e in with_paper)
+    naives = sum(e["S4"] <= e["SeasonalNaive"] for e in with_naive)
+    return {
+        "S4 at or below the paper": f"{papers} of {len(with_paper)}",
+        "S4 at or below seasonal naive": f"{naives} of {len(with_naive)}",
+        "best": ", ".join(f"{name} {count}" for name, count in ranked),
+    }
+
+
+def _row(setting: Setting, fits: list[dict[str, Any]]) -> dict[str, Any] | None:
+    mine = {fit["model"]: fit for fit in fits if _setting(fit) == setting}
+    if not mine:
+        return None
+    reached = paper(setting)
+    extra: dict[str, Any] = {name: mine[name]["mse"] if name in mine else None for name in MODELS}
+    extra |= {f"{name} MAE": mine[name]["mae"] for name in MODELS if name in mine}
+    extra["paper S4"] = None if reached is None else reached.mse
+    extra["paper S4 MAE"] = None if reached is None else reached.mae
+    kind = "one series" if setting.features == "S" else "all series"
+    return {
+        "name": f"{setting.dataset}, {kind}", "setting": {"horizon": setting.horizon}, "extra": extra, "status": "ok",
+    }  # fmt: skip
+
+
+def _setting(fit: dict[str, Any]) -> Setting:
+    return Setting(fit["dataset"], fit["features"], fit["horizon"])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is not there yet; see the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the datasets (default: $STATESPAN_DATA)")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the record (default: results)")
+    parser.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
+    parser.add_argument("--datasets", default="etth1,etth2,ettm1,weather", help="with commas (default: %(default)s)")
+    parser.add_argument("--models", default=",".join(ORDER), help="with commas (default: %(default)s)")
+    parser.add_argument("--settings", default="", help="only these, such as etth1-S-24, with commas (default: all)")
+    parser.add_argument("--steps", type=int, default=Budget.steps, help="updates of each model (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=Budget.batch, help="windows an update (default: %(default)s)")
+    parser.add_argument("--every", type=int, default=1, help="test every so manieth window only (default: all)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further fit after so long")
+    args = parser.parse_args(arguments)
+    names, models = tuple(args.datasets.split(",")), tuple(args.models.split(","))
+    for option, given, known in (("--datasets", names, HORIZONS), ("--models", models, ORDER)):
+        if unknown := [name for name in given if name not in known]:
+            parser.error(f"{option} must be of {', '.join(known)}, got {unknown[0]}")
+    if not args.out.is_dir():
+        parser.error(f"--out must be a folder that is there, got {args.out}")
+    wanted = [s for s in settings(names) if not args.settings or s.name in args.settings.split(",")]
+    device = pick_device(args.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    path = args.out / f"forecast-{device.type}.json"
+    fits: list[dict[str, Any]] = json.loads(path.read_text())["fits"] if path.exists() else []
+    done = {(fit["model"], _setting(fit)) for fit in fits}
+    todo = [(model, setting) for model in ORDER if model in models for setting in wanted]
+    todo = [job for job in todo if job not in done]
+    budget, began = Budget(steps=args.steps, batch=args.batch, every=args.every), time.perf_counter()
+    for number, (model, setting) in enumerate(todo, 1):
+        if time.perf_counter() - began > args.seconds:
+            print(f"{len(todo) - number + 1} of {len(todo)} fits are left; run the command again", file=sys.stderr)
+            return
+        fit = run(model, setting, budget, device, folder=args.data)
+        fits.append(fit)
+        write(path, (json.dumps(record(fits, device), indent=1, allow_nan=False) + "\n").encode())
+        reached = paper(setting)
+        beside = "" if reached is None else f"   (S4 in the paper {reached.mse:.3f})"
+        print(
+            f"{number}/{len(todo)} {setting.name:16} {model:13} mse {fit['mse']:.4f}{beside}  {fit['seconds']:.0f} s",
+            flush=True,
+        )
+    for what, count in findings(record(fits, device)["rows"]).items():
+        print(f"{what}: {count}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Layers and stacks of them on samples at irregular times; see :mod:`statespan.ssm.irregular`.
+
+Shapes: B batch, L length, D = d_model features, K channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from statespan.nn.backbone import Backbone
+from statespan.nn.block import ResidualBlock
+from statespan.nn.layer import SSMLayer
+from statespan.nn.padding import Lengths, Padding, fill
+from statespan.ssm import Diagonal
+from statespan.ssm.irregular import check_gaps, scan_gaps
+
+
+def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = None) -> Tensor:
+    """Apply a layer, a residual block or a backbone to samples at irregular times.
+
+    With gaps of 1 everywhere it is ``module(x, lengths=lengths)``, with 2 everywhere that with ``rate=2.0``. The SSMs
+    must be diagonal (S4D); layers of S4 and LSSL would need a matrix exponential at every sample. It costs a state for
+    each sample, so memory is that of the input times the state size for a chunk at a time.
+
+    Args:
+        module: :class:`~statespan.S4D`, or :class:`~statespan.nn.ResidualBlock` and :class:`~statespan.nn.Backbone` of
+            such (and of position-wise layers).
+        x: (B, L, D).
+        gaps: (B, L), at least 0: time from the sample before to this one, in units of the step of training.
+        lengths: True length of each sequence (B,); what follows is ignored and comes out as 0.
+
+    Returns:
+        y of shape (B, L, D).
+
+    Example:
+        >>> from statespan import S4D
+        >>> layer, x = S4D(8, 4), torch.randn(2, 20, 8)
+        >>> y = with_gaps(layer, x, torch.full((2, 20), 2.0))
+        >>> bool((y - layer(x, rate=2.0)).abs().max() < 1e-5)
+        True
+    """
+    padding = Padding.of(x, lengths)
+    check_gaps(gaps, *x.shape[:2])
+    if isinstance(module, Backbone):
+        y = fill(x, padding)
+        for block in module.blocks:
+            y = with_gaps(block, y, gaps, lengths=padding)
+        return fill(module.norm(y, padding), padding)
+    if isinstance(module, ResidualBlock):
+        inner = module._before(x, padding)
+        return module._after(x, with_gaps(module.layer, inner, gaps, lengths=padding), padding)
+    if isinstance(module, SSMLayer):
+        return _layer(module, x, gaps, padding)
+    if hasattr(module, "ssm"):
+        raise TypeError(f"module must be made of S4D layers for irregular times, got {type(module).__name__}")
+    return fill(module(x), padding)  # position-wise
+
+
+def _layer(layer: SSMLayer, x: Tensor, gaps: Tensor, padding: Padding | None) -> Tensor:
+    ssm: Any = layer.structure()
+    if not isinstance(ssm, Diagonal):
+        raise TypeError(f"module must be made of S4D layers for irregular times, got one of {type(layer).__name__}")
+    u = fill(x, padding).to(ssm.dtype)
+    behind = layer.channels
+    y, _ = scan_gaps(Diagonal(ssm.A, ssm.B, ssm.C[:behind], ssm.dt, ssm.discretization), u, gaps)
+    if layer.bidirectional:  # from the right, starting at the next sample, whose gap lies between the two
+        next_u = torch.cat([u[:, 1:], torch.zeros_like(u[:, :1])], 1)
+        next_gaps = torch.cat([gaps[:, 1:], torch.ones_like(gaps[:, :1])], 1)
+        ahead = Diagonal(ssm.A, ssm.B, ssm.C[behind:], ssm.dt, ssm.discretization)
+        y = y + scan_gaps(ahead, next_u.flip(1), next_gaps.flip(1))[0].flip(1)
+    y = (y + layer.D.to(u.dtype) * u[:, :, None]).to(x.dtype)
+    if layer.activation is not None:
+        y = nn.functional.gelu(y)
+    return layer._output(y, None if padding is None else padding.mask)

@@ -1,0 +1,87 @@
+"""The table of all settings: right borders and numbers, and a command that goes on where it was stopped."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from statespan.forecasting import harness, table
+from statespan.forecasting.harness import Budget, Variant
+from statespan.forecasting.settings import Setting, paper, settings
+
+
+def write(folder, rows=14400, columns=("HUFL", "OT")):
+    """A table like ETTh1.csv: a daily wave."""
+    (folder / "ett").mkdir()
+    start = np.datetime64("2016-07-01T00:00:00")
+    rng = np.random.default_rng(0)
+    lines = ["date," + ",".join(columns)]
+    for hour in range(rows):
+        values = [f"{np.sin(2 * np.pi * hour / 24) + 0.1 * rng.normal() + c:.4f}" for c in range(len(columns))]
+        lines.append(",".join([str(start + np.timedelta64(hour, "h")).replace("T", " "), *values]))
+    (folder / "ett" / "ETTh1.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_every_setting_has_the_papers_number():
+    assert len(settings()) == 40
+    for setting in settings(("etth1", "etth2", "ettm1", "weather", "ecl")):
+        reached = paper(setting)
+        assert reached is not None, setting.name
+        assert 0 < reached.mse < 3
+        assert 0 < reached.mae < 2
+    assert paper(Setting("weather", "S", 720)).mse == 0.245
+    assert paper(Setting("etth1", "S", 25)) is None
+
+
+def test_the_command_goes_on_where_it_was_stopped(tmp_path, capsys, monkeypatch):
+    write(tmp_path)
+    monkeypatch.setattr(harness, "S4_VARIANTS", (Variant(context=48, d_model=4, d_state=2, n_layers=1),))
+    monkeypatch.setattr(harness, "CONTEXT", 48)
+    run = harness.run
+
+    def small(*arguments, **options):
+        return run(*arguments, **options, variants=harness.S4_VARIANTS)
+
+    monkeypatch.setattr(table, "run", small)
+    some = ["--data", str(tmp_path), "--out", str(tmp_path), "--device", "cpu", "--settings", "etth1-S-24,etth1-M-24"]
+    some += ["--datasets", "etth1", "--steps", "2", "--batch", "8", "--every", "97"]
+    table.main([*some, "--models", "NLinear,SeasonalNaive", "--seconds", "0"])
+    assert "4 of 4 fits are left" in capsys.readouterr().err
+    table.main([*some, "--models", "NLinear,SeasonalNaive"])
+    assert "4/4" in capsys.readouterr().out
+    table.main([*some, "--models", "S4,NLinear,SeasonalNaive"])
+    said = capsys.readouterr().out
+    assert "1/2 etth1-S-24       S4" in said
+    record = json.loads((tmp_path / "forecast-cpu.json").read_text())
+    assert len(record["fits"]) == 6
+    (one, every) = record["rows"]
+    assert one["name"] == "etth1, one series"
+    assert one["extra"]["paper S4"] == 0.061
+    assert record["findings"]["S4 at or below the paper"].endswith("of 2")
+    naive = next(f for f in record["fits"] if f["model"] == "SeasonalNaive" and f["features"] == "S")
+    assert naive["mse"] == pytest.approx(2 * 0.01 / (0.5 + 0.01), rel=0.15)  # noise of two days, in standard units
+    assert every["setting"] == {"horizon": 24}
+    with pytest.raises(SystemExit, match="2"):
+        table.main(["--models", "GRU"])
+    assert "--models must be of" in capsys.readouterr().err
+
+
+def test_a_rhythm_must_have_been_seen_twice(tmp_path):
+    write(tmp_path)
+    dataset = harness.load(Setting("etth1", "S", 24), 48, tmp_path)
+    assert harness._rhythms(dataset) == 3  # hour, weekday, day of the month; one year of training has no second year
+
+
+def test_of_several_variants_the_best_in_validation_is_tested(tmp_path):
+    write(tmp_path)
+    setting, device = Setting("etth1", "S", 24), torch.device("cpu")
+    small = {"d_model": 4, "d_state": 2, "n_layers": 1}
+    variants = (Variant(context=30, **small), Variant(context=48, centre="none", **small))
+    fit = harness.run(
+        "S4", setting, Budget(steps=3, batch=8, looks=1, every=97), device, folder=tmp_path, variants=variants
+    )
+    best = min(fit["tried"], key=lambda one: one["valid_mse"])
+    assert fit["variant"] == best["variant"]
+    assert fit["context"] == best["variant"]["context"]
+    assert fit["windows"] == -(-(14400 - 11520 - 24 + 1) // 97)  # every row of the test part is forecast
