@@ -136,7 +136,7 @@ class SeriesEstimator(SavedEstimator):
         held_out = parts[1] if len(rows[1]) else None
         self.history_: History = train(
             self.network_, self._task(answers[rows[0]]), parts[0], held_out, settings, device,
-            title=type(self).__name__, show=bool(self.verbose),
+            show=bool(self.verbose),
         )  # fmt: skip
         self.n_iter_ = self.history_.steps
         return self

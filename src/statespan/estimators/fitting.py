@@ -92,7 +92,7 @@ class History:
 
 def train(
     model: nn.Module, task: Task, data: Split, held_out: Split | None, settings: Settings, device: torch.device,
-    *, title: str = "", show: bool = False,
+    *, show: bool = False,
 ) -> History:  # fmt: skip
     """Train a model in place; with a held-out part it ends with the weights that were best on it.
 
@@ -103,14 +103,13 @@ def train(
         held_out: What to judge by, or None.
         settings: How.
         device: Where the model is.
-        title: Of the progress bar.
-        show: Whether to show one.
+        show: Whether to show a progress bar.
 
     Raises:
         NonFiniteError: The loss or a gradient is not finite.
     """
     cuda = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda), Bar(title, _total(len(data), settings), 0, show) as bar:
+    with torch.random.fork_rng(devices=cuda), Bar(_total(len(data), settings), 0, show) as bar:
         return _Training(model, task, data, held_out, settings, device).run(bar)
 
 

@@ -166,7 +166,7 @@ class S4Forecaster(SavedEstimator):
         )  # fmt: skip
         self.history_: History = train(
             self.network_, forecasts(tuple(self.quantiles)), learn, judge, settings, device,
-            title=type(self).__name__, show=bool(self.verbose),
+            show=bool(self.verbose),
         )  # fmt: skip
         self.lines_ = [Line(line.values[-context:], _tail(line.times, context), line.name) for line in lines]
         return self

@@ -59,7 +59,7 @@ class Step(nn.Module):
     def __init__(self, model: Model, rate: float, state_dtype: torch.dtype) -> None:
         super().__init__()
         model = freeze_parameters(model)
-        self.tree: Any = model.initial_state(1, dtype=state_dtype)  # type: ignore[operator]
+        self.tree: Any = model.initial_state(1, dtype=state_dtype)
         with torch.no_grad():
             self.step = model.stepper(rate)  # type: ignore[operator]
 

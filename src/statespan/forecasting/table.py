@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from statespan.bench.record import commit, device_name, write
+from statespan._machine import device_name, installed
+from statespan.bench.record import commit, write
 from statespan.forecasting.harness import Budget, run
 from statespan.forecasting.settings import HORIZONS, MODELS, Setting, paper, settings
 from statespan.train.device import pick_device
-from statespan.train.result import installed
 
 ORDER = ("SeasonalNaive", "NLinear", "DLinear", "S4", "LSTM", "Informer")  # what is cheap or matters most comes first
 

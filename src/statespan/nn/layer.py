@@ -169,7 +169,7 @@ class SSMLayer(nn.Module):
         def step(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
             check_tensor("x", x, ("batch", self.d_model), kind="float")
             self._check_dtype(x)
-            self._check_state(state, x.shape[0])
+            check_tensor("state", state, (x.shape[0], self.d_model, self.d_state), kind="real")
             y, new = advance(x, state, x.dtype, in_place=in_place)
             return self._output(y[:, None], None)[:, 0], new
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from statespan._machine import device_name, installed
 from statespan._version import __version__
-from statespan.bench.record import commit, device_name, write
-from statespan.train.result import installed
+from statespan.bench.record import commit, write
 
 
 def parser(text: str | None, out: str) -> argparse.ArgumentParser:
