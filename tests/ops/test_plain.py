@@ -117,3 +117,68 @@ def test_apply_against_finite_differences(kind, bidirectional, monkeypatch):
 
     needed = [x.requires_grad_(not (bidirectional and i == 1)) for i, x in enumerate(leaves)]
     assert gradcheck(function, needed, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 23])
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_recurrence_in_place(dense, count, pieces, monkeypatch):
+    """One walk or two, over blocks of chunks that are copied at once, to the left and to the right, with a rest."""
+    if pieces > count:
+        pytest.skip("no chunk for each piece")
+    monkeypatch.setattr(plain, "_pieces", lambda *_: pieces)
+    G = randn(3, 4, 4) / 3 if dense else randn(3, 4) / 2
+    start, added = randn(3, 2, 4), randn(3, 2, count, 4)
+    for left in (False, True):
+        for adjoint in (False, True):
+            states, last = plain._recur_differentiably(added, G, start, left, adjoint)
+            mine = added.clone()
+            got, end = plain.recur(mine, G, start, left=left, adjoint=adjoint)
+            assert got.data_ptr() == mine.data_ptr()
+            assert_near(got, states, 1e-13)
+            assert_near(end, last, 1e-13)
+    longer = torch.cat([added, randn(3, 2, 1, 4)], 2)  # what the last chunk adds is not asked for, but its state is
+    states, last = plain._recur_differentiably(added, G, start, False, False)
+    got, end = plain.recur(longer, G, start, whole=count)
+    assert_near(got, torch.cat([states, last[:, :, None]], 2), 1e-13)
+    assert_near(end, last, 1e-13)
+
+
+@pytest.mark.parametrize("N", [2, 64, 256])
+@pytest.mark.parametrize("dense", [False, True])
+def test_pieces_where_they_pay(dense, N):
+    """For few rows and many chunks; never more pieces than chunks."""
+    for heads in (1, 64):
+        for batch in (1, 4, 64):
+            for count in (0, 1, 2, 10, 1000, 100000):
+                added = torch.empty(1).expand(heads, batch, count, N)
+                pieces = plain._pieces(added, count, dense)
+                assert 1 <= pieces <= max(1, count // 2)
+    assert plain._pieces(torch.empty(1).expand(1, 1, 1000, N), 1000, dense) > 1
+    assert plain._pieces(torch.empty(1).expand(64, 64, 1000, N), 1000, dense) == 1
+
+
+@pytest.mark.parametrize("c", [1, 2, 5])
+def test_sums_along_diagonals(c):
+    dT = randn(2, 3, c, c)
+    wanted = torch.zeros(2, 2, 3, c, dtype=torch.float64)
+    for i in range(c):
+        for j in range(c):
+            wanted[int(j > i), ..., i - j if i >= j else j - i - 1] += dT[..., i, j]
+    assert_near(plain._diagonals(dT.clone(), False), wanted[0], 1e-14)
+    assert_near(plain._diagonals(dT.clone(), True), wanted.flatten(0, 1), 1e-14)
+
+
+def test_the_gradient_in_place_of_the_input():
+    """The same numbers, with the copy of u that the engine owns overwritten."""
+    ssm = make("dplr-trained", 6, "bilinear", H=3, channels=2)
+    u, operators = randn(3, 2, 64), engine(ssm, CHUNK)
+    with torch.no_grad():
+        saved = plain.forward(u, *operators)
+        dy = torch.randn_like(saved.y)
+        wanted = plain.backward(u, dy, None, saved, *operators)
+        mine = u.clone()
+        got = plain.backward(mine, dy, None, saved, *operators, own=True)
+    assert got.u.data_ptr() == mine.data_ptr()
+    for name, one, other in zip(got._fields, got, wanted, strict=True):
+        assert torch.equal(one, other), name

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from statespan._check import check_bool, check_choice, check_int, check_lengths, check_number, check_tensor
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.parameters import DPLRParameters, SSMParameters
-from statespan.ops import Step, apply, apply_from, linear_glu, state_after, system_of
+from statespan.ops import Step, apply, apply_from, gelu_linear, linear_glu, state_after, system_of
 from statespan.ssm import Structure
 from statespan.ssm.structure import zero_state
 
@@ -99,13 +99,13 @@ class SSMLayer(nn.Module):
         mask = self._check(x, lengths, rate)
         if mask is not None:
             self.ssm.check_padding()
-        dtype = self._dtype(x)
+        dtype, late = self._dtype(x), self._activates_late(x)
         with _full_precision(x):
             y = apply(
                 self.ssm.source(rate, x.shape[1]), _masked(x, mask), self.D,
-                bidirectional=self.bidirectional, activation=self.activation, dtype=dtype,
+                bidirectional=self.bidirectional, activation=None if late else self.activation, dtype=dtype,
             )  # fmt: skip
-        return self._output(y if x.is_cuda else y.to(x.dtype), mask)
+        return self._output(y if x.is_cuda else y.to(x.dtype), mask, late)
 
     def prefill(
         self,
@@ -215,13 +215,25 @@ class SSMLayer(nn.Module):
                 return x.dtype
         return torch.promote_types(x.dtype, self.ssm.C.dtype)
 
-    def _output(self, y: Tensor, mask: Tensor | None) -> Tensor:
-        """Mix the channels and features of y (B, L, K, D)."""
+    def _activates_late(self, x: Tensor) -> bool:
+        """Whether the activation is better made together with the mixing, and nothing is in between."""
+        linear = self.mix[0] if isinstance(self.mix, GLU) else self.mix
+        untouched = type(linear) is nn.Linear and not (linear._forward_hooks or linear._forward_pre_hooks)
+        between = self.training and self.dropout.p > 0.0
+        return x.is_cpu and self.activation is not None and untouched and not between
+
+    def _output(self, y: Tensor, mask: Tensor | None, activate: bool = False) -> Tensor:
+        """Mix the channels and features of y (B, L, K, D), activated before if that is still to do."""
         batch, length = y.shape[:2]
         # The engine leaves the length as the last axis in memory. Features by positions is a matrix that a product
         # takes as it is; so nothing is ever copied into another order.
         y = self.dropout(y.permute(2, 3, 0, 1).flatten(0, 1).permute(1, 2, 0))
-        if not isinstance(self.mix, nn.Identity):
+        if activate:
+            linear = self.mix[0] if isinstance(self.mix, GLU) else self.mix
+            assert isinstance(linear, nn.Linear)
+            y = gelu_linear(y.flatten(0, 1), linear.weight, linear.bias)
+            y = (nn.functional.glu(y, -1) if isinstance(self.mix, GLU) else y).unflatten(0, (batch, length))
+        elif not isinstance(self.mix, nn.Identity):
             y = self.mix(y.flatten(0, 1)).unflatten(0, (batch, length))
         return y if mask is None else y.masked_fill(~mask, 0.0)
 

@@ -1,5 +1,6 @@
 """Applying an SSM to a sequence."""
 
+from statespan.ops.activation import gelu_linear
 from statespan.ops.chunked import chunked, state_after
 from statespan.ops.dispatch import PATHS, apply, apply_from, use_path
 from statespan.ops.fftconv import fftconv
@@ -13,6 +14,7 @@ __all__ = [
     "apply_from",
     "chunked",
     "fftconv",
+    "gelu_linear",
     "linear_glu",
     "state_after",
     "system_of",

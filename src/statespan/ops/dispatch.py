@@ -25,17 +25,22 @@ from torch.nn.functional import gelu as gelu_of
 from torch.nn.functional import pad
 
 from statespan._check import check_choice, check_tensor
+from statespan.ops import plain
+from statespan.ops.activation import gelu as activated
 from statespan.ops.chunked import CHUNK, ordered, packed
 from statespan.ops.fftconv import fftconv
 from statespan.ops.library import chunks, modes
+from statespan.ops.lists import build_diagonal, build_rank_one
 from statespan.ops.order import is_lengthwise, lengthwise
 from statespan.ops.recurrence import recurrence
 from statespan.ssm import DPLR, Diagonal, Structure
 
 PATHS = ("auto", "triton", "chunks", "fft")
 _ENVIRONMENT = os.environ.get("STATESPAN_PATH") or "auto"
-LONG = 4096
-"""From this length on, chunks in plain torch are faster than the FFT (`statespan bench cpu`)."""
+LONG = 64
+"""From this length on, chunks in plain torch are faster than the FFT on a CPU."""
+LONG_ELSEWHERE = 4096
+"""The same on a GPU without kernels, where it saves memory rather than time."""
 _forced: str | None = None
 _probed: dict[int, bool] = {}
 
@@ -139,7 +144,7 @@ def choose_path(source: Source, u: Tensor, dtype: torch.dtype) -> str:
         return "fft"
     if u.is_cuda and _fits(source, dtype) and triton_works(u.device.index):
         return "triton"
-    return "chunks" if u.shape[1] >= LONG else "fft"
+    return "chunks" if u.shape[1] >= (LONG_ELSEWHERE if u.is_cuda else LONG) else "fft"
 
 
 def _fits(source: Source, dtype: torch.dtype) -> bool:
@@ -164,13 +169,31 @@ def _stepped(path: str, source: Source, dtype: torch.dtype) -> bool:
     return _large(path, source) and not _factored(path, source, dtype)
 
 
-def _chunk_length(path: str, source: Source, dtype: torch.dtype) -> int:
-    """Samples of a chunk."""
-    if path != "triton":
-        return CHUNK
-    from statespan.ops._triton.tiles import chunk_length
+def _chunk_length(path: str, source: Source, dtype: torch.dtype, u: Tensor | None) -> int:
+    """Samples of a chunk: long enough for large matrix products, short enough for the chip, or for what is to do."""
+    if path == "triton":
+        from statespan.ops._triton.tiles import chunk_length
 
-    return chunk_length(source.d_state, _factored(path, source, dtype), dtype)
+        return chunk_length(source.d_state, _factored(path, source, dtype), dtype)
+    if u is None or not u.is_cpu or torch.compiler.is_compiling():  # a graph has to serve any size
+        return CHUNK
+    return _chunk_on_cpu(source, *u.shape[:2])
+
+
+def _chunk_on_cpu(source: Source, batch: int, length: int) -> int:
+    """Where building the operators, which grow with the chunk, and applying them cost least together (measured).
+
+    Longer chunks have fewer states, and are worth building for many samples; a dense G limits that with its size.
+    """
+    samples, largest = batch * length, 128
+    if source.power == "rank one":
+        square = 1 / (1 / (1.5 * samples) + 1 / (1.7 * source.d_state) ** 2)
+        largest = 256
+    else:
+        square = 0.36 * samples
+    chunk = min(1 << max(4, round(math.log2(square) / 2)), largest, 1 << max(length - 1, 1).bit_length())
+    whole = [c for c in range(16, 2 * chunk, 16) if length % c == 0 and 3 * chunk <= 4 * c <= 6 * chunk]
+    return min(whole, key=lambda c: abs(c - chunk), default=chunk)  # without a rest, which would have to be filled up
 
 
 def triton_works(device: int) -> bool:
@@ -217,13 +240,13 @@ def apply(
     if _stepped(path, source, work):
         y, _ = _steps(source, u, D, None, bidirectional, False, work)
         return (gelu_of(y) if activation is not None else y).to(dtype)
-    operators = _operators(path, source, D, bidirectional, work)
+    operators = _operators(path, source, D, bidirectional, work, u)
     fused, keep = activation is not None and path == "triton", False
     if fused:
         channels, _, chunk = operators.K.shape
         keep = not _walks_once(source, u, channels, bidirectional, work, chunk)
     y, _ = _chunks(path, operators, u, None, bidirectional, fused, False, work, keep=keep)
-    return (gelu_of(y) if activation is not None and not fused else y).to(dtype)
+    return (activated(y) if activation is not None and not fused else y).to(dtype)
 
 
 def apply_from(
@@ -258,7 +281,7 @@ def apply_from(
     if _stepped(path, source, work):
         y, last = _steps(source, u, D, state.double().transpose(0, 1), False, True, work)
         return (gelu_of(y) if activation is not None else y).to(dtype), last.transpose(0, 1).to(state.dtype)
-    operators = _operators(path, source, D, False, work)
+    operators = _operators(path, source, D, False, work, u)
     near = operators.G.ndim == 2  # the order of the state: see `ordered`
     first = ordered(state.double(), not near).transpose(0, 1).contiguous()
     y, last = _chunks(path, operators, u, first, False, False, True, work)
@@ -314,8 +337,11 @@ class Built(NamedTuple):
     """The factors of a low-rank part of G, where they stay apart."""
 
 
-def _operators(path: str, source: Source, D: Tensor | None, both: bool, dtype: torch.dtype) -> Built:
-    chunk = _chunk_length(path, source, dtype)
+def _operators(
+    path: str, source: Source, D: Tensor | None, both: bool, dtype: torch.dtype, u: Tensor | None = None
+) -> Built:
+    """For inputs like u, where it is known."""
+    chunk = _chunk_length(path, source, dtype, u)
     modal = source.modal() if path == "triton" else None
     if modal is not None:
         ahead = modal.C.shape[0] // 2 if both else 0
@@ -337,13 +363,27 @@ def _operators(path: str, source: Source, D: Tensor | None, both: bool, dtype: t
         return Built(K, E, G, O, W if factored else None)
     structure = source.structure()
     ahead = structure.channels // 2 if both else 0
+    wide = torch.promote_types(dtype, torch.float32)
+    if path == "chunks" and source.power != "dense" and structure.dt.is_cpu:
+        K, E, G, O, *_ = _lists(structure, chunk, ahead, wide)  # noqa: E741
+        if D is not None:
+            K = K + pad(D.to(wide)[..., None], (0, chunk - 1, 0, 0, 0, ahead))
+        return Built(K, E, G, O, None)
     K, E, G, O = structure.operators(chunk, ahead=ahead, dtype=torch.float64)  # noqa: E741
     if D is not None:
         K = K + pad(D.double()[..., None], (0, chunk - 1, 0, 0, 0, ahead))
-    wide = torch.promote_types(dtype, torch.float32)
     E, O = ordered(E.mT, source.dense), ordered(O, source.dense)  # noqa: E741
     G = G if source.dense else ordered(G, False)
     return Built(K.to(wide), E.to(wide).contiguous(), G.contiguous(), O.to(wide).contiguous(), None)
+
+
+def _lists(structure: Structure, chunk: int, ahead: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """K, E, G and O, and more, with gradients written out: autograd would take several times as long."""
+    if isinstance(structure, DPLR):
+        return build_rank_one(*structure.factors(), chunk, ahead, dtype)
+    assert isinstance(structure, Diagonal)
+    factors = (torch.view_as_real(x.resolve_conj()) for x in structure.discrete())
+    return build_diagonal(*factors, chunk, ahead, dtype)
 
 
 def _scaled(modal: Modal) -> Tensor:
@@ -377,6 +417,9 @@ def _chunks(
     own = path == "triton" and not is_lengthwise(x, dtype)
     if own:
         x = lengthwise(x, dtype)
+    elif path == "chunks" and not torch.compiler.is_compiling():
+        copy = plain.lengthwise(x.to(dtype))
+        x, own = copy, copy is not x
     save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *built, first))
     y, end, *_ = chunks(x, *built[:4], first, both, gelu, save, last, path, dtype, built.W, own, keep)
     return y.permute(2, 3, 0, 1), end

@@ -132,7 +132,7 @@ def _gradients(
         rows = [x.view(H, -1, E.shape[2]) if x.numel() else x for x in (states, ahead)]
         saved = plain.Result(dy, dy, *rows)
         du, dK, dE, dG, dO, dfirst = plain.backward(
-            x, dy, dlast, saved, K.to(dtype), E.to(dtype), G, O.to(dtype), both=both
+            x, dy, dlast, saved, K.to(dtype), E.to(dtype), G, O.to(dtype), both=both, own=own
         )
         du = du.to(u.dtype).contiguous()
     empty = u.new_empty(_NONE, dtype=torch.float64)
@@ -177,7 +177,7 @@ def _chunks_grad(ctx: Any, dy: Tensor | None, dlast: Tensor | None, *_: Any) -> 
         dlast = None
     arguments = (u, dy, dlast, states, ahead, pre, K, E, G, O, both, gelu, first, path, dtype, W)
     with no_autocast(u):
-        if ctx.own and not traced(u) and not graph_is_kept():
+        if ctx.own and not traced(u) and not graph_is_kept() and not torch.is_grad_enabled():
             found = _gradients(*arguments, own=True)
         else:
             found = chunks_backward(*arguments)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,12 @@ from torch.nn.functional import pad
 
 from statespan.ssm.structure import toeplitz
 
-FEWEST_PIECES = 6  # below, walking through the chunks one after the other is as fast
 BLOCK = 512  # samples copied at a time
+AT_ONCE = 8  # chunks of the recurrence copied at a time
+FEWEST_PIECES = 6  # on a GPU; below, walking through the chunks one after the other is as fast
+# Microseconds of a step of the recurrence on a CPU: of its calls, of reading a number of G, of reading and writing a
+# number of the states, and of a multiplication; and how much faster two walks have to be than one.
+CALL, READ, ROW, PRODUCT, WORTH = 15.0, 4e-4, 3e-3, 5e-5, 0.7
 
 
 class Result(NamedTuple):
@@ -57,27 +61,27 @@ def forward(
     c, N = E.shape[1:]
     U = chunk_rows(u, c)  # (H, B·I, c)
     start = torch.zeros(H, B, N, dtype=torch.float64, device=u.device) if first is None else first.double()
-    added, whole = (U @ E).unflatten(1, (B, -1)), L // c
-    before, last = recur(added[:, :, :whole], G, start)
-    if L % c:
-        before = torch.cat([before, last[:, :, None].to(before.dtype)], 2)
-    states = before.flatten(1, 2)
+    states, last = recur((U @ E).unflatten(1, (B, -1)), G, start, whole=L // c)
+    states = states.flatten(1, 2)
     T, behind, ahead = _matrix(K, both), O, u.new_zeros(0)
     if both:
         behind, in_front = O.chunk(2)
         from_right = recur((U @ E.flip(-2)).unflatten(1, (B, -1)), G, torch.zeros_like(start), left=True)[0]
         ahead = from_right.flatten(1, 2)
-    y = [torch.baddbmm(U @ T[k].mT, states, behind[k].mT) for k in range(T.shape[0])]
+    y = [_plus(U @ T[k].mT, states, behind[k].mT) for k in range(T.shape[0])]
     if both:
-        y = [torch.baddbmm(part, ahead, in_front[k].mT) for k, part in enumerate(y)]
+        y = [_plus(part, ahead, in_front[k].mT) for k, part in enumerate(y)]
     return Result(_joined(y).reshape(-1, H, B, U.shape[1] // B * c)[..., :L], last, states, ahead)
 
 
 def backward(
     u: Tensor, dy: Tensor, dlast: Tensor | None, saved: Result, K: Tensor, E: Tensor, G: Tensor, O: Tensor,  # noqa: E741
-    *, both: bool = False,
+    *, both: bool = False, own: bool = False,
 ) -> Gradients:  # fmt: skip
-    """The adjoint recurrence from the right, and the products that give each operator's gradient."""
+    """The adjoint recurrence from the right, and the products that give each operator's gradient.
+
+    With ``own`` the gradient of u takes its place.
+    """
     H, B, L = u.shape
     c, N = E.shape[1:]
     U, dY = chunk_rows(u, c), [chunk_rows(part, c) for part in dy.unbind(0)]  # (H, B·I, c), one dY for each channel
@@ -86,13 +90,13 @@ def backward(
     zeros = torch.zeros(H, B, N, dtype=torch.float64, device=u.device)
     start = zeros if dlast is None else dlast.double()
     if L % c:  # the partial chunk comes first, then the boundary where the last state was read
-        added, start = added.double(), zeros
-        if dlast is not None:
-            added[:, :, -1] += dlast
-    adjoint, dfirst = recur(added, G, start, left=True, adjoint=True)
-    R = adjoint.to(u.dtype).flatten(1, 2)
+        start = start + added[:, :, -1]
+        added[:, :, -1] = 0
+        _, dfirst = recur(added[:, :, :-1], G, start, left=True, adjoint=True)
+    else:
+        _, dfirst = recur(added, G, start, left=True, adjoint=True)
+    R = added.flatten(1, 2)
     T = _matrix(K, both)
-    dU = torch.baddbmm(_sum(part @ T[k] for k, part in enumerate(dY)), R, E.mT)
     dT = _joined([part.mT @ U for part in dY])
     dE = U.mT @ R
     dO = _joined([part.mT @ saved.states for part in dY])
@@ -100,49 +104,77 @@ def backward(
     if both:
         added = _sum(part @ ahead_O[k] for k, part in enumerate(dY)).unflatten(1, (B, -1))
         Z = recur(added, G, zeros, adjoint=True)[0].flatten(1, 2)
-        dU = torch.baddbmm(dU, Z, E.flip(-2).mT)
         dE = dE + (U.mT @ Z).flip(-2)
         dO = torch.cat([dO, _joined([part.mT @ saved.ahead for part in dY])])
         dG = dG + _power_gradient(Z, saved.ahead, G)
+    dU = torch.bmm(dY[0], T[0], out=U) if own else dY[0] @ T[0]
+    for k in range(1, len(dY)):
+        dU = _plus(dU, dY[k], T[k])
+    dU = _plus(dU, R, E.mT)
+    if both:
+        dU = _plus(dU, Z, E.flip(-2).mT)
     return Gradients(dU.reshape(H, B, -1)[..., :L], _diagonals(dT, both), dE, dG, dO, dfirst)
 
 
 def recur(
-    added: Tensor, G: Tensor, start: Tensor, *, left: bool = False, adjoint: bool = False
+    added: Tensor, G: Tensor, start: Tensor, *, whole: int | None = None, left: bool = False, adjoint: bool = False
 ) -> tuple[Tensor, Tensor]:
     """``s ← G s + added_i`` over the chunks i, in float64: the states carry everything that lasts.
 
     Args:
-        added: (H, B, I, N).
+        added: (H, B, I, N). Where no gradient is recorded the result takes its place: fresh memory costs more than the
+            arithmetic.
         G: (H, N) for complex modes, or (H, N, N).
         start: (H, B, N), float64.
+        whole: How many of the chunks to go through, from the left: I or I - 1; None for I.
         left: From the last chunk to the first.
         adjoint: With Gᵀ.
 
     Returns:
         The state before each chunk (H, B, I, N) in the dtype of ``added``, and the one after all in float64.
     """
-    G, start = G.double(), start.contiguous()
+    G, count = G.double(), added.shape[2]
+    whole = count if whole is None else whole
     if torch.is_grad_enabled() and any(t.requires_grad for t in (added, G, start)):
-        return _recur_differentiably(added, G, start, left, adjoint)
-    power = _Power(G, adjoint)
-    H, B, I, N = added.shape  # noqa: E741
-    states = torch.empty_like(added)
-    pieces = math.isqrt(I)  # as many as chunks in each, so that all steps together are fewest
-    if pieces < FEWEST_PIECES:
-        return states, _walk(added, power, start, left, states)
-    each = I // pieces
-    whole = pieces * each
-    front = slice(I - whole, I) if left else slice(0, whole)
-    rest = slice(0, I - whole) if left else slice(whole, I)
+        states, last = _recur_differentiably(added[:, :, :whole], G, start, left, adjoint)
+        return states if whole == count else torch.cat([states, last[:, :, None].to(states.dtype)], 2), last
+    power, (H, B, _, N) = _Power(G, adjoint).ready(), added.shape
+    x, pieces = start.clone(), _pieces(added, whole, power.dense)
+    if pieces > 1:
+        # all pieces at once from zeros, then what each starts from, then all at once again
+        each = whole // pieces
+        used, rest = pieces * each, whole - pieces * each
+        front = slice(rest, whole) if left else slice(0, used)
+        inside = added[:, :, front].unflatten(2, (pieces, each))  # (H, B, pieces, each, N)
+        ends = _walk(inside, power, start.new_zeros(H, B, pieces, N), left, keep=False)
+        x = _walk(ends, power.to_the(each), x, left)
+        _walk(inside, power, ends, left)
+        x = _walk(added[:, :, :rest] if left else added[:, :, used:whole], power, x, left)
+    else:
+        x = _walk(added[:, :, :whole], power, x, left)
+    if whole < count:
+        added[:, :, whole] = x
+    return added, x
 
-    inside, kept = (x[:, :, front].unflatten(2, (pieces, each)) for x in (added, states))  # (H, B, pieces, each, N)
-    # all pieces at once from zeros, then what each starts from, then all at once again
-    ends = _walk(inside, power, start.new_zeros(H, B, pieces, N), left, None)
-    starts = torch.empty_like(ends)
-    end = _walk(ends, power.to_the(each), start, left, starts)
-    _walk(inside, power, starts, left, kept)
-    return states, _walk(added[:, :, rest], power, end, left, states[:, :, rest])
+
+def _pieces(added: Tensor, count: int, dense: bool) -> int:
+    """Into how many pieces to cut sequences of ``count`` chunks, so that the pieces of all are walked through together.
+
+    Two walks through pieces are twice the arithmetic of one walk through the whole, in far fewer steps. On a CPU a step
+    costs as much as some rows of states, for a call takes its time and a dense G has to be read; on a GPU nothing else
+    counts.
+    """
+    H, B, _, N = added.shape
+    if not added.is_cpu:
+        pieces = math.isqrt(count)
+        return pieces if pieces >= FEWEST_PIECES else 1
+    step = CALL + (READ * H * N * N if dense else 0.0)
+    row = B * H * N * (ROW + (PRODUCT * N if dense else 0.0))
+    pieces = math.isqrt(int(2 * count * step / (step + row)))
+    two = 2 * count * (step / max(pieces, 1) + row) + pieces * (step + row)
+    if dense and pieces > 1:
+        two += (count // pieces).bit_length() * H * N**3 * PRODUCT
+    return pieces if pieces > 1 and two < WORTH * count * (step + row) else 1
 
 
 class _Power:
@@ -162,6 +194,12 @@ class _Power:
         other.G = torch.linalg.matrix_power(self.G, exponent) if self.dense else self.G**exponent
         return other
 
+    def ready(self) -> _Power:
+        """The same, in the order in which it is fastest to read."""
+        other = copy.copy(self)
+        other.G = self.G.contiguous()
+        return other
+
     def add_to(self, new: Tensor, x: Tensor) -> None:
         """Add the power times x (H, …, N) to ``new``, in place."""
         new, x = new.flatten(1, -2), x.flatten(1, -2)
@@ -171,18 +209,25 @@ class _Power:
             _complex(new).addcmul_(_complex(x), self.G)
 
 
-def _walk(added: Tensor, power: _Power, start: Tensor, left: bool, states: Tensor | None) -> Tensor:
-    """Through the chunks of added (H, …, I, N) from start (H, …, N); the state after all comes back.
+def _walk(added: Tensor, power: _Power, x: Tensor, left: bool, *, keep: bool = True) -> Tensor:
+    """Through the chunks of added (H, …, I, N) from x (H, …, N), which is overwritten; the state after all comes back.
 
-    The one before each goes into ``states``.
+    The one before each takes the place of what is added there. Copied back and forth are a few chunks at a time: one by
+    one they would lie too far apart in memory.
     """
-    x, new, order = start.clone(), torch.empty_like(start), range(added.shape[-2])
-    for i in reversed(order) if left else order:
-        if states is not None:
-            states[..., i, :] = x
-        new.copy_(added[..., i, :])
-        power.add_to(new, x)
-        x, new = new, x  # in memory that is there already: fresh memory costs more than the arithmetic
+    blocks = added.split(AT_ONCE, -2) if added.shape[-2] else ()
+    spare = x.new_empty(min(AT_ONCE, added.shape[-2]), *x.shape)
+    for block in reversed(blocks) if left else blocks:
+        steps = spare[: block.shape[-2]].copy_(block.movedim(-2, 0))
+        before = x
+        for step in reversed(steps.unbind()) if left else steps.unbind():
+            power.add_to(step, before)
+            before = step
+        if keep:
+            first, rest = (-1, slice(0, -1)) if left else (0, slice(1, None))
+            block[..., first, :] = x
+            block[..., rest, :] = (steps[1:] if left else steps[:-1]).movedim(0, -2)
+        x.copy_(before)
     return x
 
 
@@ -206,18 +251,44 @@ def chunk_rows(x: Tensor, c: int) -> Tensor:
     """(H, B, L) as rows (H, B·I, c), one for each chunk of each sequence, the last chunks filled with zeros."""
     if missing := -x.shape[-1] % c:
         x = pad(x, (0, missing))
-    return _contiguous(x).view(x.shape[0], -1, c)
+    return lengthwise(x).view(x.shape[0], -1, c)
 
 
-def _contiguous(x: Tensor) -> Tensor:
-    """On a CPU by blocks that stay in its cache: with the features side by side in memory three times as fast."""
-    plain_copy = x.stride(0) != 1 or x.device.type != "cpu" or x.shape[2] <= 2 * BLOCK
-    if plain_copy or torch.compiler.is_compiling() or (torch.is_grad_enabled() and x.requires_grad):
+def lengthwise(x: Tensor) -> Tensor:
+    """X (H, B, L) as a contiguous tensor."""
+    if x.is_contiguous():
+        return x
+    tracked = torch.is_grad_enabled() and x.requires_grad
+    if torch.compiler.is_compiling() or not x.is_cpu or x.stride(0) != 1 or x.shape[2] <= 2 * BLOCK:
         return x.contiguous()
+    return _Lengthwise.apply(x) if tracked else _copied(x)
+
+
+class _Lengthwise(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return _copied(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, dx: Tensor) -> Tensor:
+        return dx
+
+
+def _copied(x: Tensor) -> Tensor:
+    """By blocks that stay in a CPU's cache: with the features side by side in memory three times as fast."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for at in range(0, x.shape[2], BLOCK):
         out[..., at : at + BLOCK] = x[..., at : at + BLOCK]
     return out
+
+
+def _plus(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """``x + a b``, in place where no gradient is recorded."""
+    return torch.baddbmm(x, a, b) if torch.is_grad_enabled() else x.baddbmm_(a, b)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
@@ -242,13 +313,24 @@ def _matrix(K: Tensor, both: bool) -> Tensor:
 
 
 def _diagonals(dT: Tensor, both: bool) -> Tensor:
-    """The sums of dT (K, H, c, c) along its diagonals: the gradient of the kernel that fills T."""
-    c = dT.shape[-1]
-    # with rows of 2c, the element (i, j) moves to column i - j + c - 1
-    sheared = pad(dT.flip(-1), (0, c)).flatten(-2)[..., : c * (2 * c - 1)].unflatten(-1, (c, 2 * c - 1)).sum(-2)
+    """The sums of dT (K, H, c, c), which is overwritten, along its diagonals: the gradient of the kernel in T."""
     if not both:
-        return sheared[..., c - 1 :].contiguous()
-    return torch.cat([sheared[..., c - 1 :], pad(sheared[..., : c - 1].flip(-1), (0, 1))])
+        return _lower_diagonals(dT.tril_())
+    above = _lower_diagonals(dT.triu(1).mT.contiguous())[..., 1:]
+    return torch.cat([_lower_diagonals(dT.tril_()), pad(above, (0, 1))])
+
+
+def _lower_diagonals(x: Tensor) -> Tensor:
+    """The sums along the diagonals of lower triangular matrices (..., c, c), from the main one down."""
+    c = x.shape[-1]
+    if c == 1:
+        return x[..., 0]
+    # Going back from x[i, i], the last i of c entries of a row are the diagonals; what lies before them is the part of
+    # the row above that is zero. The first row has nothing before it, and only one entry.
+    sheared = x.flatten(-2)[..., 2:].unfold(-1, c, c + 1)  # (..., c-1, c)
+    sums = sheared.sum(-2).flip(-1)
+    sums[..., 0] += x[..., 0, 0]
+    return sums
 
 
 def _power_gradient(R: Tensor, states: Tensor, G: Tensor) -> Tensor:

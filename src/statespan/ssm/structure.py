@@ -239,7 +239,8 @@ def check_dt(dt: Tensor, H: int) -> Tensor:
 def toeplitz(kernel: Tensor) -> Tensor:
     """Lower triangular Toeplitz matrices (..., c, c) with first column ``kernel`` (..., c)."""
     c = kernel.shape[-1]
-    return torch.nn.functional.pad(kernel, (c - 1, 0)).unfold(-1, c, 1).flip(-1)
+    # its transpose is made of whole pieces of the padded kernel, which are quick to copy
+    return torch.nn.functional.pad(kernel, (c - 1, 0)).unfold(-1, c, 1).flip(-2).mT
 
 
 def _largest(steps: int | Tensor, batch: int) -> int:

@@ -1,0 +1,99 @@
+"""GELU, and GELU followed by a linear map, whose backward pass needs no fresh memory on a CPU.
+
+There, fresh memory costs more than the arithmetic. So a gradient takes the place of what it belongs to, where nobody
+needs that again.
+
+Shapes: P positions, F features, D outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from statespan.ops.register import graph_is_kept, no_autocast, traced
+
+_gelu_backward = torch.ops.aten.gelu_backward
+
+
+def gelu(y: Tensor) -> Tensor:
+    """GELU of a tensor that nobody else needs.
+
+    Args:
+        y: Any shape and order in memory.
+    """
+    return _Gelu.apply(y) if _plain(y) else functional.gelu(y)
+
+
+def gelu_linear(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``W gelu(y) + b`` at each position, for a y that nobody else needs.
+
+    Args:
+        y: (P, F), in any order in memory.
+        weight: (D, F).
+        bias: (D,).
+
+    Returns:
+        (P, D).
+    """
+    if not _plain(y) or torch.is_autocast_enabled("cpu") or {weight.dtype, bias.dtype} != {y.dtype}:
+        return functional.linear(gelu(y), weight, bias)
+    return _GeluLinear.apply(y, weight, bias)[0]
+
+
+def _plain(y: Tensor) -> bool:
+    """Whether there will be a backward pass, on a CPU, and nobody looks on."""
+    return y.is_cpu and not traced(y) and torch.is_grad_enabled() and y.requires_grad
+
+
+def _free() -> bool:
+    """Whether a backward pass may overwrite what was saved for it: nobody goes through it again, or back through it."""
+    return not torch.is_grad_enabled() and not graph_is_kept()
+
+
+class _Gelu(torch.autograd.Function):
+    @staticmethod
+    def forward(y: Tensor) -> Tensor:
+        return functional.gelu(y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return _before_gelu(dz, y) if _free() else _gelu_backward(dz, y)
+
+
+class _GeluLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(y: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        g = functional.gelu(y)
+        return functional.linear(g, weight, bias), g
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs[:2], output[1])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, dz: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        y, weight, g = ctx.saved_tensors
+        if dz is None:
+            return None, None, None
+        with no_autocast(y):
+            if not _free():
+                return _gelu_backward(dz @ weight, y), dz.t() @ functional.gelu(y), dz.sum(0)
+            dweight = (g.t() @ dz).t()  # in this order the product reads both as they lie in memory
+            dg = torch.mm(weight.t(), dz.t(), out=g.detach().t()).t()
+            return _before_gelu(dg, y), dweight, dz.sum(0)
+
+
+def _before_gelu(dz: Tensor, y: Tensor) -> Tensor:
+    """The gradient of y in the place of y."""
+    y = y.detach()
+    return _gelu_backward.grad_input(dz, y, grad_input=y)
