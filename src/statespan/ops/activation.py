@@ -86,9 +86,11 @@ class _GeluLinear(torch.autograd.Function):
         if dz is None:
             return None, None, None
         with no_autocast(y):
-            if not _free():
+            if torch.is_grad_enabled():
                 return _gelu_backward(dz @ weight, y), dz.t() @ functional.gelu(y), dz.sum(0)
             dweight = (g.t() @ dz).t()  # in this order the product reads both as they lie in memory
+            if not _free():
+                return _gelu_backward((weight.t() @ dz.t()).t(), y), dweight, dz.sum(0)
             dg = torch.mm(weight.t(), dz.t(), out=g.detach().t()).t()
             return _before_gelu(dg, y), dweight, dz.sum(0)
 
