@@ -73,7 +73,9 @@ def test_data_checks_what_was_prepared(tmp_path):
     assert not tokens.parent.exists()
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "predict", "generate", "stream", "export", "recipes", "data"])
+@pytest.mark.parametrize(
+    "command", ["train", "eval", "predict", "forecast", "generate", "stream", "export", "recipes", "data"]
+)
 def test_help_has_examples(command):
     done = invoke(command, "--help")
     assert done.exit_code == 0

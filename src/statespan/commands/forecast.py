@@ -26,7 +26,7 @@ Examples:
   statespan forecast data.csv --time date --target OT --horizon 96
   statespan forecast data.csv --target sales,visits --horizon 30 --quantiles 0.05,0.5,0.95
   statespan forecast data.csv --horizon 24 --save model         keep the model, a folder
-  statespan forecast new.csv --model model                      forecast again with newer rows, without training
+  statespan forecast new.csv --model model                      again, with newer rows and no training
 """
 SEASONS = {60: 60, 3600: 24, 900: 96, 1800: 48, 86400: 7}  # rows of an hour, a day or a week by the step in seconds
 

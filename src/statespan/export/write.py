@@ -5,11 +5,8 @@ Shapes: B batch, L length.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import logging
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from torch import Tensor
 from torch.export import Dim
 
 from statespan._check import check_choice, check_number
+from statespan._quiet import quiet
 from statespan.export.views import VIEWS, View, example, view_of
 from statespan.models.base import Model
 
@@ -118,7 +116,7 @@ def _traced(view: View, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProg
         named = 2 if "future" in view.inputs else 1
         each = tuple(axes[name] for name in view.inputs)
         dynamic = (*each[:named], each[named:])
-    with _quiet():
+    with quiet("torch.onnx", "torch.export", "onnxscript", "onnx_ir"):
         return torch.export.export(
             view.module,
             inputs,
@@ -132,7 +130,7 @@ def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Ca
     import onnxscript  # noqa: F401  which torch would ask for with a page of advice
 
     program = _traced(view, inputs)
-    with _quiet():
+    with quiet("torch.onnx", "torch.export", "onnxscript", "onnx_ir"):
         made: Any = torch.onnx.export(
             program, (), dynamo=True, input_names=list(view.inputs), output_names=list(view.outputs), verbose=False
         )
@@ -183,19 +181,3 @@ def _difference(
 
 def _listed(y: Any) -> list[Tensor]:
     return [y] if isinstance(y, Tensor) else list(y)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warnings and messages of tracers, which say nothing that a user here can change."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels):
-                logger.setLevel(level)

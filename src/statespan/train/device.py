@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import random
-import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from statespan._quiet import quiet as silenced
 from statespan.train.config import ConfigError, Train
 from statespan.train.signals import Interrupted
 
@@ -35,20 +34,9 @@ def pick_device(device: torch.device | str | None) -> torch.device:
     return found
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without the warnings and messages of libraries, which say nothing that a user here can change."""
-    loggers = [logging.getLogger(name) for name in ("lightning", "lightning.fabric", "lightning.pytorch")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels):
-                logger.setLevel(level)
+def quiet() -> contextlib.AbstractContextManager[None]:
+    """Without the warnings and messages of torch and Lightning."""
+    return silenced("lightning", "lightning.fabric", "lightning.pytorch")
 
 
 # The process group of the last run. A model under DDP lives on in the traceback of an exception; were it the last to
