@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import softplus
 
 from statespan._check import check_int
 
@@ -78,8 +78,8 @@ class LogisticMixture(nn.Module):
         half = 1.0 / (self.values - 1)
         offset = (2 * half * y.to(mean.dtype) - 1.0)[..., None] - mean
         sharpness = (-scale).exp()
-        below = logsigmoid((offset + half) * sharpness)
-        above = logsigmoid(-(offset - half) * sharpness)
+        below = -softplus(-(offset + half) * sharpness)  # log σ; as such, onnxruntime would round σ
+        above = -softplus((offset - half) * sharpness)
         inside = below + above + (-torch.expm1(-2 * half * sharpness)).log()
         place = y[..., None]
         found = torch.where(place == 0, below, torch.where(place == self.values - 1, above, inside))
