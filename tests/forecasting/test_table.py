@@ -85,3 +85,15 @@ def test_of_several_variants_the_best_in_validation_is_tested(tmp_path):
     assert fit["variant"] == best["variant"]
     assert fit["context"] == best["variant"]["context"]
     assert fit["windows"] == -(-(14400 - 11520 - 24 + 1) // 97)  # every row of the test part is forecast
+
+
+def test_side_by_side_it_finds_the_same(tmp_path):
+    write(tmp_path)
+    some = ["--data", str(tmp_path), "--device", "cpu", "--settings", "etth1-S-24,etth1-M-24", "--datasets", "etth1"]
+    some += ["--steps", "2", "--batch", "8", "--every", "97", "--models", "NLinear,SeasonalNaive"]
+    for name, processes in (("one", "1"), ("two", "2")):
+        (tmp_path / name).mkdir()
+        table.main([*some, "--out", str(tmp_path / name), "--processes", processes])
+    one, two = (json.loads((tmp_path / name / "forecast-cpu.json").read_text()) for name in ("one", "two"))
+    assert len(one["fits"]) == 4
+    assert two["rows"] == one["rows"]

@@ -2,6 +2,7 @@
 
     python -m statespan.forecasting.table --data DATA --out results            everything
     python -m statespan.forecasting.table --data DATA --out results --seconds 540    what fits; again for the rest
+    python -m statespan.forecasting.table --data DATA --out results --processes 8    side by side, on one device
 
 It writes ``forecast-cuda.json`` (or -cpu), anew after each fit, whole or not at all. A fit that is in the file is not
 made again. ``rows`` has a line for each setting with the mean square error of each model beside the paper's S4.
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +98,37 @@ def _setting(fit: dict[str, Any]) -> Setting:
     return Setting(fit["dataset"], fit["features"], fit["horizon"])
 
 
+Job = tuple[str, Setting]
+
+
+def _made(
+    jobs: list[Job], budget: Budget, device: torch.device, folder: Path | None, processes: int, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """The fits of these jobs as they are done; none is begun after so many seconds."""
+    began = time.perf_counter()
+    if processes == 1:
+        for model, setting in jobs:
+            if time.perf_counter() - began > seconds:
+                return
+            yield run(model, setting, budget, device, folder=folder)
+        return
+    left, running = iter(jobs), set[Future[dict[str, Any]]]()
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin) as pool:
+        while True:
+            while len(running) < processes and time.perf_counter() - began <= seconds and (job := next(left, None)):
+                running.add(pool.submit(run, *job, budget, device, folder=folder))
+            if not running:
+                return
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (future.result() for future in done)
+
+
+def _begin() -> None:
+    """In each process: side by side, they would only wait for each other's threads."""
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("high")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run what is not there yet; see the module's text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,11 +142,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=Budget.batch, help="windows an update (default: %(default)s)")
     parser.add_argument("--every", type=int, default=1, help="test every so manieth window only (default: all)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further fit after so long")
+    parser.add_argument("--processes", type=int, default=1, help="fits at a time (default: %(default)s)")
     args = parser.parse_args(arguments)
     names, models = tuple(args.datasets.split(",")), tuple(args.models.split(","))
     for option, given, known in (("--datasets", names, HORIZONS), ("--models", models, ORDER)):
         if unknown := [name for name in given if name not in known]:
             parser.error(f"{option} must be of {', '.join(known)}, got {unknown[0]}")
+    if args.processes < 1:
+        parser.error(f"--processes must be at least 1, got {args.processes}")
     if not args.out.is_dir():
         parser.error(f"--out must be a folder that is there, got {args.out}")
     wanted = [s for s in settings(names) if not args.settings or s.name in args.settings.split(",")]
@@ -124,20 +161,21 @@ def main(arguments: list[str] | None = None) -> None:
     done = {(fit["model"], _setting(fit)) for fit in fits}
     todo = [(model, setting) for model in ORDER if model in models for setting in wanted]
     todo = [job for job in todo if job not in done]
-    budget, began = Budget(steps=args.steps, batch=args.batch, every=args.every), time.perf_counter()
-    for number, (model, setting) in enumerate(todo, 1):
-        if time.perf_counter() - began > args.seconds:
-            print(f"{len(todo) - number + 1} of {len(todo)} fits are left; run the command again", file=sys.stderr)
-            return
-        fit = run(model, setting, budget, device, folder=args.data)
+    budget, number = Budget(steps=args.steps, batch=args.batch, every=args.every), 0
+    for fit in _made(todo, budget, device, args.data, args.processes, args.seconds):
+        number, setting = number + 1, _setting(fit)
         fits.append(fit)
         write(path, (json.dumps(record(fits, device), indent=1, allow_nan=False) + "\n").encode())
         reached = paper(setting)
         beside = "" if reached is None else f"   (S4 in the paper {reached.mse:.3f})"
         print(
-            f"{number}/{len(todo)} {setting.name:16} {model:13} mse {fit['mse']:.4f}{beside}  {fit['seconds']:.0f} s",
+            f"{number}/{len(todo)} {setting.name:16} {fit['model']:13} mse {fit['mse']:.4f}{beside}"
+            f"  {fit['seconds']:.0f} s",
             flush=True,
         )
+    if number < len(todo):
+        print(f"{len(todo) - number} of {len(todo)} fits are left; run the command again", file=sys.stderr)
+        return
     for what, count in findings(record(fits, device)["rows"]).items():
         print(f"{what}: {count}")
 
