@@ -44,7 +44,7 @@ def test_public_names():
 
 FLOORS = [
     "ssm", "ops", "nn", "models", "generation", "export", "data", "train", "recipes", "estimators", "bench",
-    "forecasting", "studies",
+    "forecasting", "studies", "grid",
 ]  # fmt: skip
 
 
