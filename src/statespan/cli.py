@@ -38,7 +38,20 @@ def app() -> Any:
     import typer
     from typer.core import TyperGroup
 
-    from statespan.commands import ablate, data, evaluate, export, forecast, generate, predict, recipes, stream, train
+    from statespan.commands import (
+        ablate,
+        data,
+        evaluate,
+        export,
+        forecast,
+        generate,
+        plot,
+        predict,
+        recipes,
+        reproduce,
+        stream,
+        train,
+    )
 
     class OneLine(TyperGroup):
         """A group of commands that answers a mistake with one line instead of usage and boxes."""
@@ -86,6 +99,8 @@ def app() -> Any:
     application.command("export", help=export.HELP)(export.export)
     application.command("recipes", help=recipes.HELP)(recipes.recipes)
     application.command("ablate", help=ablate.HELP)(ablate.ablate)
+    application.command("reproduce", help=reproduce.HELP)(reproduce.reproduce)
+    application.command("plot", help=plot.HELP)(plot.plot)
     application.command("data", help=data.HELP)(data.data)
     application.command("bench", help="Measure speed and memory, and record them.")(lambda: None)
     return application

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from statespan._look import COLORS, GREY
 from statespan._machine import device_name
 from statespan.bench.case import OK, Row
 from statespan.bench.record import write
 from statespan.bench.report import number, short
 from statespan.bench.runner import Result
 
-COLORS = ("#3b6fb6", "#d9822b", "#4a9c5d", "#b8405e", "#7a5fa8", "#8c6d46", "#4aa3a8", "#888888")
-GREY = "#666666"
 TIME, MEMORY = ("time, ms", "time_ms"), ("peak memory, MB", "memory_mb")
 
 
