@@ -126,7 +126,9 @@ def _draw(
     else:
         parts = drawing.fresh(layer, {**({} if init is None else {"init": init}), **_options(changes)}, seed=seed)
     if kind == "filters":
-        return drawing.filters(parts, **{"side": _side(folders), **options})
+        options.setdefault("side", None)
+        options["side"] = options["side"] or _side(folders)
+        return drawing.filters(parts, **options)
     draw: Callable[..., Any] = getattr(drawing, kind)
     return draw(parts, **options)
 

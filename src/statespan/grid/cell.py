@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class Cell:
         """The seed of everything random."""
         return self.recipe.train.seed
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The name of its folder: readable, and different for cells that are different."""
         facts: dict[str, Any] = self.recipe.to_dict()

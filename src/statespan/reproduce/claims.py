@@ -1,7 +1,7 @@
 """What the S4D paper concludes from Tables 2 and 3, and whether our numbers say the same.
 
 Everything is in *gains*: by how much a row is better than another, in points of accuracy, or in per cent of the other's
-RMSE. A gain below the larger of a tolerance (1 point, 10 per cent) and twice its standard error is no difference.
+RMSE. A gain below the larger of a tolerance (1 point, 15 per cent) and twice its standard error is no difference.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from statespan.grid.stats import mean, spread
 from statespan.reproduce.collect import Number
 from statespan.reproduce.spec import Table, number
 
-TOLERANCE = {False: 1.0, True: 10.0}  # by whether small is good: points of accuracy, per cent of RMSE
+TOLERANCE = {False: 1.0, True: 15.0}  # by whether small is good: points of accuracy, per cent of RMSE
 RULE = (
     "A gain is how much better the first of a pair is than the second: in points of accuracy, or in per cent of the "
-    "second's RMSE. Below 1 point or 10 %, or below twice its standard error over the seeds, it is no difference. The "
-    "paper's own gains are in brackets."
+    "second's RMSE. Below 1 point or 15 %, or below twice its standard error over the seeds, it is no difference (so "
+    "judged, the paper's own numbers agree with what it says of them). The paper's gains are in brackets."
 )
 
 

@@ -6,16 +6,17 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from statespan import recipes
-from statespan.grid.cell import Cell
+from statespan.grid.cell import Cell, Evaluation
 from statespan.grid.outcome import DONE, FAILED, MISSING, STOPPED, WAITING, Outcome, outcome
 from statespan.grid.stats import mean, spread
 from statespan.reproduce.budget import overrides
 from statespan.reproduce.spec import Compared, Entry, Measured, Printed, Table, Trained, number
-from statespan.train.config import read_recipe
+from statespan.train.config import Recipe, read_recipe
 
 PAPER_ONLY, NOT_RUN = "paper only", "not run"
 
@@ -46,9 +47,22 @@ class Plan:
 
     def cell(self, entry: Trained, seed: int) -> Cell:
         """The cell of an entry."""
-        recipe = recipes.read(entry.recipe, entry.overrides)
-        changes = [*overrides(recipe, self.budget), *self.changes, f"train.seed={recipe.train.seed + seed}"]
-        return Cell(read_recipe(recipe, changes), entry.evaluations)
+        return _cell(entry.recipe, entry.overrides, self.budget, self.changes, seed, entry.evaluations)
+
+
+@cache
+def _recipe(name: str) -> Recipe:
+    return recipes.read(name)
+
+
+@cache  # a table asks for each of its cells many times, and reading YAML is slow
+def _cell(
+    name: str, changes: tuple[str, ...], budget: str, more: tuple[str, ...], seed: int,
+    evaluations: tuple[Evaluation, ...],
+) -> Cell:  # fmt: skip
+    recipe = _recipe(name)
+    every = [*changes, *overrides(recipe, budget), *more, f"train.seed={recipe.train.seed + seed}"]
+    return Cell(read_recipe(recipe, every), evaluations)
 
 
 @dataclass(frozen=True)

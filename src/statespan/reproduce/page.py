@@ -15,13 +15,13 @@ from pathlib import Path
 STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; color: #222;
-       max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+       max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 p.note { color: #666; font-size: 0.85rem; }
 div.wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; margin: 1rem 0; }
 th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid #e4e4e4; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child, td.text { text-align: left; } td.text { white-space: normal; }
+td.text, th.text { text-align: left; } td.long { white-space: normal; }
 thead th { border-bottom: 2px solid #999; }
 tbody tr:hover { background: #f6f8fa; }
 figure { margin: 1.5rem 0; } img { max-width: 100%; height: auto; }
@@ -87,7 +87,10 @@ def markdown(title: str, blocks: Sequence[Block]) -> str:
         else:
             lines.append("| " + " | ".join(block.heads) + " |")
             lines.append("|" + "".join("---|" if n in block.words else "---:|" for n in range(len(block.heads))))
-            lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in block.rows]
+            lines += [
+                "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "<br>") for cell in row) + " |"
+                for row in block.rows
+            ]
             lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -119,18 +122,17 @@ def page(title: str, blocks: Sequence[Block]) -> str:
 
 
 def _table(block: Grid) -> str:
-    heads = "".join(f"<th>{_words(head)}</th>" for head in block.heads)
-    rows = []
-    for row in block.rows:
-        cells = (
-            f'<td class="text">{_words(c)}</td>' if n in block.words else f"<td>{_words(c)}</td>"
-            for n, c in enumerate(row)
-        )
-        rows.append(f"<tr>{''.join(cells)}</tr>")
+    def cell(tag: str, number: int, text: str) -> str:
+        kinds = ["text"] * (number in block.words) + ["long"] * (len(text) > 40)
+        kind = f' class="{" ".join(kinds)}"' if kinds else ""
+        return f"<{tag}{kind}>{_words(text)}</{tag}>"
+
+    heads = "".join(cell("th", n, head) for n, head in enumerate(block.heads))
+    rows = ["<tr>" + "".join(cell("td", n, text) for n, text in enumerate(row)) + "</tr>" for row in block.rows]
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 
 
 def _words(text: str) -> str:
-    escaped = html.escape(text)
+    escaped = html.escape(text).replace("\n", "<br>")
     escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", escaped)

@@ -47,7 +47,7 @@ def _summary(name: str) -> str:
     if name == FILTERS:
         return "Filters of a trained model as images."
     made: Callable[[], object] = TABLES[name] if name in TABLES else FIGURES[name]
-    return (inspect.getdoc(made) or "").splitlines()[0]
+    return (inspect.getdoc(made) or "").partition("\n")[0]
 
 
 def choose(words: list[str]) -> list[str]:
@@ -70,7 +70,9 @@ def choose(words: list[str]) -> list[str]:
         elif word in ("figures", "tables"):
             found += [name for name in known if f"-{word[:-1]}" in name]
         else:
-            begun = [name for name in known if name.startswith(word) and not name[len(word) :][:1].isdigit()]
+            begun = [name for name in known if name.startswith(word)]
+            if word[-1:].isdigit():  # s4d-table1 is not the beginning of s4d-table10
+                begun = [name for name in begun if not name[len(word) :][:1].isdigit()]
             if not begun or not word:
                 near = difflib.get_close_matches(word, [*known, "all", "figures", "tables"], 1)
                 hint = f"; did you mean {near[0]}?" if near else ""

@@ -114,7 +114,7 @@ def _budget(table: Table, plan: Plan) -> list[Block]:
     if plan.only:
         text += f" Only what has {' or '.join(f'`{word}`' for word in plan.only)} in its recipe's name was run."
     reduced = plan.budget != "full"
-    more = " With fewer epochs than the paper, numbers are lower than its own; what can be compared are orderings."
+    more = " With fewer epochs than the paper, numbers are worse than its own; what can be compared are orderings."
     return [Text(text + (more if reduced else ""))]
 
 
@@ -179,7 +179,7 @@ def _faults(found: Sequence[Number]) -> list[Block]:
 
 
 def _claims(title: str, claims: Sequence[Claim]) -> list[Block]:
-    rows = [[claim.text, f"**{claim.verdict}**", "; ".join(claim.evidence) or "not run yet"] for claim in claims]
+    rows = [[claim.text, f"**{claim.verdict}**", "\n".join(claim.evidence) or "not run yet"] for claim in claims]
     heads = ["the paper says", "here", "gains: ours (the paper's)"]
     return [Heading(f"{title} of the paper"), Text(RULE), Grid(heads, rows, words=(0, 1, 2))]
 
