@@ -99,7 +99,8 @@ def content(figure: Any, kind: str = "png") -> bytes:
     with matplotlib.rc_context({"svg.hashsalt": "statespan", "svg.fonttype": "none"}):
         # a date or a version in the file would make it another one every time
         metadata: dict[str, Any] = {"Software": None} if kind == "png" else {"Date": None, "Creator": "statespan"}
-        figure.savefig(buffer, format=kind, dpi=120, metadata=metadata)
+        small: dict[str, Any] = {"pil_kwargs": {"compress_level": 9}} if kind == "png" else {}
+        figure.savefig(buffer, format=kind, dpi=110, metadata=metadata, **small)
     return buffer.getvalue()
 
 

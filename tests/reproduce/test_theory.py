@@ -53,6 +53,12 @@ def test_figure_2_bilinear_is_larger_first_and_then_exact():
     assert errors[4] < 1e-9  # "exactly matches S4-LegS as N grows"
 
 
+def test_figure_2_the_limit_is_one_of_averages():
+    """Moment by moment the difference stays; over a step it goes away."""
+    assert abs(theory.continuous_error(64) - theory.continuous_error(256)) < 0.05
+    assert theory.continuous_error(256) > 1.3
+
+
 def test_figure_3_the_eigenvalues():
     for N in (64, 256):
         real = torch.linalg.eigvals(hippo.legs_normal(N)).real

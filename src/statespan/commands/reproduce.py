@@ -101,7 +101,7 @@ def _make(chosen: list[str], plan: Plan, out: Path, console: Console, dry: bool,
         console.print(f"{len(cells)} cells in {plan.cells}", markup=False, soft_wrap=True)
         stopped = ablate.run(cells, plan.cells, console, **running)
     if FILTERS in chosen and not dry and not stopped:  # its model is looked at, so it is kept
-        cells.append(filters.cell(plan))
+        cells.append(filters.prepare(plan))
         stopped = ablate.run(cells[-1:], plan.cells, console, **{**running, "keep": "model"})
     for name in chosen:
         _write(name, tables.get(name), plan, out, running["data"], console)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from statespan import plot, recipes
 from statespan.grid.cell import Cell
+from statespan.grid.outcome import RESULT
 from statespan.reproduce.collect import Plan
 from statespan.reproduce.figures import Drawn
 from statespan.train.config import read_recipe
@@ -19,6 +20,15 @@ def cell(plan: Plan) -> Cell:
     """The model to train: of Path-X with the full budget, a small one of MNIST otherwise."""
     name, changes = RECIPES[plan.budget]
     return Cell(read_recipe(recipes.read(name), [*changes, *plan.changes]))
+
+
+def prepare(plan: Plan) -> Cell:
+    """The cell, begun anew if its result is here without the model that is to be looked at."""
+    made = cell(plan)
+    folder = made.folder(plan.cells)
+    if not (folder / "model" / "config.json").is_file() and not (folder / "checkpoints").is_dir():
+        (folder / RESULT).unlink(missing_ok=True)
+    return made
 
 
 def draw(plan: Plan, data: Path | None) -> Drawn:

@@ -122,6 +122,19 @@ def theorem3_errors(sizes: tuple[int, ...], rule: str, *, dt: float = 0.01, leng
     return torch.stack([difference.norm() for difference in found]) / wanted.norm()
 
 
+def continuous_error(N: int, *, span: float = 4.0, F: int = 4) -> float:
+    """The same in continuous time, where it does not fall: the difference becomes faster with N, not smaller.
+
+    Args:
+        N: State size.
+        span: The times are 0 … span, drawn at random, so that no wave is always met at the same phase.
+        F: How many functions count.
+    """
+    t = span * torch.rand(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wanted = legs_functions(t, F)
+    return float((normal_functions(N, t, F) - wanted).norm() / wanted.norm())
+
+
 def slope(x: Tensor, y: Tensor) -> float:
     """The power p of y ~ xᵖ, by least squares on logarithms.
 

@@ -42,8 +42,10 @@ def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
     blocks: list[Block] = [Text(table.about)]
     if any(isinstance(one.entry, Trained) for one in found):
         blocks += _budget(table, plan)
-    blocks += [Heading("Numbers"), _grid(table, found)]
-    blocks.append(Text("Ours: mean ± standard deviation (seeds). Δ: ours minus the paper's.", note=True))
+    settings = all(isinstance(one.entry, Compared) for one in found)
+    blocks += [Heading("Numbers"), _settings(table, found) if settings else _grid(table, found)]
+    if not settings:
+        blocks.append(Text("Ours: mean ± standard deviation (seeds). Δ: ours minus the paper's.", note=True))
     blocks += _faults(found)
     claims: list[Claim] = []
     if table.name in CLAIMS:
@@ -133,11 +135,22 @@ def _grid(table: Table, found: Sequence[Number]) -> Grid:
     return Grid(heads, rows)
 
 
+def _settings(table: Table, found: Sequence[Number]) -> Grid:
+    """One value where the paper's setting is ours, two where it is not."""
+    by_place = {(one.entry.row, one.entry.column): one.entry for one in found}
+    rows = []
+    for row in table.rows:
+        cells = [row]
+        for column in table.columns:
+            entry = by_place[row, column.name]
+            assert isinstance(entry, Compared)
+            cells.append(entry.paper if entry.ours == entry.paper else f"{entry.paper} (ours {entry.ours})")
+        rows.append(cells)
+    return Grid(["", *(column.name for column in table.columns)], rows)
+
+
 def _cell(one: Number) -> tuple[str, str]:
     """Ours and the difference as text."""
-    if isinstance(one.entry, Compared):
-        same = one.entry.ours == one.entry.paper
-        return one.entry.ours, "" if same else "≠"
     if one.status in (PAPER_ONLY, NOT_RUN):
         return "" if one.status == PAPER_ONLY else "not run", ""
     if one.ours is None:
@@ -199,9 +212,9 @@ def _machines(table: Table, plan: Plan) -> list[str]:
 
 def _made(machines: Sequence[str]) -> str:
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    where = "; ".join(machines) or "nothing was run"
+    where = f" Made on {'; '.join(machines)}." if machines else ""
     version = f"statespan {__version__}, {(commit() or '')[:10]}".rstrip(", ")
-    return f"Page written {today} by `statespan reproduce` ({version}, Python {platform.python_version()}). {where}."
+    return f"Page written {today} by `statespan reproduce` ({version}, Python {platform.python_version()}).{where}"
 
 
 def _plain(one: Number) -> dict[str, Any]:
