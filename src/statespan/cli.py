@@ -20,6 +20,7 @@ Examples:
   statespan forecast data.csv       forecast a time series of yours
   statespan recipes                 what can be trained, and what the papers reached
   statespan data                    which datasets are here, and how to get the others
+  statespan plot kernels            draw a layer; also runs and saved models
   statespan COMMAND --help          more about a command, with examples
 """
 

@@ -17,12 +17,13 @@ from statespan.bench.runner import Result
 TIME, MEMORY = ("time, ms", "time_ms"), ("peak memory, MB", "memory_mb")
 
 
-def plot(result: Result, path: Path) -> bool:
+def plot(result: Result, path: Path, where: str | None = None) -> bool:
     """Draw a run to a PNG file, whole or not at all. Needs matplotlib.
 
     Args:
         result: The run.
         path: Where to.
+        where: Name of the device it ran on; that of its settings' device on this machine if not given.
 
     Returns:
         Whether there was anything to draw.
@@ -37,7 +38,7 @@ def plot(result: Result, path: Path) -> bool:
     figure.set_layout_engine("constrained", w_pad=0.12)
     FigureCanvasAgg(figure)
     (_lines if result.benchmark.lines else _bars)(figure, rows)
-    about = [device_name(result.settings.device), str(result.settings.dtype).removeprefix("torch.")]
+    about = [where or device_name(result.settings.device), str(result.settings.dtype).removeprefix("torch.")]
     about += ["--quick: toy sizes"] if result.settings.quick else []
     figure.suptitle(f"{result.benchmark.name}: {result.benchmark.summary}", fontsize=9.5, fontweight="bold")
     figure.supxlabel(", ".join(about), fontsize=7, color=GREY)

@@ -82,7 +82,7 @@ def ablate(
             check_model(row.cells[0].recipe)
         check_devices(device)
         cells = [row.cells[number] for number in range(seeds) for row in rows]  # every line gets its first seed first
-        console.print(f"{len(rows)} combinations, {seeds} seeds: {len(cells)} cells in {out}", soft_wrap=True)
+        console.print(f"{len(rows)} combinations x {seeds} seeds: {len(cells)} cells in {out}", soft_wrap=True)
         stopped = run(cells, out / "cells", console, data=data, device=device, processes=processes,
                       seconds=seconds, keep=keep)  # fmt: skip
         found = _write(base.name, axes, rows, out, split, base.overrides)

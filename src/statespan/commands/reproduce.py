@@ -112,7 +112,7 @@ def _write(name: str, table: Any, plan: Plan, out: Path, data: Path | None, cons
     from statespan.grid.outcome import outcome
     from statespan.reproduce import filters
     from statespan.reproduce.figures import FIGURES
-    from statespan.reproduce.registry import FILTERS
+    from statespan.reproduce.registry import FILTERS, items
     from statespan.reproduce.write import write_figure, write_table
 
     said = ""
@@ -126,7 +126,8 @@ def _write(name: str, table: Any, plan: Plan, out: Path, data: Path | None, cons
             return
         write_figure(name, "S4 Figure 2: kernels as images", filters.draw(plan, data), out)
     else:
-        write_figure(name, f"S4D Figure {name[-1]}", FIGURES[name](), out)
+        summary = next(item.summary for item in items() if item.name == name).rstrip(".")
+        write_figure(name, f"S4D Figure {name[-1]}: {summary}", FIGURES[name](), out)
     console.print(f"{name:<12} {out / name}.html  {said}".rstrip(), markup=False, soft_wrap=True)
 
 

@@ -70,7 +70,7 @@ class Cell:
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
         changes = [c for c in self.recipe.overrides if not c.startswith(("train.", "name="))]
         words = [_WORD.sub("", c.partition("=")[0].rpartition(".")[2] + "." + c.partition("=")[2]) for c in changes]
-        return "-".join([self.recipe.name, *words, f"seed{self.seed}"])[:96] + f"-{digest}"
+        return f"{'-'.join([self.recipe.name, *words])[:96]}-seed{self.seed}-{digest}"
 
     def folder(self, cells: Path) -> Path:
         """Its run's folder."""

@@ -59,9 +59,7 @@ class _Process:
     def __init__(
         self, number: int, settings: dict[str, Any], threads: int, log: IO[bytes], heard: queue.SimpleQueue[Any]
     ) -> None:
-        environment = dict(os.environ)
-        if settings["device"] in (None, "cpu"):
-            environment.setdefault("OMP_NUM_THREADS", str(threads))
+        environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
         self.number, self.stopping = number, False
         self.cell: Cell | None = None
         self.running = subprocess.Popen(

@@ -24,8 +24,10 @@ def dots(table: Table, found: Sequence[Number]) -> Any:
     if not columns or not rows:
         return None
     place = {row: len(rows) - 1 - n for n, row in enumerate(rows)}
-    figure = _look.figure(1.6 + 2.6 * min(len(columns), 4), 1.2 + 0.23 * len(rows))
-    for axes, column in zip(figure.subplots(1, min(len(columns), 4), sharey=True, squeeze=False)[0], columns):
+    figure, panels = _look.panels(
+        len(columns), 3, width=1.6 + 2.6 * min(len(columns), 3), height=0.8 + 0.23 * len(rows), sharey=True
+    )
+    for axes, column in zip(panels, columns):
         mine = [one for one in found if one.entry.column == column.name and one.entry.row in place]
         paper = [(number(one.entry.paper), place[one.entry.row], one) for one in mine]
         known = [(x, y) for x, y, one in paper if x is not None]
