@@ -17,7 +17,7 @@ from statespan.train import read_recipe
 from statespan.train.fsio import CheckpointError, locked
 from tests.commands.make import invoke, one_line, write_own
 
-GRID = ["--grid", "model.ssm.init=lin,inv", "--grid", "train.lr=0.05,0.01", "--seeds", "2"]
+GRID = ["--grid", "model.ssm.init=lin,inv", "--seeds", "2"]
 
 
 def test_a_grid_has_every_combination_with_every_seed():

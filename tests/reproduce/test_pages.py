@@ -46,7 +46,7 @@ def test_a_table_with_numbers(tmp_path):
     assert counts == {"done": 10, "not run": 20}
     text = (tmp_path / "s4d-table2.md").read_text()
     assert "| bilinear, exp | 85.20 (0.18) | 80.20 ± 0.00 (2) | -5.00 | 89.52 (0.01) | not run |" in text
-    assert "scifar 8 epochs (reduced)" in text
+    assert "scifar 8 epochs instead of 100." in text
     assert "(ii) Training B is consistently slightly better. | **holds** | sCIFAR, trained B" in text
     assert pictures_are_there(tmp_path, "s4d-table2") == 2
     record = json.loads((tmp_path / "s4d-table2.json").read_text())

@@ -71,6 +71,7 @@ def plot(
         fail(f"KIND must be one of {', '.join(KINDS)}{what}")
     if find_spec("matplotlib") is None:
         fail('this command needs matplotlib: pip install "statespan[plot]"')
+    common.need_training()
     words = source or []
     changes = [word for word in words if "=" in word]
     folders = [Path(word) for word in words if "=" not in word]
@@ -101,7 +102,6 @@ def _draw(
     from statespan import plot as drawing
 
     if kind in ("curves", "forecasts"):
-        common.need_training()
         if not folders or (kind == "forecasts" and len(folders) > 1):
             fail(f"{kind} needs the folder of a run" + (", or several" if kind == "curves" else ""))
         runs = [common.find_run(folder) for folder in folders]

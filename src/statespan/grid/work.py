@@ -18,9 +18,11 @@ from statespan.train import fsio
 from statespan.train.run import evaluate, fit, load_data
 from statespan.train.strict import dump
 
+KEPT = 2  # datasets; the cells of a table go through its columns in turn
+
 
 class Worker:
-    """Runs cells one after the other, with the last dataset kept.
+    """Runs cells one after the other, with the last datasets kept.
 
     Args:
         cells: The folder of all cells.
@@ -31,7 +33,7 @@ class Worker:
 
     def __init__(self, cells: Path, data: Path | None, device: str | None, keep: str = "model") -> None:
         self.cells, self.data, self.device, self.keep = cells, data, device, keep
-        self.loaded: tuple[str, Dataset] | None = None
+        self.loaded: dict[str, Dataset] = {}
 
     def run(self, cell: Cell) -> tuple[str, str]:
         """Train and measure a cell, or go on with it.
@@ -65,10 +67,11 @@ class Worker:
 
     def _dataset(self, cell: Cell) -> Dataset:
         key = dump(dict(cell.recipe.data))
-        if self.loaded is None or self.loaded[0] != key:
-            self.loaded = None  # free the old one first
-            self.loaded = (key, load_data(cell.recipe, self.data))
-        return self.loaded[1]
+        if key not in self.loaded:
+            while len(self.loaded) >= KEPT:  # free the oldest before the next one needs its room
+                del self.loaded[next(iter(self.loaded))]
+            self.loaded[key] = load_data(cell.recipe, self.data)
+        return self.loaded[key]
 
     def _more(self, cell: Cell, folder: Path) -> None:
         if cell.evaluations:

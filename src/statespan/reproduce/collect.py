@@ -10,13 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from statespan import recipes
 from statespan.grid.cell import Cell, Evaluation
 from statespan.grid.outcome import DONE, FAILED, MISSING, STOPPED, WAITING, Outcome, outcome
 from statespan.grid.stats import mean, spread
 from statespan.reproduce.budget import overrides
-from statespan.reproduce.spec import Compared, Entry, Measured, Printed, Table, Trained, number
-from statespan.train.config import Recipe, read_recipe
+from statespan.reproduce.spec import Compared, Entry, Measured, Printed, Table, Trained, number, read
+from statespan.train.config import read_recipe
 
 PAPER_ONLY, NOT_RUN = "paper only", "not run"
 
@@ -50,17 +49,12 @@ class Plan:
         return _cell(entry.recipe, entry.overrides, self.budget, self.changes, seed, entry.evaluations)
 
 
-@cache
-def _recipe(name: str) -> Recipe:
-    return recipes.read(name)
-
-
-@cache  # a table asks for each of its cells many times, and reading YAML is slow
+@cache  # a table asks for each of its cells many times
 def _cell(
     name: str, changes: tuple[str, ...], budget: str, more: tuple[str, ...], seed: int,
     evaluations: tuple[Evaluation, ...],
 ) -> Cell:  # fmt: skip
-    recipe = _recipe(name)
+    recipe = read(name)
     every = [*changes, *overrides(recipe, budget), *more, f"train.seed={recipe.train.seed + seed}"]
     return Cell(read_recipe(recipe, every), evaluations)
 

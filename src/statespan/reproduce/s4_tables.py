@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statespan import recipes
-from statespan.reproduce.spec import Column, Compared, Entry, Measured, Printed, Table, Trained, paper_number
+from statespan.reproduce.spec import Column, Compared, Entry, Measured, Printed, Table, Trained, paper_number, read
 
 _LRA = ("ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Path-X")
 _LRA_OTHERS = {
@@ -174,7 +174,7 @@ def table9() -> Table:
     names = {"etth1": "ETTh1", "etth2": "ETTh2", "ettm1": "ETTm1", "weather": "Weather", "ecl": "ECL"}
     entries: list[Entry] = []
     for word, row in names.items():
-        about = recipes.read(f"{word}-s4").about
+        about = read(f"{word}-s4").about
         entries.append(Trained(row, "MSE", str(about.number), f"{word}-s4"))
         entries.append(Trained(row, "MAE", about.note.rpartition("MAE ")[2], f"{word}-s4", value="mae"))
     text = "Test errors of standardised values of one series at the longest horizon of each set; rows are the sets."
@@ -187,7 +187,7 @@ def table11() -> Table:
     names = ("depth", "features", "norm", "pre-norm", "dropout", "rate", "batch", "epochs", "weight decay")
     entries: list[Entry] = []
     for row, (recipe, *printed) in _SETTINGS.items():
-        chosen = recipes.read(recipe)
+        chosen = read(recipe)
         model, train = chosen.model, chosen.train
         ours = (
             model["n_layers"], model["d_model"], model["norm"], model["prenorm"], model["dropout"], train.lr,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from statespan import recipes
 from statespan.grid.cell import Evaluation
+from statespan.train.config import Recipe
 
 HALF = Evaluation("half", ("data.subsample=2",), 2.0)
 """Test data sampled half as often, without new training."""
@@ -127,10 +129,16 @@ def number(text: str) -> float | None:
     return float(match[0].removesuffix("K")) * (1000 if match[1] else 1)
 
 
+@cache  # tables ask for the same recipes many times, and reading YAML is slow
+def read(recipe: str) -> Recipe:
+    """A recipe of the library as it is."""
+    return recipes.read(recipe)
+
+
 def paper_number(recipe: str, label: str = "") -> tuple[str, tuple[str, ...]]:
     """What the paper reports and the overrides that lead there: the recipe's own, or of its row with this label."""
     if not label:
-        found = recipes.read(recipe).about.number
+        found = read(recipe).about.number
         return "" if found is None else str(found), ()
     for row in recipes.rows(recipe):
         if row.label == label:

@@ -21,7 +21,7 @@ from statespan.reproduce.claims import CLAIMS, RULE, Book, Claim
 from statespan.reproduce.collect import NOT_RUN, PAPER_ONLY, Number, Plan, cells_of, numbers
 from statespan.reproduce.figures import Drawn
 from statespan.reproduce.page import Block, Bullets, Grid, Heading, Picture, Text, markdown, page
-from statespan.reproduce.spec import Compared, Measured, Table, Trained
+from statespan.reproduce.spec import Compared, Measured, Table, Trained, read
 from statespan.train.fsio import replace_file
 
 WORDS = {"missing": "data missing", "waiting": "not run yet", "stopped": "not finished", "failed": "failed"}
@@ -101,13 +101,17 @@ def _save(figure: Any, out: Path, name: str, caption: str) -> Picture:
 
 
 def _budget(table: Table, plan: Plan) -> list[Block]:
-    cells = cells_of([table], plan)
     by_data: dict[str, str] = {}
-    for cell in cells:
-        train = cell.recipe.train
-        full = "as in the recipe" if plan.budget == "full" and not plan.changes else "reduced"
-        long = f"{train.steps} steps" if train.steps else f"{train.epochs} epochs"
-        by_data[str(cell.recipe.data["name"])] = f"{long} ({full})"
+    reduced = False
+    for entry in table.entries:
+        if isinstance(entry, Trained) and plan.wanted(entry):
+            own, made = read(entry.recipe).train, plan.cell(entry, 0).recipe.train
+            same = (made.epochs, made.steps) == (own.epochs, own.steps)
+            long = f"{made.steps} steps" if made.steps else f"{made.epochs} epochs"
+            full = f"{own.steps} steps" if own.steps else f"{own.epochs}"
+            name = str(read(entry.recipe).data["name"])
+            by_data[name] = f"{long}{' as in the recipe' if same else f' instead of {full}'}"
+            reduced = reduced or not same
     seeds = plan.seeds or table.seeds
     text = f"Budget `{plan.budget}`, {seeds} seed{'s' if seeds > 1 else ''}: "
     text += "; ".join(f"{name} {long}" for name, long in sorted(by_data.items())) + "."
@@ -115,9 +119,11 @@ def _budget(table: Table, plan: Plan) -> list[Block]:
         text += f" All cells with `{' '.join(plan.changes)}`."
     if plan.only:
         text += f" Only what has {' or '.join(f'`{word}`' for word in plan.only)} in its recipe's name was run."
-    reduced = plan.budget != "full"
-    more = " With fewer epochs than the paper, numbers are worse than its own; what can be compared are orderings."
-    return [Text(text + (more if reduced else ""))]
+    if reduced:
+        text += (
+            " Trained for less than in the paper, numbers are worse than its own; what can be compared are orderings."
+        )
+    return [Text(text)]
 
 
 def _grid(table: Table, found: Sequence[Number]) -> Grid:
