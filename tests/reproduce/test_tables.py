@@ -39,7 +39,7 @@ def test_every_cell_of_a_table_is_a_recipe(name, tmp_path):
             assert number(entry.paper) is not None or entry.paper in ("", "X"), entry
 
 
-def test_the_issue_of_all_tables_and_figures():
+def test_everything_of_both_papers_has_a_name():
     names = [item.name for item in items()]
     s4 = [f"s4-table{n}" for n in (2, 3, 4, 5, 6, 7, 8, 9, 11, 12)]
     s4d = [f"s4d-table{n}" for n in ("2", "3a", "3b", "4", "5", "6", "9", "10", "11")]

@@ -17,8 +17,8 @@ from statespan.reproduce.spec import Table, number
 TOLERANCE = {False: 1.0, True: 15.0}  # by whether small is good: points of accuracy, per cent of RMSE
 RULE = (
     "A gain is how much better the first of a pair is than the second: in points of accuracy, or in per cent of the "
-    "second's RMSE. Below 1 point or 15 %, or below twice its standard error over the seeds, it is no difference (so "
-    "judged, the paper's own numbers agree with what it says of them). The paper's gains are in brackets."
+    "second's RMSE. Below 1 point or 15 %, or below twice its standard error over the seeds, it is no difference. (By "
+    "this rule the paper's own numbers of Table 2 bear out its conclusions.) The paper's gains are in brackets."
 )
 
 
