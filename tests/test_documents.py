@@ -2,13 +2,18 @@
 
 import json
 import re
+import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 
 from statespan import cli, data, recipes
+from statespan.commands import plot
+from statespan.grid import parse_axis, product
+from statespan.reproduce.registry import choose
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
@@ -65,6 +70,28 @@ def test_commands_in_the_documents_can_be_given(line):
             recipes.read(text, given.get("changes") or []) if key == "recipe" else None
     if name == "data" and given["name"]:
         assert given["name"] in data.names()
+    if name == "plot":
+        assert given["kind"] in plot.KINDS
+    if name == "reproduce" and not given["listing"]:
+        assert choose([word for word in given["names"] if "=" not in word])
+    if name == "ablate":
+        base = recipes.read(given["recipe"], given["changes"] or [])
+        assert product(base, [parse_axis(text) for text in given["grid"]], given["seeds"])
+
+
+def test_pictures_of_the_documents_are_small():
+    pictures = [*ROOT.glob("docs/*/*.png"), *ROOT.glob("results/reproduce/*.png")]
+    assert len(pictures) > 20
+    assert [path.name for path in pictures if not 1_000 < path.stat().st_size < 150_000] == []
+
+
+def test_the_tutorial_shows_what_its_script_draws(tmp_path, monkeypatch):
+    script = str(ROOT / "examples" / "tutorial.py")
+    monkeypatch.setattr(sys, "argv", [script, "--out", str(tmp_path)])
+    runpy.run_path(script, run_name="__main__")
+    drawn = sorted(path.name for path in tmp_path.iterdir())
+    assert re.findall(r"\(tutorial/([^)]*)\)", (ROOT / "docs/tutorial.md").read_text()) == drawn
+    assert len(drawn) == 10
 
 
 def test_every_dataset_and_model_is_described():

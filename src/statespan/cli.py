@@ -20,6 +20,7 @@ Examples:
   statespan forecast data.csv       forecast a time series of yours
   statespan recipes                 what can be trained, and what the papers reached
   statespan data                    which datasets are here, and how to get the others
+  statespan plot kernels            draw a layer; also runs and saved models
   statespan COMMAND --help          more about a command, with examples
 """
 
@@ -38,7 +39,20 @@ def app() -> Any:
     import typer
     from typer.core import TyperGroup
 
-    from statespan.commands import data, evaluate, export, forecast, generate, predict, recipes, stream, train
+    from statespan.commands import (
+        ablate,
+        data,
+        evaluate,
+        export,
+        forecast,
+        generate,
+        plot,
+        predict,
+        recipes,
+        reproduce,
+        stream,
+        train,
+    )
 
     class OneLine(TyperGroup):
         """A group of commands that answers a mistake with one line instead of usage and boxes."""
@@ -85,6 +99,9 @@ def app() -> Any:
     application.command("stream", help=stream.HELP)(stream.stream)
     application.command("export", help=export.HELP)(export.export)
     application.command("recipes", help=recipes.HELP)(recipes.recipes)
+    application.command("ablate", help=ablate.HELP)(ablate.ablate)
+    application.command("reproduce", help=reproduce.HELP)(reproduce.reproduce)
+    application.command("plot", help=plot.HELP)(plot.plot)
     application.command("data", help=data.HELP)(data.data)
     application.command("bench", help="Measure speed and memory, and record them.")(lambda: None)
     return application

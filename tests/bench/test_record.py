@@ -73,3 +73,18 @@ def test_quick_runs_never_replace_real_ones(tmp_path):
     (tmp_path / "op-cpu.json").write_text("real")
     quick(tmp_path, "op", "--no-plot")
     assert (tmp_path / "op-cpu.json").read_text() == "real"
+
+
+def test_a_picture_is_drawn_anew_from_its_record(tmp_path):
+    from statespan.bench.redraw import main, read_result
+
+    _, record = quick(tmp_path, "scaling", "--size", "lengths=32,64")
+    path = tmp_path / "scaling-cpu-quick.json"
+    picture = path.with_suffix(".png")
+    before = picture.read_bytes()
+    picture.write_bytes(b"")
+    main([str(path)])
+    assert picture.read_bytes() == before
+    result, where = read_result(path)
+    assert where == record["machine"]["device"]
+    assert [row.record() for row in result.rows] == record["rows"]

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from statespan._look import COLORS, GREY
 from statespan._machine import device_name
 from statespan.bench.case import OK, Row
 from statespan.bench.record import write
 from statespan.bench.report import number, short
 from statespan.bench.runner import Result
 
-COLORS = ("#3b6fb6", "#d9822b", "#4a9c5d", "#b8405e", "#7a5fa8", "#8c6d46", "#4aa3a8", "#888888")
-GREY = "#666666"
 TIME, MEMORY = ("time, ms", "time_ms"), ("peak memory, MB", "memory_mb")
 
 
-def plot(result: Result, path: Path) -> bool:
+def plot(result: Result, path: Path, where: str | None = None) -> bool:
     """Draw a run to a PNG file, whole or not at all. Needs matplotlib.
 
     Args:
         result: The run.
         path: Where to.
+        where: Name of the device it ran on; that of its settings' device on this machine if not given.
 
     Returns:
         Whether there was anything to draw.
@@ -38,7 +38,7 @@ def plot(result: Result, path: Path) -> bool:
     figure.set_layout_engine("constrained", w_pad=0.12)
     FigureCanvasAgg(figure)
     (_lines if result.benchmark.lines else _bars)(figure, rows)
-    about = [device_name(result.settings.device), str(result.settings.dtype).removeprefix("torch.")]
+    about = [where or device_name(result.settings.device), str(result.settings.dtype).removeprefix("torch.")]
     about += ["--quick: toy sizes"] if result.settings.quick else []
     figure.suptitle(f"{result.benchmark.name}: {result.benchmark.summary}", fontsize=9.5, fontweight="bold")
     figure.supxlabel(", ".join(about), fontsize=7, color=GREY)

@@ -183,26 +183,21 @@ def _draw(path: Path, frame: Any, mean: Any, bands: Any) -> bool:
     """Draw the end of the series, the forecast and the interval; whether matplotlib is there to do it."""
     if find_spec("matplotlib") is None:
         return False
-    from matplotlib.figure import Figure
-
+    from statespan import _look
     from statespan.train.fsio import replace_file
 
     shown = list(mean.columns)[:6]
     past = frame.iloc[-3 * len(mean) :]
-    figure = Figure(figsize=(9, 1 + 2.4 * len(shown)), layout="constrained")
+    figure = _look.figure(9, 1 + 2.4 * len(shown))
     for axes, name in zip(figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0], shown):
         axes.plot(past.index, past[name], color="black", linewidth=1, label="past")
         if bands is not None and bands[name].shape[1] > 1:
             levels = list(bands[name].columns)
             label = f"{levels[0]:g} to {levels[-1]:g} quantile"
             low, high = bands[name, levels[0]].to_numpy(), bands[name, levels[-1]].to_numpy()
-            axes.fill_between(mean.index, low, high, alpha=0.25, color="C0", linewidth=0, label=label)
-        axes.plot(mean.index, mean[name], color="C0", label="forecast")
-        axes.set_ylabel(str(name))
-        axes.grid(alpha=0.3)
-    figure.axes[0].legend(loc="upper left", ncols=3)
+            axes.fill_between(mean.index, low, high, alpha=0.25, color=_look.COLORS[0], linewidth=0, label=label)
+        axes.plot(mean.index, mean[name], color=_look.COLORS[0], label="forecast")
+        _look.tidy(axes, "", str(name), legend=axes is figure.axes[0])
     figure.autofmt_xdate()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    replace_file(path, buffer.getvalue())
+    replace_file(path, _look.content(figure))
     return True

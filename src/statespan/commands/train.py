@@ -93,8 +93,8 @@ def _choose(text: str | None, changes: list[str], resume: bool, runs: Path) -> t
         if not resume:
             fail(f"{text} is the folder of a run: add --resume to go on with it, or name a recipe to start another")
         return read_recipe(where / "recipe.yaml", changes), where
-    recipe = _read(text, changes)
-    _check_writable(runs)
+    recipe = read(text, changes)
+    check_writable(runs)
     taken = _runs(runs, recipe.name)
     if not resume:
         number = max(taken, default=0) + 1
@@ -105,7 +105,8 @@ def _choose(text: str | None, changes: list[str], resume: bool, runs: Path) -> t
     return read_recipe(run / "recipe.yaml", changes), run
 
 
-def _read(text: str, changes: list[str]) -> Recipe:
+def read(text: str, changes: list[str]) -> Recipe:
+    """The recipe of this name or in this file."""
     if text.endswith((".yaml", ".yml")):
         from statespan.train import read_recipe
 
@@ -126,13 +127,13 @@ def _runs(runs: Path, name: str) -> dict[int, Path]:
     return {number: path for number, path in found.items() if common.is_run(path)}
 
 
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path, option: str = "--folder") -> None:
     """Before anything is loaded, see that runs can be written."""
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        fail(f"--folder must be a folder that can be written to, got {folder}")
+        fail(f"{option} must be a folder that can be written to, got {folder}")
 
 
 def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, run: Path, resume: bool, console: Console) -> None:

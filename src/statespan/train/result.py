@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from statespan import _look
 from statespan._machine import device_name, installed
 from statespan._version import __version__
 from statespan.train import fsio
@@ -83,26 +84,35 @@ def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: [(int(row["step"]), float(row[name])) for row in rows if row[name]] for name in names}
 
 
-def _picture(result: Result) -> bytes:
-    from matplotlib.figure import Figure
+def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: str = "") -> Any:
+    """The logs of runs as a figure: losses on the left, the metric on the right.
 
-    log = read_log(result.folder)
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    Args:
+        runs: Folders by the name in the picture.
+        metric: Name of the metric; the first that was logged if not given.
+        heading: Above the metric.
+    """
+    figure = _look.figure(9, 3.5)
     left, right = figure.subplots(1, 2)
-    for axes, names in ((left, ("train_loss", "valid_loss")), (right, (f"valid_{result.metric}",))):
-        for name in names:
+    for color, (run, folder) in zip(_look.colors(), runs.items()):
+        log = read_log(folder)
+        named = [name for name in log if name.startswith("valid_") and name != "valid_loss"]
+        chosen = f"valid_{metric}" if metric else next(iter(named), "")
+        several = f"{run}: " if len(runs) > 1 else ""
+        for axes, name, line in ((left, "train_loss", "-"), (left, "valid_loss", "--"), (right, chosen, "-")):
             points = [(step, value) for step, value in log.get(name, []) if math.isfinite(value)]
             if points:
-                axes.plot(*zip(*points), label=name.replace("_", " "), marker="." if len(points) < 40 else None)
-        axes.set_xlabel("step")
-        axes.grid(alpha=0.3)
-        if axes.lines:
-            axes.legend()
-    if result.metric in result.test:
-        right.set_title(f"test {result.metric} {result.test[result.metric]:.4g}")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    return buffer.getvalue()
+                marker = "." if len(points) < 40 else None
+                axes.plot(*zip(*points), line, color=color, marker=marker, label=several + name.replace("_", " "))
+    _look.tidy(left, "step", "loss", legend=True)
+    _look.tidy(right, "step", "metric", heading, legend=True)
+    return figure
+
+
+def _picture(result: Result) -> bytes:
+    reached = result.test.get(result.metric)
+    heading = "" if reached is None else f"test {result.metric} {reached:.4g}"
+    return _look.content(draw_curves({result.folder.name: result.folder}, result.metric, heading))
 
 
 def _plain(value: Any) -> Any:

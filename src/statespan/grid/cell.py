@@ -1,0 +1,88 @@
+"""A cell: one recipe with one seed, and the folder of its run.
+
+The folder's name ends in a digest of everything that decides the result. So the same cell in two tables is trained
+once, and a cell whose recipe was changed is another cell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from statespan.train.config import Recipe, read_recipe
+
+# what says when to log, show and save does not decide what a run learns
+_NOT_DECIDING = ("log_every", "save_every", "keep", "tensorboard", "valid_batch")
+_WORD = re.compile(r"[^A-Za-z0-9.]+")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One more measurement of the trained model: with other data, or at another rate.
+
+    Args:
+        name: What it is called in the results.
+        overrides: Changes of the recipe, such as ``data.subsample=2``.
+        rate: Step of the data relative to that of training.
+    """
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    rate: float = 1.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run of a grid.
+
+    Args:
+        recipe: All of it, the seed included.
+        evaluations: What else to measure when it is trained.
+
+    Example:
+        >>> from statespan import recipes
+        >>> cell = Cell(recipes.read("digits-s4d", ["train.seed=3", "model.ssm.init=inv"]))
+        >>> cell.seed, cell.key.rpartition("-")[0]
+        (3, 'digits-s4d-init.inv-seed3')
+    """
+
+    recipe: Recipe
+    evaluations: tuple[Evaluation, ...] = ()
+
+    @property
+    def seed(self) -> int:
+        """The seed of everything random."""
+        return self.recipe.train.seed
+
+    @cached_property
+    def key(self) -> str:
+        """The name of its folder: readable, and different for cells that are different."""
+        facts: dict[str, Any] = self.recipe.to_dict()
+        facts.pop("about")
+        facts["train"] = {key: v for key, v in facts["train"].items() if key not in _NOT_DECIDING}
+        facts["evaluations"] = [dataclasses.asdict(one) for one in self.evaluations]
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
+        changes = [c for c in self.recipe.overrides if not c.startswith(("train.", "name="))]
+        words = [_WORD.sub("", c.partition("=")[0].rpartition(".")[2] + "." + c.partition("=")[2]) for c in changes]
+        return f"{'-'.join([self.recipe.name, *words])[:96]}-seed{self.seed}-{digest}"
+
+    def folder(self, cells: Path) -> Path:
+        """Its run's folder."""
+        return cells / self.key
+
+    def job(self) -> dict[str, Any]:
+        """As plain data, for another process."""
+        evaluations = [dataclasses.asdict(one) for one in self.evaluations]
+        return {"recipe": self.recipe.to_dict(), "overrides": list(self.recipe.overrides), "evaluations": evaluations}
+
+    @classmethod
+    def from_job(cls, job: dict[str, Any]) -> Cell:
+        """What :meth:`job` described."""
+        recipe = dataclasses.replace(read_recipe(job["recipe"]), overrides=tuple(job["overrides"]))
+        return cls(recipe, tuple(Evaluation(e["name"], tuple(e["overrides"]), e["rate"]) for e in job["evaluations"]))

@@ -1,0 +1,47 @@
+"""Forecasts of a trained model beside what came.
+
+Shapes: B windows, T context, H horizon, C series.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from statespan import _look
+from statespan._check import check_int
+
+
+@torch.no_grad()
+def forecasts(run: Path, *, data: Path | None = None, count: int = 4, overrides: tuple[str, ...] = ()) -> Any:
+    """Some windows of the test data, evenly spread: the end of the past, what came, and the forecast.
+
+    Args:
+        run: The folder of a run whose task is forecasting.
+        data: The folder of the datasets.
+        count: Windows.
+        overrides: Changes of the recipe's data.
+    """
+    from statespan.train import load_run
+
+    model, recipe, dataset = load_run(run, overrides=overrides, data=data)
+    if dataset.info.task != "forecast":
+        raise ValueError(f"run must be one that forecasts, and {run} is one of {dataset.info.task}")
+    count = min(check_int("count", count, minimum=1), len(dataset.test))
+    places = [round(n * (len(dataset.test) - 1) / max(1, count - 1)) for n in range(count)]
+    batch = dataset.test.batch(places)
+    found = model(batch.x, **({} if batch.marks is None else {"marks": batch.marks}))  # (B, H, C)
+    horizon = dataset.info.horizon
+    past = batch.x[:, : batch.x.shape[1] - horizon]
+    shown = min(past.shape[1], 3 * horizon)
+    figure, axes = _look.panels(count, 2, height=2.2)
+    for one, was, came, forecast in zip(axes, past, batch.y, found):
+        one.plot(range(-shown, 0), was[-shown:, -1], color="black", linewidth=0.9, label="past")
+        one.plot(range(horizon), came[:, -1], color=_look.GREY, linewidth=0.9, label="what came")
+        one.plot(range(horizon), forecast[:, -1], color=_look.COLORS[1], linewidth=1.1, label="forecast")
+        one.axvline(0, color=_look.GREY, linewidth=0.6, linestyle=":")
+        _look.tidy(one, "step", "standardised value", legend=one is axes[0])
+    _look.title(figure, f"{recipe.name}: forecasts on test data")
+    return figure

@@ -1,0 +1,125 @@
+"""What is drawn: the SSM layers of a module, of a saved model or of a run, or a fresh one."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from statespan import _look
+from statespan._check import check_choice
+from statespan.nn import DSS, LSSL, S4, S4D
+from statespan.nn.layer import SSMLayer
+
+LAYERS: dict[str, type[SSMLayer]] = {"s4": S4, "s4d": S4D, "dss": DSS, "lssl": LSSL}
+
+
+class Part(NamedTuple):
+    """A layer and what it is called in the picture."""
+
+    name: str
+    layer: SSMLayer
+
+
+def parts_of(module: nn.Module) -> list[Part]:
+    """The SSM layers of a module, in their order.
+
+    Example:
+        >>> from statespan import S4D
+        >>> [part.name for part in parts_of(nn.Sequential(S4D(4), nn.ReLU(), S4D(4)))]
+        ['layer 1', 'layer 2']
+    """
+    found = [layer for layer in module.modules() if isinstance(layer, SSMLayer)]
+    if not found:
+        raise ValueError(f"module must have SSM layers such as S4D in it, got a {type(module).__name__} without any")
+    if len(found) == 1:
+        return [Part(type(found[0]).__name__, found[0])]
+    return [Part(f"layer {number}", layer) for number, layer in enumerate(found, 1)]
+
+
+def read_parts(folder: Path) -> list[Part]:
+    """The layers of a saved model, or of the model of a run.
+
+    Args:
+        folder: What ``save_pretrained`` wrote, or the folder of a finished run.
+    """
+    from statespan.models import from_pretrained
+
+    inside = folder / "model"
+    return parts_of(from_pretrained(inside if (inside / "config.json").is_file() else folder))
+
+
+def fresh(layer: str = "s4d", options: Mapping[str, Any] | None = None, *, seed: int = 0) -> list[Part]:
+    """A layer as it is before training.
+
+    Args:
+        layer: "s4", "s4d", "dss" or "lssl".
+        options: Its arguments, such as ``{"init": "lin", "d_state": 32}``; 64 features unless said otherwise.
+        seed: Of what is drawn at random.
+
+    Example:
+        >>> fresh("s4d", {"init": "lin"})[0].name
+        'S4D, init lin'
+    """
+    check_choice("layer", layer, tuple(LAYERS))
+    chosen = {"d_model": 64, **(options or {})}
+    known = sorted({*inspect.signature(S4D if layer == "dss" else LAYERS[layer]).parameters})
+    for key in chosen:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"options must be those of {LAYERS[layer].__name__}, got {key!r}{hint}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = LAYERS[layer](**chosen)
+    words = [f"{key} {value}" for key, value in chosen.items() if key != "d_model"]
+    return [Part(", ".join([LAYERS[layer].__name__, *words]), made)]
+
+
+def kernel_of(part: Part, length: int) -> Tensor:
+    """Its kernels (K, H, length), float64."""
+    with torch.no_grad():
+        structure = part.layer.ssm.structure(1.0, length)
+        return structure.kernel(length).double().cpu()
+
+
+def step_sizes(part: Part) -> Tensor:
+    """The step size Δ of each head (H,), float64."""
+    return part.layer.structure().dt.detach().double().cpu()
+
+
+def spread_heads(part: Part, count: int) -> list[int]:
+    """So many heads, from the smallest Δ to the largest in equal strides."""
+    order = torch.argsort(step_sizes(part)).tolist()
+    count = min(count, len(order))
+    return [order[round(place * (len(order) - 1) / max(1, count - 1))] for place in range(count)]
+
+
+def save(figure: Any, out: Path | str) -> list[Path]:
+    """Write a figure, whole or not at all.
+
+    Args:
+        figure: The figure.
+        out: A file that ends in .png or .svg; without an ending, both are written.
+
+    Returns:
+        The files.
+    """
+    from statespan.train.fsio import replace_file
+
+    written = _look.targets(Path(out))
+    for path in written:
+        replace_file(path, _look.content(figure, path.suffix.lower().removeprefix(".")))
+    return written
+
+
+def check_parts(parts: Sequence[Part], most: int) -> list[Part]:
+    """At most so many layers, the first and the last among them."""
+    if len(parts) <= most:
+        return list(parts)
+    return [parts[round(place * (len(parts) - 1) / (most - 1))] for place in range(most)]

@@ -1,0 +1,72 @@
+"""Eigenvalues, and what they do to frequencies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statespan import _look
+from statespan._check import check_int
+from statespan.plot.source import Part, check_parts, kernel_of, spread_heads, step_sizes
+
+
+def eigenvalues(parts: Sequence[Part], *, head: int = 0) -> Any:
+    """The eigenvalues of A: in the complex plane, and their imaginary parts in order.
+
+    For S4 those of the diagonal part Λ of ``Λ − P P*``, whose own eigenvalues no arithmetic could tell.
+
+    Args:
+        parts: The layers.
+        head: Which head's.
+    """
+    shown = check_parts(parts, 6)
+    figure = _look.figure(8.5, 3.4)
+    plane, law = figure.subplots(1, 2)
+    for color, part in zip(_look.colors(), shown):
+        values = _spectrum(part, head)
+        plane.plot(values.real, values.imag, "o", color=color, markersize=3, alpha=0.8, label=part.name)
+        imag = values.imag[values.imag > 0].sort(descending=True).values
+        law.plot(range(1, len(imag) + 1), imag, "o-", color=color, markersize=2.5, linewidth=0.8, label=part.name)
+    _look.tidy(plane, "Re A", "Im A", "eigenvalues, one of each conjugate pair", legend=True)
+    if any((_spectrum(part, head).imag > 0).any() for part in shown):
+        law.set_yscale("log")
+    _look.tidy(law, "n, largest first", "Im A", "imaginary parts in order", legend=True)
+    _look.title(figure, "Eigenvalues")
+    return figure
+
+
+def _spectrum(part: Part, head: int) -> Tensor:
+    A = part.layer.structure().A[head].detach()
+    if A.is_complex():
+        return A.to(torch.complex128).cpu()
+    values = torch.linalg.eigvals(A.double().cpu())
+    return values[values.imag >= 0]
+
+
+def response(parts: Sequence[Part], *, length: int = 4096, heads: int = 4) -> Any:
+    """How much each frequency is passed on: the size of the kernels' Fourier transform, in decibels below its peak.
+
+    Args:
+        parts: The layers.
+        length: Samples of the kernel that count.
+        heads: Lines in each panel.
+    """
+    check_int("length", length, minimum=2)
+    shown = check_parts(parts, 6)
+    figure, axes = _look.panels(len(shown), height=2.6 if len(shown) > 1 else 3.2)
+    for one, part in zip(axes, shown):
+        chosen = spread_heads(part, check_int("heads", heads, minimum=1))
+        sizes, values = step_sizes(part), kernel_of(part, length)
+        spectrum = torch.fft.rfft(values[0, chosen], 2 * length).abs()
+        spectrum = 20 * torch.log10((spectrum / spectrum.amax(1, keepdim=True).clamp(min=1e-30)).clamp(min=1e-6))
+        frequency = torch.arange(spectrum.shape[1]) / (2 * length)
+        for color, curve, head in zip(_look.shades(len(chosen)), spectrum, chosen):
+            one.plot(frequency[1:], curve[1:], color=color, linewidth=0.9, label=f"Δ = {sizes[head]:.2g}")
+        one.set_xscale("log")
+        one.set_ylim(-62, 3)
+        _look.tidy(one, "cycles a sample", "dB below the peak", part.name, legend=True)
+    _look.title(figure, "Frequency responses")
+    return figure

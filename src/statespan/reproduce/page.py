@@ -1,0 +1,138 @@
+"""A page as Markdown and as one HTML file that needs no other.
+
+A page is a list of blocks; both forms are written from the same list.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; color: #222;
+       max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+p.note { color: #666; font-size: 0.85rem; }
+div.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; margin: 1rem 0; }
+th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid #e4e4e4; text-align: right; white-space: nowrap; }
+td.text, th.text { text-align: left; } td.long { white-space: normal; }
+thead th { border-bottom: 2px solid #999; }
+tbody tr:hover { background: #f6f8fa; }
+figure { margin: 1.5rem 0; } img { max-width: 100%; height: auto; }
+figcaption { color: #666; font-size: 0.85rem; }
+code { background: #f3f3f3; padding: 0.1rem 0.3rem; border-radius: 3px; }
+"""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading of the second order."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; a quiet one if it is a note. Words in backquotes are code."""
+
+    text: str
+    note: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: heads and rows of plain text; ``words`` are the columns that are text rather than numbers."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture: a PNG file beside the page, and what it shows."""
+
+    path: Path
+    caption: str
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list."""
+
+    items: Sequence[str]
+
+
+Block = Heading | Text | Grid | Picture | Bullets
+
+
+def markdown(title: str, blocks: Sequence[Block]) -> str:
+    """The page as Markdown; pictures are named, relative to the page."""
+    lines = [f"# {title}", ""]
+    for block in blocks:
+        if isinstance(block, Heading):
+            lines += [f"## {block.text}", ""]
+        elif isinstance(block, Text):
+            lines += [block.text, ""]
+        elif isinstance(block, Bullets):
+            lines += [*(f"- {item}" for item in block.items), ""]
+        elif isinstance(block, Picture):
+            lines += [f"![{block.caption}]({block.path.name})", ""]
+        else:
+            lines.append("| " + " | ".join(block.heads) + " |")
+            lines.append("|" + "".join("---|" if n in block.words else "---:|" for n in range(len(block.heads))))
+            lines += [
+                "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "<br>") for cell in row) + " |"
+                for row in block.rows
+            ]
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def page(title: str, blocks: Sequence[Block]) -> str:
+    """The page as HTML with its pictures inside."""
+    parts = [
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+        f"<h1>{html.escape(title)}</h1>",
+    ]
+    for block in blocks:
+        if isinstance(block, Heading):
+            parts.append(f"<h2>{html.escape(block.text)}</h2>")
+        elif isinstance(block, Text):
+            kind = ' class="note"' if block.note else ""
+            parts.append(f"<p{kind}>{_words(block.text)}</p>")
+        elif isinstance(block, Bullets):
+            parts.append("<ul>" + "".join(f"<li>{_words(item)}</li>" for item in block.items) + "</ul>")
+        elif isinstance(block, Picture):
+            data = base64.b64encode(block.path.read_bytes()).decode()
+            words = html.escape(block.caption, quote=True)
+            image = f'<img src="data:image/png;base64,{data}" alt="{words}">'
+            parts.append(f"<figure>{image}<figcaption>{words}</figcaption></figure>")
+        else:
+            parts.append(_table(block))
+    return "\n".join([*parts, "</body>\n</html>"]) + "\n"
+
+
+def _table(block: Grid) -> str:
+    def cell(tag: str, number: int, text: str) -> str:
+        kinds = ["text"] * (number in block.words) + ["long"] * (len(text) > 40)
+        kind = f' class="{" ".join(kinds)}"' if kinds else ""
+        return f"<{tag}{kind}>{_words(text)}</{tag}>"
+
+    heads = "".join(cell("th", n, head) for n, head in enumerate(block.heads))
+    rows = ["<tr>" + "".join(cell("td", n, text) for n, text in enumerate(row)) + "</tr>" for row in block.rows]
+    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _words(text: str) -> str:
+    escaped = html.escape(text).replace("\n", "<br>")
+    escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", escaped)

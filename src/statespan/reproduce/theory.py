@@ -1,0 +1,205 @@
+"""The numbers behind Figures 1 to 5 of the S4D paper, in float64.
+
+Shapes: N state size, F basis functions that are looked at, T times or samples.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from statespan._check import check_choice, check_int
+from statespan.ssm import hippo, inits
+from statespan.ssm.discretize import RULES
+
+
+def legs_functions(t: Tensor, F: int) -> Tensor:
+    """The basis of S4-LegS in closed form, ``L_n(exp(-t)) exp(-t)`` (Theorem 6), L_n orthonormal on [0, 1].
+
+    Args:
+        t: Times (T,).
+        F: How many functions, n = 0 … F − 1.
+
+    Returns:
+        (F, T), float64.
+
+    Example:
+        >>> legs_functions(torch.tensor([0.0]), 3)[:, 0].tolist()
+        [1.0, 1.7320508075688772, 2.23606797749979]
+    """
+    decay = torch.exp(-t.double())
+    x = 2 * decay - 1
+    values = [torch.ones_like(x), x]
+    for n in range(1, F):
+        values.append(((2 * n + 1) * x * values[n] - n * values[n - 1]) / (n + 1))
+    return torch.stack([math.sqrt(2 * n + 1) * values[n] * decay for n in range(F)])
+
+
+def eigenbasis(N: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The normal part A⁽ᴺ⁾ of HiPPO-LegS in its eigenvectors.
+
+    Args:
+        N: State size, even.
+
+    Returns:
+        Eigenvalues Λ (N,), eigenvectors V (N, N), and Vᴴ B/2 (N,), the input vector of Theorem 3; complex128.
+    """
+    skew = hippo.legs_normal(N) + 0.5 * torch.eye(N, dtype=torch.float64)
+    frequency, V = torch.linalg.eigh(-1j * skew.to(torch.complex128))
+    Lambda = torch.complex(torch.full_like(frequency, -0.5), frequency)
+    return Lambda, V, V.mH @ (hippo.legs(N)[1] / 2).to(torch.complex128)
+
+
+def normal_functions(N: int, t: Tensor, F: int) -> Tensor:
+    """The basis of Theorem 3: the first F rows of ``exp(t A⁽ᴺ⁾) B/2``, in continuous time.
+
+    Args:
+        N: State size.
+        t: Times (T,).
+        F: How many functions.
+
+    Returns:
+        (F, T), float64.
+    """
+    Lambda, V, b = eigenbasis(N)
+    return ((V[:F] * b) @ torch.exp(Lambda[:, None] * t.double())).real
+
+
+def normal_samples(N: int, rule: str, dt: float, length: int, F: int) -> Tensor:
+    """The same basis as a discrete system has it: rows of ``Ā^l B̄ / Δ``, l = 0 … length − 1.
+
+    Args:
+        N: State size.
+        rule: "zoh" or "bilinear".
+        dt: The step Δ.
+        length: Samples.
+        F: How many functions.
+
+    Returns:
+        (F, length), float64.
+    """
+    check_choice("rule", rule, tuple(RULES))
+    Lambda, V, b = eigenbasis(N)
+    step = torch.tensor([dt], dtype=torch.float64)
+    Abar, Bbar = (x[0] for x in RULES[rule](Lambda[None], b[None], step))
+    power, samples = torch.ones_like(Abar), []
+    weights = V[:F] * (Bbar / dt)
+    for _ in range(length):
+        samples.append((weights @ power).real)
+        power = power * Abar
+    return torch.stack(samples, 1)
+
+
+def legs_samples(rule: str, dt: float, length: int, F: int) -> Tensor:
+    """S4-LegS under the same rule; A is lower triangular, so the first F states are a system of their own."""
+    A, B = hippo.legs(F + F % 2)
+    step = torch.tensor([dt], dtype=torch.float64)
+    Abar, Bbar = (x[0] for x in RULES[check_choice("rule", rule, tuple(RULES))](A[None], B[None], step))
+    state, samples = Bbar / dt, []
+    for _ in range(length):
+        samples.append(state[:F])
+        state = Abar @ state
+    return torch.stack(samples, 1)
+
+
+def theorem3_errors(sizes: tuple[int, ...], rule: str, *, dt: float = 0.01, length: int = 400, F: int = 4) -> Tensor:
+    """How far the diagonal basis is from that of S4-LegS, for growing state sizes.
+
+    Args:
+        sizes: State sizes.
+        rule: "zoh" or "bilinear"; both systems are discretized by it.
+        dt: The step Δ.
+        length: Samples.
+        F: How many functions count.
+
+    Returns:
+        For each size the root of the mean square difference over that of S4-LegS itself, (len(sizes),).
+    """
+    wanted = legs_samples(rule, dt, length, F)
+    found = [normal_samples(N, rule, dt, length, F) - wanted for N in sizes]
+    return torch.stack([difference.norm() for difference in found]) / wanted.norm()
+
+
+def continuous_error(N: int, *, span: float = 4.0, F: int = 4) -> float:
+    """The same in continuous time, where it does not fall: the difference becomes faster with N, not smaller.
+
+    Args:
+        N: State size.
+        span: The times are 0 … span, drawn at random, so that no wave is always met at the same phase.
+        F: How many functions count.
+    """
+    t = span * torch.rand(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wanted = legs_functions(t, F)
+    return float((normal_functions(N, t, F) - wanted).norm() / wanted.norm())
+
+
+def slope(x: Tensor, y: Tensor) -> float:
+    """The power p of y ~ xᵖ, by least squares on logarithms.
+
+    Example:
+        >>> round(slope(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([3.0, 12.0, 48.0])), 6)
+        2.0
+    """
+    a, b = x.double().log(), y.double().log()
+    a, b = a - a.mean(), b - b.mean()
+    return float((a * b).sum() / (a * a).sum())
+
+
+def largest_eigenvalue(N: int) -> float:
+    """Im A_0 of S4D-LegS minus N²/π: the constant c of Conjecture 5, about 0.5236."""
+    check_int("N", N, minimum=2, even=True)
+    return float(hippo.dplr("legs", N)[0].imag.max()) - N**2 / math.pi
+
+
+def laws(N: int) -> dict[str, Tensor]:
+    """The imaginary parts of all S4D initializations of Figure 3, largest first, (N/2,) each."""
+    names = ("legs", "inv", "inv2", "quad", "lin")
+    return {name: inits.diagonal(name, N)[0].imag.sort(descending=True).values for name in names}
+
+
+def perturbed(N: int, sigma: float, t: Tensor, F: int, seed: int = 0) -> Tensor:
+    """The basis of (A + P Pᵀ, B) for HiPPO-LegS and a random P with entries of deviation σ (Figure 4).
+
+    Args:
+        N: State size.
+        sigma: The deviation; 0 gives S4-LegS itself.
+        t: Equally spaced times from 0 (T,).
+        F: How many functions.
+        seed: Of P.
+
+    Returns:
+        (F, T), float64.
+    """
+    A, B = hippo.legs(N)
+    P = sigma * torch.randn(N, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return _states(A + torch.outer(P, P), B, t, F)
+
+
+def fout_functions(N: int, t: Tensor, F: int, *, low_rank: bool) -> Tensor:
+    """The basis of S4-FouT, or without its low-rank term (Figure 5).
+
+    Args:
+        N: State size.
+        t: Equally spaced times from 0 (T,).
+        F: How many of the cosines, k = 0 … F − 1.
+        low_rank: Whether the term is there.
+
+    Returns:
+        (F, T), float64.
+    """
+    A, B = hippo.fout(N)
+    P = hippo.low_rank("fout", N)
+    found = _states(A if low_rank else A + P.T @ P, B, t, 2 * F)
+    return found[::2]
+
+
+def _states(A: Tensor, B: Tensor, t: Tensor, F: int) -> Tensor:
+    """The first F rows of ``exp(tA) B`` at equally spaced times."""
+    step = torch.linalg.matrix_exp(A * (t[1] - t[0]))
+    state, found = B, []
+    for _ in range(len(t)):
+        found.append(state[:F])
+        state = step @ state
+    return torch.stack(found, 1)
