@@ -164,7 +164,7 @@ def main(arguments: list[str] | None = None) -> None:
     budget, number = Budget(steps=args.steps, batch=args.batch, every=args.every), 0
     for fit in _made(todo, budget, device, args.data, args.processes, args.seconds):
         number, setting = number + 1, _setting(fit)
-        fits.append(fit)
+        fits.append({**fit, "commit": commit()})  # each its own, as the rest may be made by another one
         write(path, (json.dumps(record(fits, device), indent=1, allow_nan=False) + "\n").encode())
         reached = paper(setting)
         beside = "" if reached is None else f"   (S4 in the paper {reached.mse:.3f})"

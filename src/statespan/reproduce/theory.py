@@ -148,7 +148,7 @@ def slope(x: Tensor, y: Tensor) -> float:
 
 
 def largest_eigenvalue(N: int) -> float:
-    """Im A_0 of S4D-LegS minus N²/π: the constant c of Conjecture 5, about 0.5236."""
+    """Im A_0 of S4D-LegS minus N²/π: the constant c of Conjecture 5, about -π/6."""
     check_int("N", N, minimum=2, even=True)
     return float(hippo.dplr("legs", N)[0].imag.max()) - N**2 / math.pi
 

@@ -58,5 +58,5 @@ def save(path: Path, name: str, caption: str, rows: list[dict[str, Any]], **more
 
 
 def row(name: str, setting: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
-    """A row of a record."""
-    return {"name": name, "setting": setting, "extra": figures, "status": "ok"}
+    """A row of a record, with the commit it was made by: a study that goes on may end with another one."""
+    return {"name": name, "setting": setting, "extra": figures, "status": "ok", "commit": commit()}
