@@ -481,10 +481,10 @@ def diagonals_kernel(dT_ptr, dK_ptr, C: tl.constexpr, BOTH: tl.constexpr):
     With BOTH, the second half of dK is for the kernel that looks ahead, above the diagonal.
     """
     hk = tl.program_id(0).to(tl.int64)
-    lag, i = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    lag, i = tl.arange(0, C)[None, :], tl.arange(0, C)[:, None]  # neighbours of a row go to neighbouring sums
     at = dT_ptr + hk * C * C + i * C + i
-    total = tl.sum(tl.load(at - lag, mask=i >= lag, other=0.0), 1)
+    total = tl.sum(tl.load(at - lag, mask=i >= lag, other=0.0), 0)
     tl.store(dK_ptr + hk * C + tl.arange(0, C), total)
     if BOTH:
-        total = tl.sum(tl.load(at + lag + 1, mask=i + lag + 1 < C, other=0.0), 1)
+        total = tl.sum(tl.load(at + lag + 1, mask=i + lag + 1 < C, other=0.0), 0)
         tl.store(dK_ptr + (tl.num_programs(0) + hk) * C + tl.arange(0, C), total)
