@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import glu, linear
 
-from statespan.ops import linear_glu
+from statespan.ops import linear_glu, use_path
 from tests.ops.make import assert_near, poison
 
 pytest.importorskip("triton")
@@ -50,3 +50,27 @@ def test_the_layer_of_two_steps(dtype):
     for retain in (True, False):
         for one, other in zip(torch.autograd.grad(got, leaves, given, retain_graph=retain), gradients, strict=True):
             assert_near(one, other, bound)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_compiled(wide):
+    """Forward the compiler's kernels, backward ours; under autocast, and with a gradient wider than the output."""
+
+    def gated(x, weight, bias):
+        with torch.autocast(DEVICE, torch.bfloat16):
+            y = linear_glu(x, weight, bias)
+        return y.float() if wide else y
+
+    shapes = ((40, 6), (10, 6), (10,))
+    leaves = [torch.randn(*s, device=DEVICE).bfloat16().float().requires_grad_() for s in shapes]
+    exact = [t.detach().double().requires_grad_() for t in leaves]
+    with use_path("triton"):
+        got = torch.compile(gated, backend="aot_eager", fullgraph=True)(*leaves)
+        given = torch.randn_like(got)
+        found = torch.autograd.grad(got, leaves, given)
+    assert got.grad_fn is not None
+    wanted = glu(linear(*exact), -1)
+    assert_near(got, wanted, 1e-2)
+    for one, other in zip(found, torch.autograd.grad(wanted, exact, given.double()), strict=True):
+        assert one.dtype == torch.float32
+        assert_near(one, other, 1e-2)

@@ -23,12 +23,39 @@ def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     Returns:
         (rows, d).
     """
-    if not x.is_cuda or forced_path() not in ("auto", "triton") or torch.compiler.is_compiling() or x.shape[0] == 0:
+    if torch.compiler.is_compiling():
+        return _compiled(x, weight, bias)
+    if not x.is_cuda or forced_path() not in ("auto", "triton") or x.shape[0] == 0:
         return glu(linear(x, weight, bias), -1)
     z = linear(x, weight)
     if z.dtype not in (torch.float16, torch.bfloat16) or not triton_works(x.device.index):
         return glu(z + bias, -1)
     return bias_glu(z, bias)
+
+
+def _compiled(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Forward a compiler's own kernel, which has what comes next in it; backward ours, which has the bias in it."""
+    training = torch.is_grad_enabled() and not torch.compiler.is_exporting()
+    if training and ((x.is_cuda and forced_path() == "auto") or forced_path() == "triton"):
+        z = linear(x, weight)
+        if z.dtype in (torch.float16, torch.bfloat16):
+            return _OwnBackward.apply(z, bias)
+        return glu(z + bias, -1)
+    return glu(linear(x, weight, bias), -1)
+
+
+class _OwnBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(z: Tensor, bias: Tensor) -> Tensor:
+        return glu(z.float() + bias.float(), -1).to(z.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor]:
+        return bias_glu_backward(*ctx.saved_tensors, dout)
 
 
 def _forward(z: Tensor, bias: Tensor) -> Tensor:

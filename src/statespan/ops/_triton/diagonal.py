@@ -1,4 +1,7 @@
-"""The operators of a diagonal SSM straight from its parameters, and their gradients: one program a head."""
+"""The operators of a diagonal SSM straight from its parameters, and their gradients: one program a head.
+
+Tiles are (c, P), modes along the axis that is contiguous in memory.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def _rule(zr, zi, RULE: tl.constexpr):
 
 @triton.jit
 def _powers(ar, ai, c: tl.constexpr, LOW: tl.constexpr, BITS: tl.constexpr, P: tl.constexpr, FT: tl.constexpr):
-    """``a^l`` and (for l > 0) ``a^(l-1)`` for l < c, (c, P) each, and ``a^c``, as products of a few powers with a few."""
+    """``a^l`` and (for l > 0) ``a^(l-1)`` for l < c, (c, P) each, and ``a^c``: products of a few powers with a few."""
     SMALL: tl.constexpr = 1 << LOW
     j = tl.arange(0, SMALL)[:, None]
     lr, li, sr, si = power_table(ar, ai, j, LOW, FT)
@@ -69,8 +72,12 @@ def _powers(ar, ai, c: tl.constexpr, LOW: tl.constexpr, BITS: tl.constexpr, P: t
     mr, mi, _gr, _gi = power_table(sr, si, tl.maximum(i - 1, 0), BITS - LOW, FT)
     vr, vi = mul(hr[:, None, :], hi[:, None, :], lr[None, :, :], li[None, :, :])
     first = (j == 0)[None, :, :]
-    wr, wi = mul(tl.where(first, mr[:, None, :], hr[:, None, :]), tl.where(first, mi[:, None, :], hi[:, None, :]),
-                 kr[None, :, :], ki[None, :, :])
+    wr, wi = mul(
+        tl.where(first, mr[:, None, :], hr[:, None, :]),
+        tl.where(first, mi[:, None, :], hi[:, None, :]),
+        kr[None, :, :],
+        ki[None, :, :],
+    )
     return (tl.reshape(vr, (c, P)), tl.reshape(vi, (c, P)), tl.reshape(wr, (c, P)), tl.reshape(wi, (c, P)), gr, gi)
 
 
