@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from statespan.ops._triton.gelu import backward as gelu_backward
 from statespan.ops._triton.scan import (
     backward_kernel,
     diagonals_kernel,
@@ -229,7 +230,7 @@ def backward(
     it is written. (With W it is needed afterwards.)
     """
     if saved.pre.numel():
-        dy, gelu = torch.ops.aten.gelu_backward(dy, saved.pre.view_as(dy)), False
+        dy, gelu = gelu_backward(dy, saved.pre.view_as(dy)), False
     g = g.backward()
     once = g.segments == 1 and not both and not g.low
     assert once or not gelu, "only one walk through all outputs computes again what is in front of the activation"

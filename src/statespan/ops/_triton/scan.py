@@ -24,6 +24,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from statespan.ops._triton.gelu import erf_parts, slope
+
 
 @triton.jit
 def _mm(a, b, acc, PRECISION: tl.constexpr):
@@ -184,19 +186,6 @@ def _toeplitz(K_ptr, Kb_ptr, hk, i, j, C: tl.constexpr, BOTH: tl.constexpr, DT: 
 
 
 @triton.jit
-def _erf_parts(y, DT: tl.constexpr):
-    """The normal distribution's Φ(y) and ``exp(-y²/2)``; for 16-bit results by a formula good to 1.5e-7."""
-    bell = tl.exp(-0.5 * y * y)
-    if (tl.float32 == DT) or (tl.float64 == DT):
-        return 0.5 * (1.0 + tl.erf(y * 0.7071067811865476)), bell
-    else:
-        t = 1.0 / (1.0 + 0.23164189 * tl.abs(y))
-        tail = t * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145))))
-        tail = tail * bell
-        return tl.where(y >= 0, 1.0 - tail, tail), bell
-
-
-@triton.jit
 def forward_kernel(
     u_ptr, y_ptr, pre_ptr, states_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, W_ptr, O_ptr, Ob_ptr, ahead_ptr,
     first_ptr, last_ptr,
@@ -248,7 +237,7 @@ def forward_kernel(
         if PRE:
             _store(pre_ptr + y_row + i * C, y.to(DT), ok, EVEN, FULL)
         if GELU:
-            normal, _ = _erf_parts(y, DT)
+            normal, _ = erf_parts(y, DT)
             y = y * normal
         _store(y_ptr + y_row + i * C, y.to(DT), ok, EVEN, FULL)
         new = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
@@ -377,8 +366,7 @@ def backward_kernel(
         if GELU:
             y = _mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
             y = _mm(S, Ot, y, PRECISION)
-            normal, bell = _erf_parts(y, DT)
-            dY = (dY.to(ACC) * (normal + 0.3989422804014327 * y * bell)).to(DT)
+            dY = (dY.to(ACC) * slope(y, DT)).to(DT)
         Rd = R.to(DT)
         if AHEAD:
             du = _load(du_row + i * C, ok, EVEN).to(ACC)
