@@ -10,6 +10,9 @@ pytest.importorskip("triton")
 from statespan.ops._triton.gelu import backward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = [torch.float16, torch.float32]
+if torch.cuda.is_available():  # Triton's interpreter cuts off what bfloat16 would round
+    DTYPES.append(torch.bfloat16)
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +20,7 @@ def _poison(monkeypatch):
     poison(monkeypatch)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_backward(dtype):
     """In 16 bits within the rounding of the result, also where GELU has ended on either side."""
     y = torch.cat([torch.linspace(-30, 30, 2000), torch.linspace(-4, 4, 1101)]).to(DEVICE, dtype)
