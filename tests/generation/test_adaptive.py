@@ -6,6 +6,7 @@ import torch
 from statespan.generation.adaptive import _fused, _plain, choose
 from statespan.nn import AdaptiveTokens
 from statespan.ops import use_path
+from statespan.ops.choice import Part, fused_choice
 from tests.ops.make import poison
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -108,7 +109,7 @@ def test_who_chooses(monkeypatch):
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_on_a_gpu(dtype, temperature):
-    """All widths of the large model; and the same bits in a graph."""
+    """All widths of the large model; the same bits in a graph, and alone."""
     tokens, features, uniform = given(4096, 3000, 1024, (1000, 1500, 2500), 4, dtype, std=0.03)
     assert [table.embedding_dim for table in tokens.tables] == [1024, 256, 64, 16]
     token, log_prob = _fused(tokens, features, uniform, temperature)
@@ -128,3 +129,11 @@ def test_on_a_gpu(dtype, temperature):
     graph.replay()
     assert torch.equal(captured[0], token)
     assert torch.equal(captured[1], log_prob)
+    head = tokens.head(features)
+    inner = [head, *(tokens._inner(features, i) for i in (1, 2, 3))]
+    parts = [Part(z, table.weight, tokens.bias[low:high]) for z, (table, _, low, high) in zip(inner, tokens._parts())]
+    for rows in (slice(7, 8), slice(100, 300)):
+        some = [part._replace(z=part.z[rows]) for part in parts]
+        alone = fused_choice(some, tokens.clusters(head)[rows], uniform[rows], temperature)
+        assert torch.equal(alone[0], token[rows])
+        assert torch.equal(alone[1], log_prob[rows])

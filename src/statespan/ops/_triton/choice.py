@@ -91,16 +91,20 @@ def fold_kernel(
 
 
 @triton.jit
-def _find(weights, share, index):
+def _find(weights, share, index, N: tl.constexpr, BITS: tl.constexpr):
     """The first entry of each row at which the sum is more than this share of the whole, and where in it that lies.
 
-    One whose weight is 0 is not found, however sums round; where nothing is a number, the first. Weights are (R, N),
-    the rest (R, 1), the index (1, N).
+    By bisection: sums of fewer entries are never larger, even rounded, so an entry of weight 0 is never found. Weights
+    are (R, N) with N = 2^BITS, shares (R, 1), the index (1, N). Where nothing is a number, the first.
     """
     target = share * tl.sum(weights, 1)[:, None]
-    past = (tl.cumsum(weights, 1) > target) & (weights > 0.0)
-    last = tl.max(tl.where(weights > 0.0, index, 0), 1)
-    found = tl.minimum(tl.min(tl.where(past, index, 1 << 30), 1), last)[:, None]
+    last = tl.max(tl.where(weights > 0.0, index, 0), 1)[:, None]
+    found = last * 0
+    for bit in tl.static_range(BITS):
+        further = found + (N >> (bit + 1))
+        before = tl.sum(tl.where(index < further, weights, 0.0), 1)[:, None]
+        found = tl.where(before <= target, further, found)
+    found = tl.minimum(found, last)
     before = tl.sum(tl.where(index < found, weights, 0.0), 1)[:, None]
     own = tl.sum(tl.where(index == found, weights, 0.0), 1)[:, None]
     return found, tl.minimum(tl.maximum((target - before) / own, 0.0), 1.0)
@@ -109,7 +113,7 @@ def _find(weights, share, index):
 @triton.jit
 def enter_kernel(
     cluster_ptr, uniform_ptr, inverse_ptr, fold_ptr, part_ptr, share_ptr, norm_ptr, rows,
-    PARTS: tl.constexpr, E: tl.constexpr, R: tl.constexpr, HOT: tl.constexpr,
+    PARTS: tl.constexpr, E: tl.constexpr, E_BITS: tl.constexpr, R: tl.constexpr, HOT: tl.constexpr,
 ):  # fmt: skip
     """The part of each row, the share of it that lies before the choice, and what its scores lack to probabilities."""
     r = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)[:, None]
@@ -131,7 +135,7 @@ def enter_kernel(
         exponent *= tl.load(inverse_ptr)
     exponent = tl.where((e < PARTS) & (total > -float("inf")), exponent + power, -float("inf"))
     weights = tl.exp(exponent - tl.max(exponent, 1)[:, None])
-    part, share = _find(weights, tl.load(uniform_ptr + r, mask=row, other=0.0).to(tl.float64), e)
+    part, share = _find(weights, tl.load(uniform_ptr + r, mask=row, other=0.0).to(tl.float64), e, E, E_BITS)
     inside = tl.where((e == part) & (e > 0), top + total - cluster, 0.0)
     tl.store(part_ptr + r, part, mask=row)
     tl.store(share_ptr + r, share, mask=row)
@@ -142,7 +146,8 @@ def enter_kernel(
 def inside_kernel(
     z_ptr, table_ptr, bias_ptr, inverse_ptr, fold_ptr, most_ptr, sum_ptr, part_ptr, share_ptr, norm_ptr, token_ptr,
     log_prob_ptr, words, K, blocks, low, part,
-    PARTS: tl.constexpr, P: tl.constexpr, BLOCK: tl.constexpr, BK: tl.constexpr, HOT: tl.constexpr, FT: tl.constexpr,
+    PARTS: tl.constexpr, P: tl.constexpr, P_BITS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_BITS: tl.constexpr,
+    BK: tl.constexpr, HOT: tl.constexpr, FT: tl.constexpr,
 ):  # fmt: skip
     """The token and its log-probability, of the rows whose choice lies in this part; ``low`` is its first token."""
     row = tl.program_id(0).to(tl.int64)
@@ -154,7 +159,7 @@ def inside_kernel(
         if HOT:
             most *= tl.load(inverse_ptr)
         one = tl.zeros((1, 1), tl.float64)
-        block, share = _find(sums * tl.exp(most), one + tl.load(share_ptr + row), b)
+        block, share = _find(sums * tl.exp(most), one + tl.load(share_ptr + row), b, P, P_BITS)
         n = block * BLOCK + tl.arange(0, BLOCK)[None, :]  # (1, BLOCK)
         k = tl.arange(0, BK)[:, None]
         table_at = table_ptr + n.to(tl.int64) * K + k
@@ -168,7 +173,7 @@ def inside_kernel(
         if HOT:
             exponent *= tl.load(inverse_ptr)
         i = tl.arange(0, BLOCK)[None, :]
-        word, share = _find(tl.exp(exponent), share, i)
+        word, share = _find(tl.exp(exponent), share, i, BLOCK, BLOCK_BITS)
         score = tl.sum(tl.where(i == word, scores, 0.0), 1)[:, None]
         at = row + tl.zeros((1, 1), tl.int64)
         tl.store(token_ptr + at, low + (block * BLOCK + word).to(tl.int64))
@@ -192,8 +197,13 @@ def tile(dtype: torch.dtype, K: int, room: int) -> dict[str, Any]:
     if K >= 512 and room >= 200 << 10:
         return {"BM": 128, "BN": 2 * BLOCK, "BK": 64, "num_warps": 8, "num_stages": 4}
     # two programs on a multiprocessor: one has its products while the other has its exponentials
-    BK, stages = min(64, max(16, triton.next_power_of_2(K))), 3 if room >= 98 << 10 else 2
+    BK, stages = min(64, max(16, 1 << bits(K))), 3 if room >= 98 << 10 else 2
     return {"BM": 128, "BN": BLOCK, "BK": BK, "num_warps": 8, "num_stages": stages}
+
+
+def bits(count: int) -> int:
+    """The power of two that so many fit in."""
+    return (count - 1).bit_length()
 
 
 def choice(
@@ -229,7 +239,7 @@ def choice(
             z, table, bias, inverse, most, sums, power, rows, words, K, blocks,
             BLOCK=BLOCK, EVEN=K % shape["BK"] == 0, HOT=hot, FT=FT, **shape,
         )  # fmt: skip
-        P = triton.next_power_of_2(blocks)
+        P = 1 << bits(blocks)
         options = {"PARTS": count, "P": P, "HOT": hot, "num_warps": min(16, max(4, P // 512))}
         fold_kernel[(rows,)](most, sums, power, inverse, fold, blocks, i, **options)
         kept.append((most, power, blocks, low, options))
@@ -237,13 +247,14 @@ def choice(
     part, share, norm = empty(rows, dtype=torch.int32), *(empty(rows, dtype=torch.float64) for _ in range(2))
     enter_kernel[(-(-rows // ROWS),)](
         clusters, uniform, inverse, fold, part, share, norm, rows,
-        PARTS=count, E=triton.next_power_of_2(count), R=ROWS, HOT=hot, num_warps=1,
+        PARTS=count, E=1 << bits(count), E_BITS=bits(count), R=ROWS, HOT=hot, num_warps=1,
     )  # fmt: skip
     token, log_prob = empty(rows, dtype=torch.int64), empty(rows)
     for i, ((z, table, bias), (most, power, blocks, low, options)) in enumerate(zip(parts, kept)):
         words, K = table.shape
         inside_kernel[(rows,)](
             z, table, bias, inverse, fold, most, power, part, share, norm, token, log_prob, words, K, blocks, low, i,
-            BLOCK=BLOCK, BK=min(64, max(16, triton.next_power_of_2(K))), FT=FT, **options,
+            P_BITS=bits(blocks), BLOCK=BLOCK, BLOCK_BITS=bits(BLOCK), BK=min(16 if wide else 64, max(16, 1 << bits(K))),
+            FT=FT, **options,
         )  # fmt: skip
     return token, log_prob
