@@ -6,8 +6,8 @@ tile of rows with a tile of words and keeps, of each block of words, the largest
 is, and takes the one where its random number lies; `inside_kernel` goes on to the block and to the word, for which it
 scores the words of that block again.
 
-Scores have the width FT: float32, or float64 where the tables have it; everything behind the sums is float64. Tiles are
-the same whatever the batch, so a row gets the same bits alone and among a thousand. Offsets are 64 bit.
+Scores have the width FT: float32, or float64 where the tables have it; everything behind the sums is float64. Tiles and
+code are the same whatever the batch, so a row gets the same bits alone and among a thousand. Offsets are 64 bit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROWS = 32
 LOG2E = tl.constexpr(1.4426950408889634)  # a GPU has 2^x: e^x is it with a test for subnormal numbers
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "blocks"])
 def sums_kernel(
     z_ptr, table_ptr, bias_ptr, inverse_ptr, most_ptr, sum_ptr, power_ptr, rows, words, K, blocks,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr, HOT: tl.constexpr,
@@ -65,7 +65,7 @@ def sums_kernel(
         tl.store(power_ptr + at, tl.sum(tl.exp2(scores * inverse), 2), mask=ok)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks", "part"])
 def fold_kernel(
     most_ptr, sum_ptr, power_ptr, inverse_ptr, fold_ptr, blocks, part, PARTS: tl.constexpr, P: tl.constexpr,
     HOT: tl.constexpr,
@@ -110,7 +110,7 @@ def _find(weights, share, index, N: tl.constexpr, BITS: tl.constexpr):
     return found, tl.minimum(tl.maximum((target - before) / own, 0.0), 1.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def enter_kernel(
     cluster_ptr, uniform_ptr, inverse_ptr, fold_ptr, part_ptr, share_ptr, norm_ptr, rows,
     PARTS: tl.constexpr, E: tl.constexpr, E_BITS: tl.constexpr, R: tl.constexpr, HOT: tl.constexpr,
@@ -142,7 +142,7 @@ def enter_kernel(
     tl.store(norm_ptr + r, norm + tl.sum(inside, 1)[:, None], mask=row)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["words", "blocks", "low", "part"])
 def inside_kernel(
     z_ptr, table_ptr, bias_ptr, inverse_ptr, fold_ptr, most_ptr, sum_ptr, part_ptr, share_ptr, norm_ptr, token_ptr,
     log_prob_ptr, words, K, blocks, low, part,
