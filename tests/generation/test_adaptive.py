@@ -36,6 +36,18 @@ def given(rows, vocabulary, d_model, cutoffs, div_val, dtype, std=0.3):
     return tokens, torch.randn(rows, d_model, dtype=dtype).to(DEVICE), uniform.to(DEVICE)
 
 
+def parts_of(tokens, features):
+    head = tokens.head(features)
+    inner = [head, *(tokens._inner(features, i) for i in range(1, len(tokens.tables)))]
+    parts = [Part(z, table.weight, tokens.bias[low:high]) for z, (table, _, low, high) in zip(inner, tokens._parts())]
+    return parts, tokens.clusters(head)
+
+
+def in_float32(parts, clusters, uniform, temperature):
+    wide = [Part(*(x.float() for x in part)) for part in parts]
+    return fused_choice(wide, clusters.float(), uniform, temperature)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_choose_what_plain_torch_chooses(case):
@@ -51,6 +63,18 @@ def test_kernels_choose_what_plain_torch_chooses(case):
     if rows > 20:
         parts = torch.bucketize(token.cpu(), torch.tensor(cutoffs), right=True)
         assert torch.bincount(parts, minlength=len(cutoffs) + 1).min() >= 2
+
+
+@torch.no_grad()
+def test_wide_tables_of_16_bits():
+    """Two blocks of words in a tile, and features that fill no whole number of tiles."""
+    pytest.importorskip("triton")
+    tokens, features, uniform = given(9, 700, 520, (400,), 8, torch.float16, std=0.04)
+    token, log_prob = _fused(tokens, features, uniform, 1.3)
+    wanted, wanted_log_prob = in_float32(*parts_of(tokens, features), uniform, 1.3)
+    assert token.tolist() == wanted.tolist()
+    assert log_prob.dtype == torch.float32
+    assert (log_prob - wanted_log_prob).abs().max() < 1e-5
 
 
 @torch.no_grad()
@@ -113,15 +137,11 @@ def test_on_a_gpu(dtype, temperature):
     tokens, features, uniform = given(4096, 3000, 1024, (1000, 1500, 2500), 4, dtype, std=0.03)
     assert [table.embedding_dim for table in tokens.tables] == [1024, 256, 64, 16]
     token, log_prob = _fused(tokens, features, uniform, temperature)
-    head = tokens.head(features)
-    inner = [head, *(tokens._inner(features, i) for i in (1, 2, 3))]
-    parts = [Part(z, table.weight, tokens.bias[low:high]) for z, (table, _, low, high) in zip(inner, tokens._parts())]
-    clusters = tokens.clusters(head)
+    parts, clusters = parts_of(tokens, features)
     if dtype == torch.float32:
         wanted, wanted_log_prob = _plain(tokens, features, uniform, temperature)
     else:  # plain torch rounds the scores to 8 bits, the kernels do not: they do what those of float32 do
-        wide = [Part(*(x.float() for x in part)) for part in parts]
-        wanted, wanted_log_prob = fused_choice(wide, clusters.float(), uniform, temperature)
+        wanted, wanted_log_prob = in_float32(parts, clusters, uniform, temperature)
     same = token == wanted
     assert same.float().mean() >= (0.999 if dtype == torch.float32 else 0.995)
     assert (log_prob - wanted_log_prob)[same].abs().max() <= 1e-5 * wanted_log_prob.abs().max()
