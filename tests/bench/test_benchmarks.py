@@ -1,6 +1,8 @@
 """Every benchmark runs through the command, and its record says what it must."""
 
 import math
+from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -42,6 +44,8 @@ EXPECTED = {  # rows in quick mode on a CPU, by name and how often
         "S4 naive Cauchy, c128": 1,
     },
 }
+if find_spec("transformers") is not None:
+    EXPECTED["table8"] |= {"Hugging Face GPT-2 at 16": 1, "Hugging Face GPT-2 as it comes at 16": 1}
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +86,9 @@ def test_quick_run_records_every_row(name, records):
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_results_were_compared_with_their_reference(name, records):
     for row in records(name)["rows"]:
-        # torch's own kernel, at lengths whose weights do not fit; steps of a model that other benchmarks compare
-        if row["name"] in ("flash attention", "loop", "bare step"):
+        # torch's own kernel, at lengths whose weights do not fit; steps of a model that other benchmarks compare;
+        # somebody else's model
+        if row["name"] in ("flash attention", "loop", "bare step") or row["name"].startswith("Hugging Face"):
             assert (row["error"], row["tolerance"], row["compared"]) == (None, None, {})
             continue
         assert row["error"] == max(row["compared"].values())
@@ -209,6 +214,42 @@ def test_generation_rates(records):
     assert any(line.startswith("S4 over Transformer at 32: ") for line in records("table8")["findings"])
     assert any(line.startswith("a step after 128 tokens takes ") for line in records("table8")["findings"])
     assert any(line.startswith("S4 base over Transformer: ") for line in records("table7")["findings"])
+    ours = "S4 over Hugging Face GPT-2 as it comes at 16: "
+    said = [line for line in records("table8")["findings"] if line.startswith(ours)]
+    assert len(said) == (find_spec("transformers") is not None)
+    assert all(line.endswith("x (paper: 60x)") for line in said)
+
+
+def test_batches_fill_the_memory(monkeypatch):
+    """Rows of caches up to 0.8 of a GPU of 100 GB, a power of two, and fractions of that."""
+    from types import SimpleNamespace
+
+    from statespan.bench import choose_settings, table8
+
+    settings = replace(choose_settings(BENCHMARKS["table8"], device="cpu"), device=torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=100 * 10**9))
+    cached = 2 * 16 * 8192 * 1024
+    assert table8.batches(settings, cached, 10**8, 2) == [8, 32, 128]  # 0.54 GB each
+    assert table8.batches(settings, 3 * cached, 10**8, 4) == [1, 4, 16]
+    assert table8.batches(settings, 4 * cached, 10**8, 2, few=True) == [8, 32]
+    assert table8.batches(settings, 500 * cached, 10**8, 4) == [1]
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
+def test_hugging_face_s_caches_hold_the_context():
+    """Both attend to the whole context at every step, and give what one pass over the same keys and values gives."""
+    from statespan.bench import choose_settings
+    from statespan.bench.cached import hugging_face_work
+
+    settings = choose_settings(BENCHMARKS["table8"], device="cpu", dtype="float32", quick=True)
+    outputs = []
+    for as_it_comes in (False, True):
+        torch.manual_seed(3)
+        work = hugging_face_work(settings, 2, 7, 16, 2, 2, as_it_comes=as_it_comes)
+        first, again = work.run()["output"].clone(), work.run()["output"]
+        assert torch.equal(first, again)
+        outputs.append(first)
+    assert (outputs[0] - outputs[1]).abs().max() < 1e-6  # zeros before, and the token itself at the last place
 
 
 def test_scaling_fits_exponents(records):

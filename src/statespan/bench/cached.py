@@ -23,6 +23,9 @@ from statespan.nn.attention import Attention
 from statespan.nn.transformer import Transformer
 
 HUGGING_FACE = "Hugging Face GPT-2"
+AS_IT_COMES = f"{HUGGING_FACE} as it comes"
+PLACES = 1024
+"""Positions of GPT-2 that have a vector of their own; those beyond share them in turn."""
 
 
 class CachedTransformer(nn.Module):
@@ -154,38 +157,78 @@ def cached_floor(d_model: int, n_layers: int, weights: int, batch: int, context:
     )
 
 
-def hugging_face_work(settings: Settings, batch: int, context: int, d_model: int, n_heads: int, n_layers: int) -> Work:
-    """A step of transformers' GPT-2 with its static cache: the blocks alone, without embedding and softmax.
+def hugging_face_work(
+    settings: Settings, batch: int, context: int, d_model: int, n_heads: int, n_layers: int, *, as_it_comes: bool
+) -> Work:
+    """A step of transformers' GPT-2: the blocks alone, without embedding and softmax.
 
     As in appendix D.3.3 of the S4 paper, which leaves those out in favour of this baseline. It runs as its users run
     it, without a graph.
+
+    Args:
+        settings: The user's choices.
+        batch: Rows.
+        context: Tokens of which the last is read in the step.
+        d_model: Number of features.
+        n_heads: Number of heads.
+        n_layers: Number of blocks.
+        as_it_comes: Whether in float32 with the cache that it makes by itself, to which each step appends by copying
+            all of it; else in the settings' precision with a static cache.
     """
     import transformers
 
+    device, dtype = settings.device, torch.float32 if as_it_comes else settings.dtype
+    before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    attention = {} if as_it_comes else {"attn_implementation": "sdpa"}
+    # some versions keep a mask of all pairs of positions in each block, so there are no more of them than it has
     config = transformers.GPT2Config(
-        n_embd=d_model, n_layer=n_layers, n_head=n_heads, n_inner=4 * d_model, n_positions=context, vocab_size=2,
-        bos_token_id=None, eos_token_id=None, attn_implementation="sdpa",
+        n_embd=d_model, n_layer=n_layers, n_head=n_heads, n_inner=4 * d_model, n_positions=min(context, PLACES),
+        vocab_size=2, bos_token_id=None, eos_token_id=None, **attention,
     )  # fmt: skip
-    model = transformers.GPT2Model(config).eval().to(settings.device, settings.dtype)
-    options = {
-        "config": config, "max_batch_size": batch, "batch_size": batch, "max_cache_len": context,
-        "device": settings.device, "dtype": settings.dtype,
-    }  # fmt: skip
-    taken = inspect.signature(transformers.StaticCache.__init__).parameters  # which differ between its versions
-    cache = transformers.StaticCache(**{name: value for name, value in options.items() if name in taken})
-    x = torch.randn(batch, 1, d_model, device=settings.device).to(settings.dtype)
-    place = torch.tensor([context - 1], device=settings.device)
+    with device:
+        model = transformers.GPT2Model(config).eval().to(dtype)
+    cache = (_grown_cache if as_it_comes else _static_cache)(config, batch, context, device, dtype)
+    x = torch.randn(batch, 1, d_model, device=device).to(dtype)
+    place = torch.tensor([context - 1], device=device)
     more = {"cache_position": place} if "cache_position" in inspect.signature(model.forward).parameters else {}
+    positions = (place % config.n_positions)[None].expand(batch, 1)
 
     @torch.no_grad()
     def run() -> Tensors:
-        for layer in getattr(cache, "layers", ()):  # newer versions count for themselves: back to the last place
+        for layer in getattr(cache, "layers", ()):  # newer static caches count for themselves: back to the last place
             if isinstance(getattr(layer, "cumulative_length", None), Tensor):
                 layer.cumulative_length.fill_(context - 1)
-        y = model(
-            inputs_embeds=x, past_key_values=cache, use_cache=True, position_ids=place[None].expand(batch, 1), **more
-        )
+        y = model(inputs_embeds=x, past_key_values=cache, use_cache=True, position_ids=positions, **more)
+        if as_it_comes:
+            cache.crop(-1)
         return {"output": y.last_hidden_state}
 
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     run()
-    return Work(run, None, sum(p.numel() for p in model.parameters()))
+    peak = None if device.type == "cpu" else torch.cuda.max_memory_allocated(device) - before
+    return Work(run, None, sum(p.numel() for p in model.parameters()), peak)
+
+
+def _static_cache(config: Any, batch: int, context: int, device: torch.device, dtype: torch.dtype) -> Any:
+    """Room for the whole context."""
+    import transformers
+
+    options = {
+        "config": config, "max_batch_size": batch, "batch_size": batch, "max_cache_len": context, "device": device,
+        "dtype": dtype,
+    }  # fmt: skip
+    taken = inspect.signature(transformers.StaticCache.__init__).parameters  # which differ between its versions
+    return transformers.StaticCache(**{name: value for name, value in options.items() if name in taken})
+
+
+def _grown_cache(config: Any, batch: int, context: int, device: torch.device, dtype: torch.dtype) -> Any:
+    """Keys and values of all tokens but the last."""
+    import transformers
+
+    cache = transformers.DynamicCache()
+    shape = (batch, config.n_head, context - 1, config.n_embd // config.n_head)
+    for layer in range(config.n_layer):
+        keys, values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        cache.update(keys, values, layer)
+    return cache

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from statespan.generation.sampling import _invert, invert
 from statespan.nn.adaptive import AdaptiveTokens
+from statespan.ops.choice import Part, choice_is_fused, fused_choice
 
 
 def choose(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -28,22 +29,38 @@ def choose(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperatur
     Returns:
         Tokens (B,) int64 and log-probabilities (B,) float32.
     """
-    first = tokens.edges[1]
-    head = tokens._head(features).float()
+    tables = [table.weight for table in tokens._tables()]
+    fused = choice_is_fused(features, tables, tokens.parameters())
+    token, log_prob = (_fused if fused else _plain)(tokens, features, uniform, temperature)
+    return token, log_prob.float()
+
+
+def _fused(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """By kernels that never write a score."""
+    head = tokens.head(features)
+    inner = [head, *(tokens._inner(features, i) for i in range(1, len(tokens.edges) - 1))]
+    parts = [Part(z, table.weight, tokens.bias[low:high]) for z, (table, _, low, high) in zip(inner, tokens._parts())]
+    return fused_choice(parts, tokens.clusters(head), uniform, temperature)
+
+
+def _plain(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """In plain torch, a cluster at a time; float32, or float64 where the features are."""
+    first, wide = tokens.edges[1], torch.promote_types(features.dtype, torch.float32)
+    head = tokens._head(features).to(wide)
     own = head.log_softmax(-1)
     tails = [tokens._tail(features, i) for i in range(1, len(tokens.edges) - 1)]
     # temperature makes a cluster likelier or not as a whole: by the sum of its tokens' powers
-    sums = [tail.float().logsumexp(-1) for tail in tails]
-    powers = sums if temperature == 1 else [(tail.float() / temperature).logsumexp(-1) for tail in tails]
+    sums = [tail.to(wide).logsumexp(-1) for tail in tails]
+    powers = sums if temperature == 1 else [(tail.to(wide) / temperature).logsumexp(-1) for tail in tails]
     extra = torch.stack([power - total / temperature for power, total in zip(powers, sums)], -1)
     scores = torch.cat([head[:, :first] / temperature, head[:, first:] / temperature + extra], -1)
     entry, rest = _invert(scores.softmax(-1), uniform)
     token, log_prob = entry, own.gather(-1, entry[:, None])[:, 0]
     for i, (low, _) in enumerate(pairwise(tokens.edges[1:])):
         tail = tails[i]
-        inside = invert((tail.float() / temperature - powers[i][:, None]).exp(), rest)
+        inside = invert((tail.to(wide) / temperature - powers[i][:, None]).exp(), rest)
         chosen = entry == first + i
         token = torch.where(chosen, low + inside, token)
-        score = tail.gather(-1, inside[:, None])[:, 0].float() - sums[i]
+        score = tail.gather(-1, inside[:, None])[:, 0].to(wide) - sums[i]
         log_prob = log_prob + torch.where(chosen, score, 0.0)
     return token, log_prob

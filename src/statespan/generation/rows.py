@@ -71,8 +71,11 @@ class TiledTokens(AdaptiveTokens):
         return torch.cat([tokens, self.clusters(z)], -1)
 
     def _tail(self, features: Tensor, i: int) -> Tensor:
-        z = tiled_linear(features, self._projections()[i].weight.T)
+        z = self._inner(features, i)
         return tiled_linear(z, self._tables()[i].weight, self.bias[self.edges[i] : self.edges[i + 1]])
+
+    def _inner(self, features: Tensor, i: int) -> Tensor:
+        return tiled_linear(features, self._projections()[i].weight.T)
 
 
 _TILED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: TiledLinear, GLU: TiledGLU, AdaptiveTokens: TiledTokens}

@@ -132,8 +132,12 @@ class AdaptiveTokens(nn.Module):
 
     def _tail(self, features: Tensor, i: int) -> Tensor:
         """Scores of the tokens of cluster i ≥ 1."""
-        z = nn.functional.linear(features, self._projections()[i].weight.T)
+        z = self._inner(features, i)
         return nn.functional.linear(z, self._tables()[i].weight, self.bias[self.edges[i] : self.edges[i + 1]])
+
+    def _inner(self, features: Tensor, i: int) -> Tensor:
+        """Features in the width of cluster i ≥ 1."""
+        return nn.functional.linear(features, self._projections()[i].weight.T)
 
     def _tables(self) -> list[nn.Embedding]:
         return list(self.tables)  # type: ignore[arg-type]
