@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from statespan.forecasting import LSTM, S4, DLinear, Informer, NLinear, SeasonalNaive
+from statespan.forecasting import LSTM, S4, DLinear, Informer, Mean, NLinear, SeasonalNaive
 from statespan.forecasting.informer import Distill, prob_attention
 
 T, H, C, M = 24, 8, 3, 4
@@ -100,3 +100,17 @@ def test_seasonal_naive_repeats_the_last_season():
 def test_mistakes(make, words):
     with pytest.raises(ValueError, match=r".*".join(words)):
         make()
+
+
+def test_the_mean_of_forecasts_is_that_of_its_members_each_with_its_own_context():
+    short = S4(9, H, columns=C, d_marks=M, options={"d_model": 8, "n_layers": 1, "d_state": 4, "layer": "s4d"})
+    members = [short, MODELS["S4"](), MODELS["NLinear"]()]
+    mean = Mean(members, [9, T, T], H).eval()
+    x, marks = torch.randn(4, T + H, C), torch.randn(4, T + H, M)
+    by_hand = members[0](x[:, T - 9 :], marks=marks[:, T - 9 :]) + members[1](x, marks=marks) + members[2](x)
+    torch.testing.assert_close(mean(x, marks=marks), by_hand / 3)
+    assert sum(p.numel() for p in mean.parameters()) == sum(p.numel() for m in members for p in m.parameters())
+    with pytest.raises(RuntimeError, match=r"is in training mode: train its members, then call eval\(\)"):
+        mean.train()(x, marks=marks)
+    with pytest.raises(ValueError, match="got 3 members and 2 contexts"):
+        Mean(members, [9, T], H)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from statespan.forecasting import harness, table
+from statespan.forecasting import harness, jobs, table
 from statespan.forecasting.harness import Budget, Variant
 from statespan.forecasting.settings import Setting, paper, settings
 
@@ -43,7 +43,7 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, capsys, monkeypatch)
     def small(*arguments, **options):
         return run(*arguments, **options, variants=harness.S4_VARIANTS)
 
-    monkeypatch.setattr(table, "run", small)
+    monkeypatch.setattr(jobs, "run", small)
     some = ["--data", str(tmp_path), "--out", str(tmp_path), "--device", "cpu", "--settings", "etth1-S-24,etth1-M-24"]
     some += ["--datasets", "etth1", "--steps", "2", "--batch", "8", "--every", "97"]
     table.main([*some, "--models", "NLinear,SeasonalNaive", "--seconds", "0"])
@@ -52,7 +52,7 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, capsys, monkeypatch)
     assert "4/4" in capsys.readouterr().out
     table.main([*some, "--models", "S4,NLinear,SeasonalNaive"])
     said = capsys.readouterr().out
-    assert "1/2 etth1-S-24       S4" in said
+    assert "1/2 etth1-M-24       S4" in said  # the longer one
     record = json.loads((tmp_path / "forecast-cpu.json").read_text())
     assert len(record["fits"]) == 6
     (one, every) = record["rows"]
@@ -73,6 +73,49 @@ def test_a_rhythm_must_have_been_seen_twice(tmp_path):
     assert harness._rhythms(dataset) == 3  # hour, weekday, day of the month; one year of training has no second year
 
 
+class Constant(torch.nn.Module):
+    """Always forecasts the same."""
+
+    def __init__(self, context, value):
+        super().__init__()
+        self.context, self.value = context, torch.nn.Parameter(torch.tensor(value))
+
+    def forward(self, x, *, marks=None):
+        assert x.shape[1] == self.context + 24
+        return self.value.expand(len(x), 24, 1)
+
+
+def error(windows, value):
+    """What a constant gets, one window after the other."""
+    rows, length = windows.arrays["values"], windows.length
+    return np.mean([(rows[s + length - 24 : s + length] - value) ** 2 for s in windows.arrays["starts"]])
+
+
+@pytest.mark.parametrize(("values", "chosen"), [((1.0, -0.5), "mean"), ((1.0, 0.5), 1), ((0.5, 1.0), 0)])
+def test_the_mean_of_all_variants_is_tested_iff_it_is_best_in_validation(values, chosen, tmp_path, monkeypatch):
+    write(tmp_path)
+    contexts, setting = (30, 48), Setting("etth1", "S", 24)
+    dataset = harness.load(setting, 48, tmp_path)
+    tried, tested = ([error(part, v) for v in (*values, sum(values) / 2)] for part in (dataset.valid, dataset.test))
+
+    def fit(name, setting, dataset, variant, *_):
+        number = contexts.index(variant.context)
+        return tried[number], Constant(variant.context, values[number]), 7
+
+    monkeypatch.setattr(harness, "_fit", fit)
+    variants = tuple(Variant(context=context) for context in contexts)
+    found = harness.run("S4", setting, Budget(), torch.device("cpu"), folder=tmp_path, variants=variants)
+    assert [one["valid_mse"] for one in found["tried"]] == pytest.approx(tried, rel=0.02)  # not every window is judged
+    assert found["mse"] == pytest.approx(tested[2 if chosen == "mean" else chosen])
+    if chosen == "mean":
+        assert (found["combined"], found["steps"], found["parameters"], found["context"]) == (2, 14, 2, 48)
+        assert "variant" not in found
+    else:
+        assert found["variant"] == found["tried"][chosen]["variant"]
+        assert (found["steps"], found["parameters"], found["context"]) == (7, 1, contexts[chosen])
+        assert "combined" not in found
+
+
 def test_of_several_variants_the_best_in_validation_is_tested(tmp_path):
     write(tmp_path)
     setting, device = Setting("etth1", "S", 24), torch.device("cpu")
@@ -81,9 +124,12 @@ def test_of_several_variants_the_best_in_validation_is_tested(tmp_path):
     fit = harness.run(
         "S4", setting, Budget(steps=3, batch=8, looks=1, every=97), device, folder=tmp_path, variants=variants
     )
+    assert [sorted(one) for one in fit["tried"]] == 2 * [["steps", "valid_mse", "variant"]] + [
+        ["combined", "steps", "valid_mse"]
+    ]
     best = min(fit["tried"], key=lambda one: one["valid_mse"])
-    assert fit["variant"] == best["variant"]
-    assert fit["context"] == best["variant"]["context"]
+    assert {key: fit[key] for key in best} == best
+    assert fit["context"] == best.get("variant", {"context": 48})["context"]
     assert fit["windows"] == -(-(14400 - 11520 - 24 + 1) // 97)  # every row of the test part is forecast
 
 

@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from statespan import recipes
-from statespan.grid import Cell, outcome, parse_axis, product, run_cells
+from statespan.grid import Cell, check_rows, outcome, parse_axis, product, run_cells
 from statespan.train import read_recipe
 from statespan.train.fsio import CheckpointError, locked
 from tests.commands.make import invoke, one_line, write_own
@@ -37,6 +38,18 @@ def test_a_cell_is_known_by_what_decides_its_result():
         assert Cell(recipes.read("digits-s4d", [change])).key.rpartition("-")[2] not in base.key
     again = Cell.from_job(json.loads(json.dumps(base.job())))
     assert (again.key, again.recipe.to_dict()) == (base.key, base.recipe.to_dict())
+
+
+def test_values_are_checked_once_for_each_model_and_not_with_the_callers_chance(monkeypatch):
+    checked = []
+    monkeypatch.setattr("statespan.models.check", lambda name, options, values: checked.append(options["d_state"]))
+    axes = [parse_axis("model.d_state=4,8"), parse_axis("train.lr=0.1,0.2,0.3")]
+    check_rows(axes, product(recipes.read("digits-s4d"), axes, seeds=2))
+    assert checked == [4, 8]
+    monkeypatch.undo()
+    before = torch.get_rng_state()
+    check_rows(axes, product(recipes.read("digits-s4d"), axes, seeds=1))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_killed_at_random_and_resumed_the_table_is_the_same(tmp_path):
@@ -128,6 +141,19 @@ MISTAKES = {
     "the seed": (["--grid", "train.seed=1,2"], "--seeds gives every combination its seeds"),
     "no such key": (["--grid", "train.lrr=1,2"], "did you mean train.lr?"),
     "a wrong value": (["--grid", "train.lr=0.1,-1"], "train.lr is -1; allowed is a number > 0"),
+    "no integer": (
+        ["--grid", "model.d_state=4,x"],
+        "model: d_state must be an even integer >= 2, got str 'x' (with model.d_state=x)",
+    ),
+    "no such initialization": (
+        ["--grid", "model.n_layers=1,2", "--grid", "model.ssm.init=lin,linn"],
+        "got 'linn' (with model.n_layers=1 model.ssm.init=linn)",
+    ),
+    "no such layer": (
+        ["--grid", "model.layer=s4d,s4e"],
+        "layer must be one of ('s4', 's4d', 'dss', 'lssl'), got 's4e'",
+    ),
+    "a value of the data": (["--grid", "data.subsample=1,x"], "must be int, got str 'x' (with data.subsample=x)"),
     "no seeds": (["--grid", "train.lr=0.1", "--seeds", "0"], "--seeds must be an integer >= 1, got 0"),
     "a wrong split": (["--grid", "train.lr=0.1", "--split", "tset"], "--split must be test, valid or first"),
     "processes": (["--grid", "train.lr=0.1", "--processes", "-1"], "--processes must be an integer >= 0"),

@@ -108,6 +108,30 @@ def test_mistakes(mistake):
         models.build(name, None, options)
 
 
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_seen_without_data(mistake):
+    name, options, error, words = MISTAKES[mistake]
+    if mistake in ("no output", "no input"):  # the data says them
+        models.check(name, options, values=True)
+        return
+    with pytest.raises(error, match=words):
+        models.check(name, options, values=True)
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_what_can_be_built_passes_without_data(case):
+    name, options = ALL[case]
+    models.check(name, {**SMALL, **options}, values=True)
+    from_data = ("d_input", "vocabulary", "d_output", "horizon", "d_marks")
+    models.check(name, {k: v for k, v in {**SMALL, **options}.items() if k not in from_data}, values=True)
+
+
+def test_what_is_too_large_to_be_tried_passes():
+    """Within a moment: whether it fits into memory is seen when it is trained."""
+    models.check("classifier", {"d_model": 2**40}, values=True)
+    models.check("classifier", {"d_state": 2**20}, values=True)
+
+
 def test_data_and_options_that_disagree():
     info = SimpleNamespace(task="classification", **{**INFO, **IMAGES})
     with pytest.raises(ValueError, match="d_output must be that of the data, 10, got 11"):

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck
 from torch.library import opcheck
 
-from statespan.ops import apply, dispatch, use_path
+from statespan.ops import apply, chunk_length, dispatch, use_path
 from statespan.ops.chunked import ordered
 from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near, poison
@@ -115,7 +115,7 @@ def test_any_chunk_gives_the_same(kind, chunk, bidirectional, monkeypatch):
     u = torch.randn(2, 300, 2, dtype=torch.float64)
     with use_path("fft"):
         wanted = apply(ssm, u, bidirectional=bidirectional)
-    monkeypatch.setattr(dispatch, "_chunk_on_cpu", lambda *_: chunk)
+    monkeypatch.setattr(chunk_length, "chunk_on_cpu", lambda *_: chunk)
     with use_path("chunks"):
         assert_near(apply(ssm, u, bidirectional=bidirectional), wanted, 1e-12)
 
@@ -136,5 +136,5 @@ def test_the_chunk_follows_the_work(batch, length, d_state, chunks):
     for power, wanted in zip(("diagonal", "rank one", "dense"), chunks, strict=True):
         source = dispatch.Source(lambda: None, lambda: None, d_state, power, torch.float32)
         u = torch.empty(batch, length, 1, device="meta")
-        assert dispatch._chunk_on_cpu(source, *u.shape[:2]) == wanted, power
-        assert dispatch._chunk_length("chunks", source, torch.float32, u) == 64  # not a CPU
+        assert chunk_length.chunk_on_cpu(source, *u.shape[:2]) == wanted, power
+        assert chunk_length.chunk_length("chunks", source, torch.float32, u, factored=False) == 64  # not a CPU

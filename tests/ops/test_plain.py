@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from statespan.ops import apply, apply_from, dispatch, fftconv, plain, use_path
+from statespan.ops import apply, apply_from, chunk_length, fftconv, plain, use_path
 from statespan.ops.chunked import ordered
 from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near, engine
@@ -101,7 +101,7 @@ def test_operator_against_finite_differences(kind, length, both):
 @kinds
 def test_apply_against_finite_differences(kind, bidirectional, monkeypatch):
     """Through the dispatcher, to the parameters themselves: whole chunks and a rest of 2."""
-    monkeypatch.setattr(dispatch, "CHUNK", 16)
+    monkeypatch.setattr(chunk_length, "chunk_on_cpu", lambda *_: 16)
     ssm = make(kind, 2, "bilinear", H=1, channels=2, dt_min=0.05)
     kind_of = type(ssm)
     names = ("A", "P", "B", "C", "dt") if kind_of is DPLR else ("A", "B", "C", "dt")

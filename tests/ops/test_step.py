@@ -82,7 +82,7 @@ def test_gradients_go_through_the_plain_step():
     for leaf in leaves:
         leaf.requires_grad_()
     with use_path("triton"):
-        y, new = Step(system_of(ssm), D.cpu(), "gelu")(u, state, f64)
+        y, new = Step(moved(system_of(ssm)), D, "gelu")(u, state, f64)
     found = torch.autograd.grad(y.sum() + new.sum(), leaves)
     y, new = by_structure(ssm, D, u, state, "gelu")
     for one, other in zip(found, torch.autograd.grad(y.sum() + new.sum(), leaves), strict=True):

@@ -32,8 +32,9 @@ Examples:
   statespan ablate ablation-scifar-s4d-inv --grid model.ssm.discretization=bilinear,zoh --processes 4 --device cuda
 
 The table (table.md and table.json in --out) has mean ± standard deviation over the seeds, and the p-value of Welch's
-t-test against the first line with Holm's correction. A cell that fails is reported and the others go on. Stopped or
-killed at any moment, the same command goes on, to the same table; cells that are done are not run again.
+t-test against the first line with Holm's correction. A mistyped key or value is refused before anything is trained; a
+cell that fails later is reported and the others go on. Stopped or killed at any moment, the same command goes on, to
+the same table; cells that are done are not run again.
 """
 Processes = Annotated[
     int | None, typer.Option(help="Cells to run at once. [default: one on each CUDA device, or one on the CPU]")
@@ -70,16 +71,14 @@ def ablate(
         fail("--grid must be given at least once, such as --grid model.ssm.init=legs,inv,lin")
     console = common.terminal()
     with common.explained():
-        from statespan.grid import parse_axis, product
-        from statespan.train.run import check_model
+        from statespan.grid import check_rows, parse_axis, product
 
         axes = [parse_axis(text) for text in grid]
         base = read(recipe, changes or [])
         out = Path("ablations") / base.name if out is None else out
         check_writable(out, "--out")
         rows = product(base, axes, seeds)
-        for row in rows:
-            check_model(row.cells[0].recipe)
+        check_rows(axes, rows)
         check_devices(device)
         cells = [row.cells[number] for number in range(seeds) for row in rows]  # every line gets its first seed first
         console.print(f"{len(rows)} combinations x {seeds} seeds: {len(cells)} cells in {out}", soft_wrap=True)

@@ -7,7 +7,8 @@ answers with (B, horizon, K).
 from statespan.forecasting.informer import Informer
 from statespan.forecasting.linear import DLinear, NLinear
 from statespan.forecasting.lstm import LSTM
+from statespan.forecasting.mean import Mean
 from statespan.forecasting.naive import SeasonalNaive
 from statespan.forecasting.s4 import S4
 
-__all__ = ["LSTM", "S4", "DLinear", "Informer", "NLinear", "SeasonalNaive"]
+__all__ = ["LSTM", "S4", "DLinear", "Informer", "Mean", "NLinear", "SeasonalNaive"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from statespan.estimators.windows import PERIODS, thinned
 from statespan.forecasting.informer import Informer
 from statespan.forecasting.linear import DLinear, NLinear
 from statespan.forecasting.lstm import LSTM
+from statespan.forecasting.mean import Mean
 from statespan.forecasting.naive import SeasonalNaive
 from statespan.forecasting.s4 import S4
 from statespan.forecasting.settings import SEASONS, Setting
@@ -35,7 +36,7 @@ class Budget:
     """How much each model may train.
 
     Args:
-        steps: Updates.
+        steps: Updates; of each variant, where a model has several.
         batch: Windows an update.
         looks: Validations, of which the best is kept.
         every: Test every so manieth window only; 1 for the figures of a table.
@@ -72,6 +73,14 @@ class Variant:
     dropout: float = 0.1
     lr: float = 0.004
     weight_decay: float = 0.01
+
+
+class Candidate(NamedTuple):
+    """What could be tested: a model, the data that it reads, and how it came about."""
+
+    model: nn.Module
+    dataset: Dataset
+    facts: dict[str, Any]
 
 
 S4_VARIANTS = (Variant(), Variant(calendar=True), Variant(centre="none", calendar=True))
@@ -120,7 +129,10 @@ def run(
     name: str, setting: Setting, budget: Budget, device: torch.device, *,
     folder: Path | None = None, variants: tuple[Variant, ...] = S4_VARIANTS, seed: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train a model in a setting and test it; of S4 the variant that is best in validation.
+    """Train a model in a setting and test it; of S4 what is best in validation: a variant, or the mean of them all.
+
+    A variant that is best before the world changes need not be so behind it; the mean is a candidate like the others,
+    and the same windows decide.
 
     Args:
         name: "S4", "Informer", "LSTM", "NLinear", "DLinear" or "SeasonalNaive".
@@ -135,27 +147,35 @@ def run(
         Plain values: the errors on the test part, and how they came about.
     """
     began = time.perf_counter()
-    tried = []
-    best: tuple[float, nn.Module, Dataset, dict[str, Any]] | None = None
+    found = []
     for variant in variants if name == "S4" else (Variant(context=CONTEXT),):
         dataset = load(setting, variant.context, folder)
-        found = _fit(name, setting, dataset, variant, budget, device, seed)
-        judged, model, steps = found
+        judged, model, steps = _fit(name, setting, dataset, variant, budget, device, seed)
         facts = {"valid_mse": judged, "steps": steps, **({"variant": asdict(variant)} if name == "S4" else {})}
-        tried.append(facts)
-        if best is None or judged < best[0]:
-            best = (judged, model, dataset, facts)
-    assert best is not None
-    _, model, dataset, facts = best
+        found.append(Candidate(model, dataset, facts))
+    if len(found) > 1:
+        found.append(_combined(found, setting, device))
+    model, dataset, facts = min(found, key=lambda one: one.facts["valid_mse"])
     errors = _measure(model, thinned(dataset.test, every=budget.every), device)
     return {
         "model": name, "dataset": setting.dataset, "features": setting.features, "horizon": setting.horizon,
-        "mse": errors["mse"], "mae": errors["mae"], **facts, "tried": tried if name == "S4" else [],
+        "mse": errors["mse"], "mae": errors["mae"], **facts,
+        "tried": [one.facts for one in found] if name == "S4" else [],
         "context": dataset.info.length - setting.horizon,
         "windows": len(thinned(dataset.test, every=budget.every)), "seed": seed, "budget": asdict(budget),
         "parameters": sum(p.numel() for p in model.parameters()),
         "seconds": round(time.perf_counter() - began, 2),
     }  # fmt: skip
+
+
+def _combined(found: list[Candidate], setting: Setting, device: torch.device) -> Candidate:
+    """The mean of the forecasts of all; its data is that of the longest context, as its answers are the same."""
+    dataset = max((one.dataset for one in found), key=lambda data: data.info.length)
+    contexts = [one.dataset.info.length - setting.horizon for one in found]
+    model = Mean([one.model for one in found], contexts, setting.horizon)
+    judged = _measure(model, thinned(dataset.valid, JUDGED), device)["mse"]
+    steps = sum(one.facts["steps"] for one in found)
+    return Candidate(model, dataset, {"valid_mse": judged, "steps": steps, "combined": len(found)})
 
 
 def _fit(

@@ -5,18 +5,17 @@
     python -m statespan.forecasting.table --data DATA --out results --processes 8    side by side, on one device
 
 It writes ``forecast-cuda.json`` (or -cpu), anew after each fit, whole or not at all. A fit that is in the file is not
-made again. ``rows`` has a line for each setting with the mean square error of each model beside the paper's S4.
+made again. Ctrl-C or SIGTERM ends it at once, with 130 or 143; the fits that were running are made again the next time.
+``rows`` has a line for each setting with the mean square error of each model beside the paper's S4.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import sys
-import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,10 @@ import torch
 
 from statespan._machine import device_name, installed
 from statespan.bench.record import commit, write
-from statespan.forecasting.harness import Budget, run
+from statespan.forecasting.harness import Budget
+from statespan.forecasting.jobs import ORDER, Stop, made, ordered
 from statespan.forecasting.settings import HORIZONS, MODELS, Setting, paper, settings
 from statespan.train.device import pick_device
-
-ORDER = ("SeasonalNaive", "NLinear", "DLinear", "S4", "LSTM", "Informer")  # what is cheap or matters most comes first
 
 
 def record(fits: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
@@ -98,37 +96,6 @@ def _setting(fit: dict[str, Any]) -> Setting:
     return Setting(fit["dataset"], fit["features"], fit["horizon"])
 
 
-Job = tuple[str, Setting]
-
-
-def _made(
-    jobs: list[Job], budget: Budget, device: torch.device, folder: Path | None, processes: int, seconds: float
-) -> Iterator[dict[str, Any]]:
-    """The fits of these jobs as they are done; none is begun after so many seconds."""
-    began = time.perf_counter()
-    if processes == 1:
-        for model, setting in jobs:
-            if time.perf_counter() - began > seconds:
-                return
-            yield run(model, setting, budget, device, folder=folder)
-        return
-    left, running = iter(jobs), set[Future[dict[str, Any]]]()
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin) as pool:
-        while True:
-            while len(running) < processes and time.perf_counter() - began <= seconds and (job := next(left, None)):
-                running.add(pool.submit(run, *job, budget, device, folder=folder))
-            if not running:
-                return
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in done)
-
-
-def _begin() -> None:
-    """In each process: side by side, they would only wait for each other's threads."""
-    torch.set_num_threads(1)
-    torch.set_float32_matmul_precision("high")
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run what is not there yet; see the module's text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -159,22 +126,27 @@ def main(arguments: list[str] | None = None) -> None:
     path = args.out / f"forecast-{device.type}.json"
     fits: list[dict[str, Any]] = json.loads(path.read_text())["fits"] if path.exists() else []
     done = {(fit["model"], _setting(fit)) for fit in fits}
-    todo = [(model, setting) for model in ORDER if model in models for setting in wanted]
-    todo = [job for job in todo if job not in done]
-    budget, number = Budget(steps=args.steps, batch=args.batch, every=args.every), 0
-    for fit in _made(todo, budget, device, args.data, args.processes, args.seconds):
-        number, setting = number + 1, _setting(fit)
-        fits.append({**fit, "commit": commit()})  # each its own, as the rest may be made by another one
-        write(path, (json.dumps(record(fits, device), indent=1, allow_nan=False) + "\n").encode())
-        reached = paper(setting)
-        beside = "" if reached is None else f"   (S4 in the paper {reached.mse:.3f})"
-        print(
-            f"{number}/{len(todo)} {setting.name:16} {fit['model']:13} mse {fit['mse']:.4f}{beside}"
-            f"  {fit['seconds']:.0f} s",
-            flush=True,
-        )
+    jobs = ordered([(model, setting) for model in dict.fromkeys(models) for setting in wanted])
+    todo = [job for job in jobs if job not in done]
+    budget, number, ours = Budget(steps=args.steps, batch=args.batch, every=args.every), 0, commit()
+    stop = Stop()
+    with stop, closing(made(todo, budget, device, args.data, args.processes, args.seconds, stop)) as found:
+        for fit in found:
+            number, setting = number + 1, _setting(fit)
+            fits.append({**fit, "commit": ours})  # each its own, as the rest may be made by another one
+            write(path, (json.dumps(record(fits, device), indent=1, allow_nan=False) + "\n").encode())
+            reached = paper(setting)
+            beside = "" if reached is None else f"   (S4 in the paper {reached.mse:.3f})"
+            print(
+                f"{number}/{len(todo)} {setting.name:16} {fit['model']:13} mse {fit['mse']:.4f}{beside}"
+                f"  {fit['seconds']:.0f} s",
+                flush=True,
+            )
     if number < len(todo):
         print(f"{len(todo) - number} of {len(todo)} fits are left; run the command again", file=sys.stderr)
+    if stop.received:
+        sys.exit(128 + stop.received)
+    if number < len(todo):
         return
     for what, count in findings(record(fits, device)["rows"]).items():
         print(f"{what}: {count}")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from statespan.grid.cell import Cell
 from statespan.train.config import ConfigError, Recipe, read_recipe
-from statespan.train.strict import KEY, show
+from statespan.train.run import check_data, check_model
+from statespan.train.strict import KEY, dump, show
 
 
 @dataclass(frozen=True)
@@ -100,3 +101,39 @@ def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Row]:
         ]
         rows.append(Row(values, tuple(cells)))
     return rows
+
+
+def check_rows(axes: Sequence[Axis], rows: Sequence[Row]) -> None:
+    """Refuse a grid with a value that a model or a dataset cannot have, before anything is trained.
+
+    Args:
+        axes: The axes.
+        rows: What :func:`product` made of them.
+
+    Raises:
+        ConfigError: In the first combination that has one; it says which, and what is allowed.
+
+    Example:
+        >>> from statespan import recipes
+        >>> axes = [parse_axis("model.d_state=4,5")]
+        >>> check_rows(axes, product(recipes.read("digits-s4d"), axes, seeds=1))
+        Traceback (most recent call last):
+        ...
+        statespan.train.strict.ConfigError: model: d_state must be an even integer >= 2, got 5 (with model.d_state=5)
+    """
+    seen = set()
+    for row in rows:
+        recipe = row.cells[0].recipe
+        for check, section in ((_check_model, recipe.model), (check_data, recipe.data)):
+            key = (check, dump(dict(section)))
+            try:
+                if key not in seen:
+                    check(recipe)
+            except ConfigError as error:
+                which = " ".join(f"{axis.key}={value}" for axis, value in zip(axes, row.values))
+                raise ConfigError(f"{error} (with {which})") from error
+            seen.add(key)
+
+
+def _check_model(recipe: Recipe) -> None:
+    check_model(recipe, values=True)

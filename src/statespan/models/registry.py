@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from statespan.models.retrieval import Retrieval
 _MODELS: dict[str, type[Any]] = {
     model.name: model for model in (Classifier, Regressor, Retrieval, LanguageModel, PixelModel, Forecaster)
 }
-_FROM_DATA = ("d_input", "vocabulary", "d_output", "horizon", "d_marks")
+_ANY_DATA = {"d_input": 1, "vocabulary": 2**20, "d_output": 2, "horizon": 1, "d_marks": 0}  # more tokens than cutoffs
+_FROM_DATA = tuple(_ANY_DATA)
+_TRIED_STATE, _TRIED_WEIGHTS = 1024, 2**24  # a larger layer is not built only to see whether it can be
 
 
 def names() -> tuple[str, ...]:
@@ -31,18 +33,24 @@ def names() -> tuple[str, ...]:
     return tuple(_MODELS)
 
 
-def check(name: str, options: Mapping[str, Any] | None = None) -> None:
+def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool = False) -> None:
     """Refuse an unknown model or option, before there is any data to build one for.
 
     Args:
         name: One of :func:`names`.
         options: Fields of the model's config by name.
+        values: Refuse values that are not allowed, too: a layer is built, on no device. What only the data can tell,
+            such as whether a vocabulary is large enough, is not looked at.
 
     Example:
         >>> check("clasifier")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
         ValueError: name must be one of ... got 'clasifier'; did you mean 'classifier'?
+        >>> check("classifier", {"d_state": 5}, values=True)
+        Traceback (most recent call last):
+        ...
+        ValueError: d_state must be an even integer >= 2, got 5
     """
     cls = _find(name)
     if not isinstance(options, (Mapping, type(None))):
@@ -52,6 +60,22 @@ def check(name: str, options: Mapping[str, Any] | None = None) -> None:
     layer, ssm = options.get("layer", "s4"), options.get("ssm")
     if layer in LAYERS and isinstance(ssm, Mapping):
         check_keys("ssm", ssm, ssm_options(layer))
+    if values:
+        _check_values(cls, options)
+
+
+def _check_values(cls: type[Any], options: Mapping[str, Any]) -> None:
+    """Make the config, and then the model with one layer, for data of some width."""
+    known = {field.name for field in fields(cls.config_class)}
+    absent = {key: value for key, value in _ANY_DATA.items() if key in known and options.get(key) is None}
+    if {"d_input", "vocabulary"} <= known:  # samples or tokens
+        absent.pop("vocabulary", None)
+        if options.get("vocabulary") is not None:
+            absent.pop("d_input", None)
+    config = parse(cls.config_class, {**options, **absent})
+    if config.d_state <= _TRIED_STATE and config.d_model * config.d_state <= _TRIED_WEIGHTS:
+        with torch.random.fork_rng(devices=[]):
+            cls(replace(config, n_layers=1), device="meta")
 
 
 def build(

@@ -27,7 +27,8 @@ from torch.nn.functional import pad
 from statespan._check import check_choice, check_tensor
 from statespan.ops import plain
 from statespan.ops.activation import gelu as activated
-from statespan.ops.chunked import CHUNK, ordered, packed
+from statespan.ops.chunk_length import chunk_length
+from statespan.ops.chunked import ordered, packed
 from statespan.ops.fftconv import fftconv
 from statespan.ops.library import chunks, modes
 from statespan.ops.lists import build_diagonal, build_rank_one
@@ -167,33 +168,6 @@ def _factored(path: str, source: Source, dtype: torch.dtype) -> bool:
 def _stepped(path: str, source: Source, dtype: torch.dtype) -> bool:
     """Whether to go step by step instead: in full precision the factors are too large for the chip."""
     return _large(path, source) and not _factored(path, source, dtype)
-
-
-def _chunk_length(path: str, source: Source, dtype: torch.dtype, u: Tensor | None) -> int:
-    """Samples of a chunk: long enough for large matrix products, short enough for the chip, or for what is to do."""
-    if path == "triton":
-        from statespan.ops._triton.tiles import chunk_length
-
-        return chunk_length(source.d_state, _factored(path, source, dtype), dtype)
-    if u is None or not u.is_cpu or torch.compiler.is_compiling():  # a graph has to serve any size
-        return CHUNK
-    return _chunk_on_cpu(source, *u.shape[:2])
-
-
-def _chunk_on_cpu(source: Source, batch: int, length: int) -> int:
-    """Where building the operators, which grow with the chunk, and applying them cost least together (measured).
-
-    Longer chunks have fewer states, and are worth building for many samples; a dense G limits that with its size.
-    """
-    samples, largest = batch * length, 128
-    if source.power == "rank one":
-        square = 1 / (1 / (1.5 * samples) + 1 / (1.7 * source.d_state) ** 2)
-        largest = 256
-    else:
-        square = 0.36 * samples
-    chunk = min(1 << max(4, round(math.log2(square) / 2)), largest, 1 << max(length - 1, 1).bit_length())
-    whole = [c for c in range(16, 2 * chunk, 16) if length % c == 0 and 3 * chunk <= 4 * c <= 6 * chunk]
-    return min(whole, key=lambda c: abs(c - chunk), default=chunk)  # without a rest, which would have to be filled up
 
 
 def triton_works(device: int) -> bool:
@@ -341,7 +315,7 @@ def _operators(
     path: str, source: Source, D: Tensor | None, both: bool, dtype: torch.dtype, u: Tensor | None = None
 ) -> Built:
     """For inputs like u, where it is known."""
-    chunk = _chunk_length(path, source, dtype, u)
+    chunk = chunk_length(path, source, dtype, u, factored=_factored(path, source, dtype))
     modal = source.modal() if path == "triton" else None
     if modal is not None:
         ahead = modal.C.shape[0] // 2 if both else 0

@@ -193,15 +193,26 @@ def load_data(recipe: Recipe, data: Data = None) -> Dataset:
         raise ConfigError(f"data: {_line(error)}") from error
 
 
-def check_model(recipe: Recipe) -> None:
-    """Refuse a recipe that names an unknown model, or options it does not have."""
+def check_model(recipe: Recipe, *, values: bool = False) -> None:
+    """Refuse a recipe that names an unknown model, or options it does not have; or values that are not allowed."""
     import statespan.models
 
     options = dict(recipe.model)
     try:
-        statespan.models.check(options.pop("name"), options)
+        statespan.models.check(options.pop("name"), options, values=values)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"model: {_line(error)}") from error
+
+
+def check_data(recipe: Recipe) -> None:
+    """Refuse a recipe that names an unknown dataset, options it does not have, or values of another type."""
+    from statespan.data.registry import check_options, entry
+
+    options = dict(recipe.data)
+    try:
+        check_options(entry(options.pop("name")), options)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"data: {_line(error)}") from error
 
 
 def build_model(recipe: Recipe, dataset: Dataset, model: Model = None) -> nn.Module:
