@@ -60,7 +60,7 @@ def test_processes_are_born_deaf_to_ctrl_c():
     ("number", "send"),
     [
         pytest.param(signal.SIGTERM, os.killpg, id="SIGTERM to all, as timeout sends it"),
-        pytest.param(signal.SIGINT, os.kill, id="SIGINT to the parent"),
+        pytest.param(signal.SIGINT, os.kill, id="SIGINT to the parent", marks=pytest.mark.soak),
     ],
 )
 def test_a_signal_ends_all_processes(number, send, tmp_path):
