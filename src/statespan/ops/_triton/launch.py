@@ -17,12 +17,11 @@ from torch import Tensor
 from statespan.ops._triton.gelu import backward as gelu_backward
 from statespan.ops._triton.scan import (
     backward_kernel,
-    diagonals_kernel,
     forward_kernel,
     segments_kernel,
-    shares_kernel,
     states_kernel,
 )
+from statespan.ops._triton.sums import diagonals_kernel, shares_kernel
 from statespan.ops._triton.tiles import Tiles, choose
 from statespan.ops.plain import Gradients, chunk_rows
 
@@ -73,6 +72,11 @@ class Grid(NamedTuple):
     def full(self) -> bool:
         """Whether all tiles are, so that no store does either."""
         return self.B * self.segments % self.tiles.columns == 0
+
+    @property
+    def halves(self) -> bool:
+        """Whether half a chunk is long enough for the matrix units."""
+        return self.c >= 32
 
     @property
     def width(self) -> int:
@@ -213,7 +217,7 @@ def forward(
     forward_kernel[g.programs(g.V)](
         u, y, pre, kept, K, Kb, E, G, W, O, Ob, ahead, start, end,
         *g.sizes(), u.stride(0), u.stride(1), y.stride(0), y.stride(1),
-        BOTH=both, SAVE=save, FIRST=start is not None, LAST=last, GELU=gelu,
+        BOTH=both, HALVES=g.halves and not both, SAVE=save, FIRST=start is not None, LAST=last, GELU=gelu,
         PRE=pre.numel() > 0,
         num_warps=g.tiles.warps, num_stages=g.tiles.stages, **g.constants(),
     )  # fmt: skip

@@ -186,32 +186,53 @@ def _toeplitz(K_ptr, Kb_ptr, hk, i, j, C: tl.constexpr, BOTH: tl.constexpr, DT: 
 
 
 @triton.jit
+def _emit(
+    y, y_ptr, pre_ptr, at, ok,
+    EVEN: tl.constexpr, FULL: tl.constexpr, GELU: tl.constexpr, PRE: tl.constexpr, DT: tl.constexpr,
+):  # fmt: skip
+    """Write outputs, and with PRE what is in front of the activation, in the order of y."""
+    if PRE:
+        _store(pre_ptr + at, y.to(DT), ok, EVEN, FULL)
+    if GELU:
+        normal, _ = erf_parts(y, DT)
+        y = y * normal
+    _store(y_ptr + at, y.to(DT), ok, EVEN, FULL)
+
+
+@triton.jit
 def forward_kernel(
     u_ptr, y_ptr, pre_ptr, states_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, W_ptr, O_ptr, Ob_ptr, ahead_ptr,
     first_ptr, last_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b,
     C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
-    LOW: tl.constexpr, BOTH: tl.constexpr, SAVE: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
-    GELU: tl.constexpr, PRE: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
+    LOW: tl.constexpr, BOTH: tl.constexpr, HALVES: tl.constexpr, SAVE: tl.constexpr, FIRST: tl.constexpr,
+    LAST: tl.constexpr, GELU: tl.constexpr, PRE: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Y of every chunk, and where asked the state before each chunk and the one after all whole chunks.
 
-    PRE also writes what is in front of the activation, in the order of y.
+    HALVES takes a chunk in two, for what looks back only: nothing of the first comes from the second, so a quarter of T
+    is zeros, which are then neither kept nor multiplied; and two quarters are the same.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
-    rc, q = tl.arange(0, C), tl.arange(0, Q)
+    P: tl.constexpr = C // 2 if HALVES else C  # samples of a piece of a chunk
+    rp, rc, q = tl.arange(0, P), tl.arange(0, C), tl.arange(0, Q)
     DT: tl.constexpr = u_ptr.dtype.element_ty
     real = q < N
     b, segment, live = _columns(tl.program_id(1).to(tl.int64), B, segments, BT, EVEN)
     chunk0 = segment * per_segment
 
-    Tt = _toeplitz(K_ptr, Kb_ptr, hk, rc[None, :], rc[:, None], C, BOTH, DT)
-    matrix = rc[:, None] * N + q[None, :]
-    E = tl.load(E_ptr + h * C * N + matrix, mask=real[None, :], other=0.0).to(DT)
-    Ot = tl.trans(tl.load(O_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT))
+    Tt = _toeplitz(K_ptr, Kb_ptr, hk, rp[None, :], rp[:, None], C, BOTH, DT)
+    at_E, at_O = h * C * N + rp[:, None] * N + q[None, :], hk * C * N + rp[:, None] * N + q[None, :]
+    E = tl.load(E_ptr + at_E, mask=real[None, :], other=0.0).to(DT)
+    Ot = tl.trans(tl.load(O_ptr + at_O, mask=real[None, :], other=0.0).to(DT))
+    if HALVES:
+        T1t = tl.load(K_ptr + hk * C + P + rp[None, :] - rp[:, None]).to(DT)  # from the first half to the second
+        E1 = tl.load(E_ptr + at_E + P * N, mask=real[None, :], other=0.0).to(DT)
+        O1t = tl.trans(tl.load(O_ptr + at_O + P * N, mask=real[None, :], other=0.0).to(DT))
     if BOTH:
-        At = tl.trans(tl.load(Ob_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT))
+        At = tl.trans(tl.load(Ob_ptr + at_O, mask=real[None, :], other=0.0).to(DT))
     gr, gi = _load_power(G_ptr, h, q, N, DENSE, False, STATE)
     ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, False, LOW, DT)
 
@@ -219,29 +240,35 @@ def forward_kernel(
     if FIRST:
         at = first_ptr + ((h * B + b) * segments + segment)[:, None] * N + q[None, :]
         S = tl.load(at, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
-    u_row = u_ptr + h * su_h + (b * su_b + chunk0 * C)[:, None] + rc[None, :]
-    y_row = hk * sy_h + (b * sy_b + chunk0 * C)[:, None] + rc[None, :]
+    u_row = u_ptr + h * su_h + (b * su_b + chunk0 * C)[:, None] + rp[None, :]
+    y_row = hk * sy_h + (b * sy_b + chunk0 * C)[:, None] + rp[None, :]
     s_row = ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
     for i in range(per_segment):
-        ok = live[:, None] & ((chunk0 + i)[:, None] * C + rc[None, :] < L)
+        begin = (chunk0 + i)[:, None] * C + rp[None, :]
+        ok = live[:, None] & (begin < L)
         held = (live & (chunk0 + i < chunks))[:, None] & real[None, :]
         U = _load(u_row + i * C, ok, EVEN)
+        if HALVES:
+            ok1 = live[:, None] & (begin + P < L)
+            U1 = _load(u_row + i * C + P, ok1, EVEN)
         Sd = S.to(DT)
         if SAVE:
             if hk < H:
                 _store(states_ptr + s_row + i * N, Sd, held, EVEN, FULL)
-        y = _mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
+        y = _mm(U, Tt, tl.zeros((BT, P), ACC), PRECISION)
         y = _mm(Sd, Ot, y, PRECISION)
         if BOTH:
             y = _mm(_load(ahead_ptr + s_row + i * N, held, EVEN), At, y, PRECISION)
-        if PRE:
-            _store(pre_ptr + y_row + i * C, y.to(DT), ok, EVEN, FULL)
-        if GELU:
-            normal, _ = erf_parts(y, DT)
-            y = y * normal
-        _store(y_ptr + y_row + i * C, y.to(DT), ok, EVEN, FULL)
+        _emit(y, y_ptr, pre_ptr, y_row + i * C, ok, EVEN, FULL, GELU, PRE, DT)
+        if HALVES:
+            y = _mm(U, T1t, tl.zeros((BT, P), ACC), PRECISION)
+            y = _mm(U1, Tt, y, PRECISION)
+            y = _mm(Sd, O1t, y, PRECISION)
+            _emit(y, y_ptr, pre_ptr, y_row + i * C + P, ok1, EVEN, FULL, GELU, PRE, DT)
         new = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
         S = _add_mm(new, U, E, ACC, PRECISION)
+        if HALVES:
+            S = _add_mm(S, U1, E1, ACC, PRECISION)
         if LAST:
             if hk < H:
                 ends = (live & (chunk0 + i == whole - 1))[:, None] & real[None, :]
@@ -438,41 +465,3 @@ def segments_kernel(
         at = ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
         tl.store(first_ptr + at, S, mask=ok)
         S = _advance(S, gr, gi, DENSE) + tl.load(end_ptr + at, mask=ok, other=0.0).to(STATE)
-
-
-@triton.jit
-def shares_kernel(
-    shares_ptr, dT_ptr, dE_ptr, dO_ptr, dG_ptr, size_T, size_E, size_O, size_G, tiles, BLOCK: tl.constexpr
-):  # fmt: skip
-    """The sums over the tiles' shares of the gradients of T, E, O and G, which lie one behind the other in a share."""
-    part, zero = tl.program_id(1), tl.program_id(0).to(tl.int64) * 0
-    size, before, out_ptr = zero + size_T, zero, dT_ptr
-    if part == 1:
-        size, before, out_ptr = zero + size_E, zero + size_T, dE_ptr
-    if part == 2:
-        size, before, out_ptr = zero + size_O, zero + size_T + size_E, dO_ptr
-    if part == 3:
-        size, before, out_ptr = zero + size_G, zero + size_T + size_E + size_O, dG_ptr
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    share = shares_ptr + before + at
-    total = tl.zeros((BLOCK,), shares_ptr.dtype.element_ty)
-    for _ in range(tiles):
-        total += tl.load(share, mask=at < size, other=0.0)
-        share += zero + size_T + size_E + size_O + size_G
-    tl.store(out_ptr + at, total, mask=at < size)
-
-
-@triton.jit
-def diagonals_kernel(dT_ptr, dK_ptr, C: tl.constexpr, BOTH: tl.constexpr):
-    """The gradient of a kernel from that of its Toeplitz matrix: sums along the diagonals.
-
-    With BOTH, the second half of dK is for the kernel that looks ahead, above the diagonal.
-    """
-    hk = tl.program_id(0).to(tl.int64)
-    lag, i = tl.arange(0, C)[None, :], tl.arange(0, C)[:, None]  # neighbours of a row go to neighbouring sums
-    at = dT_ptr + hk * C * C + i * C + i
-    total = tl.sum(tl.load(at - lag, mask=i >= lag, other=0.0), 0)
-    tl.store(dK_ptr + hk * C + tl.arange(0, C), total)
-    if BOTH:
-        total = tl.sum(tl.load(at + lag + 1, mask=i + lag + 1 < C, other=0.0), 0)
-        tl.store(dK_ptr + (tl.num_programs(0) + hk) * C + tl.arange(0, C), total)
