@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -33,3 +35,34 @@ def installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this code runs from, with "+changes" if it differs; None outside of one."""
+    here = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", "_version.py") is None:
+        return None  # installed inside of some other checkout
+    head = git("rev-parse", "HEAD")
+    return f"{head}+changes" if head and git("status", "--porcelain") else head
+
+
+def source() -> str:
+    """A digest of the code and the recipes: which version ran, also where there is no git to ask.
+
+    Example:
+        >>> len(source())
+        16
+    """
+    here = Path(__file__).resolve().parent
+    digest = hashlib.sha256()
+    for path in sorted((*here.rglob("*.py"), *here.rglob("*.yaml")), key=lambda path: path.relative_to(here).parts):
+        digest.update(f"{path.relative_to(here).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import statespan
+from statespan import _machine
 from statespan.bench import record as module
 from statespan.ops import plain
 from tests.bench.run import quick
@@ -44,7 +45,7 @@ def test_commit_is_that_of_the_checkout():
 
 
 def test_no_commit_outside_of_a_checkout(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "record.py"))
+    monkeypatch.setattr(_machine, "__file__", str(tmp_path / "_machine.py"))
     assert module.commit() is None
 
 
