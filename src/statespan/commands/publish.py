@@ -67,7 +67,7 @@ def publish(
         written = _pictures(read_records(folder), folder)
         written += _pages(results)
     for path in written:
-        console.print(f"{'picture' if path.suffix == '.png' else 'tables'}  {path}", markup=False, soft_wrap=True)
+        console.print(f"{'picture' if path.suffix == '.png' else 'tables':<8} {path}", markup=False, soft_wrap=True)
 
 
 def _pictures(records: dict[str, dict[str, object]], folder: Path) -> list[Path]:
