@@ -1,6 +1,7 @@
 """Each published weight file reproduces its number."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,13 @@ import statespan
 from statespan.data.base import Arrays, Batch, Dataset, Info, Raw
 from statespan.data.images import Pixels
 from statespan.data.registry import entry
-from statespan.published import inputs
-from statespan.published.publish import LARGEST
+from statespan.published import inputs, publish
 from statespan.published.record import model_name, stem
 from statespan.train import evaluate
 from tests.data.real import real
 
 ROOT = Path(__file__).parent.parent.parent
 MODELS = sorted(path.parent for path in ROOT.glob("models/*/config.json"))
-FOLDERS = {"speech": "speech_commands_v0.01"}
 
 
 def close(found, recorded, rows):
@@ -31,11 +30,25 @@ def close(found, recorded, rows):
             assert abs(found[name] - number) <= 1e-3 * abs(number), (found, recorded)
 
 
-def data_folder(name, folder):
-    """Where the dataset of a model is, or skip."""
-    if not entry(name).files:
-        return folder  # it comes with a package
-    return real(folder, entry(name).folder)
+@pytest.fixture(scope="module")
+def data_of(tmp_path_factory):
+    """From the recipe of a model to its dataset, the one that it was tested on; or skip."""
+    unpacked = {}
+
+    def find(recipe, fingerprint):
+        name, options = recipe["data"]["name"], {k: v for k, v in recipe["data"].items() if k != "name"}
+        folder = entry(name).folder
+        if entry(name).files and folder not in unpacked:
+            try:
+                unpacked[folder] = real(tmp_path_factory.mktemp("data"), folder)
+            except subprocess.CalledProcessError:
+                pytest.skip(f"needs {folder} in STATESPAN_TEST_DATA")
+        data = statespan.data.load(name, unpacked.get(folder), **options)
+        if publish.fingerprint(data) != pytest.approx(fingerprint, rel=1e-4):
+            pytest.skip(f"the {name} here is not the one that the model was tested on")
+        return data
+
+    return find
 
 
 def test_there_are_models():
@@ -44,10 +57,10 @@ def test_there_are_models():
 
 @pytest.mark.parametrize("rows", [32, pytest.param(256, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("folder", MODELS, ids=lambda path: path.name)
-def test_each_published_model_reproduces_its_number(folder, rows, tmp_path):
+def test_each_published_model_reproduces_its_number(folder, rows, data_of):
     record = json.loads((folder / "record.json").read_text())
     recorded = record["check"]["rows"][str(rows)]
-    data = data_folder(record["recipe"]["data"]["name"], tmp_path)
+    data = data_of(record["recipe"], record["check"]["data"])
     found = evaluate(folder, overrides=["train.precision=fp32"], data=data, device="cpu", rows=rows)
     assert found.keys() == recorded.keys()
     close(found, recorded, rows)
@@ -62,7 +75,7 @@ def test_what_lies_beside_the_weights(folder):
     assert sum(p.numel() for p in model.parameters()) == record["parameters"]
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     (weights,) = folder.glob("*.safetensors")
-    assert weights.stat().st_size <= LARGEST
+    assert weights.stat().st_size <= publish.LARGEST
     first = record["first"]
     metric = record["metric"]
     apart = abs(first[metric] - record["check"]["rows"]["256"][metric])
