@@ -46,7 +46,7 @@ def evaluate(
     if split not in ("train", "valid", "test"):
         fail(f"--split must be train, valid or test, got {split!r}{common.guess(split, ('train', 'valid', 'test'))}")
     check_rate(rate)
-    name, run = run, common.find_run(run)
+    given, run = run, common.find_run(run)
     console = common.terminal()
     with common.explained():
         from statespan.train import evaluate as measure
@@ -60,7 +60,7 @@ def evaluate(
         found = measure(run, split, rate, overrides=[*(changes or []), *exact], data=dataset, device=device)
     rows = len(getattr(dataset, split))
     at = "" if rate == 1.0 else f", rate {rate:g}"
-    console.print(f"{name}: {recipe.data['name']} {split}, {rows:,} rows{at}", markup=False, soft_wrap=True)
+    console.print(f"{given}: {recipe.data['name']} {split}, {rows:,} rows{at}", markup=False, soft_wrap=True)
     if not found:
         fail(f"the {split} split of {recipe.data['name']} has no rows")
     for name, value in common.metric_rows(found):
