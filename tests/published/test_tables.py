@@ -19,7 +19,7 @@ def record(recipe, data, seed, number, *, metric="accuracy", minutes=5.0, overri
         "recipe": {"name": recipe, "data": data}, "overrides": list(overrides), "seed": seed, "metric": metric,
         "test": {metric: number}, "valid": {metric: number}, "steps": 10, "epochs": 2.0, "best_step": 10,
         "parameters": 250_000, "wall_seconds": 60 * minutes, "hardware": {"device": "NVIDIA H200", "processes": 1},
-        "versions": {}, "history": history, **more,
+        "versions": {}, "history": history, "rows": {"train": 5000, "test": 10}, **more,
     }  # fmt: skip
 
 
@@ -49,14 +49,14 @@ def test_tables(records):
     best, second = cells(long, "sMNIST")
     assert best[:6] == ["sMNIST", "smnist-s4 `train.lr=0.1`", "99.63", "≥ 99.6", "95.00", "95.00 (0)"]
     assert second[4:] == [
-        "90.50", "90.00 (0), 91.00 (1)", "0.25 M", "2", "5 to 7 min", "NVIDIA H200",
+        "90.50", "90.00 (0), 91.00 (1)", "5,000 / 10", "0.25 M", "2", "5 to 7 min", "NVIDIA H200",
         "[0](results/tasks/a-seed0.json) [1](results/tasks/a-seed1.json)",
     ]  # fmt: skip
     assert cells(short, "sMNIST") == [["sMNIST", "99.63", "95.00", "0.25 M", "5 min", "NVIDIA H200"]]
     assert [row[4] for row in cells(long, "BIDMC HR")] == ["0.400"]
     assert [row[2:5] for row in cells(long, "BIDMC HR, new patients")] == [["–", "report", "7.500"]]
     assert [row[4] for row in cells(long, "Speech, raw, 0.5×")] == ["25.00"]
-    assert cells(long, "LRA Image") == [["LRA Image", "", "89.07", "≥ 88.5", "not run yet", *[""] * 6]]
+    assert cells(long, "LRA Image") == [["LRA Image", "", "89.07", "≥ 88.5", "not run yet", *[""] * 7]]
     assert [row[4:6] for row in cells(long, "digits")] == [["75.00", "75.00 (3)"]]
     assert cells(short, "digits") == []
     assert long.count("not run yet") == len(TASKS) - 5

@@ -7,6 +7,7 @@ from typing import Any
 
 from statespan.published.tasks import UNITS, show
 
+SPLITS = {"train": "training", "valid": "validation", "test": "the test"}
 LICENCE = "Apache-2.0, as statespan itself. The training data has its owners' terms."
 
 
@@ -47,7 +48,7 @@ def write_card(name: str, record: Mapping[str, Any], inputs: Mapping[str, Any], 
         "",
         f"- **Task**: {info['task']}; {entry(data['name']).summary}.",
         f"- **Data**: the training part of `{data['name']}`{f' ({options})' if options else ''}; sequences of length "
-        f"{info['length']:,}.",
+        f"{info['length']:,}{_counts(record)}.",
         f"- **Test**: {describe(metric, record['test'][metric])}. The weights were chosen by the validation data "
         f"({describe(metric, record['valid'][metric])}); how the settings were chosen is said in the recipe.",
         f"- **Made by**: commit `{record['versions']['commit']}`, {record['epochs']:.4g} epochs in "
@@ -82,11 +83,16 @@ def write_card(name: str, record: Mapping[str, Any], inputs: Mapping[str, Any], 
 def _rates(record: Mapping[str, Any]) -> list[str]:
     metric = record["metric"]
     rows = [
-        f"- With every {float(rate):g}th sample and `rate={float(rate):g}`, not trained for it: "
+        f"At `rate={float(rate):g}`, with so many times fewer samples a second and no training for it: "
         f"{describe(metric, found[metric])}."
         for rate, found in record.get("rates", {}).items()
     ]
     return [*rows, ""] if rows else []
+
+
+def _counts(record: Mapping[str, Any]) -> str:
+    rows = record.get("rows") or {}
+    return "".join(f", {rows[split]:,} for {word}" for split, word in SPLITS.items() if split in rows)
 
 
 def _input_words(inputs: Mapping[str, Any]) -> str:

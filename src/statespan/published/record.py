@@ -15,6 +15,9 @@ KEYS = (
     "recipe", "overrides", "seed", "test", "valid", "metric", "steps", "epochs", "best_step", "parameters",
     "wall_seconds", "hardware", "versions",
 )  # fmt: skip
+APART = {
+    f"train.{key}" for key in ("seed", "tensorboard", "log_every", "save_every", "keep", "valid_batch", "resident")
+}
 _PLACE = re.compile(r"^(/|~|[A-Za-z]:\\)")
 
 
@@ -67,6 +70,7 @@ def make_record(run: Path, given: str | None = None) -> dict[str, Any]:
     record["overrides"] = changes(recipe, result["overrides"])
     record["versions"] = {**result["versions"], "commit": _commit(run, result["versions"], given)}
     record["date"] = result.get("date")
+    record["rows"] = result.get("rows")
     record["first"] = result.get("first")
     record["history"] = result.get("history") or {}
     return record
@@ -90,11 +94,14 @@ def model_name(record: Mapping[str, Any]) -> str:
 
 
 def changes(recipe: Recipe, otherwise: list[str]) -> list[str]:
-    """In what a recipe differs from the one of its name, seed left out; what it says itself if there is none."""
+    """In what a recipe differs from the one of its name; what it says itself if there is none.
+
+    The seed is left out, and so is what decides nothing but how a run is logged, saved and kept in memory.
+    """
     from statespan import recipes
 
     if recipe.name not in recipes.names():
-        return [text for text in otherwise if not text.startswith("train.seed=")]
+        return [text for text in otherwise if text.partition("=")[0] not in APART]
     was, now = recipes.read(recipe.name).to_dict(), recipe.to_dict()
     found = []
     for section in ("data", "model", "train"):
@@ -102,7 +109,7 @@ def changes(recipe: Recipe, otherwise: list[str]) -> list[str]:
         found += [
             f"{key}={json.dumps(new.get(key))}" for key in {**old, **new} if old.get(key, ...) != new.get(key, ...)
         ]
-    return [text for text in found if not text.startswith("train.seed=")]
+    return [text for text in found if text.partition("=")[0] not in APART]
 
 
 def read_records(folder: Path) -> dict[str, dict[str, Any]]:

@@ -22,7 +22,7 @@ from statespan.published.tasks import TASKS, Task, paper, show, value
 PLACE = re.compile(r"(<!-- (?P<path>[\w/.-]+): (?P<kind>short|long) -->\n)(?P<table>.*?)(<!-- end -->)", re.S)
 NOT_YET = "not run yet"
 SHORT = ("task", "paper", "ours", "parameters", "time", "on")
-LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "parameters", "epochs", "time", "on", "record")
+LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
 NUMBERS = {"paper", "aim", "ours", "parameters", "epochs", "time"}
 FORECASTS = "ETT, Weather forecasting"
 
@@ -101,6 +101,7 @@ def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
         "recipe": group.recipe + changed,
         "ours": show(group.mean(task), task.metric),
         "seeds": ", ".join(f"{show(number, task.metric)} ({seed})" for seed, number in numbers if number is not None),
+        "rows": _rows(some[0].get("rows") or {}),
         "parameters": _count(some[0]["parameters"]),
         "epochs": _spread([record["epochs"] for record in some], "{:.4g}"),
         "time": _spread([record["wall_seconds"] / 60 for record in some], "{:.3g}") + " min",
@@ -134,7 +135,7 @@ def _notes(kind: str) -> list[str]:
     if kind == "short":
         return [short + paper_says + time]
     notes = [f"- {task.name}: {task.note}." for task in TASKS if task.note]
-    return [short + paper_says + time + " *seeds*: each number, and its seed.", "", *notes]
+    return [short + paper_says + time + " *seeds*: each number, and its seed. *rows*: train, test.", "", *notes]
 
 
 def _line(cells: Mapping[str, str], columns: Sequence[str]) -> str:
@@ -144,6 +145,10 @@ def _line(cells: Mapping[str, str], columns: Sequence[str]) -> str:
 def _spread(numbers: list[float], form: str) -> str:
     low, high = form.format(min(numbers)), form.format(max(numbers))
     return low if low == high else f"{low} to {high}"
+
+
+def _rows(rows: Mapping[str, int]) -> str:
+    return " / ".join(f"{rows[split]:,}" for split in ("train", "test") if split in rows)
 
 
 def _count(number: int) -> str:

@@ -41,6 +41,7 @@ class Result:
         parameters: Number of trained parameters.
         seconds: Time it took, over all the calls it was resumed by: steps and validations, without reading the data.
         first: Metrics of the first :data:`FIRST` rows of the test data, a cheap way to know these weights again.
+        rows: Of each split.
     """
 
     folder: Path
@@ -53,6 +54,7 @@ class Result:
     parameters: int
     seconds: float
     first: dict[str, float] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
 
 
 def write_result(result: Result, recipe: Recipe, device: torch.device, world: int) -> None:
@@ -63,6 +65,7 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
         "seed": recipe.train.seed,
         "test": result.test,
         "valid": result.valid,
+        "rows": result.rows,
         "first": {"rows": FIRST, **result.first},
         "metric": result.metric,
         "steps": result.steps,

@@ -104,6 +104,7 @@ def _fit(
             parameters=sum(p.numel() for p in network.parameters() if p.requires_grad),
             seconds=loop.progress.seconds,
             first=first,
+            rows={split: len(getattr(dataset, split)) for split in ("train", "valid", "test")},
         )
         if lead:
             write_result(result, recipe, fabric.device, fabric.world_size)
