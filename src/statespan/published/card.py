@@ -39,6 +39,8 @@ def write_card(name: str, record: Mapping[str, Any], inputs: Mapping[str, Any], 
     options = ", ".join(f"{key} {value}" for key, value in data.items() if key != "name")
     changed = f" with `{' '.join(record['overrides'])}`" if record["overrides"] else ""
     shape = f"1, {info['length']}" + ("" if info["d_input"] is None else f", {info['d_input']}")
+    last = recipe["train"]["test_weights"] == "last"
+    chosen = "the last ones" if last else "those with the best validation"
     two_ways = bool(model.get("bidirectional"))
     lines = [
         f"# {name}",
@@ -49,8 +51,9 @@ def write_card(name: str, record: Mapping[str, Any], inputs: Mapping[str, Any], 
         f"- **Task**: {info['task']}; {entry(data['name']).summary}.",
         f"- **Data**: the training part of `{data['name']}`{f' ({options})' if options else ''}; sequences of length "
         f"{info['length']:,}{_counts(record)}.",
-        f"- **Test**: {describe(metric, record['test'][metric])}. The weights were chosen by the validation data "
-        f"({describe(metric, record['valid'][metric])}); how the settings were chosen is said in the recipe.",
+        f"- **Test**: {describe(metric, record['test'][metric])} (validation: "
+        f"{describe(metric, record['valid'][metric])}). The weights are {chosen}; how the settings were chosen is said "
+        "in the recipe.",
         f"- **Made by**: commit `{record['versions']['commit']}`, {record['epochs']:.4g} epochs in "
         f"{record['wall_seconds'] / 60:.3g} min on {record['hardware']['device']}, "
         f"torch {record['versions']['torch']}.",
