@@ -23,8 +23,8 @@ def test_alone_it_shows_its_commands():
     assert done.exit_code == 0
     shown = [line.split()[0] for line in done.stdout.partition("Commands:")[2].splitlines() if line.strip()]
     assert shown == [
-        "train", "eval", "predict", "forecast", "generate", "stream", "export", "recipes", "ablate",
-        "reproduce", "plot", "data",
+        "train", "eval", "predict", "forecast", "generate", "stream", "export", "models", "recipes", "ablate",
+        "reproduce", "plot", "publish", "data",
         "bench",
     ]  # fmt: skip
     assert "..." not in done.stdout.partition("Commands:")[2]  # every line fits

@@ -13,6 +13,7 @@ import typer
 from statespan import cli, data, recipes
 from statespan.commands import plot
 from statespan.grid import parse_axis, product
+from statespan.published import table
 from statespan.reproduce.registry import choose
 
 ROOT = Path(__file__).parent.parent
@@ -42,6 +43,13 @@ def test_readme_shows_the_recorded_run():
         f"scores differ by {steps['largest_difference']:.0e}",
     ):
         assert line in readme.splitlines()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_tables_of_results_are_what_the_records_give(page):
+    text = (ROOT / page).read_text()
+    assert len(table.PLACE.findall(text)) == 1
+    assert table.filled(text, ROOT, "../" * page.count("/")) == text
 
 
 def test_records_say_nothing_about_the_place_they_were_made_at():

@@ -37,14 +37,14 @@ def test_import_without_anything_else_installed():
 
 def test_public_names():
     modules = {"ssm", "ops", "nn", "models", "generation", "data", "train"}
-    names = {"S4", "S4D", "DSS", "LSSL", "Stream", "generate", "param_groups", "__version__"}
+    names = {"S4", "S4D", "DSS", "LSSL", "Stream", "generate", "load", "param_groups", "__version__"}
     assert {*names, *modules} == set(statespan.__all__)
     assert all(hasattr(statespan, name) for name in statespan.__all__)
 
 
 FLOORS = [
     "ssm", "ops", "nn", "models", "generation", "export", "data", "train", "recipes", "estimators", "bench",
-    "forecasting", "studies", "grid", "plot", "reproduce",
+    "forecasting", "studies", "grid", "plot", "published", "reproduce",
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from statespan import data, generation, models, nn, ops, ssm, train
 from statespan._version import __version__
 from statespan.generation import Stream, generate
 from statespan.nn import DSS, LSSL, S4, S4D
+from statespan.published.find import load
 from statespan.train import param_groups
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "data",
     "generate",
     "generation",
+    "load",
     "models",
     "nn",
     "ops",

@@ -46,8 +46,10 @@ def app() -> Any:
         export,
         forecast,
         generate,
+        listing,
         plot,
         predict,
+        publish,
         recipes,
         reproduce,
         stream,
@@ -98,10 +100,12 @@ def app() -> Any:
     application.command("generate", help=generate.HELP)(generate.generate)
     application.command("stream", help=stream.HELP)(stream.stream)
     application.command("export", help=export.HELP)(export.export)
+    application.command("models", help=listing.HELP)(listing.models)
     application.command("recipes", help=recipes.HELP)(recipes.recipes)
     application.command("ablate", help=ablate.HELP)(ablate.ablate)
     application.command("reproduce", help=reproduce.HELP)(reproduce.reproduce)
     application.command("plot", help=plot.HELP)(plot.plot)
+    application.command("publish", help=publish.HELP)(publish.publish)
     application.command("data", help=data.HELP)(data.data)
     application.command("bench", help="Measure speed and memory, and record them.")(lambda: None)
     return application

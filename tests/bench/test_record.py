@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import statespan
+from statespan import _machine
 from statespan.bench import record as module
 from statespan.ops import plain
 from tests.bench.run import quick
@@ -44,8 +45,10 @@ def test_commit_is_that_of_the_checkout():
 
 
 def test_no_commit_outside_of_a_checkout(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "record.py"))
-    assert module.commit() is None
+    monkeypatch.setattr(_machine, "__file__", str(tmp_path / "_machine.py"))
+    for said, meant in (("", None), ("0123abc", "0123abc"), ("main", None)):  # what a copy is told
+        monkeypatch.setenv("STATESPAN_COMMIT", said)
+        assert module.commit() == meant
 
 
 @pytest.mark.parametrize("step", ["replace", "fdopen"])

@@ -99,7 +99,7 @@ def test_log(tmp_path, capfd):
 
 
 def test_of_two_equal_accuracies_the_surer_one_is_tested(tmp_path, monkeypatch):
-    found = iter([(0.5, 0.9), (0.7, 0.8), (0.7, 0.6), (0.7, math.nan), (0.7, 0.65), (0.6, 0.1), (0.0, 0.0), (0.0, 0.0)])
+    found = iter([(0.5, 0.9), (0.7, 0.8), (0.7, 0.6), (0.7, math.nan), (0.7, 0.65), (0.6, 0.1)] + 3 * [(0.0, 0.0)])
     names = ("accuracy", "loss")
     monkeypatch.setattr(loops.Loop, "measure", lambda self, split, **_: dict(zip(names, next(found))))
     assert run(tmp_path, {"epochs": 1, "validate_every": 1}).best_step == 3

@@ -6,17 +6,18 @@ import datetime
 import json
 import os
 import platform
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from statespan._machine import device_name, installed
+from statespan._machine import commit, device_name, installed
 from statespan._version import __version__
 from statespan.bench.measure import MEMORY_HOW
 from statespan.bench.runner import Result
+
+__all__ = ["commit", "record", "stem", "write", "write_record"]
 
 
 def record(result: Result) -> dict[str, Any]:
@@ -77,20 +78,3 @@ def write_record(result: Result, folder: Path) -> Path:
     path = folder / f"{stem(result)}.json"
     write(path, (json.dumps(record(result), indent=2, allow_nan=False) + "\n").encode())
     return path
-
-
-def commit() -> str | None:
-    """The commit of the checkout that this code runs from, with "+changes" if it differs; None outside of one."""
-    here = Path(__file__).resolve().parent
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10)
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    if git("ls-files", "--error-unmatch", "../_version.py") is None:
-        return None  # installed inside of some other checkout
-    head = git("rev-parse", "HEAD")
-    return f"{head}+changes" if head and git("status", "--porcelain") else head

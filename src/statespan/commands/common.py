@@ -118,8 +118,31 @@ def is_run(folder: Path) -> bool:
     return (folder / "recipe.yaml").is_file()
 
 
+def locate(where: Path) -> Path:
+    """The folder a user means: the one named, or that of the published model of this name."""
+    from statespan.published import find
+
+    try:
+        return find.resolve(where)
+    except find.UnknownModelError:
+        return where
+
+
+def published_hint(where: Path) -> str:
+    """For what could be a name and is none: the nearest published models, or all of them."""
+    from statespan.published import names
+
+    known = names()
+    if where.exists() or len(where.parts) != 1 or not known:
+        return ""
+    near = difflib.get_close_matches(str(where), known, n=3)
+    some = near or known[:6]
+    return f"; published models {'of a similar name ' if near else ''}are {', '.join(some)}"
+
+
 def find_run(folder: Path) -> Path:
-    """The folder of a run, which must be there."""
+    """The folder of a run or of a published model, which must be there."""
+    given, folder = folder, locate(folder)
     if is_run(folder):
         return folder
     what = "a file" if folder.is_file() else "a folder without a run" if folder.is_dir() else "not there"
@@ -127,8 +150,9 @@ def find_run(folder: Path) -> Path:
     near = near or [path for path in RUNS.glob("*") if is_run(path)]
     if near:
         runs = ", ".join(sorted(map(str, near))[:6])
-        fail(f"RUN must be the folder of a run, and {folder} is {what}; runs are {runs}")
-    fail(f"RUN must be the folder of a run, and {folder} is {what}; make one with: statespan train digits-s4d")
+        fail(f"RUN must be the folder of a run, and {folder} is {what}; runs are {runs}{published_hint(given)}")
+    hint = published_hint(given) or "; make one with: statespan train digits-s4d"
+    fail(f"RUN must be the folder of a run, and {folder} is {what}{hint}")
 
 
 def load_data(recipe: Recipe, folder: Path | None, console: Console) -> Dataset:

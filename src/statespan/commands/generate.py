@@ -150,8 +150,9 @@ def _images(
         fail(f"--out must be a .png file in a folder that is there, got {out}")
     config, console = opened.model.config, common.terminal()
     channels = max(1, (config.vocabulary - 1) // config.d_output)
-    dataset = dataset_of(opened, data, console) if size is None or complete else None
-    length = _length(size, channels) if dataset is None else dataset.info.length
+    known = None if complete or size else _known_length(opened)
+    dataset = dataset_of(opened, data, console) if complete or (size is None and known is None) else None
+    length = known or (_length(size, channels) if dataset is None else dataset.info.length)
     columns, given = count or (8 if complete else 16), None
     started = time.perf_counter()
     if complete:
@@ -190,6 +191,14 @@ def _sample(model: Any, given: Any, total: int, length: int, batch: int, choices
         found = generate(model, prompt, steps, batch=len(rows), rows=rows, **choices._asdict()).values.cpu()
         parts.append(found if prompt is None else torch.cat([prompt, found], 1))
     return torch.cat(parts)
+
+
+def _known_length(opened: Opened) -> int | None:
+    """Of the images of a published model, which needs no data to say it."""
+    from statespan.published import inputs
+
+    path = None if opened.run is None else opened.run / "inputs.json"
+    return inputs.read(path).info.length if path is not None and path.is_file() else None
 
 
 def _length(size: str | None, channels: int) -> int:

@@ -23,13 +23,15 @@ KINDS = {
     "filters": "kernels as images, for models that read images row by row",
     "curves": "loss and metric of one or several runs",
     "forecasts": "forecasts of a run beside what came",
+    "times": "validation of published runs against wall time, with the papers' numbers",
 }
 HELP = "\n".join(
     [
         "Draw a model, a run, or a layer that is not trained yet.",
         "",
-        "SOURCE is the folder of a run or of a saved model (curves: one or several). Without one, a fresh layer is",
-        "drawn: --layer and --init, and key=value for its other options.",
+        "SOURCE is the folder of a run or of a saved model, or the name of a published one (curves: one or several",
+        "runs; times: a folder of records). Without one, a fresh layer is drawn: --layer and --init, and key=value",
+        "for its other options.",
         "",
         "\b",
         "Kinds:",
@@ -43,6 +45,7 @@ HELP = "\n".join(
         "  statespan plot steps runs/digits-s4d",
         "  statespan plot filters runs/digits-s4d --side 8",
         "  statespan plot curves runs/digits-s4d runs/digits-s4d-2",
+        "  statespan plot times results/tasks",
         "",
         "Writes --out, .png or .svg; both where it has no ending.",
     ]
@@ -101,10 +104,14 @@ def _draw(
 ) -> Any:  # fmt: skip
     from statespan import plot as drawing
 
+    if kind == "times":
+        return _times(folders)
     if kind in ("curves", "forecasts"):
         if not folders or (kind == "forecasts" and len(folders) > 1):
             fail(f"{kind} needs the folder of a run" + (", or several" if kind == "curves" else ""))
         runs = [common.find_run(folder) for folder in folders]
+        if kind == "curves" and (bare := [run for run in runs if not (run / "log.csv").is_file()]):
+            fail(f"curves needs the log of a run, and {bare[0]} has none; statespan plot times draws published runs")
         if kind == "curves":
             return drawing.curves({run.name if len(runs) > 1 else str(run): run for run in runs})
         return drawing.forecasts(runs[0], data=data, overrides=tuple(changes))
@@ -120,8 +127,10 @@ def _draw(
         if key not in allowed:
             fail(f"--{key} is not an option of {kind}" + (f": it has --{' and --'.join(allowed)}" if allowed else ""))
     if folders:
+        folders = [common.locate(folders[0])]
         if not folders[0].is_dir():
-            fail(f"SOURCE must be the folder of a run or of a saved model, and {folders[0]} is none")
+            hint = common.published_hint(folders[0])
+            fail(f"SOURCE must be the folder of a run or of a saved model, and {folders[0]} is none{hint}")
         parts = drawing.read_parts(folders[0])
     else:
         parts = drawing.fresh(layer, {**({} if init is None else {"init": init}), **_options(changes)}, seed=seed)
@@ -131,6 +140,16 @@ def _draw(
         return drawing.filters(parts, **options)
     draw: Callable[..., Any] = getattr(drawing, kind)
     return draw(parts, **options)
+
+
+def _times(folders: list[Path]) -> Any:
+    from statespan.published.picture import times
+    from statespan.published.record import read_records
+
+    where = folders or [Path("results/tasks")]
+    if absent := [folder for folder in where if not folder.is_dir()]:
+        fail(f"times needs a folder of records, such as results/tasks, and {absent[0]} is none")
+    return times({file: record for folder in where for file, record in read_records(folder).items()})
 
 
 def _options(changes: list[str]) -> dict[str, Any]:

@@ -16,26 +16,30 @@ import typer
 from statespan._fail import fail
 from statespan.commands import common
 from statespan.commands.evaluate import check_rate
+from statespan.commands.models import stored_inputs
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from statespan.data import Batch, Dataset
+    from statespan.published.inputs import Inputs
     from statespan.train import Recipe
 
 HELP = """Predict classes or values of files with a trained model.
 
-RUN is the folder that `statespan train` made. Each file holds one series, as the data of the run does: audio as WAV,
-otherwise CSV (a line for each time, a column for each feature), npy or npz. It is scaled as the training data was.
+RUN is the folder that `statespan train` made, or the name of a published model (statespan models). Each file
+holds one series, as the data of the run does: audio as WAV, otherwise CSV (a line for each time, a column for each
+feature), npy or npz. It is scaled as the training data was.
 
 \b
 Examples:
   statespan predict runs/own clips/*.wav                         to the terminal and predictions.csv
+  statespan predict --model digits-s4d image.csv                 a published model, by name
   statespan predict runs/own one.csv two.npy --out answers.npz
   statespan predict runs/own slow/*.csv --rate 2                 recorded with half the samples a second
   statespan predict runs/own data.path=/moved one.csv            where the data of the run is now
 
-The scale and the names of the classes come from the data the run was trained on, which must still be there.
+The scale and the names of the classes come from the data the run was trained on, which must still be there; a published
+model has them with it.
 A WAV file says how often it was sampled: if that is not what the model was trained on, the step is adapted by itself.
 """
 SHOWN = 20
@@ -51,8 +55,12 @@ class Sample(NamedTuple):
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.", show_default=False)],
-    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="WAV, CSV, npy or npz.", show_default=False)],
+    words: Annotated[
+        list[Path], typer.Argument(metavar="RUN FILES", help="A run, and WAV, CSV, npy or npz.", show_default=False)
+    ],
+    model: Annotated[
+        Path | None, typer.Option(help="The run or published model; then all others are files.", show_default=False)
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where to write: .csv or .npz.")] = Path("predictions.csv"),
     rate: Annotated[
         float | None,
@@ -65,7 +73,10 @@ def predict(
 ) -> None:
     """Predict; :data:`HELP` is the text for users."""
     common.need_training()
-    run = common.find_run(run)
+    files = words[1:] if model is None else words
+    if not files:
+        fail("FILES must be at least one file to predict, got none")
+    run = common.find_run(words[0] if model is None else model)
     if out.suffix.lower() not in (".csv", ".npz"):
         fail(f"--out must end in .csv or .npz, got {out}")
     if not out.absolute().parent.is_dir():
@@ -82,26 +93,38 @@ def predict(
         fail(f"FILES must be files that are there, and {absent[0]} is not ({len(absent)} of {len(files)})")
     console = common.terminal()
     with common.explained():
-        from statespan.train import load_run, read_recipe
+        from statespan.train import read_recipe
         from statespan.train.device import pick_device
 
         place = pick_device(device)
         recipe = read_recipe(run / "recipe.yaml", changes)
-        dataset = common.load_data(recipe, data, console)
-        info = dataset.info
-        if info.task not in ("classification", "regression") or info.d_input is None:
+        network, inputs = _open(run, recipe, data, console)
+        info = inputs.info
+        if info.task not in ("classification", "regression") or inputs.prepare is None:
             fail(
                 f"predict is for classification and regression of series, and {recipe.data['name']} is {info.task}"
                 + (" of tokens" if info.d_input is None else "")
             )
-        samples = [_sample(file, rate, recipe, dataset) for file in files]
-        model = load_run(run, data=dataset)[0].to(place)
-        answers = _answers(model, samples, dataset)
+        samples = [_sample(file, rate, recipe, inputs) for file in files]
+        answers = _answers(network.to(place), samples, inputs)
         _write(out, files, answers, info)
     _show(samples, answers, info, out, console)
 
 
-def _sample(file: Path, rate: float | None, recipe: Recipe, dataset: Dataset) -> Sample:
+def _open(run: Path, recipe: Recipe, data: Path | None, console: Any) -> tuple[Any, Inputs]:
+    """The model and how its inputs are prepared; a published model needs no data for that."""
+    from statespan.models import from_pretrained
+    from statespan.published.inputs import of_dataset
+    from statespan.train import load_run
+
+    stored = stored_inputs(run)
+    if stored is not None:
+        return from_pretrained(run), stored
+    dataset = common.load_data(recipe, data, console)
+    return load_run(run, data=dataset)[0], of_dataset(dataset)
+
+
+def _sample(file: Path, rate: float | None, recipe: Recipe, inputs: Inputs) -> Sample:
     """Read a file as the dataset reads its own."""
     import numpy as np
 
@@ -111,37 +134,20 @@ def _sample(file: Path, rate: float | None, recipe: Recipe, dataset: Dataset) ->
         x, frequency = read_sample(file)
     except ValueError as error:
         fail(str(error))
+    info = inputs.info
     if recipe.data["name"] == "own":
         x = x[:: recipe.data.get("subsample", 1)][: recipe.data.get("length")]
         frequency = frequency and frequency / recipe.data.get("subsample", 1)
-    elif file.suffix.lower() == ".wav" and dataset.test.arrays["x"].dtype == np.int16:
+    elif file.suffix.lower() == ".wav" and inputs.whole:
         x = x * np.float32(2**15)  # whole numbers, as the dataset has them
-    if x.shape[1] != dataset.info.d_input:
-        fail(f"{file} must have {dataset.info.d_input} features, as the training data, got {x.shape[1]}")
-    trained = dataset.info.frequency
+    if x.shape[1] != info.d_input:
+        fail(f"{file} must have {info.d_input} features, as the training data, got {x.shape[1]}")
     if rate is None:
-        rate = trained / frequency if trained and frequency else 1.0
+        rate = info.frequency / frequency if info.frequency and frequency else 1.0
     return Sample(file, x, rate)
 
 
-def _batch(xs: np.ndarray[Any, Any], dataset: Dataset) -> Batch:
-    """The batch of series (B, L, D), prepared as the dataset prepares its own rows."""
-    import torch
-
-    split: Any = dataset.test
-    own = split.batch([0])
-    rows: dict[str, Any] = {"x": torch.from_numpy(xs), "y": torch.zeros(len(xs), *own.y.shape[1:])}
-    stored = split.arrays["x"].ndim - (0 if len(split.arrays["x"]) == len(split) else -1)
-    if stored == 2:  # rows without an axis for their one feature
-        rows["x"] = rows["x"][..., 0]
-    if "lengths" in split.arrays:
-        rows["lengths"] = torch.full((len(xs),), xs.shape[1])
-    if "y" in split.arrays:
-        rows["y"] = torch.zeros(len(xs), *split.arrays["y"].shape[1:])
-    return split.prepare(rows)
-
-
-def _answers(model: Any, samples: list[Sample], dataset: Dataset) -> np.ndarray[Any, Any]:
+def _answers(model: Any, samples: list[Sample], inputs: Inputs) -> np.ndarray[Any, Any]:
     """Probabilities or values in their own units, (files, K); files of one length go through the model together."""
     import numpy as np
     import torch
@@ -152,20 +158,25 @@ def _answers(model: Any, samples: list[Sample], dataset: Dataset) -> np.ndarray[
     groups: dict[tuple[int, float], list[int]] = defaultdict(list)
     for number, sample in enumerate(samples):
         groups[len(sample.x), sample.rate].append(number)
-    found = np.zeros((len(samples), dataset.info.d_output))
+    info, prepare = inputs.info, inputs.prepare
+    assert prepare is not None
+    found = np.zeros((len(samples), info.d_output))
     place = next(model.parameters()).device
     with torch.inference_mode():
         for (_, rate), members in groups.items():
             for start in range(0, len(members), ROWS_AT_ONCE):
                 some = members[start : start + ROWS_AT_ONCE]
-                batch = moved(_batch(np.stack([samples[i].x for i in some]), dataset), place)
+                try:
+                    batch = moved(prepare(np.stack([samples[i].x for i in some])), place)
+                except ValueError as error:
+                    fail(f"{samples[some[0]].file}: {error}")
                 scores = output(model, batch, rate).double().cpu()
-                found[some] = (scores.softmax(-1) if dataset.info.task == "classification" else scores).numpy()
-    mean, std = (getattr(dataset.info, name, ()) for name in ("target_mean", "target_std"))
+                found[some] = (scores.softmax(-1) if info.task == "classification" else scores).numpy()
+    mean, std = (getattr(info, name, ()) for name in ("target_mean", "target_std"))
     return found * np.array(std) + np.array(mean) if std else found
 
 
-def _names(info: Any) -> list[str]:
+def answer_names(info: Any) -> list[str]:
     """Names of the classes or values."""
     columns = getattr(info, "columns", ())
     if info.task == "classification":
@@ -179,7 +190,7 @@ def _write(out: Path, files: list[Path], answers: np.ndarray[Any, Any], info: An
 
     from statespan.train.fsio import replace_file
 
-    names, classes = _names(info), info.task == "classification"
+    names, classes = answer_names(info), info.task == "classification"
     best = answers.argmax(1)
     if out.suffix.lower() == ".npz":
         arrays: dict[str, Any] = {"files": np.array([str(file) for file in files]), "names": np.array(names)}
@@ -200,7 +211,7 @@ def _write(out: Path, files: list[Path], answers: np.ndarray[Any, Any], info: An
 
 
 def _show(samples: list[Sample], answers: np.ndarray[Any, Any], info: Any, out: Path, console: Any) -> None:
-    names = _names(info)
+    names = answer_names(info)
     wide = max(len(str(sample.file)) for sample in samples[:SHOWN])
     for sample, row in list(zip(samples, answers))[:SHOWN]:
         top = int(row.argmax())

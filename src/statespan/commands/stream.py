@@ -17,7 +17,7 @@ import typer
 from statespan._fail import fail
 from statespan.commands import common
 from statespan.commands.evaluate import check_rate
-from statespan.commands.models import ARGUMENT, Opened, dataset_of, open_model
+from statespan.commands.models import ARGUMENT, Opened, inputs_of, open_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,25 +147,31 @@ def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable
     config, console = opened.model.config, common.terminal()
     dtype = next(opened.model.parameters()).dtype
     tokens = getattr(config, "vocabulary", None) is not None
-    dataset = None if tokens else dataset_of(opened, data, console)
-    if dataset is None:
+    inputs = None if tokens else inputs_of(opened, data, console)
+    if inputs is None or inputs.prepare is None:
         plain = Printer(opened.model, [], None)
         return (lambda x: torch.from_numpy(x) if tokens else torch.from_numpy(x).to(dtype)), plain
-    from statespan.commands.predict import _batch, _names
+    from statespan.commands.predict import answer_names
 
-    whole: Any = dataset.test
-    scale = 2.0**15 if form == "s16le" and whole.arrays["x"].dtype == np.int16 else 1.0
+    make, info = inputs.prepare, inputs.info
+    scale = 2.0**15 if form == "s16le" and inputs.whole else 1.0
 
     def prepare(x: Any) -> Any:
-        return _batch((x * np.float32(scale))[None], dataset).x[0].to(dtype)
+        return make((x * np.float32(scale))[None]).x[0].to(dtype)
 
     probe = np.ones((3, config.d_input), np.float32)
-    if not torch.equal(prepare(probe)[:1], prepare(probe[:1])) or not torch.equal(prepare(probe)[2], prepare(probe)[0]):
+    try:
+        alone = torch.equal(prepare(probe)[:1], prepare(probe[:1])) and torch.equal(
+            prepare(probe)[2], prepare(probe)[0]
+        )
+    except ValueError:  # it wants a whole series
+        alone = False
+    if not alone:
         fail(
             f"the data of {opened.run} is scaled as a whole, not sample by sample; stream scaled samples into "
             f"{opened.run}/model instead"
         )
-    return prepare, Printer(opened.model, _names(dataset.info), dataset.info)
+    return prepare, Printer(opened.model, answer_names(info), info)
 
 
 class Printer:

@@ -204,9 +204,37 @@ class Windows(Split):
 
 
 @dataclass(frozen=True)
+class Raw:
+    """From a series as it is recorded to a row as the arrays have it, where the two differ.
+
+    Args:
+        order: Positions in the order in which they are read; none for the order of time.
+        mean: Subtracted from each feature, (D,); none for 0.
+        std: What each feature is divided by then, (D,).
+
+    Example:
+        >>> Raw((1, 0), (1.0,), (2.0,))(np.array([[[3.0], [5.0]]])).tolist()
+        [[[2.0], [1.0]]]
+    """
+
+    order: tuple[int, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def __call__(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Series (B, L, D) as rows of the arrays."""
+        if self.order:
+            if x.shape[1] != len(self.order):
+                raise ValueError(f"series must have length {len(self.order)}, got {x.shape[1]}")
+            x = x[:, list(self.order)]
+        return ((x - np.array(self.mean)) / np.array(self.std)).astype(np.float32) if self.mean else x
+
+
+@dataclass(frozen=True)
 class Dataset:
     """Three splits and what they are.
 
+    ``raw`` says how a series from outside becomes a row of the arrays, where something was done to all of them.
     ``augment`` changes a training batch at random with the generator it is given, on the batch's device; the
     validation and test data are never augmented.
     """
@@ -217,6 +245,7 @@ class Dataset:
     valid: Split
     test: Split
     augment: Callable[[Batch, torch.Generator], Batch] | None = None
+    raw: Raw | None = None
 
 
 def trim(batch: Batch, length: int) -> Batch:

@@ -26,7 +26,7 @@ import numpy as np
 from torch import Tensor
 
 from statespan._check import check_bool, check_choice, check_int
-from statespan.data.base import Arrays, Batch, Dataset, Windows
+from statespan.data.base import Arrays, Batch, Dataset, Raw, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.registry import register
 from statespan.data.scale import ScaledInfo, standardize, statistics
@@ -183,15 +183,16 @@ def _physionet(
         parts = [np.flatnonzero(np.isin(patient, part)) for part in split_rows(len(files), SHARES, seed)]
     else:
         parts = split_rows(len(y), SHARES, seed)
+    raw = None
     if standard == "train":
         used = np.isin(np.repeat(np.arange(len(files)), arrays["samples"]), patient[parts[0]])
-        x = standardize(x, *statistics(x[used]))
+        x, raw = _inputs(x, x[used])
     y, scale = _targets(y, parts[0], standard_targets)
     batch = prepare_each if standard == "window" else prepare
     splits = [
         Windows({"x": x}, starts=starts[part], length=LENGTH, prepare=batch, each={"y": y[part]}) for part in parts
     ]
-    return _dataset(target, splits, LENGTH, scale)
+    return _dataset(target, splits, LENGTH, scale, raw)
 
 
 def _tser(path: Path, target: str, split: str, standard: str, standard_targets: bool, seed: int) -> Dataset:
@@ -206,11 +207,18 @@ def _tser(path: Path, target: str, split: str, standard: str, standard_targets: 
     arrays = cached(path.parent, f"bidmc-tser-{target.lower()}", {"version": 1, "files": stamp(*files)}, build)
     x, y = arrays["x"], arrays["y"]
     parts = split_rows(len(y), SHARES, seed)
+    raw = None
     if standard == "train":
-        x = standardize(x, *statistics(x[parts[0]]))
+        x, raw = _inputs(x, x[parts[0]])
     y, scale = _targets(y, parts[0], standard_targets)
     batch = prepare_each if standard == "window" else prepare
-    return _dataset(target, [Arrays({"x": x[part], "y": y[part]}, batch) for part in parts], x.shape[1], scale)
+    return _dataset(target, [Arrays({"x": x[part], "y": y[part]}, batch) for part in parts], x.shape[1], scale, raw)
+
+
+def _inputs(x: Array, train: Array) -> tuple[Array, Raw]:
+    """The signals standardised with the statistics of those of the training, and how it was done."""
+    mean, std = statistics(train)
+    return standardize(x, mean, std), Raw(mean=tuple(mean.tolist()), std=tuple(std.tolist()))
 
 
 def _targets(y: Array, train: Array, standard: bool) -> tuple[Array, tuple[float, float]]:
@@ -220,7 +228,7 @@ def _targets(y: Array, train: Array, standard: bool) -> tuple[Array, tuple[float
     return standardize(y[:, None], mean, std)[:, 0], (float(mean[0]), float(std[0]))
 
 
-def _dataset(target: str, splits: list[Any], length: int, scale: tuple[float, float]) -> Dataset:
+def _dataset(target: str, splits: list[Any], length: int, scale: tuple[float, float], raw: Raw | None) -> Dataset:
     info = ScaledInfo(
         "regression",
         length=length,
@@ -233,7 +241,7 @@ def _dataset(target: str, splits: list[Any], length: int, scale: tuple[float, fl
         columns=(target,),
     )
     train, valid, test = splits
-    return Dataset(f"bidmc-{target.lower()}", info, train, valid, test)
+    return Dataset(f"bidmc-{target.lower()}", info, train, valid, test, raw=raw)
 
 
 def _numerics(signals: Path) -> Path:

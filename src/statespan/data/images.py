@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from statespan._check import check_int
-from statespan.data.base import Arrays, Batch, Dataset, Info
+from statespan.data.base import Arrays, Batch, Dataset, Info, Raw
 from statespan.data.idx import read_idx
 from statespan.data.registry import register
 from statespan.data.source import Source
@@ -116,4 +116,5 @@ def _mnist(folder: Path, name: str, order: np.ndarray[Any, Any], valid: float, s
         train=Arrays({"x": train_x[kept], "y": train_y[kept]}, prepare),
         valid=Arrays({"x": train_x[held], "y": train_y[held]}, prepare),
         test=Arrays({"x": test_x, "y": test_y.copy()}, prepare),
+        raw=None if name == "smnist" else Raw(tuple(order.tolist())),
     )

@@ -85,7 +85,8 @@ class Worker:
 
     def _prune(self, folder: Path) -> None:
         """Remove what is not to be kept, the checkpoints last: until then the run can be gone on with."""
-        gone = {"result": ("curve.png", "tensorboard", "model"), "model": ("tensorboard",), "all": ()}[self.keep]
+        more = ("curve.png", "times.csv", "tensorboard", "model")
+        gone = {"result": more, "model": ("tensorboard",), "all": ()}[self.keep]
         for name in (*gone, *(("checkpoints",) if self.keep != "all" else ())):
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name, ignore_errors=True)

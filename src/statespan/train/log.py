@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,11 +12,15 @@ from typing import Any
 
 from statespan.train.fsio import Appended
 
+TIMES = "times.csv"
+_TIME = re.compile(r"(\d+),(\d+\.\d+)\n")
+
 
 class Log:
     """Rows of numbers in ``log.csv``, and in TensorBoard where it is wanted and installed.
 
-    Times are not in it, so the log of a run that was interrupted is that of one that was not.
+    Times are not in it, so the log of a run that was interrupted is that of one that was not. They are in a file of
+    their own, ``times.csv``: the seconds that the run had taken at each validation.
 
     Args:
         folder: The run's.
@@ -28,6 +33,7 @@ class Log:
     def __init__(self, folder: Path, columns: Sequence[str], size: int, step: int, tensorboard: bool) -> None:
         self.columns = columns
         self.file = Appended(folder / "log.csv", size)
+        self.times = Appended(folder / TIMES, _times_until(folder / TIMES, step))
         self.board: Any = None
         if self.file.size == 0:
             self.file.append((",".join(["step", *columns]) + "\n").encode())
@@ -44,6 +50,10 @@ class Log:
             for name, value in values.items():
                 self.board.add_scalar(name, value, step)
 
+    def time(self, step: int, seconds: float) -> None:
+        """Note how long the run has taken until this step."""
+        self.times.append(f"{step},{seconds:.2f}\n".encode())
+
     def sync(self) -> int:
         """Wait for the disk; returns the size of the CSV."""
         return self.file.sync()
@@ -51,8 +61,27 @@ class Log:
     def close(self) -> None:
         """Close the files."""
         self.file.close()
+        self.times.close()
         if self.board is not None:
             self.board.close()
+
+
+def read_times(folder: Path) -> dict[int, float]:
+    """Seconds that a run had taken at its validations, by step; a line that was cut short is none."""
+    path = folder / TIMES
+    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+    return {int(found[1]): float(found[2]) for line in lines if (found := _TIME.fullmatch(line))}
+
+
+def _times_until(path: Path, step: int) -> int:
+    """Bytes of whole lines up to this step: what a run that goes on from there keeps."""
+    size = 0
+    for line in path.read_text().splitlines(keepends=True) if path.is_file() else []:
+        found = _TIME.fullmatch(line)
+        if not found or int(found[1]) > step:
+            break
+        size += len(line)
+    return size
 
 
 class Bar:

@@ -220,16 +220,20 @@ class Loop:
             progress.plateau = 0
         progress.validated = step
         self._write({f"valid_{name}": number for name, number in found.items()})
+        if self.log is not None:
+            self.log.time(step, time.perf_counter() - self.began)
         self.bar.show(**{name: f"{value:.4g}"})
         self.save()
 
-    def measure(self, split: str, rate: float = 1.0, poll: Any = lambda: None) -> dict[str, float]:
-        """The metrics on a split with the weights of now, averaged where there are averages."""
+    def measure(
+        self, split: str, rate: float = 1.0, poll: Any = lambda: None, rows: int | None = None
+    ) -> dict[str, float]:
+        """The metrics on a split, or its first rows, with the weights of now, averaged where there are averages."""
         if split not in self.feeds:
             self.feeds[split] = Feed(getattr(self.dataset, split), self.fabric.device, self.train.resident)
         size = self.train.valid_batch or max(1, self.train.batch // self.fabric.world_size)
         with self.averaged(), self._eager():
-            return measure(self.fabric, self.module, self.task, self.feeds[split], size, rate, poll)
+            return measure(self.fabric, self.module, self.task, self.feeds[split], size, rate, poll, rows)
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:
         """The averaged weights for as long as the context lasts, where there are averages."""

@@ -24,6 +24,7 @@ def measure(
     batch: int,
     rate: float = 1.0,
     poll: Callable[[], None] = lambda: None,
+    rows: int | None = None,
 ) -> dict[str, float]:
     """The metrics of a model on a split.
 
@@ -35,11 +36,12 @@ def measure(
         batch: Samples a process takes at once.
         rate: Step of the data relative to that of training.
         poll: Called after each batch; may raise.
+        rows: Only so many of the split, the first ones; all if not given.
 
     Returns:
         The metrics, or nothing for a split without samples.
     """
-    n = len(feed.split)
+    n = len(feed.split) if rows is None else min(rows, len(feed.split))
     if n == 0:
         return {}
     rounds = -(-n // (batch * fabric.world_size))  # the same in all processes, which wait for each other

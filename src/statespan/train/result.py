@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import json
 import math
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,14 @@ from typing import Any
 import torch
 
 from statespan import _look
-from statespan._machine import device_name, installed
+from statespan._machine import commit, device_name, installed, source
 from statespan._version import __version__
 from statespan.train import fsio
 from statespan.train.config import Recipe
+from statespan.train.log import read_times
+
+FIRST = 256
+POINTS = 200
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,9 @@ class Result:
         epochs: Passes over the data.
         best_step: Step of the weights that were tested.
         parameters: Number of trained parameters.
-        seconds: Time it took.
+        seconds: Time it took, over all the calls it was resumed by: steps and validations, without reading the data.
+        first: Metrics of the first :data:`FIRST` rows of the test data, a cheap way to know these weights again.
+        rows: Of each split.
     """
 
     folder: Path
@@ -46,6 +53,8 @@ class Result:
     best_step: int
     parameters: int
     seconds: float
+    first: dict[str, float] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
 
 
 def write_result(result: Result, recipe: Recipe, device: torch.device, world: int) -> None:
@@ -56,6 +65,8 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
         "seed": recipe.train.seed,
         "test": result.test,
         "valid": result.valid,
+        "rows": result.rows,
+        "first": {"rows": FIRST, **result.first},
         "metric": result.metric,
         "steps": result.steps,
         "epochs": result.epochs,
@@ -65,10 +76,14 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
         "hardware": {"device": device_name(device), "processes": world, "cpu_threads": torch.get_num_threads()},
         "versions": {
             "statespan": __version__,
+            "commit": commit(),
+            "source": source(),
             "torch": torch.__version__,
             "python": platform.python_version(),
             **{name: installed(name) for name in ("lightning", "numpy", "safetensors", "triton")},
         },
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "history": history(result.folder, result.metric),
     }
     text = json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"
     fsio.replace_file(result.folder / "result.json", text.encode())
@@ -82,6 +97,30 @@ def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
         rows = list(csv.DictReader(file))
     names = [name for name in (rows[0] if rows else {}) if name != "step"]
     return {name: [(int(row["step"]), float(row[name])) for row in rows if row[name]] for name in names}
+
+
+def history(folder: Path, metric: str, most: int = POINTS) -> dict[str, list[float | None]]:
+    """How a run went, by validation: epoch, seconds, training loss and validation metric, as columns.
+
+    Args:
+        folder: The run's.
+        metric: Name of the metric.
+        most: Points to keep at most, in equal strides, the best and the last among them.
+    """
+    log, times = read_log(folder), read_times(folder)
+    values = dict(log.get(f"valid_{metric}", []))
+    epochs, losses = dict(log.get("epoch", [])), log.get("train_loss", [])
+    steps = sorted(values)
+    finite = [step for step in steps if math.isfinite(values[step])]
+    kept = {*steps[:: -(-len(steps) // max(1, most - 3))]} | {*steps[-1:]} if steps else set()
+    kept |= {least(finite, key=values.__getitem__) for least in (min, max)} if finite else set()
+    rows: list[tuple[float | None, ...]] = []
+    for step in sorted(kept):
+        before = [loss for at, loss in losses if at <= step]
+        loss = float(f"{before[-1]:.6g}") if before else None
+        rows.append((round(epochs[step], 4), times.get(step), loss, float(f"{values[step]:.6g}")))
+    columns = zip(*rows) if rows else [(), (), (), ()]
+    return dict(zip(("epoch", "seconds", "train_loss", f"valid_{metric}"), map(list, columns)))
 
 
 def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: str = "") -> Any:

@@ -19,7 +19,7 @@ from statespan.train.log import waiting
 from statespan.train.loop import Loop
 from statespan.train.metrics import measure
 from statespan.train.order import derive
-from statespan.train.result import Result, write_result
+from statespan.train.result import FIRST, Result, write_result
 from statespan.train.tasks import Objective, task_of
 
 Data = Dataset | Path | str | None
@@ -92,6 +92,7 @@ def _fit(
         best = loop.load_best()
         with waiting("testing", progress and lead):
             test, valid = loop.measure("test"), loop.measure("valid")
+            first = loop.measure("test", rows=FIRST)
         result = Result(
             folder,
             test=test,
@@ -102,6 +103,8 @@ def _fit(
             best_step=best,
             parameters=sum(p.numel() for p in network.parameters() if p.requires_grad),
             seconds=loop.progress.seconds,
+            first=first,
+            rows={split: len(getattr(dataset, split)) for split in ("train", "valid", "test")},
         )
         if lead:
             write_result(result, recipe, fabric.device, fabric.world_size)
@@ -122,17 +125,20 @@ def evaluate(
     data: Data = None,
     model: Model = None,
     device: torch.device | str | None = None,
+    rows: int | None = None,
 ) -> dict[str, float]:
     """The metrics of a trained model on a split.
 
     Args:
-        run: The folder of a run, whose best weights are used; or a recipe, with the trained ``model``.
+        run: The folder of a run, whose best weights are used, or of a published model; or a recipe, with the trained
+            ``model``.
         split: "train", "valid" or "test".
         rate: Step of the data relative to that of training: 2.0 if it is sampled half as often.
         overrides: Changes of the recipe, such as ``"data.subsample=2"``.
         data: The dataset, or the folder that datasets are in.
         model: As in :func:`fit`, where that had one.
         device: As in :func:`fit`.
+        rows: Only so many of the split, the first ones.
 
     Returns:
         The metrics by name.
@@ -151,7 +157,7 @@ def evaluate(
     with launched(single, place) as fabric, quiet():
         module: Any = fabric.setup_module(Objective(network, task))
         feed = Feed(getattr(dataset, split), fabric.device, single.resident)
-        return measure(fabric, module, task, feed, single.valid_batch or single.batch, rate)
+        return measure(fabric, module, task, feed, single.valid_batch or single.batch, rate, rows=rows)
 
 
 def load_run(
@@ -160,13 +166,17 @@ def load_run(
     """The trained model of a run, in evaluation mode, with its recipe and dataset.
 
     Args:
-        folder: The run's.
+        folder: The run's, or that of a published model.
         overrides: Changes of the recipe, such as ``"data.subsample=2"``.
         data: The dataset, or the folder that datasets are in.
         model: As in :func:`fit`, where that had one.
     """
     folder = Path(folder)
     recipe = read_recipe(folder / "recipe.yaml", overrides)
+    if model is None and (folder / "config.json").is_file():  # published: the weights lie beside the recipe
+        from statespan.models import from_pretrained
+
+        return from_pretrained(folder), recipe, load_data(recipe, data)
     found = checkpoint.latest(folder / "checkpoints")
     if found is None:
         raise fsio.CheckpointError(f"there is no checkpoint in {folder / 'checkpoints'}")

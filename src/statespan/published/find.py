@@ -1,0 +1,103 @@
+"""Where published models are, and the one place where a name becomes a folder.
+
+In a checkout they lie in ``models`` beside ``src``; a wheel carries the same folders inside of the package.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+CONFIG, RECIPE, RECORD, INPUTS = "config.json", "recipe.yaml", "record.json", "inputs.json"
+
+
+class UnknownModelError(ValueError):
+    """There is no published model of this name."""
+
+
+def folders() -> list[Path]:
+    """The folders that published models are in, those that are there: a checkout's, or the package's own."""
+    root = _PACKAGE.parent.parent
+    beside = [root / "models"] if (root / "pyproject.toml").is_file() and _PACKAGE.parent.name == "src" else []
+    return [folder for folder in (*beside, _PACKAGE / "_models") if folder.is_dir()]
+
+
+def names() -> list[str]:
+    """The names of the published models.
+
+    Example:
+        >>> "digits-s4d" in names()
+        True
+    """
+    return sorted({path.parent.name for folder in folders() for path in folder.glob(f"*/{CONFIG}")})
+
+
+def find(name: str) -> Path:
+    """The folder of a published model.
+
+    Args:
+        name: One of :func:`names`.
+
+    Raises:
+        UnknownModelError: There is no such model; the message has the nearest names.
+    """
+    known = names()
+    if name in known:  # also keeps names such as ../x from being read
+        return next(folder / name for folder in folders() if (folder / name / CONFIG).is_file())
+    near = difflib.get_close_matches(name, known, 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"published are {', '.join(known) or 'none'}"
+    raise UnknownModelError(f"there is no published model {name!r}; {hint}")
+
+
+def resolve(where: str | Path) -> Path:
+    """The folder that is meant: a folder with a model or a run in it, or else the published model of this name.
+
+    Raises:
+        UnknownModelError: It is neither.
+    """
+    folder = Path(where)
+    if any((folder / file).is_file() for file in (CONFIG, RECIPE, f"model/{CONFIG}")):
+        return folder
+    if folder.exists() and str(where) not in names():
+        raise UnknownModelError(f"{where} must be a folder with a model or a run, or the name of a published model")
+    return find(str(where))
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a folder is that of a published model: weights, and the recipe they come from."""
+    return (folder / CONFIG).is_file() and (folder / RECIPE).is_file()
+
+
+def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
+    """A trained model, in evaluation mode.
+
+    Args:
+        name: That of a published model (``statespan models`` lists them), or a folder: of a run, or what
+            ``save_pretrained`` wrote.
+        device: Where to put it.
+
+    Returns:
+        The model.
+
+    Raises:
+        UnknownModelError: There is no such model.
+        LoadError: Something of it is missing or damaged.
+
+    Example:
+        >>> model = load("digits-s4d")
+        >>> model(torch.zeros(1, 64, 1)).shape
+        torch.Size([1, 10])
+    """
+    from statespan.models import from_pretrained
+
+    if not isinstance(name, (str, Path)):
+        raise TypeError(f"name must be the name of a model or a folder, got {type(name).__name__} {name!r}")
+    folder = resolve(name)
+    inside = folder / "model"
+    if not (folder / CONFIG).is_file() and (inside / CONFIG).is_file():
+        folder = inside
+    return from_pretrained(folder, device=device)

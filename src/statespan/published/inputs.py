@@ -1,0 +1,129 @@
+"""From series as people have them to what a model reads: as its dataset does it, or as is kept beside its weights.
+
+A published model is used where its training data is not. Most datasets do no more than put positions into another
+order and scale each feature; then these few numbers are all that has to be kept.
+
+Shapes: B batch, L length, D features.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from statespan.data.base import Batch, Dataset
+from statespan.data.scale import ScaledInfo
+
+MOST_NAMES = 1000  # names of classes that are kept; a language has more words
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How series are prepared.
+
+    Attributes:
+        info: What the data is, names and units of the answers included.
+        whole: Whether audio is read as whole numbers of 16 bits.
+        prepare: From series (B, L, D) to a batch; None where that is not known.
+    """
+
+    info: Any
+    whole: bool
+    prepare: Callable[[np.ndarray[Any, Any]], Batch] | None
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Positions in another order, and each feature times a number plus a number.
+
+    Args:
+        scale: (D,).
+        shift: (D,).
+        order: Positions as they are read; none for as they come.
+    """
+
+    scale: tuple[float, ...]
+    shift: tuple[float, ...]
+    order: tuple[int, ...] = ()
+
+    def __call__(self, x: np.ndarray[Any, Any]) -> Batch:
+        """Series (B, L, D) as a batch."""
+        if self.order:
+            if x.shape[1] != len(self.order):
+                raise ValueError(f"series must have length {len(self.order)}, got {x.shape[1]}")
+            x = x[:, list(self.order)]
+        made = x.astype(np.float64) * np.array(self.scale) + np.array(self.shift)
+        return Batch(torch.from_numpy(made.astype(np.float32)), torch.zeros(len(x)))
+
+
+def of_dataset(dataset: Dataset) -> Inputs:
+    """As a dataset prepares its own rows."""
+    whole = "x" in dataset.test.arrays and dataset.test.arrays["x"].dtype == np.int16
+    split: Any = dataset.test
+
+    def prepare(x: np.ndarray[Any, Any]) -> Batch:
+        x = x if dataset.raw is None else dataset.raw(x)
+        own = split.batch([0])
+        rows: dict[str, Any] = {"x": torch.from_numpy(x), "y": torch.zeros(len(x), *own.y.shape[1:])}
+        stored = split.arrays["x"].ndim - (0 if len(split.arrays["x"]) == len(split) else -1)
+        if stored == 2:  # rows without an axis for their one feature
+            rows["x"] = rows["x"][..., 0]
+        if "lengths" in split.arrays:
+            rows["lengths"] = torch.full((len(x),), x.shape[1])
+        if "y" in split.arrays:
+            rows["y"] = torch.zeros(len(x), *split.arrays["y"].shape[1:])
+        return split.prepare(rows)
+
+    series = dataset.info.d_input is not None and "x" in dataset.test.arrays and dataset.info.task != "forecast"
+    return Inputs(dataset.info, bool(whole), prepare if series else None)
+
+
+def to_json(dataset: Dataset) -> dict[str, Any]:
+    """What :func:`read` needs: ``prepare`` is None where more is done to the data than :class:`Scaled` does."""
+    inputs = of_dataset(dataset)
+    info = dataclasses.asdict(inputs.info)
+    if len(info["classes"]) > MOST_NAMES:
+        info["classes"] = ()
+    scaled = _fitted(dataset, inputs)
+    return {"info": info, "whole": inputs.whole, "prepare": None if scaled is None else dataclasses.asdict(scaled)}
+
+
+def read(path: Path) -> Inputs:
+    """What is kept beside the weights of a published model.
+
+    Raises:
+        ValueError: The file is not what :func:`to_json` made.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        info = ScaledInfo(**{key: _tuple(value) for key, value in content["info"].items()})
+        kept = content["prepare"]
+        prepare = None if kept is None else Scaled(**{key: _tuple(value) for key, value in kept.items()})
+        return Inputs(info, bool(content["whole"]), prepare)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _fitted(dataset: Dataset, inputs: Inputs) -> Scaled | None:
+    """The dataset's own preparation as :class:`Scaled`, if it is one: tried on zeros, ones and noise."""
+    if inputs.prepare is None:
+        return None
+    order = dataset.raw.order if dataset.raw is not None else ()
+    shape = (1, dataset.info.length, dataset.info.d_input or 1)
+    zero, one = (inputs.prepare(np.full(shape, value, np.float32)).x[0].double() for value in (0.0, 1.0))
+    made = Scaled(tuple((one - zero)[0].tolist()), tuple(zero[0].tolist()), order)
+    noise = np.random.default_rng(0).normal(size=shape).astype(np.float32) * (2**10 if inputs.whole else 1)
+    wanted, found = inputs.prepare(noise).x, made(noise).x
+    same = wanted.shape == found.shape and bool((wanted - found).abs().max() <= 1e-5 * (1 + wanted.abs().max()))
+    return made if same else None
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

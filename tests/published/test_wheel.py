@@ -1,0 +1,32 @@
+"""A wheel carries the models."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+import statespan
+from statespan.published import find
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_models_are_found_in_an_installed_package(tmp_path, monkeypatch):
+    setuptools = pytest.importorskip("setuptools")
+    from setuptools.command.build_py import build_py
+
+    given = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **options: given.update(options))
+    runpy.run_path(str(ROOT / "setup.py"))
+    monkeypatch.setattr(build_py, "run", lambda self: None)  # the package itself, which is not looked at here
+    command = given["cmdclass"]["build_py"](setuptools.Distribution({"name": "statespan"}))
+    command.build_lib, command.editable_mode = str(tmp_path), False
+    command.run()
+    built = {path.relative_to(tmp_path / "statespan/_models") for path in tmp_path.rglob("*") if path.is_file()}
+    assert built == {path.relative_to(ROOT / "models") for path in ROOT.glob("models/*/*")}
+    known = find.names()
+    assert known
+    monkeypatch.setattr(find, "_PACKAGE", tmp_path / "statespan")
+    assert find.names() == known
+    assert find.find("digits-s4d") == tmp_path / "statespan/_models/digits-s4d"
+    assert statespan.load("digits-s4d").config.d_output == 10
