@@ -140,8 +140,8 @@ def published_hint(where: Path) -> str:
     return f"; published models {'of a similar name ' if near else ''}are {', '.join(some)}"
 
 
-def find_run(folder: Path) -> Path:
-    """The folder of a run or of a published model, which must be there."""
+def find_run(folder: Path, argument: str = "RUN") -> Path:
+    """The folder of a run or of a published model, which must be there; ``argument`` is where it was given."""
     given, folder = folder, locate(folder)
     if is_run(folder):
         return folder
@@ -150,9 +150,9 @@ def find_run(folder: Path) -> Path:
     near = near or [path for path in RUNS.glob("*") if is_run(path)]
     if near:
         runs = ", ".join(sorted(map(str, near))[:6])
-        fail(f"RUN must be the folder of a run, and {folder} is {what}; runs are {runs}{published_hint(given)}")
+        fail(f"{argument} must be the folder of a run, and {folder} is {what}; runs are {runs}{published_hint(given)}")
     hint = published_hint(given) or "; make one with: statespan train digits-s4d"
-    fail(f"RUN must be the folder of a run, and {folder} is {what}{hint}")
+    fail(f"{argument} must be the folder of a run, and {folder} is {what}{hint}")
 
 
 def load_data(recipe: Recipe, folder: Path | None, console: Console) -> Dataset:

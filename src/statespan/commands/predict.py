@@ -76,7 +76,7 @@ def predict(
     files = words[1:] if model is None else words
     if not files:
         fail("FILES must be at least one file to predict, got none")
-    run = common.find_run(words[0] if model is None else model)
+    run = common.find_run(words[0]) if model is None else common.find_run(model, "--model")
     if out.suffix.lower() not in (".csv", ".npz"):
         fail(f"--out must end in .csv or .npz, got {out}")
     if not out.absolute().parent.is_dir():

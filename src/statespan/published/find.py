@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 
+from statespan.models import from_pretrained
+from statespan.models.pretrained import CONFIG
+
 _PACKAGE = Path(__file__).resolve().parent.parent
-CONFIG, RECIPE, RECORD, INPUTS = "config.json", "recipe.yaml", "record.json", "inputs.json"
+RECIPE, RECORD, INPUTS = "recipe.yaml", "record.json", "inputs.json"
 
 
 class UnknownModelError(ValueError):
@@ -92,8 +95,6 @@ def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
         >>> model(torch.zeros(1, 64, 1)).shape
         torch.Size([1, 10])
     """
-    from statespan.models import from_pretrained
-
     if not isinstance(name, (str, Path)):
         raise TypeError(f"name must be the name of a model or a folder, got {type(name).__name__} {name!r}")
     folder = resolve(name)

@@ -14,10 +14,11 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from statespan.published.record import model_name, read_records
-from statespan.published.tasks import TASKS, Task, paper, show, value
+from statespan.published.tasks import TASKS, Task, judged, paper, show, value
 
 PLACE = re.compile(r"(<!-- (?P<path>[\w/.-]+): (?P<kind>short|long) -->\n)(?P<table>.*?)(<!-- end -->)", re.S)
 NOT_YET = "not run yet"
@@ -38,19 +39,22 @@ class Group(NamedTuple):
 
     def mean(self, task: Task) -> float:
         """Over the seeds."""
-        found = [number for record in self.records.values() if (number := value(record, task)) is not None]
-        return sum(found) / len(found)
+        return fmean(number for record in self.records.values() if (number := value(record, task)) is not None)
+
+    def judged(self, task: Task) -> float:
+        """The mean in validation."""
+        return fmean(judged(record, task) for record in self.records.values())
 
 
 def groups(task: Task, records: Mapping[str, Record]) -> list[Group]:
-    """The runs of a task, the best first."""
+    """The runs of a task, the best in validation first."""
     found: dict[tuple[str, tuple[str, ...]], dict[str, Record]] = {}
     for file, record in records.items():
         if task.holds(record):
             key = (record["recipe"]["name"], tuple(record["overrides"]))
             found.setdefault(key, {})[file] = record
     made = [Group(*key, some) for key, some in found.items()]
-    return sorted(made, key=lambda group: group.mean(task), reverse=task.larger)
+    return sorted(made, key=lambda group: group.judged(task), reverse=task.larger)
 
 
 def filled(text: str, root: Path, up: str = "") -> str:
@@ -87,11 +91,9 @@ def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
     cells = {
         "task": task.name,
         "paper": paper(task) or "–",
-        "aim": "report" if task.aim is None else f"{sign} {task.aim:g}",
+        "aim": "report" if task.aim is None else "> chance" if task.above else f"{sign} {task.aim:g}",
         "ours": NOT_YET,
     }
-    if "chance" in task.note:
-        cells["aim"] = "> chance"
     if group is None:
         return cells
     some = list(group.records.values())
@@ -133,7 +135,7 @@ def _notes(kind: str) -> list[str]:
     paper_says = "*paper*: the best of S4 and S4D. *ours*: the mean over seeds, each run a file in `results/tasks`. "
     time = "*time*: training and validation."
     if kind == "short":
-        return [short + paper_says + time]
+        return [short + paper_says + "Of several recipes the one that is best in validation. " + time]
     notes = [f"- {task.name}: {task.note}." for task in TASKS if task.note]
     return [short + paper_says + time + " *seeds*: each number, and its seed. *rows*: train, test.", "", *notes]
 

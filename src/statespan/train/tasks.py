@@ -8,6 +8,7 @@ Shapes: B batch, L length, V tokens, K values.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from statespan.data.base import Batch
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(ABC):
     """A task: its name, the metric that decides which weights are best, and which way that is.
 
     Attributes:
@@ -36,13 +37,13 @@ class Task:
         total = self.add(model, batch, 1.0)
         return total[0] / total[-1]
 
+    @abstractmethod
     def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
         """The sums of a batch, (len(sums),); the first is the loss, the last what it is divided by."""
-        raise NotImplementedError
 
+    @abstractmethod
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """What is reported, from the sums over all batches."""
-        raise NotImplementedError
 
     def better(self, value: float, than: float | None) -> bool:
         """Whether a value of the metric is an improvement; what is not finite never is."""

@@ -15,12 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.gelu import backward as gelu_backward
-from statespan.ops._triton.scan import (
-    backward_kernel,
-    forward_kernel,
-    segments_kernel,
-    states_kernel,
-)
+from statespan.ops._triton.scan import backward_kernel, forward_kernel
+from statespan.ops._triton.states import segments_kernel, states_kernel
 from statespan.ops._triton.sums import diagonals_kernel, shares_kernel
 from statespan.ops._triton.tiles import Tiles, choose
 from statespan.ops.plain import Gradients, chunk_rows

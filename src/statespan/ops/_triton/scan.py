@@ -25,164 +25,21 @@ import triton
 import triton.language as tl
 
 from statespan.ops._triton.gelu import erf_parts, slope
-
-
-@triton.jit
-def _mm(a, b, acc, PRECISION: tl.constexpr):
-    return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
-
-
-@triton.jit
-def _add_mm(state, a, b, ACC: tl.constexpr, PRECISION: tl.constexpr):
-    """``state + a b``, where the state may be wider than the accumulators."""
-    if state.dtype == ACC:
-        return _mm(a, b, state, PRECISION)
-    else:
-        return state + _mm(a, b, tl.zeros(state.shape, ACC), PRECISION).to(state.dtype)
-
-
-@triton.jit
-def _columns(tile, B, segments, BT: tl.constexpr, EVEN: tl.constexpr):
-    """The sequence and the segment of each column, and whether there is one.
-
-    Where loads have no mask (EVEN), a column too many reads the last sequence; it is never stored.
-    """
-    column = tile * BT + tl.arange(0, BT)
-    b, segment = column // segments, column % segments
-    live = b < B
-    if EVEN:
-        b = tl.minimum(b, B - 1)
-    return b, segment, live
-
-
-@triton.jit
-def _load(at, ok, EVEN: tl.constexpr):
-    if EVEN:
-        return tl.load(at)
-    else:
-        return tl.load(at, mask=ok, other=0.0)
-
-
-@triton.jit
-def _store(at, x, ok, EVEN: tl.constexpr, FULL: tl.constexpr):
-    if EVEN and FULL:
-        tl.store(at, x)
-    else:
-        tl.store(at, x, mask=ok)
-
-
-@triton.jit
-def _sum_up(at, x, ok, ADD: tl.constexpr):
-    if ADD:
-        x += tl.load(at, mask=ok, other=0.0)
-    tl.store(at, x, mask=ok)
-
-
-@triton.jit
-def _load_power(ptr, h, q, N, DENSE: tl.constexpr, ADJOINT: tl.constexpr, STATE: tl.constexpr):
-    """G for ``S ← S Gᵀ``, or its adjoint: two rows (1, Q/2), or for a dense one the matrix (Q, Q)."""
-    if DENSE:
-        ok = (q < N)[:, None] & (q < N)[None, :]
-        if ADJOINT:
-            at = ptr + h * N * N + q[:, None] * N + q[None, :]
-        else:
-            at = ptr + h * N * N + q[None, :] * N + q[:, None]
-        re = tl.load(at, mask=ok, other=0.0).to(STATE)
-        im = re
-    else:
-        n = 2 * tl.arange(0, q.shape[0] // 2)
-        re = tl.load(ptr + h * N + n, mask=n < N, other=0.0).to(STATE)[None, :]
-        im = tl.load(ptr + h * N + n + 1, mask=n < N, other=0.0).to(STATE)[None, :]
-        if ADJOINT:
-            im = -im
-    return re, im
-
-
-@triton.jit
-def _load_factors(W_ptr, h, H, rc, q, N, C: tl.constexpr, ADJOINT: tl.constexpr, LOW: tl.constexpr, DT: tl.constexpr):
-    """Of the low-rank part the way into it transposed, Jᵀ (Q, C), and the way out, F (C, Q); for the adjoint exchanged.
-
-    Each as two numbers whose sum it is, for types of 16 bits.
-    """
-    if LOW:
-        matrix = rc[:, None] * N + q[None, :]
-        F = tl.load(W_ptr + h * C * N + matrix, mask=(q < N)[None, :], other=0.0)
-        J = tl.load(W_ptr + (H + h) * C * N + matrix, mask=(q < N)[None, :], other=0.0)
-        if ADJOINT:
-            into, out = tl.trans(F), J
-        else:
-            into, out = tl.trans(J), F
-        if (tl.float32 == DT) or (tl.float64 == DT):
-            into, out = into.to(DT), out.to(DT)
-            return into, into, out, out
-        else:
-            into_high, out_high = into.to(tl.bfloat16), out.to(tl.bfloat16)
-            into_low, out_low = (
-                (into - into_high.to(tl.float32)).to(tl.bfloat16),
-                (out - out_high.to(tl.float32)).to(tl.bfloat16),
-            )
-            return into_high, into_low, out_high, out_low
-    else:
-        return 0, 0, 0, 0
-
-
-@triton.jit
-def _product(S, high, low, PRECISION: tl.constexpr):
-    """``S (high + low)`` of a float32 S with the error of sixteen bits, by three fast products; wider ones directly."""
-    if high.dtype == tl.bfloat16:
-        Sh = S.to(tl.bfloat16)
-        Sl = (S - Sh.to(tl.float32)).to(tl.bfloat16)
-        new = tl.dot(Sl, high)
-        new = tl.dot(Sh, low, new)
-        return tl.dot(Sh, high, new)
-    else:
-        return tl.dot(S.to(high.dtype), high, input_precision=PRECISION, out_dtype=high.dtype)
-
-
-@triton.jit
-def _split(S):
-    """The real and the imaginary parts (BT, Q/2)."""
-    return tl.split(S.reshape(S.shape[0], S.shape[1] // 2, 2))
-
-
-@triton.jit
-def _fold(x):
-    """Half of a sum over rows: of rows 8 apart, which a thread of the matrix units holds anyway."""
-    return tl.sum(x.reshape(x.shape[0] // 16, 2, 8, x.shape[1]), 1)
-
-
-@triton.jit
-def _advance(S, gr, gi, DENSE: tl.constexpr):
-    """``S Gᵀ``, of a low-rank G the diagonal part."""
-    if DENSE:
-        if S.dtype == tl.float32:
-            high = gr.to(tl.bfloat16)
-            return _product(S, high, (gr - high.to(tl.float32)).to(tl.bfloat16), "ieee")
-        else:
-            return _product(S, gr, gr, "ieee")
-    else:
-        re, im = _split(S)
-        return tl.join(gr * re - gi * im, gr * im + gi * re).reshape(S.shape)
-
-
-@triton.jit
-def _feed_back(new, S, into_high, into_low, out_high, out_low, LOW: tl.constexpr, PRECISION: tl.constexpr):
-    """The low-rank part of ``S Gᵀ`` added to ``new``."""
-    if LOW:
-        Z = _product(S, into_high, into_low, PRECISION)
-        return new + _product(Z, out_high, out_low, PRECISION).to(new.dtype)
-    else:
-        return new
-
-
-@triton.jit
-def _toeplitz(K_ptr, Kb_ptr, hk, i, j, C: tl.constexpr, BOTH: tl.constexpr, DT: tl.constexpr):
-    """``T[i, j] = K[i-j]`` on and below the diagonal, the kernel that looks ahead above it."""
-    lag = i - j
-    T = tl.load(K_ptr + hk * C + lag, mask=lag >= 0, other=0.0)
-    if BOTH:
-        T += tl.load(Kb_ptr + hk * C - lag - 1, mask=lag < 0, other=0.0)
-    return T.to(DT)
+from statespan.ops._triton.pieces import (
+    add_mm,
+    advance,
+    columns,
+    feed_back,
+    fold,
+    load,
+    load_factors,
+    load_power,
+    mm,
+    split,
+    store,
+    sum_up,
+    toeplitz,
+)
 
 
 @triton.jit
@@ -192,11 +49,11 @@ def _emit(
 ):  # fmt: skip
     """Write outputs, and with PRE what is in front of the activation, in the order of y."""
     if PRE:
-        _store(pre_ptr + at, y.to(DT), ok, EVEN, FULL)
+        store(pre_ptr + at, y.to(DT), ok, EVEN, FULL)
     if GELU:
         normal, _ = erf_parts(y, DT)
         y = y * normal
-    _store(y_ptr + at, y.to(DT), ok, EVEN, FULL)
+    store(y_ptr + at, y.to(DT), ok, EVEN, FULL)
 
 
 @triton.jit
@@ -220,10 +77,10 @@ def forward_kernel(
     rp, rc, q = tl.arange(0, P), tl.arange(0, C), tl.arange(0, Q)
     DT: tl.constexpr = u_ptr.dtype.element_ty
     real = q < N
-    b, segment, live = _columns(tl.program_id(1).to(tl.int64), B, segments, BT, EVEN)
+    b, segment, live = columns(tl.program_id(1).to(tl.int64), B, segments, BT, EVEN)
     chunk0 = segment * per_segment
 
-    Tt = _toeplitz(K_ptr, Kb_ptr, hk, rp[None, :], rp[:, None], C, BOTH, DT)
+    Tt = toeplitz(K_ptr, Kb_ptr, hk, rp[None, :], rp[:, None], C, BOTH, DT)
     at_E, at_O = h * C * N + rp[:, None] * N + q[None, :], hk * C * N + rp[:, None] * N + q[None, :]
     E = tl.load(E_ptr + at_E, mask=real[None, :], other=0.0).to(DT)
     Ot = tl.trans(tl.load(O_ptr + at_O, mask=real[None, :], other=0.0).to(DT))
@@ -233,8 +90,8 @@ def forward_kernel(
         O1t = tl.trans(tl.load(O_ptr + at_O + P * N, mask=real[None, :], other=0.0).to(DT))
     if BOTH:
         At = tl.trans(tl.load(Ob_ptr + at_O, mask=real[None, :], other=0.0).to(DT))
-    gr, gi = _load_power(G_ptr, h, q, N, DENSE, False, STATE)
-    ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, False, LOW, DT)
+    gr, gi = load_power(G_ptr, h, q, N, DENSE, False, STATE)
+    ih, il, oh, ol = load_factors(W_ptr, h, H, rc, q, N, C, False, LOW, DT)
 
     S = tl.zeros((BT, Q), STATE)
     if FIRST:
@@ -247,80 +104,32 @@ def forward_kernel(
         begin = (chunk0 + i)[:, None] * C + rp[None, :]
         ok = live[:, None] & (begin < L)
         held = (live & (chunk0 + i < chunks))[:, None] & real[None, :]
-        U = _load(u_row + i * C, ok, EVEN)
+        U = load(u_row + i * C, ok, EVEN)
         if HALVES:
             ok1 = live[:, None] & (begin + P < L)
-            U1 = _load(u_row + i * C + P, ok1, EVEN)
+            U1 = load(u_row + i * C + P, ok1, EVEN)
         Sd = S.to(DT)
         if SAVE:
             if hk < H:
-                _store(states_ptr + s_row + i * N, Sd, held, EVEN, FULL)
-        y = _mm(U, Tt, tl.zeros((BT, P), ACC), PRECISION)
-        y = _mm(Sd, Ot, y, PRECISION)
+                store(states_ptr + s_row + i * N, Sd, held, EVEN, FULL)
+        y = mm(U, Tt, tl.zeros((BT, P), ACC), PRECISION)
+        y = mm(Sd, Ot, y, PRECISION)
         if BOTH:
-            y = _mm(_load(ahead_ptr + s_row + i * N, held, EVEN), At, y, PRECISION)
+            y = mm(load(ahead_ptr + s_row + i * N, held, EVEN), At, y, PRECISION)
         _emit(y, y_ptr, pre_ptr, y_row + i * C, ok, EVEN, FULL, GELU, PRE, DT)
         if HALVES:
-            y = _mm(U, T1t, tl.zeros((BT, P), ACC), PRECISION)
-            y = _mm(U1, Tt, y, PRECISION)
-            y = _mm(Sd, O1t, y, PRECISION)
+            y = mm(U, T1t, tl.zeros((BT, P), ACC), PRECISION)
+            y = mm(U1, Tt, y, PRECISION)
+            y = mm(Sd, O1t, y, PRECISION)
             _emit(y, y_ptr, pre_ptr, y_row + i * C + P, ok1, EVEN, FULL, GELU, PRE, DT)
-        new = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
-        S = _add_mm(new, U, E, ACC, PRECISION)
+        new = feed_back(advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
+        S = add_mm(new, U, E, ACC, PRECISION)
         if HALVES:
-            S = _add_mm(S, U1, E1, ACC, PRECISION)
+            S = add_mm(S, U1, E1, ACC, PRECISION)
         if LAST:
             if hk < H:
                 ends = (live & (chunk0 + i == whole - 1))[:, None] & real[None, :]
                 tl.store(last_ptr + (h * B + b)[:, None] * N + q[None, :], S, mask=ends)
-
-
-@triton.jit
-def states_kernel(
-    x_ptr, states_ptr, end_ptr, M_ptr, G_ptr, W_ptr, first_ptr, inject_ptr,
-    H, B, L, N, chunks, whole, segments, per_segment, sx_h, sx_b,
-    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
-    LOW: tl.constexpr, LEFT: tl.constexpr, ADJOINT: tl.constexpr, FLIP: tl.constexpr, SAVE: tl.constexpr,
-    FIRST: tl.constexpr,
-    END: tl.constexpr, INJECT: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """``S ← S Gᵀ + X M`` alone, from the left or from the right: the state before each chunk, or only the last.
-
-    M is E or O (for the adjoint recurrence), (heads, c, N); FLIP takes its rows in the opposite order. INJECT adds a
-    given state where the whole chunks end.
-    """
-    hk = tl.program_id(0).to(tl.int64)
-    h = hk % H
-    rc, q = tl.arange(0, C), tl.arange(0, Q)
-    DT: tl.constexpr = x_ptr.dtype.element_ty
-    real = q < N
-    b, segment, live = _columns(tl.program_id(1).to(tl.int64), B, segments, BT, EVEN)
-    chunk0 = segment * per_segment
-    order = (C - 1 - rc) if FLIP else rc
-    M = tl.load(M_ptr + (hk * C + order[:, None]) * N + q[None, :], mask=real[None, :], other=0.0).to(DT)
-    gr, gi = _load_power(G_ptr, h, q, N, DENSE, ADJOINT, STATE)
-    ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, ADJOINT, LOW, DT)
-    own = ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
-    S = tl.zeros((BT, Q), STATE)
-    if FIRST:
-        S = tl.load(first_ptr + own, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
-    x_row = x_ptr + hk * sx_h + (b * sx_b + chunk0 * C)[:, None] + rc[None, :]
-    s_row = states_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
-    for step in range(per_segment):
-        i = per_segment - 1 - step if LEFT else step
-        chunk = chunk0 + i
-        X = _load(x_row + i * C, live[:, None] & (chunk[:, None] * C + rc[None, :] < L), EVEN)
-        if INJECT:
-            if hk < H:
-                here = (live & (chunk == whole - 1))[:, None] & real[None, :]
-                S += tl.load(inject_ptr + (h * B + b)[:, None] * N + q[None, :], mask=here, other=0.0).to(STATE)
-        if SAVE:
-            _store(s_row + i * N, S.to(states_ptr.dtype.element_ty), (live & (chunk < chunks))[:, None] & real[None, :],
-                   EVEN, FULL)  # fmt: skip
-        new = _feed_back(_advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
-        S = _add_mm(new, X, M, ACC, PRECISION)
-    if END:
-        tl.store(end_ptr + own, S, mask=live[:, None] & real[None, :])
 
 
 @triton.jit
@@ -346,17 +155,17 @@ def backward_kernel(
     DT: tl.constexpr = u_ptr.dtype.element_ty
     real = q < N
     tile = tl.program_id(1).to(tl.int64)
-    b, segment, live = _columns(tile, B, segments, BT, EVEN)
+    b, segment, live = columns(tile, B, segments, BT, EVEN)
     chunk0 = segment * per_segment
 
     matrix = rc[:, None] * N + q[None, :]
     at_E = ((C - 1 - rc) if AHEAD else rc)[:, None] * N + q[None, :]
     if not AHEAD:
-        T = _toeplitz(K_ptr, Kb_ptr, hk, rc[:, None], rc[None, :], C, BOTH, DT)
+        T = toeplitz(K_ptr, Kb_ptr, hk, rc[:, None], rc[None, :], C, BOTH, DT)
     Et = tl.trans(tl.load(E_ptr + h * C * N + at_E, mask=real[None, :], other=0.0).to(DT))
     O = tl.load(O_ptr + hk * C * N + matrix, mask=real[None, :], other=0.0).to(DT)  # noqa: E741
-    gr, gi = _load_power(G_ptr, h, q, N, DENSE, True, STATE)
-    ih, il, oh, ol = _load_factors(W_ptr, h, H, rc, q, N, C, True, LOW, DT)
+    gr, gi = load_power(G_ptr, h, q, N, DENSE, True, STATE)
+    ih, il, oh, ol = load_factors(W_ptr, h, H, rc, q, N, C, True, LOW, DT)
     if GELU:
         Tt, Ot = tl.trans(T), tl.trans(O)
 
@@ -379,45 +188,45 @@ def backward_kernel(
         i = step if AHEAD else per_segment - 1 - step
         chunk = chunk0 + i
         ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
-        U = _load(u_row + i * C, ok, EVEN)
+        U = load(u_row + i * C, ok, EVEN)
         if EVEN and not FULL:
             dY = tl.load(dy_row + i * C, mask=live[:, None], other=0.0)  # a column too many adds nothing to any sum
         else:
-            dY = _load(dy_row + i * C, ok, EVEN)
+            dY = load(dy_row + i * C, ok, EVEN)
         held = (live & (chunk < chunks))[:, None] & real[None, :]
-        S = _load(s_row + i * N, held, EVEN)
+        S = load(s_row + i * N, held, EVEN)
         if INJECT:
             if hk < H:
                 here = (live & (chunk == whole - 1))[:, None] & real[None, :]
                 R += tl.load(inject_ptr + (h * B + b)[:, None] * N + q[None, :], mask=here, other=0.0).to(STATE)
         if GELU:
-            y = _mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
-            y = _mm(S, Ot, y, PRECISION)
+            y = mm(U, Tt, tl.zeros((BT, C), ACC), PRECISION)
+            y = mm(S, Ot, y, PRECISION)
             dY = (dY.to(ACC) * slope(y, DT)).to(DT)
         Rd = R.to(DT)
         if AHEAD:
-            du = _load(du_row + i * C, ok, EVEN).to(ACC)
+            du = load(du_row + i * C, ok, EVEN).to(ACC)
         else:
-            du = _mm(dY, T, tl.zeros((BT, C), ACC), PRECISION)
-        du = _mm(Rd, Et, du, PRECISION)
+            du = mm(dY, T, tl.zeros((BT, C), ACC), PRECISION)
+        du = mm(Rd, Et, du, PRECISION)
         if LOW:
-            _store(r_row + i * N, Rd, held, EVEN, FULL)
+            store(r_row + i * N, Rd, held, EVEN, FULL)
         else:
             dYt = tl.trans(dY)
             if not AHEAD:
-                dT = _mm(dYt, U, dT, PRECISION)
-            dO = _mm(dYt, S, dO, PRECISION)
-            dE = _mm(tl.trans(U), Rd, dE, PRECISION)
+                dT = mm(dYt, U, dT, PRECISION)
+            dO = mm(dYt, S, dO, PRECISION)
+            dE = mm(tl.trans(U), Rd, dE, PRECISION)
         if DENSE:
-            dgr = _mm(tl.trans(Rd), S, dgr, PRECISION)
+            dgr = mm(tl.trans(Rd), S, dgr, PRECISION)
         else:
-            lr, li = _split(R.to(ACC))
-            sr, si = _split(S.to(ACC))
-            dgr += _fold(lr * sr + li * si)
-            dgi += _fold(li * sr - lr * si)
-        _store(du_row + i * C, du.to(du_ptr.dtype.element_ty), ok, EVEN, FULL)
-        new = _feed_back(_advance(R, gr, gi, DENSE), R, ih, il, oh, ol, LOW, PRECISION)
-        R = _add_mm(new, dY, O, ACC, PRECISION)
+            lr, li = split(R.to(ACC))
+            sr, si = split(S.to(ACC))
+            dgr += fold(lr * sr + li * si)
+            dgi += fold(li * sr - lr * si)
+        store(du_row + i * C, du.to(du_ptr.dtype.element_ty), ok, EVEN, FULL)
+        new = feed_back(advance(R, gr, gi, DENSE), R, ih, il, oh, ol, LOW, PRECISION)
+        R = add_mm(new, dY, O, ACC, PRECISION)
 
     if DFIRST:
         at = dfirst_ptr + (hk * B + b)[:, None] * N + q[None, :]
@@ -426,42 +235,12 @@ def backward_kernel(
     if not LOW:
         if not AHEAD:
             tl.store(dT_ptr + share + hk * C * C + rc[:, None] * C + rc[None, :], dT)
-        _sum_up(dE_ptr + share + hk * C * N + at_E, dE, real[None, :], AHEAD)
+        sum_up(dE_ptr + share + hk * C * N + at_E, dE, real[None, :], AHEAD)
         tl.store(dO_ptr + share + hk * C * N + matrix, dO, mask=real[None, :])
     if DENSE:
         square = real[:, None] & real[None, :]
-        _sum_up(dG_ptr + share + hk * N * N + q[:, None] * N + q[None, :], dgr, square, AHEAD)
+        sum_up(dG_ptr + share + hk * N * N + q[:, None] * N + q[None, :], dgr, square, AHEAD)
     else:
         n = 2 * tl.arange(0, Q // 2)
-        _sum_up(dG_ptr + share + hk * N + n, tl.sum(tl.sum(dgr, 0), 0), n < N, AHEAD)
-        _sum_up(dG_ptr + share + hk * N + n + 1, tl.sum(tl.sum(dgi, 0), 0), n < N, AHEAD)
-
-
-@triton.jit
-def segments_kernel(
-    end_ptr, first_ptr, start_ptr, G_ptr, H, B, N, segments, doublings,
-    Q: tl.constexpr, BT: tl.constexpr, DENSE: tl.constexpr, LEFT: tl.constexpr, ADJOINT: tl.constexpr,
-    START: tl.constexpr, STATE: tl.constexpr,
-):  # fmt: skip
-    """The state each segment starts from, given what each adds alone: a scan with G to the segment's length.
-
-    G is squared ``doublings`` times first (a dense one comes already squared).
-    """
-    hk = tl.program_id(0).to(tl.int64)
-    h = hk % H
-    q = tl.arange(0, Q)
-    real = q < N
-    b = tl.program_id(1).to(tl.int64) * BT + tl.arange(0, BT)
-    ok = (b < B)[:, None] & real[None, :]
-    gr, gi = _load_power(G_ptr, h, q, N, DENSE, ADJOINT, STATE)
-    if not DENSE:
-        for _ in range(doublings):
-            gr, gi = gr * gr - gi * gi, 2 * gr * gi
-    S = tl.zeros((BT, Q), STATE)
-    if START:
-        S = tl.load(start_ptr + (hk * B + b)[:, None] * N + q[None, :], mask=ok, other=0.0).to(STATE)
-    for i in range(segments):
-        segment = segments - 1 - i if LEFT else i
-        at = ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
-        tl.store(first_ptr + at, S, mask=ok)
-        S = _advance(S, gr, gi, DENSE) + tl.load(end_ptr + at, mask=ok, other=0.0).to(STATE)
+        sum_up(dG_ptr + share + hk * N + n, tl.sum(tl.sum(dgr, 0), 0), n < N, AHEAD)
+        sum_up(dG_ptr + share + hk * N + n + 1, tl.sum(tl.sum(dgi, 0), 0), n < N, AHEAD)

@@ -83,8 +83,9 @@ def step_kernel(
         tl.store(out_ptr + at + n, nr.to(ST), mask=ok)
         tl.store(out_ptr + at + M + n, ni.to(ST), mask=ok)
         for k in tl.static_range(CHANNELS):
-            y = _row_dot(cr, ci, nr, ni)
-            if k > 0:
+            if k == 0:
+                y = _row_dot(cr, ci, nr, ni)
+            else:
                 ar, ai = _load_halves(C_ptr + (k * H + h) * 2 * M, n, M, mode, FT)
                 y = _row_dot(ar, ai, nr, ni)
             if SKIP:
