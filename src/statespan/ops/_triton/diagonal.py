@@ -1,7 +1,4 @@
-"""The operators of a diagonal SSM straight from its parameters, and their gradients: one program a head.
-
-Tiles are (c, P), modes along the axis that is contiguous in memory.
-"""
+"""The operators of a diagonal SSM straight from its parameters, and their gradients: one program a head."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import triton.language as tl
 from statespan.ops._triton.modes import (
     cmul,
     half_resolvent,
-    last_powers,
     load_complex,
     load_decay,
     load_dt,
@@ -19,7 +15,6 @@ from statespan.ops._triton.modes import (
     mul,
     power_table,
     store_complex,
-    store_rows,
 )
 
 
@@ -61,27 +56,6 @@ def _rule(zr, zi, RULE: tl.constexpr):
 
 
 @triton.jit
-def _powers(ar, ai, c: tl.constexpr, LOW: tl.constexpr, BITS: tl.constexpr, P: tl.constexpr, FT: tl.constexpr):
-    """``a^l`` and (for l > 0) ``a^(l-1)`` for l < c, (c, P) each, and ``a^c``: products of a few powers with a few."""
-    SMALL: tl.constexpr = 1 << LOW
-    j = tl.arange(0, SMALL)[:, None]
-    lr, li, sr, si = power_table(ar, ai, j, LOW, FT)
-    kr, ki, _sr, _si = power_table(ar, ai, (j + SMALL - 1) % SMALL, LOW, FT)
-    i = tl.arange(0, c // SMALL)[:, None]
-    hr, hi, gr, gi = power_table(sr, si, i, BITS - LOW, FT)
-    mr, mi, _gr, _gi = power_table(sr, si, tl.maximum(i - 1, 0), BITS - LOW, FT)
-    vr, vi = mul(hr[:, None, :], hi[:, None, :], lr[None, :, :], li[None, :, :])
-    first = (j == 0)[None, :, :]
-    wr, wi = mul(
-        tl.where(first, mr[:, None, :], hr[:, None, :]),
-        tl.where(first, mi[:, None, :], hi[:, None, :]),
-        kr[None, :, :],
-        ki[None, :, :],
-    )
-    return (tl.reshape(vr, (c, P)), tl.reshape(vi, (c, P)), tl.reshape(wr, (c, P)), tl.reshape(wi, (c, P)), gr, gi)
-
-
-@triton.jit
 def diagonal_kernel(
     dt_ptr, decay_ptr, freq_ptr, B_ptr, C_ptr, D_ptr, K_ptr, E_ptr, G_ptr, O_ptr,
     H, S, M, channels, causal,
@@ -90,8 +64,9 @@ def diagonal_kernel(
 ):  # fmt: skip
     """K, E, G and O of one head. The first ``causal`` channels look back, the others ahead."""
     h = tl.program_id(0).to(tl.int64)
-    n, l = tl.arange(0, P), tl.arange(0, c)[:, None]  # noqa: E741
+    n, l = tl.arange(0, P), tl.arange(0, c)[None, :]  # noqa: E741
     ok = n < M
+    both = ok[:, None] & (l >= 0)
     own = (h % S) * M + n
     dt = load_dt(dt_ptr, h, LOG, FT)
     decay, _slope = load_decay(decay_ptr, own, ok, REAL, FT)
@@ -99,23 +74,23 @@ def diagonal_kernel(
     br, bi = load_complex(B_ptr, own, ok, FT)
     ar, ai, qr, qi, _sr, _si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
     br, bi = mul(dt * qr, dt * qi, br, bi)
-    vr, vi, _wr, _wi, gr, gi = _powers(ar[None, :], ai[None, :], c, BITS // 2, BITS, P, FT)
-    store_complex(G_ptr, h * M + n[None, :], gr, gi, ok[None, :])
-    er, ei = mul(br[None, :], bi[None, :], vr, vi)
-    store_rows(E_ptr, h * c + c - 1 - l, er, ei, M, P)
+    vr, vi, gr, gi = power_table(ar[:, None], ai[:, None], l, BITS, FT)
+    store_complex(G_ptr, h * M + n[:, None], gr, gi, ok[:, None])
+    er, ei = mul(br[:, None], bi[:, None], vr, vi)
+    store_complex(E_ptr, (h * c + c - 1 - l) * M + n[:, None], er, ei, both)
     for k in range(channels):
         hk = k * H + h
         cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
         # K = 2 Re Σ C E; E was made from the same powers
-        K = 2.0 * tl.sum(cr[None, :] * er - ci[None, :] * ei, 1)[:, None]
+        K = 2.0 * tl.sum(cr[:, None] * er - ci[:, None] * ei, 0)[None, :]
         if SKIP:
             K += tl.where(l == 0, tl.load(D_ptr + hk, mask=k < causal, other=0.0).to(FT), 0.0)
         tl.store(K_ptr + hk * c + l, K.to(K_ptr.dtype.element_ty))
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
         cr, ci = mul(cr, ci, one_r, one_i)
-        xr, xi = mul(cr[None, :], ci[None, :], vr, vi)
+        xr, xi = mul(cr[:, None], ci[:, None], vr, vi)
         row = tl.where(k < causal, l, c - 1 - l)
-        store_rows(O_ptr, hk * c + row, 2.0 * xr, -2.0 * xi, M, P)
+        store_complex(O_ptr, (hk * c + row) * M + n[:, None], 2.0 * xr, -2.0 * xi, both)
 
 
 @triton.jit
@@ -128,9 +103,9 @@ def diagonal_backward_kernel(
 ):  # fmt: skip
     """The gradients of one head's parameters from those of its operators. A and B come out per head."""
     h = tl.program_id(0).to(tl.int64)
-    n, l = tl.arange(0, P), tl.arange(0, c)[:, None]  # noqa: E741
+    n, l = tl.arange(0, P), tl.arange(0, c)[None, :]  # noqa: E741
     ok = n < M
-    both = ok[None, :] & (l >= 0)
+    both = ok[:, None] & (l >= 0)
     own = (h % S) * M + n
     dt = load_dt(dt_ptr, h, LOG, FT)
     decay, slope = load_decay(decay_ptr, own, ok, REAL, FT)
@@ -138,48 +113,48 @@ def diagonal_backward_kernel(
     Br, Bi = load_complex(B_ptr, own, ok, FT)
     ar, ai, qr, qi, sr, si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
     br, bi = mul(dt * qr, dt * qi, Br, Bi)
-    vr, vi, wr, wi, _gr, _gi = _powers(ar[None, :], ai[None, :], c, BITS // 2, BITS, P, FT)
-    at = h * c + c - 1 - l
-    er, ei = load_complex(dE_ptr, at * M + n[None, :], both, FT)
+    vr, vi, _gr, _gi = power_table(ar[:, None], ai[:, None], l, BITS, FT)
+    wr, wi, _gr, _gi = power_table(ar[:, None], ai[:, None], tl.maximum(l - 1, 0), BITS, FT)  # Ā^(l-1)
+    er, ei = load_complex(dE_ptr, (h * c + c - 1 - l) * M + n[:, None], both, FT)
+    lag = l.to(FT)
     zero = br * 0.0
     dar, dai = zero, zero
-    dvr, dvi = vr * 0.0, vi * 0.0  # of V; all that reaches it is collected, for a sum over l takes its time
     for k in range(channels):
         hk = k * H + h
         cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
         dK = 2.0 * tl.load(dK_ptr + hk * c + l).to(FT)
         # K = Re Σ 2 C E: it reaches E and C
-        er += dK * cr[None, :]
-        ei += -dK * ci[None, :]
-        tr, ti = mul(br, bi, tl.sum(dK * vr, 0), tl.sum(dK * vi, 0))
-        dcr, dci = tr, -ti
+        er += dK * cr[:, None]
+        ei += -dK * ci[:, None]
+        xr, xi = mul(br[:, None], bi[:, None], vr, vi)
+        dcr, dci = tl.sum(dK * xr, 1), -tl.sum(dK * xi, 1)
         row = tl.where(k < causal, l, c - 1 - l)
-        xr, xi = load_complex(dO_ptr, (hk * c + row) * M + n[None, :], both, FT)
+        xr, xi = load_complex(dO_ptr, (hk * c + row) * M + n[:, None], both, FT)
         xr, xi = 2.0 * xr, -2.0 * xi
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
         pr, pi = mul(cr, ci, one_r, one_i)  # O = p V, p = C Ā or C
         tr, ti = cmul(vr, vi, xr, xi)
-        dpr, dpi = tl.sum(tr, 0), tl.sum(ti, 0)
+        dpr, dpi = tl.sum(tr, 1), tl.sum(ti, 1)
         tr, ti = cmul(one_r, one_i, dpr, dpi)
         store_complex(dC_ptr, hk * M + n, dcr + tr, dci + ti, ok)
         tr, ti = cmul(cr, ci, dpr, dpi)
         dar += tl.where(k < causal, tr, 0.0)
         dai += tl.where(k < causal, ti, 0.0)
-        tr, ti = cmul(pr[None, :], pi[None, :], xr, xi)
-        dvr += tr
-        dvi += ti
+        xr, xi = cmul(pr[:, None], pi[:, None], xr, xi)  # of V
+        tr, ti = cmul(wr, wi, xr, xi)
+        dar += tl.sum(lag * tr, 1)
+        dai += tl.sum(lag * ti, 1)
     # E = B̄ V
     tr, ti = cmul(vr, vi, er, ei)
-    dbr, dbi = tl.sum(tr, 0), tl.sum(ti, 0)
-    tr, ti = cmul(br[None, :], bi[None, :], er, ei)
-    # V = Ā^l
-    tr, ti = cmul(wr, wi, dvr + tr, dvi + ti)
-    lag = l.to(FT)
-    dar += tl.sum(lag * tr, 0)
-    dai += tl.sum(lag * ti, 0)
+    dbr, dbi = tl.sum(tr, 1), tl.sum(ti, 1)
+    xr, xi = cmul(br[:, None], bi[:, None], er, ei)
+    tr, ti = cmul(wr, wi, xr, xi)
+    dar += tl.sum(lag * tr, 1)
+    dai += tl.sum(lag * ti, 1)
     # G = Ā^c
     gr, gi = load_complex(dG_ptr, h * M + n, ok, FT)
-    pr, pi, _gr, _gi = last_powers(ar, ai, BITS)
+    end = (l == c - 1).to(FT)
+    pr, pi = tl.sum(end * vr, 1), tl.sum(end * vi, 1)  # Ā^(c-1)
     tr, ti = cmul(pr, pi, gr, gi)
     dar += c * tr
     dai += c * ti

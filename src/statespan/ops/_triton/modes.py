@@ -52,14 +52,6 @@ def store_complex(ptr, n, re, im, ok):
 
 
 @triton.jit
-def store_rows(ptr, row, re, im, M, P: tl.constexpr):
-    """Complex rows (R, P) of M interleaved numbers each, in the order they lie in memory; ``row`` (R, 1)."""
-    q = tl.arange(0, 2 * P)[None, :]
-    pairs = tl.reshape(tl.join(re, im), (re.shape[0], 2 * P))
-    tl.store(ptr + row * 2 * M + q, pairs.to(ptr.dtype.element_ty), mask=(q < 2 * M) & (row >= 0))
-
-
-@triton.jit
 def load_dt(dt_ptr, h, LOG: tl.constexpr, FT: tl.constexpr):
     dt = tl.load(dt_ptr + h).to(FT)
     if LOG:

@@ -1,9 +1,8 @@
 """One step of all heads in one launch: each state is read once and written once, into its own place if wanted.
 
 A program owns one head: it loads the head's coefficients once and takes ROWS sequences at a time through the step, all
-modes of a sequence together, while the states of the next ones are on their way. States are (B, H, N) with all real
-parts first, as everywhere: the two halves of a row are contiguous, so no other order would be read faster. Offsets are
-64 bit.
+modes of a sequence together. States are (B, H, N) with all real parts first, as everywhere: the two halves of a row are
+contiguous, so no other order would be read faster. Offsets are 64 bit.
 
 Sums are in float64 and rounded once. GELU, which goes into no further step, is in the state's own precision: in
 float64 it alone would take about as long as the rest.
@@ -21,8 +20,7 @@ from torch import Tensor
 from statespan.ops._triton.modes import mul
 
 ELEMENTS = 1024  # of a tile: rows of states times modes
-BLOCKS = 8  # tiles a program takes one after the other, where the batch is large enough
-STAGES = 3  # tiles on their way at a time
+BLOCKS = 4  # tiles a program takes one after the other, where the batch is large enough
 
 
 @triton.jit
@@ -43,7 +41,7 @@ def step_kernel(
     u_ptr, state_ptr, out_ptr, y_ptr, d_ptr, f_ptr, b_ptr, B_ptr, C_ptr, D_ptr,
     batch, H, M,
     RANK: tl.constexpr, CHANNELS: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr,
-    STAGES: tl.constexpr, SKIP: tl.constexpr, GELU: tl.constexpr,
+    SKIP: tl.constexpr, GELU: tl.constexpr,
 ):  # fmt: skip
     """Y (B, K, H) and the new states; ``out`` may be ``state``."""
     FT: tl.constexpr = tl.float64
@@ -59,7 +57,7 @@ def step_kernel(
         vr, vi = _load_halves(b_ptr + own, n, M, mode, FT)
         fr, fi = _load_halves(f_ptr + own, n, M, mode, FT)
     cr, ci = _load_halves(C_ptr + own, n, M, mode, FT)
-    for block in tl.range(0, BLOCKS, num_stages=STAGES):
+    for block in range(BLOCKS):
         r = (tl.program_id(1).to(tl.int64) * BLOCKS + block) * ROWS + tl.arange(0, ROWS)[:, None]
         row = r < batch
         ok = row & mode
@@ -127,6 +125,6 @@ def step(
     step_kernel[(H, -(-batch // (tile * blocks)))](
         u, state, out, y, diagonal, columns, rows, B, C, D, batch, H, M,
         RANK=0 if columns is None else columns.shape[0], CHANNELS=channels, P=width, ROWS=tile, BLOCKS=blocks,
-        STAGES=STAGES, SKIP=D is not None, GELU=gelu, num_warps=4,
+        SKIP=D is not None, GELU=gelu, num_warps=4,
     )  # fmt: skip
     return y

@@ -75,7 +75,7 @@ def choose(
         stages = 2 if d_state <= 128 else 1
         return Tiles(columns, per_segment, warps, stages, warps, stages)
     if columns == 16:
-        return Tiles(columns, per_segment, 4 if dense else 1, 4, 4, 4)
+        return Tiles(columns, per_segment, 4, 4, 4, 4) if dense else Tiles(columns, per_segment, 1, 6, 4, 4)
     if dense:
         return Tiles(columns, per_segment, 4, 4, 4, 2)
     if both:  # a forward pass in both directions has twice the work in a program: half as many fill the GPU
@@ -83,5 +83,5 @@ def choose(
         while wide < largest_filled and heads * -(-batch * segments // (2 * wide)) >= PROGRAMS // 2:
             wide *= 2
         return Tiles(wide, per_segment, 4, 4, 4, 3, columns)
-    # of a single direction one more piece of the input fits on the chip beside what three programs need
-    return Tiles(columns, per_segment, 4, 5 if columns == 64 else 4, 4, 3)
+    # of a single direction four programs fit on a multiprocessor, if each has few pieces of the input on their way
+    return Tiles(columns, per_segment, 4, 3 if columns == 64 else 4, 4, 3)
