@@ -35,7 +35,8 @@ def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def _compiled(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Forward a compiler's own kernel, which has what comes next in it; backward ours, which has the bias in it."""
-    training = torch.is_grad_enabled() and not torch.compiler.is_exporting()
+    # an export needs no backward pass; not asked by is_exporting(), to which some versions say yes inside compile
+    training = torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling()
     if training and ((x.is_cuda and forced_path() == "auto") or forced_path() == "triton"):
         z = linear(x, weight)
         if z.dtype in (torch.float16, torch.bfloat16):

@@ -123,16 +123,18 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _commit(run: Path, versions: Mapping[str, Any], given: str | None) -> str:
-    said = versions.get("commit")
+    said = str(versions.get("commit") or "")
+    if said and not said.endswith("+changes"):
+        return said
+    here = commit()
+    if here and not here.endswith("+changes") and versions.get("source") == source():
+        return here  # where the run was made git knew nothing, or of an older commit; the code was that of this checkout
     if said:
-        return str(said)
+        return said
     if given:
         if not re.fullmatch(r"[0-9a-f]{7,40}", given):
             raise PublishError(f"the commit must be 7 to 40 hexadecimal digits, got {given!r}")
         return given
-    here = commit()
-    if here and not here.endswith("+changes") and versions.get("source") == source():
-        return here  # where the run was made was no git, but the code was that of this checkout
     raise PublishError(f"{run} does not say which commit made it, and it is not the one of this checkout: --commit")
 
 

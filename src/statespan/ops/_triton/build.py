@@ -11,6 +11,9 @@ from torch import Tensor
 
 from statespan.ops._triton.diagonal import diagonal_backward_kernel, diagonal_kernel
 from statespan.ops._triton.lowrank import lowrank_backward_kernel, lowrank_finish_kernel, lowrank_kernel
+from statespan.ops._triton.sums import sum_shares
+
+BLOCK = 4  # log2 of the samples that are taken together: more powers of a mode would not fit into a thread's registers
 
 
 class Modes(NamedTuple):
@@ -80,7 +83,7 @@ def forward(modes: Modes, settings: Settings) -> tuple[Tensor, ...]:
         G = torch.empty(H, 2 * M, **own)
         diagonal_kernel[(H,)](
             modes.dt, modes.decay, modes.freq, modes.B, modes.C, skip, K, E, G, O, *sizes, **constants,
-            RULE=settings.rule, num_warps=8,
+            RULE=settings.rule, LOW=min(BLOCK, constants["BITS"]), num_warps=max(1, constants["P"] // 32),
         )  # fmt: skip
         return K, E, G, O
     W = torch.empty(2, H, settings.chunk, 2 * M, **own)
@@ -106,33 +109,31 @@ def backward(
     sizes, constants = _launch(modes, settings)
     H, S, M = sizes[:3]
     ddt, dC = torch.empty_like(modes.dt), torch.empty_like(modes.C)
-    ddecay, dfreq = modes.decay.new_empty(H, M), modes.freq.new_empty(H, M)
-    dB = modes.B.new_empty(H, M, 2)
-    out = [ddecay, dfreq, dB]
+    out = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
+    # of each S heads, which have all of A, B and P between them
+    shares = modes.decay.new_empty(H // S, sum(x.numel() for x in out))
     dK, dE, dO = (x.contiguous() for x in (dK, dE, dO))
     if modes.P is None:
         diagonal_backward_kernel[(H,)](
             modes.dt, modes.decay, modes.freq, modes.B, modes.C, dK, dE, dG.contiguous(), dO,
-            ddt, ddecay, dfreq, dB, dC, *sizes, **constants, RULE=settings.rule, num_warps=4 if M <= 32 else 8,
+            ddt, dC, shares, *sizes, **constants, RULE=settings.rule, LOW=min(BLOCK, constants["BITS"]),
+            num_warps=max(1, constants["P"] // 32),
         )  # fmt: skip
     else:
         E, O, (F, J) = kept  # noqa: E741
-        dP = modes.P.new_empty(H, M, 2)
         dG = dG.to(F.dtype).contiguous()
         dF, dJ = (J @ dG.mT, F @ dG) if dW is None else dW.to(F.dtype).contiguous()
         tasks, P = 3 + sizes[3], constants["P"]
-        shares = dG.new_empty(H, tasks, 8, P)
+        parts = dG.new_empty(H, tasks, 8, P)
         lowrank_backward_kernel[(H, tasks)](
             modes.dt, modes.decay, modes.freq, modes.P, modes.B, modes.C, E, O, F, J, dK, dE, dO, dF, dJ, dG,
-            shares, dC, *sizes, **constants, FACTORED=settings.factored, num_warps=1 if M <= 32 else 4,
+            parts, dC, *sizes, **constants, FACTORED=settings.factored, num_warps=1 if M <= 32 else 4,
         )  # fmt: skip
         lowrank_finish_kernel[(H,)](
-            modes.dt, modes.decay, modes.freq, modes.P, modes.B, shares, ddt, ddecay, dfreq, dP, dB,
+            modes.dt, modes.decay, modes.freq, modes.P, modes.B, parts, ddt, shares,
             S, M, tasks, P=P, REAL=settings.real_part, LOG=settings.log_dt,
             FT=constants["FT"], num_warps=1 if M <= 32 else 4,
         )  # fmt: skip
-        out.append(dP)
-    if S < H:
-        out = [x.view(H // S, S, *x.shape[1:]).sum(0) for x in out]
-    ddecay, dfreq, dB, *dP_ = out
-    return ddt, ddecay, dfreq, dB, dC, *dP_
+    sum_shares(shares, out)
+    ddecay, dfreq, dB, *dP = out
+    return ddt, ddecay, dfreq, dB, dC, *dP

@@ -1,4 +1,10 @@
-"""The operators of a diagonal SSM straight from its parameters, and their gradients: one program a head."""
+"""The operators of a diagonal SSM straight from its parameters, and their gradients: one program a head.
+
+A thread has a mode, and walks through the chunk in blocks of R samples: within a block it has a small table of powers,
+from block to block it multiplies by ``Ā^R``. All that the gradients need of a sequence Q over the chunk are two sums in
+each mode, its value as a polynomial in conj(Ā) and the derivative: ``Σ conj(Ā^l) Q_l`` and ``Σ l conj(Ā^(l-1)) Q_l``.
+They come by Horner's rule over the blocks, so nothing is divided by Ā, which may be 0.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,7 @@ import triton.language as tl
 from statespan.ops._triton.modes import (
     cmul,
     half_resolvent,
+    last_powers,
     load_complex,
     load_decay,
     load_dt,
@@ -56,17 +63,62 @@ def _rule(zr, zi, RULE: tl.constexpr):
 
 
 @triton.jit
+def _moments(qr, qi, mr, mi, sr, si, powers):
+    """Put one more block (R, P) before those whose sums are ``m`` (the value) and ``s`` (the derivative)."""
+    vr, vi, wr, wi, br, bi, dr, di = powers
+    tr, ti = cmul(dr, di, mr, mi)
+    sr, si = cmul(br, bi, sr, si)
+    mr, mi = cmul(br, bi, mr, mi)
+    xr, xi = cmul(wr, wi, qr, qi)
+    sr += tr + tl.sum(xr, 0)
+    si += ti + tl.sum(xi, 0)
+    xr, xi = cmul(vr, vi, qr, qi)
+    return mr + tl.sum(xr, 0), mi + tl.sum(xi, 0), sr, si
+
+
+@triton.jit
+def _moments_of_rows(
+    ptr, flip, CONJ: tl.constexpr, M, n, ok, powers, c: tl.constexpr, R: tl.constexpr, FT: tl.constexpr
+):  # fmt: skip
+    """Of complex rows (c, M) or their conjugates, if ``flip`` from the last to the first."""
+    r = tl.arange(0, R)[:, None]
+    mr, mi = tl.zeros_like(n).to(FT), tl.zeros_like(n).to(FT)
+    sr, si = mr, mi
+    for block in tl.static_range(c // R):
+        l = c - R - block * R + r  # noqa: E741
+        row = tl.where(flip, c - 1 - l, l)
+        qr, qi = load_complex(ptr, row * M + n[None, :], ok[None, :] & (r >= 0), FT)
+        if CONJ:
+            qi = -qi
+        mr, mi, sr, si = _moments(qr, qi, mr, mi, sr, si, powers)
+    return mr, mi, sr, si
+
+
+@triton.jit
+def _moments_of_kernel(ptr, n, powers, c: tl.constexpr, R: tl.constexpr, FT: tl.constexpr):
+    """Of real numbers (c), the same for all modes."""
+    r = tl.arange(0, R)[:, None]
+    mr, mi = tl.zeros_like(n).to(FT), tl.zeros_like(n).to(FT)
+    sr, si = mr, mi
+    for block in tl.static_range(c // R):
+        q = tl.load(ptr + c - R - block * R + r).to(FT)
+        mr, mi, sr, si = _moments(q, 0.0, mr, mi, sr, si, powers)
+    return mr, mi, sr, si
+
+
+@triton.jit
 def diagonal_kernel(
     dt_ptr, decay_ptr, freq_ptr, B_ptr, C_ptr, D_ptr, K_ptr, E_ptr, G_ptr, O_ptr,
     H, S, M, channels, causal,
-    c: tl.constexpr, BITS: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr,
-    FT: tl.constexpr, SKIP: tl.constexpr,
+    c: tl.constexpr, BITS: tl.constexpr, LOW: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr,
+    LOG: tl.constexpr, FT: tl.constexpr, SKIP: tl.constexpr,
 ):  # fmt: skip
     """K, E, G and O of one head. The first ``causal`` channels look back, the others ahead."""
+    R: tl.constexpr = 1 << LOW
     h = tl.program_id(0).to(tl.int64)
-    n, l = tl.arange(0, P), tl.arange(0, c)[None, :]  # noqa: E741
+    n, r = tl.arange(0, P), tl.arange(0, R)[:, None]
     ok = n < M
-    both = ok[:, None] & (l >= 0)
+    both = ok[None, :] & (r >= 0)
     own = (h % S) * M + n
     dt = load_dt(dt_ptr, h, LOG, FT)
     decay, _slope = load_decay(decay_ptr, own, ok, REAL, FT)
@@ -74,87 +126,93 @@ def diagonal_kernel(
     br, bi = load_complex(B_ptr, own, ok, FT)
     ar, ai, qr, qi, _sr, _si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
     br, bi = mul(dt * qr, dt * qi, br, bi)
-    vr, vi, gr, gi = power_table(ar[:, None], ai[:, None], l, BITS, FT)
-    store_complex(G_ptr, h * M + n[:, None], gr, gi, ok[:, None])
-    er, ei = mul(br[:, None], bi[:, None], vr, vi)
-    store_complex(E_ptr, (h * c + c - 1 - l) * M + n[:, None], er, ei, both)
+    vr, vi, _gr, _gi = power_table(ar[None, :], ai[None, :], r, LOW, FT)
+    _pr, _pi, sr, si = last_powers(ar, ai, LOW)
+    _pr, _pi, gr, gi = last_powers(ar, ai, BITS)
+    store_complex(G_ptr, h * M + n, gr, gi, ok)
+    fr, fi = br, bi
+    for block in tl.static_range(c // R):
+        er, ei = mul(fr[None, :], fi[None, :], vr, vi)
+        store_complex(E_ptr + h * c * 2 * M, (c - 1 - block * R - r) * M + n[None, :], er, ei, both)
+        fr, fi = mul(fr, fi, sr, si)
     for k in range(channels):
         hk = k * H + h
         cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
-        # K = 2 Re Σ C E; E was made from the same powers
-        K = 2.0 * tl.sum(cr[:, None] * er - ci[:, None] * ei, 0)[None, :]
-        if SKIP:
-            K += tl.where(l == 0, tl.load(D_ptr + hk, mask=k < causal, other=0.0).to(FT), 0.0)
-        tl.store(K_ptr + hk * c + l, K.to(K_ptr.dtype.element_ty))
+        fr, fi = mul(cr, ci, br, bi)  # K = 2 Re Σ C B̄ Ā^l
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
-        cr, ci = mul(cr, ci, one_r, one_i)
-        xr, xi = mul(cr[:, None], ci[:, None], vr, vi)
-        row = tl.where(k < causal, l, c - 1 - l)
-        store_complex(O_ptr, (hk * c + row) * M + n[:, None], 2.0 * xr, -2.0 * xi, both)
+        pr, pi = mul(2.0 * cr, 2.0 * ci, one_r, one_i)  # O = p Ā^l
+        for block in tl.static_range(c // R):
+            l = block * R + r  # noqa: E741
+            K = 2.0 * tl.sum(fr[None, :] * vr - fi[None, :] * vi, 1)[:, None]
+            if SKIP:
+                K += tl.where(l == 0, tl.load(D_ptr + hk, mask=k < causal, other=0.0).to(FT), 0.0)
+            tl.store(K_ptr + hk * c + l, K.to(K_ptr.dtype.element_ty))
+            xr, xi = mul(pr[None, :], pi[None, :], vr, vi)
+            row = tl.where(k < causal, l, c - 1 - l)
+            store_complex(O_ptr + hk * c * 2 * M, row * M + n[None, :], xr, -xi, both)
+            fr, fi = mul(fr, fi, sr, si)
+            pr, pi = mul(pr, pi, sr, si)
 
 
 @triton.jit
 def diagonal_backward_kernel(
     dt_ptr, decay_ptr, freq_ptr, B_ptr, C_ptr, dK_ptr, dE_ptr, dG_ptr, dO_ptr,
-    ddt_ptr, ddecay_ptr, dfreq_ptr, dB_ptr, dC_ptr,
+    ddt_ptr, dC_ptr, share_ptr,
     H, S, M, channels, causal,
-    c: tl.constexpr, BITS: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr,
-    FT: tl.constexpr,
+    c: tl.constexpr, BITS: tl.constexpr, LOW: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr,
+    LOG: tl.constexpr, FT: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of one head's parameters from those of its operators. A and B come out per head."""
+    """The gradients of one head's parameters from those of its operators. A's and B's go into the share of S heads in a row."""
+    R: tl.constexpr = 1 << LOW
     h = tl.program_id(0).to(tl.int64)
-    n, l = tl.arange(0, P), tl.arange(0, c)[None, :]  # noqa: E741
+    n, r = tl.arange(0, P), tl.arange(0, R)[:, None]
     ok = n < M
-    both = ok[:, None] & (l >= 0)
     own = (h % S) * M + n
+    share_ptr += h // S * 4 * S * M
     dt = load_dt(dt_ptr, h, LOG, FT)
     decay, slope = load_decay(decay_ptr, own, ok, REAL, FT)
     freq = load_real(freq_ptr, own, ok, FT)
     Br, Bi = load_complex(B_ptr, own, ok, FT)
     ar, ai, qr, qi, sr, si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
     br, bi = mul(dt * qr, dt * qi, Br, Bi)
-    vr, vi, _gr, _gi = power_table(ar[:, None], ai[:, None], l, BITS, FT)
-    wr, wi, _gr, _gi = power_table(ar[:, None], ai[:, None], tl.maximum(l - 1, 0), BITS, FT)  # Ā^(l-1)
-    er, ei = load_complex(dE_ptr, (h * c + c - 1 - l) * M + n[:, None], both, FT)
-    lag = l.to(FT)
-    zero = br * 0.0
-    dar, dai = zero, zero
+    vr, vi, _gr, _gi = power_table(ar[None, :], ai[None, :], r, LOW, FT)
+    wr, wi, _gr, _gi = power_table(ar[None, :], ai[None, :], tl.maximum(r - 1, 0), LOW, FT)
+    lag = r.to(FT)
+    # Ā^l and its derivative for the samples of a block, Ā^R and its derivative for the blocks
+    pr, pi, gr, gi = last_powers(ar, ai, LOW)
+    powers = (vr, vi, lag * wr, lag * wi, gr, gi, R * pr, R * pi)
+    # E = B̄ Ā^(c-1-row)
+    dbr, dbi, tr, ti = _moments_of_rows(dE_ptr + h * c * 2 * M, True, False, M, n, ok, powers, c, R, FT)
+    dar, dai = cmul(br, bi, tr, ti)
     for k in range(channels):
         hk = k * H + h
         cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
-        dK = 2.0 * tl.load(dK_ptr + hk * c + l).to(FT)
-        # K = Re Σ 2 C E: it reaches E and C
-        er += dK * cr[:, None]
-        ei += -dK * ci[:, None]
-        xr, xi = mul(br[:, None], bi[:, None], vr, vi)
-        dcr, dci = tl.sum(dK * xr, 1), -tl.sum(dK * xi, 1)
-        row = tl.where(k < causal, l, c - 1 - l)
-        xr, xi = load_complex(dO_ptr, (hk * c + row) * M + n[:, None], both, FT)
-        xr, xi = 2.0 * xr, -2.0 * xi
+        # K = 2 Re Σ C B̄ Ā^l
+        mr, mi, tr, ti = _moments_of_kernel(dK_ptr + hk * c, n, powers, c, R, FT)
+        cr, ci = 2.0 * cr, 2.0 * ci
+        xr, xi = cmul(cr, ci, mr, mi)
+        dbr += xr
+        dbi += xi
+        pr, pi = mul(br, bi, cr, ci)
+        tr, ti = cmul(pr, pi, tr, ti)
+        dar += tr
+        dai += ti
+        dcr, dci = cmul(br, bi, mr, mi)
+        # O = (Re, -Im) of 2 p Ā^l, p = C Ā or C
+        xr, xi, tr, ti = _moments_of_rows(dO_ptr + hk * c * 2 * M, k >= causal, True, M, n, ok, powers, c, R, FT)
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
-        pr, pi = mul(cr, ci, one_r, one_i)  # O = p V, p = C Ā or C
-        tr, ti = cmul(vr, vi, xr, xi)
-        dpr, dpi = tl.sum(tr, 1), tl.sum(ti, 1)
-        tr, ti = cmul(one_r, one_i, dpr, dpi)
-        store_complex(dC_ptr, hk * M + n, dcr + tr, dci + ti, ok)
-        tr, ti = cmul(cr, ci, dpr, dpi)
+        pr, pi = mul(cr, ci, one_r, one_i)
+        tr, ti = cmul(pr, pi, tr, ti)
+        dar += tr
+        dai += ti
+        tr, ti = cmul(cr, ci, xr, xi)
         dar += tl.where(k < causal, tr, 0.0)
         dai += tl.where(k < causal, ti, 0.0)
-        xr, xi = cmul(pr[:, None], pi[:, None], xr, xi)  # of V
-        tr, ti = cmul(wr, wi, xr, xi)
-        dar += tl.sum(lag * tr, 1)
-        dai += tl.sum(lag * ti, 1)
-    # E = B̄ V
-    tr, ti = cmul(vr, vi, er, ei)
-    dbr, dbi = tl.sum(tr, 1), tl.sum(ti, 1)
-    xr, xi = cmul(br[:, None], bi[:, None], er, ei)
-    tr, ti = cmul(wr, wi, xr, xi)
-    dar += tl.sum(lag * tr, 1)
-    dai += tl.sum(lag * ti, 1)
+        tr, ti = cmul(one_r, one_i, xr, xi)
+        store_complex(dC_ptr, hk * M + n, 2.0 * (dcr + tr), 2.0 * (dci + ti), ok)
     # G = Ā^c
     gr, gi = load_complex(dG_ptr, h * M + n, ok, FT)
-    end = (l == c - 1).to(FT)
-    pr, pi = tl.sum(end * vr, 1), tl.sum(end * vi, 1)  # Ā^(c-1)
+    pr, pi, _gr, _gi = last_powers(ar, ai, BITS)
     tr, ti = cmul(pr, pi, gr, gi)
     dar += c * tr
     dai += c * ti
@@ -162,7 +220,7 @@ def diagonal_backward_kernel(
     tr, ti = mul(qr, qi, Br, Bi)
     ddt = tl.sum(tr * dbr + ti * dbi, 0)
     tr, ti = cmul(qr, qi, dbr, dbi)
-    store_complex(dB_ptr, h * M + n, dt * tr, dt * ti, ok)
+    store_complex(share_ptr + 2 * S * M, own, dt * tr, dt * ti, ok)
     dqr, dqi = cmul(Br, Bi, dt * dbr, dt * dbi)
     # Ā and q from z
     if RULE == "bilinear":
@@ -174,8 +232,8 @@ def diagonal_backward_kernel(
         dzi += ti
     dzr = tl.where(dt * decay <= 1.0, dzr, 0.0)
     ddt += tl.sum(decay * dzr + freq * dzi, 0)
-    tl.store(ddecay_ptr + h * M + n, (dt * dzr * slope).to(ddecay_ptr.dtype.element_ty), mask=ok)
-    tl.store(dfreq_ptr + h * M + n, (dt * dzi).to(dfreq_ptr.dtype.element_ty), mask=ok)
+    tl.store(share_ptr + own, (dt * dzr * slope).to(share_ptr.dtype.element_ty), mask=ok)
+    tl.store(share_ptr + S * M + own, (dt * dzi).to(share_ptr.dtype.element_ty), mask=ok)
     if LOG:
         ddt = ddt * dt
     tl.store(ddt_ptr + h, ddt.to(ddt_ptr.dtype.element_ty))

@@ -7,7 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS, BLOCKS = 16, 128, 16  # a backward program sums the bias gradient over BLOCKS blocks of ROWS rows
+from statespan.ops._triton.sums import sum_shares
+
+ROWS, COLUMNS = 16, 128
+BACKWARD_ROWS, BLOCKS = 8, 8  # a backward program sums the bias gradient over so many blocks of so many rows
 
 
 @triton.jit
@@ -63,9 +66,12 @@ def forward(z: Tensor, bias: Tensor) -> Tensor:
 def backward(z: Tensor, bias: Tensor, dout: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of z and of the bias; the first is written into ``dz``, which may be z itself."""
     rows, d = z.shape[0], z.shape[1] // 2
-    programs = -(-rows // (ROWS * BLOCKS))
+    programs = -(-rows // (BACKWARD_ROWS * BLOCKS))
     shares = torch.empty(programs, 2 * d, dtype=torch.float32, device=z.device)
     _glu_backward_kernel[(programs, -(-d // COLUMNS))](
-        z, bias, dout.contiguous(), dz, shares, rows, d, ROWS=ROWS, COLUMNS=COLUMNS, BLOCKS=BLOCKS, num_warps=4
-    )
-    return dz, shares.sum(0).to(bias.dtype)
+        z, bias, dout.contiguous(), dz, shares, rows, d,
+        ROWS=BACKWARD_ROWS, COLUMNS=COLUMNS, BLOCKS=BLOCKS, num_warps=2,
+    )  # fmt: skip
+    dbias = torch.empty_like(bias)
+    sum_shares(shares, [dbias])
+    return dz, dbias

@@ -17,13 +17,12 @@ from torch import Tensor
 from statespan.ops._triton.gelu import backward as gelu_backward
 from statespan.ops._triton.scan import backward_kernel, forward_kernel
 from statespan.ops._triton.states import segments_kernel, states_kernel
-from statespan.ops._triton.sums import diagonals_kernel, shares_kernel
+from statespan.ops._triton.sums import diagonals_kernel, sum_shares
 from statespan.ops._triton.tiles import Tiles, choose
 from statespan.ops.plain import Gradients, chunk_rows
 
 TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
 
-SUMMED = 1024  # numbers that a program adds up over tiles
 
 
 class Saved(NamedTuple):
@@ -267,7 +266,7 @@ def backward(
             assert W is not None
             products.append(_products(g, u, dy, kept, adjoint, W, ahead))
     if tiles > 1:
-        shares_kernel[(-(-max(sizes) // SUMMED), 4)](shares, *totals, *sizes, tiles, BLOCK=SUMMED, num_warps=4)
+        sum_shares(shares, totals)
         dT, dE, dO, dG = totals
     dW = None
     if g.low:

@@ -1,31 +1,49 @@
-"""The gradients of the operators, from what the programs of the backward pass leave."""
+"""Sums of what the programs of a backward pass leave: always in the same order."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import triton
 import triton.language as tl
+from torch import Tensor
+
+TILE = 2048  # numbers that a program adds to its sums at a time
 
 
 @triton.jit
-def shares_kernel(
-    shares_ptr, dT_ptr, dE_ptr, dO_ptr, dG_ptr, size_T, size_E, size_O, size_G, tiles, BLOCK: tl.constexpr
+def _shares_kernel(
+    shares_ptr, a_ptr, b_ptr, c_ptr, d_ptr, size_a, size_b, size_c, size_d, shares,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The sums over the tiles' shares of the gradients of T, E, O and G, which lie one behind the other in a share."""
     part, zero = tl.program_id(1), tl.program_id(0).to(tl.int64) * 0
-    size, before, out_ptr = zero + size_T, zero, dT_ptr
+    size, before, out_ptr = zero + size_a, zero, a_ptr
     if part == 1:
-        size, before, out_ptr = zero + size_E, zero + size_T, dE_ptr
+        size, before, out_ptr = zero + size_b, zero + size_a, b_ptr
     if part == 2:
-        size, before, out_ptr = zero + size_O, zero + size_T + size_E, dO_ptr
+        size, before, out_ptr = zero + size_c, zero + size_a + size_b, c_ptr
     if part == 3:
-        size, before, out_ptr = zero + size_G, zero + size_T + size_E + size_O, dG_ptr
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    share = shares_ptr + before + at
-    total = tl.zeros((BLOCK,), shares_ptr.dtype.element_ty)
-    for _ in range(tiles):
-        total += tl.load(share, mask=at < size, other=0.0)
-        share += zero + size_T + size_E + size_O + size_G
-    tl.store(out_ptr + at, total, mask=at < size)
+        size, before, out_ptr = zero + size_d, zero + size_a + size_b + size_c, d_ptr
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    width = zero + size_a + size_b + size_c + size_d
+    total = tl.zeros((ROWS, BLOCK), shares_ptr.dtype.element_ty)
+    for first in range(0, shares, ROWS):
+        row = first + tl.arange(0, ROWS)[:, None]
+        total += tl.load(shares_ptr + row * width + before + at, mask=(row < shares) & (at < size), other=0.0)
+    tl.store(out_ptr + at, tl.sum(total, 0)[None, :].to(out_ptr.dtype.element_ty), mask=at < size)
+
+
+def sum_shares(shares: Tensor, out: Sequence[Tensor]) -> None:
+    """The sums over the rows of shares, in each of which up to four parts lie one behind the other; into a tensor each.
+
+    Of many shares a program reads narrow columns, so that there are enough programs.
+    """
+    sizes = [x.numel() for x in out] + [0] * (4 - len(out))
+    rows = min(256, triton.next_power_of_2(shares.shape[0]))
+    block = TILE // rows
+    _shares_kernel[(-(-max(sizes) // block), len(out))](
+        shares, *out, *[out[0]] * (4 - len(out)), *sizes, shares.shape[0], ROWS=rows, BLOCK=block, num_warps=4
+    )
 
 
 @triton.jit
