@@ -169,6 +169,21 @@ REFUSED = {
 }
 
 
+def test_code_of_this_checkout_has_its_commit(runs, tmp_path, monkeypatch):
+    """A run made where git knew only an older commit: the digest of the code says more."""
+    shutil.copytree(runs[0], tmp_path / "run")
+    here = "f" * 40
+    monkeypatch.setattr(record, "commit", lambda: here)
+    for said, code, wanted in (
+        ("a" * 40 + "+changes", record.source(), here),
+        ("a" * 40 + "+changes", "0", "a" * 40 + "+changes"),
+        ("a" * 40, record.source(), "a" * 40),
+        (None, record.source(), here),
+    ):
+        broken(tmp_path / "run", versions={"source": code, "commit": said})
+        assert record.make_record(tmp_path / "run", None)["versions"]["commit"] == wanted
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_finished_run_is_refused_in_one_line(name, runs, tmp_path, models):
     shutil.copytree(runs[0], tmp_path / "run")

@@ -1,9 +1,9 @@
 """The operators of a diagonal SSM straight from its parameters, and their gradients: one program a head.
 
-A thread has a mode, and walks through the chunk in blocks of R samples: within a block it has a small table of powers,
-from block to block it multiplies by ``Ā^R``. All that the gradients need of a sequence Q over the chunk are two sums in
-each mode, its value as a polynomial in conj(Ā) and the derivative: ``Σ conj(Ā^l) Q_l`` and ``Σ l conj(Ā^(l-1)) Q_l``.
-They come by Horner's rule over the blocks, so nothing is divided by Ā, which may be 0.
+A thread has a mode and walks through the chunk sample by sample: what it needs is in its registers, and no tile has a
+shape that a compiler could lay out across threads. All that the gradients need of a sequence Q over the chunk are two
+sums in each mode, its value as a polynomial in conj(Ā) and the derivative: ``Σ conj(Ā^l) Q_l`` and
+``Σ l conj(Ā^(l-1)) Q_l``. They come by Horner's rule, so nothing is divided by Ā, which may be 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from statespan.ops._triton.modes import (
     load_dt,
     load_real,
     mul,
-    power_table,
     store_complex,
 )
 
@@ -63,47 +62,13 @@ def _rule(zr, zi, RULE: tl.constexpr):
 
 
 @triton.jit
-def _moments(qr, qi, mr, mi, sr, si, powers):
-    """Put one more block (R, P) before those whose sums are ``m`` (the value) and ``s`` (the derivative)."""
-    vr, vi, wr, wi, br, bi, dr, di = powers
-    tr, ti = cmul(dr, di, mr, mi)
-    sr, si = cmul(br, bi, sr, si)
-    mr, mi = cmul(br, bi, mr, mi)
-    xr, xi = cmul(wr, wi, qr, qi)
-    sr += tr + tl.sum(xr, 0)
-    si += ti + tl.sum(xi, 0)
-    xr, xi = cmul(vr, vi, qr, qi)
-    return mr + tl.sum(xr, 0), mi + tl.sum(xi, 0), sr, si
-
-
-@triton.jit
-def _moments_of_rows(
-    ptr, flip, CONJ: tl.constexpr, M, n, ok, powers, c: tl.constexpr, R: tl.constexpr, FT: tl.constexpr
-):  # fmt: skip
-    """Of complex rows (c, M) or their conjugates, if ``flip`` from the last to the first."""
-    r = tl.arange(0, R)[:, None]
-    mr, mi = tl.zeros_like(n).to(FT), tl.zeros_like(n).to(FT)
-    sr, si = mr, mi
-    for block in tl.static_range(c // R):
-        l = c - R - block * R + r  # noqa: E741
-        row = tl.where(flip, c - 1 - l, l)
-        qr, qi = load_complex(ptr, row * M + n[None, :], ok[None, :] & (r >= 0), FT)
-        if CONJ:
-            qi = -qi
-        mr, mi, sr, si = _moments(qr, qi, mr, mi, sr, si, powers)
-    return mr, mi, sr, si
-
-
-@triton.jit
-def _moments_of_kernel(ptr, n, powers, c: tl.constexpr, R: tl.constexpr, FT: tl.constexpr):
-    """Of real numbers (c), the same for all modes."""
-    r = tl.arange(0, R)[:, None]
-    mr, mi = tl.zeros_like(n).to(FT), tl.zeros_like(n).to(FT)
-    sr, si = mr, mi
-    for block in tl.static_range(c // R):
-        q = tl.load(ptr + c - R - block * R + r).to(FT)
-        mr, mi, sr, si = _moments(q, 0.0, mr, mi, sr, si, powers)
-    return mr, mi, sr, si
+def _horner(ar, ai, qr, qi, mr, mi, sr, si):
+    """One more sample in front of those whose sums are ``m`` (the value) and ``s`` (the derivative)."""
+    sr, si = cmul(ar, ai, sr, si)
+    sr += mr
+    si += mi
+    mr, mi = cmul(ar, ai, mr, mi)
+    return mr + qr, mi + qi, sr, si
 
 
 @triton.jit
@@ -114,11 +79,10 @@ def diagonal_kernel(
     LOG: tl.constexpr, FT: tl.constexpr, SKIP: tl.constexpr,
 ):  # fmt: skip
     """K, E, G and O of one head. The first ``causal`` channels look back, the others ahead."""
-    R: tl.constexpr = 1 << LOW
+    U: tl.constexpr = 1 << LOW  # samples of a block, which begins with a power that has few roundings
     h = tl.program_id(0).to(tl.int64)
-    n, r = tl.arange(0, P), tl.arange(0, R)[:, None]
+    n = tl.arange(0, P)
     ok = n < M
-    both = ok[None, :] & (r >= 0)
     own = (h % S) * M + n
     dt = load_dt(dt_ptr, h, LOG, FT)
     decay, _slope = load_decay(decay_ptr, own, ok, REAL, FT)
@@ -126,32 +90,36 @@ def diagonal_kernel(
     br, bi = load_complex(B_ptr, own, ok, FT)
     ar, ai, qr, qi, _sr, _si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
     br, bi = mul(dt * qr, dt * qi, br, bi)
-    vr, vi, _gr, _gi = power_table(ar[None, :], ai[None, :], r, LOW, FT)
-    _pr, _pi, sr, si = last_powers(ar, ai, LOW)
+    _pr, _pi, ur, ui = last_powers(ar, ai, LOW)
     _pr, _pi, gr, gi = last_powers(ar, ai, BITS)
     store_complex(G_ptr, h * M + n, gr, gi, ok)
     fr, fi = br, bi
-    for block in tl.static_range(c // R):
-        er, ei = mul(fr[None, :], fi[None, :], vr, vi)
-        store_complex(E_ptr + h * c * 2 * M, (c - 1 - block * R - r) * M + n[None, :], er, ei, both)
-        fr, fi = mul(fr, fi, sr, si)
+    for block in range(c // U):
+        xr, xi = fr, fi
+        for j in tl.static_range(U):
+            store_complex(E_ptr + (h * c + c - 1 - block * U - j) * 2 * M, n, xr, xi, ok)
+            xr, xi = mul(xr, xi, ar, ai)
+        fr, fi = mul(fr, fi, ur, ui)
     for k in range(channels):
         hk = k * H + h
         cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
-        fr, fi = mul(cr, ci, br, bi)  # K = 2 Re Σ C B̄ Ā^l
+        fr, fi = mul(2.0 * cr, 2.0 * ci, br, bi)  # K = 2 Re Σ C B̄ Ā^l
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
         pr, pi = mul(2.0 * cr, 2.0 * ci, one_r, one_i)  # O = p Ā^l
-        for block in tl.static_range(c // R):
-            l = block * R + r  # noqa: E741
-            K = 2.0 * tl.sum(fr[None, :] * vr - fi[None, :] * vi, 1)[:, None]
-            if SKIP:
-                K += tl.where(l == 0, tl.load(D_ptr + hk, mask=k < causal, other=0.0).to(FT), 0.0)
-            tl.store(K_ptr + hk * c + l, K.to(K_ptr.dtype.element_ty))
-            xr, xi = mul(pr[None, :], pi[None, :], vr, vi)
-            row = tl.where(k < causal, l, c - 1 - l)
-            store_complex(O_ptr + hk * c * 2 * M, row * M + n[None, :], xr, -xi, both)
-            fr, fi = mul(fr, fi, sr, si)
-            pr, pi = mul(pr, pi, sr, si)
+        for block in range(c // U):
+            xr, xi, yr, yi = fr, fi, pr, pi
+            for j in tl.static_range(U):
+                l = block * U + j  # noqa: E741
+                K = tl.sum(xr, 0)
+                if SKIP:
+                    K += tl.load(D_ptr + hk, mask=(k < causal) & (l == 0), other=0.0).to(FT)
+                tl.store(K_ptr + hk * c + l, K.to(K_ptr.dtype.element_ty))
+                row = tl.where(k < causal, l, c - 1 - l)
+                store_complex(O_ptr + (hk * c + row) * 2 * M, n, yr, -yi, ok)
+                xr, xi = mul(xr, xi, ar, ai)
+                yr, yi = mul(yr, yi, ar, ai)
+            fr, fi = mul(fr, fi, ur, ui)
+            pr, pi = mul(pr, pi, ur, ui)
 
 
 @triton.jit
@@ -162,10 +130,10 @@ def diagonal_backward_kernel(
     c: tl.constexpr, BITS: tl.constexpr, LOW: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr,
     LOG: tl.constexpr, FT: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of one head's parameters from those of its operators. A's and B's go into the share of S heads in a row."""
-    R: tl.constexpr = 1 << LOW
+    """The gradients of one head's parameters from those of its operators. A's and B's go into the share of S heads."""
+    U: tl.constexpr = 1 << LOW  # samples that are read at a time
     h = tl.program_id(0).to(tl.int64)
-    n, r = tl.arange(0, P), tl.arange(0, R)[:, None]
+    n = tl.arange(0, P)
     ok = n < M
     own = (h % S) * M + n
     share_ptr += h // S * 4 * S * M
@@ -175,41 +143,44 @@ def diagonal_backward_kernel(
     Br, Bi = load_complex(B_ptr, own, ok, FT)
     ar, ai, qr, qi, sr, si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
     br, bi = mul(dt * qr, dt * qi, Br, Bi)
-    vr, vi, _gr, _gi = power_table(ar[None, :], ai[None, :], r, LOW, FT)
-    wr, wi, _gr, _gi = power_table(ar[None, :], ai[None, :], tl.maximum(r - 1, 0), LOW, FT)
-    lag = r.to(FT)
-    # Ā^l and its derivative for the samples of a block, Ā^R and its derivative for the blocks
-    pr, pi, gr, gi = last_powers(ar, ai, LOW)
-    powers = (vr, vi, lag * wr, lag * wi, gr, gi, R * pr, R * pi)
+    zero = br * 0.0
     # E = B̄ Ā^(c-1-row)
-    dbr, dbi, tr, ti = _moments_of_rows(dE_ptr + h * c * 2 * M, True, False, M, n, ok, powers, c, R, FT)
+    dbr, dbi, tr, ti = zero, zero, zero, zero
+    for block in range(c // U):
+        for j in tl.static_range(U):
+            xr, xi = load_complex(dE_ptr + (h * c + block * U + j) * 2 * M, n, ok, FT)
+            dbr, dbi, tr, ti = _horner(ar, ai, xr, xi, dbr, dbi, tr, ti)
     dar, dai = cmul(br, bi, tr, ti)
     for k in range(channels):
         hk = k * H + h
         cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
+        kr, ki, vr, vi, mr, mi, tr, ti = zero, zero, zero, zero, zero, zero, zero, zero
+        for block in range(c // U):
+            for j in tl.static_range(U):
+                l = c - 1 - block * U - j  # noqa: E741
+                kr, ki, vr, vi = _horner(ar, ai, tl.load(dK_ptr + hk * c + l).to(FT), 0.0, kr, ki, vr, vi)
+                row = tl.where(k < causal, l, c - 1 - l)
+                xr, xi = load_complex(dO_ptr + (hk * c + row) * 2 * M, n, ok, FT)
+                mr, mi, tr, ti = _horner(ar, ai, xr, -xi, mr, mi, tr, ti)
         # K = 2 Re Σ C B̄ Ā^l
-        mr, mi, tr, ti = _moments_of_kernel(dK_ptr + hk * c, n, powers, c, R, FT)
         cr, ci = 2.0 * cr, 2.0 * ci
-        xr, xi = cmul(cr, ci, mr, mi)
+        xr, xi = cmul(cr, ci, kr, ki)
         dbr += xr
         dbi += xi
-        pr, pi = mul(br, bi, cr, ci)
-        tr, ti = cmul(pr, pi, tr, ti)
-        dar += tr
-        dai += ti
-        dcr, dci = cmul(br, bi, mr, mi)
+        xr, xi = mul(br, bi, cr, ci)
+        vr, vi = cmul(xr, xi, vr, vi)
+        dar += vr
+        dai += vi
+        dcr, dci = cmul(br, bi, kr, ki)
         # O = (Re, -Im) of 2 p Ā^l, p = C Ā or C
-        xr, xi, tr, ti = _moments_of_rows(dO_ptr + hk * c * 2 * M, k >= causal, True, M, n, ok, powers, c, R, FT)
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
         pr, pi = mul(cr, ci, one_r, one_i)
         tr, ti = cmul(pr, pi, tr, ti)
-        dar += tr
-        dai += ti
-        tr, ti = cmul(cr, ci, xr, xi)
-        dar += tl.where(k < causal, tr, 0.0)
-        dai += tl.where(k < causal, ti, 0.0)
-        tr, ti = cmul(one_r, one_i, xr, xi)
-        store_complex(dC_ptr, hk * M + n, 2.0 * (dcr + tr), 2.0 * (dci + ti), ok)
+        xr, xi = cmul(cr, ci, mr, mi)
+        dar += tr + tl.where(k < causal, xr, 0.0)
+        dai += ti + tl.where(k < causal, xi, 0.0)
+        xr, xi = cmul(one_r, one_i, mr, mi)
+        store_complex(dC_ptr, hk * M + n, 2.0 * (dcr + xr), 2.0 * (dci + xi), ok)
     # G = Ā^c
     gr, gi = load_complex(dG_ptr, h * M + n, ok, FT)
     pr, pi, _gr, _gi = last_powers(ar, ai, BITS)

@@ -24,7 +24,6 @@ from statespan.ops.plain import Gradients, chunk_rows
 TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
 
 
-
 class Saved(NamedTuple):
     """What the backward pass needs from the forward pass."""
 

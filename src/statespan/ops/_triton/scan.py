@@ -69,11 +69,13 @@ def forward_kernel(
     """Y of every chunk, and where asked the state before each chunk and the one after all whole chunks.
 
     HALVES takes a chunk in two, for what looks back only: nothing of the first comes from the second, so a quarter of T
-    is zeros, which are then neither kept nor multiplied; and two quarters are the same.
+    is zeros, which are then neither kept nor multiplied; and two quarters are the same. A program of few columns has
+    room for both halves of y, and stores them as one.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
     P: tl.constexpr = C // 2 if HALVES else C  # samples of a piece of a chunk
+    WHOLE: tl.constexpr = HALVES and BT <= 16
     rp, rc, q = tl.arange(0, P), tl.arange(0, C), tl.arange(0, Q)
     DT: tl.constexpr = u_ptr.dtype.element_ty
     real = q < N
@@ -116,12 +118,19 @@ def forward_kernel(
         y = mm(Sd, Ot, y, PRECISION)
         if BOTH:
             y = mm(load(ahead_ptr + s_row + i * N, held, EVEN), At, y, PRECISION)
-        _emit(y, y_ptr, pre_ptr, y_row + i * C, ok, EVEN, FULL, GELU, PRE, DT)
+        if not WHOLE:
+            _emit(y, y_ptr, pre_ptr, y_row + i * C, ok, EVEN, FULL, GELU, PRE, DT)
         if HALVES:
-            y = mm(U, T1t, tl.zeros((BT, P), ACC), PRECISION)
-            y = mm(U1, Tt, y, PRECISION)
-            y = mm(Sd, O1t, y, PRECISION)
-            _emit(y, y_ptr, pre_ptr, y_row + i * C + P, ok1, EVEN, FULL, GELU, PRE, DT)
+            y1 = mm(U, T1t, tl.zeros((BT, P), ACC), PRECISION)
+            y1 = mm(U1, Tt, y1, PRECISION)
+            y1 = mm(Sd, O1t, y1, PRECISION)
+            if WHOLE:
+                y = tl.join(y, y1).permute(0, 2, 1).reshape(BT, C)
+                sample = (chunk0 + i)[:, None] * C + rc[None, :]
+                at = hk * sy_h + b[:, None] * sy_b + sample
+                _emit(y, y_ptr, pre_ptr, at, live[:, None] & (sample < L), EVEN, FULL, GELU, PRE, DT)
+            else:
+                _emit(y1, y_ptr, pre_ptr, y_row + i * C + P, ok1, EVEN, FULL, GELU, PRE, DT)
         new = feed_back(advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
         S = add_mm(new, U, E, ACC, PRECISION)
         if HALVES:
