@@ -13,6 +13,7 @@ RECORD = {
         {"name": "fast", "setting": {"length": 10}, "status": "ok", "time_ms": 0.12345, "extra": {"copies": 1234.5}},
         {"name": "slow", "setting": {"length": 20}, "status": "failed", "time_ms": None, "extra": {}},
     ],
+    "findings": ["twice as fast", "half the memory"],
     "machine": {"device": "a machine"},
     "versions": {"torch": "9.9"},
     "date": "2030-01-02T03:04:05+00:00",
@@ -34,12 +35,23 @@ def test_table(checkout):
         "<!-- results/x.json: name, length | time_ms, copies -->",
         "|  | length | ms | copies |",
         "|---|---|---:|---:|",
-        "| fast | 10 | 0.123 | 1234 |",
+        "| fast | 10 | 0.123 | 1,234 |",
         "| slow | 20 | failed | failed |",
         "",
         "a machine, torch 9.9, 2030-01-02.",
         "<!-- end -->",
         "behind",
+    ]
+    assert filled(text, checkout) == text
+
+
+def test_findings(checkout):
+    text = filled("<!-- results/x.json: findings -->\n<!-- end -->\n", checkout)
+    assert text.splitlines()[1:-1] == [
+        "- twice as fast",
+        "- half the memory",
+        "",
+        "a machine, torch 9.9, 2030-01-02.",
     ]
     assert filled(text, checkout) == text
 
@@ -59,7 +71,7 @@ def test_command(checkout):
     assert (checkout / "page.md").read_text() == filled(PAGE.format(words=""), checkout)
 
 
-@pytest.mark.parametrize("page", ["docs/engine.md", "docs/training.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/engine.md", "docs/generation.md", "docs/training.md", "README.md"])
 def test_documents_show_the_records(page):
     text = (ROOT / page).read_text()
     assert filled(text, ROOT) == text

@@ -6,7 +6,7 @@
     <!-- end -->
 
 with a table of the record's rows: the settings named before the bar, the figures behind it. A second bar and words keep
-only the rows that contain one of them.
+only the rows that contain one of them. ``findings`` in the place of columns is for what the record says in words.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ HEADINGS = {
     "error": "error",
     "step_ms": "ms a step",
     "overhead_percent": "added, %",
+    "images_per_s": "images/s",
+    "tokens_per_s": "tokens/s",
 }
 
 
@@ -47,6 +49,10 @@ def filled(text: str, root: Path) -> str:
 
 
 def _table(record: Mapping[str, Any], columns: str) -> str:
+    machine, versions = record["machine"], record["versions"]
+    where = ["", f"{machine['device']}, torch {versions['torch']}, {record['date'][:10]}.", ""]
+    if columns.strip() == "findings":
+        return "\n".join([*(f"- {each}" for each in record["findings"]), *where])
     settings, figures, *words = (part.strip() for part in columns.split("|"))
     names, numbers = ([c.strip() for c in part.split(",")] for part in (settings, figures))
     wanted = [w.strip() for w in words[0].split(",")] if words else [""]
@@ -59,15 +65,13 @@ def _table(record: Mapping[str, Any], columns: str) -> str:
             cells = [str(row.get(c, row["setting"].get(c, ""))) for c in names]
             cells += [_figure(row.get(c, row["extra"].get(c)), row["status"]) for c in numbers]
             lines.append("| " + " | ".join(cells) + " |")
-    machine, versions = record["machine"], record["versions"]
-    lines += ["", f"{machine['device']}, torch {versions['torch']}, {record['date'][:10]}.", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *where])
 
 
 def _figure(value: float | None, status: str) -> str:
     if value is None:
         return "" if status == "ok" else status
-    return f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:.1e}" if abs(value) < 1e-3 else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def main(paths: list[str]) -> None:

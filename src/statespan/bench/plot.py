@@ -1,4 +1,4 @@
-"""A run as a picture: bars of time and memory, or lines over the length."""
+"""A run as a picture: bars of time and memory, lines over the length, or rates over the batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def plot(result: Result, path: Path, where: str | None = None) -> bool:
     figure = Figure(dpi=130)
     figure.set_layout_engine("constrained", w_pad=0.12)
     FigureCanvasAgg(figure)
-    (_lines if result.benchmark.lines else _bars)(figure, rows)
+    if result.benchmark.rate:
+        _rates(figure, rows, result.benchmark.rate)
+    else:
+        (_lines if result.benchmark.lines else _bars)(figure, rows)
     about = [where or device_name(result.settings.device), str(result.settings.dtype).removeprefix("torch.")]
     about += ["--quick: toy sizes"] if result.settings.quick else []
     figure.suptitle(f"{result.benchmark.name}: {result.benchmark.summary}", fontsize=9.5, fontweight="bold")
@@ -79,6 +82,31 @@ def _lines(figure: Any, rows: Sequence[Row]) -> None:
         axes.set_axisbelow(True)
         _plain(axes)
         axes.legend(frameon=False, fontsize=8)
+
+
+def _rates(figure: Any, rows: Sequence[Row], rate: str) -> None:
+    """Rates over the batch with their floors, and beside them the time of a step at one batch after each context."""
+    after = [row for row in rows if row.setting.get("part") == "context"]
+    figure.set_size_inches(9, 4.6)
+    panels = figure.subplots(1, 2 if after else 1, squeeze=False, width_ratios=[5, 2] if after else None)[0]
+    names = list(dict.fromkeys(row.name for row in rows if row not in after))
+    for index, name in enumerate(names):
+        color, mine = COLORS[index % len(COLORS)], [r for r in rows if r.name == name and r.extra.get(rate)]
+        xs, ys = [r.setting["batch"] for r in mine], [r.extra[rate] for r in mine]
+        panels[0].plot(xs, ys, "os^v"[index // len(COLORS)] + "-", color=color, markersize=4, label=name)
+        panels[0].plot(xs, [y * r.ratio for r, y in zip(mine, ys) if r.ratio], ":", color=color, lw=1.0)
+    unit = rate.replace("_per_s", " a second")
+    panels[0].set(xscale="log", yscale="log", xlabel="batch", ylabel=f"{unit} (dotted: at the floor)")
+    panels[0].legend(frameon=False, fontsize=7)
+    if after:
+        panels[1].plot([r.setting["context"] for r in after], [r.time_ms for r in after], "o-", color=COLORS[0], ms=4)
+        panels[1].set(xscale="log", xlabel="tokens before", ylabel="ms a step, batch 1")
+        panels[1].set_ylim(0, 1.5 * max(r.time_ms or 0.0 for r in after))
+    for axes in panels:
+        axes.tick_params(labelsize=8)
+        axes.grid(True, color="#e4e4e4")
+        axes.set_axisbelow(True)
+        _plain(axes)
 
 
 def _bars(figure: Any, rows: Sequence[Row]) -> None:

@@ -151,4 +151,5 @@ BENCHMARK = Benchmark(
         "transformer_batches": (2,), "contexts": (8, 24), "length": 24, "memory_gb": 16,
     },
     finish=finish,
+    rate="images_per_s",
 )  # fmt: skip

@@ -229,4 +229,5 @@ BENCHMARK = Benchmark(
         "d_model": 32, "d_state": 8, "n_layers": 1, "n_heads": 2, "vocabulary": 50, "cutoffs": (10, 20),
     },
     finish=finish,
+    rate="tokens_per_s",
 )  # fmt: skip
