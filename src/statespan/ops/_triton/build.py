@@ -13,7 +13,7 @@ from statespan.ops._triton.diagonal import diagonal_backward_kernel, diagonal_ke
 from statespan.ops._triton.lowrank import lowrank_backward_kernel, lowrank_finish_kernel, lowrank_kernel
 from statespan.ops._triton.sums import sum_shares
 
-BLOCK = 4  # log2 of the samples that are taken together: more powers of a mode would not fit into a thread's registers
+PARTS = 4  # of a chunk, each walked through by threads of its own
 
 
 class Modes(NamedTuple):
@@ -60,6 +60,12 @@ def _launch(modes: Modes, settings: Settings) -> tuple[tuple[Any, ...], dict[str
     return sizes, constants
 
 
+def _threads(constants: dict[str, Any]) -> dict[str, int]:
+    """Of a diagonal SSM: one for each mode in each part of a chunk."""
+    parts = min(PARTS, constants["c"])
+    return {"PARTS": parts, "num_warps": max(1, min(8, parts * constants["P"] // 32))}
+
+
 def _empty(modes: Modes, chunk: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     channels, H, M, _ = modes.C.shape
     C = modes.C
@@ -83,7 +89,7 @@ def forward(modes: Modes, settings: Settings) -> tuple[Tensor, ...]:
         G = torch.empty(H, 2 * M, **own)
         diagonal_kernel[(H,)](
             modes.dt, modes.decay, modes.freq, modes.B, modes.C, skip, K, E, G, O, *sizes, **constants,
-            RULE=settings.rule, LOW=min(BLOCK, constants["BITS"]), num_warps=max(1, constants["P"] // 32),
+            RULE=settings.rule, **_threads(constants),
         )  # fmt: skip
         return K, E, G, O
     W = torch.empty(2, H, settings.chunk, 2 * M, **own)
@@ -116,8 +122,7 @@ def backward(
     if modes.P is None:
         diagonal_backward_kernel[(H,)](
             modes.dt, modes.decay, modes.freq, modes.B, modes.C, dK, dE, dG.contiguous(), dO,
-            ddt, dC, shares, *sizes, **constants, RULE=settings.rule, LOW=min(BLOCK, constants["BITS"]),
-            num_warps=max(1, constants["P"] // 32),
+            ddt, dC, shares, *sizes, **constants, RULE=settings.rule, **_threads(constants),
         )  # fmt: skip
     else:
         E, O, (F, J) = kept  # noqa: E741

@@ -1,9 +1,9 @@
 """The operators of a diagonal SSM straight from its parameters, and their gradients: one program a head.
 
-A thread has a mode and walks through the chunk sample by sample: what it needs is in its registers, and no tile has a
-shape that a compiler could lay out across threads. All that the gradients need of a sequence Q over the chunk are two
-sums in each mode, its value as a polynomial in conj(Ā) and the derivative: ``Σ conj(Ā^l) Q_l`` and
-``Σ l conj(Ā^(l-1)) Q_l``. They come by Horner's rule, so nothing is divided by Ā, which may be 0.
+A thread has a mode and a part of the chunk, through which it walks sample by sample: all that it needs is in its
+registers, and no tile has a shape that a compiler could lay out badly across threads. All that the gradients need of a
+sequence Q over the chunk are two sums in each mode, its value as a polynomial in conj(Ā) and the derivative,
+``Σ conj(Ā^l) Q_l`` and ``Σ l conj(Ā^(l-1)) Q_l``. They come by Horner's rule: nothing is divided by Ā, which may be 0.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from statespan.ops._triton.modes import (
     load_dt,
     load_real,
     mul,
+    power_table,
     store_complex,
 )
 
@@ -62,6 +63,21 @@ def _rule(zr, zi, RULE: tl.constexpr):
 
 
 @triton.jit
+def _mode(
+    dt_ptr, decay_ptr, freq_ptr, B_ptr, h, own, ok, RULE: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr,
+    FT: tl.constexpr,
+):  # fmt: skip
+    """Δ, Re A with its slope, Im A and B of modes, then Ā and B̄, and q and its square or φ' as in :func:`_rule`."""
+    dt = load_dt(dt_ptr, h, LOG, FT)
+    decay, slope = load_decay(decay_ptr, own, ok, REAL, FT)
+    freq = load_real(freq_ptr, own, ok, FT)
+    Br, Bi = load_complex(B_ptr, own, ok, FT)
+    ar, ai, qr, qi, sr, si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
+    br, bi = mul(dt * qr, dt * qi, Br, Bi)
+    return dt, decay, slope, freq, Br, Bi, ar, ai, br, bi, qr, qi, sr, si
+
+
+@triton.jit
 def _horner(ar, ai, qr, qi, mr, mi, sr, si):
     """One more sample in front of those whose sums are ``m`` (the value) and ``s`` (the derivative)."""
     sr, si = cmul(ar, ai, sr, si)
@@ -72,54 +88,87 @@ def _horner(ar, ai, qr, qi, mr, mi, sr, si):
 
 
 @triton.jit
+def _together(mr, mi, sr, si, fr, fi, er, ei, PARTS: tl.constexpr):
+    """The sums over the chunk (P) from those over its parts; f is ``Ā^l`` where a part begins, e is ``l Ā^(l-1)``."""
+    xr, xi = cmul(fr, fi, sr, si)
+    yr, yi = cmul(er, ei, mr, mi)
+    mr, mi = cmul(fr, fi, mr, mi)
+    return _over_parts(mr, PARTS), _over_parts(mi, PARTS), _over_parts(xr + yr, PARTS), _over_parts(xi + yi, PARTS)
+
+
+@triton.jit
+def _sums_of_rows(
+    ptr, flip, CONJ: tl.constexpr, begin, M, n, ok, ar, ai, fr, fi, er, ei,
+    c: tl.constexpr, PARTS: tl.constexpr, FT: tl.constexpr,
+):  # fmt: skip
+    """Of complex rows (c, M) or their conjugates, if ``flip`` from the last to the first."""
+    U: tl.constexpr = c // PARTS
+    mr, mi, sr, si = ar * 0.0, ar * 0.0, ar * 0.0, ar * 0.0
+    for j in tl.static_range(U):
+        l = begin + U - 1 - j  # noqa: E741
+        qr, qi = load_complex(ptr, tl.where(flip, c - 1 - l, l) * M + n, ok, FT)
+        if CONJ:
+            qi = -qi
+        mr, mi, sr, si = _horner(ar, ai, qr, qi, mr, mi, sr, si)
+    return _together(mr, mi, sr, si, fr, fi, er, ei, PARTS)
+
+
+@triton.jit
+def _sums_of_kernel(
+    ptr, begin, ar, ai, fr, fi, er, ei, c: tl.constexpr, PARTS: tl.constexpr, FT: tl.constexpr
+):  # fmt: skip
+    """Of real numbers (c), the same for all modes."""
+    U: tl.constexpr = c // PARTS
+    mr, mi, sr, si = ar * 0.0, ar * 0.0, ar * 0.0, ar * 0.0
+    for j in tl.static_range(U):
+        q = tl.load(ptr + begin + U - 1 - j).to(FT)
+        mr, mi, sr, si = _horner(ar, ai, q, 0.0, mr, mi, sr, si)
+    return _together(mr, mi, sr, si, fr, fi, er, ei, PARTS)
+
+
+@triton.jit
+def _over_parts(x, PARTS: tl.constexpr):
+    return tl.sum(tl.reshape(x, (PARTS, x.shape[0] // PARTS)), 0)
+
+
+@triton.jit
 def diagonal_kernel(
     dt_ptr, decay_ptr, freq_ptr, B_ptr, C_ptr, D_ptr, K_ptr, E_ptr, G_ptr, O_ptr,
     H, S, M, channels, causal,
-    c: tl.constexpr, BITS: tl.constexpr, LOW: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr,
+    c: tl.constexpr, BITS: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr,
     LOG: tl.constexpr, FT: tl.constexpr, SKIP: tl.constexpr,
 ):  # fmt: skip
     """K, E, G and O of one head. The first ``causal`` channels look back, the others ahead."""
-    U: tl.constexpr = 1 << LOW  # samples of a block, which begins with a power that has few roundings
+    U: tl.constexpr = c // PARTS
     h = tl.program_id(0).to(tl.int64)
-    n = tl.arange(0, P)
+    t = tl.arange(0, PARTS * P)
+    n, begin, starts = t % P, t // P * U, tl.arange(0, PARTS) * U
     ok = n < M
-    own = (h % S) * M + n
-    dt = load_dt(dt_ptr, h, LOG, FT)
-    decay, _slope = load_decay(decay_ptr, own, ok, REAL, FT)
-    freq = load_real(freq_ptr, own, ok, FT)
-    br, bi = load_complex(B_ptr, own, ok, FT)
-    ar, ai, qr, qi, _sr, _si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
-    br, bi = mul(dt * qr, dt * qi, br, bi)
-    _pr, _pi, ur, ui = last_powers(ar, ai, LOW)
-    _pr, _pi, gr, gi = last_powers(ar, ai, BITS)
-    store_complex(G_ptr, h * M + n, gr, gi, ok)
-    fr, fi = br, bi
-    for block in range(c // U):
-        xr, xi = fr, fi
-        for j in tl.static_range(U):
-            store_complex(E_ptr + (h * c + c - 1 - block * U - j) * 2 * M, n, xr, xi, ok)
-            xr, xi = mul(xr, xi, ar, ai)
-        fr, fi = mul(fr, fi, ur, ui)
+    _dt, _decay, _slope, _freq, _Br, _Bi, ar, ai, br, bi, _qr, _qi, _sr, _si = _mode(
+        dt_ptr, decay_ptr, freq_ptr, B_ptr, h, (h % S) * M + n, ok, RULE, REAL, LOG, FT
+    )
+    vr, vi, gr, gi = power_table(ar, ai, begin, BITS, FT)
+    store_complex(G_ptr, h * M + n, gr, gi, ok & (begin == 0))
+    xr, xi = mul(br, bi, vr, vi)
+    for j in tl.static_range(U):
+        store_complex(E_ptr, (h * c + c - 1 - begin - j) * M + n, xr, xi, ok)
+        xr, xi = mul(xr, xi, ar, ai)
     for k in range(channels):
         hk = k * H + h
         cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
-        fr, fi = mul(2.0 * cr, 2.0 * ci, br, bi)  # K = 2 Re Σ C B̄ Ā^l
+        wr, wi = mul(2.0 * cr, 2.0 * ci, vr, vi)
+        xr, xi = mul(wr, wi, br, bi)  # K = 2 Re Σ C B̄ Ā^l
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
-        pr, pi = mul(2.0 * cr, 2.0 * ci, one_r, one_i)  # O = p Ā^l
-        for block in range(c // U):
-            xr, xi, yr, yi = fr, fi, pr, pi
-            for j in tl.static_range(U):
-                l = block * U + j  # noqa: E741
-                K = tl.sum(xr, 0)
-                if SKIP:
-                    K += tl.load(D_ptr + hk, mask=(k < causal) & (l == 0), other=0.0).to(FT)
-                tl.store(K_ptr + hk * c + l, K.to(K_ptr.dtype.element_ty))
-                row = tl.where(k < causal, l, c - 1 - l)
-                store_complex(O_ptr + (hk * c + row) * 2 * M, n, yr, -yi, ok)
-                xr, xi = mul(xr, xi, ar, ai)
-                yr, yi = mul(yr, yi, ar, ai)
-            fr, fi = mul(fr, fi, ur, ui)
-            pr, pi = mul(pr, pi, ur, ui)
+        yr, yi = mul(wr, wi, one_r, one_i)  # O = 2 p Ā^l, p = C Ā or C
+        for j in tl.static_range(U):
+            K = tl.sum(tl.reshape(xr, (PARTS, P)), 1)
+            if SKIP and j == 0:
+                K += tl.load(D_ptr + hk + starts, mask=(starts == 0) & (starts + k < causal), other=0.0).to(FT)
+            tl.store(K_ptr + hk * c + starts + j, K.to(K_ptr.dtype.element_ty))
+            row = tl.where(k < causal, begin + j, c - 1 - begin - j)
+            store_complex(O_ptr, (hk * c + row) * M + n, yr, -yi, ok)
+            xr, xi = mul(xr, xi, ar, ai)
+            yr, yi = mul(yr, yi, ar, ai)
 
 
 @triton.jit
@@ -127,58 +176,53 @@ def diagonal_backward_kernel(
     dt_ptr, decay_ptr, freq_ptr, B_ptr, C_ptr, dK_ptr, dE_ptr, dG_ptr, dO_ptr,
     ddt_ptr, dC_ptr, share_ptr,
     H, S, M, channels, causal,
-    c: tl.constexpr, BITS: tl.constexpr, LOW: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr,
+    c: tl.constexpr, BITS: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr,
     LOG: tl.constexpr, FT: tl.constexpr,
 ):  # fmt: skip
     """The gradients of one head's parameters from those of its operators. A's and B's go into the share of S heads."""
-    U: tl.constexpr = 1 << LOW  # samples that are read at a time
+    U: tl.constexpr = c // PARTS
     h = tl.program_id(0).to(tl.int64)
+    t = tl.arange(0, PARTS * P)
+    m, begin, live = t % P, t // P * U, t % P < M
+    _dt, _decay, _slope, _freq, _Br, _Bi, vr, vi, _br, _bi, _qr, _qi, _sr, _si = _mode(
+        dt_ptr, decay_ptr, freq_ptr, B_ptr, h, (h % S) * M + m, live, RULE, REAL, LOG, FT
+    )
+    fr, fi, _gr, _gi = power_table(vr, vi, begin, BITS, FT)
+    er, ei, _gr, _gi = power_table(vr, vi, tl.maximum(begin - 1, 0), BITS, FT)
+    er, ei = begin.to(FT) * er, begin.to(FT) * ei
     n = tl.arange(0, P)
-    ok = n < M
-    own = (h % S) * M + n
+    ok, own = n < M, (h % S) * M + n
     share_ptr += h // S * 4 * S * M
-    dt = load_dt(dt_ptr, h, LOG, FT)
-    decay, slope = load_decay(decay_ptr, own, ok, REAL, FT)
-    freq = load_real(freq_ptr, own, ok, FT)
-    Br, Bi = load_complex(B_ptr, own, ok, FT)
-    ar, ai, qr, qi, sr, si = _rule(tl.minimum(dt * decay, 1.0), dt * freq, RULE)
-    br, bi = mul(dt * qr, dt * qi, Br, Bi)
-    zero = br * 0.0
+    dt, decay, slope, freq, Br, Bi, ar, ai, br, bi, qr, qi, sr, si = _mode(
+        dt_ptr, decay_ptr, freq_ptr, B_ptr, h, own, ok, RULE, REAL, LOG, FT
+    )
     # E = B̄ Ā^(c-1-row)
-    dbr, dbi, tr, ti = zero, zero, zero, zero
-    for block in range(c // U):
-        for j in tl.static_range(U):
-            xr, xi = load_complex(dE_ptr + (h * c + block * U + j) * 2 * M, n, ok, FT)
-            dbr, dbi, tr, ti = _horner(ar, ai, xr, xi, dbr, dbi, tr, ti)
+    dbr, dbi, tr, ti = _sums_of_rows(
+        dE_ptr + h * c * 2 * M, True, False, begin, M, m, live, vr, vi, fr, fi, er, ei, c, PARTS, FT
+    )
     dar, dai = cmul(br, bi, tr, ti)
     for k in range(channels):
         hk = k * H + h
         cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
-        kr, ki, vr, vi, mr, mi, tr, ti = zero, zero, zero, zero, zero, zero, zero, zero
-        for block in range(c // U):
-            for j in tl.static_range(U):
-                l = c - 1 - block * U - j  # noqa: E741
-                kr, ki, vr, vi = _horner(ar, ai, tl.load(dK_ptr + hk * c + l).to(FT), 0.0, kr, ki, vr, vi)
-                row = tl.where(k < causal, l, c - 1 - l)
-                xr, xi = load_complex(dO_ptr + (hk * c + row) * 2 * M, n, ok, FT)
-                mr, mi, tr, ti = _horner(ar, ai, xr, -xi, mr, mi, tr, ti)
+        kr, ki, wr, wi = _sums_of_kernel(dK_ptr + hk * c, begin, vr, vi, fr, fi, er, ei, c, PARTS, FT)
+        mr, mi, tr, ti = _sums_of_rows(
+            dO_ptr + hk * c * 2 * M, k >= causal, True, begin, M, m, live, vr, vi, fr, fi, er, ei, c, PARTS, FT
+        )
         # K = 2 Re Σ C B̄ Ā^l
         cr, ci = 2.0 * cr, 2.0 * ci
         xr, xi = cmul(cr, ci, kr, ki)
         dbr += xr
         dbi += xi
         xr, xi = mul(br, bi, cr, ci)
-        vr, vi = cmul(xr, xi, vr, vi)
-        dar += vr
-        dai += vi
+        wr, wi = cmul(xr, xi, wr, wi)
         dcr, dci = cmul(br, bi, kr, ki)
         # O = (Re, -Im) of 2 p Ā^l, p = C Ā or C
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
         pr, pi = mul(cr, ci, one_r, one_i)
         tr, ti = cmul(pr, pi, tr, ti)
         xr, xi = cmul(cr, ci, mr, mi)
-        dar += tr + tl.where(k < causal, xr, 0.0)
-        dai += ti + tl.where(k < causal, xi, 0.0)
+        dar += wr + tr + tl.where(k < causal, xr, 0.0)
+        dai += wi + ti + tl.where(k < causal, xi, 0.0)
         xr, xi = cmul(one_r, one_i, mr, mi)
         store_complex(dC_ptr, hk * M + n, 2.0 * (dcr + xr), 2.0 * (dci + xi), ok)
     # G = Ā^c
