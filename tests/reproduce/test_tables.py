@@ -1,6 +1,7 @@
 """The papers' tables as data: every recipe is there, cells are shared, and numbers come out where they belong."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,11 @@ from statespan.reproduce.spec import Compared, Measured, Trained, number
 from statespan.train.run import check_model
 from tests.reproduce.fill import fill
 
-ROOT = Path(__file__).parents[2]
+RECORDS = Path(__file__).parents[2] / "results/bench"
 
 
 def plan(folder, **changes):
-    start = Plan("minutes", None, (), (), folder / "cells", ROOT / "results/bench")
+    start = Plan("minutes", None, (), (), folder / "cells", RECORDS)
     return dataclasses.replace(start, **changes)
 
 
@@ -130,10 +131,30 @@ def test_benchmarks_are_read_from_their_records(tmp_path):
     table = TABLES["s4-table2"]()
     found = {(one.entry.row, one.entry.column): one for one in numbers(table, plan(tmp_path))}
     assert all(one.status == "done" and isinstance(one.entry, Measured) for one in found.values())
-    assert found["S4", "ms, 512"].ours == pytest.approx(3.1567, abs=1e-3)
+    record = json.loads((RECORDS / "table2-cuda.json").read_text())
+    one = found["S4", "ms, 512"]
+    (row,) = [r for r in record["rows"] if r["name"] == one.entry.name and r["setting"]["d_model"] == 512]
+    assert one.ours == row["time_ms"]
     missing = numbers(table, plan(tmp_path, records=tmp_path))
     assert {one.status for one in missing} == {"waiting"}
     assert "statespan bench table2" in missing[0].why
+
+
+def test_the_best_batch_is_one_that_fits(tmp_path):
+    """In 16 GB, as in the paper: larger batches are in the record too."""
+    rows = [
+        {"name": "S4 base", "setting": {"batch": b}, "status": "ok", "memory_mb": mb, "extra": {"images_per_s": rate}}
+        for b, mb, rate in ((1, 80, 0.5), (64, 15_999, 30.0), (128, 16_001, 40.0))
+    ]
+    record = {"rows": rows, "machine": {"device": "a GPU"}, "date": "2030-01-02T03:04:05"}
+    (tmp_path / "table7-cuda.json").write_text(json.dumps(record))
+    rates = {
+        one.entry.row: one
+        for one in numbers(TABLES["s4-table7"](), plan(tmp_path, records=tmp_path))
+        if isinstance(one.entry, Measured)
+    }
+    assert rates["S4 (base)"].ours == 30.0
+    assert rates["S4 (large)"].status == "failed"
 
 
 def test_table_11_is_that_of_the_recipes(tmp_path):

@@ -175,6 +175,7 @@ def _measured(entry: Measured, records: Path) -> Number:
     values = []
     for row in record["rows"]:
         fits = all(row["setting"].get(key) == value for key, value in entry.setting.items())
+        fits = fits and (entry.memory_mb is None or row["memory_mb"] is None or row["memory_mb"] <= entry.memory_mb)
         if row["name"] == entry.name and row["status"] == "ok" and fits:
             value = row.get(entry.figure, row["extra"].get(entry.figure))
             values += [] if value is None else [float(value)]

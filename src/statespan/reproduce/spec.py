@@ -55,7 +55,10 @@ class Trained:
 
 @dataclass(frozen=True)
 class Measured:
-    """A number of a benchmark: the largest or only one of the rows with this name and these settings."""
+    """A number of a benchmark: the largest or only one of the rows with this name and these settings.
+
+    ``memory_mb`` leaves out the rows that need more.
+    """
 
     row: str
     column: str
@@ -64,6 +67,7 @@ class Measured:
     name: str
     figure: str
     setting: Mapping[str, Any] = field(default_factory=dict)
+    memory_mb: float | None = None
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def _budget(table: Table, plan: Plan) -> list[Block]:
             own, made = read(entry.recipe).train, plan.cell(entry, 0).recipe.train
             same = (made.epochs, made.steps) == (own.epochs, own.steps)
             long = f"{made.steps} steps" if made.steps else f"{made.epochs} epochs"
-            full = f"{own.steps} steps" if own.steps else f"{own.epochs}"
+            full = f"{own.steps} steps" if own.steps else f"{own.epochs}{' epochs' if made.steps else ''}"
             name = str(read(entry.recipe).data["name"])
             by_data[name] = f"{long}{' as in the recipe' if same else f' instead of {full}'}"
             reduced = reduced or not same
