@@ -173,7 +173,7 @@ def table8() -> Table:
     entries.append(Measured("S4", "tokens/s", "48K", "table8", "S4", "tokens_per_s"))
     about = (
         "Perplexity of the test text; tokens generated a second at the best batch (the paper's on an A100). Ours of "
-        "the Transformer is Hugging Face's GPT-2 as it comes, after 8,192 tokens; `statespan bench table8` has faster ones."
+        "the Transformer is Hugging Face's GPT-2 as it comes, after 8,192 tokens; `statespan bench table8` has more."
     )
     return Table("s4-table8", "S4 Table 8: WikiText-103", about, columns, tuple(entries))
 
