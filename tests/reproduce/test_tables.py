@@ -8,6 +8,7 @@ import pytest
 
 from statespan import recipes
 from statespan.reproduce.budget import cost, overrides
+from statespan.reproduce.charts import dots
 from statespan.reproduce.claims import CLAIMS, Book
 from statespan.reproduce.collect import Plan, cells_of, numbers
 from statespan.reproduce.registry import TABLES, choose, items
@@ -163,3 +164,17 @@ def test_table_11_is_that_of_the_recipes(tmp_path):
     ]
     assert all(isinstance(entry, Compared) for entry in different)
     assert different == []
+
+
+@pytest.mark.parametrize(("rate", "scale"), [(100.0, "linear"), (1000.0, "log")])
+def test_numbers_far_apart_are_drawn_on_a_logarithmic_scale(rate, scale, tmp_path):
+    """The paper's 20.84 and 3.36 beside ours."""
+    rows = [
+        {"name": name, "setting": {}, "status": "ok", "memory_mb": 1.0, "extra": {"images_per_s": rate}}
+        for name in ("S4 base", "S4 large")
+    ]
+    record = {"rows": rows, "machine": {"device": "a GPU"}, "date": "2030-01-02T03:04:05"}
+    (tmp_path / "table7-cuda.json").write_text(json.dumps(record))
+    table = TABLES["s4-table7"]()
+    figure = dots(table, numbers(table, plan(tmp_path, records=tmp_path)))
+    assert [axes.get_xscale() for axes in figure.axes] == [scale]

@@ -77,10 +77,7 @@ def _lines(figure: Any, rows: Sequence[Row]) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 50 * low else (1.0,), numticks=12))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.tick_params(labelsize=8)
-        axes.grid(True, color="#e4e4e4")
-        axes.set_axisbelow(True)
-        _plain(axes)
+        _gridded(axes)
         axes.legend(frameon=False, fontsize=8)
 
 
@@ -91,10 +88,10 @@ def _rates(figure: Any, rows: Sequence[Row], rate: str) -> None:
     panels = figure.subplots(1, 2 if after else 1, squeeze=False, width_ratios=[5, 2] if after else None)[0]
     names = list(dict.fromkeys(row.name for row in rows if row not in after))
     for index, name in enumerate(names):
-        color, mine = COLORS[index % len(COLORS)], [r for r in rows if r.name == name and r.extra.get(rate)]
-        xs, ys = [r.setting["batch"] for r in mine], [r.extra[rate] for r in mine]
-        panels[0].plot(xs, ys, "os^v"[index // len(COLORS)] + "-", color=color, markersize=4, label=name)
-        panels[0].plot(xs, [y * r.ratio for r, y in zip(mine, ys) if r.ratio], ":", color=color, lw=1.0)
+        again, place = divmod(index, len(COLORS))
+        mine = [(r.setting["batch"], r.extra[rate], r.ratio) for r in rows if r.name == name and r.ratio]
+        panels[0].plot(*zip(*[m[:2] for m in mine]), "os^v"[again % 4] + "-", color=COLORS[place], ms=4, label=name)
+        panels[0].plot([x for x, _, _ in mine], [y * ratio for _, y, ratio in mine], ":", color=COLORS[place], lw=1.0)
     unit = rate.replace("_per_s", " a second")
     panels[0].set(xscale="log", yscale="log", xlabel="batch", ylabel=f"{unit} (dotted: at the floor)")
     panels[0].legend(frameon=False, fontsize=7)
@@ -103,10 +100,7 @@ def _rates(figure: Any, rows: Sequence[Row], rate: str) -> None:
         panels[1].set(xscale="log", xlabel="tokens before", ylabel="ms a step, batch 1")
         panels[1].set_ylim(0, 1.5 * max(r.time_ms or 0.0 for r in after))
     for axes in panels:
-        axes.tick_params(labelsize=8)
-        axes.grid(True, color="#e4e4e4")
-        axes.set_axisbelow(True)
-        _plain(axes)
+        _gridded(axes)
 
 
 def _bars(figure: Any, rows: Sequence[Row]) -> None:
@@ -167,6 +161,13 @@ def _binary(length: int) -> str:
         if length >= unit and length % unit == 0:
             return f"{length // unit}{name}"
     return f"{length:,}"
+
+
+def _gridded(axes: Any) -> None:
+    axes.tick_params(labelsize=8)
+    axes.grid(True, color="#e4e4e4")
+    axes.set_axisbelow(True)
+    _plain(axes)
 
 
 def _plain(axes: Any) -> None:

@@ -128,9 +128,7 @@ def _commit(run: Path, versions: Mapping[str, Any], given: str | None) -> str:
         return said
     here = commit()
     if here and not here.endswith("+changes") and versions.get("source") == source():
-        return (
-            here  # where the run was made git knew nothing, or of an older commit; the code was that of this checkout
-        )
+        return here  # whatever git knew where the run was made, the code was that of this checkout
     if said:
         return said
     if given:

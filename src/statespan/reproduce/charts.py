@@ -11,6 +11,8 @@ from statespan.reproduce.collect import Number, Plan
 from statespan.reproduce.spec import Table, Trained, number
 from statespan.train.result import read_log
 
+FAR = 30  # times the smallest number, beyond which a chart has a logarithmic scale
+
 
 def dots(table: Table, found: Sequence[Number]) -> Any:
     """Our numbers and the paper's, a panel for each column; None if there is none of ours.
@@ -44,6 +46,9 @@ def dots(table: Table, found: Sequence[Number]) -> Any:
         if ours:
             x, y, deviations = zip(*ours)
             axes.errorbar(x, y, xerr=deviations, fmt="o", color=_look.COLORS[0], markersize=4, label="ours", capsize=2)
+        shown = [x for x, *_ in (*known, *ours) if x is not None]
+        if shown and min(shown) > 0 and max(shown) > FAR * min(shown):
+            axes.set_xscale("log")
         axes.set_yticks(range(len(rows)), rows[::-1])
         heading = f"{column.name}{' (small is good)' if column.lower else ''}"
         _look.tidy(axes, "difference" if any(one.is_difference for one in mine) else "", "", heading)

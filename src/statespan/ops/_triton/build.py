@@ -113,32 +113,51 @@ def backward(
     ``kept`` is E, O and W of a low-rank SSM, empty for a diagonal one. ``dW`` comes with factors that were left apart.
     """
     sizes, constants = _launch(modes, settings)
-    H, S, M = sizes[:3]
-    ddt, dC = torch.empty_like(modes.dt), torch.empty_like(modes.C)
-    out = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
-    # of each S heads, which have all of A, B and P between them
-    shares = modes.decay.new_empty(H // S, sum(x.numel() for x in out))
+    H, M = sizes[0], sizes[2]
+    dC = torch.empty_like(modes.C)
     dK, dE, dO = (x.contiguous() for x in (dK, dE, dO))
     if modes.P is None:
+        ddt, shares, out = _parameter_gradients(modes)
         diagonal_backward_kernel[(H,)](
             modes.dt, modes.decay, modes.freq, modes.B, modes.C, dK, dE, dG.contiguous(), dO,
             ddt, dC, shares, *sizes, **constants, RULE=settings.rule, **_threads(constants),
         )  # fmt: skip
-    else:
-        E, O, (F, J) = kept  # noqa: E741
-        dG = dG.to(F.dtype).contiguous()
-        dF, dJ = (J @ dG.mT, F @ dG) if dW is None else dW.to(F.dtype).contiguous()
-        tasks, P = 3 + sizes[3], constants["P"]
-        parts = dG.new_empty(H, tasks, 8, P)
-        lowrank_backward_kernel[(H, tasks)](
-            modes.dt, modes.decay, modes.freq, modes.P, modes.B, modes.C, E, O, F, J, dK, dE, dO, dF, dJ, dG,
-            parts, dC, *sizes, **constants, FACTORED=settings.factored, num_warps=1 if M <= 32 else 4,
-        )  # fmt: skip
-        lowrank_finish_kernel[(H,)](
-            modes.dt, modes.decay, modes.freq, modes.P, modes.B, parts, ddt, shares,
-            S, M, tasks, P=P, REAL=settings.real_part, LOG=settings.log_dt,
-            FT=constants["FT"], num_warps=1 if M <= 32 else 4,
-        )  # fmt: skip
+        sum_shares(shares, out)
+        return ddt, *out, dC
+    E, O, (F, J) = kept  # noqa: E741
+    dG = dG.to(F.dtype).contiguous()
+    dF, dJ = (J @ dG.mT, F @ dG) if dW is None else dW.to(F.dtype).contiguous()
+    tasks = dG.new_empty(H, 3 + sizes[3], 8, constants["P"])
+    lowrank_backward_kernel[tasks.shape[:2]](
+        modes.dt, modes.decay, modes.freq, modes.P, modes.B, modes.C, E, O, F, J, dK, dE, dO, dF, dJ, dG,
+        tasks, dC, *sizes, **constants, FACTORED=settings.factored, num_warps=1 if M <= 32 else 4,
+    )  # fmt: skip
+    ddt, ddecay, dfreq, dB, dP = finish(modes, tasks, settings.real_part, settings.log_dt)
+    return ddt, ddecay, dfreq, dB, dC, dP
+
+
+def finish(modes: Modes, tasks: Tensor, real_part: str, log_dt: bool) -> tuple[Tensor, ...]:
+    """The gradients of dt, decay, freq, B and P of a rank-one SSM from what programs found of d, f, b and B̄.
+
+    Args:
+        modes: The parameters.
+        tasks: (H, programs, 8, P), in the precision of the computation.
+        real_part: As in :class:`Settings`.
+        log_dt: Likewise.
+    """
+    H, count, _, P = tasks.shape
+    S, M = modes.decay.shape
+    ddt, shares, out = _parameter_gradients(modes)
+    lowrank_finish_kernel[(H,)](
+        modes.dt, modes.decay, modes.freq, modes.P, modes.B, tasks, ddt, shares, S, M, count, P=P, REAL=real_part,
+        LOG=log_dt, FT=tl.float64 if tasks.dtype == torch.float64 else tl.float32, num_warps=1 if M <= 32 else 4,
+    )  # fmt: skip
     sum_shares(shares, out)
-    ddecay, dfreq, dB, *dP = out
-    return ddt, ddecay, dfreq, dB, dC, *dP
+    return ddt, *out
+
+
+def _parameter_gradients(modes: Modes) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Room for dt's, for the shares of each S heads (which have all of A, B and P between them), and for their sums."""
+    out = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
+    groups = modes.C.shape[1] // modes.decay.shape[0]
+    return torch.empty_like(modes.dt), modes.decay.new_empty(groups, sum(x.numel() for x in out)), out

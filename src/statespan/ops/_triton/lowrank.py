@@ -113,7 +113,7 @@ def load_vector(ptr, n, M, ok, NEAR: tl.constexpr, FT: tl.constexpr):
 
 
 @triton.jit
-def store_share(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P: tl.constexpr):
+def store_task(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P: tl.constexpr):
     """What one program adds to the gradients of d, f, b and B̄, (8, P)."""
     tl.store(at, gdr)
     tl.store(at + P, gdi)
@@ -188,7 +188,7 @@ def lowrank_kernel(
 @triton.jit
 def lowrank_backward_kernel(
     dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, C_ptr, E_ptr, O_ptr, F_ptr, J_ptr, dK_ptr, dE_ptr, dO_ptr, dF_ptr,
-    dJ_ptr, dG_ptr, share_ptr, dC_ptr,
+    dJ_ptr, dG_ptr, task_ptr, dC_ptr,
     H, S, M, channels, causal,
     c: tl.constexpr, BITS: tl.constexpr, P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr,
     FACTORED: tl.constexpr,
@@ -287,8 +287,8 @@ def lowrank_backward_kernel(
             gbi += mi
         else:
             store_complex(dC_ptr, hk * M + n, 2.0 * mr, -2.0 * mi, ok)
-    at = share_ptr + (h * (channels + 3) + task) * 8 * P + n
-    store_share(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P)
+    at = task_ptr + (h * (channels + 3) + task) * 8 * P + n
+    store_task(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P)
 
 
 @triton.jit

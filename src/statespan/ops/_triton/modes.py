@@ -25,7 +25,7 @@ def cmul(ar, ai, br, bi):
 
 @triton.jit
 def power_table(ar, ai, exponent, BITS: tl.constexpr, FT: tl.constexpr):
-    """``a^exponent`` for a column of numbers and a row of exponents below 2^BITS, and ``a^(2^BITS)``."""
+    """``a^exponent`` for numbers and exponents below 2^BITS, and ``a^(2^BITS)``."""
     vr = tl.zeros_like(ar) + tl.zeros_like(exponent).to(FT) + 1.0
     vi = vr * 0.0
     for bit in tl.static_range(BITS):

@@ -10,10 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from statespan.ops._triton.build import Modes
-from statespan.ops._triton.lowrank import lowrank_finish_kernel
+from statespan.ops._triton.build import Modes, finish
 from statespan.ops._triton.steps import steps_backward_kernel, steps_kernel
-from statespan.ops._triton.sums import sum_shares
 
 PROGRAMS = 176  # of the backward pass: a few more than multiprocessors, and few enough that their room is small
 
@@ -115,16 +113,8 @@ def backward(modes: Modes, walk: Walk, u: Tensor, dy: Tensor, first: Tensor | No
         parts.append(share)
         dC.append(grad_C.sum(0))
         dD = grad_D.sum(0).view(causal, H) if skip else dD
-    together = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-    ddt = torch.empty_like(modes.dt)
-    out = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, P)]
-    of_heads = modes.decay.new_empty(H // S, sum(x.numel() for x in out))
-    lowrank_finish_kernel[(H,)](
-        modes.dt, modes.decay, modes.freq, P, modes.B, together, ddt, of_heads,
-        S, M, together.shape[1], **constants, num_warps=_warps(modes),
-    )  # fmt: skip
-    sum_shares(of_heads, out)
-    ddecay, dfreq, dB, dP = out
+    tasks = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    ddt, ddecay, dfreq, dB, dP = finish(modes, tasks, walk.real_part, walk.log_dt)
     return Gradients(
         du.view(causal, H, batch, L).sum(0) if causal > 1 else du, ddt, ddecay, dfreq, dB,
         torch.cat(dC).to(modes.C.dtype), dP, None if dD is None or modes.D is None else dD.to(modes.D.dtype),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from statespan.ops._triton.lowrank import dot, load_system, load_vector, step, store_share, store_vector
+from statespan.ops._triton.lowrank import dot, load_system, load_vector, step, store_task, store_vector
 from statespan.ops._triton.modes import cmul, load_complex, mul
 
 
@@ -61,7 +61,7 @@ def steps_kernel(
 @triton.jit
 def steps_backward_kernel(
     dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, C_ptr, D_ptr, u_ptr, dy_ptr, du_ptr, first_ptr, dlast_ptr, dfirst_ptr,
-    share_ptr, dC_ptr, dD_ptr, room_ptr,
+    task_ptr, dC_ptr, dD_ptr, room_ptr,
     H, S, M, batch, L, su_h, su_b, sy_h, sy_b, virtual, shares, pieces, piece,
     P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr, AHEAD: tl.constexpr, SKIP: tl.constexpr,
     FIRST: tl.constexpr, INJECT: tl.constexpr,
@@ -165,8 +165,8 @@ def steps_backward_kernel(
                 tl.debug_barrier()
             if FIRST:
                 store_vector(dfirst_ptr + (hk * batch + b) * 2 * M, n, M, mr, mi, ok, False)
-        at = share_ptr + ((h * (virtual // H) + hk // H) * shares + share) * 8 * P + n
-        store_share(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P)
+        at = task_ptr + ((h * (virtual // H) + hk // H) * shares + share) * 8 * P + n
+        store_task(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P)
         at = dC_ptr + ((share * virtual + hk) * M + n) * 2
         tl.store(at, 2.0 * gcr, mask=ok)
         tl.store(at + 1, -2.0 * gci, mask=ok)
