@@ -24,6 +24,8 @@ from statespan.ops._triton.modes import (
     store_complex,
 )
 
+UNROLL = tl.constexpr(8)  # samples of a part at a time: enough loads on their way, and quick to compile
+
 
 @triton.jit
 def _phi(zr, zi):
@@ -104,7 +106,7 @@ def _sums_of_rows(
     """Of complex rows (c, M) or their conjugates, if ``flip`` from the last to the first."""
     U: tl.constexpr = c // PARTS
     mr, mi, sr, si = ar * 0.0, ar * 0.0, ar * 0.0, ar * 0.0
-    for j in tl.static_range(U):
+    for j in tl.range(U, loop_unroll_factor=UNROLL):
         l = begin + U - 1 - j  # noqa: E741
         qr, qi = load_complex(ptr, tl.where(flip, c - 1 - l, l) * M + n, ok, FT)
         if CONJ:
@@ -120,7 +122,7 @@ def _sums_of_kernel(
     """Of real numbers (c), the same for all modes."""
     U: tl.constexpr = c // PARTS
     mr, mi, sr, si = ar * 0.0, ar * 0.0, ar * 0.0, ar * 0.0
-    for j in tl.static_range(U):
+    for j in tl.range(U, loop_unroll_factor=UNROLL):
         q = tl.load(ptr + begin + U - 1 - j).to(FT)
         mr, mi, sr, si = _horner(ar, ai, q, 0.0, mr, mi, sr, si)
     return _together(mr, mi, sr, si, fr, fi, er, ei, PARTS)
@@ -142,7 +144,7 @@ def diagonal_kernel(
     U: tl.constexpr = c // PARTS
     h = tl.program_id(0).to(tl.int64)
     t = tl.arange(0, PARTS * P)
-    n, begin, starts = t % P, t // P * U, tl.arange(0, PARTS) * U
+    n, begin = t % P, t // P * U
     ok = n < M
     _dt, _decay, _slope, _freq, _Br, _Bi, ar, ai, br, bi, _qr, _qi, _sr, _si = _mode(
         dt_ptr, decay_ptr, freq_ptr, B_ptr, h, (h % S) * M + n, ok, RULE, REAL, LOG, FT
@@ -150,7 +152,7 @@ def diagonal_kernel(
     vr, vi, gr, gi = power_table(ar, ai, begin, BITS, FT)
     store_complex(G_ptr, h * M + n, gr, gi, ok & (begin == 0))
     xr, xi = mul(br, bi, vr, vi)
-    for j in tl.static_range(U):
+    for j in tl.range(U, loop_unroll_factor=UNROLL):
         store_complex(E_ptr, (h * c + c - 1 - begin - j) * M + n, xr, xi, ok)
         xr, xi = mul(xr, xi, ar, ai)
     for k in range(channels):
@@ -160,11 +162,12 @@ def diagonal_kernel(
         xr, xi = mul(wr, wi, br, bi)  # K = 2 Re Σ C B̄ Ā^l
         one_r, one_i = tl.where(k < causal, ar, 1.0), tl.where(k < causal, ai, 0.0)
         yr, yi = mul(wr, wi, one_r, one_i)  # O = 2 p Ā^l, p = C Ā or C
-        for j in tl.static_range(U):
-            K = tl.sum(tl.reshape(xr, (PARTS, P)), 1)
-            if SKIP and j == 0:
-                K += tl.load(D_ptr + hk + starts, mask=(starts == 0) & (starts + k < causal), other=0.0).to(FT)
-            tl.store(K_ptr + hk * c + starts + j, K.to(K_ptr.dtype.element_ty))
+        for j in tl.range(U, loop_unroll_factor=UNROLL):
+            K = tl.sum(tl.reshape(xr, (PARTS, P)), 1, keep_dims=True)
+            K = tl.reshape(tl.broadcast_to(K, (PARTS, P)), (PARTS * P,))
+            if SKIP:
+                K += tl.load(D_ptr + hk + t, mask=(t + j == 0) & (t + k < causal), other=0.0).to(FT)
+            tl.store(K_ptr + hk * c + begin + j, K.to(K_ptr.dtype.element_ty), mask=n == 0)
             row = tl.where(k < causal, begin + j, c - 1 - begin - j)
             store_complex(O_ptr, (hk * c + row) * M + n, yr, -yi, ok)
             xr, xi = mul(xr, xi, ar, ai)

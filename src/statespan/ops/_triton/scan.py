@@ -127,8 +127,8 @@ def forward_kernel(
             if WHOLE:
                 y = tl.join(y, y1).permute(0, 2, 1).reshape(BT, C)
                 sample = (chunk0 + i)[:, None] * C + rc[None, :]
-                at = hk * sy_h + b[:, None] * sy_b + sample
-                _emit(y, y_ptr, pre_ptr, at, live[:, None] & (sample < L), EVEN, FULL, GELU, PRE, DT)
+                whole_row = hk * sy_h + b[:, None] * sy_b + sample
+                _emit(y, y_ptr, pre_ptr, whole_row, live[:, None] & (sample < L), EVEN, FULL, GELU, PRE, DT)
             else:
                 _emit(y1, y_ptr, pre_ptr, y_row + i * C + P, ok1, EVEN, FULL, GELU, PRE, DT)
         new = feed_back(advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
