@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from statespan._check import check_bool, check_int, check_number, check_tensor
 from statespan.nn.dropout import TiedDropout
-from statespan.nn.norm import BatchNorm, make_norm
+from statespan.nn.layer import SSMLayer
+from statespan.nn.norm import BatchNorm, LayerNorm, make_norm
 from statespan.nn.padding import Lengths, Padding, fill
 
 
@@ -130,7 +131,8 @@ class ResidualBlock(nn.Module):
         if padding is not None and hasattr(self.layer, "ssm"):
             self.layer.ssm.check_padding()
         # zeros after a sequence are all that a layer needs to know of its length, also one that looks ahead
-        return self._after(x, self.layer(self._before(x, padding), rate=rate), padding)
+        x, u = self._enter(x, padding)
+        return self._after(x, self.layer(u, rate=rate), padding)
 
     def prefill(
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, rate: float = 1.0
@@ -168,6 +170,13 @@ class ResidualBlock(nn.Module):
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> Any:
         """The layer's state before the first sample."""
         return self.layer.initial_state(batch, dtype=dtype)
+
+    def _enter(self, x: Tensor, padding: Padding | None) -> tuple[Tensor, Tensor]:
+        """What goes past the layer and what enters it."""
+        if self.prenorm and isinstance(self.norm, LayerNorm) and isinstance(self.layer, SSMLayer):
+            x, u = self.norm.before(x, self.layer.working_dtype(x))
+            return x, fill(u, padding)
+        return x, self._before(x, padding)
 
     def _before(self, x: Tensor, padding: Padding | None) -> Tensor:
         return fill(self.norm(x, padding) if self.prenorm else x, padding)

@@ -99,7 +99,7 @@ class SSMLayer(nn.Module):
         mask = self._check(x, lengths, rate)
         if mask is not None:
             self.ssm.check_padding()
-        dtype, late = self._dtype(x), self._activates_late(x)
+        dtype, late = self.working_dtype(x), self._activates_late(x)
         with _full_precision(x):
             y = apply(
                 self.ssm.source(rate, x.shape[1]), _masked(x, mask), self.D,
@@ -129,7 +129,7 @@ class SSMLayer(nn.Module):
         mask = self._check(x, lengths, rate)
         self._check_causal("prefill")
         self._check_state(state, x.shape[0])
-        dtype = self._dtype(x)
+        dtype = self.working_dtype(x)
         with _full_precision(x):
             u, source = _masked(x, mask), self.ssm.source(rate)
             y, after = apply_from(source, u, state, self.D, activation=self.activation, dtype=dtype)
@@ -199,14 +199,7 @@ class SSMLayer(nn.Module):
         """
         return self.ssm.structure(rate)
 
-    def extra_repr(self) -> str:
-        """The sizes."""
-        return (
-            f"d_model={self.d_model}, d_state={self.d_state}, channels={self.channels}, "
-            f"bidirectional={self.bidirectional}, activation={self.activation}"
-        )
-
-    def _dtype(self, x: Tensor) -> torch.dtype:
+    def working_dtype(self, x: Tensor) -> torch.dtype:
         """What the SSM computes in: at least float32 on the CPU; on a GPU as autocast or a 16-bit input says."""
         if x.is_cuda:
             if torch.is_autocast_enabled("cuda"):
@@ -214,6 +207,13 @@ class SSMLayer(nn.Module):
             if x.dtype in (torch.float16, torch.bfloat16):
                 return x.dtype
         return torch.promote_types(x.dtype, self.ssm.C.dtype)
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return (
+            f"d_model={self.d_model}, d_state={self.d_state}, channels={self.channels}, "
+            f"bidirectional={self.bidirectional}, activation={self.activation}"
+        )
 
     def _activates_late(self, x: Tensor) -> bool:
         """Whether the activation is better made together with the mixing, and nothing is in between."""

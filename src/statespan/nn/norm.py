@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from statespan._check import check_choice, check_int
 from statespan.nn.padding import Padding, fill
+from statespan.ops.norm import norm_before, norm_fits
 
 NORMS = ("layer", "batch", "none")
 
@@ -81,6 +82,13 @@ class LayerNorm(nn.LayerNorm):
     def forward(self, x: Tensor, padding: Padding | None = None) -> Tensor:
         """Normalize x (B, L, D)."""
         return super().forward(x)
+
+    def before(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """X for a residual, and x normalized for an SSM that computes in this dtype."""
+        untouched = not (self._forward_hooks or self._forward_pre_hooks)
+        if untouched and norm_fits(x, dtype):
+            return norm_before(x, self.weight, self.bias, self.eps, dtype)
+        return x, self(x)
 
 
 class NoNorm(nn.Module):

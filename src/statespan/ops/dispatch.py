@@ -95,15 +95,21 @@ def source_of(ssm: Structure) -> Source:
         if isinstance(ssm, DPLR):
             if not rank_one:
                 return None
-            P = torch.view_as_real(ssm.P[0]).contiguous()
+            P = _pairs(ssm.P[0])
         elif not isinstance(ssm, Diagonal) or ssm.softmax_length is not None:
             return None
-        B, C = (torch.view_as_real(x).contiguous() for x in (ssm.B, ssm.C))
-        decay, freq = ssm.A.real.contiguous(), ssm.A.imag.contiguous()
-        return Modal(ssm.dt.contiguous(), decay, freq, B, C, P, 1.0, ssm.discretization, "none", False)
+        decay, freq = _pairs(ssm.A).movedim(-1, 0).contiguous().unbind()
+        return Modal(
+            ssm.dt.contiguous(), decay, freq, _pairs(ssm.B), _pairs(ssm.C), P, 1.0, ssm.discretization, "none", False
+        )
 
     power = "diagonal" if isinstance(ssm, Diagonal) else "rank one" if rank_one else "dense"
     return Source(lambda: ssm, modal, ssm.d_state, power, ssm.dtype)
+
+
+def _pairs(x: Tensor) -> Tensor:
+    """The real and imaginary parts side by side."""
+    return torch.view_as_real(x.resolve_conj()).contiguous()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -117,13 +118,12 @@ def backward(
     dC = torch.empty_like(modes.C)
     dK, dE, dO = (x.contiguous() for x in (dK, dE, dO))
     if modes.P is None:
-        ddt, shares, out = _parameter_gradients(modes)
+        ddt, shared = torch.empty_like(modes.dt), _Shared(modes)
         diagonal_backward_kernel[(H,)](
             modes.dt, modes.decay, modes.freq, modes.B, modes.C, dK, dE, dG.contiguous(), dO,
-            ddt, dC, shares, *sizes, **constants, RULE=settings.rule, **_threads(constants),
+            ddt, dC, *shared.first, shared.size, *sizes, **constants, RULE=settings.rule, **_threads(constants),
         )  # fmt: skip
-        sum_shares(shares, out)
-        return ddt, *out, dC
+        return ddt, *shared.sum(), dC
     E, O, (F, J) = kept  # noqa: E741
     dG = dG.to(F.dtype).contiguous()
     dF, dJ = (J @ dG.mT, F @ dG) if dW is None else dW.to(F.dtype).contiguous()
@@ -147,17 +147,29 @@ def finish(modes: Modes, tasks: Tensor, real_part: str, log_dt: bool) -> tuple[T
     """
     H, count, _, P = tasks.shape
     S, M = modes.decay.shape
-    ddt, shares, out = _parameter_gradients(modes)
+    ddt, shared = torch.empty_like(modes.dt), _Shared(modes)
     lowrank_finish_kernel[(H,)](
-        modes.dt, modes.decay, modes.freq, modes.P, modes.B, tasks, ddt, shares, S, M, count, P=P, REAL=real_part,
-        LOG=log_dt, FT=tl.float64 if tasks.dtype == torch.float64 else tl.float32, num_warps=1 if M <= 32 else 4,
+        modes.dt, modes.decay, modes.freq, modes.P, modes.B, tasks, ddt, *shared.first, shared.size, S, M, count,
+        P=P, REAL=real_part, LOG=log_dt, FT=tl.float64 if tasks.dtype == torch.float64 else tl.float32,
+        num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
-    sum_shares(shares, out)
-    return ddt, *out
+    return ddt, *shared.sum()
 
 
-def _parameter_gradients(modes: Modes) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Room for dt's, for the shares of each S heads (which have all of A, B and P between them), and for their sums."""
-    out = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
-    groups = modes.C.shape[1] // modes.decay.shape[0]
-    return torch.empty_like(modes.dt), modes.decay.new_empty(groups, sum(x.numel() for x in out)), out
+class _Shared:
+    """The gradients of what heads share: each S heads have all of A, B and P between them, and make a share of each."""
+
+    def __init__(self, modes: Modes) -> None:
+        self.out = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
+        sizes = [x.numel() for x in self.out]
+        self.size, self.shares = sum(sizes), modes.C.shape[1] // modes.decay.shape[0]
+        self.first: Sequence[Tensor] = self.out
+        if self.shares > 1:
+            self.each = modes.decay.new_empty(self.shares, self.size)
+            self.first = self.each[0].split(sizes)
+
+    def sum(self) -> list[Tensor]:
+        """Where every head has its own, there is nothing to add."""
+        if self.shares > 1:
+            sum_shares(self.each, self.out)
+        return self.out

@@ -177,12 +177,12 @@ def diagonal_kernel(
 @triton.jit
 def diagonal_backward_kernel(
     dt_ptr, decay_ptr, freq_ptr, B_ptr, C_ptr, dK_ptr, dE_ptr, dG_ptr, dO_ptr,
-    ddt_ptr, dC_ptr, share_ptr,
+    ddt_ptr, dC_ptr, ddecay_ptr, dfreq_ptr, dB_ptr, share,
     H, S, M, channels, causal,
     c: tl.constexpr, BITS: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr,
     LOG: tl.constexpr, FT: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of one head's parameters from those of its operators. A's and B's go into the share of S heads."""
+    """The gradients of one head's parameters from those of its operators. Each S heads have a share of A's and B's."""
     U: tl.constexpr = c // PARTS
     h = tl.program_id(0).to(tl.int64)
     t = tl.arange(0, PARTS * P)
@@ -195,7 +195,7 @@ def diagonal_backward_kernel(
     er, ei = begin.to(FT) * er, begin.to(FT) * ei
     n = tl.arange(0, P)
     ok, own = n < M, (h % S) * M + n
-    share_ptr += h // S * 4 * S * M
+    share *= h // S
     dt, decay, slope, freq, Br, Bi, ar, ai, br, bi, qr, qi, sr, si = _mode(
         dt_ptr, decay_ptr, freq_ptr, B_ptr, h, own, ok, RULE, REAL, LOG, FT
     )
@@ -238,7 +238,7 @@ def diagonal_backward_kernel(
     tr, ti = mul(qr, qi, Br, Bi)
     ddt = tl.sum(tr * dbr + ti * dbi, 0)
     tr, ti = cmul(qr, qi, dbr, dbi)
-    store_complex(share_ptr + 2 * S * M, own, dt * tr, dt * ti, ok)
+    store_complex(dB_ptr + share, own, dt * tr, dt * ti, ok)
     dqr, dqi = cmul(Br, Bi, dt * dbr, dt * dbi)
     # Ā and q from z
     if RULE == "bilinear":
@@ -250,8 +250,8 @@ def diagonal_backward_kernel(
         dzi += ti
     dzr = tl.where(dt * decay <= 1.0, dzr, 0.0)
     ddt += tl.sum(decay * dzr + freq * dzi, 0)
-    tl.store(share_ptr + own, (dt * dzr * slope).to(share_ptr.dtype.element_ty), mask=ok)
-    tl.store(share_ptr + S * M + own, (dt * dzi).to(share_ptr.dtype.element_ty), mask=ok)
+    tl.store(ddecay_ptr + share + own, (dt * dzr * slope).to(ddecay_ptr.dtype.element_ty), mask=ok)
+    tl.store(dfreq_ptr + share + own, (dt * dzi).to(dfreq_ptr.dtype.element_ty), mask=ok)
     if LOG:
         ddt = ddt * dt
     tl.store(ddt_ptr + h, ddt.to(ddt_ptr.dtype.element_ty))

@@ -293,15 +293,15 @@ def lowrank_backward_kernel(
 
 @triton.jit
 def lowrank_finish_kernel(
-    dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, task_ptr, ddt_ptr, share_ptr,
+    dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, task_ptr, ddt_ptr, ddecay_ptr, dfreq_ptr, dB_ptr, dP_ptr, share,
     S, M, tasks, P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr,
 ):  # fmt: skip
-    """From the gradients of d, f, b and B̄ to those of one head's parameters. Λ's, B's and P's go into a share."""
+    """From the gradients of d, f, b and B̄ to those of one head's parameters; S heads make a share of all but Δ's."""
     h = tl.program_id(0).to(tl.int64)
     n = tl.arange(0, P)
     ok = n < M
     own = (h % S) * M + n
-    share_ptr += h // S * 6 * S * M
+    share *= h // S
     dt = load_dt(dt_ptr, h, LOG, FT)
     decay, slope = load_decay(decay_ptr, own, ok, REAL, FT)
     freq = load_real(freq_ptr, own, ok, FT)
@@ -329,7 +329,7 @@ def lowrank_finish_kernel(
     along = dt * dot(ar, ai, gBr, gBi)
     gqr, gqi = cmul(Br, Bi, dt * gBr, dt * gBi)
     tr, ti = cmul(qr, qi, dt * gBr, dt * gBi)
-    store_complex(share_ptr + 2 * S * M, own, tr - kappa * along * br, ti - kappa * along * bi, ok)
+    store_complex(dB_ptr + share, own, tr - kappa * along * br, ti - kappa * along * bi, ok)
     gbr += -kappa * along * Br
     gbi += -kappa * along * Bi
     gkappa = -beta * along - 2.0 * dot(ar, ai, gfr, gfi)
@@ -346,15 +346,15 @@ def lowrank_finish_kernel(
     ddt += (kappa / dt) * (kappa / dt) * gkappa
     tr, ti = cmul(qr, qi, gar, gai)
     ur, ui = mul(qr, qi, gbr, gbi)
-    store_complex(share_ptr + 4 * S * M, own, tr + ur + 2.0 * gram * Pr * qr, ti + ui + 2.0 * gram * Pi * qr, ok)
+    store_complex(dP_ptr + share, own, tr + ur + 2.0 * gram * Pr * qr, ti + ui + 2.0 * gram * Pi * qr, ok)
     # q = 1/(1 - z/2), z = ΔΛ
     sr, si = mul(qr, qi, qr, qi)
     dzr, dzi = cmul(0.5 * sr, 0.5 * si, gqr, gqi)
     dzr = tl.where(ok & (dt * decay <= 1.0), dzr, 0.0)
     dzi = tl.where(ok, dzi, 0.0)
     ddt += tl.sum(decay * dzr + freq * dzi, 0)
-    tl.store(share_ptr + own, (dt * dzr * slope).to(share_ptr.dtype.element_ty), mask=ok)
-    tl.store(share_ptr + S * M + own, (dt * dzi).to(share_ptr.dtype.element_ty), mask=ok)
+    tl.store(ddecay_ptr + share + own, (dt * dzr * slope).to(ddecay_ptr.dtype.element_ty), mask=ok)
+    tl.store(dfreq_ptr + share + own, (dt * dzi).to(dfreq_ptr.dtype.element_ty), mask=ok)
     if LOG:
         ddt = ddt * dt
     tl.store(ddt_ptr + h, ddt.to(ddt_ptr.dtype.element_ty))
