@@ -11,6 +11,7 @@ import torch
 
 from statespan import DSS, S4, S4D
 from statespan.ops import apply, apply_from, dispatch, plain, use_path
+from statespan.ops.source import source_of
 from statespan.ssm import DPLR
 from tests.nn.make import LAYER_IDS, LAYERS
 from tests.ops.make import assert_near
@@ -247,7 +248,7 @@ def test_a_path_that_cannot_run_is_left_out(monkeypatch):
 
     monkeypatch.setattr(launch, "forward", broken)
     monkeypatch.setattr(dispatch, "_probed", {})
-    source = dispatch.source_of(make("diagonal-trained", 4, "bilinear", dtype=torch.float32))
+    source = source_of(make("diagonal-trained", 4, "bilinear", dtype=torch.float32))
     u = SimpleNamespace(is_cuda=True, device=SimpleNamespace(index=0), shape=(1, 10, 2))
     with pytest.warns(UserWarning, match="kernels do not run here, using plain torch"):
         assert dispatch.choose_path(source, u, torch.float32) != "triton"

@@ -7,6 +7,7 @@ from torch.library import opcheck
 
 from statespan.ops import apply, chunk_length, dispatch, use_path
 from statespan.ops.chunked import ordered
+from statespan.ops.source import Source
 from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near, poison
 from tests.ssm.make import make
@@ -134,7 +135,7 @@ def test_any_chunk_gives_the_same(kind, chunk, bidirectional, monkeypatch):
 )
 def test_the_chunk_follows_the_work(batch, length, d_state, chunks):
     for power, wanted in zip(("diagonal", "rank one", "dense"), chunks, strict=True):
-        source = dispatch.Source(lambda: None, lambda: None, d_state, power, torch.float32)
+        source = Source(lambda: None, lambda: None, d_state, power, torch.float32)
         u = torch.empty(batch, length, 1, device="meta")
         assert chunk_length.chunk_on_cpu(source, *u.shape[:2]) == wanted, power
         assert chunk_length.chunk_length("chunks", source, torch.float32, u, factored=False) == 64  # not a CPU

@@ -11,6 +11,8 @@ from tests.ops.make import assert_near, poison
 
 pytest.importorskip("triton")
 
+from statespan.ops._triton import norm as kernels
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BOUND = {torch.float32: 4e-6, torch.float16: 1.5e-3}  # of the peak
 EPS = 1e-5
@@ -97,34 +99,40 @@ def test_registered():
     torch.library.opcheck(torch.ops.statespan.norm_backward.default, (x, weight, mean, rstd, torch.randn_like(y), x))
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("lengths", [None, [40, 17]], ids=["whole", "padded"])
-def test_a_block_compiled(lengths, monkeypatch):
-    """A compiled block on the kernels' path normalizes with them, and equals one on the plain path."""
+def test_a_block(lengths, compiled, monkeypatch):
+    """On the kernels' path a block normalizes with them, and equals one on the plain path."""
     block = ResidualBlock(S4D(6, 8, bidirectional=True), norm="layer").to(DEVICE)
     torch.nn.init.normal_(block.norm.weight)
     x = torch.randn(2, 40, 6, device=DEVICE).half().float()
     given = torch.randn(2, 40, 6, device=DEVICE)
-    lengths = None if lengths is None else torch.tensor(lengths, device=DEVICE)
+    if lengths is not None:
+        lengths = torch.tensor(lengths, device=DEVICE)
+        given.masked_fill_(torch.arange(40, device=DEVICE)[:, None] >= lengths[:, None, None], 0.0)
 
     def run(path, forward):
         inputs = [x.clone().requires_grad_(), *block.parameters()]
         with use_path(path), torch.autocast(DEVICE, torch.float16):
             y = forward(inputs[0], lengths=lengths).float()
-        y = (
-            y
-            if lengths is None
-            else y.masked_fill(torch.arange(40, device=DEVICE)[:, None] >= lengths[:, None, None], 0)
-        )
-        return [y.detach(), *torch.autograd.grad(y, inputs, given)]
+        return [y.detach().masked_fill(given == 0.0, 0.0), *torch.autograd.grad(y, inputs, given)]
 
-    calls = []
+    calls, backward = [], kernels.backward
     monkeypatch.setattr(block.layer, "working_dtype", lambda x: torch.float16)  # as on a GPU
-    module = __import__("statespan.ops._triton.norm", fromlist=["backward"])
-    backward = module.backward
-    monkeypatch.setattr(module, "backward", lambda *x: calls.append(1) or backward(*x))
-    got = run("triton", torch.compile(block, backend="aot_eager", fullgraph=True))
+    monkeypatch.setattr(kernels, "backward", lambda *x: calls.append(1) or backward(*x))
+    got = run("triton", torch.compile(block, backend="aot_eager", fullgraph=True) if compiled else block)
     assert calls == [1]
     wanted = run("chunks", block)
     assert calls == [1]
     for one, other in zip(got, wanted, strict=True):
         assert_near(one, other, 1e-2)
+
+
+def test_a_norm_with_a_hook_is_called():
+    """Whoever looks at a norm sees its result: the kernels would go past it."""
+    block, seen = ResidualBlock(S4D(6, 8), norm="layer").to(DEVICE), []
+    block.norm.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    with use_path("triton"):
+        x, u = block.norm.before(torch.randn(2, 9, 6, device=DEVICE), torch.float16)
+    assert seen[0] is u
+    assert_near(u, layer_norm(x.double(), (6,), eps=EPS), 4e-6)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from statespan._check import check_bool, check_int, check_number, check_tensor
 from statespan.nn.dropout import TiedDropout
-from statespan.nn.layer import SSMLayer
 from statespan.nn.norm import BatchNorm, LayerNorm, make_norm
 from statespan.nn.padding import Lengths, Padding, fill
 
@@ -173,7 +172,7 @@ class ResidualBlock(nn.Module):
 
     def _enter(self, x: Tensor, padding: Padding | None) -> tuple[Tensor, Tensor]:
         """What goes past the layer and what enters it."""
-        if self.prenorm and isinstance(self.norm, LayerNorm) and isinstance(self.layer, SSMLayer):
+        if self.prenorm and isinstance(self.norm, LayerNorm) and hasattr(self.layer, "working_dtype"):
             x, u = self.norm.before(x, self.layer.working_dtype(x))
             return x, fill(u, padding)
         return x, self._before(x, padding)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from statespan._check import check_bool, check_choice, check_dtype, check_int, check_number
 from statespan.nn.real_part import REAL_PARTS, inverse_real_part, real_part
-from statespan.ops.dispatch import Modal, Source
+from statespan.ops.source import Modal, Source
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
 from statespan.ssm.discretize import RULES
 
@@ -134,7 +134,7 @@ class SSMParameters(nn.Module, ABC):
 
     @property
     def power(self) -> str:
-        """What the chunk-to-chunk matrix of the engine is; see :class:`statespan.ops.dispatch.Source`."""
+        """What the chunk-to-chunk matrix of the engine is; see :class:`statespan.ops.source.Source`."""
         return "dense"
 
     def modal(self, rate: float) -> Modal | None:

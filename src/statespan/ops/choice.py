@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from statespan.ops.dispatch import forced_path, triton_works
+from statespan.ops.dispatch import forced_path, kernels_run
 
 LARGEST = 1 << 20
 """Words of a table up to which a program keeps the sums of its blocks in registers."""
@@ -38,8 +38,7 @@ def choice_is_fused(features: Tensor, tables: Sequence[Tensor], parameters: Iter
         tables: Of the parts.
         parameters: All that a gradient might be wanted of.
     """
-    path = forced_path()
-    if path not in ("auto", "triton") or torch.compiler.is_compiling() or features.shape[0] == 0:
+    if torch.compiler.is_compiling() or features.shape[0] == 0:
         return False
     if max(len(table) for table in tables) > LARGEST:
         return False
@@ -47,9 +46,7 @@ def choice_is_fused(features: Tensor, tables: Sequence[Tensor], parameters: Iter
         return False
     if torch.is_grad_enabled() and any(x.requires_grad for x in (features, *parameters)):
         return False
-    if path == "triton":
-        return True
-    return features.is_cuda and features.dtype != torch.float64 and triton_works(features.device.index)
+    return kernels_run(features) and (features.dtype != torch.float64 or forced_path() == "triton")
 
 
 def fused_choice(parts: Sequence[Part], clusters: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from statespan.ops.chunked import CHUNK
 
 if TYPE_CHECKING:
-    from statespan.ops.dispatch import Source
+    from statespan.ops.source import Source
 
 
 def chunk_length(path: str, source: Source, dtype: torch.dtype, u: Tensor | None, *, factored: bool) -> int:

@@ -12,11 +12,9 @@ needs a compiler is believed only once it has run.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -34,6 +32,7 @@ from statespan.ops.library import chunks, modes
 from statespan.ops.lists import build_diagonal, build_rank_one
 from statespan.ops.order import is_lengthwise, lengthwise
 from statespan.ops.recurrence import recurrence
+from statespan.ops.source import Source, source_of
 from statespan.ssm import DPLR, Diagonal, Structure
 
 PATHS = ("auto", "triton", "chunks", "fft")
@@ -44,72 +43,6 @@ LONG_ELSEWHERE = 4096
 """The same on a GPU without kernels, where it saves memory rather than time."""
 _forced: str | None = None
 _probed: dict[int, bool] = {}
-
-
-class Modal(NamedTuple):
-    """The parameters of a modal SSM, from which a GPU builds the operators in one launch.
-
-    Shapes: H heads, S ≤ H sets of modes that the heads share in turn, M modes, K channels.
-    """
-
-    dt: Tensor
-    decay: Tensor
-    freq: Tensor
-    B: Tensor
-    C: Tensor
-    P: Tensor | None
-    rate: float
-    rule: str
-    real_part: str
-    log_dt: bool
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where an SSM comes from. What is expensive to make is made only on the path that needs it."""
-
-    structure: Callable[[], Structure]
-    """Makes the SSM as a structure."""
-    modal: Callable[[], Modal | None]
-    """Makes its parameters ready for a GPU, or None if it is not one that a GPU builds by itself."""
-    d_state: int
-    power: str
-    """What its chunk-to-chunk matrix G is: "diagonal", "rank one" (before it is raised to its power) or "dense"."""
-    dtype: torch.dtype
-    """The real dtype of its parameters."""
-    convolve: bool = False
-    """Whether it is meant to be applied as a convolution wherever its length is known beforehand."""
-
-    @property
-    def dense(self) -> bool:
-        """Whether G, multiplied out, is dense."""
-        return self.power != "diagonal"
-
-
-def source_of(ssm: Structure) -> Source:
-    """A structure as a source."""
-    rank_one = isinstance(ssm, DPLR) and ssm.discretization == "bilinear" and ssm.P.shape[0] == 1
-
-    def modal() -> Modal | None:
-        P = None
-        if isinstance(ssm, DPLR):
-            if not rank_one:
-                return None
-            P = _pairs(ssm.P[0])
-        elif not isinstance(ssm, Diagonal) or ssm.softmax_length is not None:
-            return None
-        decay, freq = _pairs(ssm.A).movedim(-1, 0).contiguous().unbind()
-        return Modal(
-            ssm.dt.contiguous(), decay, freq, _pairs(ssm.B), _pairs(ssm.C), P, 1.0, ssm.discretization, "none", False
-        )
-
-    power = "diagonal" if isinstance(ssm, Diagonal) else "rank one" if rank_one else "dense"
-    return Source(lambda: ssm, modal, ssm.d_state, power, ssm.dtype)
-
-
-def _pairs(x: Tensor) -> Tensor:
-    """The real and imaginary parts side by side."""
-    return torch.view_as_real(x.resolve_conj()).contiguous()
 
 
 @contextmanager
@@ -189,6 +122,14 @@ def triton_works(device: int) -> bool:
         else:
             _probed[device] = probe(torch.device("cuda", device))
     return _probed[device]
+
+
+def kernels_run(x: Tensor) -> bool:
+    """Whether what stands beside the engine (a norm, a gate, a step) meets kernels where x is."""
+    path = forced_path()
+    if path != "auto":
+        return path == "triton"
+    return x.is_cuda and (torch.compiler.is_compiling() or triton_works(x.device.index))
 
 
 def apply(
@@ -328,7 +269,7 @@ def _operators(
         skip = None if D is None else D.contiguous()
         factored = _factored(path, source, dtype)
         K, E, G, O, W = modes(  # noqa: E741
-            _scaled(modal),
+            modal.step_sizes(),
             *modal[1:5],
             skip,
             modal.P,
@@ -366,13 +307,6 @@ def _lists(structure: Structure, chunk: int, ahead: int, dtype: torch.dtype) -> 
     return build_diagonal(*factors, chunk, ahead, dtype)
 
 
-def _scaled(modal: Modal) -> Tensor:
-    """The step sizes, or their logarithms, at the sampling rate asked for."""
-    if modal.rate == 1.0:
-        return modal.dt
-    return modal.dt.double() + math.log(modal.rate) if modal.log_dt else modal.dt.double() * modal.rate
-
-
 def _steps(
     source: Source, u: Tensor, D: Tensor | None, first: Tensor | None, both: bool, last: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
@@ -382,7 +316,16 @@ def _steps(
     ahead = modal.C.shape[0] // 2 if both else 0
     skip = None if D is None else D.contiguous()
     y, end = recurrence(
-        u.permute(2, 0, 1), _scaled(modal), *modal[1:6], skip, first, ahead, modal.real_part, modal.log_dt, last, dtype
+        u.permute(2, 0, 1),
+        modal.step_sizes(),
+        *modal[1:6],
+        skip,
+        first,
+        ahead,
+        modal.real_part,
+        modal.log_dt,
+        last,
+        dtype,
     )
     return y.permute(2, 3, 0, 1), end
 

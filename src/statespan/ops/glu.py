@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import glu, linear
 
-from statespan.ops.dispatch import forced_path, triton_works
+from statespan.ops.dispatch import kernels_run
 from statespan.ops.register import differentiable, graph_is_kept, operator, traced
 
 
@@ -25,19 +25,17 @@ def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """
     if torch.compiler.is_compiling():
         return _compiled(x, weight, bias)
-    if not x.is_cuda or forced_path() not in ("auto", "triton") or x.shape[0] == 0:
+    if x.shape[0] == 0 or not kernels_run(x):
         return glu(linear(x, weight, bias), -1)
     z = linear(x, weight)
-    if z.dtype not in (torch.float16, torch.bfloat16) or not triton_works(x.device.index):
-        return glu(z + bias, -1)
-    return bias_glu(z, bias)
+    return bias_glu(z, bias) if z.dtype in (torch.float16, torch.bfloat16) else glu(z + bias, -1)
 
 
 def _compiled(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Forward a compiler's own kernel, which has what comes next in it; backward ours, which has the bias in it."""
     # an export needs no backward pass; not asked by is_exporting(), to which some versions say yes inside compile
     training = torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling()
-    if training and ((x.is_cuda and forced_path() == "auto") or forced_path() == "triton"):
+    if training and kernels_run(x):
         z = linear(x, weight)
         if z.dtype in (torch.float16, torch.bfloat16):
             return _OwnBackward.apply(z, bias)

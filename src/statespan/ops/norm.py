@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan.ops.dispatch import forced_path, triton_works
+from statespan.ops.dispatch import kernels_run
 from statespan.ops.register import no_autocast, operator
 
 WIDEST = 1024  # features that a program has room for
@@ -15,13 +15,11 @@ WIDEST = 1024  # features that a program has room for
 
 def norm_fits(x: Tensor, dtype: torch.dtype) -> bool:
     """Whether the kernels would normalize x (B, L, D) for an engine that computes in this dtype."""
-    if dtype not in (torch.float16, torch.bfloat16) or x.shape[2] > WIDEST or x.dtype == torch.float64:
+    if dtype not in (torch.float16, torch.bfloat16) or x.dtype == torch.float64 or x.shape[2] > WIDEST:
         return False
-    if forced_path() not in ("auto", "triton"):
-        return False
-    if torch.compiler.is_compiling():  # not asked by is_exporting(), to which some versions say yes inside compile
-        return torch.compiler.is_dynamo_compiling() and (x.is_cuda or forced_path() == "triton")
-    return x.is_cuda and 0 not in x.shape and triton_works(x.device.index)
+    # not asked by is_exporting(), to which some versions say yes inside compile
+    exporting = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+    return x.numel() > 0 and not exporting and kernels_run(x)
 
 
 def norm_before(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
-from statespan.ops.dispatch import forced_path, triton_works
+from statespan.ops.dispatch import kernels_run
 from statespan.ops.register import operator
 from statespan.ssm import Structure
 from statespan.ssm.packed import DenseTransition, DiagonalTransition, pack, pack_rows
@@ -134,16 +134,11 @@ class Step:
 
     def _fused(self, u: Tensor, state: Tensor) -> bool:
         """Whether the kernel takes the step: on a GPU, where nobody wants a gradient."""
-        path = forced_path()
         if self.system.dense is not None or state.shape[-1] > LARGEST or state.shape[0] == 0:
             return False
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (u, state, self.D, *self.system)):
             return False
-        if path == "triton":
-            return True
-        if path != "auto" or not u.is_cuda:
-            return False
-        return torch.compiler.is_compiling() or triton_works(u.device.index)
+        return kernels_run(u)
 
 
 def _run(

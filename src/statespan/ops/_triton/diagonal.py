@@ -182,7 +182,10 @@ def diagonal_backward_kernel(
     c: tl.constexpr, BITS: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr, RULE: tl.constexpr, REAL: tl.constexpr,
     LOG: tl.constexpr, FT: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of one head's parameters from those of its operators. Each S heads have a share of A's and B's."""
+    """The gradients of one head's parameters from those of its operators.
+
+    Each S heads make a share of A's and B's; shares are ``share`` numbers apart.
+    """
     U: tl.constexpr = c // PARTS
     h = tl.program_id(0).to(tl.int64)
     t = tl.arange(0, PARTS * P)

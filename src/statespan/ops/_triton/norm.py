@@ -1,7 +1,7 @@
 """Layer normalization that leaves its result in the order the engine reads, and takes its gradient from there.
 
 A program has some positions of one sequence with all their features, so that what one order has side by side and the
-other far apart are both on the chip: neither pass costs more than reading and writing each tensor once.
+other far apart are both on the chip: each tensor is read or written once, in its own order.
 
 Shapes: x and dx (B, L, D) with D the last axis in memory; y and dy (D, B, L) with L the last.
 """
@@ -45,9 +45,9 @@ def _norm_kernel(
 @triton.jit
 def _norm_backward_kernel(
     x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, residual_ptr, dx_ptr, share_ptr, B, L, D, sx_b, sx_l, groups,
-    ROWS: tl.constexpr, P: tl.constexpr, BLOCKS: tl.constexpr, FOLD: tl.constexpr, RESIDUAL: tl.constexpr,
+    ROWS: tl.constexpr, P: tl.constexpr, BLOCKS: tl.constexpr, FOLD: tl.constexpr,
 ):  # fmt: skip
-    """dx, with the gradient of a residual added, and this program's share of the weight's and the bias's gradients."""
+    """dx, with the residual's gradient added, and this program's share of the weight's and the bias's gradients."""
     b = (tl.program_id(0) // groups).to(tl.int64)
     j = tl.arange(0, P).to(tl.int64)
     weight = tl.load(weight_ptr + j, mask=j < D, other=0.0).to(tl.float32)[None, :]
@@ -57,6 +57,7 @@ def _norm_backward_kernel(
         here = l < L
         ok = here[:, None] & (j < D)[None, :]
         at = b * L * D + l[:, None] * D + j[None, :]
+        # dy before x: a compiler then turns it around, and works in the order of the other three
         dy = tl.load(dy_ptr + (j[None, :] * B + b) * L + l[:, None], mask=ok, other=0.0).to(tl.float32)
         x = tl.load(x_ptr + b * sx_b + l[:, None] * sx_l + j[None, :], mask=ok, other=0.0).to(tl.float32)
         mean = tl.load(mean_ptr + b * L + l, mask=here, other=0.0)
@@ -67,8 +68,7 @@ def _norm_backward_kernel(
         dy = dy * weight
         along, level = tl.sum(dy * x, 1) / D, tl.sum(dy, 1) / D
         dx = (dy - level[:, None] - x * along[:, None]) * rstd[:, None]
-        if RESIDUAL:
-            dx += tl.load(residual_ptr + at, mask=ok, other=0.0).to(tl.float32)
+        dx += tl.load(residual_ptr + at, mask=ok, other=0.0).to(tl.float32)
         tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=ok)
     share = share_ptr + tl.program_id(0).to(tl.int64) * 2 * D + j
     tl.store(share, tl.sum(dweight, 0), mask=j < D)
@@ -93,9 +93,9 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dt
 
 
 def backward(
-    x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, dy: Tensor, residual: Tensor | None
+    x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, dy: Tensor, residual: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, with ``residual`` (B, L, D) added, of the weight and of the bias; dy is contiguous."""
+    """The gradients of x, with ``residual`` (B, L, D) added, of the weight and of the bias; all but x contiguous."""
     B, L, D = x.shape
     dx = torch.empty(B, L, D, dtype=x.dtype, device=x.device)
     tile = _tile(D, SHARE)
@@ -103,7 +103,7 @@ def backward(
     shares = torch.empty(B * groups, 2 * D, dtype=torch.float32, device=x.device)
     _norm_backward_kernel[(B * groups,)](
         x, weight, mean, rstd, dy, residual, dx, shares, B, L, D, x.stride(0), x.stride(1), groups,
-        BLOCKS=BLOCKS, FOLD=8, RESIDUAL=residual is not None, **tile,
+        BLOCKS=BLOCKS, FOLD=8, **tile,
     )  # fmt: skip
     dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
     sum_shares(shares, [dweight, dbias])
