@@ -15,9 +15,10 @@ from torch import Tensor
 
 from statespan.ops._triton.sums import sum_shares
 
-TILE = 8192  # numbers of a tile: few enough for a program to hold three of them
-SHARE = 512  # of which a warp has so many; twice that in the forward pass, which holds one
-BLOCKS = 8  # tiles over which a backward program sums the gradients of the parameters
+TILE = 8192  # numbers of a tile, or more where that is under eight positions
+BACKWARD_TILE = 1024  # few, as three tensors and the next tile of each are held
+SHARE = 1024  # of which a warp has so many
+BLOCKS = 4  # tiles over which a backward program sums the gradients of the parameters
 
 
 @triton.jit
@@ -45,40 +46,50 @@ def _norm_kernel(
 @triton.jit
 def _norm_backward_kernel(
     x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, residual_ptr, dx_ptr, share_ptr, B, L, D, sx_b, sx_l, groups,
-    ROWS: tl.constexpr, P: tl.constexpr, BLOCKS: tl.constexpr, FOLD: tl.constexpr,
+    ROWS: tl.constexpr, P: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """dx, with the residual's gradient added, and this program's share of the weight's and the bias's gradients."""
-    b = (tl.program_id(0) // groups).to(tl.int64)
+    b, group = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups
     j = tl.arange(0, P).to(tl.int64)
+    real = (j < D)[None, :]
     weight = tl.load(weight_ptr + j, mask=j < D, other=0.0).to(tl.float32)[None, :]
-    dweight, dbias = tl.zeros((FOLD, P), tl.float32), tl.zeros((P,), tl.float32)
+    l = group * BLOCKS * ROWS + tl.arange(0, ROWS).to(tl.int64)  # noqa: E741
+    end = tl.minimum(L, (group + 1) * BLOCKS * ROWS)
+    # dy before x: a compiler then turns it around, and works in the order of the other three
+    dy_at = dy_ptr + (j[None, :] * B + b) * L + l[:, None]
+    x_at = x_ptr + b * sx_b + l[:, None] * sx_l + j[None, :]
+    at = b * L * D + l[:, None] * D + j[None, :]
+    ok = (l < end)[:, None] & real
+    next_dy, next_x = tl.load(dy_at, mask=ok, other=0.0), tl.load(x_at, mask=ok, other=0.0)
+    next_residual = tl.load(residual_ptr + at, mask=ok, other=0.0)
+    dweight, dbias = tl.zeros((ROWS, P), tl.float32), tl.zeros((P,), tl.float32)
     for block in range(BLOCKS):
-        l = (tl.program_id(0) % groups * BLOCKS + block) * ROWS + tl.arange(0, ROWS).to(tl.int64)  # noqa: E741
-        here = l < L
-        ok = here[:, None] & (j < D)[None, :]
-        at = b * L * D + l[:, None] * D + j[None, :]
-        # dy before x: a compiler then turns it around, and works in the order of the other three
-        dy = tl.load(dy_ptr + (j[None, :] * B + b) * L + l[:, None], mask=ok, other=0.0).to(tl.float32)
-        x = tl.load(x_ptr + b * sx_b + l[:, None] * sx_l + j[None, :], mask=ok, other=0.0).to(tl.float32)
+        dy, x, residual = next_dy.to(tl.float32), next_x.to(tl.float32), next_residual.to(tl.float32)
+        here, later = l < end, (l + ROWS < end)[:, None] & real
+        # the next tile is on its way while this one is worked on
+        next_dy = tl.load(dy_at + (block + 1) * ROWS, mask=later, other=0.0)
+        next_x = tl.load(x_at + (block + 1) * ROWS * sx_l, mask=later, other=0.0)
+        next_residual = tl.load(residual_ptr + at + (block + 1) * ROWS * D, mask=later, other=0.0)
+        ok = here[:, None] & real
         mean = tl.load(mean_ptr + b * L + l, mask=here, other=0.0)
         rstd = tl.load(rstd_ptr + b * L + l, mask=here, other=0.0)
         x = tl.where(ok, (x - mean[:, None]) * rstd[:, None], 0.0)
+        dweight += dy * x
         dbias += tl.sum(dy, 0)
-        dweight += tl.sum(tl.reshape(dy * x, (ROWS // FOLD, FOLD, P)), 0)  # first of rows that one thread has
         dy = dy * weight
         along, level = tl.sum(dy * x, 1) / D, tl.sum(dy, 1) / D
-        dx = (dy - level[:, None] - x * along[:, None]) * rstd[:, None]
-        dx += tl.load(residual_ptr + at, mask=ok, other=0.0).to(tl.float32)
-        tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=ok)
+        dx = (dy - level[:, None] - x * along[:, None]) * rstd[:, None] + residual
+        tl.store(dx_ptr + at + block * ROWS * D, dx.to(dx_ptr.dtype.element_ty), mask=ok)
+        l += ROWS  # noqa: E741
     share = share_ptr + tl.program_id(0).to(tl.int64) * 2 * D + j
     tl.store(share, tl.sum(dweight, 0), mask=j < D)
     tl.store(share + D, dbias, mask=j < D)
 
 
-def _tile(D: int, share: int) -> dict[str, int]:
+def _tile(D: int, size: int) -> dict[str, int]:
     P = max(16, triton.next_power_of_2(D))
-    rows = min(64, max(8, TILE // P))
-    return {"P": P, "ROWS": rows, "num_warps": max(1, rows * P // share)}
+    rows = min(64, max(8, size // P))
+    return {"P": P, "ROWS": rows, "num_warps": max(1, rows * P // SHARE)}
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,7 +97,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dt
     B, L, D = x.shape
     y = torch.empty(D, B, L, dtype=dtype, device=x.device)
     mean, rstd = (torch.empty(B, L, dtype=torch.float32, device=x.device) for _ in range(2))
-    tile = _tile(D, 2 * SHARE)
+    tile = _tile(D, TILE)
     tiles = -(-L // tile["ROWS"])
     _norm_kernel[(B * tiles,)](x, weight, bias, y, mean, rstd, B, L, D, x.stride(0), x.stride(1), eps, tiles, **tile)
     return y, mean, rstd
@@ -98,12 +109,12 @@ def backward(
     """The gradients of x, with ``residual`` (B, L, D) added, of the weight and of the bias; all but x contiguous."""
     B, L, D = x.shape
     dx = torch.empty(B, L, D, dtype=x.dtype, device=x.device)
-    tile = _tile(D, SHARE)
+    tile = _tile(D, BACKWARD_TILE)
     groups = -(-L // (tile["ROWS"] * BLOCKS))
     shares = torch.empty(B * groups, 2 * D, dtype=torch.float32, device=x.device)
     _norm_backward_kernel[(B * groups,)](
         x, weight, mean, rstd, dy, residual, dx, shares, B, L, D, x.stride(0), x.stride(1), groups,
-        BLOCKS=BLOCKS, FOLD=8, **tile,
+        BLOCKS=BLOCKS, **tile,
     )  # fmt: skip
     dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
     sum_shares(shares, [dweight, dbias])
