@@ -131,9 +131,9 @@ def test_model_has_the_sizes_of_the_papers():
     assert (cifar.n_layers, cifar.d_model, cifar.batch, cifar.length) == (6, 512, 50, 1024)
     assert (listops.n_layers, listops.d_model, listops.batch, listops.length) == (8, 128, 50, 2048)
     model = build(listops, "S4D", 64, "cpu")
-    assert all(layer.bidirectional and layer.d_output == 128 for layer in model.layers)
-    assert model.layers[0].mix[0].out_features == 256  # GLU
-    assert type(model.norms[0]).__mro__[1].__name__ == "BatchNorm1d"
+    assert all(block.layer.bidirectional and block.layer.d_output == 128 for block in model.blocks)
+    assert model.blocks[0].layer.mix[0].out_features == 256  # GLU
+    assert type(model.blocks[0].norm).__name__ == "BatchNorm"
 
 
 def test_model_counts_sequences(records):

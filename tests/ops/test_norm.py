@@ -57,7 +57,7 @@ def test_one_feature():
     assert torch.equal(y, leaves[2].expand_as(y))
     dy, beside = torch.rand_like(y), torch.randn_like(same)
     dx, dweight, dbias = torch.autograd.grad((y, same), leaves, (dy, beside))
-    assert_near(dx, beside, 1e-6)
+    assert_near(dx, beside, 2e-5)  # dy less its mean is a rounding of dy, and 1 / sqrt(EPS) larger here
     assert dweight == 0
     assert_near(dbias, dy.double().sum()[None], 1e-6)
 

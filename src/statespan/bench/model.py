@@ -15,6 +15,7 @@ from statespan.bench.compare import TOLERANCE
 from statespan.bench.layers import ssm_floor
 from statespan.bench.registry import Benchmark
 from statespan.bench.training import BOTH, COMPILED, EAGER, GRAPHED, Residual, step_work
+from statespan.nn.block import ResidualBlock
 
 DEPTH = 2.5
 """A model's tolerance over that of one layer: the roundings of all its layers add up in its scores and gradients."""
@@ -67,9 +68,13 @@ def build(task: Task, kind: str, d_state: int, device: torch.device) -> Residual
     """The model of a task."""
     D = task.d_model
     layer = {"S4D": S4D, "S4": S4}[kind]
-    layers = [layer(D, d_state, bidirectional=True, mix="glu", device=device) for _ in range(task.n_layers)]
+    norm = "batch" if task.batch_norm else "layer"
+    blocks = [
+        ResidualBlock(layer(D, d_state, bidirectional=True, mix="glu", device=device), norm=norm, device=device)
+        for _ in range(task.n_layers)
+    ]
     encoder = nn.Embedding(task.tokens, D) if task.tokens else nn.Linear(3, D)
-    return Residual(encoder, layers, D, 10, task.batch_norm)
+    return Residual(encoder, blocks, D, 10)
 
 
 def _inputs(task: Task) -> Tensor:

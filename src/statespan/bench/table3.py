@@ -23,7 +23,9 @@ from statespan.bench.model import DEPTH
 from statespan.bench.registry import Benchmark
 from statespan.bench.training import Residual, step_work
 from statespan.nn.attention import Attention
+from statespan.nn.block import ResidualBlock
 from statespan.nn.linear_attention import LinearAttention, Performer
+from statespan.nn.transformer import TransformerBlock
 
 N_LAYERS, VOCABULARY, CLASSES = 4, 256, 10
 BASE, FLASH, FFT = "Transformer", "Transformer, flash", "S4, fft"
@@ -55,7 +57,12 @@ def mixers(settings: Settings) -> dict[str, Make]:
 
 def build(make: Make, d_model: int) -> Residual:
     """The model around a mixer, from bytes to classes."""
-    return Residual(nn.Embedding(VOCABULARY, d_model), [make() for _ in range(N_LAYERS)], d_model, CLASSES)
+    blocks = [_block(make(), d_model) for _ in range(N_LAYERS)]
+    return Residual(nn.Embedding(VOCABULARY, d_model), blocks, d_model, CLASSES)
+
+
+def _block(mixer: nn.Module, d_model: int) -> nn.Module:
+    return ResidualBlock(mixer) if isinstance(mixer, S4) else TransformerBlock(d_model, mixer, d_ff=None)
 
 
 def cases(settings: Settings) -> Iterator[Case]:

@@ -21,44 +21,26 @@ EAGER, COMPILED, GRAPHED, BOTH = "eager", "torch.compile", "CUDA graph", "torch.
 
 
 class Residual(nn.Module):
-    """An encoder, pre-norm residual layers, a mean over the sequence, one score a class.
+    """An encoder, residual blocks, a mean over the sequence, one score a class.
 
     Args:
         encoder: From the input to (B, L, D).
-        layers: From (B, L, D) to the same.
+        blocks: From (B, L, D) to the same.
         d_model: D.
         classes: Scores.
-        batch_norm: Normalize each feature over batch and length instead of each position over features.
     """
 
     def __init__(
-        self,
-        encoder: nn.Linear | nn.Embedding,
-        layers: Sequence[nn.Module],
-        d_model: int,
-        classes: int,
-        batch_norm: bool = False,
+        self, encoder: nn.Linear | nn.Embedding, blocks: Sequence[nn.Module], d_model: int, classes: int
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.layers = nn.ModuleList(layers)
-        self.norms = nn.ModuleList(_FeatureNorm(d_model) if batch_norm else nn.LayerNorm(d_model) for _ in layers)
+        self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(d_model, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores (B, classes)."""
-        x = self.encoder(x)
-        for layer, norm in zip(self.layers, self.norms, strict=True):
-            x = x + layer(norm(x))
-        return self.head(x.mean(1))
-
-
-class _FeatureNorm(nn.BatchNorm1d):
-    """BatchNorm of the last axis of (B, L, D)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, D)."""
-        return super().forward(x.flatten(0, 1)).view_as(x)
+        return self.head(self.blocks(self.encoder(x)).mean(1))
 
 
 class Step:
