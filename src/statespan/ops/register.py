@@ -27,7 +27,9 @@ def graph_is_kept() -> bool:
 
 def no_autocast(x: Tensor) -> AbstractContextManager[object]:
     """A backward pass runs in the precision of its forward pass, whoever calls it."""
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+    if x.is_meta or not (torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)):
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def operator(name: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,18 +61,29 @@ def differentiable(
     registered.register_fake(fake)
     registered.register_autograd(gradient, setup_context=save)
 
-    function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined] # autograd looks at every call
+    defaults = tuple(parameter.default for parameter in inspect.signature(function).parameters.values())
 
-    class Direct(torch.autograd.Function):
+    class Transformable(torch.autograd.Function):
         forward = staticmethod(function)
         setup_context = staticmethod(save)
+        backward = staticmethod(gradient)
+
+    class Direct(torch.autograd.Function):
+        """The same, without the signature that torch binds anew to the arguments of every call."""
+
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            output = function(*args)
+            save(ctx, args + defaults[len(args) :], output)
+            return output
+
         backward = staticmethod(gradient)
 
     def call(*args: Any) -> Any:
         if traced(args[0]):
             return registered(*args)
         if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
-            return Direct.apply(*args)
+            return (Transformable if torch._C._are_functorch_transforms_active() else Direct).apply(*args)
         return function(*args)
 
     return call
