@@ -84,12 +84,13 @@ def ssm_floor(settings: Settings, tokens: int, d_model: int, mixed: int) -> Floo
         settings: For the size of a number.
         tokens: B · L.
         d_model: D.
-        mixed: Outputs of the linear map: D, or 2 D with a GLU.
+        mixed: Outputs of the linear map: D, or 2 D with a GLU; 0 without one.
     """
+    moved = "x read twice, y and dx written, dy read"
     return Floor(
         bytes=5.0 * tokens * d_model * settings.dtype.itemsize,
         flops=6.0 * tokens * d_model * mixed,
-        how="x read twice, y and dx written, dy read; three products with the mixing matrix",
+        how=f"{moved}; three products with the mixing matrix" if mixed else moved,
     )
 
 

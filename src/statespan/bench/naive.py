@@ -115,6 +115,7 @@ def forward_with(kernel: KernelFunction) -> Callable[[nn.Module, Tensor], Tensor
         with torch.autocast(x.device.type, enabled=False):
             u = x.to(layer.ssm.C.dtype)
             y = fftconv(u, kernel(layer, x.shape[1]))[:, :, 0] + layer.D[0].to(u.dtype) * u
-        return layer.mix(nn.functional.gelu(y.to(x.dtype)))
+        y = y.to(x.dtype)
+        return layer.mix(y if layer.activation is None else nn.functional.gelu(y))
 
     return forward
