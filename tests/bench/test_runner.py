@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from statespan import S4D
-from statespan.bench import BENCHMARKS, choose_settings, run_benchmark
+from statespan.bench import BENCHMARKS, choose_settings, run_benchmark, runner
 from statespan.bench.case import FAILED, OK, SKIPPED, WRONG, Case, Floor, Row, Settings, Work
 from statespan.bench.compare import compare, in_pieces
-from statespan.bench.measure import Machine, measure_memory, measure_time
+from statespan.bench.measure import Machine, Times, measure_memory, measure_time
+from statespan.bench.registry import as_they_are
 from statespan.bench.runner import floor_ms, one_line, run_case
 from statespan.bench.scaling import exponent, too_long
 from statespan.ops import plain
@@ -189,3 +190,25 @@ def test_settings_from_words():
     for change in ("shapes=3", "shapes=1x2", "d_state=0", "d_state=2,4", "d_state=x", "d_state", "length=3"):
         with pytest.raises(ValueError, match=change.split("=")[0]):
             choose_settings(op, device="cpu", sizes=[change])
+
+
+def test_rounds(monkeypatch):
+    """All cases in turn, each with the median of its rounds; one that failed is not tried again."""
+    order, seconds = [], iter([9, 20, 3, 50, 6, 30])
+
+    def measured(run, device, quick):
+        order.append(run()["y"])
+        ms = float(next(seconds))
+        return Times(ms, ms - 1, ms + 2, 1)
+
+    def fail():
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(runner, "measure_time", measured)
+    monkeypatch.setattr(runner, "measure_machine", lambda *_: MACHINE)
+    cases = [case(lambda name=name: {"y": name}, tolerance=None) for name in "ab"] + [case(fail, tolerance=None)]
+    benchmark = replace(BENCHMARKS["cpu"], cases=lambda _: cases, finish=as_they_are, rounds=3)
+    result = run_benchmark(benchmark, replace(SETTINGS, quick=False))
+    assert order == list("ababab")
+    found = [(row.status, row.time_ms, row.low_ms, row.high_ms, row.ratio) for row in result.rows]
+    assert found == [(OK, 6, 5, 8, 3), (OK, 30, 29, 32, 15), (FAILED, None, None, None, None)]

@@ -88,4 +88,5 @@ BENCHMARK = Benchmark(
     quick={"batch": 2, "length": 256, "d_model": 8, "d_state": 16},
     devices=("cpu",),
     finish=finish,
+    rounds=3,
 )

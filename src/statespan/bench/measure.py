@@ -7,7 +7,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -65,6 +65,12 @@ def measure_time(run: Run, device: torch.device, quick: bool) -> Times:
     return Times(statistics.median(samples), low, high, len(samples))
 
 
+def median_of(rounds: Sequence[Times]) -> Times:
+    """Of times that were measured in several rounds, each quantile's median."""
+    median, low, high = (statistics.median(getattr(x, name) for x in rounds) for name in ("median", "low", "high"))
+    return Times(median, low, high, sum(x.runs for x in rounds))
+
+
 def measure_graph(run: Run, device: torch.device, quick: bool) -> float | None:
     """The median time of a run replayed as a CUDA graph, in milliseconds; None if it cannot be captured."""
     stream = torch.cuda.Stream(device)
@@ -109,14 +115,19 @@ def measure_memory(run: Run, device: torch.device) -> float:
 
 
 def _cpu_times(run: Run, quick: bool) -> list[float]:
-    least, most, budget = (3, 20, 0.05) if quick else (3, 200, 3.0)
-    run()
-    samples: list[float] = []
+    least, most, budget = (3, 20, 0.05) if quick else (2, 200, 2.0)  # seconds
+    samples = [_cpu_time(run)]
+    if samples[0] < 1e3:  # warming up makes a difference
+        samples = []
     while len(samples) < least or (sum(samples) < 1e3 * budget and len(samples) < most):
-        start = time.perf_counter()
-        run()
-        samples.append(1e3 * (time.perf_counter() - start))
+        samples.append(_cpu_time(run))
     return samples
+
+
+def _cpu_time(run: Run) -> float:
+    start = time.perf_counter()
+    run()
+    return 1e3 * (time.perf_counter() - start)
 
 
 def _cuda_times(run: Run, device: torch.device, quick: bool) -> list[float]:

@@ -37,6 +37,7 @@ class Benchmark:
         devices: The kinds of device it runs on, the first being the default where there is a choice of one.
         finish: Adds what needs all rows (relative figures, fitted exponents), and says it in lines.
         lines: Its rows are points of curves over the length, one for each name; they are shown and drawn so.
+        rounds: How often to measure all cases in turn on a CPU, whose other load comes and goes over minutes.
         rate: The figure of its rows that is drawn over the batch, one curve for each name, if that is what it measures.
     """
 
@@ -50,6 +51,7 @@ class Benchmark:
     devices: tuple[str, ...] = ("cuda", "cpu")
     finish: Finish = as_they_are
     lines: bool = False
+    rounds: int = 1
     rate: str = ""
 
 

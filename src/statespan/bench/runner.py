@@ -13,7 +13,15 @@ import torch
 
 from statespan.bench.case import FAILED, OK, SKIPPED, WRONG, Case, Floor, Row, Settings, Work
 from statespan.bench.compare import compare
-from statespan.bench.measure import Machine, measure_graph, measure_machine, measure_memory, measure_time
+from statespan.bench.measure import (
+    Machine,
+    Times,
+    measure_graph,
+    measure_machine,
+    measure_memory,
+    measure_time,
+    median_of,
+)
 from statespan.bench.registry import Benchmark
 
 Progress = Callable[[int, int, str], None]
@@ -59,14 +67,23 @@ def run_benchmark(
     progress(0, 1, "the machine's own rates")
     machine = measure_machine(settings.device, settings.dtype, settings.quick)
     cases = list(benchmark.cases(settings))
+    rounds = benchmark.rounds if settings.device.type == "cpu" and not settings.quick else 1
     rows: list[Row] = []
-    fault = False
+    fault, total = False, rounds * len(cases)
     for done, case in enumerate(cases):
-        progress(done, len(cases), f"{case.name} {_words(case)}")
+        progress(done, total, f"{case.name} {_words(case)}")
         row = run_case(case, settings, machine, rows)
         fault = fault or row.status == WRONG or (row.status == FAILED and not case.optional)
         rows.append(row)
-    progress(len(cases), len(cases), "done")
+    times = [[_times(row)] for row in rows]
+    for done in range(len(cases), total):
+        i = done % len(cases)
+        progress(done, total, f"{cases[i].name} {_words(cases[i])}, round {done // len(cases) + 1}")
+        if rows[i].status == OK:
+            torch.manual_seed(settings.seed)
+            times[i].append(measure_time(cases[i].prepare().run, settings.device, settings.quick))
+    rows = [_with(row, median_of(each)) if row.status == OK else row for row, each in zip(rows, times, strict=True)]
+    progress(total, total, "done")
     final, findings = benchmark.finish(rows, settings)
     return Result(benchmark, settings, machine, tuple(final), tuple(findings), fault, time.perf_counter() - start)
 
@@ -136,21 +153,20 @@ def _checked(row: Row, work: Work) -> Row:
 def _measured(row: Row, case: Case, work: Work, settings: Settings, machine: Machine) -> Row:
     work.run()
     memory = work.peak_bytes if work.peak_bytes is not None else measure_memory(work.run, settings.device)
-    times = measure_time(work.run, settings.device, settings.quick)
     graph = work.graph and settings.device.type == "cuda"
     floor, how = floor_ms(case.floor, machine)
-    return replace(
-        row,
-        status=OK,
-        time_ms=times.median,
-        low_ms=times.low,
-        high_ms=times.high,
-        graph_ms=measure_graph(work.run, settings.device, settings.quick) if graph else None,
-        floor_ms=floor,
-        floor_how=how,
-        ratio=times.median / floor,
-        memory_mb=memory / 1e6,
-    )
+    row = replace(row, status=OK, floor_ms=floor, floor_how=how, memory_mb=memory / 1e6)
+    row = _with(row, measure_time(work.run, settings.device, settings.quick))
+    return replace(row, graph_ms=measure_graph(work.run, settings.device, settings.quick) if graph else None)
+
+
+def _with(row: Row, times: Times) -> Row:
+    ratio = times.median / row.floor_ms if row.floor_ms else None
+    return replace(row, time_ms=times.median, low_ms=times.low, high_ms=times.high, ratio=ratio)
+
+
+def _times(row: Row) -> Times:
+    return Times(row.time_ms or 0.0, row.low_ms or 0.0, row.high_ms or 0.0, 1)
 
 
 def _words(case: Case) -> str:
