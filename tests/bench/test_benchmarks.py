@@ -157,6 +157,17 @@ def test_table2_has_the_appendix_s_sizes(records):
     assert abs(s4 / lssl - 1) < 0.002  # "to parameter-match the LSSL"
 
 
+def test_cpu_compares_what_has_the_same_around_it(records):
+    rows = records("cpu")["rows"]
+    assert {row["setting"]["part"] for row in rows} == {"SSM alone", "layer"}
+    for row in rows:
+        mine = [r for r in rows if r["setting"] == row["setting"] and r["name"].split()[0] == row["name"].split()[0]]
+        assert mine[-1]["name"].endswith("c128")
+        assert row["extra"]["speedup"] == pytest.approx(mine[-1]["time_ms"] / row["time_ms"])
+        mixed = row["parameters"] - min(r["parameters"] for r in rows if r["name"] == row["name"])
+        assert mixed == (8 * 8 + 8 if row["setting"]["part"] == "layer" else 0)
+
+
 def test_table3_parameters_match_at_the_paper_s_size(records):
     from statespan.bench import choose_settings, table3
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from statespan import DSS, LSSL, S4, S4D, param_groups
+from statespan.ops import use_path
 from tests.nn.make import LAYER_IDS, LAYERS, assert_round_trip, peak_error
 
 layers = pytest.mark.parametrize(("cls", "options"), LAYERS, ids=LAYER_IDS)
@@ -213,3 +214,18 @@ def test_one_graph(cls, options):
     for function, arguments in ((layer.prefill, (x, state)), (layer.step, (x[:, 0], state))):
         compiled = torch.compile(function, backend="eager", fullgraph=True)
         torch.testing.assert_close(compiled(*arguments), function(*arguments), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"mix": None, "activation": None}], ids=str)
+@pytest.mark.parametrize("cls", [S4, S4D])
+def test_a_backward_pass_keeps_the_precision_of_its_forward_pass(cls, options):
+    """Whoever calls it: in a block of autocast the same bits."""
+    layer = cls(4, 8, **options)
+    x, dy, found = torch.randn(2, 70, 4, requires_grad=True), torch.randn(2, 70, 4), []
+    for enabled in (False, True):
+        with use_path("chunks"):
+            y = layer(x)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            found.append(torch.autograd.grad(y, [x, *layer.parameters()], dy))
+    for (name, _), one, other in zip([("x", x), *layer.named_parameters()], *found, strict=True):
+        assert torch.equal(one, other), name

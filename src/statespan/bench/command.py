@@ -49,7 +49,7 @@ HELP = "\n".join(
         "",
         "\b",
         "Examples:",
-        "  statespan bench cpu                       one layer on this machine's CPU, minutes",
+        "  statespan bench cpu                       an SSM and a layer on this CPU, ten minutes",
         "  statespan bench all --quick               everything at toy sizes, seconds",
         "  statespan bench layer --device cuda       a whole layer on the GPU",
         "  statespan bench op --size shapes=8x256x4096 --dtype float32",

@@ -21,7 +21,6 @@ ROUNDED = 5e-3
 """Allowed error with a matrix in complex64: the Vandermonde phase l · arg Ā is rounded to 24 bits, 2e-3 at L = 16384;
 the Cauchy kernel itself is as good as ours, but not its gradient of Δ."""
 
-
 WHOLE, ALONE = "layer", "SSM alone"
 PARTS: dict[str, dict[str, Any]] = {ALONE: {"activation": None, "mix": None}, WHOLE: {}}
 

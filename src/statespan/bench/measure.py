@@ -37,12 +37,11 @@ class Machine:
 
 @dataclass(frozen=True)
 class Times:
-    """Quantiles in milliseconds, and over how many runs."""
+    """Quantiles in milliseconds."""
 
     median: float
     low: float
     high: float
-    runs: int
 
 
 def measure_machine(device: torch.device, dtype: torch.dtype, quick: bool) -> Machine:
@@ -62,13 +61,12 @@ def measure_time(run: Run, device: torch.device, quick: bool) -> Times:
     """The median time of a run and its 20 % and 80 % quantiles, after warming up."""
     samples = _cuda_times(run, device, quick) if device.type == "cuda" else _cpu_times(run, quick)
     low, *_, high = statistics.quantiles(samples, n=5, method="inclusive")
-    return Times(statistics.median(samples), low, high, len(samples))
+    return Times(statistics.median(samples), low, high)
 
 
 def median_of(rounds: Sequence[Times]) -> Times:
     """Of times that were measured in several rounds, each quantile's median."""
-    median, low, high = (statistics.median(getattr(x, name) for x in rounds) for name in ("median", "low", "high"))
-    return Times(median, low, high, sum(x.runs for x in rounds))
+    return Times(*(statistics.median(getattr(x, name) for x in rounds) for name in ("median", "low", "high")))
 
 
 def measure_graph(run: Run, device: torch.device, quick: bool) -> float | None:
@@ -115,7 +113,7 @@ def measure_memory(run: Run, device: torch.device) -> float:
 
 
 def _cpu_times(run: Run, quick: bool) -> list[float]:
-    least, most, budget = (3, 20, 0.05) if quick else (2, 200, 2.0)  # seconds
+    least, most, budget = (3, 20, 0.05) if quick else (3, 200, 2.0)  # seconds
     samples = [_cpu_time(run)]
     if samples[0] < 1e3:  # warming up makes a difference
         samples = []

@@ -166,7 +166,7 @@ def _with(row: Row, times: Times) -> Row:
 
 
 def _times(row: Row) -> Times:
-    return Times(row.time_ms or 0.0, row.low_ms or 0.0, row.high_ms or 0.0, 1)
+    return Times(row.time_ms or 0.0, row.low_ms or 0.0, row.high_ms or 0.0)
 
 
 def _words(case: Case) -> str:

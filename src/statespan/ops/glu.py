@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import glu, linear
 
 from statespan.ops.dispatch import kernels_run
-from statespan.ops.register import differentiable, graph_is_kept, operator, traced
+from statespan.ops.register import differentiable, exporting, graph_is_kept, operator, traced
 
 
 def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -33,9 +33,7 @@ def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def _compiled(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Forward a compiler's own kernel, which has what comes next in it; backward ours, which has the bias in it."""
-    # an export needs no backward pass; not asked by is_exporting(), to which some versions say yes inside compile
-    training = torch.is_grad_enabled() and torch.compiler.is_dynamo_compiling()
-    if training and kernels_run(x):
+    if torch.is_grad_enabled() and not exporting() and kernels_run(x):
         z = linear(x, weight)
         if z.dtype in (torch.float16, torch.bfloat16):
             return _OwnBackward.apply(z, bias)

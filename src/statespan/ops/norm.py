@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from statespan.ops.dispatch import kernels_run
-from statespan.ops.register import no_autocast, operator
+from statespan.ops.register import exporting, no_autocast, operator
 
 WIDEST = 1024  # features that a program has room for
 
@@ -17,9 +17,7 @@ def norm_fits(x: Tensor, dtype: torch.dtype) -> bool:
     """Whether the kernels would normalize x (B, L, D) for an engine that computes in this dtype."""
     if dtype not in (torch.float16, torch.bfloat16) or x.dtype == torch.float64 or x.shape[2] > WIDEST:
         return False
-    # not asked by is_exporting(), to which some versions say yes inside compile
-    exporting = torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
-    return x.numel() > 0 and not exporting and kernels_run(x)
+    return x.numel() > 0 and not exporting() and kernels_run(x)
 
 
 def norm_before(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,12 @@ def traced(x: Tensor) -> bool:
     return torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter)
 
 
+def exporting() -> bool:
+    """Whether a graph without a backward pass is being made."""
+    # not asked by torch's is_exporting(), which some versions answer with yes inside compile
+    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+
+
 def graph_is_kept() -> bool:
     """Whether somebody may go backward through the same graph again, so that nothing of it may be overwritten."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
