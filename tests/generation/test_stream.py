@@ -91,13 +91,29 @@ def test_blocks_and_threads_change_no_bit(case):
         torch.testing.assert_close(one, same, rtol=2e-5, atol=2e-5)
 
 
-def test_rows_that_depend_on_each_other_run_alone(monkeypatch):
+@pytest.mark.parametrize("features", [1, 3, 6, 7, 16, 33])
+@pytest.mark.parametrize("dtype", [f32, torch.float64])
+def test_products_have_the_same_bits_in_every_row(features, dtype):
+    """Some libraries sum a row in another order where it begins in the middle of a vector."""
+    row, weight = torch.randn(1, features, dtype=dtype), torch.randn(5, features, dtype=dtype)
+    whole = torch.cat([torch.zeros(1, dtype=dtype), row.expand(48, features).flatten()])
+    x = whole[1:].view(48, features)  # begins in the middle of one, too
+    y = rows.tiled_linear(x, weight)
+    assert torch.equal(y, rows.tiled_linear(row, weight).expand(48, 5))
+    torch.testing.assert_close(y[0], (weight * row).sum(1))
+
+
+@pytest.mark.parametrize("by", ["their number", "their place"])
+def test_rows_that_depend_on_each_other_run_alone(by, monkeypatch):
     """Where a library's products differ even so, each stream is computed by itself."""
-    model = model_of("classifier", d_output=5)
+
+    def product(x, weight, bias=None):
+        off = len(x) if by == "their number" else torch.arange(len(x))[:, None] % 2
+        return tiled_linear(x, weight, bias) * (1 + off * 1e-3)
+
+    tiled_linear, model = rows.tiled_linear, model_of("classifier", d_output=5)
     x, _ = inputs(model, 3, 6)
-    monkeypatch.setattr(
-        rows, "tiled_linear", lambda x, w, b=None: torch.nn.functional.linear(x, w, b) * (1 + len(x) * 1e-3)
-    )
+    monkeypatch.setattr(rows, "tiled_linear", product)
     stream = Stream(model, 3)
     assert stream._alone
     y = stream.push(x)

@@ -1,9 +1,10 @@
 """Arithmetic that gives a sequence the same bits whatever else is in its batch.
 
 Matrix products are what depends on a batch: libraries choose their kernels, and with them the order of the sums, by its
-size. Here they always see TILE rows, the last ones of which may be zeros. Elementwise functions have another form for
-the last numbers of a tensor that fill no vector of the machine; a batch is filled up until there are none. And a CPU
-uses one thread, since each thread's share of a tensor has an end of its own.
+size, and some sum a row in another order where it begins in the middle of a vector of the machine. Here they always
+see TILE rows, the last ones of which may be zeros, and rows of whole vectors, filled with zeros. Elementwise functions
+have another form for the last numbers of a tensor that fill no vector; a batch is filled up until there are none. And a
+CPU uses one thread, since each thread's share of a tensor has an end of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from statespan.nn.layer import GLU
 
 TILE = {"cpu": 16, "cuda": 256}
 VECTOR = 32  # numbers of the longest vectors of today, twice: what elementwise functions take at a time
+ALIGNED = 64  # bytes of the longest vectors of today: where tensors of torch begin
 
 
 def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -39,7 +41,11 @@ def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     count = flat.shape[0]
     if count == 0:
         return linear(x, weight, bias)
-    flat = pad(flat, (0, 0, 0, -count % tile))
+    short = -flat.shape[1] % (ALIGNED // flat.element_size())
+    flat = pad(flat, (0, short, 0, -count % tile))
+    if flat.data_ptr() % ALIGNED:  # part of a larger tensor
+        flat = flat.clone()
+    weight = pad(weight, (0, short)) if short else weight
     parts = [linear(part, weight, bias) for part in flat.split(tile)] if count > tile else [linear(flat, weight, bias)]
     y = (torch.cat(parts) if len(parts) > 1 else parts[0])[:count]
     return y.unflatten(0, x.shape[:-1]) if x.ndim > 2 else y
@@ -124,13 +130,10 @@ def independent(step: Callable[[Tensor, Any], tuple[Tensor, Any]], x: Tensor, st
         multiple: What batches are filled up to.
     """
     together, rows = step(x, state), len(x)
-    for part in (slice(0, multiple), slice(rows - multiple, rows)):
 
-        def cut(t: Tensor, part: slice = part) -> Tensor:
-            return t[part]
+    def same(where: Callable[[Tensor], Tensor]) -> bool:
+        again = step(where(x), map_leaves(where, state))
+        return all(map(torch.equal, leaves(again), leaves(map_leaves(where, together))))
 
-        alone = step(x[part], map_leaves(cut, state))
-        for one, other in zip(leaves(alone), leaves(map_leaves(cut, together)), strict=True):
-            if not torch.equal(one, other):
-                return False
-    return True
+    first, last = (lambda t: t[:multiple]), (lambda t: t[rows - multiple :])
+    return same(first) and same(last) and same(lambda t: t.roll(1, 0))  # with fewer others, and in another place
