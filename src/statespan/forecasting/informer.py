@@ -36,12 +36,13 @@ def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool
     keys = k.shape[2]
     sampled = min(keys, factor * max(1, math.ceil(math.log(max(keys, 2)))))
     attending = min(length, factor * max(1, math.ceil(math.log(max(length, 2)))))
-    if sampled < keys:  # each query has its own sample
-        choice = torch.randint(keys, (length, sampled), device=q.device)
-        some = torch.einsum("bnle,bnlse->bnls", q, k[:, :, choice])  # (B, N, L, sampled)
-    else:
-        some = q @ k.mT
-    top = (some.amax(-1) - some.sum(-1) / keys).topk(attending, sorted=False).indices  # (B, N, attending)
+    with torch.no_grad():  # which queries attend has no gradient
+        if sampled < keys:  # each query has its own sample
+            choice = torch.randint(keys, (length, sampled), device=q.device)
+            some = torch.einsum("bnle,bnlse->bnls", q, k[:, :, choice])  # (B, N, L, sampled)
+        else:
+            some = q @ k.mT
+        top = (some.amax(-1) - some.sum(-1) / keys).topk(attending, sorted=False).indices  # (B, N, attending)
     chosen = q.gather(2, top[..., None].expand(-1, -1, -1, width))
     scores = chosen @ k.mT / math.sqrt(width)  # (B, N, attending, S)
     if causal:
