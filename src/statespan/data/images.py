@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from statespan._check import check_int
@@ -44,6 +46,36 @@ class Pixels:
         return Batch((x / self.scale - x.new_tensor(self.mean)) / x.new_tensor(self.std), rows["y"].long())
 
 
+@dataclass(frozen=True)
+class Shift:
+    """Shift each image of 28 x 28 by up to some pixels, down or up and to a side, black in the gap.
+
+    Args:
+        order: Which pixel of the image is at each position of the sequence.
+        most: Pixels, at most.
+    """
+
+    order: tuple[int, ...]
+    most: int = 2
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch, x of shape (B, 784, 1)."""
+        x, device = batch.x, batch.x.device
+        order, place = _order(self.order, device)
+        shift = torch.randint(-self.most, self.most + 1, (2, len(x), 1), generator=generator, device=device)
+        row, column = order // 28 + shift[0], order % 28 + shift[1]  # (B, 784): where each pixel comes from
+        inside = (row >= 0) & (row < 28) & (column >= 0) & (column < 28)
+        source = place[(28 * row + column).clamp(0, 783)]
+        return batch._replace(x=x.gather(1, source[..., None]) * inside[..., None])
+
+
+@cache
+def _order(order: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Which pixel is at each position, and where each pixel is: copied to a device once."""
+    pixel = torch.tensor(order, device=device)
+    return pixel, pixel.argsort()
+
+
 def bit_reversal(n: int) -> np.ndarray[Any, Any]:
     """The numbers 0 … n-1 in the order of their bits read backwards.
 
@@ -58,27 +90,29 @@ def bit_reversal(n: int) -> np.ndarray[Any, Any]:
 
 
 @register("smnist", "Sequential MNIST: 784 pixels in [0, 1], 10 classes", files=MNIST, folder="mnist")
-def smnist(folder: Path, *, valid: float = 0.1, seed: int = 42) -> Dataset:
+def smnist(folder: Path, *, augment: bool = False, valid: float = 0.1, seed: int = 42) -> Dataset:
     """MNIST row by row.
 
     Args:
         folder: With the four idx files.
-        valid: Share of the training images kept for validation.
+        augment: Shift the training images by up to 2 pixels.
+        valid: Share of the training images kept for validation; it is never augmented.
         seed: Of that split.
     """
-    return _mnist(folder, "smnist", np.arange(784), valid, seed)
+    return _mnist(folder, "smnist", np.arange(784), valid, seed, augment)
 
 
 @register("pmnist", "Permuted MNIST: the pixels in bit-reversed order, 10 classes", files=MNIST, folder="mnist")
-def pmnist(folder: Path, *, valid: float = 0.1, seed: int = 42) -> Dataset:
+def pmnist(folder: Path, *, augment: bool = False, valid: float = 0.1, seed: int = 42) -> Dataset:
     """MNIST with its pixels in the order of the bit reversal.
 
     Args:
         folder: With the four idx files.
-        valid: Share of the training images kept for validation.
+        augment: Shift the training images by up to 2 pixels.
+        valid: Share of the training images kept for validation; it is never augmented.
         seed: Of that split.
     """
-    return _mnist(folder, "pmnist", bit_reversal(784), valid, seed)
+    return _mnist(folder, "pmnist", bit_reversal(784), valid, seed, augment)
 
 
 @register("digits", "scikit-learn's digits: 64 pixels in [0, 1], 10 classes; comes with scikit-learn")
@@ -102,7 +136,7 @@ def digits(folder: Path, *, subsample: int = 1, seed: int = 0) -> Dataset:
     return Dataset("digits", info, train, valid, test)
 
 
-def _mnist(folder: Path, name: str, order: np.ndarray[Any, Any], valid: float, seed: int) -> Dataset:
+def _mnist(folder: Path, name: str, order: np.ndarray[Any, Any], valid: float, seed: int, augment: bool) -> Dataset:
     train_x, train_y, test_x, test_y = (read_idx(path) for source in MNIST if (path := source.find(folder)))
     for x, y in ((train_x, train_y), (test_x, test_y)):
         if x.shape[1:] != (28, 28) or y.shape != x.shape[:1] or y.max(initial=0) > 9:
@@ -116,5 +150,6 @@ def _mnist(folder: Path, name: str, order: np.ndarray[Any, Any], valid: float, s
         train=Arrays({"x": train_x[kept], "y": train_y[kept]}, prepare),
         valid=Arrays({"x": train_x[held], "y": train_y[held]}, prepare),
         test=Arrays({"x": test_x, "y": test_y.copy()}, prepare),
+        augment=Shift(tuple(order.tolist())) if augment else None,
         raw=None if name == "smnist" else Raw(tuple(order.tolist())),
     )
