@@ -1,5 +1,6 @@
 """Which implementation runs, and that it does not matter: all paths give the same numbers."""
 
+import contextlib
 import copy
 import os
 import subprocess
@@ -266,6 +267,25 @@ def test_a_path_that_is_wrong_is_left_out(factor, works, monkeypatch):
     else:
         with pytest.warns(UserWarning, match="kernels are wrong here"):
             assert probe.probe(torch.device(DEVICE)) is False
+
+
+@pytest.mark.parametrize("where", ["autocast", "float64 by default", "inference"])
+def test_the_trial_is_the_same_wherever_the_first_call_comes_from(where, monkeypatch):
+    def forward(g, u, K, E, G, W, O, **options):  # noqa: E741
+        assert (u.dtype, K.dtype, G.dtype) == (torch.bfloat16, torch.float32, torch.float64)
+        assert not torch.is_autocast_enabled(DEVICE)
+        return plain.forward(u.float(), K, E, G, O).y[0], None, None
+
+    if DEVICE == "cpu":  # whose interpreter has no bfloat16 to be trusted
+        monkeypatch.setattr(launch, "forward", forward)
+    around = {"autocast": torch.autocast(DEVICE, torch.bfloat16), "inference": torch.inference_mode()}
+    default = torch.get_default_dtype()
+    with around.get(where, contextlib.nullcontext()):
+        torch.set_default_dtype(torch.float64 if where == "float64 by default" else default)
+        try:
+            assert probe.probe(torch.device(DEVICE)) is True
+        finally:
+            torch.set_default_dtype(default)
 
 
 def test_each_device_is_tried_once(monkeypatch):

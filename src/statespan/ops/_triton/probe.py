@@ -12,30 +12,13 @@ from statespan.ops._triton import launch
 
 
 def probe(device: torch.device) -> bool:
-    """True if a forward pass in bfloat16 runs and is right; otherwise a warning says why it is not used."""
+    """True if a forward pass in bfloat16 runs and is right; otherwise a warning says why it is not used.
+
+    The first call of a program may come from anywhere: autocast and the default dtype are not to matter.
+    """
     try:
-        generator = torch.Generator(device).manual_seed(0)
-        H, B, L, N, c = 2, 16, 100, 16, 32
-        options: dict[str, Any] = {"generator": generator, "device": device}
-        u, K, E, O = (torch.randn(s, **options) for s in ((H, B, L), (1, H, c), (H, c, N), (1, H, c, N)))  # noqa: E741
-        G = torch.rand(H, N, dtype=torch.float64, **options) / 2
-        x = u.bfloat16()
-        y, _, _ = launch.forward(
-            launch.grid(x, E, G, None, 1),
-            x,
-            K,
-            E,
-            G,
-            None,
-            O,
-            both=False,
-            first=None,
-            save=False,
-            last=False,
-            gelu=False,
-        )
-        wanted = plain.forward(u, K, E, G, O).y[0]
-        error = ((y.float() - wanted).norm() / wanted.norm()).item()
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            error = _error(device)
     except Exception as reason:  # whatever a compiler or driver may raise
         warnings.warn(f"statespan's Triton kernels do not run here, using plain torch: {reason!r}", stacklevel=2)
         return False
@@ -43,3 +26,16 @@ def probe(device: torch.device) -> bool:
         warnings.warn(f"statespan's Triton kernels are wrong here (error {error:.3g}), using plain torch", stacklevel=2)
         return False
     return True
+
+
+def _error(device: torch.device) -> float:
+    generator = torch.Generator(device).manual_seed(0)
+    H, B, L, N, c = 2, 16, 100, 16, 32
+    options: dict[str, Any] = {"generator": generator, "device": device, "dtype": torch.float32}
+    u, K, E, O = (torch.randn(s, **options) for s in ((H, B, L), (1, H, c), (H, c, N), (1, H, c, N)))  # noqa: E741
+    G = torch.rand(H, N, **options).double() / 2
+    x = u.bfloat16()
+    how: dict[str, Any] = {"both": False, "first": None, "save": False, "last": False, "gelu": False}
+    y, _, _ = launch.forward(launch.grid(x, E, G, None, 1), x, K, E, G, None, O, **how)
+    wanted = plain.forward(u, K, E, G, O).y[0]
+    return ((y.float() - wanted).norm() / wanted.norm()).item()
