@@ -14,6 +14,7 @@ from tests.train.make import Toy, assert_same, dataset, flip, run
 @pytest.fixture
 def stand_ins(monkeypatch):
     """A graph that, replayed, does what was done while it was captured, without the host touching it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # nothing here is to meet a real one
     stream = SimpleNamespace(wait_stream=lambda other: None)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
