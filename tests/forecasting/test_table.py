@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from statespan._version import __version__
 from statespan.forecasting import harness, jobs, table
 from statespan.forecasting.harness import Budget, Variant
+from statespan.forecasting.picture import draw
 from statespan.forecasting.settings import Setting, paper, settings
 
 
@@ -59,12 +61,34 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, capsys, monkeypatch)
     assert one["name"] == "etth1, one series"
     assert one["extra"]["paper S4"] == 0.061
     assert record["findings"]["S4 at or below the paper"].endswith("of 2")
+    assert record["versions"]["statespan"] == __version__
+    assert (tmp_path / "forecast-cpu.png").read_bytes().startswith(b"\x89PNG")
     naive = next(f for f in record["fits"] if f["model"] == "SeasonalNaive" and f["features"] == "S")
     assert naive["mse"] == pytest.approx(2 * 0.01 / (0.5 + 0.01), rel=0.15)  # noise of two days, in standard units
     assert every["setting"] == {"horizon": 24}
     with pytest.raises(SystemExit, match="2"):
         table.main(["--models", "GRU"])
     assert "--models must be of" in capsys.readouterr().err
+
+
+def test_the_picture_shows_each_number_where_it_is():
+    rows = [
+        {"name": name, "setting": {"horizon": horizon}, "extra": {"S4": error, "NLinear": None, "paper S4": 2 * error}}
+        for name, horizon, error in (
+            ("etth1, one series", 24, 0.1), ("etth1, one series", 48, 0.2), ("etth1, all series", 24, 0.3),
+            ("ettm1, one series", 96, 0.4),
+        )
+    ]  # fmt: skip
+    axes = [panel for panel in draw({"rows": rows}).axes if panel.get_visible()]
+    shown = {
+        panel.get_title(loc="left"): {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
+        for panel in axes
+    }
+    assert shown == {
+        "ETTh1, one series": {"S4": [[24, 0.1], [48, 0.2]], "paper S4": [[24, 0.2], [48, 0.4]]},
+        "ETTm1, one series": {"S4": [[96, 0.4]], "paper S4": [[96, 0.8]]},
+        "ETTh1, all series": {"S4": [[24, 0.3]], "paper S4": [[24, 0.6]]},
+    }
 
 
 def test_a_rhythm_must_have_been_seen_twice(tmp_path):

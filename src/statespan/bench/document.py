@@ -52,7 +52,9 @@ def _table(record: Mapping[str, Any], columns: str) -> str:
     machine, versions = record["machine"], record["versions"]
     where = ["", f"{machine['device']}, torch {versions['torch']}, {record['date'][:10]}.", ""]
     if columns.strip() == "findings":
-        return "\n".join([*(f"- {each}" for each in record["findings"]), *where])
+        found = record["findings"]
+        said = [f"{what}: {value}" for what, value in found.items()] if isinstance(found, Mapping) else found
+        return "\n".join([*(f"- {each}" for each in said), *where])
     settings, figures, *words = (part.strip() for part in columns.split("|"))
     names, numbers = ([c.strip() for c in part.split(",")] for part in (settings, figures))
     wanted = [w.strip() for w in words[0].split(",")] if words else [""]

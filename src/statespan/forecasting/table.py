@@ -6,7 +6,8 @@
 
 It writes ``forecast-cuda.json`` (or -cpu), anew after each fit, whole or not at all. A fit that is in the file is not
 made again. Ctrl-C or SIGTERM ends it at once, with 130 or 143; the fits that were running are made again the next time.
-``rows`` has a line for each setting with the mean square error of each model beside the paper's S4.
+``rows`` has a line for each setting with the mean square error of each model beside the paper's S4. When all is there,
+a picture of it is drawn beside it.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ import json
 import sys
 from collections.abc import Iterable
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from statespan import _look as look
 from statespan._machine import device_name, installed
+from statespan._version import __version__
 from statespan.bench.record import commit, write
 from statespan.forecasting.harness import Budget
 from statespan.forecasting.jobs import ORDER, Stop, made, ordered
+from statespan.forecasting.picture import draw
 from statespan.forecasting.settings import HORIZONS, MODELS, Setting, paper, settings
 from statespan.train.device import pick_device
 
@@ -43,8 +48,9 @@ def record(fits: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
         "machine": {"device": device_name(device)},
         "versions": {
             "commit": commit(),
+            "statespan": __version__,
             "torch": torch.__version__,
-            **{name: installed(name) for name in ("statespan", "triton")},
+            "triton": installed("triton"),
         },
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
@@ -56,7 +62,7 @@ def findings(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
     Example:
         >>> row = {"extra": {"S4": 1.0, "NLinear": 2.0, "SeasonalNaive": 3.0, "paper S4": 1.5}}
         >>> findings([row])
-        {'S4 at or below the paper': '1 of 1', 'S4 at or below seasonal naive': '1 of 1', 'best': 'S4 1'}
+        {'S4 at or below the paper': '1 of 1', 'S4 at or below seasonal naive': '1 of 1', 'best': 'S4 1 of 1'}
     """
     known = [row["extra"] for row in rows]
     with_paper = [e for e in known if e.get("S4") is not None and e.get("paper S4") is not None]
@@ -73,7 +79,7 @@ def findings(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
     return {
         "S4 at or below the paper": f"{papers} of {len(with_paper)}",
         "S4 at or below seasonal naive": f"{naives} of {len(with_naive)}",
-        "best": ", ".join(f"{name} {count}" for name, count in ranked),
+        "best": ", ".join(f"{name} {count}" for name, count in ranked) + f" of {sum(winners.values())}",
     }
 
 
@@ -148,8 +154,11 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(128 + stop.received)
     if number < len(todo):
         return
-    for what, count in findings(record(fits, device)["rows"]).items():
+    whole = record(fits, device)
+    for what, count in whole["findings"].items():
         print(f"{what}: {count}")
+    if find_spec("matplotlib"):
+        write(path.with_suffix(".png"), look.content(draw(whole)))
 
 
 if __name__ == "__main__":
