@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from statespan._version import __version__
-from statespan.forecasting import harness, jobs, table
+from statespan.forecasting import harness, jobs, picture, table
 from statespan.forecasting.harness import Budget, Variant
 from statespan.forecasting.picture import draw
 from statespan.forecasting.settings import Setting, paper, settings
@@ -69,6 +69,9 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, capsys, monkeypatch)
     with pytest.raises(SystemExit, match="2"):
         table.main(["--models", "GRU"])
     assert "--models must be of" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        table.main(["--settings", "etth1-S-24,etth1-S-25"])
+    assert "--settings must be of etth1-S-24 … weather-M-720, got etth1-S-25" in capsys.readouterr().err
 
 
 def test_the_picture_shows_each_number_where_it_is():
@@ -89,6 +92,17 @@ def test_the_picture_shows_each_number_where_it_is():
         "ETTm1, one series": {"S4": [[96, 0.4]], "paper S4": [[96, 0.8]]},
         "ETTh1, all series": {"S4": [[24, 0.3]], "paper S4": [[24, 0.6]]},
     }
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "{}", '{"rows": [{}]}', '{"rows": []}'])
+def test_a_file_that_is_no_record_is_named(text, tmp_path, capsys):
+    path = tmp_path / "forecast.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit, match="2"):
+        picture.main([str(path)])
+    assert "records must be files that statespan.forecasting.table wrote, and" in capsys.readouterr().err
+    assert not path.with_suffix(".png").exists()
 
 
 def test_a_rhythm_must_have_been_seen_twice(tmp_path):

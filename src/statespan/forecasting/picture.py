@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ TITLES = {"etth1": "ETTh1", "etth2": "ETTh2", "ettm1": "ETTm1", "weather": "Weat
 def draw(record: Mapping[str, Any]) -> Any:
     """Errors over horizons: a panel for each dataset, one series above and all series below."""
     names = list(dict.fromkeys(row["name"] for row in record["rows"]))
+    if not names:
+        raise ValueError("record must have at least one row, got none")
     names.sort(key=lambda name: name.endswith("all series"))  # keeps the datasets in their order
     figure, axes = look.panels(len(names), max(1, -(-len(names) // 2)), width=11.0, height=2.7)
     lines = {**dict(zip(MODELS, look.COLORS)), "paper S4": look.COLORS[0]}
@@ -53,11 +55,18 @@ def _few() -> Any:
     return LogLocator(subs=(1.0, 2.0, 5.0))
 
 
-def main(paths: list[str]) -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Draw a picture beside each record."""
-    for path in map(Path, paths):
-        write(path.with_suffix(".png"), look.content(draw(json.loads(path.read_text()))))
+    parser = argparse.ArgumentParser(description="Draw the picture of a forecasting table beside its record.")
+    parser.add_argument("records", type=Path, nargs="+", help="such as results/forecast-cuda.json")
+    for path in parser.parse_args(arguments).records:
+        try:
+            figure = draw(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+            parser.error(f"records must be files that statespan.forecasting.table wrote, and {path} is none")
+        write(path.with_suffix(".png"), look.content(figure))
+        print(path.with_suffix(".png"))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

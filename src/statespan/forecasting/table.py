@@ -122,11 +122,15 @@ def main(arguments: list[str] | None = None) -> None:
     for option, given, known in (("--datasets", names, HORIZONS), ("--models", models, ORDER)):
         if unknown := [name for name in given if name not in known]:
             parser.error(f"{option} must be of {', '.join(known)}, got {unknown[0]}")
+    possible = {setting.name: setting for setting in settings(names)}
+    chosen = args.settings.split(",") if args.settings else list(possible)
+    if unknown := [name for name in chosen if name not in possible]:
+        parser.error(f"--settings must be of {next(iter(possible))} … {list(possible)[-1]}, got {unknown[0]}")
     if args.processes < 1:
         parser.error(f"--processes must be at least 1, got {args.processes}")
     if not args.out.is_dir():
         parser.error(f"--out must be a folder that is there, got {args.out}")
-    wanted = [s for s in settings(names) if not args.settings or s.name in args.settings.split(",")]
+    wanted = [setting for name, setting in possible.items() if name in chosen]
     device = pick_device(args.device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
