@@ -31,7 +31,8 @@ class Resolvent:
         gram = torch.einsum("qhm,rhm->hqr", self.rows, P).real  # (H, R, R)
         identity = torch.eye(P.shape[0], dtype=torch.float64, device=A.device)
         half_dt = dt[:, None, None] / 2
-        self.inner = half_dt * torch.linalg.inv(identity + 2 * half_dt * gram)  # (H, R, R)
+        inverse, _ = torch.linalg.inv_ex(identity + 2 * half_dt * gram)  # inv itself would wait for the device
+        self.inner = half_dt * inverse  # (H, R, R)
 
     def apply(self, x: Tensor) -> Tensor:
         """Multiply the kept half vectors x (..., H, M)."""
