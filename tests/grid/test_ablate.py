@@ -109,6 +109,17 @@ def test_a_cell_whose_data_is_missing_is_marked_so(tmp_path, monkeypatch):
     assert outcome(cell, tmp_path / "cells").status == "missing"
 
 
+def test_each_compiled_cell_begins_with_an_empty_compiler(tmp_path, monkeypatch):
+    """Otherwise torch.compile gives up on a class after eight models, and the ninth cell is another computation."""
+    recipe, resets = write_own(tmp_path), []
+    monkeypatch.setattr("torch._dynamo.reset", lambda: resets.append(1))
+    for way, count in (("none", 0), ("compile", 2)):
+        cells = [Cell(read_recipe(recipe, [f"train.compile={way}", f"train.seed={seed}"])) for seed in (0, 1)]
+        found = run_cells(cells, tmp_path / way, processes=0, device="cpu")
+        assert [status for status, _ in found.values()] == ["done", "done"]
+        assert len(resets) == count
+
+
 def test_a_process_that_dies_fails_its_cell_only(tmp_path, monkeypatch):
     """The first cell takes its process with it, as a fault of the machine would."""
     recipe = read_recipe(write_own(tmp_path), ["train.tensorboard=false"])

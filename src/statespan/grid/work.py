@@ -61,6 +61,8 @@ class Worker:
             kind = "" if isinstance(error, (ValueError, RuntimeError)) else f"{type(error).__name__}: "
             return self._fault(folder, FAILED, kind + " ".join(str(error).split()))
         finally:
+            if cell.recipe.train.compile in ("compile", "both"):
+                torch._dynamo.reset()  # after some models of a class it would run the next ones uncompiled
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
