@@ -49,6 +49,8 @@ def dots(table: Table, found: Sequence[Number]) -> Any:
         shown = [x for x, *_ in (*known, *ours) if x is not None]
         if shown and min(shown) > 0 and max(shown) > FAR * min(shown):
             axes.set_xscale("log")
+        else:
+            axes.locator_params(axis="x", nbins=5)  # a panel is narrow
         axes.set_yticks(range(len(rows)), rows[::-1])
         heading = f"{column.name}{' (small is good)' if column.lower else ''}"
         _look.tidy(axes, "difference" if any(one.is_difference for one in mine) else "", "", heading)
