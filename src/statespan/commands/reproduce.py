@@ -27,8 +27,8 @@ Examples:
   statespan reproduce --list
   statespan reproduce s4d-figure                 Figures 1 to 5 of the S4D paper, a minute on a CPU
   statespan reproduce s4d-table2 --only scifar --data ~/data --processes 4
-  statespan reproduce s4d-table2 s4d-table3 --only scifar,bidmc --seeds 2 --processes 6 --seconds 500 \\
-    train.precision=bf16 train.compile=both      on a GPU the fastest
+  statespan reproduce s4d-table2 s4d-table3 --only scifar,bidmc --processes 6 --seconds 500
+  statespan reproduce s4d-table3b --processes 6 train.precision=bf16 train.compile=both   On a GPU the fastest
   statespan reproduce s4-table6 --budget full
 
 --budget minutes trains fewer epochs, which the page states; full trains the recipes as they are. Each table or figure
