@@ -181,6 +181,8 @@ class ResidualBlock(nn.Module):
         return fill(self.norm(x, padding) if self.prenorm else x, padding)
 
     def _after(self, x: Tensor, y: Tensor, padding: Padding | None) -> Tensor:
+        if not self.prenorm and isinstance(self.norm, LayerNorm):
+            return self.norm.after(x, y, self.dropout)
         x = x + self.dropout(y)
         return x if self.prenorm else self.norm(x, padding)
 

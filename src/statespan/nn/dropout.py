@@ -21,9 +21,14 @@ class TiedDropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to x (batch, length, features)."""
+        mask = self.mask(x)
+        return x if mask is None else x * mask
+
+    def mask(self, x: Tensor) -> Tensor | None:
+        """What to multiply x with, (batch, 1, features); None for one."""
         if not self.training or self.p == 0.0:
-            return x
-        return x * nn.functional.dropout(torch.ones_like(x[:, :1]), self.p)
+            return None
+        return nn.functional.dropout(torch.ones_like(x[:, :1]), self.p)
 
     def extra_repr(self) -> str:
         """The probability."""

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from statespan._check import check_choice, check_int
+from statespan.nn.dropout import TiedDropout
 from statespan.nn.padding import Padding, fill
 from statespan.ops.norm import norm_before, norm_fits
+from statespan.ops.norm_after import after_fits, norm_after
 
 NORMS = ("layer", "batch", "none")
 
@@ -85,10 +87,26 @@ class LayerNorm(nn.LayerNorm):
 
     def before(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """X for a residual, and x normalized for an SSM that computes in this dtype."""
-        untouched = not (self._forward_hooks or self._forward_pre_hooks)
-        if untouched and norm_fits(x, dtype):
+        if _untouched(self) and norm_fits(x, dtype):
             return norm_before(x, self.weight, self.bias, self.eps, dtype)
         return x, self(x)
+
+    def after(self, x: Tensor, z: Tensor, dropout: nn.Module) -> Tensor:
+        """The sum of x and of z after dropout, normalized."""
+        if not (_untouched(self) and after_fits(x, z)):
+            return self(x + dropout(z))
+        scale = None
+        if isinstance(dropout, TiedDropout) and _untouched(dropout):
+            mask = dropout.mask(z)
+            scale = None if mask is None else mask[:, 0]
+        else:
+            z = dropout(z)
+        return norm_after(x, z, scale, self.weight, self.bias, self.eps)
+
+
+def _untouched(module: nn.Module) -> bool:
+    """Whether nobody looks at what goes in or comes out, so that it need not be called."""
+    return not (module._forward_hooks or module._forward_pre_hooks)
 
 
 class NoNorm(nn.Module):

@@ -86,7 +86,8 @@ def _norm_backward_kernel(
     tl.store(share + D, dbias, mask=j < D)
 
 
-def _tile(D: int, size: int) -> dict[str, int]:
+def tile_of(D: int, size: int) -> dict[str, int]:
+    """Positions and (padded) features of a tile of about ``size`` numbers, and the warps for it."""
     P = max(16, triton.next_power_of_2(D))
     rows = min(64, max(8, size // P))
     return {"P": P, "ROWS": rows, "num_warps": max(1, rows * P // SHARE)}
@@ -97,7 +98,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dt
     B, L, D = x.shape
     y = torch.empty(D, B, L, dtype=dtype, device=x.device)
     mean, rstd = (torch.empty(B, L, dtype=torch.float32, device=x.device) for _ in range(2))
-    tile = _tile(D, TILE)
+    tile = tile_of(D, TILE)
     tiles = -(-L // tile["ROWS"])
     _norm_kernel[(B * tiles,)](x, weight, bias, y, mean, rstd, B, L, D, x.stride(0), x.stride(1), eps, tiles, **tile)
     return y, mean, rstd
@@ -109,7 +110,7 @@ def backward(
     """The gradients of x, with ``residual`` (B, L, D) added, of the weight and of the bias; all but x contiguous."""
     B, L, D = x.shape
     dx = torch.empty(B, L, D, dtype=x.dtype, device=x.device)
-    tile = _tile(D, BACKWARD_TILE)
+    tile = tile_of(D, BACKWARD_TILE)
     groups = -(-L // (tile["ROWS"] * BLOCKS))
     shares = torch.empty(B * groups, 2 * D, dtype=torch.float32, device=x.device)
     _norm_backward_kernel[(B * groups,)](
