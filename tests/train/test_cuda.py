@@ -63,6 +63,30 @@ def test_every_way_trains_the_same(way, tmp_path):
         assert (plain[f"model/{name}"] - other[f"model/{name}"]).norm() <= bound * moved + 1e-6, name
 
 
+LAYERS = {
+    "s4": {"layer": "s4"},
+    "s4, rank two": {"layer": "s4", "ssm": {"init": "legt"}},
+    "s4, both halves": {"layer": "s4", "ssm": {"init": "legs/fout", "n_ssm": 2}},
+    "dss": {"layer": "dss"},
+    "lssl": {"layer": "lssl"},
+    "the norm behind": {"layer": "s4d", "prenorm": False},
+    "batch norm": {"layer": "s4d", "norm": "batch"},
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layer_can_be_a_graph(name, tmp_path):
+    """Nothing in its step waits for the device."""
+    options = {"d_model": 32, "d_state": 16, "n_layers": 2, **LAYERS[name]}
+    for way in ("none", "graph"):
+        run(tmp_path / way, {**SETTINGS, "epochs": 1, "compile": way}, data=data(),
+            model=lambda info: models.build("classifier", info, options))  # fmt: skip
+    plain, graph = (latest(tmp_path / way / "checkpoints")[0] for way in ("none", "graph"))
+    for key, value in plain.items():
+        if key.startswith("model/"):
+            assert (value - graph[key]).norm() <= 1e-3 * value.norm() + 1e-6, key
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_resumed_is_the_same_to_the_bit(way, tmp_path, monkeypatch):
     settings = {**SETTINGS, "compile": way}

@@ -60,7 +60,8 @@ def bilinear(A: Tensor, B: Tensor, dt: Tensor, *, rate: float = 1.0) -> tuple[Te
     half = dt[:, None, None] * A.double() / 2
     identity = torch.eye(A.shape[-1], dtype=torch.float64, device=A.device)
     right = torch.cat([identity + half, dt[:, None, None] * B.double()[..., None]], -1)
-    solved = torch.linalg.solve(identity - half, right)
+    # on a GPU, to ask whether there is a solution would be to wait for it
+    solved, _ = torch.linalg.solve_ex(identity - half, right, check_errors=not A.is_cuda)
     return solved[..., :-1], solved[..., -1]
 
 
