@@ -56,6 +56,18 @@ def test_findings(checkout):
     assert filled(text, checkout) == text
 
 
+def test_claims(checkout):
+    claims = [{"text": "It is so.", "verdict": "holds in 1, reversed in 2 of 3", "evidence": ["a", "b", "c"]}]
+    (checkout / "results/y.json").write_text(json.dumps({"claims": claims}))
+    text = filled("<!-- results/y.json: claims -->\nold\n<!-- end -->\n", checkout)
+    assert text.splitlines()[1:-1] == [
+        "| the paper says | here |",
+        "|---|---|",
+        "| It is so. | holds in 1, reversed in 2 of 3 |",
+    ]
+    assert filled(text, checkout) == text
+
+
 def test_only_some_rows(checkout):
     assert "fast" not in filled(PAGE.format(words=" | slow, other"), checkout)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,11 @@ from statespan import recipes
 from statespan.reproduce.budget import cost, overrides
 from statespan.reproduce.charts import dots
 from statespan.reproduce.claims import CLAIMS, Book
-from statespan.reproduce.collect import Plan, cells_of, numbers
+from statespan.reproduce.collect import Number, Plan, cells_of, numbers
 from statespan.reproduce.registry import TABLES, choose, items
 from statespan.reproduce.spec import Compared, Measured, Trained, number
 from statespan.train.run import check_model
-from tests.reproduce.fill import fill
+from tests.reproduce.fill import fill, write
 
 RECORDS = Path(__file__).parents[2] / "results/bench"
 
@@ -118,14 +119,55 @@ def test_the_papers_own_numbers_bear_out_its_conclusions(tmp_path):
 def test_a_worse_number_breaks_a_claim(tmp_path):
     table, chosen = TABLES["s4d-table2"](), plan(tmp_path, only=("scifar",))
     fill(table, chosen)
-    from tests.reproduce.fill import write
-
     entry = next(e for e in table.entries if e.row == "trained B, softmax" and e.column == "sCIFAR")
     for seed in range(2):
         write(chosen.cell(entry, seed).folder(chosen.cells), "accuracy", 0.5)
     claims = CLAIMS["s4d-table2"][1](Book(table, numbers(table, chosen)))
-    assert [claim.verdict for claim in claims][:2] == ["holds in 1 of 2", "holds in 1 of 2"]
+    broken = ["holds in 1, does not hold in 1 of 2", "holds in 1, reversed in 1 of 2"]
+    assert [claim.verdict for claim in claims][:2] == broken
     assert "-35" in claims[0].evidence[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "gain", "softmax", "trained", "free"),
+    [
+        ((85.0, 87.0), "+2.00", "holds in 1, does not hold in 1 of 2", "holds in 1, not decided in 1 of 2", "holds"),
+        ((84.0, 86.0), "+1.00", "holds", "not decided", "holds"),
+        ((82.0, 84.0), "-1.00", "holds", "not decided", "holds"),
+        ((81.0, 83.0), "-2.00", "holds in 1, does not hold in 1 of 2", "not decided in 1, reversed in 1 of 2",
+         "holds in 1, reversed in 1 of 2"),
+    ],
+)  # fmt: skip
+def test_a_gain_counts_when_it_is_above_the_noise_of_all_rows(tmp_path, values, gain, softmax, trained, free):
+    table, chosen = TABLES["s4d-table2"](), plan(tmp_path, only=("scifar",))
+    rows = dict.fromkeys((entry.row for entry in table.entries), (84.0, 84.0))
+    rows["bilinear, exp"] = rows["bilinear, ReLU"] = (83.0, 85.0)
+    rows["trained B, Vandermonde"] = rows["ZOH, free"] = values  # the same cells
+    for entry in table.entries:
+        if entry.column == "sCIFAR":
+            for seed, value in enumerate(rows[entry.row]):
+                write(chosen.cell(entry, seed).folder(chosen.cells), "accuracy", value / 100)
+    claims = CLAIMS["s4d-table2"][1](Book(table, numbers(table, chosen)))
+    error = statistics.stdev([2.0] * 4 + [0.0] * 6) / 2**0.5  # what the rows' seeds differ by, beyond what all do
+    assert f"{gain} ± {error:.2f} (+0.59)" in claims[1].evidence[1]
+    assert [claims[place].verdict for place in (0, 1, 3)] == [softmax, trained, free]
+
+
+@pytest.mark.parametrize(
+    ("rows", "noise"),
+    [
+        ([(1.0, 3.0), (5.0, 7.0), (2.0, 4.0)], 0.0),  # nothing but the seed's own effect
+        ([(1.0, 3.0), (5.0, 9.0)], 1.0),
+        ([(1.0, 3.0), (5.0,)], 2**0.5),  # one row with a spread: the seed's effect cannot be told apart
+        ([(1.0, 3.0), (5.0, 7.0, 9.0)], 3**0.5),
+        ([(1.0,), (5.0,)], 0.0),
+    ],
+)
+def test_the_noise_is_what_neither_row_nor_seed_explains(rows, noise):
+    table = TABLES["s4d-table2"]()
+    places = [entry for entry in table.entries if entry.column == "sCIFAR"]
+    book = Book(table, [Number(entry, "done", values) for entry, values in zip(places, rows)])
+    assert book.noise("sCIFAR") == pytest.approx(noise, abs=1e-12)
 
 
 def test_benchmarks_are_read_from_their_records(tmp_path):

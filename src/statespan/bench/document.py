@@ -6,7 +6,8 @@
     <!-- end -->
 
 with a table of the record's rows: the settings named before the bar, the figures behind it. A second bar and words keep
-only the rows that contain one of them. ``findings`` in the place of columns is for what the record says in words.
+only the rows that contain one of them. ``findings`` in the place of columns is for what the record says in words,
+``claims`` for which of a paper's conclusions hold in a table of ``statespan reproduce``.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ def filled(text: str, root: Path) -> str:
 
 
 def _table(record: Mapping[str, Any], columns: str) -> str:
+    if columns.strip() == "claims":
+        rows = [f"| {claim['text']} | {claim['verdict']} |" for claim in record["claims"]]
+        return "\n".join(["| the paper says | here |", "|---|---|", *rows, ""])
     machine, versions = record["machine"], record["versions"]
     where = ["", f"{machine['device']}, torch {versions['torch']}, {record['date'][:10]}.", ""]
     if columns.strip() == "findings":

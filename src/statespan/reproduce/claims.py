@@ -1,7 +1,8 @@
 """What the S4D paper concludes from Tables 2 and 3, and whether our numbers say the same.
 
 Everything is in *gains*: by how much a row is better than another, in points of accuracy, or in per cent of the other's
-RMSE. A gain below the larger of a tolerance (1 point, 15 per cent) and twice its standard error is no difference.
+RMSE. Two seeds say little about their own spread, so that a gain's standard error comes from all rows of its column:
+from what is left between runs when the mean of each row and of each seed is taken off.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from statespan.reproduce.spec import Table, number
 TOLERANCE = {False: 1.0, True: 15.0}  # by whether small is good: points of accuracy, per cent of RMSE
 RULE = (
     "A gain is how much better the first of a pair is than the second: in points of accuracy, or in per cent of the "
-    "second's RMSE. Below 1 point or 15 %, or below twice its standard error over the seeds, it is no difference. (By "
-    "this rule the paper's own numbers of Table 2 bear out its conclusions.) The paper's gains are in brackets."
+    "second's RMSE, ± its standard error (from the spread between runs of all rows together, without what all rows of "
+    "a seed have in common). The paper's gains are in brackets. Where the paper says better or worse, a gain has to be "
+    "above twice its error, and for *clearly* also above 1 point or 15 %; below the same bounds there is *no "
+    "difference*. What lies between is *not decided*, and *reversed* is the opposite of what the paper says. (By this "
+    "rule the paper's own numbers of Table 2 bear out its conclusions.)"
 )
+HOLDS, OPEN, REVERSED, DIFFERS = "holds", "not decided", "reversed", "does not hold"
 
 
 @dataclass(frozen=True)
@@ -34,16 +39,17 @@ class Gain:
     tolerance: float
     paper: float | None
 
-    @property
-    def same(self) -> bool:
-        """Whether it counts as no difference."""
-        return abs(self.ours) <= max(self.tolerance, 2 * self.error)
+    def beyond(self, least: float) -> str:
+        """Whether it counts, above this bound: as a gain "holds", as a loss "reversed", as neither "not decided"."""
+        bound = max(least, 2 * self.error)
+        return HOLDS if self.ours > bound else REVERSED if self.ours < -bound else OPEN
 
     def __str__(self) -> str:
         """In words."""
         unit = " %" if self.tolerance > 1 else ""
         paper = "" if self.paper is None else f" ({self.paper:+.2f}{unit})"
-        return f"{self.column}, {self.better} over {self.worse}: {self.ours:+.2f}{unit}{paper}"
+        error = f" ± {self.error:.2f}" if self.error else ""
+        return f"{self.column}, {self.better} over {self.worse}: {self.ours:+.2f}{error}{unit}{paper}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,8 @@ class Claim:
 
     Args:
         text: What the paper says.
-        verdict: "holds", "does not hold", "holds in k of n" or "not known".
+        verdict: "holds", "not decided", "reversed", "does not hold" or, where that depends, in how many of the pairs
+            each; "not known" without numbers.
         evidence: The gains it rests on.
     """
 
@@ -68,13 +75,25 @@ class Book:
         self.table = table
         self.by_place = {(one.entry.row, one.entry.column): one for one in found}
 
+    def noise(self, column: str) -> float:
+        """The standard deviation between runs of a column that differ in chance only, from all its rows."""
+        rows = [one.values for (_, at), one in self.by_place.items() if at == column and len(one.values) > 1]
+        if not rows:
+            return 0.0
+        seeds = len(rows[0])
+        if len(rows) == 1 or any(len(row) != seeds for row in rows):
+            return math.sqrt(mean([(spread(row) or 0.0) ** 2 for row in rows]))
+        shared = [mean(same) for same in zip(*rows)]  # a seed means the same data order and random numbers for all rows
+        left = [(x - mean(row) - s + mean(shared)) ** 2 for row in rows for x, s in zip(row, shared)]
+        return math.sqrt(math.fsum(left) / ((len(rows) - 1) * (seeds - 1)))
+
     def gain(self, better: str, worse: str, column: str) -> Gain | None:
         """The gain of one row over another, None if one of the two is not known."""
         a, b = self.by_place.get((better, column)), self.by_place.get((worse, column))
         if a is None or b is None or not a.values or not b.values:
             return None
         lower = next(c.lower for c in self.table.columns if c.name == column)
-        ours, error = _gain(a.values, b.values, lower)
+        ours, error = _gain(a.values, b.values, self.noise(column), lower)
         return Gain(better, worse, column, ours, error, TOLERANCE[lower], self._paper(a, b, lower))
 
     def _paper(self, a: Number, b: Number, lower: bool) -> float | None:
@@ -98,36 +117,40 @@ class Book:
         return [gain for gain in found if gain is not None]
 
 
-def _gain(a: Sequence[float], b: Sequence[float], lower: bool) -> tuple[float, float]:
+def _gain(a: Sequence[float], b: Sequence[float], noise: float, lower: bool) -> tuple[float, float]:
     difference = mean(b) - mean(a) if lower else mean(a) - mean(b)
-    error = math.sqrt(sum((spread(x) or 0.0) ** 2 / len(x) for x in (a, b)))
+    error = noise * math.sqrt(1 / len(a) + 1 / len(b))
     scale = 100.0 / abs(mean(b)) if lower and mean(b) else 1.0
     return scale * difference, scale * error
 
 
-def judge(text: str, gains: Sequence[Gain], holds: Callable[[Gain], bool]) -> Claim:
-    """A claim from the gains it is about: it holds where it holds for all of them."""
+def judge(text: str, gains: Sequence[Gain], says: Callable[[Gain], str]) -> Claim:
+    """A claim from what each of the gains it is about says of it."""
     if not gains:
         return Claim(text, "not known", ())
-    count = sum(holds(gain) for gain in gains)
-    verdict = "holds" if count == len(gains) else "does not hold" if count == 0 else f"holds in {count} of {len(gains)}"
+    said = [says(gain) for gain in gains]
+    counts = {word: said.count(word) for word in (HOLDS, OPEN, REVERSED, DIFFERS) if word in said}
+    if len(counts) == 1:
+        verdict = said[0]
+    else:
+        verdict = ", ".join(f"{word} in {count}" for word, count in counts.items()) + f" of {len(said)}"
     return Claim(text, verdict, tuple(str(gain) for gain in gains))
 
 
-def _no_difference(gain: Gain) -> bool:
-    return gain.same
+def _no_difference(gain: Gain) -> str:
+    return HOLDS if gain.beyond(gain.tolerance) == OPEN else DIFFERS
 
 
-def _not_worse(gain: Gain) -> bool:
-    return gain.ours > 0 or gain.same
+def _not_worse(gain: Gain) -> str:
+    return REVERSED if gain.beyond(gain.tolerance) == REVERSED else HOLDS
 
 
-def _better(gain: Gain) -> bool:
-    return gain.ours > 0
+def _better(gain: Gain) -> str:
+    return gain.beyond(0.0)
 
 
-def _clearly_better(gain: Gain) -> bool:
-    return gain.ours > 0 and not gain.same
+def _clearly_better(gain: Gain) -> str:
+    return gain.beyond(gain.tolerance)
 
 
 def section_5_1(book: Book) -> list[Claim]:
