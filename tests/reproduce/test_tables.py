@@ -220,3 +220,15 @@ def test_numbers_far_apart_are_drawn_on_a_logarithmic_scale(rate, scale, tmp_pat
     table = TABLES["s4-table7"]()
     figure = dots(table, numbers(table, plan(tmp_path, records=tmp_path)))
     assert [axes.get_xscale() for axes in figure.axes] == [scale]
+
+
+def test_a_picture_of_differences_leaves_out_what_they_are_differences_from(tmp_path):
+    table, chosen = TABLES["s4d-table3a"](), plan(tmp_path, only=("scifar",))
+    fill(table, chosen)
+    (axes,) = dots(table, numbers(table, chosen)).axes
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == [row for row in table.rows if row not in ("S4D-Lin", "S4D-Inv")][::-1]
+    paper = next(line for line in axes.lines if line.get_label() == "paper")
+    shown = dict(zip(paper.get_ydata(), paper.get_xdata()))
+    assert shown[labels.index("S4D-Inv2")] == -2.62
+    assert axes.get_xlabel() == "difference"

@@ -17,10 +17,14 @@ FAR = 30  # times the smallest number, beyond which a chart has a logarithmic sc
 def dots(table: Table, found: Sequence[Number]) -> Any:
     """Our numbers and the paper's, a panel for each column; None if there is none of ours.
 
+    Where a table prints differences, these are shown and not what they are differences from, which has another scale.
+
     Args:
         table: The table.
         found: Its numbers.
     """
+    differences = any(one.is_difference for one in found)
+    found = [one for one in found if one.is_difference or not differences]
     columns = [c for c in table.columns if any(one.ours is not None for one in found if one.entry.column == c.name)]
     rows = [row for row in table.rows if any(one.ours is not None for one in found if one.entry.row == row)]
     if not columns or not rows:
@@ -31,15 +35,10 @@ def dots(table: Table, found: Sequence[Number]) -> Any:
     )
     for axes, column in zip(panels, columns):
         mine = [one for one in found if one.entry.column == column.name and one.entry.row in place]
-        paper = [(number(one.entry.paper), place[one.entry.row], one) for one in mine]
-        known = [(x, y) for x, y, one in paper if x is not None]
+        paper = [(number(one.entry.paper), place[one.entry.row]) for one in mine]
+        known = [(x, y) for x, y in paper if x is not None]
         ours = [(one.ours, place[one.entry.row], one.deviation or 0.0) for one in mine if one.ours is not None]
-        # a row that is printed as a difference has another scale than the number it is a difference from
-        if any(one.is_difference for one in mine):
-            shift = {one.entry.row for one in mine if one.is_difference}
-            known = [(x, y) for x, y, one in paper if x is not None and one.entry.row in shift]
-            ours = [(one.ours, place[one.entry.row], one.deviation or 0.0)
-                    for one in mine if one.ours is not None and one.entry.row in shift]  # fmt: skip
+        if differences:
             axes.axvline(0, color=_look.GREY, linewidth=0.7)
         if known:
             axes.plot(*zip(*known), "D", color=_look.COLORS[1], markersize=4, fillstyle="none", label="paper")
@@ -53,7 +52,7 @@ def dots(table: Table, found: Sequence[Number]) -> Any:
             axes.locator_params(axis="x", nbins=5)  # a panel is narrow
         axes.set_yticks(range(len(rows)), rows[::-1])
         heading = f"{column.name}{' (small is good)' if column.lower else ''}"
-        _look.tidy(axes, "difference" if any(one.is_difference for one in mine) else "", "", heading)
+        _look.tidy(axes, "difference" if differences else "", "", heading)
     handles = figure.axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return figure

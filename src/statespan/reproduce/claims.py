@@ -20,8 +20,8 @@ RULE = (
     "A gain is how much better the first of a pair is than the second: in points of accuracy, or in per cent of the "
     "second's RMSE, ± its standard error (from the spread between runs of all rows together, without what all rows of "
     "a seed have in common). The paper's gains are in brackets. Where the paper says better or worse, a gain has to be "
-    "above twice its error, and for *clearly* also above 1 point or 15 %; below the same bounds there is *no "
-    "difference*. What lies between is *not decided*, and *reversed* is the opposite of what the paper says. (By this "
+    "above twice its error, and for “clearly” also above 1 point or 15 %; below the same bounds there is “no "
+    "difference”. What lies between is “not decided”, and “reversed” is the opposite of what the paper says. (By this "
     "rule the paper's own numbers of Table 2 bear out its conclusions.)"
 )
 HOLDS, OPEN, REVERSED, DIFFERS = "holds", "not decided", "reversed", "does not hold"
