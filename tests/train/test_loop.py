@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import time
 
 import numpy as np
 import pytest
@@ -46,6 +47,22 @@ def test_the_metrics_are_those_of_every_sample_once(ema, tmp_path):
     assert record["versions"]["torch"] == torch.__version__
     again = evaluate(tmp_path, data=data, model=lambda info: Toy(info, 0.3, norm=True))
     assert again == pytest.approx(result.test, rel=1e-6)
+
+
+def test_the_time_of_a_run_has_its_set_up_in_it(tmp_path, monkeypatch):
+    """What compiling takes counts, each time a run is started."""
+    build = loops.build_optimizer
+
+    def slowly(*args, **kwargs):
+        time.sleep(0.4)
+        return build(*args, **kwargs)
+
+    monkeypatch.setattr(loops, "build_optimizer", slowly)
+    began = time.perf_counter()
+    first = run(tmp_path, {"epochs": 1}).seconds
+    assert 0.4 < first < time.perf_counter() - began
+    second = run(tmp_path, {"epochs": 2}, resume=True).seconds
+    assert first + 0.4 < second < time.perf_counter() - began
 
 
 def test_settings_of_torch_last_as_long_as_the_run(tmp_path):

@@ -57,6 +57,7 @@ class Loop:
     """
 
     def __init__(self, recipe: Recipe, folder: Path, dataset: Dataset, model: nn.Module, fabric: Fabric) -> None:
+        self.made = time.perf_counter()  # what compiling takes is a part of the time that a run takes
         self.recipe, self.train, self.folder, self.fabric = recipe, recipe.train, folder, fabric
         self.dataset, self.model, self.task = dataset, model, task_of(dataset)
         self.progress, self.signals = Progress(), Signals()
@@ -149,7 +150,7 @@ class Loop:
     @contextlib.contextmanager
     def opened(self, progress: bool) -> Iterator[Iterator[Batch]]:
         """Log, progress bar, signals, and the batches from the step of now on."""
-        self.began = time.perf_counter() - self.progress.seconds
+        self.began = self.made - self.progress.seconds
         lead = self.fabric.is_global_zero
         columns = ("epoch", "lr", "train_loss", *(f"valid_{name}" for name in self._metric_names()))
         self.start = now = self.progress.step

@@ -39,7 +39,8 @@ class Result:
         epochs: Passes over the data.
         best_step: Step of the weights that were tested.
         parameters: Number of trained parameters.
-        seconds: Time it took, over all the calls it was resumed by: steps and validations, without reading the data.
+        seconds: Time it took, over all the calls it was resumed by: compiling, steps and validations, without reading
+            the data.
         first: Metrics of the first :data:`FIRST` rows of the test data, a cheap way to know these weights again.
         rows: Of each split.
     """
