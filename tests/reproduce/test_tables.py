@@ -154,6 +154,25 @@ def test_a_gain_counts_when_it_is_above_the_noise_of_all_rows(tmp_path, values, 
 
 
 @pytest.mark.parametrize(
+    ("value", "verdicts"),
+    [  # softmax makes no difference, trained B is better, free Re A is not worse; all against 84, without noise
+        (83.1, ["holds", "not decided in 1, reversed in 1 of 2", "holds"]),
+        (84.9, ["holds", "holds in 1, not decided in 1 of 2", "holds"]),
+        (82.9, ["holds in 1, does not hold in 1 of 2", "not decided in 1, reversed in 1 of 2",
+                "holds in 1, reversed in 1 of 2"]),
+    ],
+)  # fmt: skip
+def test_less_than_a_point_is_no_difference(tmp_path, value, verdicts):
+    table, chosen = TABLES["s4d-table2"](), plan(tmp_path, only=("scifar",))
+    for entry in table.entries:
+        reached = value if entry.row in ("trained B, Vandermonde", "ZOH, free") else 84.0
+        for seed in range(2 * (entry.column == "sCIFAR")):
+            write(chosen.cell(entry, seed).folder(chosen.cells), "accuracy", reached / 100)
+    claims = CLAIMS["s4d-table2"][1](Book(table, numbers(table, chosen)))
+    assert [claims[place].verdict for place in (0, 1, 3)] == verdicts
+
+
+@pytest.mark.parametrize(
     ("rows", "noise"),
     [
         ([(1.0, 3.0), (5.0, 7.0), (2.0, 4.0)], 0.0),  # nothing but the seed's own effect
