@@ -133,7 +133,7 @@ def _others(records: Mapping[str, Record]) -> list[tuple[Task, Group]]:
 def _notes(kind: str) -> list[str]:
     short = "Test accuracy in %, RMSE (BIDMC), perplexity (WikiText-2) or bits a pixel (MNIST density). "
     paper_says = "*paper*: the best of S4 and S4D. *ours*: the mean over seeds, each run a file in `results/tasks`. "
-    time = "*time*: training and validation."
+    time = "*time*: compiling, training and validation."
     if kind == "short":
         return [short + paper_says + "Of several recipes the one that is best in validation. " + time]
     notes = [f"- {task.name}: {task.note}." for task in TASKS if task.note]
