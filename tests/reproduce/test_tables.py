@@ -131,11 +131,12 @@ def test_a_worse_number_breaks_a_claim(tmp_path):
 @pytest.mark.parametrize(
     ("values", "gain", "softmax", "trained", "free"),
     [
-        ((85.0, 87.0), "+2.00", "holds in 1, does not hold in 1 of 2", "holds in 1, not decided in 1 of 2", "holds"),
-        ((84.0, 86.0), "+1.00", "holds", "not decided", "holds"),
-        ((82.0, 84.0), "-1.00", "holds", "not decided", "holds"),
-        ((81.0, 83.0), "-2.00", "holds in 1, does not hold in 1 of 2", "not decided in 1, reversed in 1 of 2",
-         "holds in 1, reversed in 1 of 2"),
+        ((85.0, 87.0), "+2.00", "not decided in 1, does not hold in 1 of 2", "holds in 1, not decided in 1 of 2",
+         "holds in 1, not decided in 1 of 2"),
+        ((84.0, 86.0), "+1.00", "not decided", "not decided", "not decided"),
+        ((82.0, 84.0), "-1.00", "not decided", "not decided", "not decided"),
+        ((81.0, 83.0), "-2.00", "not decided in 1, does not hold in 1 of 2", "not decided in 1, reversed in 1 of 2",
+         "not decided in 1, reversed in 1 of 2"),
     ],
 )  # fmt: skip
 def test_a_gain_counts_when_it_is_above_the_noise_of_all_rows(tmp_path, values, gain, softmax, trained, free):

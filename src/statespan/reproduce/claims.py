@@ -20,9 +20,10 @@ RULE = (
     "A gain is how much better the first of a pair is than the second: in points of accuracy, or in per cent of the "
     "second's RMSE, ± its standard error (from the spread between runs of all rows together, without what all rows of "
     "a seed have in common). The paper's gains are in brackets. Where the paper says better or worse, a gain has to be "
-    "above twice its error, and for “clearly” also above 1 point or 15 %; below the same bounds there is “no "
-    "difference”. What lies between is “not decided”, and “reversed” is the opposite of what the paper says. (By this "
-    "rule the paper's own numbers of Table 2 bear out its conclusions.)"
+    "above twice its error, and for “clearly” also above 1 point or 15 %. Where it says that there is no difference, a "
+    "gain has to be below these bounds, and twice its error below 1 point or 15 %. What lies between is “not decided”, "
+    "and “reversed” is the opposite of what the paper says. (By this rule the paper's own numbers of Table 2 bear out "
+    "its conclusions.)"
 )
 HOLDS, OPEN, REVERSED, DIFFERS = "holds", "not decided", "reversed", "does not hold"
 
@@ -43,6 +44,11 @@ class Gain:
         """Whether it counts, above this bound: as a gain "holds", as a loss "reversed", as neither "not decided"."""
         bound = max(least, 2 * self.error)
         return HOLDS if self.ours > bound else REVERSED if self.ours < -bound else OPEN
+
+    @property
+    def sharp(self) -> bool:
+        """Whether a difference as large as the tolerance could not have gone unnoticed."""
+        return 2 * self.error <= self.tolerance
 
     def __str__(self) -> str:
         """In words."""
@@ -138,11 +144,14 @@ def judge(text: str, gains: Sequence[Gain], says: Callable[[Gain], str]) -> Clai
 
 
 def _no_difference(gain: Gain) -> str:
-    return HOLDS if gain.beyond(gain.tolerance) == OPEN else DIFFERS
+    if gain.beyond(gain.tolerance) != OPEN:
+        return DIFFERS
+    return HOLDS if gain.sharp else OPEN
 
 
 def _not_worse(gain: Gain) -> str:
-    return REVERSED if gain.beyond(gain.tolerance) == REVERSED else HOLDS
+    said = gain.beyond(gain.tolerance)
+    return HOLDS if said == OPEN and gain.sharp else said
 
 
 def _better(gain: Gain) -> str:

@@ -61,7 +61,7 @@ class Train:
         valid_batch: Sequences a process evaluates at once; ``batch`` if not given.
         test_weights: Test with the "best" weights by validation, or the "last".
         compile: How a step runs on CUDA: "none" (as written), "graph" (as a CUDA graph), "compile" (torch.compile),
-            "both" (fastest, after a minute of compiling), or "auto" (a graph, with one process and a model for which
+            "both" (fastest, once compiled: up to a minute), or "auto" (a graph, with one process and a model for which
             that is possible).
         resident: Keep the data on the device: "auto" (if it is small), "always" or "never".
         strategy: "auto" (DDP if there are several processes), "ddp" or "fsdp".
