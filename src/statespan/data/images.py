@@ -18,6 +18,7 @@ from statespan.data.idx import read_idx
 from statespan.data.registry import register
 from statespan.data.source import Source
 from statespan.data.split import split, stratified
+from statespan.data.warp import Warp
 
 SITE = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 MNIST = tuple(
@@ -90,29 +91,31 @@ def bit_reversal(n: int) -> np.ndarray[Any, Any]:
 
 
 @register("smnist", "Sequential MNIST: 784 pixels in [0, 1], 10 classes", files=MNIST, folder="mnist")
-def smnist(folder: Path, *, augment: bool = False, valid: float = 0.1, seed: int = 42) -> Dataset:
+def smnist(folder: Path, *, augment: bool = False, warp: bool = False, valid: float = 0.1, seed: int = 42) -> Dataset:
     """MNIST row by row.
 
     Args:
         folder: With the four idx files.
         augment: Shift the training images by up to 2 pixels.
+        warp: Turn, stretch, slant, move and bend them instead.
         valid: Share of the training images kept for validation; it is never augmented.
         seed: Of that split.
     """
-    return _mnist(folder, "smnist", np.arange(784), valid, seed, augment)
+    return _mnist(folder, "smnist", np.arange(784), valid, seed, augment, warp)
 
 
 @register("pmnist", "Permuted MNIST: the pixels in bit-reversed order, 10 classes", files=MNIST, folder="mnist")
-def pmnist(folder: Path, *, augment: bool = False, valid: float = 0.1, seed: int = 42) -> Dataset:
+def pmnist(folder: Path, *, augment: bool = False, warp: bool = False, valid: float = 0.1, seed: int = 42) -> Dataset:
     """MNIST with its pixels in the order of the bit reversal.
 
     Args:
         folder: With the four idx files.
         augment: Shift the training images by up to 2 pixels.
+        warp: Turn, stretch, slant, move and bend them instead.
         valid: Share of the training images kept for validation; it is never augmented.
         seed: Of that split.
     """
-    return _mnist(folder, "pmnist", bit_reversal(784), valid, seed, augment)
+    return _mnist(folder, "pmnist", bit_reversal(784), valid, seed, augment, warp)
 
 
 @register("digits", "scikit-learn's digits: 64 pixels in [0, 1], 10 classes; comes with scikit-learn")
@@ -136,7 +139,9 @@ def digits(folder: Path, *, subsample: int = 1, seed: int = 0) -> Dataset:
     return Dataset("digits", info, train, valid, test)
 
 
-def _mnist(folder: Path, name: str, order: np.ndarray[Any, Any], valid: float, seed: int, augment: bool) -> Dataset:
+def _mnist(
+    folder: Path, name: str, order: np.ndarray[Any, Any], valid: float, seed: int, augment: bool, warp: bool
+) -> Dataset:
     train_x, train_y, test_x, test_y = (read_idx(path) for source in MNIST if (path := source.find(folder)))
     for x, y in ((train_x, train_y), (test_x, test_y)):
         if x.shape[1:] != (28, 28) or y.shape != x.shape[:1] or y.max(initial=0) > 9:
@@ -144,12 +149,14 @@ def _mnist(folder: Path, name: str, order: np.ndarray[Any, Any], valid: float, s
     kept, held = split(len(train_x), (valid,), seed)
     prepare = Pixels(255.0)
     train_x, test_x = train_x.reshape(-1, 784)[:, order], test_x.reshape(-1, 784)[:, order]
+    sequence = tuple(order.tolist())
+    change = Warp(sequence) if warp else Shift(sequence) if augment else None
     return Dataset(
         name,
         Info("classification", 784, 1, None, 10, tuple("0123456789")),
         train=Arrays({"x": train_x[kept], "y": train_y[kept]}, prepare),
         valid=Arrays({"x": train_x[held], "y": train_y[held]}, prepare),
         test=Arrays({"x": test_x, "y": test_y.copy()}, prepare),
-        augment=Shift(tuple(order.tolist())) if augment else None,
-        raw=None if name == "smnist" else Raw(tuple(order.tolist())),
+        augment=change,
+        raw=None if name == "smnist" else Raw(sequence),
     )

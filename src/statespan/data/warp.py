@@ -1,0 +1,61 @@
+"""Digits as other hands would have written them: turned, stretched, slanted, moved and bent at random."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from statespan.data.base import Batch
+
+TURN = math.radians(12)  # all at most, except the bend, which is a standard deviation
+STRETCH = 0.12  # log of the scale of each axis
+SLANT = 0.2  # columns per row
+MOVE = 2.0  # pixels
+BEND = 0.8  # pixels, at the knots of the field
+
+
+@dataclass(frozen=True)
+class Warp:
+    """Warp each image of 28 x 28: an affine map of its own and a smooth field of displacements, black outside.
+
+    Args:
+        order: Which pixel of the image is at each position of the sequence.
+        bend: Standard deviation of the displacements at the knots of the field, in pixels.
+        knots: Along each side.
+    """
+
+    order: tuple[int, ...]
+    bend: float = BEND
+    knots: int = 6
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch, x of shape (B, 784, 1)."""
+        x = batch.x
+        order, place, points = _pixels(self.order, x.device)
+        drawn = 2 * torch.rand(len(x), 6, generator=generator, device=x.device) - 1
+        source = points @ _affine(drawn[:, :4]).mT + MOVE * drawn[:, None, 4:]  # (B, 784, 2): columns and rows
+        knots = self.bend * torch.randn(len(x), 2, self.knots, self.knots, generator=generator, device=x.device)
+        field = functional.interpolate(knots, size=(28, 28), mode="bicubic", align_corners=True)
+        source = source + field.flatten(2).mT[:, order]
+        image = x[:, place, 0].unflatten(1, (1, 28, 28))
+        warped = functional.grid_sample(image, (source / 13.5)[:, None], mode="bilinear", align_corners=True)
+        return batch._replace(x=warped[:, 0, 0, :, None])
+
+
+def _affine(drawn: Tensor) -> Tensor:
+    """The 2 x 2 matrices of four numbers in [-1, 1] each: turn after stretch after slant."""
+    cos, sin = (TURN * drawn[:, 0]).cos(), (TURN * drawn[:, 0]).sin()
+    turn = torch.stack([cos, -sin, sin, cos], 1).unflatten(1, (2, 2))
+    slant = torch.eye(2, device=drawn.device).repeat(len(drawn), 1, 1)
+    slant[:, 0, 1] = SLANT * drawn[:, 3]
+    return turn * (STRETCH * drawn[:, None, 1:3]).exp() @ slant
+
+
+@cache
+def _pixels(order: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Which pixel is at each position, where each pixel is, and (column, row) of each position from the centre."""
+    pixel = torch.tensor(order, device=device)
+    return pixel, pixel.argsort(), torch.stack([pixel % 28, pixel // 28], 1) - 13.5
