@@ -11,6 +11,7 @@ from statespan.data.base import Batch
 from statespan.data.cifar import crop_and_flip, luma
 from statespan.data.idx import read_idx
 from statespan.data.images import Shift, bit_reversal
+from statespan.data.warp import Warp
 from tests.data.real import real
 
 
@@ -144,6 +145,17 @@ def test_shift_moves_images_by_up_to_2_and_leaves_black(order):
     for (down, right), picture in moved.items():
         wanted = torch.nn.functional.pad(whole, (2, 2, 2, 2))[2 + down : 30 + down, 2 + right : 30 + right]
         assert torch.equal(picture, wanted)
+
+
+@pytest.mark.parametrize(("name", "order"), [("smnist", np.arange(784)), ("pmnist", bit_reversal(784))])
+def test_mnist_is_shifted_or_warped_only_if_asked(mnist, name, order):
+    order = tuple(order.tolist())
+    wanted = [({}, None), ({"augment": True}, Shift(order)), ({"warp": True}, Warp(order))]
+    for options, augment in [*wanted, ({"augment": True, "warp": True}, Warp(order))]:
+        data = load(name, mnist, **options)
+        assert data.augment == augment
+        for part in ("train", "valid", "test"):  # what is asked for comes on top of the batches
+            assert torch.equal(getattr(data, part).batch([0]).x, getattr(load(name, mnist), part).batch([0]).x)
 
 
 def test_scifar_offers_augmentation_only_if_asked(cifar):
