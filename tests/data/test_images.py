@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from statespan.data import load
+from statespan.data.augment import Shift, Warp
 from statespan.data.base import Batch
 from statespan.data.cifar import crop_and_flip, luma
 from statespan.data.idx import read_idx
-from statespan.data.images import Shift, bit_reversal
-from statespan.data.warp import Warp
+from statespan.data.images import bit_reversal
 from tests.data.real import real
 
 
@@ -125,26 +125,6 @@ def test_augmentation_shifts_by_up_to_4_mirrors_and_flips():
     assert (shifted[:, 0].int() // 32).tolist() == [*range(4, 32), 31, 30, 29, 28]
     again = crop_and_flip(batch, torch.Generator().manual_seed(0)).x.reshape(4000, 32, 32)
     assert torch.equal(out, again)
-
-
-@pytest.mark.parametrize("order", [np.arange(784), bit_reversal(784)], ids=["rows", "permuted"])
-def test_shift_moves_images_by_up_to_2_and_leaves_black(order):
-    images = torch.arange(1.0, 785).expand(2000, 784)
-    shift = Shift(tuple(order.tolist()))
-    out = shift(Batch(images[:, order, None], torch.zeros(2000)), torch.Generator().manual_seed(0)).x
-    assert torch.equal(out, shift(Batch(images[:, order, None], torch.zeros(2000)), torch.Generator().manual_seed(0)).x)
-    back = torch.empty(2000, 784)
-    back[:, order] = out[..., 0]
-    back = back.reshape(2000, 28, 28)
-    moved = {}
-    for picture in back:
-        by = divmod(int(picture[14, 14]) - 1, 28)
-        moved[by[0] - 14, by[1] - 14] = picture
-    assert sorted(moved) == [(i, j) for i in range(-2, 3) for j in range(-2, 3)]
-    whole = images[0].reshape(28, 28)
-    for (down, right), picture in moved.items():
-        wanted = torch.nn.functional.pad(whole, (2, 2, 2, 2))[2 + down : 30 + down, 2 + right : 30 + right]
-        assert torch.equal(picture, wanted)
 
 
 @pytest.mark.parametrize(("name", "order"), [("smnist", np.arange(784)), ("pmnist", bit_reversal(784))])

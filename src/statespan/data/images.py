@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from statespan._check import check_int
+from statespan.data.augment import Shift, Warp
 from statespan.data.base import Arrays, Batch, Dataset, Info, Raw
 from statespan.data.idx import read_idx
 from statespan.data.registry import register
 from statespan.data.source import Source
 from statespan.data.split import split, stratified
-from statespan.data.warp import Warp
 
 SITE = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 MNIST = tuple(
@@ -45,36 +43,6 @@ class Pixels:
         x = rows["x"].float()
         x = x[..., None] if x.ndim == 2 else x
         return Batch((x / self.scale - x.new_tensor(self.mean)) / x.new_tensor(self.std), rows["y"].long())
-
-
-@dataclass(frozen=True)
-class Shift:
-    """Shift each image of 28 x 28 by up to some pixels, down or up and to a side, black in the gap.
-
-    Args:
-        order: Which pixel of the image is at each position of the sequence.
-        most: Pixels, at most.
-    """
-
-    order: tuple[int, ...]
-    most: int = 2
-
-    def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch, x of shape (B, 784, 1)."""
-        x, device = batch.x, batch.x.device
-        order, place = _order(self.order, device)
-        shift = torch.randint(-self.most, self.most + 1, (2, len(x), 1), generator=generator, device=device)
-        row, column = order // 28 + shift[0], order % 28 + shift[1]  # (B, 784): where each pixel comes from
-        inside = (row >= 0) & (row < 28) & (column >= 0) & (column < 28)
-        source = place[(28 * row + column).clamp(0, 783)]
-        return batch._replace(x=x.gather(1, source[..., None]) * inside[..., None])
-
-
-@cache
-def _order(order: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Which pixel is at each position, and where each pixel is: copied to a device once."""
-    pixel = torch.tensor(order, device=device)
-    return pixel, pixel.argsort()
 
 
 def bit_reversal(n: int) -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""Warped digits: against a slow version with scipy, in any order of the pixels, and nothing where nothing is drawn."""
+"""Digits shifted and warped: against a slow version with scipy, in any order of the pixels, by as much as is said."""
 
 import math
 
@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.ndimage import map_coordinates
 
+from statespan.data.augment import MOVE, SLANT, STRETCH, TURN, Shift, Warp
 from statespan.data.base import Batch
 from statespan.data.images import bit_reversal
-from statespan.data.warp import MOVE, SLANT, STRETCH, TURN, Warp
 
 ROWS = tuple(range(784))
 
@@ -80,3 +80,23 @@ def test_the_same_seed_warps_alike_and_every_image_for_itself() -> None:
     first, again = (Warp(ROWS)(batch(x), torch.Generator().manual_seed(7)).x for _ in range(2))
     assert torch.equal(first, again)
     assert (first[0] - first[1]).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("order", [np.arange(784), bit_reversal(784)], ids=["rows", "permuted"])
+def test_shift_moves_images_by_up_to_2_and_leaves_black(order: np.ndarray) -> None:
+    images = torch.arange(1.0, 785).expand(2000, 784)
+    shift = Shift(tuple(order.tolist()))
+    out = shift(Batch(images[:, order, None], torch.zeros(2000)), torch.Generator().manual_seed(0)).x
+    assert torch.equal(out, shift(Batch(images[:, order, None], torch.zeros(2000)), torch.Generator().manual_seed(0)).x)
+    back = torch.empty(2000, 784)
+    back[:, order] = out[..., 0]
+    back = back.reshape(2000, 28, 28)
+    moved: dict[tuple[int, int], torch.Tensor] = {}
+    for picture in back:
+        by = divmod(int(picture[14, 14]) - 1, 28)
+        moved[by[0] - 14, by[1] - 14] = picture
+    assert sorted(moved) == [(i, j) for i in range(-2, 3) for j in range(-2, 3)]
+    whole = images[0].reshape(28, 28)
+    for (down, right), picture in moved.items():
+        wanted = torch.nn.functional.pad(whole, (2, 2, 2, 2))[2 + down : 30 + down, 2 + right : 30 + right]
+        assert torch.equal(picture, wanted)

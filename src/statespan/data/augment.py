@@ -1,4 +1,4 @@
-"""Digits as other hands would have written them: turned, stretched, slanted, moved and bent at random."""
+"""What is done to images of digits at random while training: shifted, or warped as if by other hands."""
 
 import math
 from dataclasses import dataclass
@@ -10,11 +10,33 @@ from torch.nn import functional
 
 from statespan.data.base import Batch
 
-TURN = math.radians(12)  # all at most, except the bend, which is a standard deviation
+TURN = math.radians(12)  # these four at most
 STRETCH = 0.12  # log of the scale of each axis
 SLANT = 0.2  # columns per row
 MOVE = 2.0  # pixels
-BEND = 0.8  # pixels, at the knots of the field
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Shift each image of 28 x 28 by up to some pixels, down or up and to a side, black in the gap.
+
+    Args:
+        order: Which pixel of the image is at each position of the sequence.
+        most: Pixels, at most.
+    """
+
+    order: tuple[int, ...]
+    most: int = 2
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch, x of shape (B, 784, 1)."""
+        x, device = batch.x, batch.x.device
+        order, place, _ = _pixels(self.order, device)
+        shift = torch.randint(-self.most, self.most + 1, (2, len(x), 1), generator=generator, device=device)
+        row, column = order // 28 + shift[0], order % 28 + shift[1]  # (B, 784): where each pixel comes from
+        inside = (row >= 0) & (row < 28) & (column >= 0) & (column < 28)
+        source = place[(28 * row + column).clamp(0, 783)]
+        return batch._replace(x=x.gather(1, source[..., None]) * inside[..., None])
 
 
 @dataclass(frozen=True)
@@ -28,7 +50,7 @@ class Warp:
     """
 
     order: tuple[int, ...]
-    bend: float = BEND
+    bend: float = 0.8
     knots: int = 6
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
