@@ -184,6 +184,14 @@ def test_code_of_this_checkout_has_its_commit(runs, tmp_path, monkeypatch):
         assert record.make_record(tmp_path / "run", None)["versions"]["commit"] == wanted
 
 
+def test_a_run_older_than_a_setting_is_finished_all_the_same(runs, tmp_path):
+    shutil.copytree(runs[0], tmp_path / "run")
+    recipe = read(tmp_path / "run/result.json")["recipe"]
+    del recipe["train"]["fast_dt"]
+    broken(tmp_path / "run", recipe=recipe)
+    assert record.make_record(tmp_path / "run", None)["seed"] == 0
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_finished_run_is_refused_in_one_line(name, runs, tmp_path, models):
     shutil.copytree(runs[0], tmp_path / "run")
@@ -201,6 +209,20 @@ def test_other_data_of_a_recipe_have_a_name_of_their_own():
     assert differs == ['data.split="patients"', "train.lr=0.02"]
     one = {"recipe": changed.to_dict(), "overrides": differs, "seed": 5}
     assert record.stem(one) == "bidmc-hr-s4-legs-patients-seed5"
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ("data.augment=true", "x-augment"),
+        ("data.augment=false", "x-no-augment"),
+        ("data.train=20000", "x-20000"),
+        ('data.words="a, b"', "x-ab"),
+        ("train.lr=0.1", "x"),
+    ],
+)
+def test_the_name_says_what_was_switched(change, name):
+    assert record.model_name({"recipe": {"name": "x"}, "overrides": [change]}) == name
 
 
 def test_commands_take_the_name(runs, tmp_path, models, monkeypatch):

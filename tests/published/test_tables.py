@@ -60,8 +60,20 @@ def test_tables(records):
     assert [row[4:6] for row in cells(long, "digits")] == [["75.00", "75.00 (3)"]]
     assert cells(short, "digits") == []
     assert long.count("not run yet") == len(TASKS) - 5
+    assert "†" not in long + short
     records["b-seed0.json"]["valid"]["accuracy"] = 0.5  # the test has no say in which recipe comes first
     assert [row[4] for row in cells(table.make(records, "long", ""), "sMNIST")] == ["90.50", "95.00"]
+
+
+@pytest.mark.parametrize("kind", ["long", "short"])
+def test_what_was_trained_on_data_changed_at_random_is_marked(records, kind):
+    records["b-seed0.json"]["recipe"]["data"]["warp"] = True
+    records["c-seed0.json"]["recipe"]["data"]["augment"] = False
+    made = table.make(records, kind, "")
+    assert "95.00 †" in cells(made, "sMNIST")[0]
+    assert "0.400" in cells(made, "BIDMC HR")[0]
+    assert made.count("†") == 2  # the number, and what the sign says
+    assert "†: trained on data changed at random (`data.augment`, `data.warp`, `data.shuffle`)" in made
 
 
 def test_the_papers_numbers_are_the_recipes():

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, and nothing that was changed ever loads."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -12,6 +13,8 @@ import torch
 
 from statespan.train import CheckpointError, ConfigError, fsio
 from statespan.train.checkpoint import Facts, at_step, latest, load, save
+from statespan.train.config import Train
+from statespan.train.loop import _check_same
 from tests.train.make import Toy, assert_same, run
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool, torch.float16]
@@ -244,3 +247,12 @@ def test_another_model_or_recipe_is_refused(tmp_path):
     with fsio.locked(tmp_path), pytest.raises(CheckpointError, match="in use by another run"):
         run(tmp_path, {"epochs": 1}, resume=True)
     assert run(tmp_path, {"epochs": 2}, resume=True).steps == 12  # more epochs than before
+
+
+def test_a_setting_newer_than_the_run_was_at_its_default():
+    now = {"data": {}, "model": {}, "train": dataclasses.asdict(Train())}
+    before = json.loads(json.dumps(now))  # as a checkpoint has it
+    del before["train"]["fast_dt"]
+    _check_same(before, now)
+    with pytest.raises(ConfigError, match=r"train.fast_dt is True; allowed is False"):
+        _check_same(before, {**now, "train": {**now["train"], "fast_dt": True}})

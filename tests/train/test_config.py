@@ -136,6 +136,7 @@ def hostile():
     fields = [f.name for f in dataclasses.fields(Train)]
     free = {
         ("slow_C", "true"),
+        ("fast_dt", "true"),
         ("tensorboard", "true"),
         ("deterministic", "true"),
         ("milestones", "[]"),

@@ -23,6 +23,9 @@ def test_s4_in_a_model():
         "decay": {"1.weight", "3.ssm.C", "3.D", "3.mix.weight"},
     }
     assert "3.ssm.C" in named(model, slow_C=True)["ssm"]
+    fast = named(model, fast_dt=True)
+    assert fast["ssm"] == {f"3.ssm.{name}" for name in ("A_real", "A_imag", "P", "B")}
+    assert "3.ssm.log_dt" in fast["no_decay"]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import numpy as np
 from statespan._check import check_int
 from statespan.data.base import Dataset, Info
 from statespan.data.cache import cached, stamp
+from statespan.data.operands import DIGIT, END, OPERATOR, Shuffle
 from statespan.data.registry import register
 from statespan.data.source import Source
 from statespan.data.tokens import EOS, SPECIAL, documents, join
@@ -27,7 +28,6 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 VERSION = 1
 OPERATORS = ("[MAX", "[MED", "[MIN", "[SM")
 TOKENS = (*"0123456789", *OPERATORS, "]")  # the first is token 3, behind <pad>, <unk> and <eos>
-DIGIT, OPERATOR, END = SPECIAL, SPECIAL + 10, SPECIAL + 14
 SPLITS = ("train", "val", "test")
 BLOCK = 4096  # trees grown together; a part of what the data depends on
 FILES = tuple(
@@ -51,6 +51,7 @@ def listops(
     length: int = 2048,
     seed: int = 0,
     generate: bool = False,
+    shuffle: bool = False,
 ) -> Dataset:
     """ListOps from the benchmark's files, or made by its grammar where they are not here.
 
@@ -62,6 +63,7 @@ def listops(
         length: Longest input; expressions are cut to it, <eos> included.
         seed: Of the expressions.
         generate: Make them even where the files are here.
+        shuffle: Put the operands of training expressions into another order each time; their values stay.
     """
     check_int("length", length, minimum=2)
     paths = [path for source in FILES if (path := source.find(folder)) is not None]
@@ -76,7 +78,8 @@ def listops(
             arrays = cached(folder, "listops", key, lambda path=paths[i]: _read(path, length))  # type: ignore[misc]
         parts.append(documents(arrays, arrays["y"], length))
     info = Info("classification", length, None, SPECIAL + len(TOKENS), 10, tuple("0123456789"))
-    return Dataset("listops", info, parts[0], parts[1], parts[2])
+    augment = Shuffle(_levels(parts[0].arrays)) if shuffle else None
+    return Dataset("listops", info, parts[0], parts[1], parts[2], augment=augment)
 
 
 def expressions(
@@ -176,6 +179,14 @@ def _written(
         out[(at + size[level][keep] - 1)[is_inner]] = END
     for i in np.flatnonzero(good):
         yield out[starts[i] : starts[i] + lengths[i]], int(value[i])
+
+
+def _levels(arrays: dict[str, Array]) -> int:
+    """Operators inside one another, at most."""
+    tokens, starts = arrays["tokens"], arrays["starts"]
+    opened = (tokens >= OPERATOR).astype(np.int8) - 2 * (tokens == END).astype(np.int8)
+    around = np.cumsum(opened, dtype=np.int16)  # may turn over in a file of cut expressions, the differences do not
+    return max(1, int((around - np.repeat((around - opened)[starts], arrays["lengths"])).max()))
 
 
 def _made(count: int, seed: tuple[int, ...], length: int) -> dict[str, Array]:

@@ -19,6 +19,8 @@ from statespan.train.config import Recipe, read_recipe
 
 # what says when to log, show and save does not decide what a run learns
 _NOT_DECIDING = ("log_every", "save_every", "keep", "tensorboard", "valid_batch")
+# what joined the settings when there were cells already: at its default they are the cells they were
+_LATER = {"fast_dt": False}
 _WORD = re.compile(r"[^A-Za-z0-9.]+")
 
 
@@ -65,7 +67,8 @@ class Cell:
         """The name of its folder: readable, and different for cells that are different."""
         facts: dict[str, Any] = self.recipe.to_dict()
         facts.pop("about")
-        facts["train"] = {key: v for key, v in facts["train"].items() if key not in _NOT_DECIDING}
+        train = {key: v for key, v in facts["train"].items() if key not in _NOT_DECIDING}
+        facts["train"] = {key: v for key, v in train.items() if key not in _LATER or v != _LATER[key]}
         facts["evaluations"] = [dataclasses.asdict(one) for one in self.evaluations]
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
         changes = [c for c in self.recipe.overrides if not c.startswith(("train.", "name="))]

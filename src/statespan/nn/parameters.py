@@ -74,7 +74,7 @@ class SSMParameters(nn.Module, ABC):
     """log Δ and C, which every SSM has, and what is common to handling them."""
 
     parameter_groups: ClassVar[dict[str, str]] = {
-        "log_dt": "ssm",
+        "log_dt": "dt",
         "A_real": "ssm",
         "A_imag": "ssm",
         "A": "ssm",

@@ -43,8 +43,8 @@ def read_result(run: Path) -> dict[str, Any]:
         raise PublishError(f"{path} cannot be read: {error}") from error
     if missing:
         raise PublishError(f"{path} must be what statespan train wrote, and has no {', '.join(missing)}")
-    now = json.loads(json.dumps(read_recipe(run / "recipe.yaml").to_dict()))
-    if now != result["recipe"]:  # gone on with, for more epochs, and not at its end yet
+    then, now = read_recipe(result["recipe"]), read_recipe(run / "recipe.yaml")
+    if then.to_dict() != now.to_dict():  # gone on with, for more epochs, and not at its end yet
         raise PublishError(f"{run} is not finished: its recipe is no longer that of its result; go on with --resume")
     if result["metric"] not in result["test"]:
         raise PublishError(f"{run} has no test result")
@@ -88,8 +88,10 @@ def stem(record: Mapping[str, Any]) -> str:
 
 def model_name(record: Mapping[str, Any]) -> str:
     """The name of a model if none is given: the recipe, and what was changed about the data."""
-    values = [text.partition("=")[2].strip('"') for text in record["overrides"] if text.startswith("data.")]
-    words = [re.sub(r"[^A-Za-z0-9]+", "", value) for value in values]
+    changed = [text.removeprefix("data.").partition("=") for text in record["overrides"] if text.startswith("data.")]
+    said = {"true": "{}", "false": "no-{}"}  # a bare "true" would not say of what
+    words = [said[value].format(key) if value in said else value.strip('"') for key, _, value in changed]
+    words = [re.sub(r"[^A-Za-z0-9-]+", "", word) for word in words]
     return "-".join([record["recipe"]["name"], *filter(None, words)])
 
 

@@ -25,6 +25,7 @@ NOT_YET = "not run yet"
 SHORT = ("task", "paper", "ours", "parameters", "time", "on")
 LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
 NUMBERS = {"paper", "aim", "ours", "parameters", "epochs", "time"}
+AT_RANDOM = ("augment", "warp", "shuffle")  # options of datasets that change what is trained on at random
 FORECASTS = "ETT, Weather forecasting"
 
 Record = Mapping[str, Any]
@@ -40,6 +41,11 @@ class Group(NamedTuple):
     def mean(self, task: Task) -> float:
         """Over the seeds."""
         return fmean(number for record in self.records.values() if (number := value(record, task)) is not None)
+
+    def mark(self) -> str:
+        """A sign behind the number where the training data was changed at random."""
+        data = next(iter(self.records.values()))["recipe"]["data"]
+        return " †" if any(data.get(option) for option in AT_RANDOM) else ""
 
     def judged(self, task: Task) -> float:
         """The mean in validation."""
@@ -82,7 +88,7 @@ def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") ->
     if kind == "long":
         others = _others({file: record for file, record in records.items() if file not in known})
         lines += [_line(_cells(task, group, folder), columns) for task, group in others]
-    lines += ["", *_notes(kind), ""]
+    lines += ["", *_notes(kind, marked=any("†" in line for line in lines)), ""]
     return "\n".join(lines)
 
 
@@ -101,7 +107,7 @@ def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
     changed = f" `{' '.join(group.overrides)}`" if group.overrides else ""
     return cells | {
         "recipe": group.recipe + changed,
-        "ours": show(group.mean(task), task.metric),
+        "ours": show(group.mean(task), task.metric) + group.mark(),
         "seeds": ", ".join(f"{show(number, task.metric)} ({seed})" for seed, number in numbers if number is not None),
         "rows": _rows(some[0].get("rows") or {}),
         "parameters": _count(some[0]["parameters"]),
@@ -130,10 +136,14 @@ def _others(records: Mapping[str, Record]) -> list[tuple[Task, Group]]:
     return made
 
 
-def _notes(kind: str) -> list[str]:
+def _notes(kind: str, marked: bool) -> list[str]:
     short = "Test accuracy in %, RMSE (BIDMC), perplexity (WikiText-2) or bits a pixel (MNIST density). "
     paper_says = "*paper*: the best of S4 and S4D. *ours*: the mean over seeds, each run a file in `results/tasks`. "
     time = "*time*: compiling, training and validation."
+    options = ", ".join(f"`data.{option}`" for option in AT_RANDOM)
+    time += (
+        f" †: trained on data changed at random ({options}); the papers' was not, as far as they say." if marked else ""
+    )
     if kind == "short":
         return [short + paper_says + "Of several recipes the one that is best in validation. " + time]
     notes = [f"- {task.name}: {task.note}." for task in TASKS if task.note]

@@ -44,6 +44,7 @@ class Train:
         weight_decay: Weight decay, of what :func:`statespan.train.param_groups` says.
         ssm_lr: Learning rate of the SSM parameters; never more than ``lr`` is used.
         slow_C: Count C among the SSM parameters.
+        fast_dt: Do not count Δ among them.
         betas: Of the optimizer.
         eps: Of the optimizer.
         schedule: "cosine", "multistep", "plateau" or "constant".
@@ -91,6 +92,7 @@ class Train:
     weight_decay: float = field(default=0.05, metadata=_at(0))
     ssm_lr: float = field(default=0.001, metadata=_at(0, open_low=True))
     slow_C: bool = False
+    fast_dt: bool = False
     betas: tuple[float, float] = field(default=(0.9, 0.999), metadata=_at(0, 1))
     eps: float = field(default=1e-8, metadata=_at(0, open_low=True))
     schedule: Literal["cosine", "multistep", "plateau", "constant"] = "cosine"

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from statespan.data.base import Batch, Dataset
 from statespan.train import checkpoint, sharded, state
 from statespan.train.checkpoint import Facts
-from statespan.train.config import ConfigError, Recipe
+from statespan.train.config import ConfigError, Recipe, Train
 from statespan.train.ema import Average
 from statespan.train.feed import Feed
 from statespan.train.fsio import CheckpointError
@@ -349,9 +349,11 @@ def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
     """Refuse to go on with another recipe; only what says when to stop, log and save may change."""
     new = json.loads(json.dumps(new))  # as the old one was
     free = {"epochs", "steps", "patience", "log_every", "save_every", "keep", "tensorboard", "valid_batch"}
+    defaults = {"train": json.loads(json.dumps(dataclasses.asdict(Train())))}  # of settings that are newer than the run
     for section in ("data", "model", "train"):
-        for key in sorted({*old.get(section, {}), *new[section]}):
-            was, now = old.get(section, {}).get(key), new[section].get(key)
+        before = {**defaults.get(section, {}), **old.get(section, {})}
+        for key in sorted({*before, *new[section]}):
+            was, now = before.get(key), new[section].get(key)
             if was != now and not (section == "train" and key in free):
                 raise ConfigError(
                     f"{section}.{key} is {now!r}; allowed is {was!r}, with which the run to continue began"

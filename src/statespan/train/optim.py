@@ -24,16 +24,22 @@ _UNDECAYED = (
 
 
 def param_groups(
-    model: nn.Module, lr: float, weight_decay: float = 0.0, ssm_lr: float = 1e-3, *, slow_C: bool = False
+    model: nn.Module,
+    lr: float,
+    weight_decay: float = 0.0,
+    ssm_lr: float = 1e-3,
+    *,
+    slow_C: bool = False,
+    fast_dt: bool = False,
 ) -> list[dict[str, Any]]:
     """The parameters of a model in groups for a torch optimizer.
 
     * ``ssm``: A, P, B and Δ of every SSM (and C with ``slow_C``), at ``ssm_lr``, without weight decay;
-    * ``no_decay``: biases, norms and embeddings, at ``lr``, without weight decay;
+    * ``no_decay``: biases, norms and embeddings (and Δ with ``fast_dt``), at ``lr``, without weight decay;
     * ``decay``: everything else, at ``lr`` with ``weight_decay``.
 
     A module says which of its parameters are special in a class attribute ``parameter_groups`` that maps the name of a
-    parameter to "ssm", "C", "no_decay" or "decay"; statespan's own do.
+    parameter to "ssm", "C", "dt", "no_decay" or "decay"; statespan's own do.
 
     Args:
         model: Any module.
@@ -41,6 +47,7 @@ def param_groups(
         weight_decay: Weight decay, at least 0.
         ssm_lr: Learning rate of the SSM parameters; never more than ``lr`` is used.
         slow_C: Count C among the SSM parameters.
+        fast_dt: Do not count Δ among them.
 
     Returns:
         Groups with keys "name", "params", "lr" and "weight_decay", empty ones left out. Frozen parameters are left
@@ -56,7 +63,8 @@ def param_groups(
     check_number("lr", lr, above=0.0)
     check_number("weight_decay", weight_decay, above=0.0, closed=True)
     check_number("ssm_lr", ssm_lr, above=0.0)
-    check_bool("slow_C", slow_C)
+    special = {"C": "ssm" if check_bool("slow_C", slow_C) else "decay"}
+    special["dt"] = "no_decay" if check_bool("fast_dt", fast_dt) else "ssm"
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     groups: dict[nn.Parameter, str] = {}
@@ -64,7 +72,7 @@ def param_groups(
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad and groups.get(parameter, "decay") == "decay":
                 # of a shared parameter's places, one that asks for no decay wins
-                groups[parameter] = _group(*_owner(model, path, module, name), slow_C)
+                groups[parameter] = _group(*_owner(model, path, module, name), special)
     settings = {"ssm": (min(ssm_lr, lr), 0.0), "no_decay": (lr, 0.0), "decay": (lr, weight_decay)}
     found = {name: [p for p, group in groups.items() if group == name] for name in settings}
     return [
@@ -82,7 +90,8 @@ def build_optimizer(model: nn.Module, train: Train, *, captured: bool = False) -
         train: The settings.
         captured: Whether its step will be captured as a CUDA graph; then the learning rates are tensors.
     """
-    groups = param_groups(model, train.lr, train.weight_decay, train.ssm_lr, slow_C=train.slow_C)
+    special = {"slow_C": train.slow_C, "fast_dt": train.fast_dt}
+    groups = param_groups(model, train.lr, train.weight_decay, train.ssm_lr, **special)
     if not groups:
         raise ValueError("the model has no parameter to train")
     for group in groups:
@@ -104,13 +113,12 @@ def _owner(model: nn.Module, path: str, module: nn.Module, name: str) -> tuple[n
     return model.get_submodule(parent.removesuffix("parametrizations").removesuffix(".")), name
 
 
-def _group(module: nn.Module, name: str, slow_C: bool) -> str:
+def _group(module: nn.Module, name: str, special: dict[str, str]) -> str:
     declarations = getattr(module, "parameter_groups", None)
     declared = declarations.get(name) if isinstance(declarations, dict) else None
     if declared is None:
         plain = "bias" in name or isinstance(module, _UNDECAYED)
         return "no_decay" if plain else "decay"
-    check_choice(f"parameter_groups[{name!r}] of {type(module).__name__}", declared, ("ssm", "C", "no_decay", "decay"))
-    if declared == "C":
-        return "ssm" if slow_C else "decay"
-    return str(declared)
+    known = ("ssm", *special, "no_decay", "decay")
+    check_choice(f"parameter_groups[{name!r}] of {type(module).__name__}", declared, known)
+    return special.get(declared, str(declared))
