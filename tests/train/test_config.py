@@ -137,6 +137,7 @@ def hostile():
     free = {
         ("slow_C", "true"),
         ("fast_dt", "true"),
+        ("group_lengths", "true"),
         ("tensorboard", "true"),
         ("deterministic", "true"),
         ("milestones", "[]"),

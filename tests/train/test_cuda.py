@@ -45,15 +45,16 @@ def network(info, dropout=0.1):
     return models.build("classifier", info, {**options, "mix": "glu", "norm": "layer", "dropout": dropout})
 
 
+@pytest.mark.parametrize("group_lengths", [False, True])  # with it, batches have one of two shapes
 @pytest.mark.parametrize("way", WAYS[1:])
-def test_every_way_trains_the_same(way, tmp_path):
+def test_every_way_trains_the_same(way, group_lengths, tmp_path):
     """With the same dropout as a graph; a compiler draws its own, so there without any."""
 
     def model(info):
         return network(info, 0.1 if way == "graph" else 0.0)
 
     for each in ("none", way):
-        run(tmp_path / each, {**SETTINGS, "compile": each}, data=data(), model=model)
+        run(tmp_path / each, {**SETTINGS, "compile": each, "group_lengths": group_lengths}, data=data(), model=model)
     plain, other = (latest(tmp_path / each / "checkpoints")[0] for each in ("none", way))
     start = build_model(recipe(**SETTINGS), data(), model).state_dict()
     assert plain.keys() == other.keys()

@@ -19,9 +19,9 @@ def stand_ins(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(pool=lambda: "pool"))
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool=None, stream=None: contextlib.nullcontext())
     made = []
     set_up, build = loops.Loop._set_up, loops.build_optimizer
 
@@ -33,8 +33,9 @@ def stand_ins(monkeypatch):
 
     def captured(self):
         set_up(self)
-        graph = GraphStep(self.step, self.model, next(self._batches(0)))
-        graph.forward.replay = lambda: self.step.piece(graph.batch, last=True)
+        graph = GraphStep(self.step, self.model, self._examples())
+        for shape, batch in graph.batches.items():
+            graph.forwards[shape].replay = lambda batch=batch: self.step.piece(batch, last=True)
         graph.rest.replay = self.step.update
         self.updater = graph
         made.append(graph)
@@ -80,7 +81,7 @@ def test_a_step_that_waits_is_left_as_it_was(tmp_path, stand_ins, monkeypatch):
     def tried(self):
         set_up(self)
         with pytest.raises(CannotCaptureError, match="synchronizing"):
-            GraphStep(self.step, self.model, next(self._batches(0)))
+            GraphStep(self.step, self.model, self._examples())
         refused.append(self)
 
     stand_ins()

@@ -94,6 +94,12 @@ class Split(ABC):
     def __len__(self) -> int:
         """Number of rows."""
 
+    @property
+    def lengths(self) -> np.ndarray[Any, Any] | None:
+        """The true length of each row, of the longer one for a row of two; None where all are full."""
+        found = self.arrays.get("lengths")
+        return None if found is None else found.reshape(len(found), -1).max(1).astype(np.int64)
+
     @abstractmethod
     def take(self, arrays: Mapping[str, Tensor], index: Tensor) -> Batch:
         """The batch of these rows: a pure function.

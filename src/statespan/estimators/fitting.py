@@ -179,7 +179,7 @@ class _Training:
         start = {name: value.clone() for name, value in self.model.state_dict().items()}
         seed_torch(self.device, derive(self.settings.seed, "step", 0))
         try:
-            return step, GraphStep(step, self.model, batch)
+            return step, GraphStep(step, self.model, [batch])
         except RuntimeError:
             self.model.load_state_dict(start)
             eager = self._step(False)

@@ -59,6 +59,8 @@ class Train:
         precision: "fp32", "tf32" or "bf16" (weights and updates stay fp32).
         patience: Validations without improvement after which training ends.
         validate_every: Steps between validations; an epoch's if not given.
+        group_lengths: Make batches of sequences of similar length, each cut to what its longest needs; for data of
+            different lengths, most of which would be padding otherwise.
         valid_batch: Sequences a process evaluates at once; ``batch`` if not given.
         test_weights: Test with the "best" weights by validation, or the "last".
         compile: How a step runs on CUDA: "none" (as written), "graph" (as a CUDA graph), "compile" (torch.compile),
@@ -107,6 +109,7 @@ class Train:
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     patience: int | None = field(default=None, metadata=_at(1, 10**7))
     validate_every: int | None = field(default=None, metadata=_at(1, 10**12))
+    group_lengths: bool = False
     valid_batch: int | None = field(default=None, metadata=_at(1, 10**7))
     test_weights: Literal["best", "last"] = "best"
     compile: Literal["auto", "none", "graph", "compile", "both"] = "auto"

@@ -1,4 +1,4 @@
-"""The update as two CUDA graphs, one for a piece of the batch and one for the rest: no time between kernels.
+"""The update as CUDA graphs, one for a piece of each shape and one for the rest: no time between kernels.
 
 Batches are copied into fixed tensors; learning rates, the average's weight and the random seed are set from outside
 before a replay. Only for one process on a CUDA device.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -43,15 +43,15 @@ class GraphStep:
     Args:
         step: The update, whose optimizer must be capturable and have tensors as learning rates.
         model: The model, to put back what warming up changes.
-        example: A batch of the shapes that all batches have.
+        examples: A batch of each shape that batches have, the largest first: the others find room in what it needs.
 
     Raises:
         CannotCaptureError: The model's step cannot be a graph; everything is as before.
     """
 
-    def __init__(self, step: Step, model: nn.Module, example: Batch) -> None:
+    def __init__(self, step: Step, model: nn.Module, examples: Sequence[Batch]) -> None:
         self.step = step
-        self.batch = Batch(*(None if t is None else t.clone() for t in example))  # type: ignore[arg-type]
+        self.batches = {_shape(example): _copy(example) for example in examples}
         start = {name: value.clone() for name, value in model.state_dict().items()}
         device = step.fabric.device
         step.keep_gradients = True
@@ -59,12 +59,13 @@ class GraphStep:
         stream.wait_stream(torch.cuda.current_stream(device))
         try:
             with torch.cuda.stream(stream):
-                for _ in range(WARM_UP - 1):  # libraries choose their kernels, the optimizer makes its state
-                    step.piece(self.batch, last=True)
-                    step.update()
-                with _no_waiting():
-                    step.piece(self.batch, last=True)
-                    step.update()
+                for number, batch in enumerate(self.batches.values()):
+                    for _ in range(1 if number else WARM_UP - 1):
+                        step.piece(batch, last=True)  # libraries choose their kernels, the optimizer makes its state
+                        step.update()
+                    with _no_waiting():
+                        step.piece(batch, last=True)
+                        step.update()
         except CannotCaptureError:
             self._start_again(model, start)
             step.keep_gradients = False
@@ -72,19 +73,24 @@ class GraphStep:
             raise
         finally:
             torch.cuda.current_stream(device).wait_stream(stream)
-        self.forward, self.rest = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.forward, stream=stream):
-            step.piece(self.batch, last=True)
+        self.forwards: dict[torch.Size, torch.cuda.CUDAGraph] = {}
+        self.rest = torch.cuda.CUDAGraph()
+        for shape, batch in self.batches.items():
+            first = next(iter(self.forwards.values()), None)
+            pool = None if first is None else first.pool()  # nothing of a piece is read after the next one began
+            self.forwards[shape] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.forwards[shape], pool=pool, stream=stream):
+                step.piece(batch, last=True)
         with torch.cuda.graph(self.rest, stream=stream):
             step.update()
         self._start_again(model, start)
 
     def piece(self, batch: Batch, last: bool) -> None:
         """See :meth:`Step.piece`."""
-        for into, value in zip(self.batch, batch):
+        for into, value in zip(self.batches[_shape(batch)], batch):
             if into is not None and value is not None:
                 into.copy_(value)
-        self.forward.replay()
+        self.forwards[_shape(batch)].replay()
 
     def update(self) -> None:
         """See :meth:`Step.update`."""
@@ -105,3 +111,11 @@ class GraphStep:
         step.guard.reset()
         step.loss.zero_()
         step.mean_loss()
+
+
+def _shape(batch: Batch) -> torch.Size:
+    return batch.x.shape
+
+
+def _copy(batch: Batch) -> Batch:
+    return Batch(*(None if t is None else t.clone() for t in batch))  # type: ignore[arg-type]

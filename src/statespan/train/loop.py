@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from statespan.data.base import Batch, Dataset
+from statespan.data.base import Batch, Dataset, trim
 from statespan.train import checkpoint, sharded, state
 from statespan.train.checkpoint import Facts
 from statespan.train.config import ConfigError, Recipe, Train
 from statespan.train.ema import Average
-from statespan.train.feed import Feed
+from statespan.train.feed import Feed, moved
 from statespan.train.fsio import CheckpointError
 from statespan.train.graph import CannotCaptureError, GraphStep
 from statespan.train.guard import NonFiniteError, find_cause
@@ -84,7 +84,11 @@ class Loop:
                 f"train.batch is {train.batch}; allowed is a multiple of {world * train.accumulate} for {pieces}"
             )
         rank, place = self.fabric.global_rank, str(self.feed.place)
-        return Plan(len(self.dataset.train), train.batch, train.accumulate, world, rank, train.seed, place)
+        lengths = self.dataset.train.lengths if train.group_lengths else None
+        if train.group_lengths and lengths is None:
+            raise ConfigError("train.group_lengths is true; allowed is false for data whose rows all have one length")
+        known = None if lengths is None else torch.from_numpy(lengths)
+        return Plan(len(self.dataset.train), train.batch, train.accumulate, world, rank, train.seed, place, known)
 
     def _set_up(self) -> None:
         fabric, train = self.fabric, self.train
@@ -104,9 +108,8 @@ class Loop:
         self.updater: Step | GraphStep = self.step
         if captured:
             self._seed(0, 0)
-            example = next(self._batches(0))
             try:
-                self.updater = GraphStep(self.step, self.model, example)
+                self.updater = GraphStep(self.step, self.model, self._examples())
             except CannotCaptureError as error:
                 if train.compile != "auto":
                     raise ConfigError(
@@ -234,7 +237,8 @@ class Loop:
             self.feeds[split] = Feed(getattr(self.dataset, split), self.fabric.device, self.train.resident)
         size = self.train.valid_batch or max(1, self.train.batch // self.fabric.world_size)
         with self.averaged(), self._eager():
-            return measure(self.fabric, self.module, self.task, self.feeds[split], size, rate, poll, rows)
+            groups = self.train.group_lengths
+            return measure(self.fabric, self.module, self.task, self.feeds[split], size, rate, poll, rows, groups)
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:
         """The averaged weights for as long as the context lasts, where there are averages."""
@@ -310,10 +314,23 @@ class Loop:
         augment, world, rank = self.dataset.augment, self.fabric.world_size, self.fabric.global_rank
         generator = torch.Generator(self.fabric.device)
         for number, batch in enumerate(self.feed.batches(self.plan.stream(step)), step * self.train.accumulate):
+            if (length := self.plan.length(*divmod(number, self.train.accumulate))) is not None:
+                batch = trim(batch, length)
             if augment is not None:
                 generator.manual_seed(derive(self.train.seed, "augment", number, world, rank))
                 batch = augment(batch, generator)
             yield batch
+
+    def _examples(self) -> list[Batch]:
+        """A batch of every shape there is, the largest first."""
+        if not self.plan.shapes():
+            return [next(self._batches(0))]
+        whole = moved(self.dataset.train.take(self.feed.arrays, self.plan.index(0, 0)), self.fabric.device)
+        made = []
+        for length in self.plan.shapes():
+            lengths = None if whole.lengths is None else whole.lengths.clamp(max=length)
+            made.append(trim(whole, length)._replace(lengths=lengths))
+        return made
 
     def _seed(self, step: int, piece: int) -> None:
         seed_torch(self.fabric.device, derive(self.train.seed, "step", step, piece, self.fabric.global_rank))

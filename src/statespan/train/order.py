@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -46,6 +46,43 @@ def order(seed: int, epoch: int, n: int, device: str = "cpu") -> Tensor:
     return torch.randperm(n, generator=generator).to(device)
 
 
+GROUP = 64  # batches whose rows are sorted by length together: enough to be alike, few enough to be mixed
+SHAPES = 8  # lengths that batches have, at most: each is a CUDA graph of its own
+
+
+def grouped(rows: Tensor, lengths: Tensor, batch: int, seed: int) -> Tensor:
+    """The rows so that those of a batch are of similar length, and the batches in an order of their own.
+
+    Args:
+        rows: Row numbers in a random order, (n,).
+        lengths: Of all rows, (n,).
+        batch: Rows of a batch; those left over stay at the end.
+        seed: Of the order of the batches.
+
+    Example:
+        >>> lengths = torch.tensor([5, 1, 4, 2, 9])
+        >>> grouped(torch.tensor([3, 2, 0, 1, 4]), lengths, batch=2, seed=0).tolist()
+        [1, 3, 2, 0, 4]
+    """
+    whole = len(rows) // batch * batch
+    group = torch.arange(whole) // (GROUP * batch)
+    ordered = (group * (1 + int(lengths.max())) + lengths[rows[:whole]]).argsort(stable=True)
+    batches = rows[:whole][ordered].view(-1, batch)
+    mixed = torch.randperm(len(batches), generator=torch.Generator().manual_seed(seed))
+    return torch.cat([batches[mixed].flatten(), rows[whole:]])
+
+
+def cut(length: int, longest: int) -> int:
+    """The length of a batch whose longest row has this one: one of up to SHAPES, and kind to the kernels.
+
+    Example:
+        >>> [cut(length, 2000) for length in (1, 256, 257, 1999)]
+        [256, 256, 512, 2000]
+    """
+    unit = 64 * -(-longest // (64 * SHAPES))
+    return min(-(-max(length, 1) // unit) * unit, longest)
+
+
 @dataclass(frozen=True)
 class Plan:
     """Which rows of the training data each piece of each step takes in each process.
@@ -58,6 +95,7 @@ class Plan:
         rank: This one.
         seed: Of the order.
         device: Where the row numbers are wanted.
+        lengths: Of the rows, (n,) on the CPU, if batches are to be of rows of similar length.
 
     Example:
         >>> one = Plan(n=10, batch=4)
@@ -75,6 +113,8 @@ class Plan:
     rank: int = 0
     seed: int = 0
     device: str = "cpu"
+    lengths: Tensor | None = field(default=None, repr=False, compare=False)
+    _epochs: dict[int, tuple[Tensor, list[int]]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -83,10 +123,23 @@ class Plan:
 
     def index(self, step: int, piece: int) -> Tensor:
         """Row numbers of one piece, (batch / (world accumulate),)."""
-        epoch, within = divmod(step, self.steps_per_epoch)
-        size = self.batch // (self.world * self.accumulate)
-        start = within * self.batch + (piece * self.world + self.rank) * size
-        return order(self.seed, epoch, self.n, self.device)[start : start + size]
+        epoch, part = self._part(step, piece)
+        rows = order(self.seed, epoch, self.n, self.device) if self.lengths is None else self._grouped(epoch)[0]
+        return rows[part * self._size : (part + 1) * self._size]
+
+    def length(self, step: int, piece: int) -> int | None:
+        """How long a piece has to be; None if it is not for the plan to say."""
+        if self.lengths is None:
+            return None
+        epoch, part = self._part(step, piece)
+        return self._grouped(epoch)[1][part]
+
+    def shapes(self) -> list[int]:
+        """All lengths that a piece can have, the largest first; none if it is not for the plan to say."""
+        if self.lengths is None:
+            return []
+        longest = int(self.lengths.max())
+        return sorted({cut(length, longest) for length in self.lengths.unique().tolist()}, reverse=True)
 
     def stream(self, step: int) -> Iterator[Tensor]:
         """Row numbers of all pieces from a step on, for ever."""
@@ -94,3 +147,24 @@ class Plan:
             for piece in range(self.accumulate):
                 yield self.index(step, piece)
             step += 1
+
+    @property
+    def _size(self) -> int:
+        return self.batch // (self.world * self.accumulate)
+
+    def _part(self, step: int, piece: int) -> tuple[int, int]:
+        """The epoch, and which of its pieces."""
+        epoch, within = divmod(step, self.steps_per_epoch)
+        return epoch, (within * self.accumulate + piece) * self.world + self.rank
+
+    def _grouped(self, epoch: int) -> tuple[Tensor, list[int]]:
+        """The rows of an epoch, and the length of each piece; the latest two are kept."""
+        assert self.lengths is not None
+        if epoch not in self._epochs:
+            seed, longest = derive(self.seed, "groups", epoch), int(self.lengths.max())
+            rows = grouped(order(self.seed, epoch, self.n), self.lengths, self.batch, seed)
+            needed = self.lengths[rows[: self.steps_per_epoch * self.batch]].view(-1, self._size).amax(1)
+            for old in list(self._epochs)[:-1]:
+                del self._epochs[old]
+            self._epochs[epoch] = rows.to(self.device), [cut(length, longest) for length in needed.tolist()]
+        return self._epochs[epoch]

@@ -157,7 +157,8 @@ def evaluate(
     with launched(single, place) as fabric, quiet():
         module: Any = fabric.setup_module(Objective(network, task))
         feed = Feed(getattr(dataset, split), fabric.device, single.resident)
-        return measure(fabric, module, task, feed, single.valid_batch or single.batch, rate, rows=rows)
+        size, groups = single.valid_batch or single.batch, single.group_lengths
+        return measure(fabric, module, task, feed, size, rate, rows=rows, group_lengths=groups)
 
 
 def load_run(
