@@ -67,8 +67,9 @@ def test_every_row_once_an_epoch_and_little_padding(world, accumulate):
     assert torch.equal(rows, Plan(5003, 12, seed=5, lengths=lengths).index(7, 0))
     again = Plan(5003, 12, seed=5, lengths=lengths)
     assert not torch.equal(again.index(7, 0), again.index(7 + 416, 0))
-    long = [Plan(5003, 12, seed=5, lengths=lengths).length(step, 0) for step in range(416)]
-    assert abs(np.corrcoef(long, np.arange(416))[0, 1]) < 0.15  # short and long ones in turn
+    long, later = ([again.length(step + start, 0) for step in range(416)] for start in (0, 416))
+    assert abs(np.corrcoef(long, np.arange(416))[0, 1]) < 0.15  # short and long ones in turn,
+    assert abs(np.corrcoef(long, later)[0, 1]) < 0.15  # and in another turn in every epoch
 
 
 @pytest.mark.parametrize("longest", [1, 63, 64, 65, 500, 512, 513, 2000, 2048, 4096, 16384])
@@ -76,6 +77,7 @@ def test_few_shapes_that_suffice(longest):
     made = [cut(length, longest) for length in range(1, longest + 1)]
     assert all(length <= shape <= longest for length, shape in enumerate(made, 1))
     assert len(set(made)) <= SHAPES
+    assert all(cut(shape, longest) == shape for shape in made)  # no more than is needed
     assert all(shape == longest or shape % 64 == 0 for shape in made)
 
 

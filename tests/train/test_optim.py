@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from statespan import DSS, LSSL, S4, S4D, param_groups
+from statespan.train.config import Train
+from statespan.train.optim import build_optimizer
 
 
 def named(model, **options):
@@ -26,6 +28,14 @@ def test_s4_in_a_model():
     fast = named(model, fast_dt=True)
     assert fast["ssm"] == {f"3.ssm.{name}" for name in ("A_real", "A_imag", "P", "B")}
     assert "3.ssm.log_dt" in fast["no_decay"]
+
+
+def test_a_recipe_says_who_is_slow_and_fast():
+    model = S4D(4, 8)
+    for settings, wanted in (({}, {0.001}), ({"fast_dt": True}, {0.01})):
+        optimizer = build_optimizer(model, Train(lr=0.01, **settings))
+        found = {g["lr"] for g in optimizer.param_groups if any(p is model.ssm.log_dt for p in g["params"])}
+        assert found == wanted
 
 
 @pytest.mark.parametrize(
