@@ -82,6 +82,13 @@ def test_what_was_cut_short_stays(length):
     assert len({rows[1] for rows in seen}) == 2  # the whole one beside it
 
 
+@pytest.mark.parametrize("words", ["] 1 [MAX 2 3", "[MAX 1 ] ] 2 [SM 3 4", "] ] ]", "[MAX 1 2 ] [SM 3"])
+def test_brackets_that_do_not_match_stay(words):
+    made = batch([words, "[SM 1 2 ]"], 9)
+    for seed in range(5):
+        assert torch.equal(shuffled(made, 1, seed).x[0], made.x[0])
+
+
 def test_a_digit_alone_is_no_mistake():
     made = batch(["7", "[SM 1 2 ]"], 5)
     assert shuffled(made, 1).x[0].tolist() == [CODES["7"], EOS, 0, 0, 0]

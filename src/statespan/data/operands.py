@@ -21,7 +21,7 @@ DIGIT, OPERATOR, END = SPECIAL, SPECIAL + 10, SPECIAL + 14  # the first token of
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Put the operands of every operator into an order drawn at random; one that was cut short stays as it is.
+    """Put the operands of every operator into an order drawn at random; what is no whole expression stays as it is.
 
     Args:
         levels: Operators inside one another, at most.
@@ -43,7 +43,7 @@ class Shuffle:
         level = open_after - opens.long()  # operators around a token; those of one level follow one another
         at = torch.arange(x.shape[1], device=x.device).expand_as(x)
         latest = self._latest(opens, level, at)
-        owner = latest.gather(1, level.clamp(max=self.levels - 1)[:, None])[:, 0]  # of a bracket: its operator
+        owner = latest.gather(1, level.clamp(0, self.levels - 1)[:, None])[:, 0]  # of a bracket: its operator
         parent = latest.gather(1, (level - 1).clamp(min=0)[:, None])[:, 0]
         size = torch.ones(len(x), x.shape[1] + 1, dtype=torch.long, device=x.device)
         size = size.scatter_(1, torch.where(closes, owner, x.shape[1]), at - owner + 1)[:, :-1]
@@ -55,7 +55,8 @@ class Shuffle:
             place, up = place + place.gather(1, up), up.gather(1, up)
         place = place + up  # the root, where it always was
         place = torch.where(closes, place.gather(1, owner) + at - owner, place)
-        place = torch.where(open_after[:, -1:] == 0, place, at)
+        whole = (open_after[:, -1:] == 0) & (open_after.amin(1, keepdim=True) == 0)
+        place = torch.where(whole, place, at)
         return batch._replace(x=torch.empty_like(x).scatter_(1, place, x))
 
     def _latest(self, opens: Tensor, level: Tensor, at: Tensor) -> Tensor:
