@@ -3,8 +3,8 @@
 from statespan import data, generation, models, nn, ops, ssm, train
 from statespan._version import __version__
 from statespan.generation import Stream, generate
+from statespan.models.find import load
 from statespan.nn import DSS, LSSL, S4, S4D
-from statespan.published.find import load
 from statespan.train import param_groups
 
 __all__ = [

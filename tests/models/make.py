@@ -12,6 +12,7 @@ CASES = {
     "regressor": {"d_input": 3, "d_output": 2, "pool": "last", "prenorm": False, "ssm": {"n_ssm": 2, "init": "lin"}},
     "retrieval": {"vocabulary": 9, "d_output": 2, "norm": "batch", "pool": "first", "layer": "s4"},
     "language": {"vocabulary": 30, "d_model": 16, "cutoffs": [5, 12], "n_layers": 1},
+    "masked": {"vocabulary": 30, "feed_forward": 2},
     "pixels": {"vocabulary": 13, "d_output": 4, "pools": [3, 2], "expand": 2, "n_layers": 1, "norm": "batch"},
     "forecaster": {"d_input": 3, "d_output": 2, "horizon": 5, "d_marks": 4, "dropout": 0.2},
 }

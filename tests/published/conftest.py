@@ -3,7 +3,7 @@ import json
 import pytest
 
 from statespan import recipes
-from statespan.published import find
+from statespan.models import find
 from statespan.train import fit, result
 
 SMALL = ["train.steps=45", "train.validate_every=15", "train.log_every=5", "train.tensorboard=false"]

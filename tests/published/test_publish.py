@@ -12,14 +12,15 @@ from typer.testing import CliRunner
 import statespan
 from statespan import data, recipes
 from statespan.cli import app
-from statespan.published import find, record
+from statespan.models import find
 from statespan.published import publish as module
+from statespan.published import record
 from statespan.published.publish import publish
 from statespan.train import fit, fsio, read_recipe
 from statespan.train.log import read_times
 from statespan.train.result import history
 from tests.commands.make import invoke, one_line
-from tests.published.conftest import COMMIT, read
+from tests.published.conftest import COMMIT, made, read
 
 
 def listing(folder):
@@ -223,6 +224,30 @@ def test_other_data_of_a_recipe_have_a_name_of_their_own():
 )
 def test_the_name_says_what_was_switched(change, name):
     assert record.model_name({"recipe": {"name": "x"}, "overrides": [change]}) == name
+
+
+def test_what_a_run_began_with_is_told_by_name_and_not_by_place(runs, tmp_path, models):
+    """The record, its recipe and the card say which recipe it was; nobody learns where it lay."""
+    run = made(tmp_path / "later", f"train.start={runs[0]}", "train.seed=3", "train.steps=15")
+    publish([run], results=tmp_path / "results", models=models)
+    path = tmp_path / "results/tasks/digits-s4d-seed3.json"
+    found, before = read(path), read(runs[0] / "result.json")
+    assert found["recipe"]["train"]["start"] == "digits-s4d"
+    assert 'train.start="digits-s4d"' in found["overrides"]
+    assert found["start"]["overrides"] == ["train.steps=45", "train.validate_every=15"]
+    assert (found["start"]["seed"], found["start"]["wall_seconds"]) == (0, before["wall_seconds"])
+    assert found["start"]["tensors"] == found["start"]["of"]
+    said = (models / "digits-s4d/README.md").read_text()
+    assert "**Begun with**: the weights of recipe `digits-s4d` with `train.steps=45" in said
+    for text in (path.read_text(), said, (models / "digits-s4d/recipe.yaml").read_text()):
+        assert str(runs[0]) not in text
+
+
+def test_weights_that_nobody_else_has_are_refused(runs, tmp_path, models):
+    shutil.copytree(runs[0] / "model", tmp_path / "mine")
+    run = made(tmp_path / "later", f"train.start={tmp_path / 'mine'}", "train.steps=15")
+    with pytest.raises(record.PublishError, match=r"began with weights of this machine \(train\.start\)"):
+        publish([run], results=tmp_path / "results", models=models)
 
 
 def test_commands_take_the_name(runs, tmp_path, models, monkeypatch):

@@ -73,7 +73,19 @@ def test_what_was_trained_on_data_changed_at_random_is_marked(records, kind):
     assert "95.00 †" in cells(made, "sMNIST")[0]
     assert "0.400" in cells(made, "BIDMC HR")[0]
     assert made.count("†") == 2  # the number, and what the sign says
-    assert "†: trained on data changed at random (`data.augment`, `data.warp`, `data.shuffle`)" in made
+    assert "†: trained on data changed at random (`data.augment`, `data.warp`, `data.shuffle`, `data.hide`)" in made
+
+
+def test_what_began_with_other_weights_is_marked_and_its_time_is_whole(records):
+    records["b-seed0.json"]["start"] = {"name": "other", "wall_seconds": 180.0}
+    records["b-seed0.json"]["recipe"]["data"]["hide"] = 0.1
+    made = table.make(records, "short", "")
+    assert cells(made, "sMNIST") == [["sMNIST", "99.63", "95.00 †‡", "0.25 M", "8 min", "NVIDIA H200"]]
+    assert made.count("‡") == 2
+    assert "‡: begun with the weights of another recipe, whose time is counted, too." in made
+    before = [x for x, _ in picture._points({**records["b-seed0.json"], "start": None})]
+    assert before
+    assert [x for x, _ in picture._points(records["b-seed0.json"])] == pytest.approx([x + 3 for x in before])
 
 
 def test_the_papers_numbers_are_the_recipes():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import statespan
-from statespan.published import find
+from statespan.models import find
 
 ROOT = Path(__file__).parent.parent.parent
 

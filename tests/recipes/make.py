@@ -29,6 +29,8 @@ def info(recipe):
     name = data["name"]
     if name in TOKENS:
         length, vocabulary, d_output = TOKENS[name]
+        if data.get("find"):
+            return Info("masked", data.get("length", length), None, vocabulary, vocabulary)
         task = "retrieval" if name == "retrieval" else "classification"
         return Info(task, data.get("length", length), None, vocabulary, d_output)
     if name in WORDS:

@@ -120,7 +120,7 @@ def is_run(folder: Path) -> bool:
 
 def locate(where: Path) -> Path:
     """The folder a user means: the one named, or that of the published model of this name."""
-    from statespan.published import find
+    from statespan.models import find
 
     try:
         return find.resolve(where)
@@ -130,7 +130,7 @@ def locate(where: Path) -> Path:
 
 def published_hint(where: Path) -> str:
     """For what could be a name and is none: the nearest published models, or all of them."""
-    from statespan.published import names
+    from statespan.models.find import names
 
     known = names()
     if where.exists() or len(where.parts) != 1 or not known:

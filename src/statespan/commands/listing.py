@@ -24,7 +24,7 @@ def models() -> None:
     from rich import box
     from rich.table import Table
 
-    from statespan.published import find
+    from statespan.models import find
     from statespan.published.card import describe
 
     console = common.terminal()

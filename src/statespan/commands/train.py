@@ -32,6 +32,7 @@ Examples:
   statespan train digits-s4d train.epochs=5 model.layer=s4 model.ssm.init=legs
   statespan train smnist-s4d --data ~/data --device cuda
   statespan train mine.yaml train.lr=0.004 train.batch=32
+  statespan train mine.yaml train.start=runs/other    begin with another run's weights
   statespan train runs/digits-s4d --resume            go on where a run was stopped
   torchrun --nproc-per-node 8 -m statespan train smnist-s4d
 
@@ -60,10 +61,13 @@ def train(
         from statespan.train import Interrupted, fit
         from statespan.train.device import pick_device
         from statespan.train.run import build_model, check_model
+        from statespan.train.start import find_weights
 
         pick_device(device)
         chosen, run = _choose(recipe, changes or [], resume, folder)
         check_model(chosen)
+        if chosen.train.start is not None and not resume:
+            find_weights(chosen.train.start)
         dataset = common.load_data(chosen, data, console)
         model = build_model(chosen, dataset)
         _announce(chosen, dataset, model, run, resume, console)
@@ -155,6 +159,8 @@ def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, run: Path, res
     console.print(f"  data    {recipe.data['name']}: {length}", markup=False)
     console.print(f"  model   {recipe.model['name']} of {kind}{shape}, {parameters:,} parameters", markup=False)
     console.print(f"  train   {long}, batch {train.batch}, lr {train.lr:g}, {train.precision}", markup=False)
+    if train.start is not None:
+        console.print(f"  start   the weights of {train.start}", markup=False, soft_wrap=True)
     if recipe.overrides:
         console.print(f"  changed {' '.join(recipe.overrides)}", markup=False)
     console.print(f"  {'resume' if resume else 'folder'}  {run}", markup=False, soft_wrap=True)
@@ -191,6 +197,9 @@ def _show(result: Result, recipe: Recipe, console: Console) -> None:
     paper = "" if number is None else f"; the paper has {number}"
     weights = f"weights of step {result.best_step} of {result.steps}"
     console.print(f"{weights}, {common.duration(result.seconds)}{paper}", markup=False)
+    if result.start is not None:
+        fitted = f"{result.start['tensors']} of {result.start['of']} tensors"
+        console.print(f"start    {fitted} from {result.start['name']}", markup=False)
     console.print(f"run      {result.folder}", markup=False, soft_wrap=True)
     for picture in sorted(result.folder.glob("*.png")):
         console.print(f"picture  {picture}", markup=False, soft_wrap=True)

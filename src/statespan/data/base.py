@@ -20,7 +20,7 @@ from torch import Tensor
 
 from statespan._check import check_choice, check_int
 
-TASKS = ("classification", "regression", "retrieval", "language", "density", "forecast")
+TASKS = ("classification", "regression", "retrieval", "language", "density", "masked", "forecast")
 DTYPES = (np.uint8, np.int8, np.int16, np.int32, np.int64, np.float16, np.float32, np.float64, np.bool_)
 
 
@@ -44,11 +44,12 @@ class Info:
     """What a model and a trainer must know about a dataset.
 
     Args:
-        task: "classification", "regression", "retrieval", "language", "density" or "forecast".
+        task: "classification", "regression", "retrieval", "language", "density", "masked" or
+            "forecast".
         length: That of the longest input.
         d_input: Features of a real-valued input, or None.
         vocabulary: Number of tokens of an input of tokens, or None.
-        d_output: Classes, values or (language, density) tokens.
+        d_output: Classes, values or (language, density, masked) tokens.
         classes: Their names, where they have some.
         horizon: Steps to forecast.
         d_marks: Features of the calendar.
@@ -262,7 +263,9 @@ def trim(batch: Batch, length: int) -> Batch:
         torch.Size([2, 3, 1])
     """
     marks = None if batch.marks is None else batch.marks[:, :length]
-    return batch._replace(x=batch.x[:, :length], marks=marks)
+    told_everywhere = batch.y.ndim == 2 and not batch.y.is_floating_point()  # tokens, and not values of a whole row
+    y = batch.y[:, :length] if told_everywhere else batch.y
+    return batch._replace(x=batch.x[:, :length], y=y, marks=marks)
 
 
 def _check_arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:

@@ -10,6 +10,8 @@ import numpy as np
 from statespan._check import check_choice, check_int
 from statespan.data.base import Dataset, Info
 from statespan.data.cache import cached, stamp
+from statespan.data.hidden import check_hidden
+from statespan.data.hidden import hide as hidden
 from statespan.data.registry import register
 from statespan.data.source import Source
 from statespan.data.split import stratified
@@ -32,7 +34,15 @@ FILES = tuple(
 
 @register("text", "LRA Text: IMDB reviews as characters or bytes, up to 4,096, 2 classes", files=FILES, folder="imdb")
 def text(
-    folder: Path, *, level: str = "char", length: int = 4096, least: int = 15, valid: float = 0.1, seed: int = 42
+    folder: Path,
+    *,
+    level: str = "char",
+    length: int = 4096,
+    least: int = 15,
+    valid: float = 0.1,
+    seed: int = 42,
+    hide: float = 0.0,
+    find: bool = False,
 ) -> Dataset:
     """IMDB reviews. The reference validates on the test reviews; here a part of the training reviews is kept for it.
 
@@ -43,7 +53,11 @@ def text(
         least: A character that occurs less often in the training reviews is <unk>.
         valid: Share of the training reviews kept for validation, the same of each class.
         seed: Of that split.
+        hide: Share of the characters that are hidden in training, others each time.
+        find: Ask for the hidden characters instead of the classes, in all parts of the data: what a model can learn
+            from the reviews alone, before it is told any class (``train.start``).
     """
+    check_hidden(hide, find)
     check_choice("level", level, ("char", "byte"))
     check_int("length", length, minimum=2)
     check_int("least", least, minimum=1)
@@ -56,7 +70,7 @@ def text(
         part = {field: arrays[f"{name}_{field}"] for field in ("tokens", "starts", "lengths")}
         parts.append(documents(part, arrays[f"{name}_y"], length))
     info = Info("classification", length, None, int(arrays["vocabulary"][0]), 2, CLASSES)
-    return Dataset("text", info, parts[0], parts[1], parts[2])
+    return hidden(Dataset("text", info, parts[0], parts[1], parts[2]), hide, find)
 
 
 def _build(

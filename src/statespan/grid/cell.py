@@ -20,7 +20,7 @@ from statespan.train.config import Recipe, read_recipe
 # what says when to log, show and save does not decide what a run learns
 _NOT_DECIDING = ("log_every", "save_every", "keep", "tensorboard", "valid_batch")
 # what joined the settings when there were cells already: at its default they are the cells they were
-_LATER = {"fast_dt": False, "group_lengths": False}
+_LATER = {"fast_dt": False, "group_lengths": False, "start": None}
 _WORD = re.compile(r"[^A-Za-z0-9.]+")
 
 

@@ -15,13 +15,15 @@ from statespan.models.classifier import Classifier, Regressor
 from statespan.models.config import LAYERS, check_keys, parse, ssm_options
 from statespan.models.forecaster import Forecaster
 from statespan.models.language import LanguageModel
+from statespan.models.masked import MaskedModel
 from statespan.models.pixels import PixelModel
 from statespan.models.pretrained import LoadError
 from statespan.models.pretrained import read as read_folder
 from statespan.models.retrieval import Retrieval
 
 _MODELS: dict[str, type[Any]] = {
-    model.name: model for model in (Classifier, Regressor, Retrieval, LanguageModel, PixelModel, Forecaster)
+    model.name: model
+    for model in (Classifier, Regressor, Retrieval, LanguageModel, MaskedModel, PixelModel, Forecaster)
 }
 _ANY_DATA = {"d_input": 1, "vocabulary": 2**20, "d_output": 2, "horizon": 1, "d_marks": 0}  # more tokens than cutoffs
 _FROM_DATA = tuple(_ANY_DATA)

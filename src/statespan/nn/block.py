@@ -172,9 +172,12 @@ class ResidualBlock(nn.Module):
 
     def _enter(self, x: Tensor, padding: Padding | None) -> tuple[Tensor, Tensor]:
         """What goes past the layer and what enters it."""
-        if self.prenorm and isinstance(self.norm, LayerNorm) and hasattr(self.layer, "working_dtype"):
-            x, u = self.norm.before(x, self.layer.working_dtype(x))
-            return x, fill(u, padding)
+        if self.prenorm and hasattr(self.layer, "working_dtype"):
+            if isinstance(self.norm, LayerNorm):
+                x, u = self.norm.before(x, self.layer.working_dtype(x))
+                return x, fill(u, padding)
+            if isinstance(self.norm, BatchNorm):
+                return self.norm.before(x, padding, self.layer.working_dtype(x))
         return x, self._before(x, padding)
 
     def _before(self, x: Tensor, padding: Padding | None) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from statespan._check import check_choice, check_int
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.padding import Padding, fill
+from statespan.ops.batch_norm import Moved, Norm, batch_fits, batch_norm, batch_norm_before
 from statespan.ops.norm import norm_before, norm_fits
 from statespan.ops.norm_after import after_fits, norm_after
 
@@ -59,6 +60,10 @@ class BatchNorm(nn.Module):
         """Normalize x (B, L, D)."""
         if x.shape[0] * x.shape[1] == 0:
             return x
+        if self.training and batch_fits(x):
+            y, moved = batch_norm(x, None if padding is None else padding.lengths, self._norm())
+            self._move(moved)
+            return y
         if not self.training or padding is None:
             y = nn.functional.batch_norm(
                 x.flatten(0, 1), self.running_mean, self.running_var, self.weight, self.bias,
@@ -76,6 +81,22 @@ class BatchNorm(nn.Module):
             self.running_var.add_(share * (unbiased - self.running_var))
         y = (wide - mean) * (var + self.eps).rsqrt()
         return (y * self.weight + self.bias).to(x.dtype)
+
+    def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """X for a residual, and x normalized, 0 for padding, for an SSM that computes in this dtype."""
+        if not (self.training and _untouched(self) and norm_fits(x, dtype) and x.shape[0] * x.shape[1] > 1):
+            return x, fill(self(x, padding), padding)
+        x, y, moved = batch_norm_before(x, None if padding is None else padding.lengths, self._norm(), dtype)
+        self._move(moved)
+        return x, y
+
+    def _norm(self) -> Norm:
+        return Norm(self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps)
+
+    def _move(self, moved: Moved) -> None:
+        with torch.no_grad():
+            self.running_mean.copy_(moved.mean)
+            self.running_var.copy_(moved.var)
 
 
 class LayerNorm(nn.LayerNorm):

@@ -57,6 +57,7 @@ def write_card(name: str, record: Mapping[str, Any], inputs: Mapping[str, Any], 
         f"- **Made by**: commit `{record['versions']['commit']}`, {record['epochs']:.4g} epochs in "
         f"{record['wall_seconds'] / 60:.3g} min on {record['hardware']['device']}, "
         f"torch {record['versions']['torch']}.",
+        *_start(record),
         f"- **Record**: every number here is from `{file}` (`record.json` beside this page is the same).",
         "",
         *_rates(record),
@@ -83,6 +84,15 @@ def write_card(name: str, record: Mapping[str, Any], inputs: Mapping[str, Any], 
         "",
     ]
     return "\n".join(lines)
+
+
+def _start(record: Mapping[str, Any]) -> list[str]:
+    start = record.get("start")
+    if not start:
+        return []
+    changed = f" with `{' '.join(start['overrides'])}`" if start["overrides"] else ""
+    took = f"{start['steps']:,} steps in {start['wall_seconds'] / 60:.3g} min before that"
+    return [f"- **Begun with**: the weights of recipe `{start['recipe']}`{changed}, seed {start['seed']}: {took}."]
 
 
 def _rates(record: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from statespan import _look
-from statespan.published.record import model_name
+from statespan.published.record import model_name, seconds_before
 from statespan.published.table import groups
 from statespan.published.tasks import TASKS, Task, paper, show, value
 
@@ -79,7 +79,9 @@ def _points(record: Record) -> list[tuple[float, float]]:
     history, metric = record.get("history") or {}, record["metric"]
     factor = 100 if metric == "accuracy" else 1
     pairs = zip(history.get("seconds", []), history.get(f"valid_{metric}", []))
-    return [(seconds / 60, factor * number) for seconds, number in pairs if seconds is not None and number is not None]
+    start = seconds_before(record)
+    some = [(seconds, number) for seconds, number in pairs if seconds is not None and number is not None]
+    return [((start + seconds) / 60, factor * number) for seconds, number in some]
 
 
 def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
@@ -97,7 +99,8 @@ def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
         number = value(record, task)
         ours += [y for _, y in points]
         if number is not None:
-            axes.plot(record["wall_seconds"] / 60, number, "o", color=colors[name], markersize=4, clip_on=False)
+            minutes = (seconds_before(record) + record["wall_seconds"]) / 60
+            axes.plot(minutes, number, "o", color=colors[name], markersize=4, clip_on=False)
             ours.append(number)
     best = paper(task)
     if best:

@@ -15,10 +15,10 @@ from typing import Any
 from statespan.data.base import Dataset
 from statespan.data.registry import entry
 from statespan.models import from_pretrained
+from statespan.models.find import INPUTS, RECIPE, RECORD
 from statespan.models.pretrained import CONFIG
 from statespan.published import inputs as kept
 from statespan.published.card import write_card
-from statespan.published.find import INPUTS, RECIPE, RECORD
 from statespan.published.record import PublishError, make_record, model_name, stem
 from statespan.train import fsio
 from statespan.train.config import read_recipe, write_recipe

@@ -66,14 +66,29 @@ def make_record(run: Path, given: str | None = None) -> dict[str, Any]:
     for key, value in _flat("data", recipe.data):
         if isinstance(value, str) and _PLACE.match(value):
             raise PublishError(f"{run} was trained on files of this machine ({key}), which others do not have")
-    record = {key: result[key] for key in KEYS}
+    start = result.get("start")
+    if start is not None:
+        if "recipe" not in start:
+            raise PublishError(f"{run} began with weights of this machine (train.start), which others do not have")
+        before = read_recipe(start["recipe"])
+        said = {"recipe": start["recipe"], "overrides": changes(before, start["overrides"])}
+        start = {**start, **said, "recipe": before.name, "name": model_name(said)}
+        recipe = read_recipe(recipe, [f"train.start={start['name']}"])  # as others have it, and not where it lay here
+    record = {key: result[key] for key in KEYS} | {"recipe": recipe.to_dict()}
     record["overrides"] = changes(recipe, result["overrides"])
     record["versions"] = {**result["versions"], "commit": _commit(run, result["versions"], given)}
     record["date"] = result.get("date")
     record["rows"] = result.get("rows")
     record["first"] = result.get("first")
     record["history"] = result.get("history") or {}
+    if start is not None:
+        record["start"] = start
     return record
+
+
+def seconds_before(record: Mapping[str, Any]) -> float:
+    """The time that was spent on the weights a run began with."""
+    return (record.get("start") or {}).get("wall_seconds", 0.0)
 
 
 def stem(record: Mapping[str, Any]) -> str:
@@ -148,4 +163,7 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}.{key}", value
 
 
-__all__ = ["ConfigError", "PublishError", "changes", "make_record", "model_name", "read_records", "read_result", "stem"]
+__all__ = [
+    "ConfigError", "PublishError", "changes", "make_record", "model_name", "read_records", "read_result",
+    "seconds_before", "stem",
+]  # fmt: skip

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from statespan.published.record import model_name, read_records
+from statespan.published.record import model_name, read_records, seconds_before
 from statespan.published.tasks import TASKS, Task, judged, paper, show, value
 
 PLACE = re.compile(r"(<!-- (?P<path>[\w/.-]+): (?P<kind>short|long) -->\n)(?P<table>.*?)(<!-- end -->)", re.S)
@@ -25,7 +25,7 @@ NOT_YET = "not run yet"
 SHORT = ("task", "paper", "ours", "parameters", "time", "on")
 LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
 NUMBERS = {"paper", "aim", "ours", "parameters", "epochs", "time"}
-AT_RANDOM = ("augment", "warp", "shuffle")  # options of datasets that change what is trained on at random
+AT_RANDOM = ("augment", "warp", "shuffle", "hide")  # options of datasets that change what is trained on at random
 FORECASTS = "ETT, Weather forecasting"
 
 Record = Mapping[str, Any]
@@ -43,9 +43,11 @@ class Group(NamedTuple):
         return fmean(number for record in self.records.values() if (number := value(record, task)) is not None)
 
     def mark(self) -> str:
-        """A sign behind the number where the training data was changed at random."""
-        data = next(iter(self.records.values()))["recipe"]["data"]
-        return " †" if any(data.get(option) for option in AT_RANDOM) else ""
+        """Signs behind the number: the training data was changed at random; trained weights were begun with."""
+        one = next(iter(self.records.values()))
+        changed = any(one["recipe"]["data"].get(option) for option in AT_RANDOM)
+        signs = ("†" if changed else "") + ("‡" if one.get("start") else "")
+        return f" {signs}" if signs else ""
 
     def judged(self, task: Task) -> float:
         """The mean in validation."""
@@ -88,7 +90,7 @@ def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") ->
     if kind == "long":
         others = _others({file: record for file, record in records.items() if file not in known})
         lines += [_line(_cells(task, group, folder), columns) for task, group in others]
-    lines += ["", *_notes(kind, marked=any("†" in line for line in lines)), ""]
+    lines += ["", *_notes(kind, "".join(lines)), ""]
     return "\n".join(lines)
 
 
@@ -112,7 +114,7 @@ def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
         "rows": _rows(some[0].get("rows") or {}),
         "parameters": _count(some[0]["parameters"]),
         "epochs": _spread([record["epochs"] for record in some], "{:.4g}"),
-        "time": _spread([record["wall_seconds"] / 60 for record in some], "{:.3g}") + " min",
+        "time": _spread([(record["wall_seconds"] + seconds_before(record)) / 60 for record in some], "{:.3g}") + " min",
         "on": ", ".join(sorted({_device(record) for record in some})),
         "record": " ".join(f"[{record['seed']}]({folder}/{file})" for file, record in group.records.items()),
     }
@@ -136,14 +138,15 @@ def _others(records: Mapping[str, Record]) -> list[tuple[Task, Group]]:
     return made
 
 
-def _notes(kind: str, marked: bool) -> list[str]:
+def _notes(kind: str, table: str) -> list[str]:
     short = "Test accuracy in %, RMSE (BIDMC), perplexity (WikiText-2) or bits a pixel (MNIST density). "
     paper_says = "*paper*: the best of S4 and S4D. *ours*: the mean over seeds, each run a file in `results/tasks`. "
     time = "*time*: compiling, training and validation."
     options = ", ".join(f"`data.{option}`" for option in AT_RANDOM)
-    time += (
-        f" †: trained on data changed at random ({options}); the papers' was not, as far as they say." if marked else ""
-    )
+    if "†" in table:
+        time += f" †: trained on data changed at random ({options}); the papers' was not, as far as they say."
+    if "‡" in table:
+        time += " ‡: begun with the weights of another recipe, whose time is counted, too."
     if kind == "short":
         return [short + paper_says + "Of several recipes the one that is best in validation. " + time]
     notes = [f"- {task.name}: {task.note}." for task in TASKS if task.note]

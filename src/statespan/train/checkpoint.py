@@ -116,6 +116,11 @@ def latest(folder: Path) -> tuple[dict[str, Tensor], Facts] | None:
     return None
 
 
+def any_in(folder: Path) -> bool:
+    """Whether there is a checkpoint, whole or not."""
+    return bool(_listed(folder))
+
+
 def at_step(folder: Path, step: int) -> tuple[dict[str, Tensor], Facts]:
     """The newest whole checkpoint of a step."""
     problem: CheckpointError | None = None

@@ -35,6 +35,8 @@ class Train:
     over, so the same recipe trains the same on one device and on eight.
 
     Args:
+        start: What to begin with instead of weights drawn at random: the folder of a finished run or of a saved model,
+            or the name of a published one. Its layers must be the same; what reads and what answers may differ.
         epochs: Passes over the training data; the incomplete batch at the end of one is left out.
         steps: Updates; instead of ``epochs``.
         batch: Sequences an update, over all processes.
@@ -85,6 +87,7 @@ class Train:
         statespan.train.strict.ConfigError: train.lr is -1.0; allowed is a number > 0
     """
 
+    start: str | None = None
     epochs: int = field(default=10, metadata=_at(1, 10**7))
     steps: int | None = field(default=None, metadata=_at(1, 10**12))
     batch: int = field(default=50, metadata=_at(1, 10**7))

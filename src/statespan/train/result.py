@@ -43,6 +43,7 @@ class Result:
             the data.
         first: Metrics of the first :data:`FIRST` rows of the test data, a cheap way to know these weights again.
         rows: Of each split.
+        start: What it began with, where that was not drawn at random.
     """
 
     folder: Path
@@ -56,6 +57,7 @@ class Result:
     seconds: float
     first: dict[str, float] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
+    start: dict[str, Any] | None = None
 
 
 def write_result(result: Result, recipe: Recipe, device: torch.device, world: int) -> None:
@@ -86,6 +88,8 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "history": history(result.folder, result.metric),
     }
+    if result.start is not None:
+        record["start"] = result.start
     text = json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"
     fsio.replace_file(result.folder / "result.json", text.encode())
     if find_spec("matplotlib"):

@@ -20,6 +20,7 @@ from statespan.train.loop import Loop
 from statespan.train.metrics import measure
 from statespan.train.order import derive
 from statespan.train.result import FIRST, Result, write_result
+from statespan.train.start import begin, find_weights, remember, remembered
 from statespan.train.tasks import Objective, task_of
 
 Data = Dataset | Path | str | None
@@ -63,6 +64,8 @@ def fit(
     place = pick_device(device)
     if model is None:
         check_model(recipe)  # before the data, which may take long
+    if recipe.train.start is not None and not resume:
+        find_weights(recipe.train.start)
     dataset = load_data(recipe, data)
     with launched(recipe.train, place) as fabric:
         return _fit(recipe, folder, dataset, model, fabric, resume, progress)
@@ -81,11 +84,19 @@ def _fit(
             fsio.sweep(folder)
             fsio.sweep(folder / "checkpoints")
         network = build_model(recipe, dataset, model)
+        if recipe.train.start is None:
+            start = None
+        elif resume and checkpoint.any_in(folder / "checkpoints"):
+            start = remembered(folder)
+        else:
+            start = begin(network, recipe.train.start)
         with quiet():
             loop = Loop(recipe, folder, dataset, network, fabric)
         if resume:
             loop.resume()
         if lead:
+            if start is not None:
+                remember(folder, start)
             fsio.replace_file(folder / "recipe.yaml", write_recipe(recipe).encode())
         fabric.barrier()
         loop.run(progress)
@@ -105,6 +116,7 @@ def _fit(
             seconds=loop.progress.seconds,
             first=first,
             rows={split: len(getattr(dataset, split)) for split in ("train", "valid", "test")},
+            start=start,
         )
         if lead:
             write_result(result, recipe, fabric.device, fabric.world_size)

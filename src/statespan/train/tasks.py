@@ -35,7 +35,7 @@ class Task(ABC):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of a batch, a scalar."""
         total = self.add(model, batch, 1.0)
-        return total[0] / total[-1]
+        return total[0] / total[-1].clamp(min=1)  # a batch may have nothing that counts
 
     @abstractmethod
     def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
@@ -98,7 +98,10 @@ class Values(Task):
 
 
 class Tokens(Task):
-    """Nats a token, as perplexity (language) or bits (density). Targets below 0 or beyond a length do not count."""
+    """Nats a token, as perplexity (language, masked) or bits (density).
+
+    Targets below 0 or beyond a length do not count.
+    """
 
     def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
         """(loss, count)."""
@@ -130,6 +133,7 @@ TASKS: dict[str, Task] = {
     "regression": Values("regression", "rmse", False, _ERRORS),
     "forecast": Values("forecast", "mse", False, _ERRORS),
     "language": Tokens("language", "perplexity", False, ("loss", "count")),
+    "masked": Tokens("masked", "perplexity", False, ("loss", "count")),
     "density": Tokens("density", "bits_per_dim", False, ("loss", "count")),
 }
 

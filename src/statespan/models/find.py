@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from statespan.models import from_pretrained
 from statespan.models.pretrained import CONFIG
+from statespan.models.registry import from_pretrained
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 RECIPE, RECORD, INPUTS = "recipe.yaml", "record.json", "inputs.json"

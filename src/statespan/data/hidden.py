@@ -1,0 +1,99 @@
+"""Hidden tokens: as noise in training, or to be found again by a model that learns from texts without labels.
+
+Shapes: B batch, L length.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from statespan._check import check_bool, check_number
+from statespan.data.base import Batch, Dataset, Info, Windows
+from statespan.data.tokens import PAD, UNK, padded
+
+_PRIME, _SQUARE, _LINE = 65521, 7919, 104_729  # for a pattern that is the same everywhere, and has no rhythm
+
+
+@dataclass(frozen=True)
+class Hide:
+    """Hide this share of the tokens of a training batch behind <unk>, others each time.
+
+    Example:
+        >>> batch = Batch(torch.tensor([[5, 6, 7, 8, 2, 0]]), torch.tensor([1]), torch.tensor([5]))
+        >>> Hide(0.5)(batch, torch.Generator().manual_seed(1)).x.tolist()
+        [[5, 1, 1, 8, 1, 0]]
+    """
+
+    share: float
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch, x of shape (B, L)."""
+        return batch._replace(x=torch.where(_draw(batch.x, self.share, generator), UNK, batch.x))
+
+
+@dataclass(frozen=True)
+class Find:
+    """Texts with hidden tokens to be found: y has each of these, and −1 − token, which does not count, elsewhere.
+
+    As it is, the same positions are hidden in every row, so that evaluations can be compared; :meth:`anew` draws
+    others for training.
+
+    Example:
+        >>> rows = {"tokens": torch.tensor([[5, 6, 7, 8, 2]]), "lengths": torch.tensor([5]), "y": torch.tensor([1])}
+        >>> Find(0.5)(rows)
+        Batch(x=tensor([[1, 6, 7, 8, 1]]), y=tensor([[ 5, -7, -8, -9,  2]]), lengths=tensor([5]), marks=None)
+    """
+
+    share: float
+
+    def __call__(self, rows: dict[str, Tensor]) -> Batch:
+        """The batch of these rows, x and y of shape (B, L)."""
+        batch = padded(rows)
+        n = torch.arange(batch.x.shape[1], device=batch.x.device)
+        drawn = (n * n * _SQUARE + n * _LINE) % _PRIME < self.share * _PRIME
+        return _ask(batch, batch.x, drawn & (batch.x != PAD))
+
+    def anew(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch with other tokens hidden."""
+        tokens = torch.where(batch.y < 0, -1 - batch.y, batch.y)
+        return _ask(batch, tokens, _draw(tokens, self.share, generator))
+
+
+def hide(dataset: Dataset, share: float, find: bool) -> Dataset:
+    """A dataset of documents with hidden tokens.
+
+    Args:
+        dataset: With splits of documents, and no other augmentation.
+        share: Of the tokens of each training batch.
+        find: Make them what is to be told, for all splits; otherwise they are noise, in training only.
+    """
+    check_hidden(share, find)
+    if not find:
+        return dataset if share == 0 else replace(dataset, augment=Hide(share))
+    made = []
+    for split in (dataset.train, dataset.valid, dataset.test):
+        assert isinstance(split, Windows)
+        other = copy.copy(split)
+        other.prepare = Find(share)
+        made.append(other)
+    tokens = dataset.info.vocabulary
+    assert tokens is not None
+    info = Info("masked", dataset.info.length, None, tokens, tokens)
+    return replace(dataset, info=info, train=made[0], valid=made[1], test=made[2], augment=Find(share).anew)
+
+
+def check_hidden(share: float, find: bool) -> None:
+    """Refuse a share of hidden tokens that cannot be: it is 0 … 1, with something left, and something to find."""
+    check_number("hide", share, above=0.0, below=1.0, closed=not check_bool("find", find))
+
+
+def _draw(tokens: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    return (torch.rand(tokens.shape, generator=generator, device=tokens.device) < share) & (tokens != PAD)
+
+
+def _ask(batch: Batch, tokens: Tensor, hidden: Tensor) -> Batch:
+    return batch._replace(x=torch.where(hidden, UNK, tokens), y=torch.where(hidden, tokens, -1 - tokens))

@@ -1,0 +1,105 @@
+"""Beginning with trained weights: those of another run, of a published model, or of a saved one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from statespan.train import fsio
+from statespan.train.config import ConfigError
+
+FILE = "start.json"
+BODY = "backbone."  # what two models must have in common; what reads and what answers may differ
+
+
+def find_weights(start: str) -> Path:
+    """The folder with the weights that are meant.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    from statespan.models.find import UnknownModelError, resolve
+    from statespan.models.pretrained import CONFIG
+
+    try:
+        folder = resolve(start)
+    except UnknownModelError as error:
+        raise ConfigError(
+            f"train.start is {start}; allowed is the folder of a finished run or of a saved model, or the name of a "
+            f"published one: {error}"
+        ) from error
+    for place in (folder, folder / "model"):
+        if (place / CONFIG).is_file():
+            return place
+    raise ConfigError(f"train.start is {start}; allowed is a finished run: go on with statespan train {start} --resume")
+
+
+def begin(network: nn.Module, start: str) -> dict[str, Any]:
+    """Put trained weights into a network, wherever it has some of the same name and shape.
+
+    Args:
+        network: It is changed.
+        start: As in the recipe.
+
+    Returns:
+        What is to be remembered: how many tensors fitted, and which run they are from.
+
+    Raises:
+        ConfigError: There are no such weights, or they are of another kind of network.
+    """
+    from statespan.models.pretrained import LoadError, read
+
+    folder = find_weights(start)
+    try:
+        found = read(folder).tensors
+    except LoadError as error:
+        raise ConfigError(f"train.start is {start}; it cannot be read: {error}") from error
+    own = network.state_dict()
+    fitting = [name for name, tensor in own.items() if name in found and found[name].shape == tensor.shape]
+    apart = [name for name in {**own, **found} if name.startswith(BODY) and name not in fitting]
+    if apart or not fitting:
+        example = f": {apart[0]} is {_shape(found, apart[0])} there and {_shape(own, apart[0])} here" if apart else ""
+        raise ConfigError(f"train.start is {start}; allowed are weights of the same layers{example}")
+    with torch.no_grad():
+        for name in fitting:
+            own[name].copy_(found[name])
+    return {"tensors": len(fitting), "of": len(own), **_origin(folder)}
+
+
+def remember(folder: Path, facts: dict[str, Any]) -> None:
+    """Leave in a run's folder what it began with."""
+    fsio.replace_file(folder / FILE, (json.dumps(facts, indent=2) + "\n").encode())
+
+
+def remembered(folder: Path) -> dict[str, Any] | None:
+    """What a run began with."""
+    path = folder / FILE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _origin(folder: Path) -> dict[str, Any]:
+    """The run that made some weights, and the time it took with all that came before; a name if nothing is known."""
+    kept = [path for path in (folder / "record.json", folder.parent / "result.json") if path.is_file()]
+    if not kept:
+        return {"name": folder.resolve().name}
+    record = json.loads(kept[0].read_text(encoding="utf-8"))
+    before = record.get("start") or {}
+    recipe = record["recipe"]
+    if before:
+        recipe["train"]["start"] = before["name"]  # and not where it lay
+    return {
+        "name": recipe["name"],
+        "recipe": recipe,
+        "overrides": [text for text in record["overrides"] if not text.startswith("train.start=")],
+        "seed": record["seed"],
+        "steps": record["steps"],
+        "wall_seconds": round(record["wall_seconds"] + before.get("wall_seconds", 0.0), 2),
+    }
+
+
+def _shape(tensors: dict[str, torch.Tensor], name: str) -> str:
+    return str(tuple(tensors[name].shape)) if name in tensors else "not"
