@@ -7,7 +7,7 @@ from torch.nn.functional import gelu
 
 from statespan.ops import plain
 from statespan.ops._triton import launch
-from statespan.ops._triton.tiles import Tiles
+from statespan.ops.tiles import Tiles
 from tests.ops.make import engine, multiplied
 from tests.ssm.make import make
 

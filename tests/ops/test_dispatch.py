@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from statespan import DSS, S4, S4D
-from statespan.ops import apply, apply_from, dispatch, plain, use_path
+from statespan.ops import apply, apply_from, dispatch, memory, plain, use_path
+from statespan.ops.memory import UNLIMITED
 from statespan.ops.source import source_of
 from statespan.ssm import DPLR
 from tests.nn.make import LAYER_IDS, LAYERS
@@ -21,7 +22,7 @@ from tests.ssm.make import make
 pytest.importorskip("triton")
 
 from statespan.ops._triton import launch, probe
-from statespan.ops._triton.tiles import choose
+from statespan.ops.tiles import choose
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -228,9 +229,9 @@ def test_what_an_activation_had_is_computed_again_only_in_one_walk(d_state, dtyp
     for batch in (1, 3, 16, 17, 64, 256):
         for heads in (1, 7, 64, 512):
             for length in (1, 64, 65, 1000, 4096, 16384, 2**20):
-                u = SimpleNamespace(shape=(batch, length, heads))
+                u = SimpleNamespace(shape=(batch, length, heads), device=torch.device("cpu"))
                 if dispatch._walks_once(source, u, 2, False, dtype, 64):
-                    tiles = choose(2 * heads, batch, length, d_state, 64, dense, False, dtype)
+                    tiles = choose(2 * heads, batch, length, d_state, 64, dense, False, dtype, UNLIMITED)
                     x = torch.empty(heads, batch, length, device="meta", dtype=dtype)
                     E = torch.empty(heads, 64, d_state, device="meta")
                     G = torch.empty(heads, *[d_state] * (1 + dense), device="meta")
@@ -250,10 +251,36 @@ def test_a_path_that_cannot_run_is_left_out(monkeypatch):
     monkeypatch.setattr(launch, "forward", broken)
     monkeypatch.setattr(dispatch, "_probed", {})
     source = source_of(make("diagonal-trained", 4, "bilinear", dtype=torch.float32))
-    u = SimpleNamespace(is_cuda=True, device=SimpleNamespace(index=0), shape=(1, 10, 2))
+    u = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 0), shape=(1, 10, 2))
+    monkeypatch.setattr(memory, "_found", {0: 227 << 10})
     with pytest.warns(UserWarning, match="kernels do not run here, using plain torch"):
         assert dispatch.choose_path(source, u, torch.float32) != "triton"
     assert dispatch.choose_path(source, u, torch.float32) != "triton"  # a second warning would be an error
+
+
+@pytest.mark.parametrize(("kib", "path"), [(227, "triton"), (163, "triton"), (99, "chunks"), (64, "chunks")])
+def test_a_path_that_has_no_room_is_left_out(kib, path, monkeypatch):
+    """Large states in full precision: the kernels' tiles of them fit on some GPUs only."""
+    monkeypatch.setattr(dispatch, "_probed", {0: True})
+    monkeypatch.setattr(memory, "_found", {0: kib << 10})
+    source = source_of(make("diagonal-trained", 256, "bilinear", dtype=torch.float32))
+    u = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 0), shape=(1, 5000, 2))
+    assert dispatch.choose_path(source, u, torch.float32) == path
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert dispatch.choose_path(source, u, torch.float32) == path
+
+
+@pytest.mark.parametrize(
+    ("d_state", "dtype", "again"),
+    [(64, torch.bfloat16, (True, True, True)), (128, torch.bfloat16, (True, True, False)),
+     (64, torch.float32, (True, False, False))],
+)  # fmt: skip
+def test_what_an_activation_had_is_kept_where_there_is_no_room_to_compute_it_again(d_state, dtype, again, monkeypatch):
+    source = SimpleNamespace(d_state=d_state, power="diagonal", dense=False)
+    u = SimpleNamespace(shape=(64, 1024, 512), device=torch.device("cuda", 0))
+    for kib, wanted in zip((227, 163, 99), again, strict=True):
+        monkeypatch.setattr(memory, "_found", {0: kib << 10})
+        assert dispatch._walks_once(source, u, 1, False, dtype, 32) is wanted, kib
 
 
 @pytest.mark.parametrize(("factor", "works"), [(1.0, True), (1.1, False), (float("nan"), False)])

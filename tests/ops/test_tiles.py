@@ -9,8 +9,9 @@ from tests.ops.make import assert_near
 
 pytest.importorskip("triton")
 
-from statespan.ops._triton.tiles import choose, chunk_length
-from tests.ops.kernels import ALL, BOUNDS, LOW, Case, by_autograd, by_kernels, check_16_bits, given
+from statespan.ops.memory import shared_memory
+from statespan.ops.tiles import choose, chunk_length, fits
+from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, check_16_bits, given
 
 HEADS, BATCHES, LENGTHS = (1, 7, 64, 512), (1, 3, 16, 17, 24, 64), (1, 100, 1024, 16384, 2**20)
 STATES, DTYPES = (2, 16, 32, 64, 128, 256), (torch.float32, torch.bfloat16, torch.float16)
@@ -18,22 +19,22 @@ KINDS = {"diagonal-trained": (False, False), "dplr-trained": (True, False), LOW:
 SEGMENT = 2  # chunks: enough to hand states on, few enough to be quick
 
 
-def configurations():
+def configurations(memory):
     """Of all that people run: dtype, kind, state size and tiles, a cut sequence standing for all cuts."""
     found = {}
     for dtype, (kind, (dense, low)), state in product(DTYPES, KINDS.items(), STATES):
-        wide = dtype == torch.float32
-        if (low and (state <= 64 or wide)) or (dense and state > (64 if wide else 128)):
+        power = "rank one" if low else "dense" if dense else "diagonal"
+        if (low and (state <= 64 or dtype == torch.float32)) or not fits(state, power, dtype, memory):
             continue  # these are not run: see dispatch
-        chunk = chunk_length(state, low, dtype)
+        chunk = chunk_length(state, dense, low, dtype, memory)
         for heads, batch, length, both in product(HEADS, BATCHES, LENGTHS, (False, True)):
-            tiles = choose(heads, batch, length, state, chunk, dense, low, dtype, both)
+            tiles = choose(heads, batch, length, state, chunk, dense, low, dtype, memory, both)
             cut = tiles.per_segment * chunk < length
             found[dtype, kind, state, chunk, both, tiles._replace(per_segment=SEGMENT if cut else ALL)] = None
     return list(found)
 
 
-CONFIGURATIONS = configurations()
+CONFIGURATIONS = configurations(shared_memory(torch.device(DEVICE)))
 
 
 def test_there_is_a_configuration_of_every_sort():
@@ -71,3 +72,31 @@ def test_every_configuration(dtype, kind, state, chunk, both, tiles):
         got, wanted = by_kernels(case, x), by_autograd(case, x)
         for name, value in got.items():
             assert_near(value, wanted[name], BOUNDS[dtype][name not in ("y", "last")], name)
+
+
+def test_chunks_are_as_long_as_the_memory_allows():
+    """Of 227, 163 and 99 KiB: what GPUs have."""
+    wanted = {
+        ("diagonal", torch.bfloat16, 64): (64, 64, 64),
+        ("diagonal", torch.bfloat16, 65): (64, 64, 32),
+        ("dense", torch.bfloat16, 128): (64, 64, 32),
+        ("low", torch.float16, 128): (32, 32, 32),
+        ("low", torch.float16, 129): (32, 32, 16),
+        ("diagonal", torch.float32, 64): (64, 64, 32),
+        ("diagonal", torch.float32, 128): (32, 32, 16),
+        ("diagonal", torch.float32, 256): (16, 16, 8),  # the last of which has no kernels
+        ("dense", torch.float32, 64): (64, 32, 32),
+    }
+    for (kind, dtype, state), chunks in wanted.items():
+        got = [chunk_length(state, kind == "dense", kind == "low", dtype, kib << 10) for kib in (227, 163, 99)]
+        assert (*got,) == chunks, (kind, dtype, state)
+
+
+def test_tiles_of_a_dense_matrix_are_smaller_where_memory_is():
+    for kib, (columns, stages) in {227: (32, 2), 163: (32, 2), 99: (16, 1)}.items():
+        tiles = choose(512, 64, 4096, 128, 32, True, False, torch.bfloat16, kib << 10)
+        assert (tiles.columns, tiles.stages, tiles.backward_stages) == (columns, stages, stages)
+    for kib, stages in {227: 4, 163: 4, 99: 2}.items():
+        assert choose(512, 64, 4096, 64, 64, True, False, torch.bfloat16, kib << 10).stages == stages
+    diagonal = [choose(512, 64, 4096, 128, 32, False, False, torch.bfloat16, kib << 10) for kib in (227, 99)]
+    assert diagonal[0] == diagonal[1]

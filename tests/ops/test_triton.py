@@ -8,8 +8,8 @@ from tests.ops.make import assert_near, poison
 pytest.importorskip("triton")
 
 from statespan.ops._triton import launch
-from statespan.ops._triton.tiles import Tiles
 from statespan.ops._triton.transpose import lengthwise, like
+from statespan.ops.tiles import Tiles
 from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, check_16_bits, given
 
 CUDA = torch.cuda.is_available()

@@ -30,7 +30,7 @@ def built(ssm: Structure, u: Tensor, path: str) -> Callable[[Tensor], Tensor]:
     if path == "fft":
         kernel = ssm.kernel(u.shape[1]).to(dtype)
         return lambda u: fftconv(u.to(dtype), kernel).to(u.dtype)
-    operators = dispatch._operators(path, source_of(ssm), None, False, dtype)
+    operators = dispatch._operators(path, source_of(ssm), None, False, dtype, u)
     return lambda u: dispatch._chunks(path, operators, u, None, False, False, False, dtype)[0].to(u.dtype)
 
 

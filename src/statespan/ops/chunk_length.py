@@ -11,27 +11,28 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from statespan.ops import tiles
 from statespan.ops.chunked import CHUNK
+from statespan.ops.memory import shared_memory
 
 if TYPE_CHECKING:
     from statespan.ops.source import Source
 
 
-def chunk_length(path: str, source: Source, dtype: torch.dtype, u: Tensor | None, *, factored: bool) -> int:
+def chunk_length(path: str, source: Source, dtype: torch.dtype, u: Tensor, *, factored: bool) -> int:
     """Samples of a chunk: long enough for large matrix products, short enough for the chip, or for what is to do.
 
     Args:
         path: "triton" or "chunks".
         source: The SSM.
         dtype: What is computed in.
-        u: An input (B, L, H) like those to come, or None if that is not known.
+        u: An input (B, L, H) like those to come.
         factored: Whether the kernels keep G in its factors.
     """
     if path == "triton":
-        from statespan.ops._triton import tiles
-
-        return tiles.chunk_length(source.d_state, factored, dtype)
-    if u is None or not u.is_cpu or torch.compiler.is_compiling():  # a graph has to serve any size
+        memory = shared_memory(u.device)
+        return tiles.chunk_length(source.d_state, source.dense and not factored, factored, dtype, memory)
+    if not u.is_cpu or torch.compiler.is_compiling():  # a graph has to serve any size
         return CHUNK
     return chunk_on_cpu(source, *u.shape[:2])
 

@@ -30,9 +30,11 @@ from statespan.ops.chunked import ordered, packed
 from statespan.ops.fftconv import fftconv
 from statespan.ops.library import chunks, modes
 from statespan.ops.lists import build_diagonal, build_rank_one
+from statespan.ops.memory import shared_memory
 from statespan.ops.order import is_lengthwise, lengthwise
 from statespan.ops.recurrence import recurrence
 from statespan.ops.source import Source, source_of
+from statespan.ops.tiles import choose, fits, recomputes
 from statespan.ssm import DPLR, Diagonal, Structure
 
 PATHS = ("auto", "triton", "chunks", "fft")
@@ -79,19 +81,17 @@ def choose_path(source: Source, u: Tensor, dtype: torch.dtype) -> str:
     if path != "auto":
         return path
     if torch.compiler.is_compiling():  # a traced graph has to serve any length, which rules out the FFT
-        return "triton" if u.is_cuda and _fits(source, dtype) else "chunks"
+        return "triton" if u.is_cuda and _fits(source, dtype, u.device) else "chunks"
     if source.convolve:
         return "fft"
-    if u.is_cuda and _fits(source, dtype) and triton_works(u.device.index):
+    if u.is_cuda and _fits(source, dtype, u.device) and triton_works(u.device.index):
         return "triton"
     return "chunks" if u.shape[1] >= (LONG_ELSEWHERE if u.is_cuda else LONG) else "fft"
 
 
-def _fits(source: Source, dtype: torch.dtype) -> bool:
+def _fits(source: Source, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether the kernels have this dtype and their tiles fit into the memory of a multiprocessor."""
-    if dtype in (torch.float16, torch.bfloat16):
-        return source.d_state <= (128 if source.power == "dense" else 256)
-    return dtype == torch.float32 and source.d_state <= (64 if source.power == "dense" else 256)
+    return fits(source.d_state, source.power, dtype, shared_memory(device))
 
 
 def _large(path: str, source: Source) -> bool:
@@ -229,13 +229,12 @@ def _walks_once(source: Source, u: Tensor, channels: int, both: bool, dtype: tor
 
     A traced graph that has to serve any size cannot count on it.
     """
-    B, L, H = u.shape
+    (B, L, H), memory = u.shape, shared_memory(u.device)
     unknown = torch.compiler.is_exporting() or isinstance(B * L, torch.SymInt)
-    if both or unknown or _factored("triton", source, dtype):
+    if both or unknown or _factored("triton", source, dtype) or not recomputes(source.d_state, dtype, memory):
         return False
-    from statespan.ops._triton.tiles import choose
-
-    return choose(channels * H, B, L, source.d_state, chunk, source.dense, False, dtype).per_segment * chunk >= L
+    tiles = choose(channels * H, B, L, source.d_state, chunk, source.dense, False, dtype, memory)
+    return tiles.per_segment * chunk >= L
 
 
 def _by_fft(source: Source, u: Tensor, D: Tensor | None, both: bool, activation: str | None) -> Tensor:
@@ -258,10 +257,8 @@ class Built(NamedTuple):
     """The factors of a low-rank part of G, where they stay apart."""
 
 
-def _operators(
-    path: str, source: Source, D: Tensor | None, both: bool, dtype: torch.dtype, u: Tensor | None = None
-) -> Built:
-    """For inputs like u, where it is known."""
+def _operators(path: str, source: Source, D: Tensor | None, both: bool, dtype: torch.dtype, u: Tensor) -> Built:
+    """For inputs like u."""
     chunk = chunk_length(path, source, dtype, u, factored=_factored(path, source, dtype))
     modal = source.modal() if path == "triton" else None
     if modal is not None:

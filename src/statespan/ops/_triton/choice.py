@@ -12,13 +12,15 @@ code are the same whatever the batch, so a row gets the same bits alone and amon
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from statespan.ops.memory import shared_memory
+from statespan.ops.tiles import LARGE, SMALL
 
 BLOCK = 128
 """Words whose scores are summed up."""
@@ -180,24 +182,16 @@ def inside_kernel(
         tl.store(log_prob_ptr + at, (score - tl.load(norm_ptr + row)).to(log_prob_ptr.dtype.element_ty))
 
 
-@lru_cache
-def room(device: torch.device) -> int:
-    """Shared memory that a program may have, in bytes."""
-    if device.type != "cuda":
-        return 1 << 30
-    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
-
-
-def tile(dtype: torch.dtype, K: int, room: int) -> dict[str, Any]:
+def tile(dtype: torch.dtype, K: int, memory: int) -> dict[str, Any]:
     """The tile of `sums_kernel`: large where there are many products for each score, else the exponentials are it."""
     if dtype == torch.float64:
         return {"BM": 32, "BN": BLOCK, "BK": 16, "num_warps": 4, "num_stages": 2}
     if dtype == torch.float32:
         return {"BM": 64, "BN": BLOCK, "BK": 16, "num_warps": 8, "num_stages": 3}
-    if K >= 512 and room >= 200 << 10:
+    if K >= 512 and memory >= LARGE:
         return {"BM": 128, "BN": 2 * BLOCK, "BK": 64, "num_warps": 8, "num_stages": 4}
     # two programs on a multiprocessor: one has its products while the other has its exponentials
-    BK, stages = min(64, max(16, 1 << bits(K))), 3 if room >= 98 << 10 else 2
+    BK, stages = min(64, max(16, 1 << bits(K))), 3 if memory >= SMALL else 2
     return {"BM": 128, "BN": BLOCK, "BK": BK, "num_warps": 8, "num_stages": stages}
 
 
@@ -234,7 +228,7 @@ def choice(
         blocks = -(-words // BLOCK)
         most, sums = empty(rows, blocks), empty(rows, blocks)
         power = empty(rows, blocks) if hot else sums
-        shape = tile(z.dtype, K, room(device))
+        shape = tile(z.dtype, K, shared_memory(device))
         sums_kernel[(-(-rows // shape["BM"]), -(-words // shape["BN"]))](
             z, table, bias, inverse, most, sums, power, rows, words, K, blocks,
             BLOCK=BLOCK, EVEN=K % shape["BK"] == 0, HOT=hot, FT=FT, **shape,

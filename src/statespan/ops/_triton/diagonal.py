@@ -99,7 +99,7 @@ def _together(mr, mi, sr, si, fr, fi, er, ei, PARTS: tl.constexpr):
 
 
 @triton.jit
-def _sums_of_rows(
+def _row_sums(
     ptr, flip, CONJ: tl.constexpr, begin, M, n, ok, ar, ai, fr, fi, er, ei,
     c: tl.constexpr, PARTS: tl.constexpr, FT: tl.constexpr,
 ):  # fmt: skip
@@ -116,7 +116,7 @@ def _sums_of_rows(
 
 
 @triton.jit
-def _sums_of_kernel(
+def _kernel_sums(
     ptr, begin, ar, ai, fr, fi, er, ei, c: tl.constexpr, PARTS: tl.constexpr, FT: tl.constexpr
 ):  # fmt: skip
     """Of real numbers (c), the same for all modes."""
@@ -203,15 +203,15 @@ def diagonal_backward_kernel(
         dt_ptr, decay_ptr, freq_ptr, B_ptr, h, own, ok, RULE, REAL, LOG, FT
     )
     # E = B̄ Ā^(c-1-row)
-    dbr, dbi, tr, ti = _sums_of_rows(
+    dbr, dbi, tr, ti = _row_sums(
         dE_ptr + h * c * 2 * M, True, False, begin, M, m, live, vr, vi, fr, fi, er, ei, c, PARTS, FT
     )
     dar, dai = cmul(br, bi, tr, ti)
     for k in range(channels):
         hk = k * H + h
         cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
-        kr, ki, wr, wi = _sums_of_kernel(dK_ptr + hk * c, begin, vr, vi, fr, fi, er, ei, c, PARTS, FT)
-        mr, mi, tr, ti = _sums_of_rows(
+        kr, ki, wr, wi = _kernel_sums(dK_ptr + hk * c, begin, vr, vi, fr, fi, er, ei, c, PARTS, FT)
+        mr, mi, tr, ti = _row_sums(
             dO_ptr + hk * c * 2 * M, k >= causal, True, begin, M, m, live, vr, vi, fr, fi, er, ei, c, PARTS, FT
         )
         # K = 2 Re Σ C B̄ Ā^l

@@ -18,8 +18,9 @@ from statespan.ops._triton.gelu import backward as gelu_backward
 from statespan.ops._triton.scan import backward_kernel, forward_kernel
 from statespan.ops._triton.states import segments_kernel, states_kernel
 from statespan.ops._triton.sums import diagonals_kernel, sum_shares
-from statespan.ops._triton.tiles import Tiles, choose
+from statespan.ops.memory import shared_memory
 from statespan.ops.plain import Gradients, chunk_rows
+from statespan.ops.tiles import Tiles, choose
 
 TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
 
@@ -123,7 +124,7 @@ def grid(
     (H, B, L), (_, c, N) = u.shape, E.shape
     dense, low = G.ndim == 3, W is not None
     if tiles is None:
-        tiles = choose(channels * H, B, L, N, c, dense, low, u.dtype, both)
+        tiles = choose(channels * H, B, L, N, c, dense, low, u.dtype, shared_memory(u.device), both)
     all_chunks = 1 << max(0, -(-L // c) - 1).bit_length()
     tiles = tiles._replace(per_segment=min(tiles.per_segment, all_chunks))
     assert not low or tiles.per_segment == all_chunks, "a scan over segments needs the power of a whole segment"

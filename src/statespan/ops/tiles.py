@@ -1,4 +1,8 @@
-"""Which tile sizes to run the kernels with: a fixed rule, so that the same input gives the same bits on every run."""
+"""Which tile sizes to run the kernels with: a fixed rule, so that the same input gives the same bits on every run.
+
+``memory`` is what a program may have on the chip (:func:`statespan.ops.memory.shared_memory`): 227 KiB on the GPUs of
+data centres since 2022, 163 KiB on those before, 99 KiB on those of workstations and games.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ import torch
 
 PROGRAMS = 256  # about two programs on each multiprocessor of the largest GPUs of today
 FEWEST_CHUNKS = 8  # of a segment: below, its fixed costs show
+SMALL, MIDDLE, LARGE = 99 << 10, 160 << 10, 200 << 10
+"""From which memory on there are kernels; chunks may be long; and those of a dense G in full precision too."""
 
 
 class Tiles(NamedTuple):
@@ -25,11 +31,37 @@ class Tiles(NamedTuple):
     """0 for as many as forward."""
 
 
-def chunk_length(d_state: int, low: bool, dtype: torch.dtype) -> int:
+def fits(d_state: int, power: str, dtype: torch.dtype, memory: int) -> bool:
+    """Whether there are kernels for this state size and dtype whose tiles fit.
+
+    Args:
+        d_state: N.
+        power: What the chunk-to-chunk matrix is: "diagonal", "rank one" or "dense".
+        dtype: What is computed in.
+        memory: In bytes.
+    """
+    if memory < SMALL:
+        return False
+    if dtype in (torch.float16, torch.bfloat16):
+        return d_state <= (128 if power == "dense" else 256)
+    largest = {"diagonal": 256 if memory >= MIDDLE else 128, "rank one": 256, "dense": 64}[power]
+    return dtype == torch.float32 and d_state <= largest
+
+
+def recomputes(d_state: int, dtype: torch.dtype, memory: int) -> bool:
+    """Whether a backward pass has room to compute again what is in front of an activation."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return memory >= MIDDLE or d_state <= 64
+    return memory >= LARGE
+
+
+def chunk_length(d_state: int, dense: bool, low: bool, dtype: torch.dtype, memory: int) -> int:
     """Samples of a chunk: long enough for large matrix products, short enough for the memory of a multiprocessor."""
     if dtype in (torch.float16, torch.bfloat16):
-        return 32 if low else 64
-    return 64 if d_state <= 64 else 32 if d_state <= 128 else 16
+        chunk = 32 if low else 64
+        return chunk if memory >= MIDDLE or d_state <= (128 if low else 64) else chunk // 2
+    chunk = 64 if d_state <= 64 else 32 if d_state <= 128 else 16
+    return chunk if memory >= (LARGE if dense else MIDDLE) else chunk // 2
 
 
 def choose(
@@ -41,6 +73,7 @@ def choose(
     dense: bool,
     low: bool,
     dtype: torch.dtype,
+    memory: int,
     both: bool = False,
 ) -> Tiles:
     """The tiles for this much work.
@@ -49,8 +82,8 @@ def choose(
     then smaller, and the sequences cut into segments, until the GPU is full. A low-rank G is for large states, whose
     power over a segment would not fit; such sequences are walked through in one go.
     """
-    narrow = dtype in (torch.float16, torch.bfloat16)
-    largest = (64 if d_state <= 64 else 32 if d_state <= 128 else 16) if narrow else 16
+    narrow, tight = dtype in (torch.float16, torch.bfloat16), memory < MIDDLE
+    largest = (64 if d_state <= 64 else 32 if d_state <= 128 and not (dense and tight) else 16) if narrow else 16
     columns = largest_filled = min(largest, 64 if batch >= 48 else 32 if batch >= 24 else 16)
     per_segment = 1 << max(0, -(-length // chunk) - 1).bit_length()
 
@@ -72,12 +105,12 @@ def choose(
     if not narrow:
         return Tiles(columns, per_segment, warps, 1, warps, 1)
     if d_state > 64:
-        stages = 2 if d_state <= 128 else 1
+        stages = 2 if d_state <= 128 and not (dense and tight) else 1
         return Tiles(columns, per_segment, warps, stages, warps, stages)
     if columns == 16:
         return Tiles(columns, per_segment, 4, 4, 4, 4) if dense else Tiles(columns, per_segment, 1, 6, 4, 4)
     if dense:
-        return Tiles(columns, per_segment, 4, 4, 4, 2)
+        return Tiles(columns, per_segment, 4, 2 if tight else 4, 4, 2)
     if both:  # a forward pass in both directions has twice the work in a program: half as many fill the GPU
         wide, segments = columns, -(-length // (chunk * per_segment))
         while wide < largest_filled and heads * -(-batch * segments // (2 * wide)) >= PROGRAMS // 2:

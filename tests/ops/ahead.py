@@ -1,0 +1,156 @@
+"""Compile kernels for a GPU that is not here, and say how much shared memory each takes.
+
+    python -m tests.ops.ahead CAPABILITY MEMORY CASE…
+
+Nothing runs: what kernels would have written stays as it was in memory. A process that interprets kernels cannot
+compile them, so this is one of its own. The last line of its output is JSON: for each case, the bytes of each kernel.
+"""
+
+import json
+import sys
+import warnings
+from functools import partial
+from itertools import product
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from statespan.ops import apply, apply_from, memory, use_path
+from statespan.ops._triton import batch_norm, choice, glu, norm, norm_after, step, transpose
+from statespan.ops.tiles import fits
+from tests.ssm.make import make
+
+HALF, FULL = torch.bfloat16, torch.float32
+MANY, FEW, WIDE = (64, 1024, 16), (3, 4001, 8), (16, 200, 512)
+"""Batch, length and heads: whole tiles; none, in segments; and so many heads that each sequence is one walk."""
+
+
+class Absent:
+    """What triton asks of a driver before it launches anything."""
+
+    def __init__(self, capability):
+        self.target = GPUTarget("cuda", capability, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, _device):
+        return 0
+
+    def get_current_target(self):
+        return self.target
+
+
+def engine(kind, d_state, dtype, both, size):
+    """An SSM with an activation, from its parameters to all gradients."""
+    batch, length, heads = size
+    ssm = make(kind, d_state, "bilinear", H=heads, channels=2 if both else 1, dtype=torch.float32)
+    for x in (ssm.C, ssm.B):
+        x.requires_grad_()
+    u = torch.zeros(batch, length, heads, requires_grad=True)
+    D = torch.ones(1, heads, requires_grad=True)
+    apply(ssm, u, D, bidirectional=both, activation="gelu", dtype=dtype).sum().backward()
+    if not both:
+        apply_from(ssm, u, None, D, dtype=dtype)
+
+
+def norms(width, dtype):
+    """Every norm, in both orders, of whole and of padded batches; dropout's scales with them."""
+    x, w = torch.zeros(3, 50, width, dtype=dtype), torch.zeros(width)
+    lengths, turned = torch.zeros(3, dtype=torch.int64), torch.zeros(width, 3, 50, dtype=dtype)
+    norm.forward(x, w, w, 1e-5, dtype)
+    norm.backward(x, w, w, w, turned, x)
+    for scale in (None, x[:, 0]):
+        norm_after.forward(x, x, scale, w, w, 1e-5, dtype)
+        norm_after.backward(x, x, scale, w, w, w, x)
+    for given, turn in ((None, True), (lengths, False), (lengths, True)):
+        batch_norm.forward(x, given, w, w, w, w, 0.1, 1e-5, turn, dtype)
+        batch_norm.backward(x, given, w, w, w, w, turned if turn else x, x if turn else None, turn)
+
+
+def gates(width):
+    z, bias = torch.zeros(100, 2 * width, dtype=HALF), torch.zeros(2 * width)
+    glu.backward(z, bias, glu.forward(z, bias), z)
+
+
+def orders(dtype):
+    x = torch.zeros(3, 70, 50, dtype=dtype)
+    transpose.featurewise(transpose.lengthwise(x.permute(2, 0, 1), HALF).permute(1, 2, 0), HALF)
+
+
+def steps(d_state, rank):
+    """One step of the recurrence, of a diagonal SSM or one with a low-rank part."""
+    u, state = torch.zeros(300, 8), torch.zeros(300, 8, d_state)
+    coefficients, factors = torch.zeros(8, d_state), torch.zeros(rank, 8, d_state) if rank else None
+    step.step(
+        u, state, state, coefficients, factors, factors, coefficients, coefficients[None], torch.zeros(1, 8), True, FULL
+    )
+
+
+def choices(width, dtype, inverse):
+    parts = [(torch.zeros(200, width, dtype=dtype), torch.zeros(words, width, dtype=dtype), torch.zeros(words))
+             for words in (100, 3000)]  # fmt: skip
+    choice.choice(parts, torch.zeros(200, 1), torch.zeros(200), inverse)
+
+
+KINDS = {"diagonal": "diagonal-trained", "rank one": "dplr-trained", "dense": "dplr-trained2"}
+DTYPES = {"half": HALF, "full": FULL}
+STATES = (64, 128, 256)
+TEMPERATURE = torch.ones(1, dtype=torch.float64)
+
+
+def engine_cases():
+    """By what G is, the precision, the state size and the input: whole tiles in both directions, the others in one."""
+    for (power, kind), (precision, dtype), d_state in product(KINDS.items(), DTYPES.items(), STATES):
+        yield f"{power}, {precision}, {d_state}, many", partial(engine, kind, d_state, dtype, True, MANY)
+        yield f"{power}, {precision}, {d_state}, few", partial(engine, kind, d_state, dtype, False, FEW)
+        yield f"{power}, {precision}, {d_state}, wide", partial(engine, kind, d_state, dtype, False, WIDE)
+
+
+CASES = {
+    **dict(engine_cases()),
+    **{f"norms, {name}, {width}": partial(norms, width, dtype)
+       for name, dtype in DTYPES.items() for width in (100, 1024)},
+    **{f"choices, {name}, {width}": partial(choices, width, dtype, None)
+       for name, dtype in DTYPES.items() for width in (40, 1024)},
+    "choices, warm": partial(choices, 512, HALF, TEMPERATURE),
+    **{f"orders, {name}": partial(orders, dtype) for name, dtype in DTYPES.items()},
+    **{f"steps, {d_state}, {rank}": partial(steps, d_state, rank) for d_state in STATES for rank in (0, 1)},
+    "gates": partial(gates, 512),
+}  # fmt: skip
+
+
+def fitting(bytes_of_memory):
+    """The cases that people run on a GPU with so much memory."""
+    for name in CASES:
+        power, *rest = name.split(", ")
+        if power not in KINDS or fits(int(rest[1]), power, DTYPES[rest[0]], bytes_of_memory):
+            yield name
+
+
+def compiled(capability, bytes_of_memory, names):
+    """The kernels of each case, each with the most shared memory that one of its forms takes."""
+    run, found = JITFunction.run, {}
+
+    def only_compile(self, *arguments, grid, warmup, **options):
+        result = run(self, *arguments, grid=grid, warmup=True, **options)
+        kernel = f"{self.fn.__module__.rsplit('.')[-1]}.{self.__name__}"
+        found[name][kernel] = max(found[name].get(kernel, 0), result.metadata.shared)
+        return result
+
+    driver.set_active(Absent(capability))
+    JITFunction.run = only_compile
+    memory.UNLIMITED = bytes_of_memory
+    with use_path("triton"):
+        for name in names:
+            found[name] = {}
+            CASES[name]()
+    return found
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    capability, bytes_of_memory, *names = sys.argv[1:]
+    print(json.dumps(compiled(int(capability), int(bytes_of_memory), names)))

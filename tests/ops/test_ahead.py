@@ -1,0 +1,85 @@
+"""The kernels compile for GPUs that are not here, and fit into the shared memory that a program has there."""
+
+import importlib
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+
+from statespan.ops import _triton
+from statespan.ops.tiles import fits
+from tests.ops.ahead import CASES, FULL, HALF, fitting
+
+GPUS = {
+    "workstation": (89, 99 << 10),
+    "workstation-2025": (120, 99 << 10),
+    "data-centre-2020": (80, 163 << 10),
+    "data-centre-2022": (90, 227 << 10),
+    "data-centre-2024": (100, 227 << 10),
+}
+"""The capability, and the most shared memory of a program, as NVIDIA documents them."""
+
+
+def compile_for(gpu, names, folder):
+    """The bytes of each kernel of each case, compiled anew."""
+    capability, memory = GPUS[gpu]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(folder)}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-m", "tests.ops.ahead", str(capability), str(memory), *names]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def assert_fit(found, gpu):
+    memory = GPUS[gpu][1]
+    for name, kernels in found.items():
+        assert kernels, name
+        for kernel, size in kernels.items():
+            assert size <= memory, f"{kernel} of {name} takes {size} of {memory} bytes"
+
+
+def launched():
+    """All kernels that are started by themselves."""
+    for module in pkgutil.iter_modules(_triton.__path__):
+        names = vars(importlib.import_module(f"{_triton.__name__}.{module.name}"))
+        yield from (f"{module.name}.{name}" for name, x in names.items()
+                    if name.endswith("_kernel") and x.fn.__module__.endswith(f".{module.name}"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("diagonal, half, 64, many", "diagonal, full, 64, wide"),
+        ("rank one, half, 256, few", "gates", "orders, half"),
+        ("rank one, half, 64, many", "choices, half, 1024", "steps, 64, 1"),
+        ("rank one, full, 64, wide", "norms, half, 1024"),
+    ],
+    ids=lambda names: names[0],
+)
+def test_what_most_people_run_fits_a_small_gpu(names, tmp_path):
+    assert_fit(compile_for("workstation", names, tmp_path), "workstation")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("gpu", GPUS)
+def test_everything_compiles(gpu, tmp_path):
+    found = compile_for(gpu, [*fitting(GPUS[gpu][1])], tmp_path)
+    assert_fit(found, gpu)
+    assert {kernel for kernels in found.values() for kernel in kernels} == {*launched()}
+
+
+def test_large_states_go_without_kernels_where_memory_is_small():
+    left_out = {gpu: {*CASES} - {*fitting(memory)} for gpu, (_, memory) in GPUS.items()}
+    never = {name for name in CASES if name.startswith(("dense, full, 128", "dense, full, 256", "dense, half, 256"))}
+    assert len(never) == 9
+    for gpu, names in left_out.items():
+        more = {name for name in CASES if name.startswith("diagonal, full, 256") and gpu.startswith("workstation")}
+        assert names == never | more, gpu
+    for power in ("diagonal", "rank one", "dense"):
+        assert not any(fits(2, power, dtype, 64 << 10) for dtype in (HALF, FULL))
