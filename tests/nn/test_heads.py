@@ -72,3 +72,25 @@ def test_mistakes():
         SequenceHead(4, 3, "max")
     with pytest.raises(ValueError, match="d_output"):
         SequenceHead(4, 0)
+
+
+@pytest.mark.parametrize("cls", [SequenceHead, PairHead])
+def test_answers_have_the_precision_of_the_parameters(cls):
+    """Of features in 16 bits, under autocast: to the bit what float32 gives, compiled, in pieces and step by step too."""
+    head, x = cls(8, 2), torch.randn(4, 30, 8).bfloat16()
+    wanted = head(x.float(), lengths=[30, 7, 1, 20])
+    compiled = torch.compile(head, backend="eager", fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        for how in (head, compiled):
+            got = how(x, lengths=[30, 7, 1, 20])
+            assert got.dtype == torch.float32
+            assert torch.equal(got, wanted)
+        _, state = head.prefill(x[:, :29])
+        y, _ = head.stepper()(x[:, 29], state)
+        assert y.dtype == head.prefill(x)[0].dtype == torch.float32
+        torch.testing.assert_close(y, head(x.float()), atol=1e-6, rtol=1e-6)
+        loss = head(x).square().sum()
+    (gradient,) = torch.autograd.grad(loss, [next(head.parameters())])
+    (exact,) = torch.autograd.grad(head(x.float()).square().sum(), [next(head.parameters())])
+    assert torch.equal(gradient, exact)
+    assert cls(8, 2, dtype=torch.bfloat16)(x).dtype == torch.bfloat16

@@ -256,3 +256,13 @@ def test_no_second_derivative():
     (dx,) = torch.autograd.grad(y.square().sum(), leaves[0], create_graph=True)
     with pytest.raises(RuntimeError, match=r"second derivatives need use_path\('fft'\)"):
         dx.sum().backward()
+
+
+def test_a_single_number_has_no_variance():
+    """As torch has it, wherever it is computed."""
+    norm, x = BatchNorm(4).to(DEVICE), torch.ones(1, 1, 4, device=DEVICE)
+    with use_path("triton"):
+        for normalize in (norm, lambda x: norm.before(x, None, torch.float16)):
+            with pytest.raises(ValueError, match="more than 1 value per channel"):
+                normalize(x)
+    assert (norm.running_var == 1).all()

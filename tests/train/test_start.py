@@ -64,6 +64,7 @@ def test_takes_what_fits(learnt):
     assert all(torch.equal(after[name], before[name]) for name in HEAD)
     result = json.loads((learnt / "result.json").read_text())
     assert (facts["tensors"], facts["of"]) == (len(taken), len(after))
+    assert facts["tensors"] == facts["of"] - len(HEAD)
     assert facts["name"] == facts["recipe"]["name"] == "words-masked"
     assert facts["steps"] == 24
     assert facts["wall_seconds"] == result["wall_seconds"]
@@ -79,7 +80,11 @@ def test_first_step_is_from_them(learnt, tmp_path):
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["start"]["name"] == "words-masked"
     assert result["start"] == json.loads((tmp_path / "run" / "start.json").read_text())
+    result["overrides"] = [f"train.start={learnt}", "train.steps=1"]
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result))
     made = run(tmp_path / "next", "classifier", steps=1, start=str(tmp_path / "run" / "model"))
+    assert made.start["overrides"] == ["train.steps=1"]
+    assert made.start["recipe"]["train"]["start"] == "words-masked"  # a name: where it lay is nobody's business
     assert made.start["wall_seconds"] == round(result["wall_seconds"] + result["start"]["wall_seconds"], 2)
 
 
@@ -111,6 +116,7 @@ def test_resumed_to_the_bit(learnt, tmp_path, stop_at, step):  # noqa: F811
 def test_mistakes(learnt, tmp_path):
     run(tmp_path / "wide", "classifier", {"d_model": 6}, steps=1)
     run(tmp_path / "deep", "classifier", {"n_layers": 3}, steps=1)
+    run(tmp_path / "shallow", "classifier", {"n_layers": 1}, steps=1)
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "recipe.yaml").touch()
     damaged = tmp_path / "damaged"
@@ -119,6 +125,7 @@ def test_mistakes(learnt, tmp_path):
     wrong = {
         "wide": r"weights of the same layers: backbone\.\S+ is \(.*6.*\) there and \(.*4.*\) here",
         "deep": r"weights of the same layers: backbone\.\S+ is \(.*\) there and not here",
+        "shallow": r"weights of the same layers: backbone\.\S+ is not there and \(.*\) here",
         "begun": r"a finished run: go on with statespan train \S+begun --resume",
         "damaged": r"it cannot be read: .* is damaged",
         "nowhere": r"the folder of a finished run or of a saved model, or the name of a published one: there is no",

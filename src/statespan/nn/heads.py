@@ -17,7 +17,11 @@ from statespan.nn.pool import PoolState, SequencePool
 
 
 class Head(nn.Module, ABC):
-    """A pool over the sequence and a map of what it gives. While a sequence comes in, it gives the answer so far."""
+    """A pool over the sequence and a map of what it gives. While a sequence comes in, it gives the answer so far.
+
+    Answers have the precision of the parameters, under autocast too: they are few, and a value that is to be near to a
+    target wants more than the three digits of 16 bits.
+    """
 
     def __init__(self, d_model: int, d_output: int, pool: str) -> None:
         super().__init__()
@@ -31,24 +35,31 @@ class Head(nn.Module, ABC):
 
     def forward(self, x: Tensor, *, lengths: Lengths = None) -> Tensor:
         """The answers for features x (B, L, D)."""
-        return self.answer(self.pool(x, lengths=lengths))
+        return self.prefill(x, lengths=lengths)[0]
 
     def prefill(
         self, x: Tensor, state: PoolState | None = None, *, lengths: Lengths = None
     ) -> tuple[Tensor, PoolState]:
         """The answers for all seen so far, and the new state of the pool."""
-        pooled, after = self.pool.prefill(x, state, lengths=lengths)
-        return self.answer(pooled), after
+        _, after = self.pool.prefill(x, state, lengths=lengths)
+        return self._read(after), after
 
     def stepper(self) -> Callable[[Tensor, PoolState], tuple[Tensor, PoolState]]:
         """The same for one position x (B, D)."""
         advance = self.pool.stepper()
 
         def step(x: Tensor, state: PoolState) -> tuple[Tensor, PoolState]:
-            pooled, after = advance(x, state)
-            return self.answer(pooled), after
+            _, after = advance(x, state)
+            return self._read(after), after
 
         return step
+
+    def _read(self, state: PoolState) -> Tensor:
+        pooled = self.pool.read(state).to(next(self.parameters()).dtype)
+        if pooled.is_meta or not torch.is_autocast_enabled(pooled.device.type):
+            return self.answer(pooled)
+        with torch.autocast(pooled.device.type, enabled=False):
+            return self.answer(pooled)
 
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> PoolState:
         """The state of the pool before the first sample."""

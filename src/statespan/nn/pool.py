@@ -69,9 +69,13 @@ class SequencePool(nn.Module):
             there = x[torch.arange(batch, device=x.device), at].to(value.dtype)
             take = new > 0 if self.mode == "last" else (new > 0) & (seen == 0)
             value = torch.where(take[:, None], there, value)
-        seen = seen + new
-        pooled = value / seen.clamp(min=1)[:, None] if self.mode == "mean" else value
-        return pooled.to(x.dtype), (value, seen)
+        state = value, seen + new
+        return self.read(state).to(x.dtype), state
+
+    def read(self, state: PoolState) -> Tensor:
+        """The pooled features (B, D) that a state stands for, in its precision."""
+        value, seen = state
+        return value / seen.clamp(min=1)[:, None] if self.mode == "mean" else value
 
     def stepper(self) -> Callable[[Tensor, PoolState], tuple[Tensor, PoolState]]:
         """The same for one position x (B, D)."""

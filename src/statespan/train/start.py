@@ -61,9 +61,9 @@ def begin(network: nn.Module, start: str) -> dict[str, Any]:
     own = network.state_dict()
     fitting = [name for name, tensor in own.items() if name in found and found[name].shape == tensor.shape]
     apart = [name for name in {**own, **found} if name.startswith(BODY) and name not in fitting]
-    if apart or not fitting:
-        example = f": {apart[0]} is {_shape(found, apart[0])} there and {_shape(own, apart[0])} here" if apart else ""
-        raise ConfigError(f"train.start is {start}; allowed are weights of the same layers{example}")
+    if apart:
+        example = f"{apart[0]} is {_shape(found, apart[0])} there and {_shape(own, apart[0])} here"
+        raise ConfigError(f"train.start is {start}; allowed are weights of the same layers: {example}")
     with torch.no_grad():
         for name in fitting:
             own[name].copy_(found[name])
