@@ -76,7 +76,7 @@ def test_mistakes():
 
 @pytest.mark.parametrize("cls", [SequenceHead, PairHead])
 def test_answers_have_the_precision_of_the_parameters(cls):
-    """Of features in 16 bits, under autocast: to the bit what float32 gives, compiled, in pieces and step by step too."""
+    """Of features in 16 bits, under autocast: to the bit what float32 gives, compiled, in pieces and in steps too."""
     head, x = cls(8, 2), torch.randn(4, 30, 8).bfloat16()
     wanted = head(x.float(), lengths=[30, 7, 1, 20])
     compiled = torch.compile(head, backend="eager", fullgraph=True)

@@ -112,6 +112,26 @@ def test_errors_are_scaled_to_the_units_of_the_data():
         task.loss(nn.Identity(), split.batch([0, 1]))
 
 
+def test_tokens_that_count_and_those_that_do_not():
+    """By logits, or by a model that has losses of its own: below 0 and behind a length nothing counts."""
+
+    class Own(nn.Module):
+        def token_losses(self, x, y, lengths=None):
+            return nn.functional.cross_entropy(x.mT, y, reduction="none")
+
+    x = torch.randn(2, 4, 3)
+    y, lengths = torch.tensor([[2, -1, 0, 1], [1, -3, 2, 0]]), torch.tensor([4, 1])
+    nats = -x.log_softmax(-1)
+    wanted = (nats[0, 0, 2] + nats[0, 2, 0] + nats[0, 3, 1] + nats[1, 0, 1]) / 4
+    logits = nn.Module()
+    logits.forward = lambda x, lengths=None: x
+    for model in (logits, Own()):
+        task = TASKS["masked"]
+        torch.testing.assert_close(task.loss(model, Batch(x, y, lengths)), wanted)
+        assert task.add(model, Batch(x, y, lengths), 1.0)[1] == 4
+        assert task.loss(model, Batch(x, -1 - y.abs(), lengths)) == 0.0  # nothing at all
+
+
 def test_what_is_better():
     accuracy, rmse = TASKS["classification"], TASKS["regression"]
     assert accuracy.better(0.5, None)
