@@ -23,8 +23,8 @@ from statespan.ops.tiles import fits
 from tests.ssm.make import make
 
 HALF, FULL = torch.bfloat16, torch.float32
-MANY, FEW, WIDE = (64, 1024, 16), (3, 4001, 8), (16, 200, 512)
-"""Batch, length and heads: whole tiles; none, in segments; and so many heads that each sequence is one walk."""
+MANY, FEW, WIDE = (64, 256, 512), (3, 4001, 8), (16, 200, 512)
+"""Batch, length and heads: the largest tiles, all whole; segments and rests; small tiles, each sequence in one walk."""
 
 
 class Absent:
