@@ -283,6 +283,20 @@ def test_what_an_activation_had_is_kept_where_there_is_no_room_to_compute_it_aga
         assert dispatch._walks_once(source, u, 1, False, dtype, 32) is wanted, kib
 
 
+@pytest.mark.parametrize(("kib", "tried"), [(99, True), (96, False)])
+def test_old_gpus_are_not_tried(kib, tried, monkeypatch):
+    """Triton is not made for them: nothing is compiled, and nobody is warned."""
+    calls = []
+    monkeypatch.setattr(probe, "probe", lambda device: calls.append(device) or True)
+    monkeypatch.setattr(dispatch, "_probed", {})
+    monkeypatch.setattr(memory, "_found", {0: kib << 10})
+    x = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 0))
+    assert [dispatch.kernels_run(x) for _ in range(2)] == [tried, tried]
+    assert len(calls) == tried
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert dispatch.kernels_run(x) is tried
+
+
 @pytest.mark.parametrize(("factor", "works"), [(1.0, True), (1.1, False), (float("nan"), False)])
 def test_a_path_that_is_wrong_is_left_out(factor, works, monkeypatch):
     def forward(g, u, K, E, G, W, O, **options):  # noqa: E741
@@ -318,6 +332,7 @@ def test_the_trial_is_the_same_wherever_the_first_call_comes_from(where, monkeyp
 def test_each_device_is_tried_once(monkeypatch):
     tried = []
     monkeypatch.setattr(dispatch, "_probed", {})
+    monkeypatch.setattr(memory, "_found", {0: 99 << 10, 1: 99 << 10})
     monkeypatch.setattr(probe, "probe", lambda device: tried.append(device.index) or device.index == 1)
     assert [dispatch.triton_works(i) for i in (0, 1, 0, 1)] == [False, True, False, True]
     assert tried == [0, 1]

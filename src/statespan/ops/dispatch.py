@@ -34,7 +34,7 @@ from statespan.ops.memory import shared_memory
 from statespan.ops.order import is_lengthwise, lengthwise
 from statespan.ops.recurrence import recurrence
 from statespan.ops.source import Source, source_of
-from statespan.ops.tiles import choose, fits, recomputes
+from statespan.ops.tiles import SMALL, choose, fits, recomputes
 from statespan.ssm import DPLR, Diagonal, Structure
 
 PATHS = ("auto", "triton", "chunks", "fft")
@@ -120,8 +120,13 @@ def triton_works(device: int) -> bool:
         except ImportError:
             _probed[device] = False
         else:
-            _probed[device] = probe(torch.device("cuda", device))
+            _probed[device] = _roomy(torch.device("cuda", device)) and probe(torch.device("cuda", device))
     return _probed[device]
+
+
+def _roomy(device: torch.device) -> bool:
+    """Whether it is a GPU that Triton is made for: older ones have less memory on the chip."""
+    return shared_memory(device) >= SMALL
 
 
 def kernels_run(x: Tensor) -> bool:
@@ -129,7 +134,9 @@ def kernels_run(x: Tensor) -> bool:
     path = forced_path()
     if path != "auto":
         return path == "triton"
-    return x.is_cuda and (torch.compiler.is_compiling() or triton_works(x.device.index))
+    if torch.compiler.is_compiling():
+        return x.is_cuda and _roomy(x.device)
+    return x.is_cuda and triton_works(x.device.index)
 
 
 def apply(
