@@ -44,8 +44,7 @@ class Info:
     """What a model and a trainer must know about a dataset.
 
     Args:
-        task: "classification", "regression", "retrieval", "language", "density", "masked" or
-            "forecast".
+        task: "classification", "regression", "retrieval", "language", "density", "masked" or "forecast".
         length: That of the longest input.
         d_input: Features of a real-valued input, or None.
         vocabulary: Number of tokens of an input of tokens, or None.

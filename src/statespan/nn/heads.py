@@ -41,18 +41,12 @@ class Head(nn.Module, ABC):
         self, x: Tensor, state: PoolState | None = None, *, lengths: Lengths = None
     ) -> tuple[Tensor, PoolState]:
         """The answers for all seen so far, and the new state of the pool."""
-        _, after = self.pool.prefill(x, state, lengths=lengths)
+        after = self.pool.advance(x, state, lengths=lengths)
         return self._read(after), after
 
     def stepper(self) -> Callable[[Tensor, PoolState], tuple[Tensor, PoolState]]:
         """The same for one position x (B, D)."""
-        advance = self.pool.stepper()
-
-        def step(x: Tensor, state: PoolState) -> tuple[Tensor, PoolState]:
-            _, after = advance(x, state)
-            return self._read(after), after
-
-        return step
+        return lambda x, state: self.prefill(x[:, None], state)
 
     def _read(self, state: PoolState) -> Tensor:
         pooled = self.pool.read(state).to(next(self.parameters()).dtype)

@@ -55,6 +55,11 @@ class SequencePool(nn.Module):
         Returns:
             The pooled features (B, D), and the new state.
         """
+        after = self.advance(x, state, lengths=lengths)
+        return self.read(after).to(x.dtype), after
+
+    def advance(self, x: Tensor, state: PoolState | None = None, *, lengths: Lengths = None) -> PoolState:
+        """The state after x, as in :meth:`prefill`."""
         batch, length, _ = x.shape
         padding = Padding.of(x, lengths)
         if state is None:
@@ -69,8 +74,7 @@ class SequencePool(nn.Module):
             there = x[torch.arange(batch, device=x.device), at].to(value.dtype)
             take = new > 0 if self.mode == "last" else (new > 0) & (seen == 0)
             value = torch.where(take[:, None], there, value)
-        state = value, seen + new
-        return self.read(state).to(x.dtype), state
+        return value, seen + new
 
     def read(self, state: PoolState) -> Tensor:
         """The pooled features (B, D) that a state stands for, in its precision."""

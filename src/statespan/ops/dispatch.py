@@ -120,7 +120,8 @@ def triton_works(device: int) -> bool:
         except ImportError:
             _probed[device] = False
         else:
-            _probed[device] = _roomy(torch.device("cuda", device)) and probe(torch.device("cuda", device))
+            gpu = torch.device("cuda", device)
+            _probed[device] = _roomy(gpu) and probe(gpu)
     return _probed[device]
 
 

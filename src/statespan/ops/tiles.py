@@ -12,6 +12,7 @@ import torch
 
 PROGRAMS = 256  # about two programs on each multiprocessor of the largest GPUs of today
 FEWEST_CHUNKS = 8  # of a segment: below, its fixed costs show
+SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 SMALL, MIDDLE, LARGE = 99 << 10, 160 << 10, 200 << 10
 """From which memory on there are kernels; chunks may be long; and those of a dense G in full precision too."""
 
@@ -42,7 +43,7 @@ def fits(d_state: int, power: str, dtype: torch.dtype, memory: int) -> bool:
     """
     if memory < SMALL:
         return False
-    if dtype in (torch.float16, torch.bfloat16):
+    if dtype in SIXTEEN_BITS:
         return d_state <= (128 if power == "dense" else 256)
     largest = {"diagonal": 256 if memory >= MIDDLE else 128, "rank one": 256, "dense": 64}[power]
     return dtype == torch.float32 and d_state <= largest
@@ -50,14 +51,14 @@ def fits(d_state: int, power: str, dtype: torch.dtype, memory: int) -> bool:
 
 def recomputes(d_state: int, dtype: torch.dtype, memory: int) -> bool:
     """Whether a backward pass has room to compute again what is in front of an activation."""
-    if dtype in (torch.float16, torch.bfloat16):
+    if dtype in SIXTEEN_BITS:
         return memory >= MIDDLE or d_state <= 64
     return memory >= LARGE
 
 
 def chunk_length(d_state: int, dense: bool, low: bool, dtype: torch.dtype, memory: int) -> int:
     """Samples of a chunk: long enough for large matrix products, short enough for the memory of a multiprocessor."""
-    if dtype in (torch.float16, torch.bfloat16):
+    if dtype in SIXTEEN_BITS:
         chunk = 32 if low else 64
         return chunk if memory >= MIDDLE or d_state <= (128 if low else 64) else chunk // 2
     chunk = 64 if d_state <= 64 else 32 if d_state <= 128 else 16
@@ -82,7 +83,7 @@ def choose(
     then smaller, and the sequences cut into segments, until the GPU is full. A low-rank G is for large states, whose
     power over a segment would not fit; such sequences are walked through in one go.
     """
-    narrow, tight = dtype in (torch.float16, torch.bfloat16), memory < MIDDLE
+    narrow, tight = dtype in SIXTEEN_BITS, memory < MIDDLE
     largest = (64 if d_state <= 64 else 32 if d_state <= 128 and not (dense and tight) else 16) if narrow else 16
     columns = largest_filled = min(largest, 64 if batch >= 48 else 32 if batch >= 24 else 16)
     per_segment = 1 << max(0, -(-length // chunk) - 1).bit_length()
