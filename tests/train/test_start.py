@@ -133,6 +133,6 @@ def test_mistakes(learnt, tmp_path):
     for name, message in wrong.items():
         with pytest.raises(ConfigError, match=rf"^train\.start is \S+{name}; .*{message}"):
             run(tmp_path / "run", "classifier", start=str(tmp_path / name))
-        assert not (tmp_path / "run" / "recipe.yaml").exists()
+        assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match=r"^train\.start is 3; allowed is text or null"):
         recipe("classifier", start=3)

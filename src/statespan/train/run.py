@@ -74,7 +74,14 @@ def fit(
 def _fit(
     recipe: Recipe, folder: Path, dataset: Dataset, model: Model, fabric: Any, resume: bool, progress: bool
 ) -> Result:
-    fsio.make_folder(folder / "checkpoints")
+    network = build_model(recipe, dataset, model)
+    if recipe.train.start is None:
+        start = None
+    elif resume and checkpoint.any_in(folder / "checkpoints"):
+        start = remembered(folder)
+    else:
+        start = begin(network, recipe.train.start)
+    fsio.make_folder(folder / "checkpoints")  # only now: what cannot begin leaves nothing behind
     lead = fabric.is_global_zero
     with fsio.locked(folder, wanted=lead):
         if not resume and any((folder / name).exists() for name in ("recipe.yaml", "result.json")):
@@ -83,13 +90,6 @@ def _fit(
         if lead:
             fsio.sweep(folder)
             fsio.sweep(folder / "checkpoints")
-        network = build_model(recipe, dataset, model)
-        if recipe.train.start is None:
-            start = None
-        elif resume and checkpoint.any_in(folder / "checkpoints"):
-            start = remembered(folder)
-        else:
-            start = begin(network, recipe.train.start)
         with quiet():
             loop = Loop(recipe, folder, dataset, network, fabric)
         if resume:
