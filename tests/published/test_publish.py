@@ -219,6 +219,8 @@ def test_other_data_of_a_recipe_have_a_name_of_their_own():
         ("data.augment=false", "x-no-augment"),
         ("data.train=20000", "x-20000"),
         ('data.words="a, b"', "x-ab"),
+        ('train.start="y-s4d"', "x-from-y-s4d"),
+        ('train.start="runs/y-s4d"', "x-from-y-s4d"),
         ("train.lr=0.1", "x"),
     ],
 )
@@ -230,17 +232,26 @@ def test_what_a_run_began_with_is_told_by_name_and_not_by_place(runs, tmp_path, 
     """The record, its recipe and the card say which recipe it was; nobody learns where it lay."""
     run = made(tmp_path / "later", f"train.start={runs[0]}", "train.seed=3", "train.steps=15")
     publish([run], results=tmp_path / "results", models=models)
-    path = tmp_path / "results/tasks/digits-s4d-seed3.json"
+    path = tmp_path / "results/tasks/digits-s4d-from-digits-s4d-seed3.json"
     found, before = read(path), read(runs[0] / "result.json")
-    assert found["recipe"]["train"]["start"] == "digits-s4d"
-    assert 'train.start="digits-s4d"' in found["overrides"]
+    assert found["recipe"]["train"]["start"] == "runs/digits-s4d"  # where others have it, if they train it
+    assert 'train.start="runs/digits-s4d"' in found["overrides"]
     assert found["start"]["overrides"] == ["train.steps=45", "train.validate_every=15"]
     assert (found["start"]["seed"], found["start"]["wall_seconds"]) == (0, before["wall_seconds"])
     assert found["start"]["tensors"] == found["start"]["of"]
-    said = (models / "digits-s4d/README.md").read_text()
+    own = models / "digits-s4d-from-digits-s4d"
+    said = (own / "README.md").read_text()
     assert "**Begun with**: the weights of recipe `digits-s4d` with `train.steps=45" in said
-    for text in (path.read_text(), said, (models / "digits-s4d/recipe.yaml").read_text()):
+    for text in (path.read_text(), said, (own / "recipe.yaml").read_text()):
         assert str(runs[0]) not in text
+
+
+def test_a_published_model_to_begin_with_is_told_by_its_name(runs, tmp_path, models):
+    publish(runs[:1], results=tmp_path / "results", models=models)
+    run = made(tmp_path / "later", "train.start=digits-s4d", "train.steps=15")
+    publish([run], results=tmp_path / "results", models=models)
+    found = read(tmp_path / "results/tasks/digits-s4d-from-digits-s4d-seed0.json")
+    assert found["recipe"]["train"]["start"] == "digits-s4d"
 
 
 def test_weights_that_nobody_else_has_are_refused(runs, tmp_path, models):

@@ -35,6 +35,7 @@ def records():
         "d-seed0.json": record("x", patients, 0, 7.5, metric="rmse", overrides=['data.split="patients"']),
         "e-seed0.json": record("sc10-s4", {"name": "sc10", "features": "raw"}, 0, 0.5, **half),
         "f-seed3.json": record("own", {"name": "digits"}, 3, 0.75),
+        "g-seed0.json": record("masked", {"name": "text", "find": True}, 0, 3.5, metric="perplexity"),
     }
 
 
@@ -58,6 +59,8 @@ def test_tables(records):
     assert [row[4] for row in cells(long, "Speech, raw, 0.5×")] == ["25.00"]
     assert cells(long, "LRA Image") == [["LRA Image", "", "89.07", "≥ 88.5", "not run yet", *[""] * 7]]
     assert [row[4:6] for row in cells(long, "digits")] == [["75.00", "75.00 (3)"]]
+    assert [row[4] for row in cells(long, "text, hidden tokens")] == ["3.500"]
+    assert [row[4] for row in cells(long, "LRA Text")] == ["not run yet"]
     assert cells(short, "digits") == []
     assert long.count("not run yet") == len(TASKS) - 5
     assert "†" not in long + short
@@ -101,7 +104,8 @@ def test_the_papers_numbers_are_the_recipes():
 def test_pictures(records, tmp_path):
     figure = picture.times(records)
     drawn = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.get_visible()}
-    assert list(drawn) == ["sMNIST", "BIDMC HR", "BIDMC HR, new patients", "Speech, raw", "digits"]
+    papers = ["sMNIST", "BIDMC HR", "BIDMC HR, new patients", "Speech, raw"]
+    assert list(drawn) == [*papers, "digits", "text, hidden tokens"]
     lines = [line.get_xydata().tolist() for line in drawn["sMNIST"].lines]
     assert [[1.0, 45.0], [7.0, 91.0]] not in lines
     assert [[1.0, 45.5], [7.0, 91.0]] in lines

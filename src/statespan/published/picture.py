@@ -9,7 +9,7 @@ from typing import Any
 from statespan import _look
 from statespan.published.record import model_name, seconds_before
 from statespan.published.table import groups
-from statespan.published.tasks import TASKS, Task, paper, show, value
+from statespan.published.tasks import TASKS, Task, other, paper, show, value
 
 NAMES = {
     "accuracy": "accuracy, %", "rmse": "RMSE", "mse": "MSE", "perplexity": "perplexity", "bits_per_dim": "bits a pixel"
@@ -30,8 +30,7 @@ def shown(records: Mapping[str, Record]) -> list[tuple[Task, dict[str, Record]]]
         left = {file: record for file, record in left.items() if file not in mine}
         found.append((task, mine))
     for file, record in left.items():
-        name = record["recipe"]["data"]["name"]
-        found.append((Task(name, model_name(record), name, record["metric"], published=False), {file: record}))
+        found.append((other(record, model_name(record)), {file: record}))
     return [(task, some) for task, some in found if any(_points(record) for record in some.values())]
 
 
@@ -100,7 +99,7 @@ def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
         ours += [y for _, y in points]
         if number is not None:
             minutes = (seconds_before(record) + record["wall_seconds"]) / 60
-            axes.plot(minutes, number, "o", color=colors[name], markersize=4, clip_on=False)
+            axes.plot(minutes, number, "o", color=colors[name], markersize=4, clip_on=False, zorder=6)
             ours.append(number)
     best = paper(task)
     if best:
@@ -111,7 +110,7 @@ def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
     if note:
         axes.plot([], [], " ", label=note)
     _look.tidy(axes, f"minutes on {_where(records)}", NAMES[task.metric], task.name)
-    axes.legend(frameon=False, fontsize=6.5, loc="best")
+    axes.legend(fontsize=6.5, loc="best", framealpha=0.85, edgecolor="none")
 
 
 def _limits(axes: Any, task: Task, numbers: list[float]) -> None:

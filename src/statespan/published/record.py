@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from statespan._machine import commit, source
+from statespan.models.find import names as published
 from statespan.train.config import ConfigError, Recipe, read_recipe
 
 KEYS = (
@@ -73,7 +74,7 @@ def make_record(run: Path, given: str | None = None) -> dict[str, Any]:
         before = read_recipe(start["recipe"])
         said = {"recipe": start["recipe"], "overrides": changes(before, start["overrides"])}
         start = {**start, **said, "recipe": before.name, "name": model_name(said)}
-        recipe = read_recipe(recipe, [f"train.start={start['name']}"])  # as others have it, and not where it lay here
+        recipe = read_recipe(recipe, [f"train.start={_place(recipe.train.start, start['name'])}"])
     record = {key: result[key] for key in KEYS} | {"recipe": recipe.to_dict()}
     record["overrides"] = changes(recipe, result["overrides"])
     record["versions"] = {**result["versions"], "commit": _commit(run, result["versions"], given)}
@@ -92,7 +93,7 @@ def seconds_before(record: Mapping[str, Any]) -> float:
 
 
 def stem(record: Mapping[str, Any]) -> str:
-    """The name of a record's file: recipe, what was changed about the data, and seed.
+    """The name of a record's file: recipe, what was changed about the data, what it began with, and seed.
 
     Example:
         >>> stem({"recipe": {"name": "bidmc-hr-s4"}, "overrides": ['data.split="patients"', "train.lr=1"], "seed": 2})
@@ -102,10 +103,11 @@ def stem(record: Mapping[str, Any]) -> str:
 
 
 def model_name(record: Mapping[str, Any]) -> str:
-    """The name of a model if none is given: the recipe, and what was changed about the data."""
+    """The name of a model if none is given: the recipe, what was changed about the data, and what it began with."""
     changed = [text.removeprefix("data.").partition("=") for text in record["overrides"] if text.startswith("data.")]
     said = {"true": "{}", "false": "no-{}"}  # a bare "true" would not say of what
     words = [said[value].format(key) if value in said else value.strip('"') for key, _, value in changed]
+    words += [re.sub(r".*[=/]", "from-", text) for text in record["overrides"] if text.startswith("train.start=")]
     words = [re.sub(r"[^A-Za-z0-9-]+", "", word) for word in words]
     return "-".join([record["recipe"]["name"], *filter(None, words)])
 
@@ -137,6 +139,11 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
         if isinstance(record, dict) and all(key in record for key in KEYS):
             found[path.name] = record
     return found
+
+
+def _place(start: str | None, name: str) -> str:
+    """Where others have what a run began with: its published name, or the run of its recipe; not where it lay here."""
+    return name if start in published() else f"runs/{name}"
 
 
 def _commit(run: Path, versions: Mapping[str, Any], given: str | None) -> str:

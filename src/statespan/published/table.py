@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from statespan.published.record import model_name, read_records, seconds_before
-from statespan.published.tasks import TASKS, Task, judged, paper, show, value
+from statespan.published.tasks import TASKS, Task, judged, other, paper, show, value
 
 PLACE = re.compile(r"(<!-- (?P<path>[\w/.-]+): (?P<kind>short|long) -->\n)(?P<table>.*?)(<!-- end -->)", re.S)
 NOT_YET = "not run yet"
@@ -133,13 +133,12 @@ def _others(records: Mapping[str, Record]) -> list[tuple[Task, Group]]:
     made = []
     for key, some in found.items():
         one = next(iter(some.values()))
-        name = one["recipe"]["data"]["name"]
-        made.append((Task(name, model_name(one), name, one["metric"], published=False), Group(*key, some)))
+        made.append((other(one, model_name(one)), Group(*key, some)))
     return made
 
 
 def _notes(kind: str, table: str) -> list[str]:
-    short = "Test accuracy in %, RMSE (BIDMC), perplexity (WikiText-2) or bits a pixel (MNIST density). "
+    short = "Test accuracy in %, RMSE (BIDMC), perplexity (WikiText-2, hidden tokens) or bits a pixel (MNIST density). "
     paper_says = "*paper*: the best of S4 and S4D. *ours*: the mean over seeds, each run a file in `results/tasks`. "
     time = "*time*: compiling, training and validation."
     options = ", ".join(f"`data.{option}`" for option in AT_RANDOM)

@@ -100,6 +100,13 @@ def judged(record: Mapping[str, Any], task: Task) -> float:
     return float(record["valid"].get(task.metric, float("-inf") if task.larger else float("inf")))
 
 
+def other(record: Mapping[str, Any], key: str) -> Task:
+    """The task of a record that is of none of the list, such as a small one of our own."""
+    data = record["recipe"]["data"]
+    name = data["name"] + (", hidden tokens" if data.get("find") else "")
+    return Task(name, key, data["name"], record["metric"], published=False)
+
+
 @cache
 def _said() -> list[tuple[str, str, str]]:
     """Dataset, number and note of every recipe that a paper has a number for; ablations and other features left out."""
