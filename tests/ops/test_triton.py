@@ -46,6 +46,8 @@ CASES = [
     Case(3, 1, 65, 6, 2, 16, Tiles(16, 2), "first gelu keep"),
     Case(19, 1, 64, 16, 1, 16, Tiles(16, ALL), "gelu keep"),
     Case(19, 1, 32, 16, 1, 16, Tiles(16, 1), "first"),
+    Case(3, 2, 45, 34, 1, 16, Tiles(16, ALL), "both gelu keep"),
+    Case(16, 1, 128, 16, 1, 16, Tiles(16, ALL), "both"),
 ]
 
 

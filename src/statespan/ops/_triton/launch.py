@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.gelu import backward as gelu_backward
+from statespan.ops._triton.products import products
 from statespan.ops._triton.scan import backward_kernel, forward_kernel
 from statespan.ops._triton.states import segments_kernel, states_kernel
 from statespan.ops._triton.sums import diagonals_kernel, sum_shares
@@ -72,6 +73,14 @@ class Grid(NamedTuple):
     def halves(self) -> bool:
         """Whether half a chunk is long enough for the matrix units."""
         return self.c >= 32
+
+    @property
+    def adds(self) -> bool:
+        """Whether the pass ahead leaves what its states give to the output, and not only the states.
+
+        Of large ones that is less to move, and a second program of the forward pass has room on a multiprocessor.
+        """
+        return self.low and self.V == self.H
 
     @property
     def width(self) -> int:
@@ -133,7 +142,7 @@ def grid(
 
 def states(
     g: Grid, x: Tensor, M: Tensor, G: Tensor, W: Tensor | None, *, left: bool, adjoint: bool, flip: bool,
-    save: bool, start: Tensor | None = None, inject: Tensor | None = None,
+    save: bool, start: Tensor | None = None, inject: Tensor | None = None, out: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     """A recurrence alone: the state before each chunk (save) or before each segment, (heads, B, chunks|segments, N).
 
@@ -149,6 +158,7 @@ def states(
         save: Every chunk's state, or only those between segments.
         start: (heads, B, N) at the beginning, or None for zeros.
         inject: (H, B, N) to be added where the whole chunks end, or None.
+        out: O (heads, c, N), and where to write what the saved states give to the output: (heads, B, chunks, c).
     """
     heads = x.shape[0]
     flags = {
@@ -156,10 +166,11 @@ def states(
         "num_warps": g.tiles.warps, "num_stages": g.tiles.stages,
     }  # fmt: skip
 
-    def run(out: Tensor, end: Tensor, first: Tensor | None, save: bool) -> None:
+    def run(kept: Tensor, end: Tensor, first: Tensor | None, save: bool) -> None:
+        O, y = out if out and save else (None, None)  # noqa: E741
         states_kernel[g.programs(heads)](
-            x, out, end, M, G, W, first, inject, *g.sizes(), x.stride(0), x.stride(1),
-            SAVE=save, FIRST=first is not None, END=not save, **flags, **g.constants(),
+            x, kept, end, M, G, W, first, inject, O, y, *g.sizes(), x.stride(0), x.stride(1),
+            SAVE=save, FIRST=first is not None, END=not save, OUT=y is not None, **flags, **g.constants(),
         )  # fmt: skip
 
     first = start
@@ -182,9 +193,9 @@ def states(
         )  # fmt: skip
     if not save:
         return x.new_zeros(heads, g.B, 1, g.N, dtype=g.state) if first is None else first.view(heads, g.B, -1, g.N)
-    out = x.new_empty(heads, g.B, g.chunks, g.N)
-    run(out, out, first, True)
-    return out
+    kept = x.new_empty(heads, g.B, g.chunks, g.N)
+    run(kept, kept, first, True)
+    return kept
 
 
 def forward(
@@ -204,16 +215,18 @@ def forward(
     if save and gelu and keep:
         pre = torch.empty_like(y)
     (K, Kb), (O, Ob) = (K.chunk(2), O.chunk(2)) if both else ((K, K), (O, O))  # noqa: E741
+    added = u.new_empty(g.H, g.B, g.chunks, g.c, dtype=g.acc) if both and g.adds else None
     if both:
-        ahead = states(g, u, E, G, W, left=True, adjoint=False, flip=True, save=True)
+        out = None if added is None else (Ob, added)
+        ahead = states(g, u, E, G, W, left=True, adjoint=False, flip=True, save=True, out=out)
     start = first
     if g.segments > 1:
         start = states(g, u, E, G, W, left=False, adjoint=False, flip=False, save=False, start=first)
     forward_kernel[g.programs(g.V)](
-        u, y, pre, kept, K, Kb, E, G, W, O, Ob, ahead, start, end,
+        u, y, pre, kept, K, Kb, E, G, W, O, Ob, ahead if added is None else added, start, end,
         *g.sizes(), u.stride(0), u.stride(1), y.stride(0), y.stride(1),
-        BOTH=both, HALVES=g.halves and not both, SAVE=save, FIRST=start is not None, LAST=last, GELU=gelu,
-        PRE=pre.numel() > 0,
+        BOTH=both, ADDED=added is not None, HALVES=g.halves and not both, SAVE=save, FIRST=start is not None,
+        LAST=last, GELU=gelu, PRE=pre.numel() > 0,
         num_warps=g.tiles.warps, num_stages=g.tiles.stages, **g.constants(),
     )  # fmt: skip
     return y, end, Saved(kept, ahead, pre) if save else None
@@ -246,7 +259,7 @@ def backward(
         dT, dE, dO, dG = shares[0].split(sizes)
     dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if first else None
     K, Kb = K.chunk(2) if both else (K, K)
-    products = []
+    found: list[Tensor] = []  # of a large state: the gradients of E, O and W in each direction
     for way, (O_, kept) in enumerate(zip(O.chunk(ways), saved)):
         ahead = way == 1
         inject = dlast.to(g.state).contiguous() if dlast is not None and g.c <= g.L and not ahead else None
@@ -264,16 +277,16 @@ def backward(
         )  # fmt: skip
         if g.low:
             assert W is not None
-            products.append(_products(g, u, dy, kept, adjoint, W, ahead))
+            found.append(products(u, dy, kept, adjoint, W, ahead=ahead, acc=g.acc))
     if tiles > 1:
         sum_shares(shares, totals)
         dT, dE, dO, dG = totals
     dW = None
     if g.low:
-        dT = products[0][0]
-        dE, dO, dW = (torch.stack(each) for each in list(zip(*products))[1:])  # (ways, …)
-        dE = dE.sum(0) if both else dE[0]
-        dW = _over_channels(dW.sum(0) if both else dW[0], g.H, 1)
+        dT = _toeplitz(g, u, dy)
+        dE, _, *rest = found[0] + found[1] if both else found[0]
+        dO = torch.stack([each[1] for each in found])
+        dW = _over_channels(torch.stack(rest), g.H, 1)
     dK = dT.new_empty(ways * channels, g.H, g.c)
     diagonals_kernel[(g.V,)](dT, dK, C=g.c, BOTH=both, num_warps=4)
     if dfirst is not None:
@@ -296,27 +309,10 @@ def _over_channels(x: Tensor, H: int, dim: int = 0) -> Tensor:
     return x.unflatten(dim, (-1, H)).sum(dim) if x.shape[dim] > H else x
 
 
-def _products(
-    g: Grid, u: Tensor, dy: Tensor, kept: Tensor, adjoint: Tensor, W: Tensor, ahead: bool
-) -> tuple[Tensor, ...]:
-    """The gradients of T (1, V, c, c), E and O (V, c, N) and W (2, V, c, N) from all states S and adjoint states R.
-
-    With ``ahead`` T's is left out: it is that of the other direction.
-
-    One product each over the chunks of all sequences: ``dT = dYᵀU``, ``dE = UᵀR``, ``dO = dYᵀS``,
-    ``dF = (S Jᵀ)ᵀ R``, ``dJ = (R Fᵀ)ᵀ S``.
-    """
-    F, J = W.to(u.dtype)
-    U, dY = chunk_rows(u, g.c), chunk_rows(dy, g.c).unflatten(0, (-1, g.H))  # (H, rows, c), (K, H, rows, c)
-    S, R = kept.view(g.H, -1, g.N), adjoint.view(-1, g.H, U.shape[1], g.N)
-    fed = S @ J.mT
-
-    def product(a: Tensor, b: Tensor) -> Tensor:
-        if a.dtype == g.acc or not a.is_cuda:
-            return a.to(g.acc).mT @ b.to(g.acc)
-        return torch.bmm(a.mT, b, out_dtype=g.acc)
-
-    found = [(product(U, r), product(y, S), product(fed, r), product(r @ F.mT, S)) for y, r in zip(dY, R)]
-    dE, dO, dF, dJ = (torch.cat(each) for each in zip(*found))
-    dT = dE.new_empty(0) if ahead else torch.cat([product(y, U) for y in dY])
-    return dT[None], dE.flip(-2) if ahead else dE, dO, torch.stack([dF, dJ])
+def _toeplitz(g: Grid, u: Tensor, dy: Tensor) -> Tensor:
+    """The gradient of T, (V, c, c): ``dYᵀ U`` over the chunks of all sequences."""
+    U, dY = chunk_rows(u, g.c), chunk_rows(dy, g.c)
+    U = U.repeat(g.V // g.H, 1, 1) if g.V > g.H else U
+    if u.dtype == g.acc or not u.is_cuda:
+        return dY.to(g.acc).mT @ U.to(g.acc)
+    return torch.bmm(dY.mT, U, out_dtype=g.acc)

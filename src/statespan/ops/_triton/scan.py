@@ -62,11 +62,13 @@ def forward_kernel(
     first_ptr, last_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b,
     C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
-    LOW: tl.constexpr, BOTH: tl.constexpr, HALVES: tl.constexpr, SAVE: tl.constexpr, FIRST: tl.constexpr,
-    LAST: tl.constexpr, GELU: tl.constexpr, PRE: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    LOW: tl.constexpr, BOTH: tl.constexpr, ADDED: tl.constexpr, HALVES: tl.constexpr, SAVE: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, GELU: tl.constexpr, PRE: tl.constexpr, ACC: tl.constexpr,
+    STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Y of every chunk, and where asked the state before each chunk and the one after all whole chunks.
+
+    Of BOTH directions the states of the other come with ``ahead_ptr``; or, if ADDED, what they give to y.
 
     HALVES takes a chunk in two, for what looks back only: nothing of the first comes from the second, so a quarter of T
     is zeros, which are then neither kept nor multiplied; and two quarters are the same. A program of few columns has
@@ -90,7 +92,7 @@ def forward_kernel(
         T1t = tl.load(K_ptr + hk * C + P + rp[None, :] - rp[:, None]).to(DT)  # from the first half to the second
         E1 = tl.load(E_ptr + at_E + P * N, mask=real[None, :], other=0.0).to(DT)
         O1t = tl.trans(tl.load(O_ptr + at_O + P * N, mask=real[None, :], other=0.0).to(DT))
-    if BOTH:
+    if BOTH and not ADDED:
         At = tl.trans(tl.load(Ob_ptr + at_O, mask=real[None, :], other=0.0).to(DT))
     gr, gi = load_power(G_ptr, h, q, N, DENSE, False, STATE)
     ih, il, oh, ol = load_factors(W_ptr, h, H, rc, q, N, C, False, LOW, DT)
@@ -102,6 +104,7 @@ def forward_kernel(
     u_row = u_ptr + h * su_h + (b * su_b + chunk0 * C)[:, None] + rp[None, :]
     y_row = hk * sy_h + (b * sy_b + chunk0 * C)[:, None] + rp[None, :]
     s_row = ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+    a_row = ahead_ptr + ((h * B + b) * chunks + chunk0)[:, None] * C + rp[None, :]
     for i in range(per_segment):
         begin = (chunk0 + i)[:, None] * C + rp[None, :]
         ok = live[:, None] & (begin < L)
@@ -114,9 +117,12 @@ def forward_kernel(
         if SAVE:
             if hk < H:
                 store(states_ptr + s_row + i * N, Sd, held, EVEN, FULL)
-        y = mm(U, Tt, tl.zeros((BT, P), ACC), PRECISION)
+        if ADDED:
+            y = mm(U, Tt, load(a_row + i * C, (live & (chunk0 + i < chunks))[:, None], EVEN), PRECISION)
+        else:
+            y = mm(U, Tt, tl.zeros((BT, P), ACC), PRECISION)
         y = mm(Sd, Ot, y, PRECISION)
-        if BOTH:
+        if BOTH and not ADDED:
             y = mm(load(ahead_ptr + s_row + i * N, held, EVEN), At, y, PRECISION)
         if not WHOLE:
             _emit(y, y_ptr, pre_ptr, y_row + i * C, ok, EVEN, FULL, GELU, PRE, DT)

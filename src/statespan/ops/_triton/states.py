@@ -16,23 +16,24 @@ from statespan.ops._triton.pieces import (
     load,
     load_factors,
     load_power,
+    mm,
     store,
 )
 
 
 @triton.jit
 def states_kernel(
-    x_ptr, states_ptr, end_ptr, M_ptr, G_ptr, W_ptr, first_ptr, inject_ptr,
+    x_ptr, states_ptr, end_ptr, M_ptr, G_ptr, W_ptr, first_ptr, inject_ptr, O_ptr, y_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, sx_h, sx_b,
     C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
     LOW: tl.constexpr, LEFT: tl.constexpr, ADJOINT: tl.constexpr, FLIP: tl.constexpr, SAVE: tl.constexpr,
-    FIRST: tl.constexpr,
-    END: tl.constexpr, INJECT: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
+    FIRST: tl.constexpr, END: tl.constexpr, INJECT: tl.constexpr, OUT: tl.constexpr, ACC: tl.constexpr,
+    STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``S ← S Gᵀ + X M`` alone, from the left or from the right: the state before each chunk, or only the last.
 
     M is E or O (for the adjoint recurrence), (heads, c, N); FLIP takes its rows in the opposite order. INJECT adds a
-    given state where the whole chunks end.
+    given state where the whole chunks end. OUT writes what the states give to the output, (heads, B, chunks, c) in ACC.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
@@ -45,6 +46,9 @@ def states_kernel(
     M = tl.load(M_ptr + (hk * C + order[:, None]) * N + q[None, :], mask=real[None, :], other=0.0).to(DT)
     gr, gi = load_power(G_ptr, h, q, N, DENSE, ADJOINT, STATE)
     ih, il, oh, ol = load_factors(W_ptr, h, H, rc, q, N, C, ADJOINT, LOW, DT)
+    if OUT:
+        y_row = y_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * C + rc[None, :]
+        Ot = tl.trans(tl.load(O_ptr + (hk * C + rc[:, None]) * N + q[None, :], mask=real[None, :], other=0.0).to(DT))
     own = ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
     S = tl.zeros((BT, Q), STATE)
     if FIRST:
@@ -59,9 +63,12 @@ def states_kernel(
             if hk < H:
                 here = (live & (chunk == whole - 1))[:, None] & real[None, :]
                 S += tl.load(inject_ptr + (h * B + b)[:, None] * N + q[None, :], mask=here, other=0.0).to(STATE)
+        there = (live & (chunk < chunks))[:, None]
         if SAVE:
-            store(s_row + i * N, S.to(states_ptr.dtype.element_ty), (live & (chunk < chunks))[:, None] & real[None, :],
-                   EVEN, FULL)  # fmt: skip
+            store(s_row + i * N, S.to(DT), there & real[None, :], EVEN, FULL)
+        if OUT:
+            y = mm(S.to(DT), Ot, tl.zeros((BT, C), ACC), PRECISION)
+            store(y_row + i * C, y, there, EVEN, FULL)
         new = feed_back(advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
         S = add_mm(new, X, M, ACC, PRECISION)
     if END:
