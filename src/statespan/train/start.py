@@ -22,17 +22,15 @@ def find_weights(start: str) -> Path:
     Raises:
         ConfigError: There is none.
     """
-    from statespan import recipes
     from statespan.models.find import UnknownModelError, resolve
     from statespan.models.pretrained import CONFIG
 
     try:
         folder = resolve(start)
     except UnknownModelError as error:
-        name = Path(start).name
-        if name in recipes.names() and not Path(start).exists():
-            make = f"statespan train {name}" + ("" if "/" in start else f", and begin with train.start=runs/{name}")
-            raise ConfigError(f"train.start is {start}, which is not there; make it: {make}") from error
+        if Path(start).parent.name == "runs" and not Path(start).exists():
+            make = f"statespan train {Path(start).name}"
+            raise ConfigError(f"train.start is {start}, which is not there; make it with {make}") from error
         raise ConfigError(
             f"train.start is {start}; allowed is the folder of a finished run or of a saved model, or the name of a "
             f"published one: {error}"
