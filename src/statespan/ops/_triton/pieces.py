@@ -122,10 +122,10 @@ def product(S, high, low, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def short_product(S, high, low, PRECISION: tl.constexpr):
-    """The same where the sum is long and the result small: three chains of additions that need not wait for another.
+def narrow_product(S, high, low, PRECISION: tl.constexpr):
+    """The same for a long sum and few columns: three chains of additions, of which none waits for another.
 
-    (The differences keep the compiler from making one chain of them.)
+    (As a plain sum they would be one: the compiler begins each product with the result of the one before.)
     """
     if high.dtype == tl.bfloat16:
         Sh = S.to(tl.bfloat16)
@@ -133,7 +133,7 @@ def short_product(S, high, low, PRECISION: tl.constexpr):
         rest = tl.dot(Sl, high) - (0.0 - tl.dot(Sh, low))
         return tl.dot(Sh, high) - (0.0 - rest)
     else:
-        return tl.dot(S.to(high.dtype), high, input_precision=PRECISION, out_dtype=high.dtype)
+        return product(S, high, low, PRECISION)
 
 
 @triton.jit
@@ -166,7 +166,7 @@ def advance(S, gr, gi, DENSE: tl.constexpr):
 def feed_back(new, S, into_high, into_low, out_high, out_low, LOW: tl.constexpr, PRECISION: tl.constexpr):
     """The low-rank part of ``S Gᵀ`` added to ``new``."""
     if LOW:
-        Z = short_product(S, into_high, into_low, PRECISION)
+        Z = narrow_product(S, into_high, into_low, PRECISION)
         return new + product(Z, out_high, out_low, PRECISION).to(new.dtype)
     else:
         return new

@@ -19,7 +19,7 @@ from statespan.ops._triton.pieces import mm
 from statespan.ops.memory import shared_memory
 from statespan.ops.tiles import MIDDLE, SIXTEEN_BITS
 
-PROGRAMS = 132  # multiprocessors of the largest GPUs of today: one program on each, with all of its registers
+PROGRAMS = 132  # multiprocessors of an H200: one program on each, with all of its registers
 ROWS, STAGES = 32, 3
 
 
