@@ -116,3 +116,17 @@ def test_real_clips(tmp_path):
     papers = load("sc10", folder)
     assert [len(part) for part in (papers.train, papers.valid, papers.test)] == [1120, 240, 240]
     assert load("sc10", folder, features="mfcc").test.batch([0]).x.shape == (1, 161, 20)
+
+
+def test_words_of_the_training_vary(small):
+    plain, data = load("sc35", small), load("sc35", small, augment=True, subsample=2)
+    assert plain.augment is None
+    assert (data.augment.move, data.augment.around, data.augment.rate) == (800, False, None)
+    batch = data.train.batch([5, 5])
+    changed = data.augment(batch, torch.Generator().manual_seed(0))
+    assert changed.x.shape == batch.x.shape
+    assert torch.equal(changed.y, batch.y)
+    assert (changed.x[0] - changed.x[1]).abs().max() > 0.5
+    assert torch.equal(data.valid.batch([2]).x, plain.valid.batch([2]).x[:, ::2])
+    with pytest.raises(ValueError, match="augment must be false with features 'mfcc'"):
+        load("sc35", small, features="mfcc", augment=True)

@@ -28,6 +28,7 @@ from statespan.data.registry import register
 from statespan.data.scale import standardize, statistics
 from statespan.data.source import Source
 from statespan.data.split import stratified
+from statespan.data.vary import Vary
 from statespan.data.wav import read_wav
 
 RATE = LENGTH = 16000
@@ -74,7 +75,9 @@ def coefficients(rows: dict[str, Tensor]) -> Batch:
 
 
 @register("sc35", "Speech Commands, all 35 words (S4D Tables 4, 11)", files=FILES, folder="speech")
-def sc35(folder: Path, *, features: str = "raw", subsample: int = 1, standard: bool = True) -> Dataset:
+def sc35(
+    folder: Path, *, features: str = "raw", subsample: int = 1, standard: bool = True, augment: bool = False
+) -> Dataset:
     """Speech Commands v0.02, all 35 words, official split; shorter clips are padded with zeros to 16,000 samples.
 
     Args:
@@ -84,15 +87,23 @@ def sc35(folder: Path, *, features: str = "raw", subsample: int = 1, standard: b
         subsample: Read every so manieth sample of the raw signal, with no filter before, as the papers' test at half
             the rate (2); a model takes ``rate=2`` then.
         standard: Standardise the raw samples; otherwise they are divided by 2¹⁵.
+        augment: Let the raw words of the training begin up to 0.1 s earlier or later, go up to 15 % faster or slower,
+            be louder or softer, and have noise.
     """
     root = _root(folder)
     clips = _official(root, SC35)
-    return _load(folder, root, "sc35", SC35, clips, features, subsample, standard)
+    return _load(folder, root, "sc35", SC35, clips, features, subsample, standard, augment)
 
 
 @register("sc10", "Speech Commands, 10 words (S4 Table 5)", files=FILES, folder="speech")
 def sc10(
-    folder: Path, *, split: str = "papers", features: str = "raw", subsample: int = 1, standard: bool = True
+    folder: Path,
+    *,
+    split: str = "papers",
+    features: str = "raw",
+    subsample: int = 1,
+    standard: bool = True,
+    augment: bool = False,
 ) -> Dataset:
     """Speech Commands, the words yes, no, up, down, left, right, on, off, stop and go.
 
@@ -103,11 +114,12 @@ def sc10(
         features: As for sc35.
         subsample: As for sc35.
         standard: As for sc35.
+        augment: As for sc35.
     """
     check_choice("split", split, ("papers", "official"))
     root = _root(folder)
     clips = _official(root, SC10) if split == "official" else _papers(folder, root)
-    return _load(folder, root, f"sc10-{split}", SC10, clips, features, subsample, standard)
+    return _load(folder, root, f"sc10-{split}", SC10, clips, features, subsample, standard, augment)
 
 
 Clips = list[list[tuple[str, int]]]  # train, validation, test: file below the root, number of its word
@@ -122,12 +134,16 @@ def _load(
     features: str,
     subsample: int,
     standard: bool,
+    augment: bool,
 ) -> Dataset:
     check_choice("features", features, ("raw", "mfcc"))
     check_int("subsample", subsample, minimum=1)
     check_bool("standard", standard)
+    check_bool("augment", augment)
     if features == "mfcc" and subsample != 1:
         raise ValueError(f"subsample must be 1 with features 'mfcc', got {subsample}")
+    if features == "mfcc" and augment:
+        raise ValueError("augment must be false with features 'mfcc', which are made before the training, got true")
     every = [clip for part in clips for clip in part]
     ends = np.cumsum([len(part) for part in clips])
     key = _key(root, words)
@@ -149,7 +165,8 @@ def _load(
     length, d_input, hop = (*MFCC, 100) if features == "mfcc" else (-(-LENGTH // subsample), 1, subsample)
     info = Info("classification", length, d_input, None, len(words), classes=words, frequency=RATE / hop)
     splits = [Arrays({"x": a, "y": b}, prepare) for a, b in zip(np.split(x, ends[:-1]), np.split(y, ends[:-1]))]
-    return Dataset(name.split("-")[0], info, splits[0], splits[1], splits[2])
+    vary = Vary(move=RATE // 10 // subsample, speed=0.15, gain=0.5, noise=0.1) if augment else None
+    return Dataset(name.split("-")[0], info, splits[0], splits[1], splits[2], augment=vary)
 
 
 def _key(root: Path, words: tuple[str, ...]) -> dict[str, Any]:

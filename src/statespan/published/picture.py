@@ -116,7 +116,9 @@ def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
 def _limits(axes: Any, task: Task, numbers: list[float]) -> None:
     """Errors fall over several powers of ten; the first accuracies say little, so the upper half has more room."""
     if not task.larger and min(numbers) > 0 and max(numbers) > 4 * min(numbers):
-        axes.set_yscale("log")
+        axes.set_yscale("log", subs=(2, 3, 5))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
     elif task.larger and len(numbers) > 8:
         ordered = sorted(numbers)
         low = ordered[len(ordered) // 10]

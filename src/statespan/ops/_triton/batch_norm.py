@@ -13,9 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from statespan.ops._triton.norm import BACKWARD_TILE, TILE, tile_of
+from statespan.ops._triton.norm import tile_of
 from statespan.ops._triton.sums import sum_shares
 
+TILE = 4096  # numbers of a tile, in both directions
 BLOCKS = 8  # tiles over which a program sums
 
 
@@ -221,7 +222,7 @@ def backward(
     dx = torch.empty(B, L, D, dtype=x.dtype, device=x.device)
     dweight, dbias = torch.empty_like(mean), torch.empty_like(mean)
     given, padded = (x, False) if lengths is None else (lengths, True)
-    tile = tile_of(D, BACKWARD_TILE)
+    tile = tile_of(D, TILE)
     groups = -(-L // (tile["ROWS"] * BLOCKS))
     shares = torch.empty(B * groups, 2 * D, dtype=torch.float32, device=x.device)
     _sums_kernel[(B * groups,)](

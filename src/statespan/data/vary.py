@@ -1,0 +1,72 @@
+"""What is done to recorded signals at random while training, as another recording of the same would differ.
+
+Shapes: B batch, L positions, D signals, O targets.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from statespan.data.base import Batch
+
+
+@dataclass(frozen=True)
+class Vary:
+    """Let each recording begin earlier or later, go faster or slower, be louder or softer, and have more noise.
+
+    Args:
+        move: Positions by which it begins earlier or later, at most.
+        around: What leaves at one end comes in at the other; otherwise there is silence (0).
+        speed: Logarithm of how much faster or slower it goes, at most.
+        gain: Logarithm of how much louder or softer each of its signals is, at most.
+        noise: Standard deviation of the white noise added, relative to the root mean square of each signal, at most.
+        rate: Mean and standard deviation of standardised targets that go up with the speed, such as a heart rate;
+            none for targets that stay.
+
+    Example:
+        >>> batch = Batch(torch.arange(4.0).reshape(1, 4, 1), torch.zeros(1, 1))
+        >>> Vary(move=1, around=True)(batch, torch.Generator().manual_seed(0)).x.flatten().tolist()
+        [3.0, 0.0, 1.0, 2.0]
+    """
+
+    move: int = 0
+    around: bool = False
+    speed: float = 0.0
+    gain: float = 0.0
+    noise: float = 0.0
+    rate: tuple[float, float] | None = None
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch, x of shape (B, L, D) and for ``rate`` y of shape (B, O)."""
+        x, y = batch.x, batch.y
+
+        def drawn(*shape: int) -> Tensor:  # in [-1, 1)
+            return 2 * torch.rand(len(x), *shape, generator=generator, device=x.device) - 1
+
+        move = torch.randint(-self.move, self.move + 1, (len(x), 1), generator=generator, device=x.device)
+        faster = (self.speed * drawn(1)).exp()
+        x = self._read(x, faster, move) * (self.gain * drawn(1, x.shape[2])).exp()
+        noise = self.noise * drawn(1, 1).abs() * x.square().mean(1, keepdim=True).sqrt()
+        x = x + noise * torch.randn(x.shape, generator=generator, device=x.device)
+        if self.rate is not None:
+            mean, std = self.rate
+            y = ((mean + std * y) * faster - mean) / std
+        return batch._replace(x=x, y=y)
+
+    def _read(self, x: Tensor, faster: Tensor, move: Tensor) -> Tensor:
+        """Position t shows what is at c + faster * (t - c) - move, c being the middle; between samples on a line."""
+        length = x.shape[1]
+        middle = (length - 1) / 2
+        place = middle + faster * (torch.arange(length, device=x.device) - middle) - move
+        before = place.floor()
+        share = (place - before)[..., None]
+        index = before.long()
+        return (1 - share) * self._at(x, index) + share * self._at(x, index + 1)
+
+    def _at(self, x: Tensor, index: Tensor) -> Tensor:
+        length = x.shape[1]
+        if self.around:
+            return x.gather(1, index.remainder(length)[..., None].expand(x.shape))
+        inside = (index >= 0) & (index < length)
+        return x.gather(1, index.clamp(0, length - 1)[..., None].expand(x.shape)) * inside[..., None]
