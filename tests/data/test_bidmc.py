@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from statespan.data import bidmc  # noqa: F401 - registers its datasets
 from statespan.data.bidmc import read_ts, window_labels
@@ -136,3 +137,25 @@ def test_real_records(tmp_path):
         assert abs(data.info.target_mean[0] - mean) < 0.3
     patients = load("bidmc-hr", folder, split="patients")
     assert [len(part) for part in (patients.train, patients.valid, patients.test)] == [39 * 150, 7 * 150, 7 * 150]
+
+
+def test_windows_of_the_training_vary(small):
+    assert load("bidmc-hr", small).augment is None
+    moved = load("bidmc-hr", small, augment=True)
+    assert (moved.augment.move, moved.augment.around, moved.augment.speed) == (2000, True, 0.0)
+    batch = moved.train.batch([4, 4])
+    changed = moved.augment(batch, torch.Generator().manual_seed(0))
+    assert (changed.x[0] - changed.x[1]).abs().max() > 0.01
+    assert torch.equal(changed.y, batch.y)
+    faster = load("bidmc-hr", small, speed=0.2)
+    batch = faster.train.batch(list(range(40)))
+    changed = faster.augment(batch, torch.Generator().manual_seed(0))
+    mean, std = faster.info.target_mean[0], faster.info.target_std[0]
+    by = ((mean + std * changed.y) / (mean + std * batch.y)).log()
+    assert -0.2 <= by.min() < -0.15
+    assert 0.15 < by.max() <= 0.2
+    slopes = [x[:, 2100, 0] - x[:, 1900, 0] for x in (changed.x, batch.x)]  # PLETH goes up by one a sample
+    torch.testing.assert_close(slopes[0] / slopes[1], by.exp()[:, 0], atol=0.01, rtol=0)
+    assert load("bidmc-spo2", small, speed=0.2).augment.rate is None
+    with pytest.raises(ValueError, match="speed must be"):
+        load("bidmc-hr", small, speed=1.5)

@@ -19,19 +19,21 @@ Shapes: T samples, B batch, L = 4000 samples of a window, 2 signals: PPG (PLETH)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from statespan._check import check_bool, check_choice, check_int
+from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.data.base import Arrays, Batch, Dataset, Raw, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.registry import register
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.source import Source
 from statespan.data.split import split as split_rows
+from statespan.data.vary import Vary
 
 RATE, SECONDS, EVERY = 125, 32, 3
 LENGTH = RATE * SECONDS
@@ -40,6 +42,19 @@ TARGETS = {"HR": "HR", "RR": "RESP", "SpO2": "SpO2"}  # as the archive calls the
 SHARES = (0.15, 0.15)  # of validation and test
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked for: the value of the windows, and the arguments of a dataset."""
+
+    target: str
+    split: str
+    standard: str
+    standard_targets: bool
+    augment: bool
+    speed: float
+    seed: int
 
 
 def prepare(rows: dict[str, Tensor]) -> Batch:
@@ -70,18 +85,23 @@ def _register(target: str, summary: str) -> None:
         split: str = "windows",
         standard: str = "train",
         standard_targets: bool = True,
+        augment: bool = False,
+        speed: float = 0.0,
         release: str | None = None,
         seed: int = 0,
     ) -> Dataset:
         check_choice("split", split, ("windows", "patients"))
         check_choice("standard", standard, ("train", "window", "none"))
         check_bool("standard_targets", standard_targets)
+        check_bool("augment", augment)
+        check_number("speed", speed, above=0.0, below=1.0, closed=True)
         check_int("seed", seed, minimum=0)
+        options = Options(target, split, standard, standard_targets, augment, speed, seed)
         found = source.find(folder) or folder / source.path
         here = "tser" if found.suffix == ".ts" else "physionet"
         if check_choice("release", release or here, ("physionet", "tser")) == "tser":
-            return _tser(found, target, split, standard, standard_targets, seed)
-        return _physionet(folder, found.parent, target, split, standard, standard_targets, seed)
+            return _tser(found, options)
+        return _physionet(folder, found.parent, options)
 
     load.__doc__ = f"""{summary}.
 
@@ -93,6 +113,9 @@ def _register(target: str, summary: str) -> None:
         standard: "train": standardise the inputs with the statistics of the training records; "window": each window
             with its own; "none": leave them as they are.
         standard_targets: Standardise the targets.
+        augment: Let the windows of the training begin anywhere: what leaves at one end comes in at the other. Make
+            their signals louder or softer, and add noise.
+        speed: Let them go faster or slower by up to this part; heart and respiratory rates follow.
         release: "physionet" or "tser"; the one whose files are here by default.
         seed: Of the split.
     """
@@ -155,9 +178,7 @@ def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
     return seconds[enough] * RATE, labels.astype(np.float32)
 
 
-def _physionet(
-    folder: Path, place: Path, target: str, split: str, standard: str, standard_targets: bool, seed: int
-) -> Dataset:
+def _physionet(folder: Path, place: Path, options: Options) -> Dataset:
     files = sorted(place.glob("bidmc_*_Signals.csv"))
 
     def build() -> dict[str, Array]:
@@ -173,30 +194,30 @@ def _physionet(
     stamps = stamp(*files, *map(_numerics, files))
     arrays = cached(folder, "bidmc", {"version": 1, "files": stamps}, build)
     x, ends = arrays["x"], np.cumsum(arrays["samples"])
-    column = arrays["numerics"][:, list(TARGETS).index(target)]
+    column = arrays["numerics"][:, list(TARGETS).index(options.target)]
     numerics = np.split(column, np.cumsum(arrays["seconds"])[:-1])
     made = [window_labels(n, samples) for n, samples in zip(numerics, arrays["samples"])]
     starts = np.concatenate([start + end - samples for (start, _), end, samples in zip(made, ends, arrays["samples"])])
     y = np.concatenate([labels for _, labels in made])
     patient = np.repeat(np.arange(len(files)), [len(labels) for _, labels in made])
-    if split == "patients":
-        parts = [np.flatnonzero(np.isin(patient, part)) for part in split_rows(len(files), SHARES, seed)]
+    if options.split == "patients":
+        parts = [np.flatnonzero(np.isin(patient, part)) for part in split_rows(len(files), SHARES, options.seed)]
     else:
-        parts = split_rows(len(y), SHARES, seed)
+        parts = split_rows(len(y), SHARES, options.seed)
     raw = None
-    if standard == "train":
+    if options.standard == "train":
         used = np.isin(np.repeat(np.arange(len(files)), arrays["samples"]), patient[parts[0]])
         x, raw = _inputs(x, x[used])
-    y, scale = _targets(y, parts[0], standard_targets)
-    batch = prepare_each if standard == "window" else prepare
+    y, scale = _targets(y, parts[0], options.standard_targets)
+    batch = prepare_each if options.standard == "window" else prepare
     splits = [
         Windows({"x": x}, starts=starts[part], length=LENGTH, prepare=batch, each={"y": y[part]}) for part in parts
     ]
-    return _dataset(target, splits, LENGTH, scale, raw)
+    return _dataset(options, splits, LENGTH, scale, raw)
 
 
-def _tser(path: Path, target: str, split: str, standard: str, standard_targets: bool, seed: int) -> Dataset:
-    if split == "patients":
+def _tser(path: Path, options: Options) -> Dataset:
+    if options.split == "patients":
         raise ValueError("split must be 'windows' for the release 'tser', which does not say whose windows they are")
     files = (path, path.with_name(path.name.replace("_TRAIN", "_TEST")))
 
@@ -204,15 +225,15 @@ def _tser(path: Path, target: str, split: str, standard: str, standard_targets: 
         pairs = [read_ts(file) for file in files]
         return {"x": np.concatenate([x for x, _ in pairs]), "y": np.concatenate([y for _, y in pairs])}
 
-    arrays = cached(path.parent, f"bidmc-tser-{target.lower()}", {"version": 1, "files": stamp(*files)}, build)
+    arrays = cached(path.parent, f"bidmc-tser-{options.target.lower()}", {"version": 1, "files": stamp(*files)}, build)
     x, y = arrays["x"], arrays["y"]
-    parts = split_rows(len(y), SHARES, seed)
+    parts = split_rows(len(y), SHARES, options.seed)
     raw = None
-    if standard == "train":
+    if options.standard == "train":
         x, raw = _inputs(x, x[parts[0]])
-    y, scale = _targets(y, parts[0], standard_targets)
-    batch = prepare_each if standard == "window" else prepare
-    return _dataset(target, [Arrays({"x": x[part], "y": y[part]}, batch) for part in parts], x.shape[1], scale, raw)
+    y, scale = _targets(y, parts[0], options.standard_targets)
+    batch = prepare_each if options.standard == "window" else prepare
+    return _dataset(options, [Arrays({"x": x[part], "y": y[part]}, batch) for part in parts], x.shape[1], scale, raw)
 
 
 def _inputs(x: Array, train: Array) -> tuple[Array, Raw]:
@@ -228,7 +249,7 @@ def _targets(y: Array, train: Array, standard: bool) -> tuple[Array, tuple[float
     return standardize(y[:, None], mean, std)[:, 0], (float(mean[0]), float(std[0]))
 
 
-def _dataset(target: str, splits: list[Any], length: int, scale: tuple[float, float], raw: Raw | None) -> Dataset:
+def _dataset(options: Options, splits: list[Any], length: int, scale: tuple[float, float], raw: Raw | None) -> Dataset:
     info = ScaledInfo(
         "regression",
         length=length,
@@ -238,10 +259,19 @@ def _dataset(target: str, splits: list[Any], length: int, scale: tuple[float, fl
         frequency=float(RATE),
         target_mean=scale[:1],
         target_std=scale[1:],
-        columns=(target,),
+        columns=(options.target,),
     )
     train, valid, test = splits
-    return Dataset(f"bidmc-{target.lower()}", info, train, valid, test, raw=raw)
+    vary = _vary(options, length, scale)
+    return Dataset(f"bidmc-{options.target.lower()}", info, train, valid, test, augment=vary, raw=raw)
+
+
+def _vary(options: Options, length: int, scale: tuple[float, float]) -> Vary | None:
+    if not (options.augment or options.speed):
+        return None
+    rate = None if options.target == "SpO2" else scale
+    move, gain, noise = (length // 2, 0.1, 0.1) if options.augment else (0, 0.0, 0.0)
+    return Vary(move, around=True, speed=options.speed, gain=gain, noise=noise, rate=rate)
 
 
 def _numerics(signals: Path) -> Path:

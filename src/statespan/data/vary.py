@@ -20,7 +20,7 @@ class Vary:
         around: What leaves at one end comes in at the other; otherwise there is silence (0).
         speed: Logarithm of how much faster or slower it goes, at most.
         gain: Logarithm of how much louder or softer each of its signals is, at most.
-        noise: Standard deviation of the white noise added, relative to the root mean square of each signal, at most.
+        noise: Standard deviation of the white noise added, relative to that of each signal, at most.
         rate: Mean and standard deviation of standardised targets that go up with the speed, such as a heart rate;
             none for targets that stay.
 
@@ -47,11 +47,11 @@ class Vary:
         move = torch.randint(-self.move, self.move + 1, (len(x), 1), generator=generator, device=x.device)
         faster = (self.speed * drawn(1)).exp()
         x = self._read(x, faster, move) * (self.gain * drawn(1, x.shape[2])).exp()
-        noise = self.noise * drawn(1, 1).abs() * x.square().mean(1, keepdim=True).sqrt()
+        noise = self.noise * drawn(1, 1).abs() * x.std(1, correction=0, keepdim=True)
         x = x + noise * torch.randn(x.shape, generator=generator, device=x.device)
         if self.rate is not None:
             mean, std = self.rate
-            y = ((mean + std * y) * faster - mean) / std
+            y = y * faster + mean / std * (faster - 1)  # of mean + std y, standardised again
         return batch._replace(x=x, y=y)
 
     def _read(self, x: Tensor, faster: Tensor, move: Tensor) -> Tensor:
