@@ -71,12 +71,13 @@ def test_tables(records):
 @pytest.mark.parametrize("kind", ["long", "short"])
 def test_what_was_trained_on_data_changed_at_random_is_marked(records, kind):
     records["b-seed0.json"]["recipe"]["data"]["warp"] = True
-    records["c-seed0.json"]["recipe"]["data"]["augment"] = False
+    records["c-seed0.json"]["recipe"]["data"] |= {"augment": False, "speed": 0.0}
     made = table.make(records, kind, "")
     assert "95.00 †" in cells(made, "sMNIST")[0]
     assert "0.400" in cells(made, "BIDMC HR")[0]
     assert made.count("†") == 2  # the number, and what the sign says
-    assert "†: trained on data changed at random (`data.augment`, `data.warp`, `data.shuffle`, `data.hide`)" in made
+    options = ("augment", "warp", "shuffle", "hide", "speed")
+    assert f"†: trained on data changed at random ({', '.join(f'`data.{name}`' for name in options)})" in made
 
 
 def test_what_began_with_other_weights_is_marked_and_its_time_is_whole(records):
