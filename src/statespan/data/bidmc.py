@@ -113,8 +113,7 @@ def _register(target: str, summary: str) -> None:
         standard: "train": standardise the inputs with the statistics of the training records; "window": each window
             with its own; "none": leave them as they are.
         standard_targets: Standardise the targets.
-        augment: Let the windows of the training begin anywhere: what leaves at one end comes in at the other. Make
-            their signals louder or softer, and add noise.
+        augment: Let the windows of the training begin anywhere: what leaves at one end comes in at the other.
         speed: Let them go faster or slower by up to this part; heart and respiratory rates follow.
         release: "physionet" or "tser"; the one whose files are here by default.
         seed: Of the split.
@@ -270,8 +269,7 @@ def _vary(options: Options, length: int, scale: tuple[float, float]) -> Vary | N
     if not (options.augment or options.speed):
         return None
     rate = None if options.target == "SpO2" else scale
-    move, gain, noise = (length // 2, 0.1, 0.1) if options.augment else (0, 0.0, 0.0)
-    return Vary(move, around=True, speed=options.speed, gain=gain, noise=noise, rate=rate)
+    return Vary(length // 2 if options.augment else 0, around=True, speed=options.speed, rate=rate)
 
 
 def _numerics(signals: Path) -> Path:
