@@ -25,13 +25,8 @@ NOT_YET = "not run yet"
 SHORT = ("task", "paper", "ours", "parameters", "time", "on")
 LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
 NUMBERS = {"paper", "aim", "ours", "parameters", "epochs", "time"}
-AT_RANDOM = (
-    "augment",
-    "warp",
-    "shuffle",
-    "hide",
-    "speed",
-)  # options of datasets that change what is trained on at random
+# options of datasets that change what is trained on at random
+AT_RANDOM = ("augment", "warp", "shuffle", "hide", "speed")
 FORECASTS = "ETT, Weather forecasting"
 
 Record = Mapping[str, Any]
