@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from statespan.data import bidmc  # noqa: F401 - registers its datasets
-from statespan.data.bidmc import read_ts, window_labels
+from statespan.data.bidmc import read_ts, window_labels, windows_between
 from statespan.data.registry import load
 from tests.data.real import real
 
@@ -109,6 +109,8 @@ def test_the_regression_archive(tmp_path):
     assert sorted(np.concatenate([part.y[:, 0] for part in found])) == sorted(
         np.concatenate([pair[1] for pair in pairs])
     )
+    with pytest.raises(ValueError, match="between must be 1 for the release 'tser'"):
+        load("bidmc-hr", tmp_path, between=2)
     with pytest.raises(ValueError, match="split must be 'windows' for the release 'tser'"):
         load("bidmc-hr", tmp_path, split="patients")
 
@@ -162,3 +164,26 @@ def test_windows_of_the_training_vary(small):
     assert load("bidmc-spo2", small, speed=0.2).augment.rate is None
     with pytest.raises(ValueError, match="speed must be"):
         load("bidmc-hr", small, speed=1.5)
+
+
+def test_windows_between_those_of_the_training(small):
+    """The respiratory rate of the records goes up by one a second, so that the value of any window is known."""
+    plain = load("bidmc-rr", small, standard="none", standard_targets=False)
+    data = load("bidmc-rr", small, standard="none", standard_targets=False, between=4)
+    train, more = everything(plain), everything(data)
+    assert len(more.x) == 4 * len(train.x)
+    begin = more.x[:, 0, 0] % 1e5
+    assert torch.allclose(more.y[:, 0], begin / 125 + 15.5)
+    assert ((more.x[:, :, 0] - more.x[:, :1, 0]) == torch.arange(4000)).all()  # none is of two records
+    assert torch.equal(more.x[::4], train.x)
+    here = set(train.x[:, 0, 0].tolist())
+    follows = torch.tensor([first + 375 in here for first in train.x[:, 0, 0].tolist()])
+    assert 10 < follows.sum() < 70
+    shift = (more.x[:, 0, 0] - train.x[:, 0, 0].repeat_interleave(4)).unflatten(0, (-1, 4))
+    assert (shift[follows] == torch.tensor([0, 93, 187, 281])).all()
+    assert (shift[~follows] == 0).all()
+    for part in ("valid", "test"):
+        assert torch.equal(everything(plain, part).x, everything(data, part).x)
+    starts, labels = windows_between(np.array([0, 375]), np.array([1.0, 5.0], np.float32), np.array([0, 1]), 2)
+    assert starts.tolist() == [0, 0, 375, 375]  # of two patients
+    assert labels.tolist() == [1.0, 1.0, 5.0, 5.0]

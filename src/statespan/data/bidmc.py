@@ -54,6 +54,7 @@ class Options:
     standard_targets: bool
     augment: bool
     speed: float
+    between: int
     seed: int
 
 
@@ -87,6 +88,7 @@ def _register(target: str, summary: str) -> None:
         standard_targets: bool = True,
         augment: bool = False,
         speed: float = 0.0,
+        between: int = 1,
         release: str | None = None,
         seed: int = 0,
     ) -> Dataset:
@@ -95,8 +97,9 @@ def _register(target: str, summary: str) -> None:
         check_bool("standard_targets", standard_targets)
         check_bool("augment", augment)
         check_number("speed", speed, above=0.0, below=1.0, closed=True)
+        check_int("between", between, minimum=1)
         check_int("seed", seed, minimum=0)
-        options = Options(target, split, standard, standard_targets, augment, speed, seed)
+        options = Options(target, split, standard, standard_targets, augment, speed, between, seed)
         found = source.find(folder) or folder / source.path
         here = "tser" if found.suffix == ".ts" else "physionet"
         if check_choice("release", release or here, ("physionet", "tser")) == "tser":
@@ -115,6 +118,8 @@ def _register(target: str, summary: str) -> None:
         standard_targets: Standardise the targets.
         augment: Let the windows of the training begin anywhere: what leaves at one end comes in at the other.
         speed: Let them go faster or slower by up to this part; heart and respiratory rates follow.
+        between: Have so many windows of the training for each one: between it and the next, if that is of the
+            training, too, with values between theirs; otherwise the same again. Nothing of the other parts is used.
         release: "physionet" or "tser"; the one whose files are here by default.
         seed: Of the split.
     """
@@ -177,6 +182,24 @@ def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
     return seconds[enough] * RATE, labels.astype(np.float32)
 
 
+def windows_between(starts: Array, labels: Array, patient: Array, count: int) -> tuple[Array, Array]:
+    """Starts and labels of ``count`` windows for each: on the way to the next if that is here, or the same again.
+
+    Example:
+        >>> starts, labels = windows_between(np.array([375, 0]), np.array([8.0, 2.0]), np.array([0, 0]), 3)
+        >>> starts.tolist(), labels.tolist()
+        ([375, 375, 375, 0, 125, 250], [8.0, 8.0, 8.0, 2.0, 4.0, 6.0])
+    """
+    order = np.lexsort((starts, patient))
+    steps, same = np.diff(starts[order]), np.diff(patient[order]) == 0
+    rise, way = np.zeros_like(labels), np.zeros_like(starts)  # to the next window; 0 where it is not here
+    follows = order[:-1][same & (steps == EVERY * RATE)]
+    rise[order[:-1]], way[follows] = np.diff(labels[order]), EVERY * RATE
+    part = np.arange(count) * way[:, None] // count  # (windows, count), samples
+    made = labels[:, None] + part / (EVERY * RATE) * rise[:, None]
+    return (starts[:, None] + part).ravel(), made.ravel().astype(labels.dtype)
+
+
 def _physionet(folder: Path, place: Path, options: Options) -> Dataset:
     files = sorted(place.glob("bidmc_*_Signals.csv"))
 
@@ -209,15 +232,20 @@ def _physionet(folder: Path, place: Path, options: Options) -> Dataset:
         x, raw = _inputs(x, x[used])
     y, scale = _targets(y, parts[0], options.standard_targets)
     batch = prepare_each if options.standard == "window" else prepare
-    splits = [
-        Windows({"x": x}, starts=starts[part], length=LENGTH, prepare=batch, each={"y": y[part]}) for part in parts
-    ]
+    rows = [(starts[part], y[part]) for part in parts]
+    rows[0] = windows_between(*rows[0], patient[parts[0]], options.between)
+    splits = [Windows({"x": x}, starts=begin, length=LENGTH, prepare=batch, each={"y": y}) for begin, y in rows]
     return _dataset(options, splits, LENGTH, scale, raw)
 
 
 def _tser(path: Path, options: Options) -> Dataset:
     if options.split == "patients":
         raise ValueError("split must be 'windows' for the release 'tser', which does not say whose windows they are")
+    if options.between > 1:
+        raise ValueError(
+            f"between must be 1 for the release 'tser', which does not say which windows follow one another, "
+            f"got {options.between}"
+        )
     files = (path, path.with_name(path.name.replace("_TRAIN", "_TEST")))
 
     def build() -> dict[str, Array]:
