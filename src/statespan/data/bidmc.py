@@ -191,10 +191,10 @@ def windows_between(starts: Array, labels: Array, patient: Array, count: int) ->
         ([375, 375, 375, 0, 125, 250], [8.0, 8.0, 8.0, 2.0, 4.0, 6.0])
     """
     order = np.lexsort((starts, patient))
-    steps, same = np.diff(starts[order]), np.diff(patient[order]) == 0
+    follows = (np.diff(starts[order]) == EVERY * RATE) & (np.diff(patient[order]) == 0)
     rise, way = np.zeros_like(labels), np.zeros_like(starts)  # to the next window; 0 where it is not here
-    follows = order[:-1][same & (steps == EVERY * RATE)]
-    rise[order[:-1]], way[follows] = np.diff(labels[order]), EVERY * RATE
+    rise[order[:-1]] = np.diff(labels[order]) * follows
+    way[order[:-1]] = EVERY * RATE * follows
     part = np.arange(count) * way[:, None] // count  # (windows, count), samples
     made = labels[:, None] + part / (EVERY * RATE) * rise[:, None]
     return (starts[:, None] + part).ravel(), made.ravel().astype(labels.dtype)
