@@ -1,4 +1,4 @@
-"""Digits shifted and warped: against a slow version with scipy, in any order of the pixels, by as much as is said."""
+"""Images shifted, warped and turned: against slow versions, in any order of the pixels, by as much as is said."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.ndimage import map_coordinates
 
-from statespan.data.augment import MOVE, SLANT, STRETCH, TURN, Shift, Warp
+from statespan.data.augment import MOVE, SLANT, STRETCH, TURN, Shift, Turn, Warp
 from statespan.data.base import Batch
 from statespan.data.images import bit_reversal
 
@@ -100,3 +100,18 @@ def test_shift_moves_images_by_up_to_2_and_leaves_black(order: np.ndarray) -> No
     for (down, right), picture in moved.items():
         wanted = torch.nn.functional.pad(whole, (2, 2, 2, 2))[2 + down : 30 + down, 2 + right : 30 + right]
         assert torch.equal(picture, wanted)
+
+
+def test_each_image_is_turned_and_mirrored_in_one_of_the_eight_ways():
+    images = torch.randn(4000, 25, 2, generator=torch.Generator().manual_seed(1))
+    before = images.clone()
+    out = Turn(5)(batch(images), torch.Generator().manual_seed(0))
+    assert (images == before).all()
+    assert (out.y == torch.arange(4000)).all()
+    square, turned = images.unflatten(1, (5, 5)), out.x.unflatten(1, (5, 5))
+    ways = [torch.rot90(one, k, (1, 2)) for one in (square, square.flip(2)) for k in range(4)]
+    same = torch.stack([(way == turned).flatten(1).all(1) for way in ways])
+    assert (same.sum(0) == 1).all()
+    assert (same.float().mean(1) - 1 / 8).abs().max() < 0.02
+    again = Turn(5)(batch(images), torch.Generator().manual_seed(0))
+    assert (again.x == out.x).all()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from statespan.data import load, pathfinder, snakes
+from statespan.data.augment import Turn
 from statespan.data.strokes import STYLES, tables
 
 
@@ -95,6 +96,12 @@ def test_drawn_data_is_cached_and_complete(tmp_path, monkeypatch):
     assert centred.min() == -1.0
     assert centred.max() == 1.0
     assert (data.valid.arrays["x"][0] != data.train.arrays["x"][0]).any()
+
+
+def test_augmented_training_images_are_turned_and_mirrored(tmp_path):
+    counts = {"train": 5, "valid": 3, "test": 2}
+    assert load("pathfinder", tmp_path, **counts).augment is None
+    assert load("pathfinder", tmp_path, **counts, augment=True).augment == Turn(32)
 
 
 def run_here(command, stdout, check, env):

@@ -1,4 +1,4 @@
-"""What is done to images of digits at random while training: shifted, or warped as if by other hands."""
+"""What is done to images at random while training: shifted, warped as if by other hands, turned and mirrored."""
 
 import math
 from dataclasses import dataclass
@@ -65,6 +65,26 @@ class Warp:
         image = x[:, place, 0].unflatten(1, (1, 28, 28))
         warped = functional.grid_sample(image, (source / 13.5)[:, None], mode="bilinear", align_corners=True)
         return batch._replace(x=warped[:, 0, 0, :, None])
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Turn each square image by 0, 90, 180 or 270 degrees and mirror it or not: one of the 8 ways, each as likely.
+
+    Args:
+        size: Pixels along a side.
+    """
+
+    size: int
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch, x of shape (B, size², channels), row by row."""
+        image = batch.x.unflatten(1, (self.size, self.size))
+        drawn = torch.rand(3, len(image), 1, 1, 1, generator=generator, device=image.device) < 0.5
+        # mirrored or not in each of both directions and along the diagonal: that makes all 8
+        for chosen, mirrored in zip(drawn, (lambda x: x.flip(1), lambda x: x.flip(2), lambda x: x.transpose(1, 2))):
+            image = torch.where(chosen, mirrored(image), image)
+        return batch._replace(x=image.flatten(1, 2))
 
 
 def _affine(drawn: Tensor) -> Tensor:

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from statespan._check import check_int
+from statespan.data.augment import Turn
 from statespan.data.base import Arrays, Dataset, Info
 from statespan.data.cache import Rows, cached, stamp
 from statespan.data.images import Pixels
@@ -51,8 +53,10 @@ def _register(name: str, size: int, summary: str) -> None:
         seed: int = 42,
         center: bool = False,
         generate: bool = False,
+        augment: bool = False,
     ) -> Dataset:
-        return _load(name, size, folder, (train, valid, test), seed, center, generate)
+        dataset = _load(name, size, folder, (train, valid, test), seed, center, generate)
+        return replace(dataset, augment=Turn(size)) if augment else dataset
 
     load.__doc__ = f"""{summary}, from the benchmark's files or drawn anew.
 
@@ -64,6 +68,7 @@ def _register(name: str, size: int, summary: str) -> None:
         seed: Of the images that are drawn; of the split 80/10/10 of the benchmark's.
         center: Pixels in [-1, 1] instead of [0, 1].
         generate: Draw the images even where the files are here.
+        augment: Turn and mirror the training images, which changes no answer.
     """
     register(name, summary, files=FILES[size], folder=f"pathfinder{size}")(load)
 
