@@ -17,6 +17,9 @@ from statespan._check import check_int
 SCALE = 0.5
 """Of the initial weights: tables have this standard deviation over the root of their width."""
 
+ERROR = 2
+"""The mode of :func:`torch.cuda.set_sync_debug_mode` in which waiting for the device is an error."""
+
 
 class AdaptiveTokens(nn.Module):
     """Adaptive input embedding and the adaptive softmax tied to it (Baevski and Auli, 2019).
@@ -150,7 +153,10 @@ class AdaptiveTokens(nn.Module):
 
 
 def _shapes_are_fixed(x: Tensor) -> bool:
-    return torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
+    """Whether a size must not depend on data: in a graph, and where waiting for the device is an error."""
+    if torch.compiler.is_compiling() or not x.is_cuda:
+        return torch.compiler.is_compiling()
+    return torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode() == ERROR
 
 
 def check_cutoffs(cutoffs: Sequence[int], vocabulary: int) -> tuple[int, ...]:
