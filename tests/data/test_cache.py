@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from statespan.data import cache
-from statespan.data.cache import Rows, cached, check, stamp
+from statespan.data.cache import Rows, cached, check, stamp, watched
 
 
 class Builder:
@@ -25,6 +25,15 @@ class Builder:
 def place(folder):
     (found,) = (path for path in (folder / ".cache").iterdir() if path.is_dir())
     return found
+
+
+def test_pieces_are_told_to_who_watches(tmp_path):
+    seen = []
+    with watched(lambda *step: seen.append(step)):
+        cached(tmp_path, "toy-set", {"n": 1}, Builder())
+    assert seen == [("toy-set", done, 36) for done in (12, 24, 36)]
+    cached(tmp_path, "toy-set", {"n": 2}, Builder())
+    assert len(seen) == 3
 
 
 def test_a_cache_is_built_once_and_mapped(tmp_path):

@@ -156,7 +156,7 @@ def find_run(folder: Path, argument: str = "RUN") -> Path:
 
 
 def load_data(recipe: Recipe, folder: Path | None, console: Console) -> Dataset:
-    """The dataset of a recipe, with a progress bar if it has to be downloaded."""
+    """The dataset of a recipe, with a progress bar if it has to be downloaded or drawn."""
     import statespan.data
     from statespan.train import ConfigError
 
@@ -170,7 +170,7 @@ def load_data(recipe: Recipe, folder: Path | None, console: Console) -> Dataset:
 
 @contextlib.contextmanager
 def downloading(console: Console) -> Iterator[Progress]:
-    """A function that shows how a download goes; nothing is seen where there is none."""
+    """A function that shows how a download or a drawing goes; nothing is seen where there is none."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn())

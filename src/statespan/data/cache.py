@@ -11,19 +11,32 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from statespan.data.download import Progress
 from statespan.data.files import TEMPORARY, only_writer, put, remove, sha256, sync_folder
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 FORMAT = 2
 MANIFEST = "manifest.json"
+_watcher: ContextVar[Progress | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(progress: Progress | None) -> Iterator[None]:
+    """Call ``progress`` with (name of the cache, bytes done, bytes in all) for every piece of :class:`Rows` written."""
+    token = _watcher.set(progress)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
 
 
 @dataclass(frozen=True)
@@ -165,7 +178,8 @@ def _save(path: Path, array: Array | Rows) -> dict[str, Any]:
     dtype = np.dtype(rows.dtype)
     if dtype.hasobject:
         raise TypeError(f"{path.stem} must be a plain array, got dtype {dtype}")
-    digest, count = hashlib.sha256(), 0
+    digest, count, total = hashlib.sha256(), 0, dtype.itemsize * int(np.prod(rows.shape, dtype=np.int64))
+    watcher = _watcher.get() if isinstance(array, Rows) else None
     with path.open("wb") as file:
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": tuple(rows.shape)}
         np.lib.format.write_array_header_1_0(file, header)
@@ -176,7 +190,9 @@ def _save(path: Path, array: Array | Rows) -> dict[str, Any]:
             file.write(data.data)
             digest.update(data.data)
             count += data.nbytes
-        if count != dtype.itemsize * int(np.prod(rows.shape, dtype=np.int64)):
+            if watcher is not None:
+                watcher(path.parent.name.removeprefix(TEMPORARY).rpartition("-")[0], count, total)
+        if count != total:
             raise ValueError(f"{path.stem}: the pieces have {count} bytes, which is not shape {tuple(rows.shape)}")
         file.flush()
         os.fsync(file.fileno())

@@ -28,7 +28,7 @@ from statespan.data.split import split
 from statespan.data.strokes import STYLES
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-VERSION = 1
+VERSION = 2
 LEVEL = "curv_contour_length_14"
 SPLITS = ("train", "valid", "test")
 PIECE = {32: 8192, 128: 2048}  # images that one process draws

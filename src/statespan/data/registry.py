@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from statespan.data.base import Dataset
+from statespan.data.cache import watched
 from statespan.data.download import Progress
 from statespan.data.source import Source, fetch, missing
 
@@ -119,7 +120,7 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
     Args:
         name: One of :func:`names`.
         folder: The data folder; ``STATESPAN_DATA`` or ~/.cache/statespan/data if not given.
-        progress: Called with (name, bytes done, bytes in all or None) while something is downloaded.
+        progress: Called with (name, bytes done, bytes in all or None) while something is downloaded or drawn.
         **options: The dataset's own.
 
     Returns:
@@ -133,7 +134,8 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
     check_options(chosen, options)
     place = chosen.place(data_folder(folder))
     fetch(name, chosen.files, place, progress)
-    return chosen.loader(place, **options)
+    with watched(progress):
+        return chosen.loader(place, **options)
 
 
 def status(folder: Path | str | None = None) -> list[Status]:

@@ -1,14 +1,18 @@
 """Images of the Pathfinder task: dashed contours and two discs. Do the discs mark the two ends of one contour?
 
 A contour is a chain of dashes. Each new dash begins behind a gap at the end of the last one, in a direction drawn with
-weights cos² of the turn; it keeps its distance from all other dashes and from the edge. Two long contours begin near
-the centre and grow in turn; short ones are added as distractors. One disc is at the beginning of a long contour, the
-other at the end of the same (label 1) or of the other one (label 0).
+weights cos² of the turn, and needs space that the dashes before it have not taken. Two long contours begin near the
+centre and grow in turn; short ones are added as distractors. One disc is at the beginning of a long contour, the other
+at the end of the same (label 1) or of the other one (label 0).
+
+The rules are the benchmark's, with what makes its images hard: space is counted in pixels, so that contours pass each
+other as near as two pixels; and the newest dash of a contour takes no space before the next one is there, so that the
+tips of the two may cross, and a distractor may cross the end of the first.
 
 Most attempts at two long contours run into a dead end. Many attempts at many images grow together, each with random
 numbers of its own, and an image is the first of its attempts that succeeds: it depends on its seed and number alone.
 
-Shapes: R images or attempts, n dashes that are there, J directions to choose from.
+Shapes: R images or attempts, n dashes that are there, m directions to choose from.
 """
 
 from __future__ import annotations
@@ -17,14 +21,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from statespan.data.strokes import Style, Tables, tables
+from statespan.data.room import NOWHERE, Room, room
+from statespan.data.strokes import DEGREES, Style
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-TOGETHER = 4096  # attempts that grow together
-DRAWN = 512  # images that are drawn together
+TOGETHER = 2048  # attempts that grow together
+DRAWN = 256  # images that are drawn together
+TRIES = 3  # directions tried for a dash
 AGAIN = 5  # times a distractor is tried
-PLACES = 32  # places tried for its first dash
-NOWHERE = -1e4  # where dashes are that could not be placed
+PLACES = 256  # places tried for its first dash
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -51,10 +56,10 @@ def images(style: Style, seed: int, numbers: Array) -> tuple[Array, Array]:
     out, labels = np.zeros((len(numbers), style.size, style.size), np.uint8), np.zeros(len(numbers), np.uint8)
     for one in style.margins:
         rows = np.flatnonzero(margin == one)
-        t = tables(style, one)
-        dashes = _contours(t, keys[rows])
+        here = room(style, one)
+        long = contours(here, keys[rows])
         for some in np.array_split(np.arange(len(rows)), -(-len(rows) // DRAWN) or 1):
-            out[rows[some]], labels[rows[some]] = _finish(t, streams.of(rows[some]), dashes.of(some))
+            out[rows[some]], labels[rows[some]] = finish(here, streams.of(rows[some]), long.of(some))
     return out, labels
 
 
@@ -86,192 +91,163 @@ def _mix(z: Array) -> Array:
     return z ^ (z >> np.uint64(31))
 
 
-class _Dashes:
-    """Dashes (R, n): the pixel of each end, and the direction."""
+class Dashes:
+    """Dashes (R, n): the pixel each is known by, the tail of the first of a contour and the head of all others."""
 
-    def __init__(self, t: Tables, rows: int, n: int) -> None:
-        self.t = t
-        self.end = np.full((2, rows, n), NOWHERE, np.float32)  # down, right
-        self.unit = np.zeros((2, rows, n), np.float32)
-        self.direction = np.zeros((rows, n), int)
+    def __init__(self, rows: int, n: int) -> None:
+        self.at = np.zeros((rows, n, 2), np.int32)  # down, right
+        self.direction = np.full((rows, n), NOWHERE)
 
-    def of(self, rows: Array) -> _Dashes:
+    def of(self, rows: Array) -> Dashes:
         """Those of some rows."""
-        some = _Dashes(self.t, 0, 0)
-        some.end, some.unit, some.direction = self.end[:, rows], self.unit[:, rows], self.direction[rows]
+        some = Dashes(0, 0)
+        some.at, some.direction = self.at[rows], self.direction[rows]
         return some
 
-    def put(self, rows: Array, i: int, end: Array, direction: Array) -> None:
-        """Set dash i of some rows; ``end`` is (2, rows)."""
-        self.end[:, rows, i], self.unit[:, rows, i] = end, self.t.unit[direction].T
-        self.direction[rows, i] = direction
+    def put(self, rows: Array, i: int | slice, at: Array, direction: Array) -> None:
+        """Set dash i of some rows."""
+        self.at[rows, i], self.direction[rows, i] = at, direction
 
-    def first(self, rows: Array, n: int) -> tuple[Array, Array]:
-        """Ends and unit vectors (2, rows, n) of the first n dashes."""
-        return self.end[:, rows, :n], self.unit[:, rows, :n]
-
-
-def _from_dash(point: Array, end: Array, unit: Array, length: int) -> Array:
-    """Squared distance of points from dashes, all given as (2, …)."""
-    down, right = point[0] - end[0], point[1] - end[1]
-    along = down * unit[0]
-    along += right * unit[1]
-    np.minimum(along, 0.0, out=along)
-    np.maximum(along, -length, out=along)
-    down -= along * unit[0]
-    right -= along * unit[1]
-    down *= down
-    right *= right
-    down += right
-    return down
+    def these(self, rows: Array, which: slice | Array) -> tuple[Array, Array]:
+        """Places and directions of some dashes of some rows."""
+        return self.at[rows][:, which], self.direction[rows][:, which]
 
 
-def _fits(t: Tables, end: Array, direction: Array, others: tuple[Array, Array], last: int | None) -> Array:
-    """Whether dashes (R,) keep their distance from others (R, n), except from the last, and from the edge."""
-    length, (other, unit) = t.style.dash, others
-    own = t.unit[direction].T[..., None]  # (2, R, 1)
-    end = end[..., None]
-    tail, other_tail = end - length * own, other - length * unit
-    # two dashes are nearest to each other at an end of one of them, or they cross, and then an end is near as well
-    far = np.minimum(_from_dash(end, other, unit, length), _from_dash(tail, other, unit, length))
-    far = np.minimum(far, _from_dash(other, end, own, length))
-    far = np.minimum(far, _from_dash(other_tail, end, own, length))
-    if last is not None:
-        far[:, last] = np.inf
-    free = t.margin + t.style.thickness / 2
-    low, high = np.minimum(end, tail)[..., 0], np.maximum(end, tail)[..., 0]
-    inside = ((low > free) & (high < t.style.size - 1 - free)).all(0)
-    return (far > (2 * free) ** 2).all(1) & inside
-
-
-def _extend(
-    streams: Streams, dashes: _Dashes, rows: Array, pivot: Array, last: int, n: int
-) -> tuple[Array, Array, Array, Array]:
-    """The dash that follows dash ``last``, of the n that are there.
-
-    Returns:
-        Which rows have one, its pivot (2, R), its end (2, R) and its direction.
-    """
-    t = dashes.t
-    before = dashes.direction[rows, last]
-    pivot = pivot + t.forward[before].T
-    near = t.near[before]
-    ends = pivot[..., None] + t.head[near].transpose(2, 0, 1)  # (2, R, J)
-    other, unit = dashes.first(rows, n)
-    edge = 1 + t.margin
-    weights = t.weight[before] * ((ends >= edge) & (ends <= t.style.size - 1 - edge)).all(0)
-    good, chosen = np.zeros(len(rows), bool), np.zeros(len(rows), int)
-    todo = np.arange(len(rows))
-    while len(todo):  # a direction that does not fit is not drawn again
-        sums = np.cumsum(weights[todo], 1)
-        some = sums[:, -1] > 1e-4
-        todo, sums = todo[some], sums[some]
-        pick = (sums <= (streams.draw(rows[todo]) * sums[:, -1])[:, None]).sum(1)
-        pick = np.minimum(pick, near.shape[1] - 1)
-        fits = _fits(t, ends[:, todo, pick], near[todo, pick], (other[:, todo], unit[:, todo]), last)
-        good[todo[fits]], chosen[todo[fits]] = True, pick[fits]
-        weights[todo, pick] = 0.0
-        todo = todo[~fits]
-    everyone = np.arange(len(rows))
-    return good, pivot, ends[:, everyone, chosen], near[everyone, chosen]
-
-
-def _contours(t: Tables, keys: Array) -> _Dashes:
+def contours(here: Room, keys: Array) -> Dashes:
     """Both long contours of every image: of dash k, that of the first contour and then that of the second."""
-    out = _Dashes(t, len(keys), 2 * t.style.contour)
+    out = Dashes(len(keys), 2 * here.t.style.contour)
     todo, attempts = np.arange(len(keys)), 0
     while len(todo):
         copies = max(1, TOGETHER // len(todo))
         who = np.repeat(todo, copies)
         number = attempts + np.tile(np.arange(1, copies + 1), len(todo))
-        rows, dashes = _grow(t, Streams(_mix(keys[who] ^ _mix(number.astype(np.uint64)))))
+        rows, dashes = _grow(here, Streams(_mix(keys[who] ^ _mix(number.astype(np.uint64)))))
         found, first = np.unique(who[rows], return_index=True)  # of each image its first attempt that succeeded
-        won = dashes.of(rows[first])
-        out.end[:, found], out.unit[:, found], out.direction[found] = won.end, won.unit, won.direction
+        out.put(found, slice(None), *dashes.these(rows[first], slice(None)))
         todo, attempts = np.setdiff1d(todo, found, assume_unique=True), attempts + copies
     return out
 
 
-def _grow(t: Tables, streams: Streams) -> tuple[Array, _Dashes]:
+def _grow(here: Room, streams: Streams) -> tuple[Array, Dashes]:
     """One attempt at two long contours in each row: the rows where it succeeded, and the dashes of all."""
-    style, count = t.style, len(streams.state)
-    dashes, rows = _Dashes(t, count, 2 * style.contour), np.arange(count)
-    free = style.size - 4 * style.apart
-    begin = np.stack([2 * style.apart + streams.below(free) for _ in range(2)]).astype(np.float32)
-    angle = 2 * np.pi * streams.draw()
-    pivots = []
-    for snake in range(2):
-        direction = streams.below(len(t.unit))
-        end = begin + t.body[direction].T
-        dashes.put(rows, snake, end, direction)
-        pivots.append(end + t.back[direction].T)
-        begin = begin + np.rint(style.apart * np.stack([np.sin(angle), np.cos(angle)])).astype(np.float32)
+    t, style = here.t, here.t.style
+    dashes = Dashes(len(streams.state), 2 * style.contour)
+    degree = streams.below(DEGREES)
+    rows = np.flatnonzero(t.begins[degree])
+    tail = t.begin[degree, (t.begins[degree] * streams.draw()).astype(int)]
+    dashes.put(rows, 0, tail[rows], degree[rows])
+    turn = np.radians(streams.below(DEGREES))
+    tail = tail + np.rint(style.apart * np.stack([np.sin(turn), np.cos(turn)], 1)).astype(np.int32)
+    dashes.put(rows, 1, tail[rows], streams.below(DEGREES)[rows])
+    pivot, other = (_first_pivot(here, dashes.at[rows, i], dashes.direction[rows, i]) for i in range(2))
     for n in range(2, 2 * style.contour):
-        snake = n % 2
-        good, pivot, end, direction = _extend(streams, dashes, rows, pivots[snake], n - 2, n)
-        pivots[snake], pivots[1 - snake] = pivot[:, good], pivots[1 - snake][:, good]
-        rows = rows[good]
-        dashes.put(rows, n, end[:, good], direction[good])
+        # of those before, the newest dash of either contour takes no room yet
+        others = dashes.these(rows, slice(n - 2))
+        good, pivot, at, direction = _extend(here, streams, rows, pivot, dashes.direction[rows, n - 2], others)
+        rows, pivot, other = rows[good], pivot[good], other[good]
+        dashes.put(rows, n, at[good], direction[good])
+        pivot, other = other, pivot
     return rows, dashes
 
 
-def _distractors(t: Tables, streams: Streams, long: _Dashes) -> _Dashes:
+def _first_pivot(here: Room, tail: Array, direction: Array) -> Array:
+    return tail + here.t.body[direction] + here.t.back[direction]
+
+
+def _extend(
+    here: Room, streams: Streams, rows: Array, pivot: Array, before: Array, others: tuple[Array, Array]
+) -> tuple[Array, Array, Array, Array]:
+    """The dash that follows one of direction ``before``, beside others at (R, n, 2) with directions (R, n).
+
+    Returns:
+        Which rows have one, its pivot (R, 2), its head (R, 2) and its direction.
+    """
+    t, at, kind = here.t, others[0], here.kind[others[1]]
+    pivot = pivot + t.forward[before]
+    near = t.near[before]
+    heads = pivot[:, None] + t.head[before]
+    sums = np.cumsum(t.weight[before] * (1 - here.around(heads, at, kind) / 255), 1)
+    good, chosen = np.zeros(len(rows), bool), np.zeros(len(rows), int)
+    todo = np.flatnonzero(sums[:, -1] > 1e-4)
+    for _ in range(TRIES):
+        drawn = streams.draw(rows[todo]) * sums[todo, -1]
+        pick = np.minimum((sums[todo] <= drawn[:, None]).sum(1), near.shape[1] - 1)
+        fits = here.fits(near[todo, pick], heads[todo, pick], at[todo], kind[todo])
+        good[todo[fits]], chosen[todo[fits]] = True, pick[fits]
+        todo = todo[~fits]
+    everyone = np.arange(len(rows))
+    return good, pivot, heads[everyone, chosen], DEGREES + near[everyone, chosen]
+
+
+def with_distractors(here: Room, streams: Streams, long: Dashes) -> Dashes:
     """The dashes with short contours behind them, as many as there was room for."""
-    style, first = t.style, 2 * t.style.contour
+    style, count = here.t.style, 2 * here.t.style.contour
     everyone = np.arange(len(streams.state))
-    dashes = _Dashes(t, len(everyone), first + style.distractors * style.short)
-    dashes.end[..., :first], dashes.unit[..., :first], dashes.direction[:, :first] = long.end, long.unit, long.direction
-    for at in range(first, dashes.end.shape[2], style.short):
+    dashes = Dashes(len(everyone), count + style.distractors * style.short)
+    dashes.put(everyone, slice(count), long.at, long.direction)
+    for first in range(count, dashes.at.shape[1], style.short):
         left = everyone
         for _ in range(AGAIN):
-            rows, end, direction = _free(streams, dashes, left, at)
-            dashes.put(rows, at, end, direction)
-            pivot = end + t.back[direction].T
-            for n in range(at + 1, at + style.short):
-                good, pivot, end, direction = _extend(streams, dashes, rows, pivot, n - 1, n)
-                rows, pivot = rows[good], pivot[:, good]
-                dashes.put(rows, n, end[:, good], direction[good])
-            left = np.setdiff1d(left, rows, assume_unique=True)
-            dashes.end[:, left, at : at + style.short] = NOWHERE
+            if len(left):
+                left = _short(here, streams, dashes, left, first)
     return dashes
 
 
-def _free(streams: Streams, dashes: _Dashes, rows: Array, n: int) -> tuple[Array, Array, Array]:
-    """The rows with room for one more dash, and its end (2, R) and direction."""
-    t = dashes.t
-    direction, found = streams.below(len(t.unit), rows), np.full((2, len(rows)), NOWHERE, np.float32)
+def _short(here: Room, streams: Streams, dashes: Dashes, rows: Array, first: int) -> Array:
+    """One attempt at a short contour in each row, its dashes from ``first`` on: the rows where it failed."""
+    style, everyone = here.t.style, rows
+    counted = np.array([i for i in range(first) if i != 2 * style.contour - 2])  # the first contour's newest does not
+    degree, tail = _begin(here, streams, rows, dashes.these(rows, counted))
+    found = degree != NOWHERE
+    rows, degree, tail = rows[found], degree[found], tail[found]
+    dashes.put(rows, first, tail, degree)
+    pivot = _first_pivot(here, tail, degree)
+    for n in range(first + 1, first + style.short):
+        others = dashes.these(rows, np.concatenate([counted, np.arange(first, n - 1)]))
+        good, pivot, at, direction = _extend(here, streams, rows, pivot, dashes.direction[rows, n - 1], others)
+        rows, pivot = rows[good], pivot[good]
+        dashes.put(rows, n, at[good], direction[good])
+    left = np.setdiff1d(everyone, rows, assume_unique=True)
+    dashes.direction[left, first : first + style.short] = NOWHERE
+    return left
+
+
+def _begin(here: Room, streams: Streams, rows: Array, others: tuple[Array, Array]) -> tuple[Array, Array]:
+    """A direction and a place where a contour may begin, for each row; no direction where none was found."""
+    at, kind, size = others[0], here.kind[others[1]], here.t.style.size
+    degree, tail = streams.below(DEGREES, rows), np.zeros((len(rows), 2), int)
     todo = np.arange(len(rows))
     for _ in range(PLACES):
-        end = np.stack([streams.below(t.style.size, rows[todo]) for _ in range(2)]).astype(np.float32)
-        fits = _fits(t, end, direction[todo], dashes.first(rows[todo], n), None)
-        found[:, todo[fits]] = end[:, fits]
+        if not len(todo):
+            break
+        drawn = np.stack([streams.below(size, rows[todo]) for _ in range(2)], 1).astype(np.int32)
+        fits = here.free(degree[todo], drawn, at[todo], kind[todo])
+        tail[todo[fits]] = drawn[fits]
         todo = todo[~fits]
-    good = found[0] != NOWHERE
-    return rows[good], found[:, good], direction[good]
+    degree[todo] = NOWHERE
+    return degree, tail
 
 
-def _finish(t: Tables, streams: Streams, long: _Dashes) -> tuple[Array, Array]:
+def finish(here: Room, streams: Streams, long: Dashes) -> tuple[Array, Array]:
     """Images and labels from the long contours: add the distractors and draw everything."""
-    style, everyone = t.style, np.arange(len(streams.state))
+    t, style, everyone = here.t, here.t.style, np.arange(len(streams.state))
     width = style.size + 2 * t.half
-    dashes = _distractors(t, streams, long)
+    dashes = with_distractors(here, streams, long)
     canvas = np.zeros(len(everyone) * width**2, np.float32)
     square = np.arange(-t.half, t.half + 1)
     patch = (square[:, None] * width + square).reshape(-1)
 
-    def draw(rows: Array, end: Array, stamp: Array) -> None:
-        y, x = (end[:, rows] + t.half).astype(int)
-        places = (rows * width**2 + y * width + x)[:, None] + patch
-        canvas[places] = np.maximum(canvas.take(places), stamp)
+    def draw(rows: Array, at: Array, stamp: Array) -> None:
+        places = (rows * width**2 + (at + t.half) @ (width, 1))[:, None] + patch
+        canvas[places] = np.maximum(canvas.take(places), stamp / np.float32(255))
 
-    for i in range(dashes.end.shape[2]):
-        rows = np.flatnonzero(dashes.end[0, :, i] != NOWHERE)
-        bright = style.bright[0 if i < 2 * style.contour else 1]
-        draw(rows, dashes.end[..., i], bright * t.stamp[dashes.direction[rows, i]])
+    for i in range(dashes.at.shape[1]):
+        rows = np.flatnonzero(dashes.direction[:, i] != NOWHERE)
+        bright = np.float32(style.bright[0 if i < 2 * style.contour else 1])
+        draw(rows, dashes.at[rows, i], bright * t.line[dashes.direction[rows, i]])
     label, first = streams.below(2), streams.below(2)
-    begin = long.end[..., :2] - t.body[long.direction[:, :2]].transpose(2, 0, 1)
-    draw(everyone, begin[:, everyone, first], t.spot)
-    draw(everyone, long.end[:, everyone, np.where(label, first, 1 - first) - 2], t.spot)
+    draw(everyone, long.at[everyone, first], t.spot)
+    draw(everyone, long.at[everyone, np.where(label, first, 1 - first) - 2], t.spot)
     pixels = canvas.reshape(-1, width, width)[:, t.half : -t.half, t.half : -t.half]
     pixels = pixels / pixels.max((1, 2), keepdims=True, initial=1e-6)
     return np.rint(255 * pixels).astype(np.uint8), label.astype(np.uint8)
