@@ -69,15 +69,16 @@ def test_tables(records):
 
 
 @pytest.mark.parametrize("kind", ["long", "short"])
-def test_what_was_trained_on_data_changed_at_random_is_marked(records, kind):
-    records["b-seed0.json"]["recipe"]["data"]["warp"] = True
-    records["c-seed0.json"]["recipe"]["data"] |= {"augment": False, "speed": 0.0}
+@pytest.mark.parametrize("change", [{"warp": True}, {"between": 8}, {"speed": 0.2}])
+def test_what_was_trained_on_changed_data_is_marked(records, kind, change):
+    records["b-seed0.json"]["recipe"]["data"] |= change
+    records["c-seed0.json"]["recipe"]["data"] |= {"augment": False, "speed": 0.0, "between": 1}
     made = table.make(records, kind, "")
     assert "95.00 †" in cells(made, "sMNIST")[0]
     assert "0.400" in cells(made, "BIDMC HR")[0]
     assert made.count("†") == 2  # the number, and what the sign says
-    options = ("augment", "warp", "shuffle", "hide", "speed")
-    assert f"†: trained on data changed at random ({', '.join(f'`data.{name}`' for name in options)})" in made
+    options = ", ".join(f"`data.{name}`" for name in ("augment", "warp", "shuffle", "hide", "speed", "between"))
+    assert f"†: the training data was changed or more was made of it ({options})" in made
 
 
 def test_what_began_with_other_weights_is_marked_and_its_time_is_whole(records):

@@ -25,8 +25,9 @@ NOT_YET = "not run yet"
 SHORT = ("task", "paper", "ours", "parameters", "time", "on")
 LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
 NUMBERS = {"paper", "aim", "ours", "parameters", "epochs", "time"}
-# options of datasets that change what is trained on at random
-AT_RANDOM = ("augment", "warp", "shuffle", "hide", "speed")
+# options of datasets that change what is trained on, at random or by making more of it; with these values they do not
+CHANGES = ("augment", "warp", "shuffle", "hide", "speed", "between")
+NO_CHANGE = (None, False, 0, 1)
 FORECASTS = "ETT, Weather forecasting"
 
 Record = Mapping[str, Any]
@@ -44,9 +45,10 @@ class Group(NamedTuple):
         return fmean(number for record in self.records.values() if (number := value(record, task)) is not None)
 
     def mark(self) -> str:
-        """Signs behind the number: the training data was changed at random; trained weights were begun with."""
+        """Signs behind the number: the training data was changed; trained weights were begun with."""
         one = next(iter(self.records.values()))
-        changed = any(one["recipe"]["data"].get(option) for option in AT_RANDOM)
+        data = one["recipe"]["data"]
+        changed = any(data.get(option) is True or data.get(option) not in NO_CHANGE for option in CHANGES)
         signs = ("†" if changed else "") + ("‡" if one.get("start") else "")
         return f" {signs}" if signs else ""
 
@@ -142,9 +144,10 @@ def _notes(kind: str, table: str) -> list[str]:
     short = "Test accuracy in %, RMSE (BIDMC), perplexity (WikiText-2, hidden tokens) or bits a pixel (MNIST density). "
     paper_says = "*paper*: the best of S4 and S4D. *ours*: the mean over seeds, each run a file in `results/tasks`. "
     time = "*time*: compiling, training and validation."
-    options = ", ".join(f"`data.{option}`" for option in AT_RANDOM)
+    options = ", ".join(f"`data.{option}`" for option in CHANGES)
     if "†" in table:
-        time += f" †: trained on data changed at random ({options}); the papers' was not, as far as they say."
+        time += f" †: the training data was changed or more was made of it ({options}); the papers' was not, "
+        time += "as far as they say."
     if "‡" in table:
         time += " ‡: begun with the weights of another recipe, whose time is counted, too."
     if kind == "short":
