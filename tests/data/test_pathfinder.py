@@ -73,35 +73,107 @@ def test_room_is_what_painting_every_dash_says(size, margin):
     assert 0.1 < (around == 0).mean() < 0.9
 
 
+def slow_extension(t, stream, others, pivot, before):
+    """The next dash of one contour by the rules alone: its pivot, head and direction, or None."""
+    pivot = pivot + t.forward[before]
+    taken = painted(t, *zip(*others)) if others else painted(t, [], [])
+    heads = pivot + t.head[before]
+    free = []
+    for head in heads:
+        inside = (head >= 0).all() and (head < t.style.size).all()
+        near = [taken[down, right] for down, right in head + 2 * t.half + disc(t.margin)] if inside else [255]
+        free.append(1 - max(near) / 255)
+    sums = np.cumsum(t.weight[before] * free)
+    for _ in range(3):
+        if sums[-1] <= 1e-4:
+            break
+        pick = int(np.searchsorted(sums, stream.draw()[0] * sums[-1], side="right"))
+        if fits(t, taken, heads[pick], 360 + t.near[before, pick]):
+            return pivot, heads[pick], 360 + t.near[before, pick]
+    return None
+
+
+def slow_contours(t, key):
+    """One attempt at two long contours: their dashes, as many as there are before a dead end."""
+    stream, style = snakes.Streams(np.array([key])), t.style
+    first, chosen = stream.below(360)[0], stream.draw()[0]
+    turn, second = np.radians(stream.below(360)[0]), stream.below(360)[0]
+    tails = [t.begin[first, int(chosen * t.begins[first])]]
+    tails.append(tails[0] + np.rint([style.apart * np.sin(turn), style.apart * np.cos(turn)]).astype(int))
+    dashes = list(zip(tails, (first, second)))
+    pivots = [tail + t.body[way] + t.back[way] for tail, way in dashes]
+    while len(dashes) < 28:
+        snake = len(dashes) % 2
+        found = slow_extension(t, stream, dashes[:-2], pivots[snake], dashes[-2][1])
+        if found is None:
+            break
+        pivots[snake] = found[0]
+        dashes.append(found[1:])
+    return dashes
+
+
 @pytest.mark.parametrize(("size", "margin"), MARGINS)
-def test_every_dash_had_room_and_follows_the_last(size, margin):
-    style = STYLES[size]
-    here = room(style, margin)
-    t = here.t
-    keys = np.arange(1, 5, dtype=np.uint64) * np.uint64(7919)
-    dashes = snakes.with_distractors(here, snakes.Streams(keys), snakes.contours(here, keys))
-    assert dashes.at.shape == (4, 28 + 4 * style.distractors, 2)
-    assert (dashes.direction[:, :28] != NOWHERE).all()
-    assert (dashes.direction[:, 28:] != NOWHERE).any(1).all()
-    for at, direction in zip(dashes.at, dashes.direction):
-        pivots = {}
-        for n in np.flatnonzero(direction != NOWHERE):
-            first = n < 2 or (n >= 28 and n % 4 == 0)
-            assert (direction[n] < 360) == first
-            # the newest dash of a contour takes no room before the next one is there; that of the first one never does
-            others = [i for i in range(n) if i not in ({26} if n >= 28 else {n - 1, n - 2}) and (first or i != n - 1)]
-            taken = painted(t, at[others], direction[others])
-            if first:
-                pivots[n] = at[n] + t.body[direction[n]] + t.back[direction[n]]
-                points = at[n] + 2 * t.half + t.solid[direction[n]]
-                assert n < 2 or max(taken[down, right] for down, right in points) <= 76
-                continue
-            before = n - (2 if n < 28 else 1)
-            pivots[n] = pivots[before] + t.forward[direction[before]]
-            way = list(t.near[direction[before]]).index(direction[n] - 360)
-            assert (at[n] == pivots[n] + t.head[direction[before], way]).all()
-            assert t.weight[direction[before], way] > 0
-            assert fits(t, taken, at[n], direction[n])
+def test_attempts_are_those_of_the_rules(size, margin):
+    here = room(STYLES[size], margin)
+    assert (here.t.begins > 0).any()
+    keys = snakes._mix(np.arange(1, 41, dtype=np.uint64))
+    rows, dashes = snakes._grow(here, snakes.Streams(keys))
+    lengths = []
+    for row, key in enumerate(keys):
+        count = (dashes.direction[row] != NOWHERE).sum()
+        if not here.t.begins[snakes.Streams(keys[[row]]).below(360)[0]]:
+            assert count == 0  # there is no room in the middle in this direction
+            continue
+        wanted = slow_contours(here.t, key)
+        assert count == len(wanted)
+        assert dashes.direction[row, :count].tolist() == [way for _, way in wanted]
+        assert dashes.at[row, :count].tolist() == [list(at) for at, _ in wanted]
+        assert (row in rows) == (count == 28)
+        lengths.append(count)
+    assert min(lengths) < 12 < max(lengths)
+
+
+def test_distractors_are_those_of_the_rules():
+    here = room(STYLES[32], 1)
+    t, keys = here.t, snakes._mix(np.arange(1, 7, dtype=np.uint64))
+    long = snakes.contours(here, keys)
+    dashes = snakes.with_distractors(here, snakes.Streams(keys), long)
+    failed = 0
+    for row, key in enumerate(keys):
+        stream = snakes.Streams(np.array([key]))
+        there = [(long.at[row, i], long.direction[row, i]) for i in range(28) if i != 26]
+        for first in range(28, 48, 4):
+            for _ in range(5):
+                own = slow_distractor(t, stream, there)
+                if own:
+                    break
+            failed += not own
+            there += own
+            assert dashes.direction[row, first : first + 4].tolist() == ([way for _, way in own] or [NOWHERE] * 4)
+            assert not own or dashes.at[row, first : first + 4].tolist() == [list(at) for at, _ in own]
+    assert 0 < failed < 15
+
+
+def slow_distractor(t, stream, there):
+    """One attempt at a short contour: its dashes, or none."""
+    way, taken = stream.below(360)[0], painted(t, *zip(*there))
+    for _ in range(256):
+        tail = np.array([stream.below(32)[0], stream.below(32)[0]])
+        head = tail + t.body[way]
+        ends = [head, head + t.back[way]]
+        needed = [taken[down, right] for down, right in tail + 2 * t.half + t.solid[way]]
+        if max(needed) <= 76 and all((end >= 0).all() and (end < 32).all() for end in ends):
+            break
+    else:
+        return []
+    own, pivot = [(tail, way)], ends[1]
+    while len(own) < 4:
+        found = slow_extension(t, stream, there + own[:-1], pivot, own[-1][1])
+        if found is None:
+            return []
+        pivot = found[0]
+        own.append(found[1:])
+    return own
 
 
 @pytest.mark.parametrize(("size", "share"), [(32, 0.3), (128, 0.1)])
@@ -125,6 +197,25 @@ def test_space_is_counted_in_pixels():
     assert apart == [False, True, True]
     edge = [bool(here.fits(np.array([level]), np.array([[d, 25]], np.int32), *one)[0]) for d in (0, 1, 2)]
     assert edge == [False, False, True]
+
+
+def test_a_contour_begins_where_the_pixel_below_and_to_the_right_is_free():
+    """So the benchmark's own search has it."""
+    t = tables(STYLES[32], 1)
+    assert {tuple(point) for point in t.solid[180]} == {(1, 1), (1, 2), (1, 3)}  # to the right
+
+
+@pytest.mark.parametrize("size", [32, 128])
+def test_discs_are_shrunk_from_twice_the_size(size):
+    image = pytest.importorskip("PIL.Image")
+    style = STYLES[size]
+    t, middle = tables(style, style.margins[0]), size // 2
+    down, right = np.ogrid[: 2 * size, : 2 * size]
+    fine = (down - 2 * middle) ** 2 + (right - 2 * middle) ** 2 <= (2 * style.disc) ** 2
+    whole = image.fromarray(255 * fine.astype(np.uint8)).resize((size, size), image.Resampling.LANCZOS)
+    around = slice(middle - t.half, middle + t.half + 1)
+    wanted = np.asarray(whole).astype(int)[around, around]
+    assert np.abs(t.spot.reshape(wanted.shape) - wanted).max() <= 1
 
 
 def test_images_are_shrunk_as_pillow_does():
