@@ -135,7 +135,7 @@ def test_attempts_are_those_of_the_rules(size, margin):
 
 def test_distractors_are_those_of_the_rules():
     here = room(STYLES[32], 1)
-    t, keys = here.t, snakes._mix(np.arange(1, 7, dtype=np.uint64))
+    t, keys = here.t, snakes._mix(np.arange(1, 25, dtype=np.uint64))
     long = snakes.contours(here, keys)
     dashes = snakes.with_distractors(here, snakes.Streams(keys), long)
     failed = 0
@@ -151,7 +151,7 @@ def test_distractors_are_those_of_the_rules():
             there += own
             assert dashes.direction[row, first : first + 4].tolist() == ([way for _, way in own] or [NOWHERE] * 4)
             assert not own or dashes.at[row, first : first + 4].tolist() == [list(at) for at, _ in own]
-    assert 0 < failed < 15
+    assert 0 < failed < 60
 
 
 def slow_distractor(t, stream, there):

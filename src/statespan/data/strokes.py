@@ -99,7 +99,7 @@ def tables(style: Style, margin: int) -> Tables:
     # a dash that goes on is drawn from its head backwards
     drawn = [_dash(style, margin, half, way) for way in np.concatenate([degrees, onward + np.pi])]
     space = np.stack([space for _, space in drawn])
-    solid = _solid(space[:DEGREES], reach)
+    solid = _solid(space[:DEGREES])
     middle = [_within(style, offsets) for offsets in solid]
     return Tables(
         style,
@@ -176,24 +176,21 @@ def _spot(radius: float, half: int) -> Array:
     return shrink(large, 2 * half + 1)
 
 
-def _solid(space: Array, reach: int) -> Array:
+def _solid(space: Array) -> Array:
     """Offsets (360, s, 2) from the tail to pixels whose space is all taken, some more than once.
 
-    One pixel farther down and right, and within a square, as the benchmark has it.
+    One pixel farther down and right, as the benchmark has it.
     """
     half = space.shape[1] // 2
-    found = []
-    for one in space:
-        offsets = np.argwhere(one == 255) - half
-        found.append(offsets[(offsets < reach).all(1)] + 1)
-    most = max(map(len, found))
-    return np.stack([np.concatenate([one, np.repeat(one[:1], most - len(one), 0)]) for one in found])
+    found = [np.argwhere(one == 255) - half + 1 for one in space]
+    return _equal(found)
 
 
 def _equal(points: list[Array]) -> Array:
-    """Lists of points (n, 2) as one array, filled up with zeros."""
+    """Lists of points (n, 2) as one array, filled up with the first of each, or with 0."""
     out = np.zeros((len(points), max(map(len, points)), 2), np.int32)
     for filled, some in zip(out, points):
+        filled[:] = some[0] if len(some) else 0
         filled[: len(some)] = some
     return out
 
