@@ -31,7 +31,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 VERSION = 2
 LEVEL = "curv_contour_length_14"
 SPLITS = ("train", "valid", "test")
-PIECE = {32: 8192, 128: 2048}  # images that one process draws
+PIECE = {32: 8192, 128: 1024}  # images that one process draws: seconds of work, so that a bar moves
 
 
 def _files(size: int) -> tuple[Source, ...]:

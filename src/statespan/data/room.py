@@ -3,7 +3,7 @@
 What dashes take of a pixel is the most that one of them takes. So a new dash fits if it fits with each of the others
 alone, which depends on two directions and on how far apart the dashes are.
 
-Shapes: R images, n dashes that are there, B kinds of dashes with different stamps, the last of which takes nothing.
+Shapes: R images, n dashes that are there, B kinds of dashes with different stamps, one of which takes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Room:
     def __init__(self, t: Tables) -> None:
         self.t, side = t, 2 * t.half + 1
         stamps, kind = np.unique(np.concatenate([t.space, np.zeros_like(t.space[:1])]), axis=0, return_inverse=True)
-        self.kind = kind.reshape(-1).astype(np.int32)  # (K + 1,), so that NOWHERE is the last
+        self.kind = kind.reshape(-1).astype(np.int32)  # (K + 1,) of each direction; the last, NOWHERE, takes nothing
         space = stamps.reshape(-1, side, side)
         self.space = np.pad(space, ((0, 0), (1, 1), (1, 1)))  # (B, …); the edges of all tables say "far away"
         wide = np.pad(space, ((0, 0), *[(t.margin + 1,) * 2] * 2))

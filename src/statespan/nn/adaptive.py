@@ -154,9 +154,9 @@ class AdaptiveTokens(nn.Module):
 
 def _shapes_are_fixed(x: Tensor) -> bool:
     """Whether a size must not depend on data: in a graph, and where waiting for the device is an error."""
-    if torch.compiler.is_compiling() or not x.is_cuda:
-        return torch.compiler.is_compiling()
-    return torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode() == ERROR
+    if torch.compiler.is_compiling():
+        return True
+    return x.is_cuda and (torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode() == ERROR)
 
 
 def check_cutoffs(cutoffs: Sequence[int], vocabulary: int) -> tuple[int, ...]:

@@ -25,9 +25,8 @@ NOT_YET = "not run yet"
 SHORT = ("task", "paper", "ours", "parameters", "time", "on")
 LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
 NUMBERS = {"paper", "aim", "ours", "parameters", "epochs", "time"}
-# options of datasets that change what is trained on, at random or by making more of it; with these values they do not
-CHANGES = ("augment", "warp", "shuffle", "hide", "speed", "between")
-NO_CHANGE = (None, False, 0, 1)
+# options of datasets that change what is trained on, at random or by making more of it, and the values that do not
+CHANGES = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "between": 1}
 FORECASTS = "ETT, Weather forecasting"
 
 Record = Mapping[str, Any]
@@ -48,7 +47,7 @@ class Group(NamedTuple):
         """Signs behind the number: the training data was changed; trained weights were begun with."""
         one = next(iter(self.records.values()))
         data = one["recipe"]["data"]
-        changed = any(data.get(option) is True or data.get(option) not in NO_CHANGE for option in CHANGES)
+        changed = any(data.get(option, nothing) != nothing for option, nothing in CHANGES.items())
         signs = ("†" if changed else "") + ("‡" if one.get("start") else "")
         return f" {signs}" if signs else ""
 
