@@ -118,8 +118,9 @@ def _register(target: str, summary: str) -> None:
         standard_targets: Standardise the targets.
         augment: Let the windows of the training begin anywhere: what leaves at one end comes in at the other.
         speed: Let them go faster or slower by up to this part; heart and respiratory rates follow.
-        between: Have so many windows of the training for each one: between it and the next, if that is of the
-            training, too, with values between theirs; otherwise the same again. Nothing of the other parts is used.
+        between: Have so many windows of the training for each one: between it and the next of the training, where
+            the two overlap, with values on a smooth curve through theirs. Nothing of the other parts is used, but
+            where one of their windows lies between two of the training, so do some of these.
         release: "physionet" or "tser"; the one whose files are here by default.
         seed: Of the split.
     """
@@ -183,7 +184,11 @@ def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
 
 
 def windows_between(starts: Array, labels: Array, patient: Array, count: int) -> tuple[Array, Array]:
-    """Starts and labels of ``count`` windows for each: on the way to the next if that is here, or the same again.
+    """Starts and labels of ``count`` windows for each: on the way to the next of the same patient, if the two overlap.
+
+    So every sample of them is one of a window that is here. Their labels lie on a smooth curve through those of the
+    windows (cubic pieces, each with the slopes that three neighbours have). The last window before a gap that none
+    covers is there ``count`` times.
 
     Example:
         >>> starts, labels = windows_between(np.array([375, 0]), np.array([8.0, 2.0]), np.array([0, 0]), 3)
@@ -191,13 +196,19 @@ def windows_between(starts: Array, labels: Array, patient: Array, count: int) ->
         ([375, 375, 375, 0, 125, 250], [8.0, 8.0, 8.0, 2.0, 4.0, 6.0])
     """
     order = np.lexsort((starts, patient))
-    follows = (np.diff(starts[order]) == EVERY * RATE) & (np.diff(patient[order]) == 0)
-    rise, way = np.zeros_like(labels), np.zeros_like(starts)  # to the next window; 0 where it is not here
-    rise[order[:-1]] = np.diff(labels[order]) * follows
-    way[order[:-1]] = EVERY * RATE * follows
+    apart = (np.diff(patient[order]) != 0) | (np.diff(starts[order]) > LENGTH)
+    way, rise, slope, slope_after = (np.zeros(len(starts)) for _ in range(4))  # to the next window; 0 without one
+    for rows in np.split(order, np.flatnonzero(apart) + 1):
+        if len(rows) > 1:
+            here, slopes = rows[:-1], np.gradient(labels[rows].astype(float), starts[rows])
+            way[here], rise[here] = np.diff(starts[rows]), np.diff(labels[rows])
+            slope[here], slope_after[here] = slopes[:-1], slopes[1:]
     part = np.arange(count) * way[:, None] // count  # (windows, count), samples
-    made = labels[:, None] + part / (EVERY * RATE) * rise[:, None]
-    return (starts[:, None] + part).ravel(), made.ravel().astype(labels.dtype)
+    u = part / np.maximum(way, 1)[:, None]
+    curve = rise[:, None] * u**2 * (3 - 2 * u)
+    curve += part * (1 - u) * (slope[:, None] * (1 - u) - slope_after[:, None] * u)
+    made = labels[:, None] + curve
+    return (starts[:, None] + part.astype(starts.dtype)).ravel(), made.ravel().astype(labels.dtype)
 
 
 def _physionet(folder: Path, place: Path, options: Options) -> Dataset:
