@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import platform
 import re
 import subprocess
+import tarfile
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 
 import torch
 
@@ -38,25 +41,20 @@ def installed(package: str) -> str | None:
         return None
 
 
+HERE = Path(__file__).resolve().parent
+RECENT = 50  # commits that are asked for the code of a run
+
+
 def commit() -> str | None:
     """The commit of the checkout that this code runs from, with "+changes" if it differs.
 
     Outside of a checkout it is what ``STATESPAN_COMMIT`` says, or None: a copy of the code cannot know it by itself.
     """
-    here = Path(__file__).resolve().parent
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10)
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    if git("ls-files", "--error-unmatch", "_version.py") is None:
-        said = os.environ.get("STATESPAN_COMMIT", "")  # git knows nothing, or of some other checkout around this one
+    if not _in_checkout():
+        said = os.environ.get("STATESPAN_COMMIT", "")
         return said if re.fullmatch(r"[0-9a-f]{7,40}(\+changes)?", said) else None
-    head = git("rev-parse", "HEAD")
-    return f"{head}+changes" if head and git("status", "--porcelain") else head
+    head = _git("rev-parse", "HEAD").decode().strip()
+    return f"{head}+changes" if head and _git("status", "--porcelain").strip() else head or None
 
 
 def source() -> str:
@@ -66,9 +64,43 @@ def source() -> str:
         >>> len(source())
         16
     """
-    here = Path(__file__).resolve().parent
+    files = (*HERE.rglob("*.py"), *HERE.glob("recipes/*.yaml"))  # not the models that an installed package has inside
+    return _digest((path.relative_to(HERE), path.read_bytes()) for path in files)
+
+
+def commit_of(digest: str) -> str | None:
+    """The newest of the latest commits whose code has this digest; None if there is none."""
+    if not _in_checkout():
+        return None
+    for one in _git("rev-list", f"--max-count={RECENT}", "HEAD", "--", ".").decode().split():
+        with tarfile.open(fileobj=io.BytesIO(_git("archive", one, "."))) as archive:
+            files = [(PurePosixPath(item.name), archive.extractfile(item)) for item in archive if item.isfile()]
+            code = [(path, file.read()) for path, file in files if file is not None and _is_code(path)]
+        if _digest(code) == digest:
+            return one
+    return None
+
+
+def _is_code(path: PurePath) -> bool:
+    return path.suffix == ".py" or (path.suffix == ".yaml" and path.parts[:-1] == ("recipes",))
+
+
+def _digest(files: Iterable[tuple[PurePath, bytes]]) -> str:
     digest = hashlib.sha256()
-    files = (*here.rglob("*.py"), *here.glob("recipes/*.yaml"))  # not the models that an installed package has inside
-    for path in sorted(files, key=lambda path: path.relative_to(here).parts):
-        digest.update(f"{path.relative_to(here).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    for path, content in sorted(files, key=lambda file: file[0].parts):
+        digest.update(f"{path.as_posix()}\0".encode() + content + b"\0")
     return digest.hexdigest()[:16]
+
+
+def _in_checkout() -> bool:
+    """Whether git knows this very code, and not only some other checkout around it."""
+    return bool(_git("ls-files", "_version.py").strip())
+
+
+def _git(*arguments: str) -> bytes:
+    """What git says, or nothing."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return b""
+    return done.stdout if done.returncode == 0 else b""

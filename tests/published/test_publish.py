@@ -170,16 +170,15 @@ REFUSED = {
 }
 
 
-def test_code_of_this_checkout_has_its_commit(runs, tmp_path, monkeypatch):
+def test_code_of_a_commit_says_which_it_was(runs, tmp_path, monkeypatch):
     """A run made where git knew only an older commit: the digest of the code says more."""
     shutil.copytree(runs[0], tmp_path / "run")
-    here = "f" * 40
-    monkeypatch.setattr(record, "commit", lambda: here)
+    monkeypatch.setattr(record, "commit_of", {"code": "f" * 40}.get)
     for said, code, wanted in (
-        ("a" * 40 + "+changes", record.source(), here),
-        ("a" * 40 + "+changes", "0", "a" * 40 + "+changes"),
-        ("a" * 40, record.source(), "a" * 40),
-        (None, record.source(), here),
+        ("a" * 40 + "+changes", "code", "f" * 40),
+        ("a" * 40 + "+changes", "other", "a" * 40 + "+changes"),
+        ("a" * 40, "code", "a" * 40),
+        (None, "code", "f" * 40),
     ):
         broken(tmp_path / "run", versions={"source": code, "commit": said})
         assert record.make_record(tmp_path / "run", None)["versions"]["commit"] == wanted

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from statespan._machine import commit, source
+from statespan._machine import commit_of
 from statespan.models.find import names as published
 from statespan.train.config import ConfigError, Recipe, read_recipe
 
@@ -150,16 +150,15 @@ def _commit(run: Path, versions: Mapping[str, Any], given: str | None) -> str:
     said = str(versions.get("commit") or "")
     if said and not said.endswith("+changes"):
         return said
-    here = commit()
-    if here and not here.endswith("+changes") and versions.get("source") == source():
-        return here  # whatever git knew where the run was made, the code was that of this checkout
+    if found := commit_of(str(versions.get("source"))):
+        return found  # whatever git knew where the run was made, the code was that of this commit
     if said:
         return said
     if given:
         if not re.fullmatch(r"[0-9a-f]{7,40}", given):
             raise PublishError(f"the commit must be 7 to 40 hexadecimal digits, got {given!r}")
         return given
-    raise PublishError(f"{run} does not say which commit made it, and it is not the one of this checkout: --commit")
+    raise PublishError(f"{run} does not say which commit made it, and none of the latest here has its code: --commit")
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

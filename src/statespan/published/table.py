@@ -146,7 +146,10 @@ def _notes(kind: str, table: str) -> list[str]:
     options = ", ".join(f"`data.{option}`" for option in CHANGES)
     if "†" in table:
         time += f" †: the training data was changed or more was made of it ({options}); the papers' was not, "
-        time += "as far as they say."
+        time += (
+            "as far as they say. `data.between` (BIDMC) has training windows where test windows are, with estimated "
+        )
+        time += "values: such a number does not compare with the papers', only those without it do."
     if "‡" in table:
         time += " ‡: begun with the weights of another recipe, whose time is counted, too."
     if kind == "short":

@@ -105,10 +105,10 @@ def _check_events(text: str, where: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
             raise ConfigError(f"{where} is nested too deeply; allowed are {DEEPEST} levels")
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise ConfigError(f"{where} has the anchor or alias {show(event.anchor)}; allowed is plain data only")
-        if getattr(event, "tag", None):
-            raise ConfigError(f"{where} has the tag {show(event.tag)}; allowed is plain data only")
+        if anchor := getattr(event, "anchor", None):  # of an alias, too
+            raise ConfigError(f"{where} has the anchor or alias {show(anchor)}; allowed is plain data only")
+        if tag := getattr(event, "tag", None):
+            raise ConfigError(f"{where} has the tag {show(tag)}; allowed is plain data only")
     if documents > 1:
         raise ConfigError(f"{where} has {documents} documents; allowed is one")
 
