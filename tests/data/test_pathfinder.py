@@ -6,7 +6,7 @@ import pytest
 from statespan.data import load, pathfinder, snakes
 from statespan.data.augment import Turn
 from statespan.data.room import NOWHERE, room
-from statespan.data.strokes import STYLES, disc, shrink, tables
+from statespan.data.strokes import STYLES, disc, shrink, style_of, tables
 
 
 def painted(t, at, direction):
@@ -291,8 +291,8 @@ def test_augmented_training_images_are_turned_and_mirrored(tmp_path):
 
 def run_here(command, stdout, check, env):
     """What the process would do, without starting one."""
-    size, seed, first, count = map(int, command[3:])
-    x, y = snakes.images(STYLES[size], seed, np.arange(first, first + count))
+    size, contour, seed, first, count = map(int, command[3:])
+    x, y = snakes.images(style_of(size, contour), seed, np.arange(first, first + count))
 
     class Done:
         stdout = y.tobytes() + x.tobytes()
@@ -300,11 +300,12 @@ def run_here(command, stdout, check, env):
     return Done
 
 
-def test_a_process_of_its_own_draws_the_same(monkeypatch):
+@pytest.mark.parametrize("contour", [9, 14])
+def test_a_process_of_its_own_draws_the_same(monkeypatch, contour):
     monkeypatch.setitem(pathfinder.PIECE, 32, 3)
-    labels = []
-    pieces = list(pathfinder._pieces(32, 9, 4, labels.append))
-    x, y = snakes.images(STYLES[32], 9, np.arange(4))
+    labels, style = [], style_of(32, contour)
+    pieces = list(pathfinder._pieces(style, 9, 4, labels.append))
+    x, y = snakes.images(style, 9, np.arange(4))
     assert (np.concatenate(pieces) == x.reshape(4, -1)).all()
     assert (np.concatenate(labels) == y).all()
 
@@ -349,3 +350,29 @@ def test_metadata_as_the_script_writes_it_and_paths_that_lead_outside(release):
     (base / "metadata" / "2.npy").write_text("../.. secret.png 0 1 1.8\n")
     with pytest.raises(ValueError, match=r"2\.npy, row 1"):
         load("pathfinder", release)
+
+
+def test_easier_levels_have_shorter_contours(tmp_path):
+    """Places and numbers of dashes as the benchmark's script has them; the rest is as in the level of the papers."""
+    assert [style_of(32, n) for n in (6, 9, 14)][-1] == STYLES[32]
+    assert style_of(128, 14) == STYLES[128]
+    found = [(s.contour, s.short, s.distractors) for s in (style_of(size, n) for size in (32, 128) for n in (6, 9, 14))]
+    assert found == [(6, 2, 10), (9, 3, 6), (14, 4, 5), (6, 2, 17), (9, 3, 11), (14, 4, 8)]
+    counts = {"train": 60, "valid": 3, "test": 2}
+    bright = [
+        (load("pathfinder", tmp_path, **counts, contour=n).train.arrays["x"] > 0).sum(1).mean() for n in (6, 9, 14)
+    ]
+    assert bright[0] < bright[1] < bright[2]  # three sets, each with a cache of its own
+    assert load("pathfinder", tmp_path, **counts).train.arrays["x"].tolist() == (
+        load("pathfinder", tmp_path, **counts, contour=14).train.arrays["x"].tolist()
+    )
+    with pytest.raises(ValueError, match=r"contour must be one of \(6, 9, 14\), the levels of the benchmark, got 7"):
+        load("pathfinder", tmp_path, contour=7)
+
+
+def test_each_level_of_the_release_is_read_from_its_folder(release):
+    base = release / "pathfinder32"
+    (base / "curv_contour_length_14").rename(base / "curv_baseline")
+    data = load("pathfinder", release, contour=6)
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [25, 2, 2]
+    assert len(load("pathfinder", release, train=4, valid=1, test=1).train) == 4  # is not here, so it is drawn

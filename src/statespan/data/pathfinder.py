@@ -25,22 +25,20 @@ from statespan.data.registry import register
 from statespan.data.snakes import images
 from statespan.data.source import Source
 from statespan.data.split import split
-from statespan.data.strokes import STYLES
+from statespan.data.strokes import Style, style_of
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 VERSION = 2
-LEVEL = "curv_contour_length_14"
+LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}  # by the length of contours
 SPLITS = ("train", "valid", "test")
 PIECE = {32: 8192, 128: 1024}  # images that one process draws: seconds of work, so that a bar moves
 
 
-def _files(size: int) -> tuple[Source, ...]:
-    base = f"pathfinder{size}/{LEVEL}/metadata"
+def _files(size: int, contour: int) -> Source:
+    level = LEVELS[contour]
+    base = f"pathfinder{size}/{level}/metadata"
     origin = f"pathfinder{size} in https://storage.googleapis.com/long-range-arena/lra_release.gz"
-    return (Source(f"{LEVEL}/metadata", origin=origin, also=(base, f"lra_release/{base}"), optional=True),)
-
-
-FILES = {size: _files(size) for size in STYLES}
+    return Source(f"{level}/metadata", origin=origin, also=(base, f"lra_release/{base}"), optional=True)
 
 
 def _register(name: str, size: int, summary: str) -> None:
@@ -51,26 +49,30 @@ def _register(name: str, size: int, summary: str) -> None:
         valid: int = 20_000,
         test: int = 20_000,
         seed: int = 42,
+        contour: int = 14,
         center: bool = False,
         generate: bool = False,
         augment: bool = False,
     ) -> Dataset:
-        dataset = _load(name, size, folder, (train, valid, test), seed, center, generate)
+        if check_int("contour", contour, minimum=1) not in LEVELS:
+            raise ValueError(f"contour must be one of {tuple(LEVELS)}, the levels of the benchmark, got {contour}")
+        dataset = _load(name, size, contour, folder, (train, valid, test), seed, center, generate)
         return replace(dataset, augment=Turn(size)) if augment else dataset
 
     load.__doc__ = f"""{summary}, from the benchmark's files or drawn anew.
 
     Args:
-        folder: With curv_contour_length_14, or without.
+        folder: With curv_contour_length_14 (or the level of the contours), or without.
         train: Number of training images to draw.
         valid: Number of validation images.
         test: Number of test images.
         seed: Of the images that are drawn; of the split 80/10/10 of the benchmark's.
+        contour: Dashes of a long contour: 14 as the papers, or 6 or 9, which the benchmark has as easier levels.
         center: Pixels in [-1, 1] instead of [0, 1].
         generate: Draw the images even where the files are here.
         augment: Turn and mirror the training images, which changes no answer.
     """
-    register(name, summary, files=FILES[size], folder=f"pathfinder{size}")(load)
+    register(name, summary, files=(_files(size, 14),), folder=f"pathfinder{size}")(load)
 
 
 _register("pathfinder", 32, "LRA Pathfinder: 1,024 pixels, 2 classes")
@@ -78,14 +80,15 @@ _register("path-x", 128, "LRA Path-X: Pathfinder with 16,384 pixels, 2 classes")
 
 
 def _load(
-    name: str, size: int, folder: Path, counts: tuple[int, ...], seed: int, center: bool, generate: bool
+    name: str, size: int, contour: int, folder: Path, counts: tuple[int, ...], seed: int, center: bool, generate: bool
 ) -> Dataset:
-    metadata = FILES[size][0].find(folder)
+    metadata = _files(size, contour).find(folder)
     if generate or metadata is None:
-        parts = [_drawn(folder, size, i, count, seed) for i, count in enumerate(counts)]
+        parts = [_drawn(folder, style_of(size, contour), i, count, seed) for i, count in enumerate(counts)]
     else:
         base = metadata.parent
-        key = {"version": VERSION, "seed": seed, "size": size, "files": stamp(*sorted(metadata.iterdir()))}
+        files = stamp(*sorted(metadata.iterdir()))
+        key = {"version": VERSION, "seed": seed, "size": size, "contour": contour, "files": files}
         arrays = cached(folder, name, key, lambda: _read(base, size, seed))
         parts = [{"x": arrays[f"{part}_x"], "y": arrays[f"{part}_y"]} for part in SPLITS]
     prepare = Pixels(255.0, (0.5,), (0.5,)) if center else Pixels(255.0)
@@ -93,18 +96,19 @@ def _load(
     return Dataset(name, Info("classification", size * size, 1, None, 2, ("apart", "joined")), first, second, third)
 
 
-def _drawn(folder: Path, size: int, part: int, count: int, seed: int) -> dict[str, Array]:
+def _drawn(folder: Path, style: Style, part: int, count: int, seed: int) -> dict[str, Array]:
     check_int(SPLITS[part], count, minimum=1)
     check_int("seed", seed, minimum=0)
-    key = {"version": VERSION, "split": SPLITS[part], "count": count, "seed": seed, "size": size}
+    key = {"version": VERSION, "split": SPLITS[part], "count": count, "seed": seed}
+    key |= {"size": style.size, "contour": style.contour}
     own_seed = 3 * seed + part
 
     def build() -> dict[str, Array | Rows]:
         labels: list[Array] = []
-        x = Rows((count, size * size), np.uint8, _pieces(size, own_seed, count, labels.append))
+        x = Rows((count, style.size**2), np.uint8, _pieces(style, own_seed, count, labels.append))
         return {"x": x, "y": Rows((count,), np.uint8, _later(labels))}  # in this order
 
-    return cached(folder, f"pathfinder{size}", key, build)
+    return cached(folder, f"pathfinder{style.size}", key, build)
 
 
 def _later(labels: list[Array]) -> Iterator[Array]:
@@ -112,18 +116,19 @@ def _later(labels: list[Array]) -> Iterator[Array]:
     yield from labels
 
 
-def _pieces(size: int, seed: int, count: int, keep_labels: Callable[[Array], None]) -> Iterator[Array]:
+def _pieces(style: Style, seed: int, count: int, keep_labels: Callable[[Array], None]) -> Iterator[Array]:
     """Images (n, size²) piece by piece, drawn by as many processes as there are processors."""
-    starts = range(0, count, PIECE[size])
+    size, most = style.size, PIECE[style.size]
+    starts = range(0, count, most)
 
     def draw(first: int) -> tuple[Array, Array]:
-        some = min(PIECE[size], count - first)
+        some = min(most, count - first)
         if len(starts) == 1:
-            return images(STYLES[size], seed, np.arange(first, first + some))
+            return images(style, seed, np.arange(first, first + some))
         # a process of its own, not a fork: the caller may have threads, and need not guard its main module
         command = [sys.executable, "-c", "from statespan.data.pathfinder import work; work()"]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        arguments = [str(number) for number in (size, seed, first, some)]
+        arguments = [str(number) for number in (size, style.contour, seed, first, some)]
         done = subprocess.run([*command, *arguments], stdout=subprocess.PIPE, check=True, env=env)
         data = np.frombuffer(done.stdout, np.uint8)
         return data[some:].reshape(some, size, size), data[:some]
@@ -135,9 +140,9 @@ def _pieces(size: int, seed: int, count: int, keep_labels: Callable[[Array], Non
 
 
 def work() -> None:
-    """Draw images in a process of its own: size, seed, first and count come in, labels and pixels go out."""
-    size, seed, first, count = map(int, sys.argv[1:])
-    x, y = images(STYLES[size], seed, np.arange(first, first + count))
+    """Draw images in a process of its own: what and how many comes in, labels and pixels go out."""
+    size, contour, seed, first, count = map(int, sys.argv[1:])
+    x, y = images(style_of(size, contour), seed, np.arange(first, first + count))
     sys.stdout.buffer.write(y.tobytes() + x.tobytes())
 
 

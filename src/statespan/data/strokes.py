@@ -8,7 +8,7 @@ Shapes: K directions: 360 whole degrees, in which contours begin, and J in which
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, TypeAlias
@@ -56,6 +56,21 @@ STYLES = {
     32: Style(32, 2, 0.5, (1,), 1.5, 7, 1.0, (1.5, 2.0), 5),
     128: Style(128, 5, 1.5, (2, 3), 3.0, 20, 1.8, (0.9, 0.9), 8),
 }
+SHORT_DASHES = {32: 20, 128: 35}  # of all distractors of an image together
+
+
+def style_of(size: int, contour: int) -> Style:
+    """The style of images with long contours of so many dashes; short ones have a third of them.
+
+    Example:
+        >>> style_of(32, 14) == STYLES[32]
+        True
+        >>> easy = style_of(32, 6)
+        >>> easy.contour, easy.short, easy.distractors
+        (6, 2, 10)
+    """
+    short = contour // 3
+    return replace(STYLES[size], contour=contour, short=short, distractors=SHORT_DASHES[size] // short)
 
 
 @dataclass(frozen=True)
