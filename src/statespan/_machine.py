@@ -73,7 +73,10 @@ def commit_of(digest: str) -> str | None:
     if not _in_checkout():
         return None
     for one in _git("rev-list", f"--max-count={RECENT}", "HEAD", "--", ".").decode().split():
-        with tarfile.open(fileobj=io.BytesIO(_git("archive", one, "."))) as archive:
+        packed = _git("archive", one, ".")
+        if not packed:  # git is too old or too slow for it
+            return None
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             files = [(PurePosixPath(item.name), archive.extractfile(item)) for item in archive if item.isfile()]
             code = [(path, file.read()) for path, file in files if file is not None and _is_code(path)]
         if _digest(code) == digest:

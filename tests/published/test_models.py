@@ -81,6 +81,9 @@ def test_what_lies_beside_the_weights(folder):
     apart = abs(first[metric] - record["check"]["rows"]["256"][metric])
     assert apart <= (0.02 if metric == "accuracy" else 0.05 * first[metric])
     card = (folder / "README.md").read_text()
+    data = record["recipe"]["data"]
+    helped = data.get("between", 1) > 1 and data["split"] == "windows"
+    assert ("says nothing of other recordings or new patients" in card) == helped
     for words in (f'statespan.load("{folder.name}")', "## Limits", "Licence: ", "**Data**", "**Test**", stem(record)):
         assert words in card
 
