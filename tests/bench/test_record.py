@@ -45,7 +45,7 @@ def test_commit_is_that_of_the_checkout():
 
 
 def test_no_commit_outside_of_a_checkout(monkeypatch, tmp_path):
-    monkeypatch.setattr(_machine, "__file__", str(tmp_path / "_machine.py"))
+    monkeypatch.setattr(_machine, "HERE", tmp_path)
     for said, meant in (("", None), ("0123abc", "0123abc"), ("main", None)):  # what a copy is told
         monkeypatch.setenv("STATESPAN_COMMIT", said)
         assert module.commit() == meant
