@@ -125,6 +125,9 @@ def test_pictures(records, tmp_path):
     assert [y for _, y in lines[-1]] == [99.63, 99.63]
     said = [text.get_text() for text in drawn["BIDMC HR"].get_legend().get_texts()]
     assert said == ["x", "paper 0.332", "reference: 500 epochs"]
+    helped = record("x", {"name": "bidmc-hr", "between": 8}, 0, 0.2, metric="rmse", start={"wall_seconds": 0.0})
+    (axes,) = (one for one in picture.times({"h-seed0.json": helped}).axes if one.get_title(loc="left") == "BIDMC HR")
+    assert axes.get_legend().get_texts()[0].get_text() == "x †‡"  # as in the tables
     for name, one in records.items():
         (tmp_path / name).write_text(json.dumps(one))
     assert invoke("plot", "times", tmp_path, "--out", tmp_path / "t.png").exit_code == 0

@@ -8,13 +8,16 @@ from typing import Any
 
 from statespan import _look
 from statespan.published.record import model_name, seconds_before
-from statespan.published.table import groups
+from statespan.published.table import groups, mark
 from statespan.published.tasks import TASKS, Task, other, paper, show, value
 
 NAMES = {
     "accuracy": "accuracy, %", "rmse": "RMSE", "mse": "MSE", "perplexity": "perplexity", "bits_per_dim": "bits a pixel"
 }  # fmt: skip
-BELOW = "Lines: validation. Points: test. Dashes: the papers' best of S4 and S4D. The reference's times are not known."
+BELOW = (
+    "Lines: validation. Points: test. Dashes: the papers' best of S4 and S4D. The reference's times are not known.\n"
+    "† and ‡: with more than the papers' models had to learn from, see docs/results.md."
+)
 
 Record = Mapping[str, Any]
 
@@ -84,7 +87,7 @@ def _points(record: Record) -> list[tuple[float, float]]:
 
 
 def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
-    names = {file: model_name(record) for file, record in records.items()}
+    names = {file: model_name(record) + mark(record) for file, record in records.items()}
     colors = dict(zip(dict.fromkeys(names.values()), _look.colors()))
     labelled: set[str] = set()
     ours: list[float] = []

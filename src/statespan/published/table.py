@@ -44,16 +44,20 @@ class Group(NamedTuple):
         return fmean(number for record in self.records.values() if (number := value(record, task)) is not None)
 
     def mark(self) -> str:
-        """Signs behind the number: the training data was changed; trained weights were begun with."""
-        one = next(iter(self.records.values()))
-        data = one["recipe"]["data"]
-        changed = any(data.get(option, nothing) != nothing for option, nothing in CHANGES.items())
-        signs = ("†" if changed else "") + ("‡" if one.get("start") else "")
-        return f" {signs}" if signs else ""
+        """Signs behind the number, see :func:`mark`."""
+        return mark(next(iter(self.records.values())))
 
     def judged(self, task: Task) -> float:
         """The mean in validation."""
         return fmean(judged(record, task) for record in self.records.values())
+
+
+def mark(record: Record) -> str:
+    """Signs of a record: † if the training data was changed, ‡ if trained weights were begun with."""
+    data = record["recipe"]["data"]
+    changed = any(data.get(option, nothing) != nothing for option, nothing in CHANGES.items())
+    signs = ("†" if changed else "") + ("‡" if record.get("start") else "")
+    return f" {signs}" if signs else ""
 
 
 def groups(task: Task, records: Mapping[str, Record]) -> list[Group]:
