@@ -80,8 +80,7 @@ def test_what_lies_beside_the_weights(folder):
     assert weights.stat().st_size <= publish.LARGEST
     first = record["first"]
     metric = record["metric"]
-    apart = abs(first[metric] - record["check"]["rows"]["256"][metric])
-    assert apart <= (0.02 if metric == "accuracy" else 0.05 * first[metric])
+    assert abs(first[metric] - record["check"]["rows"]["256"][metric]) <= publish.slack(metric, first[metric])
     card = (folder / "README.md").read_text()
     data = record["recipe"]["data"]
     helped = data.get("between", 1) > 1 and data["split"] == "windows"

@@ -253,6 +253,21 @@ def test_a_published_model_to_begin_with_is_told_by_its_name(runs, tmp_path, mod
     assert found["recipe"]["train"]["start"] == "digits-s4d"
 
 
+def test_what_the_start_began_with_is_no_change_of_its_recipe(runs, tmp_path):
+    """A run remembers the first of three by its bare name, and the recipe of the second says where that lies."""
+    second = recipes.read("path-x-6-s4d-again").to_dict()
+    assert second["train"]["start"] == "runs/path-x-6-s4d"
+    second["train"]["start"] = "path-x-6-s4d"
+    shutil.copytree(runs[0], tmp_path / "third")
+    for rate, overrides in ((0.003, []), (0.002, ["train.lr=0.002"])):
+        second["train"]["lr"] = rate
+        before = {"name": "path-x-6-s4d-again", "recipe": second, "overrides": ["train.lr=7"], "wall_seconds": 5.0}
+        broken(tmp_path / "third", start=before)
+        found = record.make_record(tmp_path / "third")
+        assert (found["start"]["name"], found["start"]["overrides"]) == ("path-x-6-s4d-again", overrides)
+        assert found["recipe"]["train"]["start"] == "runs/path-x-6-s4d-again"
+
+
 def test_weights_that_nobody_else_has_are_refused(runs, tmp_path, models):
     shutil.copytree(runs[0] / "model", tmp_path / "mine")
     run = made(tmp_path / "later", f"train.start={tmp_path / 'mine'}", "train.steps=15")

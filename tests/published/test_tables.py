@@ -47,12 +47,16 @@ def cells(text, name):
 
 def test_easier_levels_are_not_the_task():
     easy = [{"name": "pathfinder", "contour": 6}, {"name": "path-x", "contour": 9}]
-    records = {f"{i}.json": record("x", data, 0, 0.99) for i, data in enumerate(easy)}
+    records = {f"{i}.json": record(f"x{i}", data, 0, 0.99) for i, data in enumerate(easy)}
     long = table.make(records, "long", "results/tasks")
     assert [cells(long, name)[0][4] for name in ("LRA Pathfinder", "LRA Path-X")] == ["not run yet"] * 2
+    names = ("pathfinder, contours of 6 dashes", "path-x, contours of 9 dashes")
+    assert [cells(long, name)[0][4] for name in names] == ["99.00"] * 2
     records["same.json"] = record("x", {"name": "pathfinder", "contour": 14}, 0, 0.96)
     records["unsaid.json"] = record("y", {"name": "pathfinder"}, 0, 0.95)
     assert [row[4] for row in cells(table.make(records, "long", ""), "LRA Pathfinder")] == ["96.00", "95.00"]
+    made = "LRA ListOps, LRA Pathfinder, LRA Path-X: of data made here by the benchmark's rules"
+    assert made in table.make(records, "short", "")
 
 
 def test_tables(records):

@@ -72,7 +72,9 @@ def make_record(run: Path, given: str | None = None) -> dict[str, Any]:
         if "recipe" not in start:
             raise PublishError(f"{run} began with weights of this machine (train.start), which others do not have")
         before = read_recipe(start["recipe"])
-        said = {"recipe": start["recipe"], "overrides": changes(before, start["overrides"])}
+        if earlier := before.train.start:
+            before = read_recipe(before, [f"train.start={_place(earlier, earlier)}"])
+        said = {"recipe": before.to_dict(), "overrides": changes(before, start["overrides"])}
         start = {**start, **said, "recipe": before.name, "name": model_name(said)}
         recipe = read_recipe(recipe, [f"train.start={_place(recipe.train.start, start['name'])}"])
     record = {key: result[key] for key in KEYS} | {"recipe": recipe.to_dict()}

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from statespan.published.record import model_name, read_records, seconds_before
-from statespan.published.tasks import TASKS, Task, judged, other, paper, show, value
+from statespan.published.tasks import DRAWN, MADE, TASKS, Task, judged, other, paper, show, value
 
 PLACE = re.compile(r"(<!-- (?P<path>[\w/.-]+): (?P<kind>short|long) -->\n)(?P<table>.*?)(<!-- end -->)", re.S)
 NOT_YET = "not run yet"
@@ -157,6 +157,8 @@ def _notes(kind: str, table: str) -> list[str]:
     if "‡" in table:
         time += " ‡: begun with the weights of another recipe, whose time is counted, too."
     if kind == "short":
+        made = ", ".join(task.name for task in TASKS if task.note in (MADE, DRAWN))
+        time += f" {made}: of data made here by the benchmark's rules, not those of its release."
         return [short + paper_says + "Of several recipes the one that is best in validation. " + time]
     notes = [f"- {task.name}: {task.note}." for task in TASKS if task.note]
     return [short + paper_says + time + " *seeds*: each number, and its seed. *rows*: train, test.", "", *notes]

@@ -67,7 +67,10 @@ LONG = {"contour": 14}
 DEFAULTS = {**WINDOWS, **RAW, **LONG}  # what the datasets do if a recipe does not say
 OURS = "on as many clips as the column rows says; the papers' number is for all of Speech Commands v0.02"
 MADE = "with `data.generate`, expressions of the benchmark's grammar and not those of its release"
-DRAWN = "of images drawn here by the benchmark's rules and not those of its release"
+DRAWN = (
+    "of images drawn here by the benchmark's rules and not those of its release; one GPU trained both tasks at the "
+    "same time, so that each would have been faster alone"
+)
 BETWEEN = (
     "with `data.between`, training has windows at the places of test windows, made of training windows alone, whose "
     "values are estimates from the neighbours': an aid that the papers' models did not have, and that says nothing of "
@@ -113,6 +116,8 @@ def other(record: Mapping[str, Any], key: str) -> Task:
     """The task of a record that is of none of the list, such as a small one of our own."""
     data = record["recipe"]["data"]
     name = data["name"] + (", hidden tokens" if data.get("find") else "")
+    if (contour := data.get("contour", LONG["contour"])) != LONG["contour"]:
+        name += f", contours of {contour} dashes"
     return Task(name, key, data["name"], record["metric"], published=False)
 
 
