@@ -52,9 +52,10 @@ def evaluate(
         from statespan.train import evaluate as measure
         from statespan.train import read_recipe
         from statespan.train.device import pick_device
+        from statespan.train.run import without_others
 
         recipe = read_recipe(run / "recipe.yaml", changes or [])
-        dataset = common.load_data(recipe, data, console)
+        dataset = common.load_data(read_recipe(recipe, without_others(recipe, split)), data, console)
         published = (run / "config.json").is_file()
         exact = ["train.precision=fp32"] if published and pick_device(device).type == "cpu" else []
         found = measure(run, split, rate, overrides=[*(changes or []), *exact], data=dataset, device=device)

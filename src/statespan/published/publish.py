@@ -23,7 +23,7 @@ from statespan.published.record import PublishError, make_record, model_name, st
 from statespan.train import fsio
 from statespan.train.config import read_recipe, write_recipe
 from statespan.train.result import FIRST
-from statespan.train.run import evaluate, load_data
+from statespan.train.run import evaluate, load_data, without_others
 
 LARGEST = 4_000_000
 CHECKED = (32, FIRST)
@@ -134,7 +134,7 @@ def _plan_model(
     if any(tensor.is_floating_point() and tensor.element_size() != 4 for tensor in model.state_dict().values()):
         raise PublishError(f"{source} must have weights of 32 bits")
     recipe = read_recipe(record["recipe"])
-    dataset = load_data(recipe, data)
+    dataset = load_data(read_recipe(recipe, without_others(recipe, "test")), data)
     single = read_recipe(recipe, ["train.precision=fp32", "train.strategy=auto"])
 
     def measure(overrides: Sequence[str] = (), rate: float = 1.0, rows: int | None = None) -> dict[str, float]:
