@@ -18,6 +18,11 @@ torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+if os.environ.get("TRITON_INTERPRET") == "1":
+    from tests.interpreter import hasten
+
+    hasten()
+
 
 @pytest.fixture(autouse=True)
 def _fixed_seed():

@@ -56,14 +56,13 @@ def launched():
 @pytest.mark.parametrize(
     "names",
     [
-        ("diagonal, half, 64, many", "diagonal, full, 64, wide"),
-        ("rank one, half, 256, few", "gates", "orders, half"),
-        ("rank one, half, 64, many", "choices, half, 1024", "steps, 64, 1"),
-        ("rank one, full, 64, wide", "norms, half, 1024"),
+        ("diagonal, half, 64, many", "choices, half, 1024", "steps, 64, 1"),
+        ("rank one, half, 256, few", "gates", "orders, half", "norms, half, 1024"),
     ],
     ids=lambda names: names[0],
 )
 def test_what_most_people_run_fits_a_small_gpu(names, tmp_path):
+    """Compiling takes half a minute: 32 bits and the rest are for `make soak`."""
     assert_fit(compile_for("workstation", names, tmp_path), "workstation")
 
 

@@ -181,8 +181,8 @@ def test_what_does_not_fit():
 @pytest.mark.parametrize("autocast", [False, True], ids=["32", "16"])
 def test_a_block(autocast, lengths, prenorm, monkeypatch):
     """On the kernels' path a block normalizes with them, and equals one on the plain path; in evaluation, too."""
-    x = torch.randn(2, 40, 6, device=DEVICE)
-    given = torch.randn(2, 40, 6, device=DEVICE)
+    x = torch.randn(2, 40, 3, device=DEVICE)
+    given = torch.randn(2, 40, 3, device=DEVICE)
     if lengths is not None:
         lengths = torch.tensor(lengths, device=DEVICE)
         given.masked_fill_(torch.arange(40, device=DEVICE)[:, None] >= lengths[:, None, None], 0.0)
@@ -191,7 +191,7 @@ def test_a_block(autocast, lengths, prenorm, monkeypatch):
 
     def run(path):
         torch.manual_seed(5)
-        block = ResidualBlock(S4D(6, 8, bidirectional=True), norm="batch", prenorm=prenorm).to(DEVICE)
+        block = ResidualBlock(S4D(3, 8, bidirectional=True), norm="batch", prenorm=prenorm).to(DEVICE)
         torch.nn.init.normal_(block.norm.weight)
         inputs = [x.clone().requires_grad_(), *block.parameters()]
         with use_path(path), torch.autocast(DEVICE, torch.float16, enabled=autocast):

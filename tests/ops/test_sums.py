@@ -17,8 +17,16 @@ def _poison(monkeypatch):
     poison(monkeypatch)
 
 
-@pytest.mark.parametrize("sizes", [(1,), (5, 3), (9, 0, 40), (7, TILE + 1, 1, 30)], ids=str)
-@pytest.mark.parametrize("count", [1, 3, 256, 700])
+WIDE = (7, TILE + 1, 1, 30)
+CASES = [(count, sizes) for count in (1, 3, 256, 700) for sizes in ((1,), (5, 3), (9, 0, 40), WIDE)]
+LONG = [(256, WIDE), (700, WIDE)]  # to interpret
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [pytest.param(*case, marks=[pytest.mark.soak] * (case in LONG)) for case in CASES],
+    ids=str,
+)
 def test_every_part(count, sizes):
     """Of few shares wide columns, of many narrow ones, of more than a tile in several rounds."""
     shares = torch.randn(count, sum(sizes), dtype=torch.float64).to(DEVICE)
