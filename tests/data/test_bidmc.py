@@ -130,15 +130,20 @@ def test_a_file_without_a_signal_is_named(tmp_path):
         load("bidmc-hr", tmp_path)
 
 
-def test_real_records(tmp_path):
-    folder = real(tmp_path, "bidmc")
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """The real records."""
+    return real(tmp_path_factory.mktemp("records"), "bidmc")
+
+
+def test_real_records(unpacked):
     for name, windows, mean in (("hr", 7950, 89.18), ("rr", 7915, 17.50), ("spo2", 7926, 96.72)):
-        data = load(f"bidmc-{name}", folder)
+        data = load(f"bidmc-{name}", unpacked)
         counts = [len(part) for part in (data.train, data.valid, data.test)]
         assert sum(counts) == windows
         assert counts[1] == counts[2] == int(0.15 * windows)
         assert abs(data.info.target_mean[0] - mean) < 0.3
-    patients = load("bidmc-hr", folder, split="patients")
+    patients = load("bidmc-hr", unpacked, split="patients")
     assert [len(part) for part in (patients.train, patients.valid, patients.test)] == [39 * 150, 7 * 150, 7 * 150]
 
 
@@ -217,12 +222,13 @@ def test_windows_between_have_values_on_a_curve():
     assert (again[1].reshape(-1, 5) == labels[shuffled]).all()
 
 
-def test_values_between_real_windows_are_near_those_of_the_monitor(tmp_path):
+def test_values_between_real_windows_are_near_those_of_the_monitor(unpacked):
     """What a smooth curve says of windows that are not of the training, against the monitor."""
-    folder = real(tmp_path, "bidmc")
-    plain = load("bidmc-rr", folder, standard_targets=False)
+    plain = load("bidmc-rr", unpacked, standard_targets=False)
     starts = plain.valid.arrays["starts"]
-    made = load("bidmc-rr", folder, standard_targets=False, between=420).train.arrays  # the half, the third … of a gap
+    made = load(
+        "bidmc-rr", unpacked, standard_targets=False, between=420
+    ).train.arrays  # the half, the third … of a gap
     place = {start: i for i, start in enumerate(made["starts"].tolist())}
     there = [i for i, start in enumerate(starts.tolist()) if start in place]
     assert len(there) > 0.95 * len(starts)
