@@ -226,9 +226,8 @@ def test_values_between_real_windows_are_near_those_of_the_monitor(unpacked):
     """What a smooth curve says of windows that are not of the training, against the monitor."""
     plain = load("bidmc-rr", unpacked, standard_targets=False)
     starts = plain.valid.arrays["starts"]
-    made = load(
-        "bidmc-rr", unpacked, standard_targets=False, between=420
-    ).train.arrays  # the half, the third … of a gap
+    every = 420  # the half, the third … of a gap
+    made = load("bidmc-rr", unpacked, standard_targets=False, between=every).train.arrays
     place = {start: i for i, start in enumerate(made["starts"].tolist())}
     there = [i for i, start in enumerate(starts.tolist()) if start in place]
     assert len(there) > 0.95 * len(starts)

@@ -224,9 +224,8 @@ def without_others(recipe: Recipe, split: str) -> list[str]:
     """Overrides that leave one row of each other split, where rows are made: that takes long, and nobody reads them."""
     from statespan.data.registry import entry
 
-    made = (
-        type(entry(recipe.data["name"]).options.get("train")) is int
-    )  # so many are made; of what is read, all are used
+    # a number of training rows is how many are made; of what is read, all are used
+    made = type(entry(recipe.data["name"]).options.get("train")) is int
     return [f"data.{part}=1" for part in SPLITS if made and part != split]
 
 
