@@ -172,6 +172,27 @@ def test_windows_of_the_training_vary(small):
         load("bidmc-hr", small, speed=1.5)
 
 
+def test_training_reads_parts_of_its_windows(small):
+    cropped = load("bidmc-hr", small, crop=26, standard="none")
+    batch = cropped.train.batch([4] * 200)
+    parts = cropped.augment(batch, torch.Generator().manual_seed(0))
+    begins = (parts.x[:, 0, 0] - batch.x[0, 0, 0]).long()  # PLETH goes up by one a sample
+    assert 26 * 125 <= parts.lengths.min() < 26 * 125 + 50
+    assert 4000 - 50 < parts.lengths.max() <= 4000
+    for part, begin, length in zip(parts.x, begins, parts.lengths, strict=True):
+        assert torch.equal(part[:length], batch.x[0, begin : begin + length])
+    assert begins.max() > 500
+    assert torch.equal(parts.y, batch.y)
+    assert cropped.valid.batch([0]).lengths is None
+    assert cropped.test.batch([0]).x.shape == (1, 4000, 2)
+    rolled = load("bidmc-hr", small, crop=16, augment=True).augment.changes
+    assert (rolled[0].move, rolled[1].least) == (2000, 2000)
+    assert load("bidmc-hr", small, crop=32).augment is None
+    for wrong in (0, 33):
+        with pytest.raises(ValueError, match="crop must be"):
+            load("bidmc-hr", small, crop=wrong)
+
+
 def test_windows_between_those_of_the_training(small):
     """The respiratory rate of the records goes up by one a second, so that the value of any window is known."""
     plain = load("bidmc-rr", small, standard="none", standard_targets=False)

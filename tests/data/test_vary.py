@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from statespan.data.base import Batch
-from statespan.data.vary import Vary
+from statespan.data.vary import Crop, InTurn, Vary
 
 L = 37
 
@@ -16,7 +16,7 @@ def recordings(n: int, signals: int = 2) -> torch.Tensor:
     return torch.randn(n, L, signals, generator=torch.Generator().manual_seed(1))
 
 
-def run(vary: Vary, x: torch.Tensor, y: torch.Tensor | None = None, seed: int = 3) -> Batch:
+def run(vary: Crop | InTurn | Vary, x: torch.Tensor, y: torch.Tensor | None = None, seed: int = 3) -> Batch:
     return vary(Batch(x, torch.zeros(len(x), 1) if y is None else y), torch.Generator().manual_seed(seed))
 
 
@@ -102,3 +102,34 @@ def test_nothing_to_change_and_the_same_seed() -> None:
     assert (run(everything, x).x - run(everything, x, seed=4).x).abs().max() > 0.1
     twice = run(everything, x[:1].expand(2, -1, -1)).x
     assert (twice[0] - twice[1]).abs().max() > 0.1
+
+
+def test_parts_of_any_length_from_anywhere_are_what_was_recorded() -> None:
+    x = torch.arange(1.0, L + 1).expand(2000, L)[..., None] + torch.tensor([0.0, 100.0])
+    parts = run(Crop(L - 4), x, torch.randn(2000, 1))
+    assert parts.lengths is not None
+    first = parts.x[:, 0, 0] - 1
+    seen = set()
+    for part, begin, length in zip(parts.x, first.long().tolist(), parts.lengths.tolist(), strict=True):
+        assert torch.equal(part[:length], x[0, begin : begin + length])
+        assert not part[length:].any()
+        seen.add((length, begin))
+    assert seen == {(length, begin) for length in range(L - 4, L + 1) for begin in range(L - length + 1)}
+    counts = torch.bincount(parts.lengths - (L - 4)) / 2000
+    torch.testing.assert_close(counts, torch.full((5,), 0.2), atol=0.04, rtol=0)
+    whole = run(Crop(L), x)
+    assert torch.equal(whole.x, x)
+    assert whole.lengths is not None
+    assert set(whole.lengths.tolist()) == {L}
+
+
+def test_changes_in_turn_draw_from_one_generator() -> None:
+    x, y = recordings(5), torch.randn(5, 1)
+    generator = torch.Generator().manual_seed(3)
+    want = Crop(20)(Vary(move=9, around=True)(Batch(x, y), generator), generator)
+    found = run(InTurn((Vary(move=9, around=True), Crop(20))), x, y)
+    assert want.lengths is not None
+    assert found.lengths is not None
+    assert torch.equal(found.x, want.x)
+    assert torch.equal(found.lengths, want.lengths)
+    assert torch.equal(found.y, y)

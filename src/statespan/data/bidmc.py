@@ -19,6 +19,7 @@ Shapes: T samples, B batch, L = 4000 samples of a window, 2 signals: PPG (PLETH)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from statespan.data.registry import register
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.source import Source
 from statespan.data.split import split as split_rows
-from statespan.data.vary import Vary
+from statespan.data.vary import Crop, InTurn, Vary
 
 RATE, SECONDS, EVERY = 125, 32, 3
 LENGTH = RATE * SECONDS
@@ -52,6 +53,7 @@ class Options:
     split: str
     standard: str
     standard_targets: bool
+    crop: int
     augment: bool
     speed: float
     between: int
@@ -86,6 +88,7 @@ def _register(target: str, summary: str) -> None:
         split: str = "windows",
         standard: str = "train",
         standard_targets: bool = True,
+        crop: int = SECONDS,
         augment: bool = False,
         speed: float = 0.0,
         between: int = 1,
@@ -95,11 +98,13 @@ def _register(target: str, summary: str) -> None:
         check_choice("split", split, ("windows", "patients"))
         check_choice("standard", standard, ("train", "window", "none"))
         check_bool("standard_targets", standard_targets)
+        if check_int("crop", crop, minimum=1) > SECONDS:
+            raise ValueError(f"crop must be 1 to {SECONDS}, the seconds of a window, got {crop}")
         check_bool("augment", augment)
         check_number("speed", speed, above=0.0, below=1.0, closed=True)
         check_int("between", between, minimum=1)
         check_int("seed", seed, minimum=0)
-        options = Options(target, split, standard, standard_targets, augment, speed, between, seed)
+        options = Options(target, split, standard, standard_targets, crop, augment, speed, between, seed)
         found = source.find(folder) or folder / source.path
         here = "tser" if found.suffix == ".ts" else "physionet"
         if check_choice("release", release or here, ("physionet", "tser")) == "tser":
@@ -116,6 +121,9 @@ def _register(target: str, summary: str) -> None:
         standard: "train": standardise the inputs with the statistics of the training records; "window": each window
             with its own; "none": leave them as they are.
         standard_targets: Standardise the targets.
+        crop: Let the training read a part of each window, drawn anew each time, of so many seconds or more; the other
+            splits are read whole. Windows share their parts with their neighbours, so that what is learnt of one
+            holds for those, too.
         augment: Let the windows of the training begin anywhere: what leaves at one end comes in at the other.
         speed: Let them go faster or slower by up to this part; heart and respiratory rates follow.
         between: Have so many windows of the training for each one: between it and the next of the training, where
@@ -304,11 +312,14 @@ def _dataset(options: Options, splits: list[Any], length: int, scale: tuple[floa
     return Dataset(f"bidmc-{options.target.lower()}", info, train, valid, test, augment=vary, raw=raw)
 
 
-def _vary(options: Options, length: int, scale: tuple[float, float]) -> Vary | None:
-    if not (options.augment or options.speed):
-        return None
-    rate = None if options.target == "SpO2" else scale
-    return Vary(length // 2 if options.augment else 0, around=True, speed=options.speed, rate=rate)
+def _vary(options: Options, length: int, scale: tuple[float, float]) -> Callable[..., Batch] | None:
+    changes: list[Callable[..., Batch]] = []
+    if options.augment or options.speed:
+        rate = None if options.target == "SpO2" else scale
+        changes.append(Vary(length // 2 if options.augment else 0, around=True, speed=options.speed, rate=rate))
+    if options.crop < SECONDS:
+        changes.append(Crop(length * options.crop // SECONDS))
+    return InTurn(tuple(changes)) if len(changes) > 1 else changes[0] if changes else None
 
 
 def _numerics(signals: Path) -> Path:

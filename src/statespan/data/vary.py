@@ -3,12 +3,53 @@
 Shapes: B batch, L positions, D signals, O targets.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from statespan.data.base import Batch
+
+
+@dataclass(frozen=True)
+class Crop:
+    """Leave a part of each recording, of a length and from a place drawn for it.
+
+    Args:
+        least: Positions of the shortest part; the longest is all of the recording.
+
+    Example:
+        >>> batch = Batch(torch.arange(1.0, 7.0).reshape(1, 6, 1), torch.zeros(1, 1))
+        >>> part = Crop(3)(batch, torch.Generator().manual_seed(0))
+        >>> part.x.flatten().tolist(), part.lengths.tolist()
+        ([4.0, 5.0, 6.0, 0.0, 0.0, 0.0], [3])
+    """
+
+    least: int
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch, x of shape (B, L, D) with L at least that of the shortest part: parts from 0 on, then zeros."""
+        x, whole = batch.x, batch.x.shape[1]
+        lengths = torch.randint(self.least, whole + 1, (len(x),), generator=generator, device=x.device)
+        first = (torch.rand(len(x), generator=generator, device=x.device) * (whole - lengths + 1)).long()
+        position = torch.arange(whole, device=x.device)
+        place = (first[:, None] + position).clamp(max=whole - 1)
+        part = x.gather(1, place[..., None].expand(x.shape))
+        return batch._replace(x=part * (position < lengths[:, None])[..., None], lengths=lengths)
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """Several changes, one after the other."""
+
+    changes: tuple[Callable[[Batch, torch.Generator], Batch], ...]
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch after all of them."""
+        for change in self.changes:
+            batch = change(batch, generator)
+        return batch
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ SHORT = ("task", "paper", "ours", "parameters", "time", "on")
 LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
 NUMBERS = {"paper", "aim", "ours", "parameters", "epochs", "time"}
 # options of datasets that change what is trained on, at random or by making more of it, and the values that do not
-CHANGES = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "between": 1}
+CHANGES = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "crop": 32, "between": 1}
 FORECASTS = "ETT, Weather forecasting"
 
 Record = Mapping[str, Any]
