@@ -83,7 +83,7 @@ def test_tables(records):
 
 
 @pytest.mark.parametrize("kind", ["long", "short"])
-@pytest.mark.parametrize("change", [{"warp": True}, {"between": 8}, {"speed": 0.2}])
+@pytest.mark.parametrize("change", [{"warp": True}, {"between": 8}, {"speed": 0.2}, {"crop": 20}])
 def test_what_was_trained_on_changed_data_is_marked(records, kind, change):
     records["b-seed0.json"]["recipe"]["data"] |= change
     records["c-seed0.json"]["recipe"]["data"] |= {"augment": False, "speed": 0.0, "between": 1}
@@ -91,7 +91,7 @@ def test_what_was_trained_on_changed_data_is_marked(records, kind, change):
     assert "95.00 †" in cells(made, "sMNIST")[0]
     assert "0.400" in cells(made, "BIDMC HR")[0]
     assert made.count("†") == 2  # the number, and what the sign says
-    options = ", ".join(f"`data.{name}`" for name in ("augment", "warp", "shuffle", "hide", "speed", "between"))
+    options = ", ".join(f"`data.{name}`" for name in ("augment", "warp", "shuffle", "hide", "speed", "crop", "between"))
     assert f"†: the training data was changed or more was made of it ({options})" in made
 
 

@@ -12,10 +12,14 @@ from torch import Tensor, nn
 
 from statespan._check import check_int, check_tensor
 from statespan.nn.padding import Padding
+from statespan.nn.precision import full_precision
 
 
 class Encoder(nn.Module):
     """A linear map of real samples (B, L, d_input), or a table of tokens (B, L), to features (B, L, D).
+
+    Features have the precision of the parameters, under autocast too: what distinguishes one sample from the next may
+    be small beside the map's bias, and 16 bits of the sum would round it away. A norm that follows sees it.
 
     Args:
         d_model: Number of features D.
@@ -45,7 +49,10 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The features of x, which ``check`` has seen."""
-        return self.map(x)
+        if self.d_input is None:
+            return self.map(x)
+        with full_precision(x):
+            return self.map(x.to(next(self.parameters()).dtype))
 
     def check(self, x: Any, *leading: str) -> Tensor:
         """Return x if it is samples or tokens with these leading dimensions."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from statespan._check import check_int
 from statespan.nn.padding import Lengths
 from statespan.nn.pool import PoolState, SequencePool
+from statespan.nn.precision import full_precision
 
 
 class Head(nn.Module, ABC):
@@ -50,9 +51,7 @@ class Head(nn.Module, ABC):
 
     def _read(self, state: PoolState) -> Tensor:
         pooled = self.pool.read(state).to(next(self.parameters()).dtype)
-        if pooled.is_meta or not torch.is_autocast_enabled(pooled.device.type):
-            return self.answer(pooled)
-        with torch.autocast(pooled.device.type, enabled=False):
+        with full_precision(pooled):
             return self.answer(pooled)
 
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> PoolState:

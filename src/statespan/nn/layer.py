@@ -6,7 +6,6 @@ Shapes: B batch, L length, D = d_model features (the SSM's heads H), N state siz
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from statespan._check import check_bool, check_choice, check_int, check_lengths, check_number, check_tensor
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.parameters import DPLRParameters, SSMParameters
+from statespan.nn.precision import full_precision
 from statespan.ops import Step, apply, apply_from, gelu_linear, linear_glu, state_after, system_of
 from statespan.ssm import Structure
 from statespan.ssm.structure import zero_state
@@ -100,7 +100,7 @@ class SSMLayer(nn.Module):
         if mask is not None:
             self.ssm.check_padding()
         dtype, late = self.working_dtype(x), self._activates_late(x)
-        with _full_precision(x):
+        with full_precision(x):
             y = apply(
                 self.ssm.source(rate, x.shape[1]), _masked(x, mask), self.D,
                 bidirectional=self.bidirectional, activation=None if late else self.activation, dtype=dtype,
@@ -130,7 +130,7 @@ class SSMLayer(nn.Module):
         self._check_causal("prefill")
         self._check_state(state, x.shape[0])
         dtype = self.working_dtype(x)
-        with _full_precision(x):
+        with full_precision(x):
             u, source = _masked(x, mask), self.ssm.source(rate)
             y, after = apply_from(source, u, state, self.D, activation=self.activation, dtype=dtype)
             if mask is not None:
@@ -275,8 +275,3 @@ def _masked(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def _check_rate(rate: float) -> None:
     check_number("rate", rate, above=0.0)
-
-
-def _full_precision(x: Tensor) -> AbstractContextManager[object]:
-    """The SSM runs in float32 or better, also under autocast (which the meta device does not have)."""
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from statespan._check import check_int, check_tensor
 from statespan.nn.attention import MultiHead
+from statespan.nn.precision import full_precision
 
 CHUNK = 64
 GROUP = 64  # chunks between which sums of different scales are handed on by one matrix product
@@ -72,7 +72,7 @@ class FeatureAttention(MultiHead[LinearState]):
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         if self.causal:
             return self._extend(q, k, v, None, mask)[0]
-        with _full_precision(q):
+        with full_precision(q):
             phi_q, phi_k, log_k, v1 = self._prepare(q, k, v, mask)
             if log_k is not None:
                 phi_k = phi_k * (log_k - log_k.amax(-1, keepdim=True).detach()).exp()[..., None]
@@ -84,7 +84,7 @@ class FeatureAttention(MultiHead[LinearState]):
         state = self.initial_state(q.shape[0]) if state is None else state
         if q.shape[2] == 0:
             return v, state
-        with _full_precision(q):
+        with full_precision(q):
             sums = one_sum if q.shape[2] == 1 else chunked_sums
             y, after = sums(*self._prepare(q, k, v, mask), state)
             return self._finish(y, v.dtype), after
@@ -294,8 +294,3 @@ class Performer(FeatureAttention):
         peak_q, peak_k = along_q.amax(-1, keepdim=True), along_k.amax(-1, keepdim=True)
         phi_q, phi_k = (along_q - peak_q).exp() + STABILIZER, (along_k - peak_k).exp() + STABILIZER
         return phi_q, phi_k, peak_k[..., 0] - k.square().sum(-1) / 2
-
-
-def _full_precision(x: Tensor) -> AbstractContextManager[object]:
-    """The sums run in float32 or better, also under autocast (which the meta device does not have)."""
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
