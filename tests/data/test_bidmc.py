@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from scipy.interpolate import CubicHermiteSpline
 
 from statespan.data import bidmc  # noqa: F401 - registers its datasets
-from statespan.data.bidmc import read_ts, window_labels, windows_between
+from statespan.data.bidmc import read_ts, window_labels
 from statespan.data.registry import load
 from tests.data.real import real
 
@@ -110,8 +109,6 @@ def test_the_regression_archive(tmp_path):
     assert sorted(np.concatenate([part.y[:, 0] for part in found])) == sorted(
         np.concatenate([pair[1] for pair in pairs])
     )
-    with pytest.raises(ValueError, match="between must be 1 for the release 'tser'"):
-        load("bidmc-hr", tmp_path, between=2)
     with pytest.raises(ValueError, match="split must be 'windows' for the release 'tser'"):
         load("bidmc-hr", tmp_path, split="patients")
 
@@ -191,66 +188,3 @@ def test_training_reads_parts_of_its_windows(small):
     for wrong in (0, 33):
         with pytest.raises(ValueError, match="crop must be"):
             load("bidmc-hr", small, crop=wrong)
-
-
-def test_windows_between_those_of_the_training(small):
-    """The respiratory rate of the records goes up by one a second, so that the value of any window is known."""
-    plain = load("bidmc-rr", small, standard="none", standard_targets=False)
-    data = load("bidmc-rr", small, standard="none", standard_targets=False, between=4)
-    train, more = everything(plain), everything(data)
-    assert len(more.x) == 4 * len(train.x)
-    begin = more.x[:, 0, 0] % 1e5
-    assert torch.allclose(more.y[:, 0], begin / 125 + 15.5)
-    assert ((more.x[:, :, 0] - more.x[:, :1, 0]) == torch.arange(4000)).all()  # none is of two records
-    assert torch.equal(more.x[::4], train.x)
-    first = sorted(train.x[:, 0, 0].tolist())
-    after = dict(zip(first, [*first[1:], np.inf]))
-    way = torch.tensor([after[begin] - begin for begin in train.x[:, 0, 0].tolist()])
-    way[way > 4000] = 0  # the next is of another record
-    assert {375.0, 750.0, 1125.0} < set(way.tolist())
-    shift = (more.x[:, 0, 0] - train.x[:, 0, 0].repeat_interleave(4)).unflatten(0, (-1, 4))
-    assert torch.equal(shift, (way[:, None] * torch.arange(4) / 4).floor())
-    for part in ("valid", "test"):
-        assert torch.equal(everything(plain, part).x, everything(data, part).x)
-
-
-def test_windows_between_have_values_on_a_curve():
-    patient = np.array([0, 0, 0, 0, 0, 1])
-    starts = np.array([0, 375, 1500, 1875, 1875 + 4001, 750])
-    curve = lambda start: 2 + start / 400 + (start / 1000) ** 2  # noqa: E731
-    made, labels = windows_between(starts, curve(starts), patient, 5)
-    made, labels = made.reshape(-1, 5), labels.reshape(-1, 5)
-    assert made.tolist() == [
-        [0, 75, 150, 225, 300],
-        [375, 600, 825, 1050, 1275],
-        [1500, 1575, 1650, 1725, 1800],
-        [1875] * 5,  # the next shares no sample with it
-        [5876] * 5,
-        [750] * 5,  # of another patient
-    ]
-    np.testing.assert_allclose(labels[1], curve(made[1]))  # slopes from both sides are exact for a parabola
-    np.testing.assert_allclose(labels[3:], np.repeat(curve(starts[3:])[:, None], 5, 1))
-    line, tangent = lambda i, j: (curve(j) - curve(i)) / (j - i), lambda start: 1 / 400 + 2 * start / 1e6
-    for row, ends, slopes in (
-        (0, (0, 375), (line(0, 375), tangent(375))),
-        (2, (1500, 1875), (tangent(1500), line(1500, 1875))),
-    ):
-        hermite = CubicHermiteSpline(ends, [curve(end) for end in ends], slopes)
-        np.testing.assert_allclose(labels[row], hermite(made[row]))
-    shuffled = np.array([4, 2, 5, 0, 3, 1])
-    again = windows_between(starts[shuffled], curve(starts[shuffled]), patient[shuffled], 5)
-    assert (again[0].reshape(-1, 5) == made[shuffled]).all()
-    assert (again[1].reshape(-1, 5) == labels[shuffled]).all()
-
-
-def test_values_between_real_windows_are_near_those_of_the_monitor(unpacked):
-    """What a smooth curve says of windows that are not of the training, against the monitor."""
-    plain = load("bidmc-rr", unpacked, standard_targets=False)
-    starts = plain.valid.arrays["starts"]
-    every = 420  # the half, the third … of a gap
-    made = load("bidmc-rr", unpacked, standard_targets=False, between=every).train.arrays
-    place = {start: i for i, start in enumerate(made["starts"].tolist())}
-    there = [i for i, start in enumerate(starts.tolist()) if start in place]
-    assert len(there) > 0.95 * len(starts)
-    errors = made["y"][[place[starts[i]] for i in there]] - plain.valid.arrays["y"][there]
-    assert float(np.sqrt((errors**2).mean())) < 0.06  # on a line 0.09; of the nearest 0.25

@@ -56,7 +56,6 @@ class Options:
     crop: int
     augment: bool
     speed: float
-    between: int
     seed: int
 
 
@@ -91,7 +90,6 @@ def _register(target: str, summary: str) -> None:
         crop: int = SECONDS,
         augment: bool = False,
         speed: float = 0.0,
-        between: int = 1,
         release: str | None = None,
         seed: int = 0,
     ) -> Dataset:
@@ -102,9 +100,8 @@ def _register(target: str, summary: str) -> None:
             raise ValueError(f"crop must be 1 to {SECONDS}, the seconds of a window, got {crop}")
         check_bool("augment", augment)
         check_number("speed", speed, above=0.0, below=1.0, closed=True)
-        check_int("between", between, minimum=1)
         check_int("seed", seed, minimum=0)
-        options = Options(target, split, standard, standard_targets, crop, augment, speed, between, seed)
+        options = Options(target, split, standard, standard_targets, crop, augment, speed, seed)
         found = source.find(folder) or folder / source.path
         here = "tser" if found.suffix == ".ts" else "physionet"
         if check_choice("release", release or here, ("physionet", "tser")) == "tser":
@@ -126,9 +123,6 @@ def _register(target: str, summary: str) -> None:
             holds for those, too.
         augment: Let the windows of the training begin anywhere: what leaves at one end comes in at the other.
         speed: Let them go faster or slower by up to this part; heart and respiratory rates follow.
-        between: Have so many windows of the training for each one: between it and the next of the training, where
-            the two overlap, with values on a smooth curve through theirs. Nothing of the other parts is used, but
-            where one of their windows lies between two of the training, so do some of these.
         release: "physionet" or "tser"; the one whose files are here by default.
         seed: Of the split.
     """
@@ -191,34 +185,6 @@ def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
     return seconds[enough] * RATE, labels.astype(np.float32)
 
 
-def windows_between(starts: Array, labels: Array, patient: Array, count: int) -> tuple[Array, Array]:
-    """Starts and labels of ``count`` windows for each: on the way to the next of the same patient, if the two overlap.
-
-    So every sample of them is one of a window that is here. Their labels lie on a smooth curve through those of the
-    windows (cubic pieces, each with the slopes that three neighbours have). The last window before a gap that none
-    covers is there ``count`` times.
-
-    Example:
-        >>> starts, labels = windows_between(np.array([375, 0]), np.array([8.0, 2.0]), np.array([0, 0]), 3)
-        >>> starts.tolist(), labels.tolist()
-        ([375, 375, 375, 0, 125, 250], [8.0, 8.0, 8.0, 2.0, 4.0, 6.0])
-    """
-    order = np.lexsort((starts, patient))
-    apart = (np.diff(patient[order]) != 0) | (np.diff(starts[order]) > LENGTH)
-    way, rise, slope, slope_after = (np.zeros(len(starts)) for _ in range(4))  # to the next window; 0 without one
-    for rows in np.split(order, np.flatnonzero(apart) + 1):
-        if len(rows) > 1:
-            here, slopes = rows[:-1], np.gradient(labels[rows].astype(float), starts[rows])
-            way[here], rise[here] = np.diff(starts[rows]), np.diff(labels[rows])
-            slope[here], slope_after[here] = slopes[:-1], slopes[1:]
-    part = np.arange(count) * way[:, None] // count  # (windows, count), samples
-    u = part / np.maximum(way, 1)[:, None]
-    curve = rise[:, None] * u**2 * (3 - 2 * u)
-    curve += part * (1 - u) * (slope[:, None] * (1 - u) - slope_after[:, None] * u)
-    made = labels[:, None] + curve
-    return (starts[:, None] + part.astype(starts.dtype)).ravel(), made.ravel().astype(labels.dtype)
-
-
 def _physionet(folder: Path, place: Path, options: Options) -> Dataset:
     files = sorted(place.glob("bidmc_*_Signals.csv"))
 
@@ -251,20 +217,15 @@ def _physionet(folder: Path, place: Path, options: Options) -> Dataset:
         x, raw = _inputs(x, x[used])
     y, scale = _targets(y, parts[0], options.standard_targets)
     batch = prepare_each if options.standard == "window" else prepare
-    rows = [(starts[part], y[part]) for part in parts]
-    rows[0] = windows_between(*rows[0], patient[parts[0]], options.between)
-    splits = [Windows({"x": x}, starts=begin, length=LENGTH, prepare=batch, each={"y": y}) for begin, y in rows]
+    splits = [
+        Windows({"x": x}, starts=starts[part], length=LENGTH, prepare=batch, each={"y": y[part]}) for part in parts
+    ]
     return _dataset(options, splits, LENGTH, scale, raw)
 
 
 def _tser(path: Path, options: Options) -> Dataset:
     if options.split == "patients":
         raise ValueError("split must be 'windows' for the release 'tser', which does not say whose windows they are")
-    if options.between > 1:
-        raise ValueError(
-            f"between must be 1 for the release 'tser', which does not say which windows follow one another, "
-            f"got {options.between}"
-        )
     files = (path, path.with_name(path.name.replace("_TRAIN", "_TEST")))
 
     def build() -> dict[str, Array]:

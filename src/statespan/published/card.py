@@ -75,7 +75,7 @@ def write_card(name: str, record: Mapping[str, Any], inputs: Mapping[str, Any], 
         "## Limits",
         "",
         f"- It knows the data above and nothing else: {_limit(info)}",
-        *_known_places(record),
+        *_known_patients(record),
         "- It is one run of one seed; other seeds differ a little.",
         "- It reads whole sequences, both ways; it cannot stream."
         if two_ways
@@ -96,14 +96,13 @@ def _start(record: Mapping[str, Any]) -> list[str]:
     return [f"- **Begun with**: the weights of recipe `{start['recipe']}`{changed}, seed {start['seed']}: {took}."]
 
 
-def _known_places(record: Mapping[str, Any]) -> list[str]:
-    data = record["recipe"]["data"]
-    if data.get("between", 1) == 1 or data.get("split", "windows") != "windows":
+def _known_patients(record: Mapping[str, Any]) -> list[str]:
+    if record["recipe"]["data"].get("split") != "windows":
         return []
     return [
-        "- Its test windows overlap with those of the training, which also had windows in their places, with estimated "
-        "values (`data.between`): the error above says nothing of other recordings or new patients. Models that "
-        "were tested on new patients have errors many times as large (`docs/results.md`)."
+        "- Its test windows overlap with those of the training, of the same patients, as in the papers: the error "
+        "above says nothing of new patients. Models that were tested on those have errors many times as large "
+        "(`docs/results.md`)."
     ]
 
 

@@ -25,8 +25,8 @@ NOT_YET = "not run yet"
 SHORT = ("task", "paper", "ours", "parameters", "time", "on")
 LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
 NUMBERS = {"paper", "aim", "ours", "parameters", "epochs", "time"}
-# options of datasets that change what is trained on, at random or by making more of it, and the values that do not
-CHANGES = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "crop": 32, "between": 1}
+# options of datasets that change what is trained on, and the values that do not
+CHANGES = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "crop": 32}
 FORECASTS = "ETT, Weather forecasting"
 
 Record = Mapping[str, Any]
@@ -149,11 +149,7 @@ def _notes(kind: str, table: str) -> list[str]:
     time = "*time*: compiling, training and validation."
     options = ", ".join(f"`data.{option}`" for option in CHANGES)
     if "†" in table:
-        time += f" †: the training data was changed or more was made of it ({options}); the papers' was not, "
-        time += (
-            "as far as they say. `data.between` (BIDMC) has training windows where test windows are, with estimated "
-        )
-        time += "values: such a number does not compare with the papers', only those without it do."
+        time += f" †: the training data was changed at random ({options}); the papers' was not, as far as they say."
     if "‡" in table:
         time += " ‡: begun with the weights of another recipe, whose time is counted, too."
     if kind == "short":
