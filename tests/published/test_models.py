@@ -13,6 +13,7 @@ from statespan.data.base import Arrays, Batch, Dataset, Info, Raw
 from statespan.data.images import Pixels
 from statespan.data.registry import entry
 from statespan.published import inputs, publish
+from statespan.published.card import write_card
 from statespan.published.record import model_name, stem
 from statespan.train import evaluate, read_recipe
 from statespan.train.run import without_others
@@ -85,6 +86,9 @@ def test_what_lies_beside_the_weights(folder):
     metric = record["metric"]
     assert abs(first[metric] - record["check"]["rows"]["256"][metric]) <= publish.slack(metric, first[metric])
     card = (folder / "README.md").read_text()
+    about = json.loads((folder / "inputs.json").read_text())
+    file = f"results/tasks/{stem(record)}.json"
+    assert card == write_card(folder.name, record, about, file, weights.stat().st_size)
     known = record["recipe"]["data"].get("split") == "windows"
     assert ("says nothing of new patients" in card) == known
     for words in (f'statespan.load("{folder.name}")', "## Limits", "Licence: ", "**Data**", "**Test**", stem(record)):
