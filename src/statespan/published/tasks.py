@@ -72,7 +72,8 @@ DRAWN = (
     "same time, so that each would have been faster alone"
 )
 OVERLAP = (
-    "windows overlap with others of the same patient in training, as the papers' do; labels are means over windows, as "
+    "windows overlap with others of the same patient in training, as the papers' do, and what training reads with "
+    "`data.crop` is in part read in the test, too, with the value of another window; labels are means over windows, as "
     "the papers' rule is not published"
 )
 TASKS = (
