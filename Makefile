@@ -42,9 +42,14 @@ lock:
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# The marker is written last, so an interrupted set-up starts again.
+# The marker is written last, so an interrupted set-up starts again. LOCKED=1: only files whose hashes are known, as CI does.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+ifdef LOCKED
+	$(BIN)/python -m pip install -q --require-hashes -r requirements/ci.lock.txt
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+else
 	$(BIN)/python -m pip install -q -c constraints.txt torch
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[test]"
+endif
 	touch $@
