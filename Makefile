@@ -32,7 +32,7 @@ lint: $(READY)
 
 # The CPU build of PyTorch is not on PyPI: it comes from the wheels that pip is pointed to, or from PyTorch's index.
 lock:
-	$(PYTHON) -m pip install -q --upgrade --target build/uv uv
+	$(PYTHON) -m pip install -q --no-compile --upgrade --target build/uv uv
 	build/uv/bin/uv pip compile -q --no-config --generate-hashes --no-annotate --no-header --prerelease disallow \
 		--extra test --python-version 3.11 --python-platform x86_64-manylinux_2_28 --constraints constraints.txt \
 		$(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu) --no-emit-find-links \
@@ -46,10 +46,10 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 ifdef LOCKED
-	$(BIN)/python -m pip install -q --require-hashes -r requirements/ci.lock.txt
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install -q --no-compile --require-hashes -r requirements/ci.lock.txt
+	$(BIN)/python -m pip install -q --no-compile --no-deps --no-build-isolation -e .
 else
-	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[test]"
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt torch
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -e ".[test]"
 endif
 	touch $@
