@@ -1,11 +1,32 @@
-"""statespan: structured state space models of long sequences."""
+"""statespan: structured state space models of long sequences.
 
-from statespan import data, generation, models, nn, ops, ssm, train
+Names are imported when they are first used (PEP 562), so that ``statespan --help`` need not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from statespan._version import __version__
-from statespan.generation import Stream, generate
-from statespan.models.find import load
-from statespan.nn import DSS, LSSL, S4, S4D
-from statespan.train import param_groups
+
+if TYPE_CHECKING:
+    from statespan import data, generation, models, nn, ops, ssm, train
+    from statespan.generation import Stream, generate
+    from statespan.models.find import load
+    from statespan.nn import DSS, LSSL, S4, S4D
+    from statespan.train import param_groups
+
+_HOMES = {
+    "DSS": "nn",
+    "LSSL": "nn",
+    "S4": "nn",
+    "S4D": "nn",
+    "Stream": "generation",
+    "generate": "generation",
+    "load": "models.find",
+    "param_groups": "train",
+}
+"""The module below statespan in which each public name is defined."""
+_MODULES = ("data", "generation", "models", "nn", "ops", "ssm", "train")
 
 __all__ = [
     "DSS",
@@ -25,3 +46,18 @@ __all__ = [
     "ssm",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name, or a module below this one, on first use."""
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

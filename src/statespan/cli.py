@@ -41,6 +41,7 @@ def app() -> Any:
 
     from statespan.commands import (
         ablate,
+        bench,
         data,
         evaluate,
         export,
@@ -59,12 +60,6 @@ def app() -> Any:
     class OneLine(TyperGroup):
         """A group of commands that answers a mistake with one line instead of usage and boxes."""
 
-        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            """Find a command; the benchmarks are imported only if they are asked for."""
-            if args and args[0] == "bench":
-                self.commands["bench"] = _bench(typer)
-            return super().resolve_command(ctx, args)
-
         def main(self, *args: Any, **extra: Any) -> Any:
             """Run a command and leave with its exit code."""
             try:
@@ -82,7 +77,7 @@ def app() -> Any:
 
     def root(
         context: typer.Context,
-        version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+        version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     ) -> None:
         if version:
             print(f"statespan {__version__}")
@@ -107,17 +102,8 @@ def app() -> Any:
     application.command("plot", help=plot.HELP)(plot.plot)
     application.command("publish", help=publish.HELP)(publish.publish)
     application.command("data", help=data.HELP)(data.data)
-    application.command("bench", help="Measure speed and memory, and record them.")(lambda: None)
+    application.command("bench", help=bench.HELP)(bench.bench)
     return application
-
-
-def _bench(typer: Any) -> Any:
-    """The command with the benchmarks."""
-    from statespan.bench import command
-
-    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    alone.command("bench", help=command.HELP)(command.bench)
-    return typer.main.get_command(alone)
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:

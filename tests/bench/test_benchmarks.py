@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from statespan.bench import BENCHMARKS
+from statespan.bench.benchmarks import BENCHMARKS
 from statespan.bench.compare import TOLERANCE
 from statespan.generation.tree import leaves
 from tests.bench.run import ok, quick
@@ -124,8 +124,8 @@ def test_layer_keeps_the_number_of_tokens(records):
 
 
 def test_model_has_the_sizes_of_the_papers():
-    from statespan.bench import choose_settings
     from statespan.bench.model import build, tasks
+    from statespan.bench.registry import choose_settings
 
     cifar, listops = tasks(choose_settings(BENCHMARKS["model"], device="cpu"))
     assert (cifar.n_layers, cifar.d_model, cifar.batch, cifar.length) == (6, 512, 50, 1024)
@@ -144,7 +144,7 @@ def test_model_counts_sequences(records):
 def test_table2_has_the_appendix_s_sizes(records):
     from statespan import LSSL, S4
 
-    assert dict(BENCHMARKS["table2"].sizes)["d_model"] == (128, 256, 512)
+    assert dict(BENCHMARKS["table2"].listing.sizes)["d_model"] == (128, 256, 512)
     rows = records("table2")["rows"]
     for row in rows:
         d = row["setting"]["d_model"]
@@ -169,7 +169,8 @@ def test_cpu_compares_what_has_the_same_around_it(records):
 
 
 def test_table3_parameters_match_at_the_paper_s_size(records):
-    from statespan.bench import choose_settings, table3
+    from statespan.bench import table3
+    from statespan.bench.registry import choose_settings
 
     settings = choose_settings(BENCHMARKS["table3"], device="cpu")
     counts = {
@@ -195,8 +196,9 @@ def test_table3_transformer_holds_its_weights(records):
 
 def test_table7_and_table8_have_the_models_of_the_appendix(records):
     """249M parameters for words; for images a Transformer of about the base model's size."""
-    from statespan.bench import choose_settings, table7, table8
+    from statespan.bench import table7, table8
     from statespan.bench.decoding import STATE
+    from statespan.bench.registry import choose_settings
     from statespan.models import LanguageModel, PixelModel
 
     def count(model):
@@ -235,7 +237,8 @@ def test_batches_fill_the_memory(monkeypatch):
     """Rows of caches up to 0.8 of a GPU of 100 GB, a power of two, and fractions of that."""
     from types import SimpleNamespace
 
-    from statespan.bench import choose_settings, table8
+    from statespan.bench import table8
+    from statespan.bench.registry import choose_settings
 
     settings = replace(choose_settings(BENCHMARKS["table8"], device="cpu"), device=torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=100 * 10**9))
@@ -249,8 +252,8 @@ def test_batches_fill_the_memory(monkeypatch):
 @pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 def test_hugging_face_s_caches_hold_the_context():
     """Both attend to the whole context at every step, and give what one pass over the same keys and values gives."""
-    from statespan.bench import choose_settings
     from statespan.bench.cached import hugging_face_work
+    from statespan.bench.registry import choose_settings
 
     settings = choose_settings(BENCHMARKS["table8"], device="cpu", dtype="float32", quick=True)
     outputs = []

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from statespan import S4D
-from statespan.bench import BENCHMARKS, choose_settings, run_benchmark, runner
+from statespan.bench import runner
+from statespan.bench.benchmarks import BENCHMARKS
 from statespan.bench.case import FAILED, OK, SKIPPED, WRONG, Case, Floor, Row, Settings, Work
 from statespan.bench.compare import compare, in_pieces
 from statespan.bench.measure import Machine, Times, measure_memory, measure_time
-from statespan.bench.registry import as_they_are
-from statespan.bench.runner import floor_ms, one_line, run_case
+from statespan.bench.registry import as_they_are, choose_settings
+from statespan.bench.runner import floor_ms, one_line, run_benchmark, run_case
 from statespan.bench.scaling import exponent, too_long
 from statespan.ops import plain
 from tests.bench.run import quick

@@ -133,6 +133,7 @@ def unpacked(tmp_path_factory):
     return real(tmp_path_factory.mktemp("records"), "bidmc")
 
 
+@pytest.mark.real_data
 def test_real_records(unpacked):
     for name, windows, mean in (("hr", 7950, 89.18), ("rr", 7915, 17.50), ("spo2", 7926, 96.72)):
         data = load(f"bidmc-{name}", unpacked)

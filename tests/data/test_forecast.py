@@ -146,6 +146,7 @@ def test_bad_options(tmp_path):
         load("csv-forecast", tmp_path)
 
 
+@pytest.mark.real_data
 def test_real_transformers(tmp_path):
     folder = real(tmp_path, "ett")
     known = {"etth1": (1, 17.128262, 9.176491), "etth2": (1, 26.872023, 11.584719), "ettm1": (4, 17.124950, 9.173035)}
@@ -165,6 +166,7 @@ def test_real_transformers(tmp_path):
     assert error == pytest.approx(np.square(ahead[:, 1:] - ahead[:, :1]).mean() / oil[:8640].var(), rel=1e-5)
 
 
+@pytest.mark.real_data
 def test_real_weather(tmp_path):
     data = load("weather", real(tmp_path, "weather"), features="M", context=336, horizon=24)
     assert [len(part) for part in (data.train, data.valid, data.test)] == [24544 - 359, 3508 - 23, 7012 - 23]

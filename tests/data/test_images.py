@@ -162,6 +162,7 @@ def test_digits_come_with_scikit_learn(tmp_path):
     assert half.info.length == 32
 
 
+@pytest.mark.real_data
 def test_real_mnist(tmp_path):
     data = load("smnist", real(tmp_path, "mnist"))
     assert [len(part) for part in (data.train, data.valid, data.test)] == [54_000, 6_000, 10_000]
@@ -170,8 +171,9 @@ def test_real_mnist(tmp_path):
     assert x.mean(dtype=np.float64) / 255 == pytest.approx(0.1306604762738, abs=1e-9)
 
 
+@pytest.mark.real_data
 def test_real_cifar(tmp_path):
-    data = load("scifar", real(tmp_path, "cifar10", unpack=False))
+    data = load("scifar", real(tmp_path, "cifar10"))
     assert [len(part) for part in (data.train, data.valid, data.test)] == [45_000, 5_000, 10_000]
     assert data.test.arrays["y"][:5].tolist() == [3, 8, 8, 0, 6]
     assert np.bincount(data.test.arrays["y"]).tolist() == [1000] * 10

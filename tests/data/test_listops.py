@@ -94,6 +94,7 @@ def test_a_bad_line_is_named(tmp_path, row):
         load("listops", tmp_path)
 
 
+@pytest.mark.real_data
 def test_generated_data_is_like_the_benchmarks(tmp_path):
     folder = real(tmp_path, "listops")
     ours = load("listops", folder, generate=True, train=4000, valid=1, test=1).train.arrays

@@ -106,6 +106,7 @@ def test_trees_that_are_not_whole_are_refused(tmp_path):
         load("sc10", tmp_path, split="official")
 
 
+@pytest.mark.real_data
 def test_real_clips(tmp_path):
     folder = real(tmp_path, "speech")
     official = load("sc10", folder, split="official")

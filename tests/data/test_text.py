@@ -99,8 +99,9 @@ def test_retrieval_names_a_bad_line(aan):
         load("retrieval", aan)
 
 
+@pytest.mark.real_data
 def test_real_reviews(tmp_path):
-    data = load("text", real(tmp_path, "imdb", unpack=False))
+    data = load("text", real(tmp_path, "imdb"))
     assert [len(part) for part in (data.train, data.valid, data.test)] == [22_500, 2_500, 25_000]
     assert 130 <= data.info.vocabulary <= 140
     assert data.test.arrays["y"].mean() == 0.5

@@ -72,6 +72,7 @@ def test_large_files_are_encoded_in_pieces(tmp_path, monkeypatch):
     assert len(whole) == 100
 
 
+@pytest.mark.real_data
 def test_the_real_wikitext2(tmp_path):
     data = load("wikitext2", real(tmp_path, "wikitext2"), length=512)
     sizes = [len(part.arrays["text"]) for part in (data.train, data.valid, data.test)]

@@ -68,6 +68,7 @@ def test_speech(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.soak
+@pytest.mark.real_data
 def test_real_signals(tmp_path, monkeypatch, capsys):
     data = real(tmp_path, "bidmc")
     said = run(monkeypatch, capsys, "vital_signs.py", "--data", data, "--windows", 320, "--epochs", 10)

@@ -171,6 +171,7 @@ def test_of_several_variants_the_best_in_validation_is_tested(tmp_path):
     assert fit["windows"] == -(-(14400 - 11520 - 24 + 1) // 97)  # every row of the test part is forecast
 
 
+@pytest.mark.soak  # processes at work are in tests/forecasting/test_stop.py
 def test_side_by_side_it_finds_the_same(tmp_path):
     write(tmp_path)
     some = ["--data", str(tmp_path), "--device", "cpu", "--settings", "etth1-S-24,etth1-M-24", "--datasets", "etth1"]

@@ -12,7 +12,14 @@ from tests.nn.make import LAYER_IDS, LAYERS, peak_error
 # Every layer; both ways for each kind of engine, dense and diagonal; with padding once, for it is outside the SSM.
 OTHER = {"S4-legt": "bidirectional", "S4D-lin-zoh": "bidirectional", "S4D-": "lengths"}
 USES = [(cls, options, OTHER.get(name, "causal")) for (cls, options), name in zip(LAYERS, LAYER_IDS, strict=True)]
-uses = pytest.mark.parametrize(("cls", "options", "use"), USES, ids=[f"{n}-{u}" for n, (*_, u) in zip(LAYER_IDS, USES)])
+LONG = {"S4-legt", "S4-cauchy"}  # other algorithms inside a layer whose use with a compiler is tested in any case
+uses = pytest.mark.parametrize(
+    ("cls", "options", "use"),
+    [
+        pytest.param(*use, id=f"{name}-{use[-1]}", marks=[pytest.mark.soak] * (name in LONG))
+        for name, use in zip(LAYER_IDS, USES, strict=True)
+    ],
+)
 
 
 @pytest.fixture(autouse=True)

@@ -79,7 +79,7 @@ def check_case(case):
         assert peak_error(state, end) <= TOLERANCE[dtype]
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(cases(longest=150))
 def test_any_case(case):
     check_case(case)

@@ -1,5 +1,7 @@
 """Batch normalization by kernels against a plain one in float64: results, gradients, running statistics."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -176,9 +178,15 @@ def test_what_does_not_fit():
         assert not batch_fits(x)
 
 
-@pytest.mark.parametrize("prenorm", [True, False], ids=["before", "after"])
-@pytest.mark.parametrize("lengths", [None, [40, 17]], ids=["whole", "padded"])
-@pytest.mark.parametrize("autocast", [False, True], ids=["32", "16"])
+def blocks():
+    """Precision, padding and order: four cases with every pair of them now, the other four in the soak."""
+    for autocast, padded, prenorm in product([False, True], repeat=3):
+        name = f"{'16' if autocast else '32'}-{'padded' if padded else 'whole'}-{'before' if prenorm else 'after'}"
+        marks = [pytest.mark.soak] * (autocast ^ padded ^ prenorm)
+        yield pytest.param(autocast, [40, 17] if padded else None, prenorm, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("autocast", "lengths", "prenorm"), blocks())
 def test_a_block(autocast, lengths, prenorm, monkeypatch):
     """On the kernels' path a block normalizes with them, and equals one on the plain path; in evaluation, too."""
     x = torch.randn(2, 40, 3, device=DEVICE)

@@ -15,6 +15,7 @@ from statespan.bench import naive, paths
 from statespan.bench.case import Case, Row, Settings
 from statespan.bench.compare import TOLERANCE
 from statespan.bench.layers import layer_work, ssm_floor
+from statespan.bench.listing import LISTED
 from statespan.bench.registry import Benchmark
 
 ROUNDED = 5e-3
@@ -75,16 +76,13 @@ def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str
 
 
 BENCHMARK = Benchmark(
-    name="cpu",
-    summary="an SSM and a layer on the CPU against naive Vandermonde and Cauchy kernels: same parameters, same numbers",
+    LISTED["cpu"],
     caption=(
         "One causal layer (SSM, GELU, linear map) and its SSM alone, forward and backward with all gradients. The "
         "naive kernels hold the whole Vandermonde (H, N/2, L) or Cauchy matrix (H, N, L/2 + 1), the latter for each of "
         "S4's four products as the papers' code without its extension does, or once for all."
     ),
     cases=cases,
-    sizes={"batch": 4, "length": 16384, "d_model": 64, "d_state": 64},
-    quick={"batch": 2, "length": 256, "d_model": 8, "d_state": 16},
     devices=("cpu",),
     finish=finish,
     rounds=3,

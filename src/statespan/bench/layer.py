@@ -10,6 +10,7 @@ from statespan.bench import paths
 from statespan.bench.case import Case, Settings, Work
 from statespan.bench.compare import TOLERANCE
 from statespan.bench.layers import attention_floor, layer_work, ssm_floor
+from statespan.bench.listing import LISTED
 from statespan.bench.registry import Benchmark
 from statespan.nn.attention import Attention
 
@@ -39,10 +40,7 @@ def flash_attention(settings: Settings, d_model: int, n_heads: int, batch: int, 
 
 
 BENCHMARK = Benchmark(
-    name="layer",
-    summary="a whole layer (SSM, GELU, GLU), forward and backward, at several lengths; beside flash attention",
+    LISTED["layer"],
     caption="One causal layer (SSM, GELU, linear map with GLU), forward and backward with all gradients.",
     cases=cases,
-    sizes={"lengths": (1024, 4096, 16384, 65536), "tokens": 65536, "d_model": 512, "d_state": 64, "n_heads": 8},
-    quick={"lengths": (64, 200), "tokens": 400, "d_model": 8, "d_state": 16, "n_heads": 2},
 )

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from statespan.bench.case import Case, Floor, Row, Settings, Tensors, Work
 from statespan.bench.layers import ssm_floor
+from statespan.bench.listing import LISTED
 from statespan.bench.registry import Benchmark
 from statespan.data.base import Arrays, Batch, Dataset, Info
 
@@ -179,15 +180,12 @@ def _count(model: nn.Module) -> int:
 
 
 BENCHMARK = Benchmark(
-    name="loop",
-    summary="what the training loop adds to a bare training step of the sCIFAR and ListOps recipes",
+    LISTED["loop"],
     caption=(
         f"{STEPS} training steps of the models of two recipes on made-up data that is on the device: forward, loss, "
         "backward and AdamW alone (one batch, nothing else), and in the loop with its batches, random states, guard "
         'against numbers that are not finite, log and signals. Step "graph": as a CUDA graph; "both": compiled too.'
     ),
     cases=cases,
-    sizes={"batch": 50},
-    quick={"batch": 4},
     finish=finish,
 )

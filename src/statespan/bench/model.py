@@ -13,6 +13,7 @@ from statespan import S4, S4D
 from statespan.bench.case import Case, Floor, Row, Settings, Work
 from statespan.bench.compare import TOLERANCE
 from statespan.bench.layers import ssm_floor
+from statespan.bench.listing import LISTED
 from statespan.bench.registry import Benchmark
 from statespan.bench.training import BOTH, COMPILED, EAGER, GRAPHED, Residual, step_work
 from statespan.nn.block import ResidualBlock
@@ -104,14 +105,11 @@ def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str
 
 
 BENCHMARK = Benchmark(
-    name="model",
-    summary="a training step of the sCIFAR and ListOps models: eager, torch.compile, CUDA graph",
+    LISTED["model"],
     caption=(
         "One training step (forward, loss, backward, AdamW) of residual models of bidirectional layers with GLU. "
         "sCIFAR: LayerNorm, 3 inputs a pixel; ListOps: BatchNorm, 18 tokens; mean over the sequence, 10 classes."
     ),
     cases=cases,
-    sizes={"batch": 50, "d_state": 64},
-    quick={"batch": 2, "d_state": 16},
     finish=finish,
 )

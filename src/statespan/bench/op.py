@@ -17,6 +17,7 @@ from statespan import S4, S4D
 from statespan.bench import paths
 from statespan.bench.case import OK, Case, Floor, Row, Settings, Tensors, Work
 from statespan.bench.compare import TOLERANCE, in_pieces
+from statespan.bench.listing import LISTED
 from statespan.bench.registry import Benchmark
 from statespan.ssm import DPLR, Diagonal, Structure
 
@@ -112,15 +113,12 @@ def _shape(row: Row) -> tuple[object, ...]:
 
 
 BENCHMARK = Benchmark(
-    name="op",
-    summary="one SSM applied to a sequence: each path against a plain copy of the tensor",
+    LISTED["op"],
     caption=(
         "One SSM, no layer around it; memory layout (batch, heads, length). "
         '"forward" has the operators built beforehand; "copies" is the time over that of u.clone(), as CUDA graphs '
         "where there are such."
     ),
     cases=cases,
-    sizes={"shapes": ((64, 512, 1024), (64, 512, 4096), (16, 512, 16384)), "d_state": 64},
-    quick={"shapes": ((2, 8, 300),), "d_state": 16},
     finish=finish,
 )

@@ -43,7 +43,7 @@ def plot(result: Result, path: Path, where: str | None = None) -> bool:
         (_lines if result.benchmark.lines else _bars)(figure, rows)
     about = [where or device_name(result.settings.device), str(result.settings.dtype).removeprefix("torch.")]
     about += ["--quick: toy sizes"] if result.settings.quick else []
-    figure.suptitle(f"{result.benchmark.name}: {result.benchmark.summary}", fontsize=9.5, fontweight="bold")
+    figure.suptitle(f"{result.benchmark.name}: {result.benchmark.listing.summary}", fontsize=9.5, fontweight="bold")
     figure.supxlabel(", ".join(about), fontsize=7, color=GREY)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from statespan.bench import BENCHMARKS
+from statespan.bench.benchmarks import BENCHMARKS
 from statespan.bench.case import Row, Settings
 from statespan.bench.measure import Machine
 from statespan.bench.plot import plot

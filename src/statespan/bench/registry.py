@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from statespan.bench.case import Case, Row, Settings
+from statespan.bench.listing import DTYPES as NAMES
+from statespan.bench.listing import Listing
 
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in NAMES}
 SHORT = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 Finish = Callable[[Sequence[Row], Settings], tuple[list[Row], list[str]]]
@@ -27,12 +29,9 @@ class Benchmark:
     """A benchmark: what it runs, at which sizes, and what is said about the rows.
 
     Args:
-        name: Its name on the command line.
-        summary: One line for the list.
+        listing: Its name, summary and sizes.
         caption: The setting in words, for the table and the record.
         cases: From the user's choices to what is run.
-        sizes: The sizes by name: a number, or a tuple of numbers or of shapes.
-        quick: The same for ``--quick``.
         dtype: The default precision on CUDA; on a CPU it is float32.
         devices: The kinds of device it runs on, the first being the default where there is a choice of one.
         finish: Adds what needs all rows (relative figures, fitted exponents), and says it in lines.
@@ -41,18 +40,20 @@ class Benchmark:
         rate: The figure of its rows that is drawn over the batch, one curve for each name, if that is what it measures.
     """
 
-    name: str
-    summary: str
+    listing: Listing
     caption: str
     cases: Callable[[Settings], Iterable[Case]]
-    sizes: Mapping[str, Any]
-    quick: Mapping[str, Any]
     dtype: str = "bfloat16"
     devices: tuple[str, ...] = ("cuda", "cpu")
     finish: Finish = as_they_are
     lines: bool = False
     rounds: int = 1
     rate: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name on the command line."""
+        return self.listing.name
 
 
 def choose_settings(
@@ -84,7 +85,7 @@ def choose_settings(
     name = SHORT.get(name, name)
     if name not in DTYPES:
         raise ValueError(f"--dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    chosen = dict(benchmark.quick if quick else benchmark.sizes)
+    chosen = dict(benchmark.listing.quick if quick else benchmark.listing.sizes)
     for change in sizes:
         key, _, text = change.partition("=")
         if key not in chosen:

@@ -12,6 +12,7 @@ from statespan.bench.case import OK, Case, Row, Settings
 from statespan.bench.compare import TOLERANCE
 from statespan.bench.layer import flash_attention
 from statespan.bench.layers import attention_floor, layer_work, ssm_floor
+from statespan.bench.listing import LISTED
 from statespan.bench.registry import Benchmark
 
 
@@ -78,22 +79,12 @@ def exponent(points: Sequence[tuple[float, float]]) -> float:
 
 
 BENCHMARK = Benchmark(
-    name="scaling",
-    summary="one layer at growing lengths, up to 1M samples, and the exponents of its growth",
+    LISTED["scaling"],
     caption=(
         "One causal layer (SSM, GELU, linear map), forward and backward with all gradients. Exponents are slopes in "
         "the log-log plane over the upper half of the lengths, of the times as CUDA graphs on a GPU."
     ),
     cases=cases,
-    sizes={
-        "lengths": tuple(1 << k for k in range(10, 21)),
-        "batch": 1,
-        "d_model": 256,
-        "d_state": 64,
-        "n_heads": 4,
-        "limit_ms": 4000,
-    },
-    quick={"lengths": (64, 128, 256, 512), "batch": 1, "d_model": 8, "d_state": 16, "n_heads": 2, "limit_ms": 1000},
     finish=finish,
     lines=True,
 )

@@ -14,6 +14,7 @@ import torch
 from statespan import S4, S4D
 from statespan.bench.case import Case, Floor, Settings, Tensors, Work
 from statespan.bench.compare import TOLERANCE
+from statespan.bench.listing import LISTED
 from statespan.bench.registry import Benchmark
 from statespan.ops import fftconv
 
@@ -69,13 +70,10 @@ def _work(settings: Settings, kind: str, states: str, batch: int) -> Work:
 
 
 BENCHMARK = Benchmark(
-    name="step",
-    summary="one step of one layer at several batches, and its drift over thousands of steps",
+    LISTED["step"],
     caption=(
         "One step of S4D and S4 with GELU, states updated in place. The error is that of all steps of noise, from the "
         "convolution in float64."
     ),
     cases=cases,
-    sizes={"batches": (1, 64, 1024, 4096), "d_model": 1024, "d_state": 64, "steps": 16384},
-    quick={"batches": (1, 3), "d_model": 8, "d_state": 16, "steps": 300},
 )

@@ -19,6 +19,7 @@ from statespan.bench import naive
 from statespan.bench.case import OK, Case, Row, Settings
 from statespan.bench.compare import TOLERANCE
 from statespan.bench.layers import Forward, call, layer_work, ssm_floor
+from statespan.bench.listing import LISTED
 from statespan.bench.registry import Benchmark
 
 NAIVE = "LSSL Krylov"
@@ -79,15 +80,12 @@ def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str
 
 
 BENCHMARK = Benchmark(
-    name="table2",
-    summary="S4 against LSSL at widths 128, 256 and 512: Table 2 of the S4 paper",
+    LISTED["table2"],
     caption=(
         "Table 2 of the S4 paper by its appendix D.1: one layer with H features, state size H for LSSL and H/2 for S4, "
         "one forward and backward pass. The appendix gives neither batch nor length: see the rows for ours."
     ),
     cases=cases,
-    sizes={"d_model": (128, 256, 512), "batch": 1, "length": 1024},
-    quick={"d_model": (8, 16), "batch": 1, "length": 100},
     dtype="float32",
     finish=finish,
 )

@@ -19,6 +19,7 @@ from statespan import S4
 from statespan.bench.case import OK, Case, Floor, Row, Settings, Work
 from statespan.bench.compare import TOLERANCE
 from statespan.bench.layers import attention_floor, ssm_floor
+from statespan.bench.listing import LISTED
 from statespan.bench.model import DEPTH
 from statespan.bench.registry import Benchmark
 from statespan.bench.training import Residual, step_work
@@ -116,8 +117,7 @@ def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str
 
 
 BENCHMARK = Benchmark(
-    name="table3",
-    summary="S4 against Transformer, Performer and Linear Transformer: Table 3 of the S4 paper",
+    LISTED["table3"],
     caption=(
         "Table 3 of the S4 paper by its appendix D.1: a training step (forward, loss, backward, AdamW) of 4 layers "
         "without feed-forward networks, heads with half of the features together, S4 with N = d_model and shared "
@@ -125,7 +125,5 @@ BENCHMARK = Benchmark(
         "holds its L × L weights."
     ),
     cases=cases,
-    sizes={"lengths": (1024, 4096), "batch": 32, "d_model": 256, "n_heads": 4},
-    quick={"lengths": (64, 128), "batch": 3, "d_model": 16, "n_heads": 2},
     finish=finish,
 )

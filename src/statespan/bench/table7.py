@@ -20,6 +20,7 @@ from statespan.bench.cached import CachedTransformer, Values, cached_floor, cach
 from statespan.bench.case import OK, Case, Row, Settings, Work
 from statespan.bench.compare import TOLERANCE
 from statespan.bench.decoding import CHECKED, STATE, step_floor, steps_work
+from statespan.bench.listing import LISTED
 from statespan.bench.model import DEPTH
 from statespan.bench.registry import Benchmark
 from statespan.models import PixelModel, PixelsConfig
@@ -133,23 +134,13 @@ def _whole_image(rows: Sequence[Row], settings: Settings) -> float:
 
 
 BENCHMARK = Benchmark(
-    name="table7",
-    summary="images a second of the CIFAR-10 density models: Table 7 of the S4 paper",
+    LISTED["table7"],
     caption=(
         "Steps of generation of 3,072 values: the models of appendix D.3.1 of the S4 paper over one period of their "
         "U-Net, with the choice of each value and float32 states, and one step of a Transformer of about the size of "
         "the base model with a cache that is full up to the context named. As CUDA graphs on a GPU."
     ),
     cases=cases,
-    sizes={
-        "batches": (1, 512, 2048, 4096, 6144, 8192), "base": (128, 8), "large": (192, 16), "pools": (3, 4, 4),
-        "d_state": 64, "transformer": (256, 8, 8), "transformer_batches": (64, 512, 1024),
-        "contexts": (256, 1024, 3072), "length": 3072, "memory_gb": 16,
-    },
-    quick={
-        "batches": (1, 3), "base": (8, 1), "large": (12, 1), "pools": (3, 2), "d_state": 4, "transformer": (8, 1, 2),
-        "transformer_batches": (2,), "contexts": (8, 24), "length": 24, "memory_gb": 16,
-    },
     finish=finish,
     rate="images_per_s",
 )  # fmt: skip

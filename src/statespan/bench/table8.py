@@ -27,6 +27,7 @@ from statespan.bench.cached import (
 from statespan.bench.case import OK, Case, Row, Settings, Work
 from statespan.bench.compare import TOLERANCE
 from statespan.bench.decoding import CHECKED, STATE, step_floor, steps_work
+from statespan.bench.listing import LISTED
 from statespan.bench.model import DEPTH
 from statespan.bench.registry import Benchmark
 from statespan.models import LanguageConfig, LanguageModel
@@ -209,8 +210,7 @@ def _rate(row: Row | None) -> float:
 
 
 BENCHMARK = Benchmark(
-    name="table8",
-    summary="tokens a second of the WikiText-103 models: Table 8 of the S4 paper",
+    LISTED["table8"],
     caption=(
         "One step of generation: the model of appendix D.3.2 of the S4 paper with embedding, adaptive softmax and the "
         "choice of a word, float32 states, against Transformers of the same size with a cache that is full up to the "
@@ -218,16 +218,6 @@ BENCHMARK = Benchmark(
         "means float32 and a cache that each step copies in order to append to it."
     ),
     cases=cases,
-    sizes={
-        "batches": (1, 64, 256, 1024, 2048, 4096, 8192), "contexts": (1024, 8192, 32768, 65536),
-        "hugging_face": (1024, 8192, 32768), "as_it_comes": (8192,), "after": (1024, 10240, 102400, 1048576),
-        "d_model": 1024, "d_state": 64, "n_layers": 16, "n_heads": 8, "vocabulary": 267735,
-        "cutoffs": (20000, 40000, 200000),
-    },
-    quick={
-        "batches": (1, 4), "contexts": (16, 32), "hugging_face": (16,), "as_it_comes": (16,), "after": (16, 128),
-        "d_model": 32, "d_state": 8, "n_layers": 1, "n_heads": 2, "vocabulary": 50, "cutoffs": (10, 20),
-    },
     finish=finish,
     rate="tokens_per_s",
 )  # fmt: skip

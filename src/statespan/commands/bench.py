@@ -6,29 +6,28 @@ import os
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from statespan._fail import fail
-from statespan.bench import BENCHMARKS
-from statespan.bench.case import Settings
-from statespan.bench.plot import plot
-from statespan.bench.record import write_record
-from statespan.bench.registry import DTYPES, Benchmark, choose_settings, find
-from statespan.bench.report import show, terminal
-from statespan.bench.runner import Result, run_benchmark
+from statespan.bench.listing import DTYPES, LISTED, Listing
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from statespan.bench.case import Settings
+    from statespan.bench.registry import Benchmark
+    from statespan.bench.runner import Result
 
 
-def _sizes(benchmark: Benchmark) -> str:
+def _sizes(listing: Listing) -> str:
     def text(value: object) -> str:
         if isinstance(value, tuple):
             return ",".join(text(item) if not isinstance(item, tuple) else "x".join(map(str, item)) for item in value)
         return str(value)
 
-    return " ".join(f"{name}={text(value)}" for name, value in benchmark.sizes.items())
+    return " ".join(f"{name}={text(value)}" for name, value in listing.sizes.items())
 
 
 HELP = "\n".join(
@@ -40,12 +39,12 @@ HELP = "\n".join(
         "",
         "\b",
         "Benchmarks:",
-        *(f"  {b.name:<9}{b.summary}" for b in BENCHMARKS.values()),
+        *(f"  {b.name:<9}{b.summary}" for b in LISTED.values()),
         "  all      every one of them that runs on the device",
         "",
         "\b",
         "Sizes that --size changes, with their defaults:",
-        *(f"  {b.name:<9}{_sizes(b)}" for b in BENCHMARKS.values()),
+        *(f"  {b.name:<9}{_sizes(b)}" for b in LISTED.values()),
         "",
         "\b",
         "Examples:",
@@ -85,6 +84,10 @@ def bench(
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no PNG.")] = False,
 ) -> None:
     """Run benchmarks; :data:`HELP` is the text for users."""
+    from statespan.bench.plot import plot
+    from statespan.bench.record import write_record
+    from statespan.bench.report import show, terminal
+
     try:
         runs = _choose(names or [], device, dtype, quick, size or [], seed)
         _check_folder(out)
@@ -111,7 +114,10 @@ def _choose(
 ) -> list[tuple[Benchmark, Settings]]:
     """The benchmarks to run and the settings of each, everything checked before anything runs."""
     if not names:
-        raise ValueError(f"name a benchmark: {', '.join(BENCHMARKS)}, or 'all'; see statespan bench --help")
+        raise ValueError(f"name a benchmark: {', '.join(LISTED)}, or 'all'; see statespan bench --help")
+    from statespan.bench.benchmarks import BENCHMARKS
+    from statespan.bench.registry import choose_settings, find
+
     kind = (device or "").partition(":")[0]
     every = [b for b in BENCHMARKS.values() if kind not in ("cpu", "cuda") or kind in b.devices]
     wanted = {b.name: b for name in names for b in (every if name == "all" else [find(name, BENCHMARKS)])}
@@ -132,6 +138,10 @@ def _check_folder(folder: Path) -> None:
 
 
 def _run(benchmark: Benchmark, settings: Settings, console: Console) -> Result:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from statespan.bench.runner import run_benchmark
+
     columns = (
         SpinnerColumn(),
         TextColumn("{task.fields[name]}"),
