@@ -14,6 +14,7 @@ from torch import Tensor
 
 from statespan.data.base import Batch, Windows
 from statespan.data.calendar import mark_names, marks
+from statespan.data.scale import moments, standardize
 from statespan.estimators.timeline import Form, Line, future_times
 
 Array = np.ndarray[Any, Any]
@@ -56,10 +57,32 @@ def calendar_names(lines: list[Line], form: Form) -> tuple[str, ...]:
         >>> calendar_names([Line(np.zeros((2400, 1)), hours)], Form("frame", step=3600))
         ('hour', 'weekday', 'day')
     """
-    if form.step is None:
+    if form.step is None or not form.dated:
         return ()
-    longest = max(int((line.times[-1] - line.times[0]).astype(np.int64)) for line in lines if line.times is not None)
+    longest = max((line.times[-1] - line.times[0]) / np.timedelta64(1, "s") for line in lines if line.times is not None)
     return tuple(name for name in mark_names(form.step, form.unit) if longest + 1 >= 1.9 * PERIODS[name])
+
+
+def known_moments(lines: list[Line], ends: list[int]) -> tuple[Array, Array]:
+    """Mean and deviation (C,) of the known values of the rows before each end; the deviation of a constant is 0."""
+    values = np.concatenate([line.values[:end] for line, end in zip(lines, ends)])
+    known = ~np.isnan(values)
+    if not known.any(0).all():
+        column = int(known.any(0).argmin())
+        raise ValueError(f"X must have values to learn from in each column, got only NaN in column {column}")
+    return moments(values) if known.all() else moments(np.where(known, values, 0.0), known)
+
+
+def recent(line: Line, rows: int) -> Line:
+    """The last rows of a series, and as many before them as it takes to find a known value of each column.
+
+    Example:
+        >>> recent(Line(np.array([[1.0], [2.0], [np.nan], [np.nan]])), 1).values[:, 0].tolist()
+        [2.0, nan, nan]
+    """
+    known = ~np.isnan(line.values)
+    back = max(rows, int(known[::-1].argmax(0).max()) + 1)
+    return Line(line.values[-back:], None if line.times is None else line.times[-back:], line.name)
 
 
 def prepare(
@@ -77,9 +100,10 @@ def prepare(
         ahead: Rows behind the last one that get calendar features too.
     """
     known = ~np.isnan(line.values)
-    values = ((_carried(line.values) - mean) / std).astype(np.float32)
+    name = "X" if line.name is None else f"series {line.name!r}"
+    values = standardize(_carried(line.values), mean, std, name)
     features: Array | None = None
-    if calendar and line.times is not None and form.step is not None:
+    if calendar and line.times is not None and form.dated:
         times = line.times
         if ahead:
             times = np.concatenate([times, future_times(times[-1], form, ahead)])
@@ -92,6 +116,8 @@ def make_windows(
 ) -> Windows | None:
     """All windows whose answers lie in the span (first row, end) of their series; None where there is none.
 
+    Windows of which no answer is known are left out: they would count as forecast without an error.
+
     Args:
         parts: The series.
         spans: For each series, the rows that are to be forecast; what is read may lie before.
@@ -102,7 +128,11 @@ def make_windows(
     starts, offset = [], 0
     for part, (first, end) in zip(parts, spans):
         begin = max(0, first - context)
-        starts.append(offset + np.arange(begin, end - context - horizon + 1))
+        own = np.arange(begin, end - context - horizon + 1)
+        if part.known is not None:
+            before = np.concatenate([[0], np.cumsum(part.known.any(1))])  # known rows before each row
+            own = own[before[own + context + horizon] > before[own + context]]
+        starts.append(offset + own)
         offset += len(part.values)
     every = np.concatenate(starts)
     if not len(every):
