@@ -82,7 +82,8 @@ def recent(line: Line, rows: int) -> Line:
     """
     known = ~np.isnan(line.values)
     back = max(rows, int(known[::-1].argmax(0).max()) + 1)
-    return Line(line.values[-back:], None if line.times is None else line.times[-back:], line.name)
+    times = None if line.times is None else line.times[-back:].copy()
+    return Line(line.values[-back:].copy(), times, line.name)  # what the user does to their data changes nothing
 
 
 def prepare(
