@@ -166,6 +166,20 @@ def test_windows_without_an_answer_are_no_success():
         model.evaluate(np.where(np.arange(36) < 14, y[:36], np.nan))
 
 
+def test_what_was_never_known_is_no_answer():
+    """Missing values repeat the first known one where none was before: that must not be there to be read off."""
+    y = np.stack([np.arange(60.0), np.arange(60.0)], 1)
+    y[:20, 0], y[:30, 1] = np.nan, np.nan
+    part = prepare(Line(y), Form("array"), np.zeros(2), np.ones(2), masked=True)
+    windows = make_windows([part], [(0, 60)], 16, 4, masked=True)
+    assert len(windows) == 41 - 5  # windows from row 5 on have read row 20
+    first = windows.batch([0])
+    assert first.y[0, :, 0].tolist() == [21, 22, 23, 24]
+    assert torch.isnan(first.y[0, :, 1]).all()
+    assert windows.batch([9]).y[0, :, 1].isnan().all()  # rows 30 … 33, of which none was read
+    assert windows.batch([10]).y[0, :, 1].tolist() == [31, 32, 33, 34]
+
+
 def test_what_is_done_to_the_data_after_fit_changes_no_forecast():
     y = np.sin(np.arange(120) / 3)[:, None]
     model = forecaster().fit(y)

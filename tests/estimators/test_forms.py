@@ -126,3 +126,15 @@ def test_a_forecaster_refuses_answers():
         with pytest.raises(ValueError, match=r"y must be None: .* got ndarray.*further columns of X with joint=True"):
             call(LONG, LONG[:, 0])
         call(LONG, None)
+
+
+def test_missing_values_of_pandas_are_missing():
+    pd = pytest.importorskip("pandas")
+    gaps = np.where(HOLES[..., 0], np.nan, X[..., 0])
+    wide = pd.DataFrame(X[..., 0]).astype("Float64").mask(HOLES[..., 0])
+    wanted = classifier(missing="mask").fit(gaps, Y).predict_proba(gaps)
+    assert np.array_equal(classifier(missing="mask").fit(wide, Y).predict_proba(wide), wanted)
+    with pytest.raises(ValueError, match="got NaN in series"):
+        classifier().fit(wide, Y)
+    with pytest.raises(ValueError, match="y must have a class for each series, got a missing one"):
+        classifier().fit(X, pd.Series([pd.NA, *"ababababab", "a"], dtype="string"))

@@ -26,8 +26,8 @@ def one_column(y: Any, n: int) -> Array:
         raise ValueError(f"y must have shape ({n},), one class for each series, got {found.shape}")
     _check_count(found, n)
     if found.dtype == object:
-        if any(value is None or value != value for value in found):
-            raise ValueError("y must have a class for each series, got a missing one (None or NaN)")
+        if any(value is None or type(value).__name__ == "NAType" or value != value for value in found):
+            raise ValueError("y must have a class for each series, got a missing one (None, NA or NaN)")
         kinds = {type(value) for value in found}
         if any(issubclass(kind, str) for kind in kinds) and len(kinds) > 1:
             raise TypeError(f"y must be all text or all numbers, got {', '.join(sorted(k.__name__ for k in kinds))}")

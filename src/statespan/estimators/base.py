@@ -173,8 +173,8 @@ class SeriesEstimator(SavedEstimator):
         if not np.isfinite(answers).all():
             number = int((~np.isfinite(answers)).any(1).argmax())
             raise ValueError(
-                f"X must be of the magnitude that it had in fit, and series {number} is too far from it for an answer: "
-                f"{np.abs(data.arrays['x'][number]).max():.1e} standard deviations; check its unit"
+                f"X must be of the magnitude that it had in fit, and series {number} is too far from it for an answer; "
+                f"got values up to {np.abs(panel.values[number]).max():.1e}, check their unit"
             )
         return answers
 

@@ -344,8 +344,8 @@ class S4Forecaster(SavedEstimator):
         if not np.isfinite(found).all():
             what = "X" if line.name is None else f"series {line.name!r}"
             raise ValueError(
-                f"{what} must be of the magnitude that it had in fit, and is too far from it for a forecast: "
-                f"{np.abs(part.values[-context:]).max():.1e} standard deviations; check its unit"
+                f"{what} must be of the magnitude that it had in fit, and far enough from the end of float64 that its "
+                f"forecasts are finite; got values up to {np.nanmax(np.abs(line.values)):.1e}, check their unit"
             )
         return found
 

@@ -88,7 +88,11 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         Returns:
             (n,), or (n, values) where ``fit`` was given such.
         """
-        found = self._outputs(X, rate, times) * self.target_std_ + self.target_mean_
+        scores = self._outputs(X, rate, times)
+        with np.errstate(over="ignore"):
+            found = scores * self.target_std_ + self.target_mean_
+        if not np.isfinite(found).all():
+            raise ValueError("y was too near the end of float64 in fit for finite answers; divide it by a larger unit")
         return found[:, 0] if self.single_ else found
 
     def score(self, X: Any, y: Any, *, rate: float = 1.0, times: Any = None) -> float:

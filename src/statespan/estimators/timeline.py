@@ -119,7 +119,7 @@ def future_times(last: Any, form: Form, count: int) -> Array:
     if form.unit == NUMBERED:
         return last + ahead
     if form.unit in UNITS:
-        return np.datetime64(last, form.unit) + ahead.astype(f"timedelta64[{form.unit}]")
+        return np.asarray(last).astype(form.times_dtype) + ahead.astype(f"timedelta64[{form.unit}]")
     start = np.datetime64(last, "s")
     month = start.astype("datetime64[M]")
     into, left = start - month.astype("datetime64[s]"), (month + 1).astype("datetime64[s]") - start

@@ -22,17 +22,20 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Ahead:
-    """Gathered rows as a batch: the first ``context`` are read, the others are the answer, NaN where not known."""
+    """Gathered rows as a batch: the first ``context`` are read, the others are the answer.
+
+    An answer is NaN where it is not known, and where no value of its column was known before: nothing could be told.
+    """
 
     context: int
     masked: bool
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
-        """Prepare windows of values (B, T + H, C), marks (B, T + H, M) and what is known (B, T + H, C)."""
+        """Prepare windows of values (B, T + H, C), marks (B, T + H, M), what is known and was before (B, T + H, C)."""
         x, y = rows["values"], rows["values"][:, self.context :]
         if self.masked:
-            known = rows["known"]
-            y = torch.where(known[:, self.context :], y, torch.nan)
+            known, seen = rows["known"], rows["seen"][:, self.context - 1 : self.context]
+            y = torch.where(known[:, self.context :] & seen, y, torch.nan)
             x = torch.cat([x, known.to(x.dtype)], -1)
         return Batch(x, y, None, rows.get("marks"))
 
@@ -117,7 +120,7 @@ def make_windows(
 ) -> Windows | None:
     """All windows whose answers lie in the span (first row, end) of their series; None where there is none.
 
-    Windows of which no answer is known are left out: they would count as forecast without an error.
+    Windows without an answer to score are left out: they would count as forecast without an error.
 
     Args:
         parts: The series.
@@ -131,8 +134,9 @@ def make_windows(
         begin = max(0, first - context)
         own = np.arange(begin, end - context - horizon + 1)
         if part.known is not None:
-            before = np.concatenate([[0], np.cumsum(part.known.any(1))])  # known rows before each row
-            own = own[before[own + context + horizon] > before[own + context]]
+            before = np.pad(np.cumsum(part.known, 0), ((1, 0), (0, 0)))  # (T + 1, C) known values before each row
+            read, all_rows = before[own + context], before[own + context + horizon]
+            own = own[((read > 0) & (all_rows > read)).any(1)]
         starts.append(offset + own)
         offset += len(part.values)
     every = np.concatenate(starts)
@@ -140,7 +144,9 @@ def make_windows(
         return None
     arrays = {"values": np.concatenate([part.values for part in parts])}
     if masked:
-        arrays["known"] = np.concatenate([part.known for part in parts if part.known is not None])
+        known = [part.known for part in parts if part.known is not None]
+        arrays["known"] = np.concatenate(known)
+        arrays["seen"] = np.concatenate([np.logical_or.accumulate(one) for one in known])
     if parts[0].marks is not None:
         arrays["marks"] = np.concatenate([part.marks[: len(part.values)] for part in parts if part.marks is not None])
     return Windows(arrays, starts=every, length=context + horizon, prepare=Ahead(context, masked))
