@@ -329,9 +329,7 @@ class S4Forecaster(SavedEstimator):
 
     def _after(self, line: Line, form: Form, context: int, steps: int, rate: float) -> Array:
         """The forecast (H, C, 1 + Q) of one series from its last rows."""
-        part = prepare(
-            line, form, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_, ahead=steps
-        )  # fmt: skip
+        part = prepare(line, form, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_, ahead=steps)
         values = part.values if part.known is None else np.concatenate([part.values, part.known], -1)
         known = torch.from_numpy(values[-context:].astype(np.float32))[None]
         marks = None if part.marks is None else torch.from_numpy(part.marks[-context - steps :])[None]
