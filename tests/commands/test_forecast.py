@@ -64,6 +64,39 @@ def test_missing_values_with_a_mask(tmp_path, monkeypatch):
     assert read(tmp_path / "forecast.csv")[0] == ["time", "OT"]
 
 
+def test_an_end_without_values_is_forecast(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def ended(lines):
+        return [line if i < 80 else line.rpartition(",")[0] + "," for i, line in enumerate(lines)]
+
+    file = write(tmp_path / "data.csv", bad=ended)  # of 120 rows 40 have no value: all held-out ones and the context
+    done = invoke("forecast", file, *SMALL, "--missing", "mask")
+    assert done.exit_code == 0, done.stderr
+    assert "held out" not in done.stdout
+    _, *rows = read(tmp_path / "forecast.csv")
+    assert np.isfinite([[float(value) for value in row[1:]] for row in rows]).all()
+    assert len(rows) == 6
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e30])
+def test_units_do_not_matter(unit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def scaled(lines):
+        return [
+            lines[0],
+            *(f"{line.rpartition(',')[0]},{float(line.rpartition(',')[2]) * unit:.4g}" for line in lines[1:]),
+        ]
+
+    found = []
+    for name, bad in (("plain.csv", None), ("scaled.csv", scaled)):
+        done = invoke("forecast", write(tmp_path / name, bad=bad), *SMALL, "--out", f"{name}.csv")
+        assert done.exit_code == 0, done.stderr
+        found.append(np.array([[float(value) for value in row[1:]] for row in read(tmp_path / f"{name}.csv")[1:]]))
+    np.testing.assert_allclose(found[1] / unit, found[0], rtol=1e-2)
+
+
 def dropped(lines):
     return lines[:50] + lines[51:]
 
@@ -78,7 +111,7 @@ MISTAKES = {
     "time": (["{file}", "--time", "date"], None, "there is no column 'date'"),
     "horizon 0": (["{file}", "--horizon", "0"], None, "horizon must be an integer >= 1, got 0"),
     "too long": (["{file}", "--horizon", "200"], None, "must fit into the rows to learn from"),
-    "a gap": (["{file}", *SMALL], dropped, "fill the gaps or resample"),
+    "a gap": (["{file}", *SMALL], dropped, "data.csv: line 51 (2020-01-03T02:00:00) comes 7200 s after"),
     "unsorted": (["{file}", *SMALL], backwards, "is earlier than the row before it"),
     "no rows": (["{file}"], lambda lines: lines[:1], "has no rows"),
     "quantiles": (["{file}", *SMALL, "--quantiles", "half"], None, "--quantiles must be numbers"),

@@ -69,7 +69,7 @@ def test_windows_without_enough_values_are_dropped(small):
     # windows that begin at 24, 27 and 30 s have 16, 19 and 22 values
     assert sum(len(part) for part in (data.train, data.valid, data.test)) == 30
     assert data.info.target_mean == (97.0,)
-    assert data.info.target_std == (1.0,)  # a constant has no scale
+    assert data.info.target_std == (97.0,)  # a constant has no other scale than its magnitude
     starts, labels = window_labels(np.r_[np.full(17, np.nan), np.arange(17.0, 40)], 40 * 125)
     assert starts.tolist() == [375, 750]  # the first has 15 values
     assert labels.tolist() == [25.5, 27.0]

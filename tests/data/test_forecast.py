@@ -86,9 +86,9 @@ def test_regular_steps():
     assert check_regular(parse_times(["2019-12-31", "2020-03-31", "2020-06-30", "2020-09-30"])) == (3, "M")
     assert check_regular(parse_times(["2020-02-28 23:45", "2020-02-29 00:00"])) == (900, "s")
     for texts, row in (
-        (["2020-01-01", "2020-01-02", "2020-01-02"], "row 3 .* repeats"),
-        (["2020-01-02", "2020-01-01", "2020-01-03"], "row 2 .* is earlier"),
-        (["2020-01-01", "2020-01-02", "2020-01-03", "2020-01-05"], "row 4 .* comes 172800 s after"),
+        (["2020-01-01", "2020-01-02", "2020-01-02"], "row 2 .* repeats"),
+        (["2020-01-02", "2020-01-01", "2020-01-03"], "row 1 .* is earlier"),
+        (["2020-01-01", "2020-01-02", "2020-01-03", "2020-01-05"], "row 3 .* comes 172800 s after"),
         (["2020-01-01"], "at least 2 rows"),
     ):
         with pytest.raises(ValueError, match=row):
@@ -111,15 +111,15 @@ def test_a_table_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("time,x\n2020-01-01,1\n2020-01-02,\n", r"row 2, column 'x': '' is not a finite number"),
-        ("time,x\n2020-01-01,1\n2020-01-02,nan\n", r"row 2, column 'x': 'nan'"),
-        ("time,x\n2020-01-01,1\n2020-01-02\n", r"row 2 has 1 fields"),
-        ("time,x\n2020-01-01,1\nyesterday,2\n", r"row 2: 'yesterday' is not a time of the form ISO 8601"),
-        ("time,x\n2020-01-01T00:00+01:00,1\n", r"row 1: .* is not a time"),
+        ("time,x\n2020-01-01,1\n2020-01-02,\n", r"line 3, column 'x': '' is not a finite number"),
+        ("time,x\n2020-01-01,1\n2020-01-02,nan\n", r"line 3, column 'x': 'nan'"),
+        ("time,x\n2020-01-01,1\n2020-01-02\n", r"line 3 has 1 fields"),
+        ("time,x\n2020-01-01,1\nyesterday,2\n", r"line 3: 'yesterday' is not a time of the form ISO 8601"),
+        ("time,x\n2020-01-01T00:00+01:00,1\n", r"line 2: .* is not a time"),
         ("time\n2020-01-01\n", r"at least 2 different names"),
         ("time,x,x\n2020-01-01,1,2\n", r"at least 2 different names"),
         ("", r"at least 2 different names"),
-        ("time,x\n2020-01-01,1\n2020-01-03,2\n2020-01-02,2\n", r"row 3 .* is earlier"),
+        ("time,x\n2020-01-01,1\n2020-01-03,2\n2020-01-02,2\n", r"line 4 .* is earlier"),
         ("time,x\n2020-01-01,1\n2020-01-02,2\n", r"leave no window in the train part"),
     ],
 )

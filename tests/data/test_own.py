@@ -120,7 +120,7 @@ def test_one_npz_file_with_lengths_and_classes_in_numerical_order(tmp_path):
         (lambda p: (p / "labels.csv").write_text("file,z\na.npy,1"), {}, "column 'y'"),
         (lambda p: (p / "labels.csv").write_text("file,y\na.npy,1"), {}, "a.npy"),
         (lambda p: (p / "t.csv").write_text("a,y\n1,2\n1\n"), {"path": "t.csv"}, "line 3"),
-        (lambda p: (p / "t.csv").write_text("a,y\n1,2\nx,3\n"), {"path": "t.csv"}, "row 2.*'x'"),
+        (lambda p: (p / "t.csv").write_text("a,y\n1,2\nx,3\n"), {"path": "t.csv"}, "line 3.*'x'"),
         (lambda p: (p / "t.csv").write_text("1,2\n3,4\n"), {"path": "t.csv"}, "no header"),
         (lambda p: np.savez(p / "a.npz", x=np.zeros((3, 2))), {"path": "a.npz"}, "array y"),
         (lambda p: np.savez(p / "a.npz", x=np.zeros((3, 2)), y=np.zeros(4)), {"path": "a.npz"}, r"\(3, 2\)"),

@@ -132,3 +132,57 @@ def test_frames_in_frames_out(tmp_path):
     many.save(tmp_path)
     pd.testing.assert_frame_equal(S4Forecaster.load(tmp_path).predict(), found)
     np.testing.assert_allclose(many.predict(frame[5:]).to_numpy(), found.loc["y"].to_numpy())
+
+
+@pytest.mark.parametrize("centre", ["last", "mean", "none"])
+@pytest.mark.parametrize("joint", [False, True])
+def test_a_context_without_values_is_forecast_from_the_last_known_one(centre, joint, tmp_path):
+    y = np.stack([10 + np.sin(np.arange(120) / 3), 100 + np.cos(np.arange(120) / 3)], 1)
+    model = forecaster(missing="mask", centre=centre, joint=joint).fit(y)
+    gone = y.copy()
+    gone[90:, 0] = np.nan  # longer than the context of 16
+    found = model.predict(gone)
+    assert np.isfinite(found).all()
+    assert np.isfinite(model.predict_quantiles(gone)).all()
+    if centre != "none":
+        higher = gone + np.array([5.0, 0.0])  # a level that was last known is where the forecast starts
+        np.testing.assert_allclose(model.predict(higher)[:, 0], found[:, 0] + 5.0, atol=1e-4)
+    learnt = forecaster(missing="mask", centre=centre, joint=joint).fit(gone)
+    np.testing.assert_allclose(learnt.predict(gone), learnt.predict())
+    assert np.isfinite(learnt.predict()).all()
+    learnt.save(tmp_path)
+    assert np.array_equal(S4Forecaster.load(tmp_path).predict(), learnt.predict())
+
+
+def test_windows_without_an_answer_are_no_success():
+    """Nothing that is held out is known: training goes on to its end, and no weights are best of all for it."""
+    y = np.sin(np.arange(120) / 3)
+    y[100:] = np.nan
+    model = forecaster(missing="mask", steps=60, patience=1).fit(y)
+    assert model.history_.steps == 60
+    assert model.history_.valid == []
+    assert "none held out" in model.chosen_line_
+    with pytest.raises(ValueError, match="20 rows, with a known value to forecast, got 36"):
+        model.evaluate(np.where(np.arange(36) < 14, y[:36], np.nan))
+
+
+def test_what_was_never_known_is_no_answer():
+    """Missing values repeat the first known one where none was before: that must not be there to be read off."""
+    y = np.stack([np.arange(60.0), np.arange(60.0)], 1)
+    y[:20, 0], y[:30, 1] = np.nan, np.nan
+    part = prepare(Line(y), Form("array"), np.zeros(2), np.ones(2), masked=True)
+    windows = make_windows([part], [(0, 60)], 16, 4, masked=True)
+    assert len(windows) == 41 - 5  # windows from row 5 on have read row 20
+    first = windows.batch([0])
+    assert first.y[0, :, 0].tolist() == [21, 22, 23, 24]
+    assert torch.isnan(first.y[0, :, 1]).all()
+    assert windows.batch([9]).y[0, :, 1].isnan().all()  # rows 30 … 33, of which none was read
+    assert windows.batch([10]).y[0, :, 1].tolist() == [31, 32, 33, 34]
+
+
+def test_what_is_done_to_the_data_after_fit_changes_no_forecast():
+    y = np.sin(np.arange(120) / 3)[:, None]
+    model = forecaster().fit(y)
+    before = model.predict()
+    y[:] = 7.0
+    assert np.array_equal(model.predict(), before)

@@ -140,8 +140,8 @@ FORECASTS = {
 }
 FRAMES = {
     "unsorted times": (lambda: forecaster().fit(shuffled(dated())), ValueError, ["earlier than the row before"]),
-    "a time twice": (lambda: forecaster().fit(doubled(dated())), ValueError, ["row 41", "repeats the time"]),
-    "a gap": (lambda: forecaster().fit(gap(dated())), ValueError, ["row 6", "fill the gaps"]),
+    "a time twice": (lambda: forecaster().fit(doubled(dated())), ValueError, ["row 40 ", "repeats the time"]),
+    "a gap": (lambda: forecaster().fit(gap(dated())), ValueError, ["row 5 ", "fill the gaps"]),
     "mixed frequencies": (lambda: forecaster().fit(mixed()), ValueError, ["one frequency", "'x'", "'y'"]),
     "times as text": (
         lambda: forecaster().fit(dated().set_axis([f"d{i}" for i in range(40)])), TypeError, ["dates", "to_datetime"],

@@ -112,8 +112,6 @@ def _read(file: Path, time: str | None, target: str | None, time_format: str | N
     if not file.is_file():
         fail(f"FILE must be a CSV file that is there, got {file}")
     table = read_table(file, time, time_format, missing=missing == "mask")
-    if len(table.times) == 0:
-        fail(f"{file} has no rows")
     wanted = [table.columns[-1]] if target is None else [name.strip() for name in target.split(",")]
     for name in wanted:
         if name not in table.columns:
@@ -130,7 +128,7 @@ def _fit(frame: Any, horizon: int, options: dict[str, Any], console: Any) -> Any
     estimator = S4Forecaster(horizon, **options).fit(frame)
     context = estimator.chosen_["context"]
     held_out = int(len(frame) * estimator.validation_fraction)
-    if held_out >= horizon:
+    if estimator.history_.valid:  # else nothing that is held out is known
         tail = frame.iloc[len(frame) - held_out - context :]
         error = estimator.evaluate(tail)["mae"]
         naive, season = _naive_error(tail, estimator, context, horizon)
@@ -150,12 +148,12 @@ def _naive_error(tail: Any, estimator: Any, context: int, horizon: int) -> tuple
 
     season = SEASONS.get(estimator.form_.step or 0, 12 if estimator.form_.unit == "M" else 1)
     season = season if season <= context else 1
-    values = (tail.to_numpy() - estimator.mean_) / estimator.std_
+    values, repeated = ((part.to_numpy() - estimator.mean_) / estimator.std_ for part in (tail, tail.ffill().bfill()))
     errors = []
     for ahead in range(horizon):
         back = season * (ahead // season + 1)
         answers = values[context + ahead : len(values) - horizon + 1 + ahead]
-        errors.append(np.abs(answers - values[context + ahead - back : len(values) - horizon + 1 + ahead - back]))
+        errors.append(np.abs(answers - repeated[context + ahead - back : len(values) - horizon + 1 + ahead - back]))
     return float(np.nanmean(np.concatenate(errors))), season
 
 

@@ -11,16 +11,18 @@ from datetime import datetime
 import numpy as np
 
 MINUTE, HOUR, DAY = 60, 3600, 86400  # in seconds
+UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of steps, as parts of a second
 FORMATS = ("%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y")  # tried after ISO 8601
 
 
-def parse_times(texts: Sequence[str], time_format: str | None = None) -> np.ndarray:
-    """Timestamps as numpy datetime64[s].
+def parse_times(texts: Sequence[str], time_format: str | None = None, lines: Sequence[int] | None = None) -> np.ndarray:
+    """Timestamps as numpy datetime64[s], or datetime64[us] where some lie between two seconds.
 
     Args:
         texts: One text per row.
         time_format: As for ``datetime.strptime``. None accepts ISO 8601 without a time zone ("2016-07-01 00:15:00",
             "2016-07-01") and, where the first row is not that, month/day/year with or without a time.
+        lines: The line of a file that each text stands in, from 1, to be named in an error; else rows are, from 0.
 
     Example:
         >>> parse_times(["2016-07-01 00:00:00", "2016-07-01 01:00:00"]).astype(str).tolist()
@@ -30,19 +32,30 @@ def parse_times(texts: Sequence[str], time_format: str | None = None) -> np.ndar
     """
     formats = [time_format] if time_format else [None, *FORMATS]
     known = next((f for f in formats if texts and _parses(texts[0], f)), formats[0])
-    times = np.empty(len(texts), "datetime64[s]")
+    times = np.empty(len(texts), "datetime64[us]")
     for row, text in enumerate(texts):
         try:
             times[row] = _parse(text, known)
         except ValueError:
-            raise ValueError(f"row {row + 1}: {text!r} is not a time of the form {known or 'ISO 8601'}") from None
-    return times
+            place = _place(row, lines)
+            raise ValueError(f"{place}: {text!r} is not a time of the form {known or 'ISO 8601'}") from None
+    return in_seconds(times)
 
 
-def check_regular(times: np.ndarray) -> tuple[int, str]:
-    """The one step between all timestamps, as a count and a unit: "s" (seconds) or "M" (months).
+def in_seconds(times: np.ndarray) -> np.ndarray:
+    """Timestamps as datetime64[s]; as they are where some lie between two seconds."""
+    seconds = times.astype("datetime64[s]")
+    return seconds if (seconds == times).all() else times
+
+
+def check_regular(times: np.ndarray, lines: Sequence[int] | None = None) -> tuple[int, str]:
+    """The one step between all timestamps, as a count and a unit: "s" (seconds), "ms", "us", "ns" or "M" (months).
 
     Months are those of calendars: the same day and time each month, or the last day of each.
+
+    Args:
+        times: (T,) datetime64.
+        lines: As in :func:`parse_times`.
 
     Raises:
         ValueError: Timestamps repeat, go backwards, or leave gaps; the message names the first such row.
@@ -55,22 +68,24 @@ def check_regular(times: np.ndarray) -> tuple[int, str]:
     """
     if len(times) < 2:
         raise ValueError(f"a time series needs at least 2 rows, got {len(times)}")
-    steps = np.diff(times.astype("datetime64[s]")).astype(np.int64)
+    times = in_seconds(times)
+    unit = np.datetime_data(times.dtype)[0]
+    steps = np.diff(times).astype(np.int64)
     for bad, what in ((steps == 0, "repeats the time before it"), (steps < 0, "is earlier than the row before it")):
         if bad.any():
             row = int(bad.argmax()) + 1
-            raise ValueError(f"row {row + 1} ({times[row]}) {what}; sort the rows and keep one of each time")
+            raise ValueError(f"{_place(row, lines)} ({times[row]}) {what}; sort the rows and keep one of each time")
     values, counts = np.unique(steps, return_counts=True)
     if len(values) == 1:
-        return int(values[0]), "s"
+        return int(values[0]), unit
     months = _months(times)
     if months:
         return months, "M"
     usual = int(values[counts.argmax()])
     row = int((steps != usual).argmax()) + 1
     raise ValueError(
-        f"row {row + 1} ({times[row]}) comes {steps[row - 1]} s after the row before it, most come after {usual} s; "
-        "fill the gaps or resample to one step"
+        f"{_place(row, lines)} ({times[row]}) comes {steps[row - 1] / UNITS[unit]:.9g} s after the row before it, most "
+        f"come after {usual / UNITS[unit]:.9g} s; fill the gaps or resample to one step"
     )
 
 
@@ -82,7 +97,10 @@ def mark_names(step: int, unit: str = "s") -> tuple[str, ...]:
         ('hour', 'weekday', 'day', 'yearday')
     """
     names = ("minute", "hour", "weekday", "day", "yearday")
-    return names[4:] if unit == "M" else names[0 if step < HOUR else 1 if step < DAY else 2 :]
+    if unit == "M":
+        return names[4:]
+    seconds = step / UNITS[unit]
+    return names[0 if seconds < HOUR else 1 if seconds < DAY else 2 :]
 
 
 def marks(times: np.ndarray, names: Sequence[str]) -> np.ndarray:
@@ -102,6 +120,10 @@ def marks(times: np.ndarray, names: Sequence[str]) -> np.ndarray:
         "yearday": ((days - times.astype("datetime64[Y]").astype("datetime64[D]")).astype(np.int64), 365),
     }
     return np.stack([table[name][0] / table[name][1] - 0.5 for name in names], -1).astype(np.float32)
+
+
+def _place(row: int, lines: Sequence[int] | None) -> str:
+    return f"row {row}" if lines is None else f"line {lines[row]}"
 
 
 def _parse(text: str, time_format: str | None) -> datetime:

@@ -23,7 +23,7 @@ from torch import Tensor
 from statespan._check import check_choice, check_int, check_number
 from statespan.data.base import Batch, Dataset, Windows
 from statespan.data.cache import cached, stamp
-from statespan.data.calendar import check_regular, mark_names, marks
+from statespan.data.calendar import UNITS, check_regular, mark_names, marks
 from statespan.data.registry import register
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.source import Source
@@ -127,7 +127,7 @@ def series(
         d_output=len(answer),
         horizon=horizon,
         d_marks=arrays["marks"].shape[1],
-        frequency=1.0 / step if unit == "s" else None,
+        frequency=UNITS[unit] / step if unit in UNITS else None,
         target_mean=tuple(mean[list(targets)].tolist()),
         target_std=tuple(std[list(targets)].tolist()),
         columns=answer,
@@ -203,7 +203,7 @@ def csv_forecast(
     """A time series of your own: a CSV file with a header, a column of times and columns of numbers.
 
     The times must be regular: the step is found from them, and rows that repeat a time, go back or leave a gap are
-    refused with the row's number (fill or resample first). The first rows train, the last ones test.
+    refused with the line's number (fill or resample first). The first rows train, the last ones test.
 
     Args:
         folder: Where the file is looked for, if there is none of this name in the current folder.

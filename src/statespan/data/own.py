@@ -111,6 +111,7 @@ def own(
             y_mean, y_std = statistics(y[parts[0]])
             y = standardized(y, y_mean, y_std)
             scale |= {"target_mean": tuple(y_mean.tolist()), "target_std": tuple(y_std.tolist())}
+    y = y if classes else series(f"{where}: y", y)
     lengths = np.array([len(x) for x in xs])
     prepare = Series(tuple(mean.tolist()), tuple(std.tolist()), bool(np.ptp(lengths)), bool(classes))
     longest = int(lengths.max())
@@ -139,7 +140,7 @@ def _answers(where: Path, y: list[Any], task: str) -> tuple[tuple[str, ...], Arr
     """Names of the classes and their numbers (N,), or no names and the values (N, K)."""
     if task == "regression":
         try:
-            values = np.array(y, dtype=np.float32).reshape(len(y), -1)
+            values = np.array(y, dtype=np.float64).reshape(len(y), -1)
         except ValueError:
             raise ValueError(f"{where} must have numbers to predict for task='regression', got {y[0]!r}") from None
         if not np.isfinite(values).all():
@@ -201,7 +202,7 @@ def _classes(where: Path, task: str) -> Samples:
 
 
 def _labelled(where: Path, target: list[str]) -> Samples:
-    columns, rows = _columns(where / "labels.csv", ["file", *target])
+    columns, rows, _ = _columns(where / "labels.csv", ["file", *target])
     found = Samples([], [], [])
     for row in rows:
         answer = [row[columns[name]] for name in target]
@@ -223,23 +224,23 @@ def _add(found: Samples, file: Path, answer: Any, part: str) -> None:
 
 
 def _table(where: Path, target: list[str]) -> Samples:
-    columns, rows = _columns(where, target)
+    columns, rows, lines = _columns(where, target)
     values = [i for name, i in columns.items() if name not in (*target, "split")]
     if not values:
         raise ValueError(f"{where} must have columns of a series beside {target}, got none")
-    x = numbers(where, [[row[i] for i in values] for row in rows])
+    x = numbers(where, [[row[i] for i in values] for row in rows], lines)
     answers = [[row[columns[name]] for name in target] for row in rows]
     parts = [row[columns["split"]] if "split" in columns else "" for row in rows]
     return Samples([series(str(where), one) for one in x], [a if len(a) > 1 else a[0] for a in answers], parts)
 
 
-def _columns(path: Path, needed: list[str]) -> tuple[dict[str, int], list[list[str]]]:
-    names, rows = read_csv(path)
+def _columns(path: Path, needed: list[str]) -> tuple[dict[str, int], list[list[str]], list[int]]:
+    names, rows, lines = read_csv(path)
     columns = {name.strip(): i for i, name in enumerate(names)}
     for name in needed:
         if name not in columns:
             raise ValueError(f"{path} must have a column {name!r}, got {list(columns) or 'no header'}")
-    return columns, rows
+    return columns, rows, lines
 
 
 def _arrays(where: Path) -> Samples:

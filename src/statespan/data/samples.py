@@ -40,8 +40,8 @@ def read_sample(path: Path | str) -> tuple[Array, float | None]:
         samples, rate = read_wav(path)
         array = to_float(samples)
     elif ending == ".csv":
-        _, rows = read_csv(path)
-        array = numbers(path, rows)
+        _, rows, lines = read_csv(path)
+        array = numbers(path, rows, lines)
     elif ending == ".npy":
         array = load(path)
     elif ending == ".npz":
@@ -58,10 +58,12 @@ def series(name: str, array: Array) -> Array:
     """An array (L,) or (L, D) of finite numbers as (L, D) of float32."""
     if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or not array.size:
         raise ValueError(f"{name} must be a series (L,) or (L, D) of numbers, got {array.dtype} {array.shape}")
-    array = array.astype(np.float32).reshape(len(array), -1)
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} must have finite numbers only, got one that is not")
-    return array
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite
+        found = array.astype(np.float32).reshape(len(array), -1)
+    if not np.isfinite(found).all():
+        row = int((~np.isfinite(found)).any(1).argmax())
+        raise ValueError(f"{name} must have finite numbers in the range of float32 only, got another in row {row}")
+    return found
 
 
 def load(path: Path) -> Array:
@@ -84,27 +86,29 @@ def load_all(path: Path) -> dict[str, Array]:
         raise ValueError(f"{path} is not a .npz file of plain arrays: {problem}") from None
 
 
-def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The header, empty if the first line is of numbers, and the lines of a CSV file, which must have equal lengths."""
+def read_csv(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
+    """The header, empty if the first row is of numbers; the rows of a CSV file, all of one length; the line of each."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
-            rows = [row for row in csv.reader(file) if row]
+            reader = csv.reader(file)
+            numbered = [(reader.line_num, row) for row in reader if row]
         except (csv.Error, UnicodeDecodeError) as problem:
             raise ValueError(f"{path} is not a CSV file: {problem}") from None
-    if not rows:
+    if not numbered:
         raise ValueError(f"{path} must have at least one line, got none")
-    for number, row in enumerate(rows, 1):
+    lines, rows = [line for line, _ in numbered], [row for _, row in numbered]
+    for line, row in numbered:
         if len(row) != len(rows[0]):
-            raise ValueError(f"{path}, line {number}: must have {len(rows[0])} fields, got {len(row)}")
-    return ([], rows) if all(_is_number(field) for field in rows[0]) else (rows[0], rows[1:])
+            raise ValueError(f"{path}, line {line}: must have {len(rows[0])} fields, got {len(row)}")
+    return ([], rows, lines) if all(_is_number(field) for field in rows[0]) else (rows[0], rows[1:], lines[1:])
 
 
-def numbers(path: Path, rows: list[list[str]]) -> Array:
-    """The fields of a CSV file as numbers."""
-    for number, row in enumerate(rows, 1):
+def numbers(path: Path, rows: list[list[str]], lines: list[int]) -> Array:
+    """The fields of the rows of a CSV file, which stand in these lines, as numbers."""
+    for line, row in zip(lines, rows):
         for field in row:
             if not _is_number(field):
-                raise ValueError(f"{path}, row {number}: must have numbers only, got {field!r}")
+                raise ValueError(f"{path}, line {line}: must have numbers only, got {field!r}")
     return np.array(rows, dtype=np.float64)
 
 

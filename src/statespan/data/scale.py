@@ -6,11 +6,15 @@ Shapes: K columns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from statespan.data.base import Info
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+ROUNDING = 4  # rounding errors, relative to its magnitude, that the values of a constant may differ by
+EXTREME = 400  # powers of two; beyond, squares leave the range of float64
 
 
 @dataclass(frozen=True)
@@ -37,27 +41,104 @@ class ScaledInfo(Info):
         return self.target_std if self.task == "regression" and self.target_std else None
 
 
-def statistics(values: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Mean and standard deviation (K,) of the columns of values (…, K), float64; that of a constant column is 1.
+def moments(values: Array, known: Array | None = None, axes: tuple[int, ...] | None = None) -> tuple[Array, Array]:
+    """Mean and standard deviation over some axes, float64; the deviation of a constant is 0, whatever rounding left.
+
+    Both are in the unit of the values: those of values times a number are these times that number. What a constant is
+    does not depend on the unit either: values that differ by no more than the rounding of the largest, in their dtype.
+
+    Args:
+        values: (…, K) floating, finite.
+        known: (…, K) False where a value does not count; all of them do by default.
+        axes: All but the last by default.
+
+    Returns:
+        Mean and deviation, both 0 where no value is known.
+
+    Example:
+        >>> moments(np.array([[0.0, 1e-30], [2.0, 3e-30]]))
+        (array([1.e+00, 2.e-30]), array([1.e+00, 1.e-30]))
+    """
+    axes = tuple(range(values.ndim - 1)) if axes is None else axes
+    where: Any = True if known is None else known
+    low = values.min(axes, initial=np.inf, where=where).astype(np.float64)
+    high = values.max(axes, initial=-np.inf, where=where).astype(np.float64)
+    low, high = (np.where(low > high, 0.0, end) for end in (low, high))  # nothing is known
+    exponent = np.frexp(np.maximum(np.abs(low), np.abs(high)))[1]
+    if (np.abs(exponent) > EXTREME).any():  # in powers of two, which change no digit
+        values = np.ldexp(values.astype(np.float64), -np.expand_dims(exponent, axes))
+    else:
+        exponent = np.zeros_like(exponent)
+    low, high = np.ldexp(low, -exponent), np.ldexp(high, -exponent)
+    mean, std = _mean_and_deviation(values, known, axes)
+    constant = high - low <= ROUNDING * np.finfo(values.dtype).eps * np.maximum(np.abs(low), np.abs(high))
+    return np.ldexp(mean, exponent), np.ldexp(np.where(constant, 0.0, std), exponent)
+
+
+def magnitude(values: Array) -> Array:
+    """The power of two above the largest magnitude of each column (…, K), whole numbers (K,).
+
+    Example:
+        >>> magnitude(np.array([[-3.0, 0.1], [1.0, 0.0]])).tolist()
+        [2, -3]
+    """
+    return np.frexp(np.abs(values).max(0))[1]
+
+
+def divisor(mean: Array, std: Array) -> Array:
+    """What to divide by: the deviation; for a constant its magnitude, or 1 for that of 0.
+
+    Example:
+        >>> divisor(np.array([3.0, -5.0, 0.0]), np.array([2.0, 0.0, 0.0])).tolist()
+        [2.0, 5.0, 1.0]
+    """
+    return np.where(std > 0, std, np.where(mean != 0, np.abs(mean), 1.0))
+
+
+def statistics(values: Array, known: Array | None = None, axes: tuple[int, ...] | None = None) -> tuple[Array, Array]:
+    """Mean and what to divide by: :func:`moments` and :func:`divisor`.
 
     Example:
         >>> statistics(np.array([[0.0, 5.0], [2.0, 5.0]]))
-        (array([1., 5.]), array([1., 1.]))
+        (array([1., 5.]), array([1., 5.]))
     """
-    axes = tuple(range(values.ndim - 1))
-    mean = values.mean(axes, dtype=np.float64)
-    std = values.std(axes, dtype=np.float64)
-    # the spread that rounding leaves in a constant column is no spread
-    return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, 1.0)
+    mean, std = moments(values, known, axes)
+    return mean, divisor(mean, std)
 
 
-def standardize(
-    values: np.ndarray[Any, Any], mean: np.ndarray[Any, Any], std: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
+def standardize(values: Array, mean: Array, std: Array, name: str = "values") -> Array:
     """The columns of values (…, K) minus their mean over their standard deviation, float32.
+
+    Args:
+        values: Finite.
+        mean: Such that it can be subtracted from the values.
+        std: Such that they can be divided by it.
+        name: What the values are called in an error.
+
+    Raises:
+        ValueError: A result is too large for float32; the message says where.
 
     Example:
         >>> standardize(np.array([[0.0], [2.0]]), np.array([1.0]), np.array([0.5])).tolist()
         [[-2.0], [2.0]]
     """
-    return ((values - mean) / std).astype(np.float32)
+    with np.errstate(over="ignore"):
+        centred = values - mean
+        centred /= std
+        found = centred.astype(np.float32)
+    if not np.isfinite(found).all():
+        at = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(found)))
+        raise ValueError(
+            f"{name}[{', '.join(map(str, at))}] must be within {np.finfo(np.float32).max:.0e} standard deviations of "
+            f"the mean of the training data, got {values[at]:g}; check its unit"
+        )
+    return found
+
+
+def _mean_and_deviation(values: Array, known: Array | None, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    if known is None:
+        return values.mean(axes, dtype=np.float64), values.std(axes, dtype=np.float64)
+    count = np.maximum(known.sum(axes), 1)
+    mean = np.where(known, values, 0.0).sum(axes, dtype=np.float64) / count
+    centred = np.where(known, values - np.expand_dims(mean, axes), 0.0)
+    return mean, np.sqrt(np.square(centred).sum(axes, dtype=np.float64) / count)

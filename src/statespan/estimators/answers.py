@@ -26,8 +26,8 @@ def one_column(y: Any, n: int) -> Array:
         raise ValueError(f"y must have shape ({n},), one class for each series, got {found.shape}")
     _check_count(found, n)
     if found.dtype == object:
-        if any(value is None or value != value for value in found):
-            raise ValueError("y must have a class for each series, got a missing one (None or NaN)")
+        if any(value is None or type(value).__name__ == "NAType" or value != value for value in found):
+            raise ValueError("y must have a class for each series, got a missing one (None, NA or NaN)")
         kinds = {type(value) for value in found}
         if any(issubclass(kind, str) for kind in kinds) and len(kinds) > 1:
             raise TypeError(f"y must be all text or all numbers, got {', '.join(sorted(k.__name__ for k in kinds))}")
@@ -51,11 +51,12 @@ def real_columns(y: Any, n: int) -> Array:
     if found.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: y must be real, got {found.dtype}")
     try:
-        values = found.astype(np.float64)
-    except (TypeError, ValueError) as error:
+        with np.errstate(over="ignore"):  # what is too large for float64 becomes infinite, which is refused
+            values = found.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"y must be numbers: {error}") from None
     if not np.isfinite(values).all():
-        raise ValueError("y must be finite numbers, got NaN or infinity")
+        raise ValueError("y must be finite in float64, got NaN or infinity")
     return values
 
 
@@ -64,6 +65,10 @@ def _array(y: Any) -> Array:
         raise ValueError("y must be given: requires y to be passed, but the target y is None")
     if hasattr(y, "toarray") and hasattr(y, "nnz"):
         raise TypeError("y must be a dense array, got a sparse matrix")
+    if np.ma.is_masked(y):
+        raise ValueError(
+            f"y must have an answer for each series, got {np.ma.count_masked(y)} masked; drop those series"
+        )
     try:
         return np.asarray(y)
     except ValueError:

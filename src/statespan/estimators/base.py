@@ -61,6 +61,7 @@ class SeriesEstimator(SavedEstimator):
         patience: int | None = None,
         standardize: str = "channel",
         missing: str = "error",
+        channels_first: bool = False,
         device: str | None = None,
         random_state: Any = 0,
         verbose: int = 1,
@@ -77,6 +78,7 @@ class SeriesEstimator(SavedEstimator):
         self.patience = patience
         self.standardize = standardize
         self.missing = missing
+        self.channels_first = channels_first
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -99,7 +101,7 @@ class SeriesEstimator(SavedEstimator):
 
     def _fit(self, X: Any, y: Any, times: Any = None) -> Self:
         self._check_parameters()
-        panel = as_panel(X, missing=self.missing)
+        panel = as_panel(X, missing=self.missing, channels_first=self.channels_first, warn=True)
         self.n_channels_in_ = panel.values.shape[2]
         self._note_features(X, panel)
         answers, outputs, labels = self._fit_answers(y, panel)
@@ -145,10 +147,11 @@ class SeriesEstimator(SavedEstimator):
         """What the network says (n, K), float64."""
         check_is_fitted(self, "network_")
         check_number("rate", rate, above=0.0)
-        panel = as_panel(X, missing=self.missing)
-        channels = panel.values.shape[2]
+        panel = as_panel(X, missing=self.missing, channels_first=self.channels_first)
+        length, channels = panel.values.shape[1:]
         if channels != self.n_channels_in_:
-            raise ValueError(f"X must have {self.n_channels_in_} channels, as in fit, got {channels}")
+            turned = "; X.swapaxes(1, 2) has as many" if length == self.n_channels_in_ and channels > 1 else ""
+            raise ValueError(f"X must have {self.n_channels_in_} channels, as in fit, got {channels}{turned}")
         if (times is None) != (self.step_ is None):
             had, has = ("without", "with") if self.step_ is None else ("with", "without")
             raise ValueError(f"times must be given as in fit, which was {had} times, got X {has}")
@@ -157,7 +160,7 @@ class SeriesEstimator(SavedEstimator):
         gaps = None if times is None else as_gaps(times, panel, self.step_)[0]
         data = self._arrays(panel, np.zeros(len(panel), np.float32), gaps)
         device = next(self.network_.parameters()).device
-        size = max(1, AT_ONCE // (panel.values.shape[1] * 64))
+        size = max(1, AT_ONCE // (length * 64))
         found = []
         with torch.inference_mode():
             arrays = data.tensors()
@@ -166,7 +169,14 @@ class SeriesEstimator(SavedEstimator):
                 batch = moved(batch, device)
                 scores = self.network_(batch.x, lengths=batch.lengths, marks=batch.marks, rate=float(rate))
                 found.append(scores.double().cpu())
-        return torch.cat(found).numpy()
+        answers = torch.cat(found).numpy()
+        if not np.isfinite(answers).all():
+            number = int((~np.isfinite(answers)).any(1).argmax())
+            raise ValueError(
+                f"X must be of the magnitude that it had in fit, and series {number} is too far from it for an answer; "
+                f"got values up to {np.abs(panel.values[number]).max():.1e}, check their unit"
+            )
+        return answers
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         network = self.network_.config
@@ -221,6 +231,7 @@ class SeriesEstimator(SavedEstimator):
             check_number("validation_fraction", self.validation_fraction, above=0.0, below=1.0, closed=True)
         check_choice("standardize", self.standardize, STANDARDS)
         check_choice("missing", self.missing, ("error", "mask"))
+        check_bool("channels_first", self.channels_first)
         pick_device(self.device)
 
     def _options(self, choice: Choice, positions: int, outputs: int) -> dict[str, Any]:

@@ -46,7 +46,8 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         class_weight: None, "balanced" (rare classes count as much as frequent ones) or a dictionary {class: weight}.
         standardize: "channel": with the mean and deviation of the training series; "series": each series with its
             own, where its level and scale say nothing; "none".
-        missing: "error" refuses NaN; "mask" tells the network which values are missing.
+        missing: "error" refuses NaN and masked values; "mask" tells the network which values are missing.
+        channels_first: Arrays are (n, channels, length), as in aeon and sktime; arrays of a list (channels, length).
         device: "cpu", "cuda"…; CUDA where there is some by default.
         random_state: Seed of the weights, the held-out part and the order of the series.
         verbose: 0 for silence, 1 for one line about the choice and a progress bar.
@@ -87,6 +88,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         class_weight: Any = None,
         standardize: str = "channel",
         missing: str = "error",
+        channels_first: bool = False,
         device: str | None = None,
         random_state: Any = 0,
         verbose: int = 1,
@@ -94,8 +96,8 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         super().__init__(
             d_model=d_model, n_layers=n_layers, d_state=d_state, stride=stride, dropout=dropout, epochs=epochs,
             batch_size=batch_size, learning_rate=learning_rate, validation_fraction=validation_fraction,
-            patience=patience, standardize=standardize, missing=missing, device=device, random_state=random_state,
-            verbose=verbose,
+            patience=patience, standardize=standardize, missing=missing, channels_first=channels_first, device=device,
+            random_state=random_state, verbose=verbose,
         )  # fmt: skip
         self.class_weight = class_weight
 
@@ -104,7 +106,8 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
 
         Args:
             X: An array (n, length) or (n, length, channels), a list of n arrays (length,) or (length, channels), or a
-                pandas frame: wide (a row for each series) or long (an index of two levels, series and time).
+                pandas frame: wide (a row for each series) or long (an index of two levels, series and time). See
+                ``channels_first`` for arrays in another order.
             y: (n,) classes: numbers, texts or booleans. For a long frame a Series whose index names the series.
             times: Where samples do not come in equal steps, their times: an array (n, length), one (length,) for all,
                 or a list of arrays; numbers or dates.

@@ -1,4 +1,4 @@
-"""The parameters of a forecaster: checked, and chosen from the data where the user did not choose."""
+"""The parameters of a forecaster: checked, chosen from the data where the user did not choose, and told."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.estimators.horizon import CENTRES
+from statespan.estimators.timeline import Line
 from statespan.train.device import pick_device
 
 
@@ -22,6 +23,29 @@ def choose(estimator: Any, rows: int) -> dict[str, int]:
     }  # fmt: skip
     given = {name: getattr(estimator, name) for name in auto}
     return {name: auto[name] if given[name] is None else int(given[name]) for name in auto}
+
+
+def describe(estimator: Any, lines: list[Line], windows: int, judged: int, device: Any) -> str:
+    """What was read and chosen, in one line."""
+    rows, columns, chosen = sum(len(line.values) for line in lines), lines[0].values.shape[1], estimator.chosen_
+    count = sum(p.numel() for p in estimator.network_.parameters())
+    many = f"{len(lines)} series, {rows} rows" if len(lines) > 1 else f"{rows} rows"
+    names = f", calendar {'/'.join(estimator.calendar_)}" if estimator.calendar_ else ""
+    return (
+        f"S4Forecaster: {many} of {columns} column{'s' * (columns > 1)}{names} -> {estimator.horizon} rows from "
+        f"{chosen['context']}; {chosen['n_layers']} layers of {chosen['d_model']} features (state "
+        f"{chosen['d_state']}), {count:,} weights; up to {chosen['steps']} updates of {chosen['batch_size']} of "
+        f"{windows} windows, {f'{judged} held out for early stopping' if judged else 'none held out'}; on {device}"
+    )
+
+
+def refuse_answers(y: Any) -> None:
+    """Refuse answers beside the series: there is nothing that they could be."""
+    if y is not None:
+        raise ValueError(
+            f"y must be None: S4Forecaster learns to continue X and has no other answers, got {type(y).__name__}. Give "
+            "the series to forecast as X; series that help to forecast it are further columns of X with joint=True"
+        )
 
 
 def check_parameters(estimator: Any) -> None:
@@ -46,4 +70,5 @@ def check_parameters(estimator: Any) -> None:
     check_number("learning_rate", estimator.learning_rate, above=0.0)
     check_number("validation_fraction", estimator.validation_fraction, above=0.0, below=1.0, closed=True)
     check_choice("missing", estimator.missing, ("error", "mask"))
+    check_bool("channels_first", estimator.channels_first)
     pick_device(estimator.device)

@@ -14,15 +14,24 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from statespan._check import check_choice, check_int, check_number
-from statespan.data.scale import statistics
+from statespan.data.scale import divisor
 from statespan.estimators import store
 from statespan.estimators.fitting import History, Settings, train
-from statespan.estimators.forecast_defaults import check_parameters, choose
+from statespan.estimators.forecast_defaults import check_parameters, choose, describe, refuse_answers
 from statespan.estimators.horizon import Horizon, HorizonConfig
 from statespan.estimators.saved import SavedEstimator
 from statespan.estimators.tasks import forecasts
 from statespan.estimators.timeline import Form, Line, read_lines, write_lines
-from statespan.estimators.windows import PERIODS, Prepared, calendar_names, make_windows, prepare, thinned
+from statespan.estimators.windows import (
+    PERIODS,
+    Prepared,
+    calendar_names,
+    known_moments,
+    make_windows,
+    prepare,
+    recent,
+    thinned,
+)
 from statespan.train.device import pick_device
 from statespan.train.order import derive
 
@@ -32,13 +41,14 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 AT_ONCE = 256  # windows forecast together
 JUDGED = 512  # held-out windows that are looked at, evenly spread
+ROUNDING = 1e-12  # share of a sum of squares that is rounding
 
 
 class S4Forecaster(SavedEstimator):
     """Forecasts of time series with intervals, by a masked sequence-to-sequence S4D.
 
     One series or many, of one column or several; with dates, the calendar is read too. What is None is chosen from the
-    data, and one line says how.
+    data, and one line says how. A column that was constant in training is forecast to stay at its last known value.
 
     Args:
         horizon: Rows to forecast.
@@ -57,7 +67,9 @@ class S4Forecaster(SavedEstimator):
         learning_rate: Of everything but A, B and Δ of the SSMs.
         validation_fraction: Share of the rows, the last ones, that is held out for early stopping; 0.0 for none.
         patience: Looks at the held-out rows without improvement after which training ends.
-        missing: "error" refuses NaN; "mask" tells the network which values are missing, and never scores them.
+        missing: "error" refuses NaN and masked values; "mask" tells the network which values are missing, and never
+            scores them. Where the whole context is missing, the last value known before it stands for the level.
+        channels_first: Arrays are (columns, rows), as in aeon and sktime; no matter for frames.
         device: "cpu", "cuda"…
         random_state: Seed.
         verbose: 0 for silence, 1 for one line about the choice and a progress bar.
@@ -95,6 +107,7 @@ class S4Forecaster(SavedEstimator):
         validation_fraction: float = 0.1,
         patience: int | None = None,
         missing: str = "error",
+        channels_first: bool = False,
         device: str | None = None,
         random_state: Any = 0,
         verbose: int = 1,
@@ -115,6 +128,7 @@ class S4Forecaster(SavedEstimator):
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.missing = missing
+        self.channels_first = channels_first
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -125,19 +139,20 @@ class S4Forecaster(SavedEstimator):
         Args:
             X: An array (rows,) or (rows, columns), a list of such arrays (many series), a pandas Series or DataFrame
                 with a row for each time, or a long DataFrame with an index of two levels, series and time. Times must
-                be regular and sorted; an index of dates also gives the calendar.
-            y: Not used; there because pipelines give it.
+                be regular and sorted: dates, periods or whole numbers; dates and periods also give the calendar.
+            y: None; there because pipelines give it.
 
         Returns:
             The estimator itself.
         """
         check_parameters(self)
-        lines, self.form_ = read_lines(X, missing=self.missing, shortest=2)
+        refuse_answers(y)
+        lines, self.form_ = read_lines(X, missing=self.missing, channels_first=self.channels_first, warn=True)
         self.chosen_ = choose(self, max(len(line.values) for line in lines))
         held_out, context, horizon = self.validation_fraction, self.chosen_["context"], self.horizon
         ends = [len(line.values) - int(len(line.values) * held_out) for line in lines]
-        known = np.concatenate([line.values[:end] for line, end in zip(lines, ends)])
-        self.mean_, self.std_ = _statistics(known)
+        self.mean_, std = known_moments(lines, ends)
+        self.std_, self.constant_ = divisor(self.mean_, std), std == 0
         self.masked_ = self.missing == "mask"
         self.calendar_ = calendar_names(lines, self.form_) if self.calendar else ()
         parts = [self._prepare(line) for line in lines]
@@ -147,16 +162,17 @@ class S4Forecaster(SavedEstimator):
         judge = None if judge is None else thinned(judge, JUDGED)
         if learn is None:
             longest = max(len(line.values) for line in lines)
+            known = ", with a known value to forecast" if self.masked_ else ""
             raise ValueError(
-                f"context {context} and horizon {horizon} must fit into the rows to learn from, got {max(ends)} of "
-                f"{longest}; give more rows, or a smaller context, horizon or validation_fraction"
+                f"context {context} and horizon {horizon} must fit into the rows to learn from{known}, got {max(ends)} "
+                f"of {longest}; give more rows, or a smaller context, horizon or validation_fraction"
             )
         seed, device = self._seed(), pick_device(self.device)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(seed, "weights"))
             self.network_ = Horizon(self._config(parts[0], context)).to(device)
         self.n_features_in_ = lines[0].values.shape[1]
-        self.chosen_line_ = self._line(lines, len(learn), 0 if judge is None else len(judge), device)
+        self.chosen_line_ = describe(self, lines, len(learn), 0 if judge is None else len(judge), device)
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
         steps, batch = self.chosen_["steps"], self.chosen_["batch_size"]
@@ -168,7 +184,7 @@ class S4Forecaster(SavedEstimator):
             self.network_, forecasts(tuple(self.quantiles)), learn, judge, settings, device,
             show=bool(self.verbose),
         )  # fmt: skip
-        self.lines_ = [Line(line.values[-context:], _tail(line.times, context), line.name) for line in lines]
+        self.lines_ = [recent(line, context) for line in lines]
         return self
 
     def predict(self, X: Any = None, *, horizon: int | None = None, rate: float = 1.0) -> Any:
@@ -210,8 +226,9 @@ class S4Forecaster(SavedEstimator):
 
         Args:
             X: Series with at least context + horizon rows, in any form of ``fit``.
-            y: Not used.
+            y: None; there because scikit-learn's tools give it.
         """
+        refuse_answers(y)
         return self.evaluate(X)["r2"]
 
     def evaluate(self, X: Any) -> dict[str, float]:
@@ -230,7 +247,8 @@ class S4Forecaster(SavedEstimator):
         windows = make_windows(parts, [(0, len(line.values)) for line in lines], context, horizon, masked=self.masked_)
         if windows is None:
             longest = max(len(line.values) for line in lines)
-            raise ValueError(f"X must have at least context + horizon = {context + horizon} rows, got {longest}")
+            known = ", with a known value to forecast" if self.masked_ else ""
+            raise ValueError(f"X must have at least context + horizon = {context + horizon} rows{known}, got {longest}")
         device = next(self.network_.parameters()).device
         sums = torch.zeros(5, dtype=torch.float64)
         with torch.inference_mode():
@@ -238,7 +256,8 @@ class S4Forecaster(SavedEstimator):
             for start in range(0, len(windows), AT_ONCE):
                 batch = windows.take(arrays, torch.arange(start, min(start + AT_ONCE, len(windows))))
                 marks = None if batch.marks is None else batch.marks.to(device)
-                found = self.network_(batch.x.to(device), marks=marks)[..., 0].double().cpu()
+                found = self.network_(batch.x.to(device), marks=marks)
+                found = self._held(batch.x[:, :context], found)[..., 0].double()
                 y = batch.y.double()
                 there = ~torch.isnan(y)
                 y, found = y[there], found[there]
@@ -248,7 +267,7 @@ class S4Forecaster(SavedEstimator):
         spread = squares - total**2 / max(count, 1)
         return {
             "mse": square / max(count, 1), "mae": absolute / max(count, 1),
-            "r2": 1 - square / spread if spread > 0 else 0.0, "windows": len(windows),
+            "r2": 1 - square / spread if spread > ROUNDING * squares else 0.0, "windows": len(windows),
         }  # fmt: skip
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -260,7 +279,7 @@ class S4Forecaster(SavedEstimator):
                 past[f"{number}.times"] = line.times.astype(np.int64)
         config = {
             "network": {name: getattr(network, name) for name in HorizonConfig.__dataclass_fields__},
-            "scale": {"mean": self.mean_, "std": self.std_},
+            "scale": {"mean": self.mean_, "std": self.std_, "constant": self.constant_},
             "form": {name: getattr(form, name) for name in Form.__dataclass_fields__},
             "calendar": self.calendar_,
             "chosen": self.chosen_,
@@ -279,6 +298,8 @@ class S4Forecaster(SavedEstimator):
         self.mean_, self.std_ = (
             store.numbers_in(config["scale"][name], f"the {name}", (network.columns,)) for name in ("mean", "std")
         )
+        constant = config["scale"].get("constant", [False] * network.columns)  # files of before have none
+        self.constant_ = store.numbers_in(constant, "the constant", (network.columns,)) > 0
         self.masked_, self.n_features_in_ = network.masked, network.columns
         form = dict(config["form"])
         self.form_ = Form(**{**form, "columns": tuple(form["columns"]), "names": tuple(form["names"])})
@@ -287,8 +308,7 @@ class S4Forecaster(SavedEstimator):
             raise ValueError("its network does not read its calendar")
         self.chosen_, self.chosen_line_ = dict(config["chosen"]), str(config["line"])
         check_int("context", self.chosen_["context"], minimum=1)
-        dated = self.form_.step is not None
-        self.lines_ = [_line_in(tensors, number, name, dated) for number, name in enumerate(config["series"])]
+        self.lines_ = [_line_in(tensors, number, name, self.form_) for number, name in enumerate(config["series"])]
 
     def _forecast(self, X: Any, horizon: int | None, rate: float) -> tuple[list[Array], list[Line], Form]:
         """Forecasts (H, C, 1 + Q) in the units of the data."""
@@ -304,36 +324,46 @@ class S4Forecaster(SavedEstimator):
             if len(line.values) < context:
                 what = "X" if line.name is None else f"series {line.name!r}"
                 raise ValueError(f"{what} must have at least the {context} rows of the context, got {len(line.values)}")
-        device = next(self.network_.parameters()).device
-        found = []
-        for line in lines:
-            part = prepare(
-                Line(line.values[-context:], _tail(line.times, context), line.name), form, self.mean_, self.std_,
-                masked=self.masked_, calendar=self.calendar_, ahead=steps,
-            )  # fmt: skip
-            values = part.values if part.known is None else np.concatenate([part.values, part.known], -1)
-            marks = part.marks
-            with torch.inference_mode():
-                y = self.network_.after(
-                    torch.from_numpy(values.astype(np.float32))[None].to(device), steps,
-                    None if marks is None else torch.from_numpy(marks)[None].to(device), float(rate),
-                )  # fmt: skip
-            found.append(y[0].double().cpu().numpy() * self.std_[:, None] + self.mean_[:, None])
+        found = [self._after(recent(line, context), form, context, steps, float(rate)) for line in lines]
         return found, lines, form
 
+    def _after(self, line: Line, form: Form, context: int, steps: int, rate: float) -> Array:
+        """The forecast (H, C, 1 + Q) of one series from its last rows."""
+        part = prepare(line, form, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_, ahead=steps)
+        values = part.values if part.known is None else np.concatenate([part.values, part.known], -1)
+        known = torch.from_numpy(values[-context:].astype(np.float32))[None]
+        marks = None if part.marks is None else torch.from_numpy(part.marks[-context - steps :])[None]
+        device = next(self.network_.parameters()).device
+        with torch.inference_mode():
+            y = self.network_.after(known.to(device), steps, None if marks is None else marks.to(device), rate)
+            y = self._held(known, y)[0].double().numpy()
+        with np.errstate(over="ignore", invalid="ignore"):
+            found: Array = y * self.std_[:, None] + self.mean_[:, None]
+        if not np.isfinite(found).all():
+            what = "X" if line.name is None else f"series {line.name!r}"
+            raise ValueError(
+                f"{what} must be of the magnitude that it had in fit, and far enough from the end of float64 that its "
+                f"forecasts are finite; got values up to {np.nanmax(np.abs(line.values)):.1e}, check their unit"
+            )
+        return found
+
+    def _held(self, known: Tensor, y: Tensor) -> Tensor:
+        """Forecasts (B, H, C, 1 + Q) with columns that were constant in fit held at the last of the rows (B, T, …)."""
+        last = known[:, -1:, : len(self.constant_), None]
+        return torch.where(torch.from_numpy(self.constant_)[:, None], last, y.cpu())
+
     def _read(self, X: Any, rate: float = 1.0) -> tuple[list[Line], Form]:
-        lines, form = read_lines(X, missing=self.missing, shortest=1)
+        lines, form = read_lines(X, missing=self.missing, shortest=1, channels_first=self.channels_first)
         if lines[0].values.shape[1] != self.n_features_in_:
             raise ValueError(f"X must have {self.n_features_in_} columns, as in fit, got {lines[0].values.shape[1]}")
-        if self.network_.config.d_marks and form.step is None:
+        if self.network_.config.d_marks and not form.dated:
             raise ValueError("X must have dates as its index, as in fit, got rows without")
-        if form.step is not None and self.form_.step is not None and form.unit == self.form_.unit:
-            ratio = form.step / self.form_.step
-            if abs(ratio - rate) > 1e-6 * ratio:
-                raise ValueError(
-                    f"X must come in the steps of fit times rate={rate:g}, got steps {ratio:g} times as long; "
-                    f"resample it or give rate={ratio:g}"
-                )
+        ratio = form.ratio(self.form_)
+        if ratio is not None and abs(ratio - rate) > 1e-6 * ratio:
+            raise ValueError(
+                f"X must come in the steps of fit times rate={rate:g}, got steps {ratio:g} times as long; resample it "
+                f"or give rate={ratio:g}"
+            )
         if form.columns and self.form_.columns and form.columns != self.form_.columns:
             raise ValueError(f"X must have the columns {list(self.form_.columns)}, as in fit, got {list(form.columns)}")
         return lines, form
@@ -353,18 +383,6 @@ class S4Forecaster(SavedEstimator):
             len(self.quantiles), self.centre, self.joint, self.masked_, options,
         )  # fmt: skip
 
-    def _line(self, lines: list[Line], windows: int, judged: int, device: torch.device) -> str:
-        rows, columns, chosen = sum(len(line.values) for line in lines), lines[0].values.shape[1], self.chosen_
-        count = sum(p.numel() for p in self.network_.parameters())
-        many = f"{len(lines)} series, {rows} rows" if len(lines) > 1 else f"{rows} rows"
-        names = f", calendar {'/'.join(self.calendar_)}" if self.calendar_ else ""
-        return (
-            f"S4Forecaster: {many} of {columns} column{'s' * (columns > 1)}{names} -> {self.horizon} rows from "
-            f"{chosen['context']}; {chosen['n_layers']} layers of {chosen['d_model']} features (state "
-            f"{chosen['d_state']}), {count:,} weights; up to {chosen['steps']} updates of {chosen['batch_size']} of "
-            f"{windows} windows, {f'{judged} held out for early stopping' if judged else 'none held out'}; on {device}"
-        )
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "mask"
@@ -372,25 +390,8 @@ class S4Forecaster(SavedEstimator):
         return tags
 
 
-def _statistics(values: Array) -> tuple[Array, Array]:
-    """Mean and deviation (C,) of the known values (rows, C)."""
-    gone = np.isnan(values)
-    if not gone.any():
-        return statistics(values)
-    if gone.all(0).any():
-        raise ValueError(
-            f"X must have values to learn from in each column, got only NaN in column {gone.all(0).argmax()}"
-        )
-    mean, std = np.nanmean(values, 0), np.nanstd(values, 0)
-    return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, 1.0)
-
-
-def _tail(times: Array | None, count: int) -> Array | None:
-    return None if times is None else times[-count:]
-
-
-def _line_in(tensors: dict[str, Any], number: int, name: Any, dated: bool) -> Line:
+def _line_in(tensors: dict[str, Any], number: int, name: Any, form: Form) -> Line:
     values = store.array(tensors, f"{number}.values", torch.float64, 2)
-    if not dated:
+    if form.step is None:
         return Line(values, None, name)
-    return Line(values, store.array(tensors, f"{number}.times", torch.int64, 1).astype("datetime64[s]"), name)
+    return Line(values, store.array(tensors, f"{number}.times", torch.int64, 1).astype(form.times_dtype), name)

@@ -29,7 +29,7 @@ def wide_series(frame: Any) -> np.ndarray[Any, Any]:
     if frame.columns.has_duplicates:
         raise ValueError(f"X must have different columns, got {_first_double(frame.columns)!r} twice")
     if frame.columns.nlevels == 1:
-        return frame.to_numpy()
+        return _values(frame)
     if frame.columns.nlevels > 2:
         raise ValueError(f"X must have columns of one level (time) or two (channel, time), got {frame.columns.nlevels}")
     channels = list(dict.fromkeys(frame.columns.get_level_values(0)))
@@ -37,7 +37,7 @@ def wide_series(frame: Any) -> np.ndarray[Any, Any]:
     for channel, part in zip(channels, parts):
         if list(part.columns) != list(parts[0].columns):
             raise ValueError(f"X must have the same times for every channel, and {channel!r} has others")
-    return np.stack([part.to_numpy() for part in parts], -1)
+    return np.stack([_values(part) for part in parts], -1)
 
 
 def long_series(frame: Any) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
@@ -49,7 +49,7 @@ def long_series(frame: Any) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any,
         raise ValueError(f"a long frame must have an index of two levels, series and time, got {frame.index.nlevels}")
     if not len(frame):
         raise ValueError("X must have at least one series, found a frame with 0 sample(s)")
-    values = frame.to_numpy()
+    values = _values(frame)
     names, times = frame.index.get_level_values(0), frame.index.get_level_values(1)
     if names.isna().any() or times.isna().any():
         raise ValueError("X must have a series and a time for every row, got a missing one in its index")
@@ -106,6 +106,12 @@ def aligned(y: Any, ids: Any) -> Any:
             "its answers are in the order of the series, give y.to_numpy()"
         )
     return y.loc[list(ids)]
+
+
+def _values(frame: Any) -> np.ndarray[Any, Any]:
+    """The values of a frame; what pandas knows as missing is NaN in columns of any kind."""
+    values = frame.to_numpy()
+    return frame.to_numpy(na_value=np.nan) if values.dtype == object else values
 
 
 def _first_double(index: Any) -> Any:

@@ -141,7 +141,9 @@ class Horizon(nn.Module):
             return torch.zeros_like(values[:, :1])
         if not config.masked:
             return values[:, -1:] if config.centre == "last" else values.mean(1, keepdim=True)
-        if config.centre == "last":  # missing values repeat the last known one
-            return values[:, -1:]
+        last = values[:, -1:]  # missing values repeat the last known one
+        if config.centre == "last":
+            return last
         mask = known[..., config.columns :]
-        return (values * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
+        count = mask.sum(1, keepdim=True)
+        return torch.where(count > 0, (values * mask).sum(1, keepdim=True) / count.clamp(min=1.0), last)

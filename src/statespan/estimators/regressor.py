@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from statespan.data.scale import statistics
+from statespan.data.scale import divisor, magnitude, moments, standardize
 from statespan.estimators import store
 from statespan.estimators.answers import real_columns
 from statespan.estimators.base import SeriesEstimator
@@ -26,7 +26,8 @@ Array = np.ndarray[Any, Any]
 class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
     """Real values of series, one or several each, by bidirectional S4D layers.
 
-    The values are standardised for training and given back in their own units. All parameters are those of
+    The values are standardised for training and given back in their own units; one that was constant in training is
+    predicted as that constant. All parameters are those of
     :class:`S4Classifier`, but for its ``class_weight``; what is None is chosen from the data, and one line says how.
 
     Args:
@@ -42,6 +43,7 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         patience: Passes without improvement on the held-out part after which training ends.
         standardize: "channel", "series" or "none", of the series.
         missing: "error" or "mask".
+        channels_first: Arrays are (n, channels, length), and arrays of a list (channels, length).
         device: "cpu", "cuda"…
         random_state: Seed.
         verbose: 0 for silence, 1 for one line about the choice and a progress bar.
@@ -86,7 +88,11 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         Returns:
             (n,), or (n, values) where ``fit`` was given such.
         """
-        found = self._outputs(X, rate, times) * self.target_std_ + self.target_mean_
+        scores = self._outputs(X, rate, times)
+        with np.errstate(over="ignore"):
+            found = scores * self.target_std_ + self.target_mean_
+        if not np.isfinite(found).all():
+            raise ValueError("y was too near the end of float64 in fit for finite answers; divide it by a larger unit")
         return found[:, 0] if self.single_ else found
 
     def score(self, X: Any, y: Any, *, rate: float = 1.0, times: Any = None) -> float:
@@ -103,7 +109,9 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         from statespan.estimators.classifier import _ids
 
         found = self.predict(X, rate=rate, times=times)
-        return float(r2_score(real_columns(aligned(y, _ids(X)), len(found)), found))
+        wanted = real_columns(aligned(y, _ids(X)), len(found))
+        exponent = -magnitude(wanted)  # a power of two for each value, which changes no digit: squares stay in range
+        return float(r2_score(np.ldexp(wanted, exponent), np.ldexp(found, exponent)))
 
     def _fit_answers(self, y: Any, panel: Panel) -> tuple[Array, int, Array | None]:
         answers = real_columns(aligned(y, panel.ids), len(panel))
@@ -111,8 +119,9 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         columns = answers.reshape(len(answers), -1)
         if len(columns) < 2:
             raise ValueError(f"S4Regressor needs at least 2 series, got {len(columns)} (1 sample is not enough)")
-        self.target_mean_, self.target_std_ = statistics(columns)
-        return ((columns - self.target_mean_) / self.target_std_).astype(np.float32), columns.shape[1], None
+        self.target_mean_, self.target_std_ = moments(columns)
+        scale = divisor(self.target_mean_, self.target_std_)
+        return standardize(columns, self.target_mean_, scale, "y"), columns.shape[1], None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from statespan._check import check_choice
+from statespan.data.scale import standardize, statistics
 from statespan.estimators.series import Panel
 from statespan.estimators.store import numbers_in
 
@@ -25,7 +26,7 @@ class Scale:
     Attributes:
         how: "channel", "series" or "none".
         mean: (C,), of the known values of the training series.
-        std: (C,); 1 for a channel that is constant.
+        std: (C,); for a channel that is constant its magnitude.
 
     Example:
         >>> from statespan.estimators.series import as_panel
@@ -46,17 +47,16 @@ class Scale:
         if check_choice("standardize", how, STANDARDS) != "channel":
             return cls(how, np.zeros(channels), np.ones(channels))
         known = panel.known if panel.ragged or panel.missing is not None else None
-        mean, std = _statistics(panel.values, known, (0, 1))
-        return cls(how, mean, std)
+        return cls(how, *statistics(panel.values, known))
 
     def apply(self, panel: Panel) -> Array:
         """The series (n, L, C) standardised, float32; 0 where there is no value."""
         known = panel.known if panel.ragged or panel.missing is not None else None
         mean, std = self.mean, self.std
         if self.how == "series":
-            mean, std = (part[:, None] for part in _statistics(panel.values, known, (1,)))  # (n, 1, C)
-        x = ((panel.values - mean.astype(panel.values.dtype)) / std.astype(panel.values.dtype)).astype(np.float32)
-        return x if known is None else np.where(known, x, np.float32(0))
+            mean, std = (part[:, None] for part in statistics(panel.values, known, (1,)))  # (n, 1, C)
+        values = panel.values if known is None else np.where(known, panel.values, mean)
+        return standardize(values, mean, std, "X")
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -69,16 +69,3 @@ class Scale:
         if not (std > 0).all():
             raise ValueError("the std of an estimator must be positive")
         return cls(check_choice("how", stored["how"], STANDARDS), mean, std)
-
-
-def _statistics(values: Array, known: Array | None, axes: tuple[int, ...]) -> tuple[Array, Array]:
-    """Mean and standard deviation over these axes, of known values; the deviation of a constant is 1."""
-    if known is None:
-        mean = values.mean(axes, dtype=np.float64)
-        std = values.std(axes, dtype=np.float64)
-    else:
-        count = np.maximum(known.sum(axes), 1)
-        mean = np.where(known, values, 0.0).sum(axes, dtype=np.float64) / count
-        centred = np.where(known, values - np.expand_dims(mean, axes), 0.0)
-        std = np.sqrt(np.square(centred).sum(axes, dtype=np.float64) / count)
-    return mean, np.where(std > 1e-7 * np.maximum(1e-30, np.abs(mean)), std, 1.0)

@@ -5,6 +5,7 @@ Shapes: n series, L longest length, C channels.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -60,14 +61,16 @@ class Panel:
         return Panel(self.values[index], self.lengths[index], None if self.missing is None else self.missing[index])
 
 
-def as_panel(X: Any, *, missing: str = "error") -> Panel:
+def as_panel(X: Any, *, missing: str = "error", channels_first: bool = False, warn: bool = False) -> Panel:
     """Series of any form as a :class:`Panel`.
 
     Args:
         X: See :data:`FORMS`. A wide frame has a row for each series and a column for each time (or columns of two
             levels: channel, time); a long frame has an index of two levels, series and time, and a column for each
             channel. Series of unequal lengths come as a list or a long frame.
-        missing: "error" refuses NaN; "mask" takes it as a missing value.
+        missing: "error" refuses NaN and masked values; "mask" takes them as missing values.
+        channels_first: Arrays are (n, channels, length), arrays of a list (channels, length); no matter for frames.
+        warn: Warn where X looks like that and ``channels_first`` is False.
 
     Raises:
         ValueError: The values cannot be used; the message says which and why.
@@ -78,8 +81,9 @@ def as_panel(X: Any, *, missing: str = "error") -> Panel:
         >>> panel.values.shape, panel.lengths.tolist()
         ((2, 3, 1), [3, 2])
     """
-    ids = None
-    if is_frame(X):
+    ids, framed = None, is_frame(X)
+    channels_first = channels_first and not framed
+    if framed:
         X, ids = long_series(X) if X.index.nlevels > 1 else (wide_series(X), None)
     elif is_pandas(X):
         raise TypeError(f"X must be {FORMS}, got a pandas {type(X).__name__}, which is one series; use [series] for it")
@@ -88,19 +92,34 @@ def as_panel(X: Any, *, missing: str = "error") -> Panel:
     if isinstance(X, (str, bytes, dict)) or not (hasattr(X, "__array__") or isinstance(X, Iterable)):
         raise TypeError(f"X must be {FORMS}, got {type(X).__name__}")
     if hasattr(X, "__array__") and not isinstance(X, (list, tuple)):
-        array = np.asarray(X)
-        panel = _of_list(list(array)) if array.dtype == object and array.ndim == 1 and len(array) else _of_array(array)
+        array = plain_array(X)
+        listed = array.dtype == object and array.ndim == 1 and len(array)
+        panel = _of_list(list(array), channels_first) if listed else _of_array(array, channels_first)
     else:
-        panel = _of_list(list(X))
+        panel = _of_list(list(X), channels_first)
+    if warn and not framed and not channels_first:
+        _warn_of_channels_first(panel)
     return _finished(panel, missing, ids)
 
 
-def _of_array(array: Array) -> Panel:
+def plain_array(X: Any) -> Array:
+    """X as an array; what a masked array hides is NaN.
+
+    Example:
+        >>> plain_array(np.ma.masked_equal([1, 2, 3], 2)).tolist()
+        [1.0, nan, 3.0]
+    """
+    if not isinstance(X, np.ma.MaskedArray):
+        return np.asarray(X)
+    return np.where(np.ma.getmaskarray(X), np.nan, X.data) if np.ma.is_masked(X) else X.data
+
+
+def _of_array(array: Array, channels_first: bool) -> Panel:
     if array.ndim not in (2, 3):
         hint = {0: "a single number", 1: "one series; X[None] makes it a set of one. Reshape your data"}
         raise ValueError(f"X must be {FORMS}, got {hint.get(array.ndim, f'{array.ndim} dimensions')}: {array.shape}")
     values = _numbers(array, "X")
-    values = values[..., None] if values.ndim == 2 else values
+    values = values[..., None] if values.ndim == 2 else values.swapaxes(1, 2) if channels_first else values
     n, length, channels = values.shape
     if n == 0:
         raise ValueError(f"X must have at least one series, found array with 0 sample(s) (shape={array.shape})")
@@ -112,7 +131,7 @@ def _of_array(array: Array) -> Panel:
     return Panel(values, np.full(n, length))
 
 
-def _of_list(series: list[Any]) -> Panel:
+def _of_list(series: list[Any], channels_first: bool) -> Panel:
     if not series:
         raise ValueError("X must have at least one series, found a list with 0 sample(s)")
     if all(isinstance(one, (int, float, np.number)) for one in series):
@@ -120,20 +139,34 @@ def _of_list(series: list[Any]) -> Panel:
     arrays: list[Array] = []
     for number, one in enumerate(series):
         name = f"X[{number}]"
-        array = _numbers(np.asarray(one if not is_pandas(one) else one.to_numpy()), name)
+        array = _numbers(one.to_numpy() if is_pandas(one) else plain_array(one), name)
         if array.ndim not in (1, 2):
-            raise ValueError(f"{name} must have shape (length,) or (length, channels), got {array.shape}")
-        array = array[:, None] if array.ndim == 1 else array
+            shape = "(channels, length)" if channels_first else "(length, channels)"
+            raise ValueError(f"{name} must have shape (length,) or {shape}, got {array.shape}")
+        array = array[:, None] if array.ndim == 1 else array.T if channels_first and not is_pandas(one) else array
         if array.shape[0] == 0 or array.shape[1] == 0:
             raise ValueError(f"{name} must have at least one sample, got an empty series of shape {array.shape}")
         if arrays and array.shape[1] != arrays[0].shape[1]:
             raise ValueError(f"{name} must have {arrays[0].shape[1]} channels, as X[0], got {array.shape[1]}")
         arrays.append(array)
     lengths = np.array([len(array) for array in arrays])
-    values = np.zeros((len(arrays), int(lengths.max()), arrays[0].shape[1]), arrays[0].dtype)
+    kind = np.result_type(*{array.dtype for array in arrays})
+    values = np.zeros((len(arrays), int(lengths.max()), arrays[0].shape[1]), kind)
     for row, array in zip(values, arrays):
         row[: len(array)] = array
     return Panel(values, lengths)
+
+
+def _warn_of_channels_first(panel: Panel) -> None:
+    channels = panel.values.shape[2]
+    if channels > panel.lengths.max():
+        samples = f"{panel.lengths.max()} sample{'s' * bool(panel.lengths.max() > 1)}"
+        warnings.warn(
+            f"X is read as (n, length, channels): {len(panel)} series of {samples} of {channels} channels. Where the "
+            "channels come first, as in aeon and sktime, set channels_first=True or give X.swapaxes(1, 2)",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def _finished(panel: Panel, missing: str, ids: Any) -> Panel:
@@ -141,7 +174,9 @@ def _finished(panel: Panel, missing: str, ids: Any) -> Panel:
     values = panel.values
     if np.isinf(values).any():
         row, at, channel = (int(i[0]) for i in np.nonzero(np.isinf(values)))
-        raise ValueError(f"X must be finite, got infinity (inf) in series {row}, sample {at}, channel {channel}")
+        raise ValueError(
+            f"X must be finite in float64, got infinity (inf) in series {row}, sample {at}, channel {channel}"
+        )
     gone = np.isnan(values)
     mask: Array | None = None
     if gone.any():
@@ -165,7 +200,7 @@ def _numbers(array: Array, name: str) -> Array:
     if array.dtype == object or array.dtype.kind in "US":
         try:
             array = array.astype(np.float64)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             kind = "text" if array.dtype.kind in "US" else "objects"
             problem = TypeError if isinstance(error, TypeError) else ValueError
             raise problem(
@@ -173,7 +208,8 @@ def _numbers(array: Array, name: str) -> Array:
             ) from None
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be numbers, got {array.dtype}")
-    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+    with np.errstate(over="ignore"):  # what is too large for float64 becomes infinite, which is refused
+        return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
 def _sparse(X: Any) -> bool:

@@ -5,24 +5,30 @@ Shapes: T rows of a series, C columns, H horizon, Q quantiles.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from statespan.data.calendar import check_regular
+from statespan.data.calendar import UNITS, check_regular, in_seconds
 from statespan.estimators.frames import is_frame, is_pandas
+from statespan.estimators.series import plain_array
 
 Array = np.ndarray[Any, Any]
 FORMS = (
     "an array (rows,) or (rows, columns), a list of such arrays, a pandas Series or DataFrame with a row for each "
     "time, or a long DataFrame with an index of two levels, series and time"
 )
+NUMBERED = "rows"  # unit of the steps of an index of whole numbers
 
 
 @dataclass(frozen=True)
 class Line:
-    """One series: values (T, C) float64 with NaN where one is missing, times (T,) datetime64[s] or None, its name."""
+    """One series: values (T, C) float64 with NaN where one is missing, its index and its name.
+
+    ``times`` (T,) are datetime64, or the whole numbers of an index of such, or None where there is no index.
+    """
 
     values: Array
     times: Array | None = None
@@ -37,8 +43,9 @@ class Form:
         kind: "vector", "array", "list", "series", "frame" or "long".
         columns: Names of the columns, of a frame.
         names: Names of the levels of the index, of a frame.
-        step: Step between the times, or None where there are none.
-        unit: "s" (seconds) or "M" (months).
+        step: Step of the index, or None where there is none.
+        unit: "s" (seconds), "ms", "us", "ns", "M" (months) or "rows" (an index of whole numbers).
+        period: Frequency of a PeriodIndex, or None.
     """
 
     kind: str
@@ -46,16 +53,39 @@ class Form:
     names: tuple[Any, ...] = ()
     step: int | None = None
     unit: str = "s"
+    period: str | None = None
+
+    @property
+    def dated(self) -> bool:
+        """Whether the index is one of dates."""
+        return self.step is not None and self.unit != NUMBERED
+
+    @property
+    def times_dtype(self) -> str:
+        """Dtype of the index of a series."""
+        return "int64" if self.unit == NUMBERED else f"datetime64[{self.unit if self.unit in UNITS else 's'}]"
+
+    def ratio(self, other: Form) -> float | None:
+        """How many steps of another form one step of this takes, or None where that is not known."""
+        if self.step is None or other.step is None or not (self.dated and other.dated):
+            return None
+        if (self.unit == "M") != (other.unit == "M"):
+            return None
+        return self.step / UNITS.get(self.unit, 1) / (other.step / UNITS.get(other.unit, 1))
 
 
-def read_lines(X: Any, *, missing: str = "error", shortest: int = 2) -> tuple[list[Line], Form]:
+def read_lines(
+    X: Any, *, missing: str = "error", shortest: int = 2, channels_first: bool = False, warn: bool = False
+) -> tuple[list[Line], Form]:
     """The series in X, and the form they came in.
 
     Args:
-        X: See :data:`FORMS`. Dates of an index must be regular, without gaps and repetitions; an index of whole
-            numbers counts rows.
-        missing: "error" refuses NaN, "mask" leaves it.
+        X: See :data:`FORMS`. The index of a frame must be regular, without gaps and repetitions: dates, periods, or
+            whole numbers in equal steps.
+        missing: "error" refuses NaN and masked values, "mask" makes NaN of both.
         shortest: Rows that a series must have at least.
+        channels_first: Arrays are (columns, rows); no matter for frames.
+        warn: Warn where X looks like that and ``channels_first`` is False.
 
     Example:
         >>> lines, form = read_lines(np.arange(6.0).reshape(3, 2))
@@ -64,36 +94,33 @@ def read_lines(X: Any, *, missing: str = "error", shortest: int = 2) -> tuple[li
     """
     if is_pandas(X):
         lines, form = _of_pandas(X)
-    elif isinstance(X, (list, tuple)) and X and not all(np.isscalar(one) for one in X):
-        lines = [Line(_columns(np.asarray(one), f"X[{number}]")) for number, one in enumerate(X)]
-        form = Form("list")
     elif isinstance(X, (str, bytes, dict)) or not (hasattr(X, "__array__") or isinstance(X, (list, tuple))):
         raise TypeError(f"X must be {FORMS}, got {type(X).__name__}")
     else:
-        array = np.asarray(X)
-        if array.ndim == 3:
-            lines, form = [Line(_columns(one, f"X[{i}]")) for i, one in enumerate(array)], Form("list")
-        else:
-            lines, form = [Line(_columns(array, "X"))], Form("vector" if array.ndim == 1 else "array")
+        lines, form = _of_arrays(X, channels_first)
     if not lines:
         raise ValueError(f"X must be {FORMS}, got no series at all")
     for line in lines:
         _check(line, missing, shortest, lines[0].values.shape[1])
+    if warn and not channels_first and not is_pandas(X):
+        _warn_of_channels_first(lines)
     return lines, form
 
 
 def future_times(last: Any, form: Form, count: int) -> Array:
-    """The ``count`` times after the last one, datetime64[s].
+    """The ``count`` times after the last one, datetime64, or whole numbers for an index of such.
 
     Example:
         >>> future_times(np.datetime64("2020-01-31"), Form("frame", step=1, unit="M"), 2).astype(str).tolist()
         ['2020-02-29T00:00:00', '2020-03-31T00:00:00']
     """
     assert form.step is not None
-    start = np.datetime64(last, "s")
     ahead = np.arange(1, count + 1) * form.step
-    if form.unit == "s":
-        return start + ahead.astype("timedelta64[s]")
+    if form.unit == NUMBERED:
+        return last + ahead
+    if form.unit in UNITS:
+        return np.asarray(last).astype(form.times_dtype) + ahead.astype(f"timedelta64[{form.unit}]")
+    start = np.datetime64(last, "s")
     month = start.astype("datetime64[M]")
     into, left = start - month.astype("datetime64[s]"), (month + 1).astype("datetime64[s]") - start
     months = month + ahead.astype("timedelta64[M]")
@@ -140,15 +167,45 @@ def _index(line: Line, form: Form, count: int) -> Any:
     import pandas as pd
 
     name = form.names[-1] if form.names else None
-    if line.times is None:
+    if line.times is None or form.step is None:  # saved before indices of whole numbers were
         return pd.RangeIndex(len(line.values), len(line.values) + count, name=name)
-    return pd.DatetimeIndex(future_times(line.times[-1], form, count), name=name)
+    if form.unit == NUMBERED:
+        start = int(line.times[-1]) + form.step
+        return pd.RangeIndex(start, start + count * form.step, form.step, name=name)
+    index = pd.DatetimeIndex(future_times(line.times[-1], form, count), name=name)
+    return index if form.period is None else index.to_period(form.period)
+
+
+def _of_arrays(X: Any, channels_first: bool) -> tuple[list[Line], Form]:
+    if isinstance(X, (list, tuple)) and X and not all(np.isscalar(one) for one in X):
+        parts, kind = [one if is_pandas(one) else plain_array(one) for one in X], "list"
+    else:
+        array = plain_array(X)
+        parts, kind = (list(array), "list") if array.ndim == 3 else ([array], "vector" if array.ndim == 1 else "array")
+    lines = []
+    for number, part in enumerate(parts):
+        values = _columns(np.asarray(part), f"X[{number}]" if kind == "list" else "X")
+        turned = channels_first and not is_pandas(part) and np.ndim(part) == 2
+        lines.append(Line(values.T if turned else values))
+    return lines, Form(kind)
+
+
+def _warn_of_channels_first(lines: list[Line]) -> None:
+    rows, columns = max(len(line.values) for line in lines), lines[0].values.shape[1]
+    if columns > rows:
+        warnings.warn(
+            f"X is read as (rows, columns): {rows} rows of {columns} columns. Where the channels come first, as in "
+            "aeon and sktime, set channels_first=True or swap the last two axes",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def _of_pandas(X: Any) -> tuple[list[Line], Form]:
     if type(X).__name__ == "Series":
         lines, form = _of_pandas(X.to_frame())
-        return lines, Form("series" if form.kind == "frame" else form.kind, (X.name,), form.names, form.step, form.unit)
+        kind = "series" if form.kind == "frame" else form.kind
+        return lines, Form(kind, (X.name,), form.names, form.step, form.unit, form.period)
     if not is_frame(X):
         raise TypeError(f"X must be {FORMS}, got a pandas {type(X).__name__}")
     if X.index.nlevels > 2:
@@ -157,16 +214,16 @@ def _of_pandas(X: Any) -> tuple[list[Line], Form]:
         raise ValueError(f"X must have different columns, got {X.columns[X.columns.duplicated()][0]!r} twice")
     columns, names = tuple(X.columns), tuple(X.index.names)
     if X.index.nlevels == 1:
-        times = _times(X.index, "X")
-        step, unit = (None, "s") if times is None else _regular(times, "X")
-        return [Line(_frame_values(X), times)], Form("frame", columns, names, step, unit)
+        times, period = _times(X.index, "X")
+        return [Line(_frame_values(X), times)], Form("frame", columns, names, *_regular(times, "X"), period)
+    parts = {name: X.xs(name, level=0) for name in dict.fromkeys(X.index.get_level_values(0))}
+    found = {name: _times(part.index, f"series {name!r}") for name, part in parts.items()}
+    dtype: Any = np.result_type(*(times for times, _ in found.values())) if found else None
     lines, steps = [], {}
-    for name in dict.fromkeys(X.index.get_level_values(0)):
-        part = X.xs(name, level=0)
-        times = _times(part.index, f"series {name!r}")
+    for name, part in parts.items():
+        times = found[name][0].astype(dtype)
         lines.append(Line(_frame_values(part), times, name))
-        if times is not None:
-            steps[_regular(times, f"series {name!r}")] = name
+        steps[_regular(times, f"series {name!r}")] = name
     if len(steps) > 1:
         (one, first), (other, second) = list(steps.items())[:2]
         raise ValueError(
@@ -174,38 +231,44 @@ def _of_pandas(X: Any) -> tuple[list[Line], Form]:
             f"in series {second!r}; resample them to one"
         )
     step, unit = next(iter(steps), (None, "s"))
-    return lines, Form("long", columns, names, step, unit)
+    period = next((period for _, period in found.values()), None)
+    return lines, Form("long", columns, names, step, unit, period)
 
 
-def _times(index: Any, what: str) -> Array | None:
-    """The dates of an index, or None for one of numbers that counts rows."""
+def _times(index: Any, what: str) -> tuple[Array, str | None]:
+    """An index as dates or whole numbers, and the frequency of one of periods."""
     if index.isna().any():
         raise ValueError(f"{what} must have a time for every row, got a missing one in its index")
+    period = None
     if type(index).__name__ == "PeriodIndex":
-        index = index.to_timestamp()
+        index, period = index.to_timestamp(), index.freqstr
     if getattr(index, "tz", None) is not None:
         raise ValueError(f"{what} must have times without a zone; index.tz_localize(None) drops it")
     if index.dtype.kind == "M":
-        return np.asarray(index.to_numpy(), "datetime64[s]")
+        return in_seconds(index.to_numpy()), period
     if index.dtype.kind in "iu":
-        steps = np.diff(index.to_numpy())
-        if (steps != 1).any():
-            row = int((steps != 1).argmax()) + 1
-            raise ValueError(
-                f"{what} must have dates as its index, or whole numbers that count rows; row {row + 1} is {index[row]} "
-                f"after {index[row - 1]}"
-            )
-        return None
+        return index.to_numpy().astype(np.int64), None
     raise TypeError(
         f"{what} must have dates or whole numbers as its index, got {index.dtype}; pandas.to_datetime makes dates"
     )
 
 
 def _regular(times: Array, what: str) -> tuple[int, str]:
-    try:
-        return check_regular(times)
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
+    """The step of an index and its unit."""
+    if times.dtype.kind == "M":
+        try:
+            return check_regular(times)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}") from None
+    steps = np.diff(times)
+    wrong = (steps != steps[0]) | (steps < 1) if len(steps) else np.zeros(0, bool)
+    if wrong.any():
+        row = int(wrong.argmax()) + 1
+        raise ValueError(
+            f"{what} must have dates as its index, or whole numbers in equal steps upwards; row {row} is {times[row]} "
+            f"after {times[row - 1]}"
+        )
+    return int(steps[0]) if len(steps) else 1, NUMBERED
 
 
 def _frame_values(frame: Any) -> Array:
@@ -221,8 +284,9 @@ def _columns(array: Array, name: str) -> Array:
     if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: {name} must be real, got {array.dtype}")
     try:
-        values = array.astype(np.float64)
-    except (TypeError, ValueError) as error:
+        with np.errstate(over="ignore"):  # what is too large for float64 becomes infinite, which is refused
+            values = array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{name} must be numbers: {error}") from None
     return values[:, None] if values.ndim == 1 else values
 
@@ -236,7 +300,7 @@ def _check(line: Line, missing: str, shortest: int, columns: int) -> None:
         raise ValueError(f"{what} must have at least {shortest} rows, got {rows}")
     if np.isinf(line.values).any():
         row, column = (int(i[0]) for i in np.nonzero(np.isinf(line.values)))
-        raise ValueError(f"{what} must be finite, got infinity in row {row}, column {column}")
+        raise ValueError(f"{what} must be finite in float64, got infinity in row {row}, column {column}")
     gone = np.isnan(line.values)
     if gone.any() and missing == "error":
         row, column = (int(i[0]) for i in np.nonzero(gone))

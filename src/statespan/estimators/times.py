@@ -42,7 +42,8 @@ def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array,
             )
         if not np.isfinite(row).all():
             raise ValueError(f"times must be finite, and series {number} has one that is not")
-        own = np.diff(row)
+        with np.errstate(over="ignore"):
+            own = np.diff(row)
         if (own < 0).any():
             raise ValueError(
                 f"times must not go back, and series {number} does behind sample {int((own < 0).argmax())}"
@@ -56,22 +57,30 @@ def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array,
         if not len(positive):
             raise ValueError("times must go on somewhere, got no gap above 0")
         step = float(np.median(positive))
-    gaps = np.where(np.isnan(gaps), 1.0, gaps / step)
-    return np.where(panel.inside, gaps, 1.0).astype(np.float32), step
+    with np.errstate(over="ignore"):
+        gaps = np.where(np.isnan(gaps), 1.0, gaps / step)
+        found = np.where(panel.inside, gaps, 1.0).astype(np.float32)
+    if not np.isfinite(found).all():
+        number = int((~np.isfinite(found)).any(1).argmax())
+        raise ValueError(f"times must have gaps of the order of the usual one, {step:g}, and series {number} has not")
+    return found, step
 
 
 def _rows(times: Any, n: int) -> list[Array]:
     if isinstance(times, (list, tuple)) and len(times) and not np.isscalar(times[0]):
-        rows = [_numbers(np.asarray(row)) for row in times]
+        rows = [_numbers(row) for row in times]
     else:
-        array = _numbers(np.asarray(times))
+        array = _numbers(times)
         rows = [array] * n if array.ndim == 1 else list(array)
     if len(rows) != n:
         raise ValueError(f"times must be those of {n} series, got {len(rows)}")
     return rows
 
 
-def _numbers(array: Array) -> Array:
+def _numbers(times: Any) -> Array:
+    if np.ma.is_masked(times):
+        raise ValueError("times must have one for each sample, got masked ones; drop those samples")
+    array = np.asarray(times)
     if array.dtype.kind == "M":
         return (array.astype("datetime64[us]") - np.datetime64("1970-01-01", "us")) / np.timedelta64(1, "s")
     if array.dtype.kind not in "iuf":

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from statespan.data.base import Batch, Windows
 from statespan.data.calendar import mark_names, marks
+from statespan.data.scale import moments, standardize
 from statespan.estimators.timeline import Form, Line, future_times
 
 Array = np.ndarray[Any, Any]
@@ -21,17 +22,20 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Ahead:
-    """Gathered rows as a batch: the first ``context`` are read, the others are the answer, NaN where not known."""
+    """Gathered rows as a batch: the first ``context`` are read, the others are the answer.
+
+    An answer is NaN where it is not known, and where no value of its column was known before: nothing could be told.
+    """
 
     context: int
     masked: bool
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
-        """Prepare windows of values (B, T + H, C), marks (B, T + H, M) and what is known (B, T + H, C)."""
+        """Prepare windows of values (B, T + H, C), marks (B, T + H, M), what is known and was before (B, T + H, C)."""
         x, y = rows["values"], rows["values"][:, self.context :]
         if self.masked:
-            known = rows["known"]
-            y = torch.where(known[:, self.context :], y, torch.nan)
+            known, seen = rows["known"], rows["seen"][:, self.context - 1 : self.context]
+            y = torch.where(known[:, self.context :] & seen, y, torch.nan)
             x = torch.cat([x, known.to(x.dtype)], -1)
         return Batch(x, y, None, rows.get("marks"))
 
@@ -56,10 +60,33 @@ def calendar_names(lines: list[Line], form: Form) -> tuple[str, ...]:
         >>> calendar_names([Line(np.zeros((2400, 1)), hours)], Form("frame", step=3600))
         ('hour', 'weekday', 'day')
     """
-    if form.step is None:
+    if form.step is None or not form.dated:
         return ()
-    longest = max(int((line.times[-1] - line.times[0]).astype(np.int64)) for line in lines if line.times is not None)
+    longest = max((line.times[-1] - line.times[0]) / np.timedelta64(1, "s") for line in lines if line.times is not None)
     return tuple(name for name in mark_names(form.step, form.unit) if longest + 1 >= 1.9 * PERIODS[name])
+
+
+def known_moments(lines: list[Line], ends: list[int]) -> tuple[Array, Array]:
+    """Mean and deviation (C,) of the known values of the rows before each end; the deviation of a constant is 0."""
+    values = np.concatenate([line.values[:end] for line, end in zip(lines, ends)])
+    known = ~np.isnan(values)
+    if not known.any(0).all():
+        column = int(known.any(0).argmin())
+        raise ValueError(f"X must have values to learn from in each column, got only NaN in column {column}")
+    return moments(values) if known.all() else moments(np.where(known, values, 0.0), known)
+
+
+def recent(line: Line, rows: int) -> Line:
+    """The last rows of a series, and as many before them as it takes to find a known value of each column.
+
+    Example:
+        >>> recent(Line(np.array([[1.0], [2.0], [np.nan], [np.nan]])), 1).values[:, 0].tolist()
+        [2.0, nan, nan]
+    """
+    known = ~np.isnan(line.values)
+    back = max(rows, int(known[::-1].argmax(0).max()) + 1)
+    times = None if line.times is None else line.times[-back:].copy()
+    return Line(line.values[-back:].copy(), times, line.name)  # what the user does to their data changes nothing
 
 
 def prepare(
@@ -77,9 +104,10 @@ def prepare(
         ahead: Rows behind the last one that get calendar features too.
     """
     known = ~np.isnan(line.values)
-    values = ((_carried(line.values) - mean) / std).astype(np.float32)
+    name = "X" if line.name is None else f"series {line.name!r}"
+    values = standardize(_carried(line.values), mean, std, name)
     features: Array | None = None
-    if calendar and line.times is not None and form.step is not None:
+    if calendar and line.times is not None and form.dated:
         times = line.times
         if ahead:
             times = np.concatenate([times, future_times(times[-1], form, ahead)])
@@ -92,6 +120,8 @@ def make_windows(
 ) -> Windows | None:
     """All windows whose answers lie in the span (first row, end) of their series; None where there is none.
 
+    Windows without an answer to score are left out: they would count as forecast without an error.
+
     Args:
         parts: The series.
         spans: For each series, the rows that are to be forecast; what is read may lie before.
@@ -102,14 +132,21 @@ def make_windows(
     starts, offset = [], 0
     for part, (first, end) in zip(parts, spans):
         begin = max(0, first - context)
-        starts.append(offset + np.arange(begin, end - context - horizon + 1))
+        own = np.arange(begin, end - context - horizon + 1)
+        if part.known is not None:
+            before = np.pad(np.cumsum(part.known, 0), ((1, 0), (0, 0)))  # (T + 1, C) known values before each row
+            read, all_rows = before[own + context], before[own + context + horizon]
+            own = own[((read > 0) & (all_rows > read)).any(1)]
+        starts.append(offset + own)
         offset += len(part.values)
     every = np.concatenate(starts)
     if not len(every):
         return None
     arrays = {"values": np.concatenate([part.values for part in parts])}
     if masked:
-        arrays["known"] = np.concatenate([part.known for part in parts if part.known is not None])
+        known = [part.known for part in parts if part.known is not None]
+        arrays["known"] = np.concatenate(known)
+        arrays["seen"] = np.concatenate([np.logical_or.accumulate(one) for one in known])
     if parts[0].marks is not None:
         arrays["marks"] = np.concatenate([part.marks[: len(part.values)] for part in parts if part.marks is not None])
     return Windows(arrays, starts=every, length=context + horizon, prepare=Ahead(context, masked))
