@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from statespan._check import check_int, check_lengths
+from statespan._check import check_finite, check_int, check_lengths
 from statespan.generation.capture import Captured, CudaRecorder
 from statespan.generation.forecast import forecast
 from statespan.generation.noise import uniforms
@@ -121,6 +121,9 @@ def _generate(
     ends = None
     if lengths is not None:
         ends = check_lengths(lengths, size, read.shape[1] - rule.start).to(device) + rule.start
+    if read.is_floating_point():
+        inside = None if ends is None else (torch.arange(read.shape[1], device=device) < ends[:, None])[..., None]
+        check_finite("prompt", read, inside)
     state = model.initial_state(size, dtype=state_dtype)
     only_last: dict[str, bool] = {"last": True} if isinstance(model, TokenModel) else {}
     if not rule.decode:
