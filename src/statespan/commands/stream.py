@@ -26,8 +26,8 @@ HELP = """Feed samples into a model as they come; print its answers.
 
 Samples come on standard input: lines of CSV (a column for each feature; a token each for models of tokens), or raw
 audio of 16-bit whole numbers. Answers go to standard output as CSV. Constant time and memory, for ever. A run's samples
-are scaled as its training data was; a saved model gets them as they are, audio in [-1, 1). A line that is not numbers, or
-has NaN or infinity, ends it with exit code 2; the state is then that before the line.
+are scaled as its training data was; a saved model gets them as they are, audio in [-1, 1). A line with NaN, infinity or
+no numbers ends it with exit code 2; the state is then that before the line.
 
 \b
 Examples:

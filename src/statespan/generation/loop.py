@@ -58,8 +58,10 @@ def generate(
 ) -> Generated:
     """Continue sequences, in constant time and memory a step.
 
-    A sample is a function of the model, its prompt, ``seed`` and the number of its row: the same in any batch, with
-    and without a CUDA graph.
+    The random numbers of a sequence depend on ``seed`` and the number of its row alone: they are the same in any batch,
+    with and without a CUDA graph. The model's outputs agree to rounding, 2e-6 of their peak in float32; so tokens are the
+    same unless a random number falls within that distance of the border between two of them. Series read their own
+    roundings again.
 
     Args:
         model: A language model, a pixel model, a forecaster, or a regressor that predicts the next sample of its own
