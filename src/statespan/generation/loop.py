@@ -59,8 +59,8 @@ def generate(
     """Continue sequences, in constant time and memory a step.
 
     The random numbers of a sequence depend on ``seed`` and the number of its row alone: they are the same in any batch,
-    with and without a CUDA graph. The model's outputs agree to rounding, 2e-6 of their peak in float32; so tokens are the
-    same unless a random number falls within that distance of the border between two of them. Series read their own
+    with and without a CUDA graph. The model's outputs agree to rounding, 2e-6 of their peak in float32; so tokens are
+    the same unless a random number falls within that distance of the border between two of them. Series read their own
     roundings again.
 
     Args:

@@ -104,8 +104,8 @@ class Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         """Y (B, L, K, H) float64 and the last state (B, H, M)."""
-        u, gaps, x, *parameters, rule, chunk = inputs
-        modes = Modes.of(*parameters, rule)
+        u, gaps, x, A, B, C, dt, rule, chunk = inputs
+        modes = Modes.of(A, B, C, dt, rule)
         y = u.new_empty(*u.shape[:2], *modes.C.shape[:2], dtype=torch.float64)
         kept = []
         for at in range(0, u.shape[1], chunk):
@@ -114,7 +114,7 @@ class Scan(torch.autograd.Function):
             states = states_of(steps, modes.B, _first(u, at, chunk), x)
             y[:, at : at + chunk] = torch.einsum("khn,cbhn->bckh", _rows(modes.C), _reals(states))
             x = states[-1].clone()
-        ctx.save_for_backward(u, gaps, *parameters, *kept)
+        ctx.save_for_backward(u, gaps, A, B, C, dt, *kept)
         ctx.settings = rule, chunk
         return y, x
 

@@ -64,7 +64,7 @@ def scan_gaps(
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         y, last = scan_recorded(*inputs)
     else:
-        y, last = Scan.apply(*inputs, chunk)  # type: ignore[no-untyped-call]
+        y, last = Scan.apply(*inputs, chunk)
     return y.to(ssm.dtype), pack(last).to(first.dtype)
 
 
