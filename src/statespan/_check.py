@@ -104,3 +104,14 @@ def check_lengths(lengths: Any, batch: int, longest: int) -> Tensor:
     elif batch and not (lengths.min() >= 0 and lengths.max() <= longest):
         raise ValueError(f"lengths must be between 0 and the length of x, {longest}, got {lengths.tolist()}")
     return lengths
+
+
+def check_finite(name: str, value: Tensor, inside: Tensor | None = None) -> Tensor:
+    """Return ``value`` if it has no NaN and no infinity, at least not where ``inside`` is True."""
+    bad = torch.isfinite(value).logical_not()
+    if inside is not None:
+        bad &= inside
+    if bool(bad.any()):
+        place = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(f"{name} must be finite, got {value[place].item()} at {place}")
+    return value

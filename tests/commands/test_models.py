@@ -81,6 +81,31 @@ def test_stream_goes_on_from_its_state(tmp_path):
     assert [line.partition(",")[2] for line in second[1:]] == [line.partition(",")[2] for line in whole[13:]]
 
 
+@pytest.mark.parametrize("every", [1, 8])
+@pytest.mark.parametrize("bad", ["nan,0.5", "0.5,-inf", "1e300,0", "2", "1,x", "3e38,3e38"])
+def test_stream_refuses_a_line_and_keeps_the_state_before_it(bad, every, tmp_path):
+    saved(tmp_path / "model", "regressor", d_input=2, d_output=1)
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    whole = said(invoke("stream", tmp_path / "model", stdin=csv_of(x))).splitlines()
+    command = ("stream", tmp_path / "model", "--state", tmp_path / "box.state", "--every", every)
+    done = invoke(*command, stdin=b"a,b\n" + csv_of(x[:12]) + bad.encode() + b"\n" + csv_of(x[12:]))
+    if bad == "3e38,3e38" and every == 8:
+        assert "sample 16: x must be samples whose answers" in one_line(done)
+        return
+    assert ("sample 13: " if bad == "3e38,3e38" else "line 14 must ") in one_line(done)
+    second = said(invoke(*command[:4], stdin=csv_of(x[12:]))).splitlines()
+    last = [float(line[-1].rpartition(",")[2]) for line in (whole, second)]
+    assert abs(last[0] - last[1]) < 1e-5 * abs(last[0])
+
+
+@pytest.mark.parametrize("bad", ["nan", "5", "-1", "1.5"])
+def test_stream_refuses_what_is_no_token(bad, tmp_path):
+    saved(tmp_path / "model", "language", vocabulary=5)
+    done = invoke("stream", tmp_path / "model", stdin=f"3\n4\n{bad}\n".encode())
+    assert "line 3 must be " in one_line(done)
+    assert len(done.stdout.splitlines()) == 3
+
+
 def test_stream_of_a_run_scales_and_names_as_training_did(tmp_path):
     recipe = read_recipe(write_own(tmp_path))
     options = {key: value for key, value in recipe.data.items() if key != "name"}

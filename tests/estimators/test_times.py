@@ -31,6 +31,18 @@ def test_equal_times_are_no_times():
     )
 
 
+def test_a_large_cost_is_announced_before_training(capsys, monkeypatch):
+    X, y = waves(8, 12)
+    classifier(verbose=1).fit(X, y, times=np.arange(12))
+    assert "irregular times" not in capsys.readouterr().err
+    monkeypatch.setattr("statespan.models.irregular.LARGE_BYTES", 0.0)
+    classifier(verbose=1).fit(X, y, times=np.arange(12))
+    said = capsys.readouterr().err
+    assert said.index("S4Classifier: 8 series") < said.index("irregular times: about 0.0 GB of memory and ")
+    classifier(verbose=0).fit(X, y, times=np.arange(12))
+    assert "irregular times" not in capsys.readouterr().err
+
+
 def test_times_tell_waves_apart_that_look_alike(tmp_path):
     """The samples are the same for both classes; only when they were taken differs."""
     rng = np.random.default_rng(0)

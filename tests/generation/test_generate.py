@@ -192,3 +192,16 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes(name):
     assert_one_clear_line(*MISTAKES[name])
+
+
+@pytest.mark.parametrize("case", ["regressor", "forecaster"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e300])
+def test_prompts_must_be_finite_as_far_as_they_are_read(case, bad):
+    """1e300 is not finite in the model's float32."""
+    options = {"d_output": 3} if case == "regressor" else {"d_marks": 0}
+    model = make(case, dtype=torch.float32, d_input=3, **options)
+    prompt = torch.randn(2, 6, 3, dtype=torch.float64)
+    short = generate(model, prompt, 2, lengths=[6, 4]).values
+    prompt[1, 4, 2] = bad
+    assert_one_clear_line(lambda: generate(model, prompt, 2), ValueError, ["prompt must be finite", "(1, 4, 2)"])
+    assert torch.equal(generate(model, prompt, 2, lengths=[6, 4]).values, short)

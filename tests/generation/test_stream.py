@@ -176,6 +176,33 @@ def test_files_that_do_not_fit(tmp_path):
         assert_one_clear_line(lambda name=name, place=place: place.restore(tmp_path / name), LoadError, words)
 
 
+@pytest.mark.parametrize("use", ["push", "prefill"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 3e38], ids=str)
+def test_what_is_not_finite_is_refused_and_changes_no_state(use, bad):
+    """3e38 is finite itself, but what comes of it is not."""
+    model = model_of("classifier")
+    x, _ = inputs(model, 2, 9)
+    stream, untouched = Stream(model, 2), Stream(model, 2)
+    for one in (stream, untouched):
+        one.push(x[:, :4])
+    wrong = x[:, 4:7].clone()
+    wrong[1, 1, 0] = bad
+    words = ["x must be finite", "(1, 1, 0)"] if abs(bad) != 3e38 else ["3e+38", "float32", "no stream has changed"]
+    assert_one_clear_line(lambda: getattr(stream, use)(wrong), ValueError, words)
+    assert torch.equal(stream.push(x[:, 4:]), untouched.push(x[:, 4:]))
+
+
+def test_a_state_that_is_not_finite_is_refused(tmp_path):
+    model = model_of("regressor")
+    stream, path = Stream(model, 2), tmp_path / "state"
+    leaves(stream._state)[0][1, 0, 0] = float("nan")
+    stream.save(path)
+    other, untouched = Stream(model, 2), Stream(model, 2)
+    assert_one_clear_line(lambda: other.restore(path), LoadError, ["finite states", "new file"])
+    x, _ = inputs(model, 2, 3)
+    assert torch.equal(other.push(x), untouched.push(x))
+
+
 MISTAKES = {
     "both ways": (lambda: Stream(model_of("classifier", bidirectional=True)), ValueError, ["causal", "bidirectional"]),
     "training mode": (lambda: Stream(model_of("classifier").train()), ValueError, ["eval()"]),

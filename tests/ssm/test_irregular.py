@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 
-from statespan import S4D
+from statespan import DSS, S4, S4D
 from statespan.models import Classifier, ClassifierConfig
 from statespan.models.irregular import answer_with_gaps
 from statespan.nn import Backbone
@@ -132,8 +132,7 @@ def test_mistakes(name):
     assert words in str(caught.value)
 
 
-def test_s4_layers_are_refused():
-    from statespan import S4
-
+@pytest.mark.parametrize("layer", [S4(2, 4), DSS(2, 4), DSS(2, 4, softmax_length=3)], ids=["S4", "DSS", "DSS fixed"])
+def test_other_layers_are_refused(layer):
     with pytest.raises(TypeError, match="S4D layers"):
-        with_gaps(S4(2, 4), torch.randn(1, 3, 2), torch.ones(1, 3))
+        with_gaps(layer, torch.randn(1, 3, 2), torch.ones(1, 3))

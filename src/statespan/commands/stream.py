@@ -26,7 +26,8 @@ HELP = """Feed samples into a model as they come; print its answers.
 
 Samples come on standard input: lines of CSV (a column for each feature; a token each for models of tokens), or raw
 audio of 16-bit whole numbers. Answers go to standard output as CSV. Constant time and memory, for ever. A run's samples
-are scaled as its training data was; a saved model gets them as they are, audio in [-1, 1).
+are scaled as its training data was; a saved model gets them as they are, audio in [-1, 1). A line with NaN, infinity or
+no numbers ends it with exit code 2; the state is then that before the line.
 
 \b
 Examples:
@@ -36,6 +37,7 @@ Examples:
   statespan stream runs/own --every 100 < new.csv                 an answer for every 100 samples
 """
 FORMATS = ("csv", "s16le")
+LARGEST = (2 - 2**-23) * 2.0**127  # what samples of float32 can be
 
 
 def stream(
@@ -74,8 +76,12 @@ def stream(
             running.restore(state)
         prepare, answer = _preparation(opened, data, form)
         try:
-            for first, samples in _read(sys.stdin.buffer, form, block, opened.model.config):
-                answer(first, _push(running, prepare(samples)))
+            for number, samples in _read(sys.stdin.buffer, form, block, opened.model.config):
+                try:
+                    y = _push(running, prepare(samples))
+                except ValueError as error:  # scaled, they are too large
+                    fail(f"sample {number}: {error}")
+                answer(number, y)
         except (BrokenPipeError, KeyboardInterrupt):
             _close_output()  # whoever reads has enough
         finally:
@@ -112,25 +118,41 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
             yield seen, samples
         return
     rows: list[list[float]] = []
+    refused = ""
     for number, line in enumerate(source, 1):
         text = line.decode("utf-8", "replace").strip()
         if not text:
             continue
-        try:
-            values = [float(part) for part in text.split(",")]
-        except ValueError:
-            if number == 1:
-                continue  # names of the columns
-            fail(f"line {number} must be numbers with commas between them, got {text[:60]!r}")
-        if len(values) != (width or 1):
-            fail(f"line {number} must have {width or 1} numbers, as the model reads, got {len(values)}")
+        values, mistake = _values(text, width, getattr(config, "vocabulary", None))
+        if mistake and number == 1 and not values:
+            continue  # names of the columns
+        if mistake:
+            refused = f"line {number} {mistake}; the lines before it were read"
+            break
         rows.append(values)
         if len(rows) == block:
             seen += len(rows)
             yield seen, _array(rows, width)
             rows = []
-    if rows:
+    if rows:  # those before a refused line, too: what is saved is the state before it
         yield seen + len(rows), _array(rows, width)
+    if refused:
+        fail(refused)
+
+
+def _values(text: str, width: int | None, vocabulary: int | None) -> tuple[list[float], str]:
+    """The numbers of a line, none where it has other things; and what is wrong with it, if something is."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        return [], f"must be numbers with commas between them, got {text[:60]!r}"
+    if len(values) != (width or 1):
+        return values, f"must have {width or 1} numbers, as the model reads, got {len(values)}"
+    if not all(abs(value) <= LARGEST for value in values):  # which no NaN is
+        return values, f"must be finite numbers of at most {LARGEST:.4g}, got {text[:60]!r}"
+    if width is None and vocabulary is not None and not (values[0].is_integer() and 0 <= values[0] < vocabulary):
+        return values, f"must be a token 0 … {vocabulary - 1}, got {text[:60]!r}"
+    return values, ""
 
 
 def _array(rows: list[list[float]], width: int | None) -> np.ndarray[Any, Any]:

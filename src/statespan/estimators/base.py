@@ -25,6 +25,7 @@ from statespan.estimators.saved import SavedEstimator
 from statespan.estimators.scaling import STANDARDS, Scale
 from statespan.estimators.series import Panel, as_panel
 from statespan.estimators.times import as_gaps
+from statespan.models.irregular import announce_cost
 from statespan.train.device import pick_device
 from statespan.train.feed import moved
 from statespan.train.order import derive
@@ -135,6 +136,9 @@ class SeriesEstimator(SavedEstimator):
         self.chosen_line_ = self._line(panel, choice, len(rows[1]), device)
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
+            if gaps is not None:
+                updates = choice.epochs * max(1, len(rows[0]) // choice.batch_size)
+                announce_cost(self.network_.body, choice.batch_size, length, updates)
         held_out = parts[1] if len(rows[1]) else None
         self.history_: History = train(
             self.network_, self._task(answers[rows[0]]), parts[0], held_out, settings, device,

@@ -49,6 +49,8 @@ def read_state(path: Path, like: Sequence[Tensor], kind: str) -> list[Tensor]:
             raise LoadError(f"{path}: tensor {name} must be {wanted.dtype}, got {found[name].dtype}")
     if about.get("digest") != _digest(found):
         raise LoadError(f"{path} is damaged: it is not what was saved")
+    if not all(bool(torch.isfinite(found[name]).all()) for name in names):
+        raise LoadError(f"{path} must hold finite states, got NaN or infinity: begin with a new file")
     return [found[name].to(wanted.device) for name, wanted in zip(names, like)]
 
 

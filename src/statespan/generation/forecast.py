@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan._check import check_tensor
+from statespan._check import check_finite, check_lengths, check_tensor
 from statespan.models import Forecaster
 
 
@@ -38,6 +38,8 @@ def forecast(
     if marks is not None:
         marks = check_tensor("marks", marks, (batch, length + steps, config.d_marks), kind="float").to(device)
     past = past.to(device, next(model.parameters()).dtype)
+    ends = length if lengths is None else check_lengths(lengths, batch, length).to(device)[:, None, None]
+    check_finite("prompt", past, torch.arange(length, device=device)[None, :, None] < ends)
     early = None if marks is None else marks[:, :length]
     _, state = model.prefill(past, marks=early, lengths=lengths, rate=rate)
     step, nothing, found = model.stepper(rate, in_place=True), past.new_zeros(batch, config.d_input), []

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from statespan._check import check_int, check_lengths
+from statespan._check import check_finite, check_int, check_lengths
 from statespan.generation.capture import Captured, CudaRecorder
 from statespan.generation.forecast import forecast
 from statespan.generation.noise import uniforms
@@ -58,8 +58,10 @@ def generate(
 ) -> Generated:
     """Continue sequences, in constant time and memory a step.
 
-    A sample is a function of the model, its prompt, ``seed`` and the number of its row: the same in any batch, with
-    and without a CUDA graph.
+    The random numbers of a sequence depend on ``seed`` and the number of its row alone: they are the same in any batch,
+    with and without a CUDA graph. The model's outputs agree to rounding, 2e-6 of their peak in float32; so tokens are
+    the same unless a random number falls within that distance of the border between two of them. Series read their own
+    roundings again.
 
     Args:
         model: A language model, a pixel model, a forecaster, or a regressor that predicts the next sample of its own
@@ -121,6 +123,9 @@ def _generate(
     ends = None
     if lengths is not None:
         ends = check_lengths(lengths, size, read.shape[1] - rule.start).to(device) + rule.start
+    if read.is_floating_point():
+        inside = None if ends is None else (torch.arange(read.shape[1], device=device) < ends[:, None])[..., None]
+        check_finite("prompt", read, inside)
     state = model.initial_state(size, dtype=state_dtype)
     only_last: dict[str, bool] = {"last": True} if isinstance(model, TokenModel) else {}
     if not rule.decode:

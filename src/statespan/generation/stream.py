@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan._check import check_int
+from statespan._check import check_finite, check_int
 from statespan.generation.files import read_state, write_state
 from statespan.generation.rows import filling, independent, one_thread, tiled
 from statespan.generation.tree import leaves, map_leaves, replace_leaves
@@ -28,7 +28,9 @@ PROBE = 3  # times what batches are filled up to: rows of the test whether rows 
 class Stream:
     """Streams through one model, each with a state of its own.
 
-    A stream gets the same bits alone and among any number of others, however its samples are cut into blocks.
+    A stream gets the same bits alone and among any number of others, however its samples are cut into blocks. Samples
+    that are not finite, or whose answers are not, are refused and leave all states as they were: a state would never
+    get rid of them.
 
     Args:
         model: A causal model with ``step``: a classifier, a regressor, or one that answers at every position; in
@@ -125,6 +127,9 @@ class Stream:
         Returns:
             The answers so far (S, K). A model that answers at every position gives (S, K) for samples and (S, L, K) for
             blocks.
+
+        Raises:
+            ValueError: A sample is NaN or infinite, or so large that an answer is. No stream has changed.
         """
         rows = self._rows(ids)
         x, block = self._input(x, len(rows))
@@ -138,8 +143,9 @@ class Stream:
                 if not self._every:
                     outputs.clear()  # only the last answer counts
                 outputs.append(y)
-            self._scatter(rows, state)
-        return torch.stack(outputs, 1) if block and self._every else outputs[-1]
+        answers = self._checked(torch.stack(outputs, 1) if block and self._every else outputs[-1], x)
+        self._scatter(rows, state)
+        return answers
 
     @torch.no_grad()
     def prefill(self, x: Tensor, ids: Sequence[int] | None = None) -> Tensor:
@@ -157,6 +163,7 @@ class Stream:
         if not block:
             raise ValueError(f"x must be a block of each stream with a length, got shape {tuple(x[:, 0].shape)}")
         y, state = self.model.prefill(x, self._gather(rows), rate=self.rate)  # type: ignore[operator]
+        self._checked(y, x)
         self._scatter(rows, state)
         return y
 
@@ -165,7 +172,11 @@ class Stream:
         write_state(Path(path), leaves(self._gather(self._rows(ids))), self._kind())
 
     def restore(self, path: str | Path, ids: Sequence[int] | None = None) -> None:
-        """Put streams (all by default) into the states of a file, as many and of the same kind as were saved."""
+        """Put streams (all by default) into the states of a file, as many and of the same kind as were saved.
+
+        Raises:
+            LoadError: A ValueError; the file is damaged, of another kind, or holds states that are not finite.
+        """
         rows = self._rows(ids)
         found = read_state(Path(path), leaves(self._gather(rows)), self._kind())
         self._scatter(rows, replace_leaves(self._fresh, found))
@@ -195,8 +206,20 @@ class Stream:
                 f"x must have shape ({streams}{width}) or ({streams}, length{width}) for {streams} streams, "
                 f"got {tuple(x.shape)}"
             )
+        if x.is_floating_point():
+            check_finite("x", x)
         block = x.ndim > samples
         return (x if block else x[:, None]).to(self.device), block
+
+    @staticmethod
+    def _checked(y: Tensor, x: Tensor) -> Tensor:
+        """The answers y to samples x, unless those were too large; a state that is not finite shows in its answers."""
+        if x.is_floating_point() and not bool(torch.isfinite(y).all()):
+            raise ValueError(
+                f"x must be samples whose answers {y.dtype} can hold, got samples up to {x.abs().max().item():g} whose "
+                "answers are NaN or infinite; no stream has changed"
+            )
+        return y
 
     def _all(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """A step of any number of streams."""

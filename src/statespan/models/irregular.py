@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import torch
 from torch import Tensor
 
 from statespan.models.classifier import Pooled
 from statespan.nn.irregular import with_gaps
+from statespan.nn.layer import SSMLayer
 from statespan.nn.padding import Lengths
+from statespan.ssm.irregular import scan_gaps, segment_length
+
+if TYPE_CHECKING:
+    from statespan.ssm import Diagonal
+
+ACTIVATIONS = 24  # tensors (B, L, D) that training holds for a layer
+STATES = 24  # tensors of complex states that the backward pass through a segment holds at once
+PROBE = 8  # samples that are timed
+LARGE_BYTES, LARGE_SECONDS = 1e9, 60.0  # from which on a cost is announced
 
 
 def answer_with_gaps(model: Pooled, x: Tensor, gaps: Tensor, *, lengths: Lengths = None) -> Tensor:
@@ -33,3 +48,62 @@ def answer_with_gaps(model: Pooled, x: Tensor, gaps: Tensor, *, lengths: Lengths
     x, padding = model._input(x, lengths)
     features = with_gaps(model.backbone, model.encoder(x), gaps, lengths=padding)
     return model.head(features, lengths=padding)
+
+
+class Cost(NamedTuple):
+    """What an update of the weights takes, about."""
+
+    memory: int
+    """Bytes beyond those of the model."""
+    seconds: float
+
+
+def training_cost(model: Pooled, batch: int, length: int) -> Cost:
+    """Estimate what an update on samples at irregular times takes, before it is made.
+
+    The memory is counted; it grows with the length for what layers keep for gradients, and with its square root for the
+    states. The time is that of a few samples through one layer, here and now.
+
+    Args:
+        model: As in :func:`answer_with_gaps`.
+        batch: Series of an update.
+        length: Samples of the longest.
+
+    Example:
+        >>> from statespan.models import Classifier, ClassifierConfig
+        >>> model = Classifier(ClassifierConfig(d_input=1, d_output=2, d_model=64, n_layers=3, layer="s4d"))
+        >>> training_cost(model, 16, 500).memory < 1e9
+        True
+    """
+    layers = [module for module in model.modules() if isinstance(module, SSMLayer)]
+    each, memory, working = segment_length(length), 0, 0
+    for layer in layers:
+        state = 8 * batch * layer.d_model * layer.d_state  # a mode is a complex number for two of them
+        kept = -(-length // each) * (2 if layer.bidirectional else 1)
+        memory += kept * state + ACTIVATIONS * layer.D.element_size() * batch * length * layer.d_model
+        working = max(working, STATES * each * state)
+    if not layers:
+        return Cost(0, 0.0)
+    seconds = min(_seconds(layers[0], batch) for _ in range(2))  # of which the first may load something
+    return Cost(memory + working, seconds * len(layers) * length / PROBE)
+
+
+def announce_cost(model: Pooled, batch: int, length: int, updates: int) -> None:
+    """Say on standard error what training will take, in one line, where that is much."""
+    cost = training_cost(model, batch, length)
+    total = cost.seconds * updates
+    if cost.memory >= LARGE_BYTES or total >= LARGE_SECONDS:
+        print(
+            f"irregular times: about {cost.memory / 1e9:.1f} GB of memory and {cost.seconds:.2g} s an update, "
+            f"{total / 60:.0f} minutes for up to {updates:,} updates; shorter series and fewer epochs take less",
+            file=sys.stderr,
+        )
+
+
+def _seconds(layer: SSMLayer, batch: int) -> float:
+    """Of a few samples through the SSM of a layer, forward and backward; nothing random, nothing changed."""
+    u = torch.zeros(batch, PROBE, layer.d_model, device=layer.D.device, requires_grad=True)
+    before = perf_counter()
+    y, _ = scan_gaps(cast("Diagonal", layer.structure()), u, torch.ones_like(u[..., 0]))
+    float(torch.autograd.grad(y.sum(), u)[0].sum())  # a GPU has finished by then
+    return (perf_counter() - before) * (2 if layer.bidirectional else 1)

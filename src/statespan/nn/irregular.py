@@ -22,8 +22,8 @@ def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = 
     """Apply a layer, a residual block or a backbone to samples at irregular times.
 
     With gaps of 1 everywhere it is ``module(x, lengths=lengths)``, with 2 everywhere that with ``rate=2.0``. The SSMs
-    must be diagonal (S4D); layers of S4 and LSSL would need a matrix exponential at every sample. It costs a state for
-    each sample, so memory is that of the input times the state size for a chunk at a time.
+    must be diagonal (S4D); layers of S4 and LSSL would need a matrix exponential at every sample, and the softmax of
+    DSS is one over equal steps. Beside the input and the output a layer keeps about √L states of each sequence.
 
     Args:
         module: :class:`~statespan.S4D`, or :class:`~statespan.nn.ResidualBlock` and :class:`~statespan.nn.Backbone` of
@@ -60,9 +60,13 @@ def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = 
 
 
 def _layer(layer: SSMLayer, x: Tensor, gaps: Tensor, padding: Padding | None) -> Tensor:
-    ssm: Any = layer.structure()
+    softmax = getattr(layer.ssm, "softmax", False)
+    ssm: Any = None if softmax else layer.structure()
     if not isinstance(ssm, Diagonal):
-        raise TypeError(f"module must be made of S4D layers for irregular times, got one of {type(layer).__name__}")
+        raise TypeError(
+            "module must be made of S4D layers (without a softmax) for irregular times, got one of "
+            f"{type(layer).__name__}"
+        )
     u = fill(x, padding).to(ssm.dtype)
     behind = layer.channels
     y, _ = scan_gaps(Diagonal(ssm.A, ssm.B, ssm.C[:behind], ssm.dt, ssm.discretization), u, gaps)

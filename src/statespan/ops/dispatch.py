@@ -25,6 +25,7 @@ from torch.nn.functional import pad
 from statespan._check import check_choice, check_tensor
 from statespan.ops import plain
 from statespan.ops.activation import gelu as activated
+from statespan.ops.causal import is_spoiled, without_spoiled
 from statespan.ops.chunk_length import chunk_length
 from statespan.ops.chunked import ordered, packed
 from statespan.ops.fftconv import fftconv
@@ -146,6 +147,9 @@ def apply(
 ) -> Tensor:  # fmt: skip
     """Apply an SSM to whole sequences by the fastest path.
 
+    On a CPU, outside of compiled code, a NaN or an infinity in u makes the causal outputs from its time on NaN and
+    leaves those before as they are. Elsewhere the outputs from its chunk's start on are NaN, by an FFT all of them.
+
     Args:
         ssm: The SSM.
         u: (B, L, H), in any memory order; on a GPU fastest with the length as the last axis in memory.
@@ -159,6 +163,15 @@ def apply(
     """
     source = source_of(ssm) if isinstance(ssm, Structure) else ssm
     dtype = dtype or _dtype(source, u)
+    y = _apply(source, u, D, bidirectional, activation, dtype)
+    if not bidirectional and is_spoiled(y) and (mended := without_spoiled(u)):
+        return _apply(source, mended.u, D, bidirectional, activation, dtype) + mended.nan
+    return y
+
+
+def _apply(
+    source: Source, u: Tensor, D: Tensor | None, bidirectional: bool, activation: str | None, dtype: torch.dtype
+) -> Tensor:
     path = choose_path(source, u, dtype)
     if 0 in u.shape[:2]:
         channels = source.structure().channels
@@ -196,8 +209,17 @@ def apply_from(
         y (B, L, K, H), and the state after the last sample in the dtype of ``state`` (float64 for None).
     """
     source = source_of(ssm) if isinstance(ssm, Structure) else ssm
-    structure = source.structure()
     dtype = dtype or _dtype(source, u)
+    y, after = _apply_from(source, u, state, D, activation, dtype)
+    if is_spoiled(y) and (mended := without_spoiled(u)):
+        y = _apply_from(source, mended.u, state, D, activation, dtype)[0] + mended.nan
+    return y, after
+
+
+def _apply_from(
+    source: Source, u: Tensor, state: Tensor | None, D: Tensor | None, activation: str | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    structure = source.structure()
     path = choose_path(source, u, dtype)
     path = "chunks" if path == "fft" else path
     batch, length, heads = check_tensor("u", u, ("batch", "length", structure.heads), kind="float").shape

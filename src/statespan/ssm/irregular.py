@@ -2,12 +2,15 @@
 
 A convolution needs equal steps; the recurrence does not. The state obeys ``x' = A x + B u(t)`` between the samples,
 each of which holds from the one before it until its own time (zero-order hold, exact), or is joined to it by the
-bilinear rule. Within a chunk the recurrence runs as a prefix sum of log₂ c rounds, and chunks hand the state on.
+bilinear rule. The recurrence runs sample by sample; gradients need the states of about √L samples, not of all
+(:mod:`statespan.ssm.gap_steps`).
 
 Shapes: B batch, L length, H heads, M = N/2 kept complex modes, K channels, c samples of a chunk.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -15,13 +18,14 @@ from torch import Tensor
 from statespan._check import check_int, check_tensor
 from statespan.ssm.diagonal import Diagonal
 from statespan.ssm.discretize import RULES
+from statespan.ssm.gap_steps import Scan
 from statespan.ssm.packed import pack, unpack
 
-CHUNK = 64
+RECORDED = 64  # samples of a chunk where autograd or a compiler records every operation
 
 
 def scan_gaps(
-    ssm: Diagonal, u: Tensor, gaps: Tensor, state: Tensor | None = None, *, chunk: int = CHUNK
+    ssm: Diagonal, u: Tensor, gaps: Tensor, state: Tensor | None = None, *, chunk: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Apply a diagonal SSM to samples at irregular times, from a state and to a state.
 
@@ -31,7 +35,8 @@ def scan_gaps(
         gaps: (B, L), at least 0: time from the sample before to this one, in steps of the SSM. 1 everywhere is
             ``ssm.scan``, 2 everywhere ``ssm.at_rate(2.0).scan``. The first is how long the first sample has held.
         state: (B, H, N), or None for zeros.
-        chunk: Samples that are handled together; their states are in memory at once.
+        chunk: Samples whose states are in memory at once; for gradients one more state is kept for every chunk. None
+            for √L, with which both are the same number.
 
     Returns:
         y of shape (B, L, K, H) and the state after the last sample (B, H, N), in the dtype of ``state`` (float64 for
@@ -50,21 +55,50 @@ def scan_gaps(
         raise ValueError("ssm must have no softmax_length for irregular times, got one that normalizes equal steps")
     batch, length, heads = check_tensor("u", u, ("batch", "length", ssm.heads), kind="real").shape
     check_gaps(gaps, batch, length)
-    check_int("chunk", chunk, minimum=1)
+    chunk = segment_length(length) if chunk is None else check_int("chunk", chunk, minimum=1)
     first = ssm.initial_state(batch) if state is None else state
     check_tensor("state", first, (batch, heads, ssm.d_state), kind="real")
-    x = unpack(first.double())  # (B, H, M)
-    C = ssm.C.to(torch.complex128)
-    outputs = []
-    for start in range(0, length, chunk):
-        some = slice(start, start + chunk)
-        Abar, Bbar = _discrete(ssm, gaps[:, some].double())  # (B, c, H, M)
-        states = _prefix(Abar, Bbar * u[:, some].double()[..., None], x)
-        outputs.append(2 * torch.einsum("khm,bchm->bckh", C, states).real)
-        x = states[:, -1]
-    if not outputs:
+    if length == 0:
         return u.new_zeros(batch, 0, ssm.channels, heads, dtype=ssm.dtype), first
-    return torch.cat(outputs, 1).to(ssm.dtype), pack(x).to(first.dtype)
+    inputs = (u, gaps, unpack(first.double()), ssm.A, ssm.B, ssm.C, ssm.dt, ssm.discretization)
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        y, last = scan_recorded(*inputs)
+    else:
+        y, last = Scan.apply(*inputs, chunk)
+    return y.to(ssm.dtype), pack(last).to(first.dtype)
+
+
+def segment_length(length: int) -> int:
+    """√L, rounded up."""
+    return math.isqrt(max(length - 1, 0)) + 1
+
+
+def scan_recorded(
+    u: Tensor, gaps: Tensor, x: Tensor, A: Tensor, B: Tensor, C: Tensor, dt: Tensor, rule: str
+) -> tuple[Tensor, Tensor]:
+    """The same in operations that autograd records, each chunk a prefix sum: the readable form, at 50 times the memory.
+
+    Args:
+        u: (B, L, H).
+        gaps: (B, L).
+        x: The state before the first sample (B, H, M), complex128.
+        A: (H, M), as B.
+        B: (H, M).
+        C: (K, H, M).
+        dt: (H,).
+        rule: The discretization.
+
+    Returns:
+        y of shape (B, L, K, H) float64, and the state after the last sample.
+    """
+    outputs = []
+    for start in range(0, u.shape[1], RECORDED):
+        some = slice(start, start + RECORDED)
+        Abar, Bbar = _discrete(A, B, dt, rule, gaps[:, some].double())  # (B, c, H, M)
+        states = _prefix(Abar, Bbar * u[:, some].double()[..., None], x)
+        outputs.append(2 * torch.einsum("khm,bchm->bckh", C.to(torch.complex128), states).real)
+        x = states[:, -1]
+    return torch.cat(outputs, 1), x
 
 
 def gaps_of(times: Tensor, step: float = 1.0) -> Tensor:
@@ -90,12 +124,12 @@ def check_gaps(gaps: Tensor, batch: int, length: int) -> Tensor:
     return gaps
 
 
-def _discrete(ssm: Diagonal, gaps: Tensor) -> tuple[Tensor, Tensor]:
+def _discrete(A: Tensor, B: Tensor, dt: Tensor, rule: str, gaps: Tensor) -> tuple[Tensor, Tensor]:
     """Ā and B̄ (B, c, H, M) of every step: the usual rule with a head for each sample."""
-    count, (heads, modes) = gaps.numel(), ssm.A.shape
-    dt = (gaps.reshape(-1, 1) * ssm.dt.double()).flatten()  # (B · c · H,)
-    Abar, Bbar = RULES[ssm.discretization](ssm.A.repeat(count, 1), ssm.B.repeat(count, 1), dt)
-    shape = (*gaps.shape, heads, modes)
+    count = gaps.numel()
+    steps = (gaps.reshape(-1, 1) * dt.double()).flatten()  # (B · c · H,)
+    Abar, Bbar = RULES[rule](A.repeat(count, 1), B.repeat(count, 1), steps)
+    shape = (*gaps.shape, *A.shape)
     return Abar.view(shape), Bbar.view(shape)
 
 

@@ -1,0 +1,225 @@
+"""The recurrence over samples at irregular times, forward and backward, with a state kept only every √L samples.
+
+A step of length s is ``x_k = f(sA) x_{k-1} + s φ(sA) B u_k`` with
+
+    bilinear  φ(z) = 1/(1 - z/2),   f = 2φ - 1,   φ' = φ²/2,        f' = φ²
+    zoh       φ(z) = (eᶻ - 1)/z,    f = eᶻ,       φ' = (eᶻ - φ)/z,  f' = eᶻ
+
+The forward pass keeps the state before each segment. The backward pass makes the states of one segment after the other
+again, from the last to the first, and walks back through each. So memory is that of √L states, not of L of them, and
+nothing is recorded; autograd would keep dozens of tensors the size of all states.
+
+Shapes: B batch, L length, H heads, M = N/2 kept complex modes, K channels, c samples of a segment. Inside, the samples
+come first: (c, B, H, M).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from statespan.ssm.discretize import MAX_GROWTH, _reduced_product, expm1
+
+SERIES = 0.02  # |z| below which φ' of the zero-order hold is its series: the quotient would cancel
+TERMS = 8  # of it, exact to float64 there
+
+
+class Modes(NamedTuple):
+    """An SSM in double precision."""
+
+    A: Tensor
+    """(H, M) complex."""
+    B: Tensor
+    """(H, M) complex."""
+    C: Tensor
+    """(K, H, M) complex, times 2."""
+    dt: Tensor
+    """(H,)."""
+    rule: str
+
+    @classmethod
+    def of(cls, A: Tensor, B: Tensor, C: Tensor, dt: Tensor, rule: str) -> Modes:
+        """From parameters of any precision."""
+        A, B, C = (x.to(torch.complex128) for x in (A, B, C))
+        return cls(A, B, 2 * C, dt.double(), rule)
+
+
+class Steps(NamedTuple):
+    """The steps of a segment, each of its own length."""
+
+    s: Tensor
+    """Their lengths (c, B, H)."""
+    z: Tensor
+    """sA (c, B, H, M)."""
+    f: Tensor
+    phi: Tensor
+
+    @classmethod
+    def of(cls, modes: Modes, gaps: Tensor) -> Steps:
+        """For gaps (c, B)."""
+        s = gaps[..., None] * modes.dt
+        z = s[..., None] * modes.A
+        z.real.clamp_(max=MAX_GROWTH)
+        if modes.rule == "bilinear":
+            phi = _reciprocal(z.mul(-0.5).add_(1))
+            return cls(s, z, phi.mul(2).sub_(1), phi)
+        phase = _reduced_product(s[..., None].expand(z.shape), modes.A.imag)
+        less_one = expm1(z.real, phase)
+        phi = torch.where(z == 0, 1, less_one * _reciprocal(torch.where(z == 0, 1, z)))
+        return cls(s, z, less_one + 1, phi)
+
+    def slopes(self, rule: str) -> tuple[Tensor, Tensor]:
+        """The derivatives f' and φ'."""
+        if rule == "bilinear":
+            square = self.phi * self.phi
+            return square, square / 2
+        small = (self.z.real.abs() < SERIES) & (self.z.imag.abs() < SERIES)
+        inside, series = torch.where(small, self.z, 0), torch.zeros_like(self.z)
+        factorial = 1.0
+        for k in range(2, TERMS + 2):
+            factorial *= k
+        for k in range(TERMS - 1, -1, -1):  # Σ (k + 1) zᵏ / (k + 2)!
+            series = series.mul_(inside).add_((k + 1) / factorial)
+            factorial /= k + 2
+        quotient = (self.f - self.phi) * _reciprocal(torch.where(small, 1, self.z))
+        return self.f, torch.where(small, series, quotient)
+
+
+def states_of(steps: Steps, B: Tensor, u: Tensor, start: Tensor) -> Tensor:
+    """The states (c, B, H, M) behind the samples u (c, B, H), from the state before them."""
+    x = steps.phi * (steps.s * u)[..., None]
+    x *= B
+    before = start
+    for step, now in zip(steps.f.unbind(), x.unbind()):
+        now.addcmul_(step, before)
+        before = now
+    return x
+
+
+class Scan(torch.autograd.Function):
+    """``(u, gaps, start, A, B, C, dt, rule, chunk) -> (y, last)`` with complex states; see :func:`scan_gaps`."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        """Y (B, L, K, H) float64 and the last state (B, H, M)."""
+        u, gaps, x, A, B, C, dt, rule, chunk = inputs
+        modes = Modes.of(A, B, C, dt, rule)
+        y = u.new_empty(*u.shape[:2], *modes.C.shape[:2], dtype=torch.float64)
+        kept = []
+        for at in range(0, u.shape[1], chunk):
+            kept.append(x)
+            steps = Steps.of(modes, _first(gaps, at, chunk))
+            states = states_of(steps, modes.B, _first(u, at, chunk), x)
+            y[:, at : at + chunk] = torch.einsum("khn,cbhn->bckh", _rows(modes.C), _reals(states))
+            x = states[-1].clone()
+        ctx.save_for_backward(u, gaps, A, B, C, dt, *kept)
+        ctx.settings = rule, chunk
+        return y, x
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
+        """The adjoint recurrence, segment by segment from the right."""
+        u, gaps, A, B, C, dt, *kept = ctx.saved_tensors
+        rule, chunk = ctx.settings
+        if torch.is_grad_enabled():
+            return (*_again(u, gaps, kept[0], A, B, C, dt, rule, dy, dlast), None, None)
+        modes = Modes.of(A, B, C, dt, rule)
+        du, dgaps = torch.empty_like(u), torch.empty_like(gaps)
+        dA, dB, dC, ddt = (torch.zeros_like(x) for x in modes[:4])  # conjugated, as everything complex below
+        carry = dlast.conj_physical()
+        for at, start in reversed(list(zip(range(0, u.shape[1], chunk), kept))):
+            here, (some, drive, dout) = slice(at, at + chunk), (_first(x, at, chunk) for x in (gaps, u, dy))
+            steps = Steps.of(modes, some)
+            x = states_of(steps, modes.B, drive, start)
+            dC += _complex(torch.einsum("cbkh,cbhn->khn", dout, _reals(x)))
+            dx = _complex(torch.einsum("khn,cbkh->cbhn", _reals(modes.C), dout))
+            carry = _walk_back(steps.f, dx, carry)
+            part_A, part_B, ddrive, ds = _gradients(modes, steps, dx, torch.cat([start[None], x[:-1]]), drive)
+            dA += part_A
+            dB += part_B
+            ddt += torch.einsum("cbh,cb->h", ds, some)
+            du[:, here], dgaps[:, here] = ddrive.transpose(0, 1), (ds @ modes.dt).T
+        found = (dA.conj(), dB.conj(), 2 * dC.conj(), ddt)
+        parameters = (x.resolve_conj().to(like.dtype) for x, like in zip(found, (A, B, C, dt)))
+        return (du, dgaps, carry.conj_physical(), *parameters, None, None)
+
+
+def _walk_back(f: Tensor, dx: Tensor, carry: Tensor) -> Tensor:
+    """Add to the gradients dx that the outputs give to the states those that all later states give, in place.
+
+    Returns that of the state before the segment.
+    """
+    dx[-1] += carry
+    later = dx[-1]
+    for step, now in zip(reversed(f[1:].unbind()), reversed(dx[:-1].unbind())):
+        now.addcmul_(step, later)
+        later = now
+    return f[0] * later
+
+
+def _gradients(
+    modes: Modes, steps: Steps, dx: Tensor, before: Tensor, u: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of A, B (H, M), u and the lengths s of the steps (c, B, H), from those of the states; all but u conjugated.
+
+    Args:
+        modes: The SSM.
+        steps: The steps of the segment.
+        dx: The gradients of the states (c, B, H, M).
+        before: The states before the samples (c, B, H, M).
+        u: The samples (c, B, H).
+    """
+    f_slope, phi_slope = steps.slopes(modes.rule)
+    driven = steps.s * u
+    by_phi = dx * steps.phi
+    dB = _complex(torch.einsum("cbh,cbhn->hn", driven, _reals(by_phi)))
+    ddriven = torch.einsum("hn,cbhn->cbh", _rows(modes.B), _reals(by_phi))
+    dz = f_slope * before + phi_slope.mul_(modes.B).mul_(driven[..., None])
+    dz *= dx
+    dz.real.masked_fill_(steps.z.real >= MAX_GROWTH, 0.0)  # which did not follow A
+    dA = _complex(torch.einsum("cbh,cbhn->hn", steps.s, _reals(dz)))
+    ds = torch.einsum("hn,cbhn->cbh", _rows(modes.A), _reals(dz)) + ddriven * u
+    return dA, dB, ddriven * steps.s, ds
+
+
+def _again(
+    u: Tensor, gaps: Tensor, start: Tensor, A: Tensor, B: Tensor, C: Tensor, dt: Tensor, rule: str,
+    dy: Tensor, dlast: Tensor,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """The same gradients recorded, for whoever differentiates them once more: everything is kept."""
+    from statespan.ssm.irregular import scan_recorded
+
+    inputs = (u, gaps, start, A, B, C, dt)
+    asked = [x for x in inputs if x.requires_grad]
+    found = torch.autograd.grad(
+        scan_recorded(*inputs, rule), asked, (dy, dlast), create_graph=True, materialize_grads=True
+    )
+    given = iter(found)
+    return tuple(next(given) if x.requires_grad else None for x in inputs)
+
+
+def _first(x: Tensor, at: int, chunk: int) -> Tensor:
+    """A segment of x (B, L, …) as (c, B, …), float64."""
+    return x[:, at : at + chunk].transpose(0, 1).to(torch.float64, memory_format=torch.contiguous_format)
+
+
+def _reals(x: Tensor) -> Tensor:
+    """Complex (…, M) as real (…, 2M), the parts of a mode side by side."""
+    return torch.view_as_real(x).flatten(-2)
+
+
+def _complex(x: Tensor) -> Tensor:
+    """The inverse of :func:`_reals`."""
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+
+
+def _rows(w: Tensor) -> Tensor:
+    """``x ↦ Re(w x)`` as real numbers (…, 2M) to multiply those of x with."""
+    return _reals(w.conj_physical())
+
+
+def _reciprocal(z: Tensor) -> Tensor:
+    """1/z; torch's own is several times slower on a CPU."""
+    return z.conj_physical().div_(z.real.square() + z.imag.square())
