@@ -1,4 +1,4 @@
-"""A wheel carries the models."""
+"""A wheel carries the models and our numbers."""
 
 import runpy
 from pathlib import Path
@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import statespan
+from statespan import recipes
 from statespan.models import find
+from statespan.published import ours
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -30,3 +32,14 @@ def test_models_are_found_in_an_installed_package(tmp_path, monkeypatch):
     assert find.names() == known
     assert find.find("digits-s4d") == tmp_path / "statespan/_models/digits-s4d"
     assert statespan.load("digits-s4d").config.d_output == 10
+
+
+def test_our_numbers_are_in_the_package_and_up_to_date():
+    """``python -m statespan.published.ours`` writes them; ``statespan publish`` does too."""
+    setuptools = pytest.importorskip("setuptools")
+    from setuptools.config.pyprojecttoml import apply_configuration
+
+    package = apply_configuration(setuptools.Distribution(), ROOT / "pyproject.toml")
+    assert "recipes/ours.json" in package.package_data["statespan"]
+    assert recipes.OURS.read_text(encoding="utf-8") == ours.content(ROOT)
+    assert recipes.ours()["ablation-scifar-s4-legs"] == "77.14 ± 0.25 (2) *"

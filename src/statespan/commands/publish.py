@@ -15,8 +15,8 @@ HELP = """Publish finished runs: records, small models, tables, pictures.
 
 Each run's record goes to results/tasks. Of the runs of a recipe, the weights of the one with the best validation go to
 models, if they have up to 4 MB, with a page that describes them. Tables of README.md and docs/results.md beside the
-results, and the pictures of results/tasks, are made anew; without RUN that is all. A run that is not finished, or one
-that is published already, is refused before anything is written.
+results, the numbers of `statespan recipes` and the pictures of results/tasks are made anew; without RUN that is all. A
+run that is not finished, or one that is published already, is refused before anything is written.
 
 \b
 Examples:
@@ -66,6 +66,9 @@ def publish(
             fail(f"--results must be a folder with records in tasks, got {results}")
         written = _pictures(read_records(folder), folder)
         written += _pages(results)
+        from statespan.published import ours
+
+        written += [path for path in [ours.write(results.absolute().parent)] if path is not None]
     for path in written:
         console.print(f"{'picture' if path.suffix == '.png' else 'tables':<8} {path}", markup=False, soft_wrap=True)
 
