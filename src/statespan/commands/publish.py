@@ -26,6 +26,7 @@ Examples:
   statespan publish                                            tables and pictures only
 """
 PAGES = ("README.md", "docs/results.md")
+COVERAGE = "docs/reproduce.md"
 
 
 def publish(
@@ -66,9 +67,7 @@ def publish(
             fail(f"--results must be a folder with records in tasks, got {results}")
         written = _pictures(read_records(folder), folder)
         written += _pages(results)
-        from statespan.published import ours
-
-        written += [path for path in [ours.write(results.absolute().parent)] if path is not None]
+        written += _recipes(results.absolute().parent)
     for path in written:
         console.print(f"{'picture' if path.suffix == '.png' else 'tables':<8} {path}", markup=False, soft_wrap=True)
 
@@ -79,6 +78,18 @@ def _pictures(records: dict[str, dict[str, object]], folder: Path) -> list[Path]
     from statespan.published.picture import write_pictures
 
     return write_pictures(records, folder)
+
+
+def _recipes(root: Path) -> list[Path]:
+    """The numbers of ``statespan recipes``, and which of them were run, in a checkout."""
+    from statespan.published import ours
+    from statespan.reproduce import coverage
+
+    numbers, page = ours.write(root), root / COVERAGE
+    if numbers is None or not page.is_file():
+        return []
+    coverage.fill_page(page)
+    return [numbers, page]
 
 
 def _pages(results: Path) -> list[Path]:
