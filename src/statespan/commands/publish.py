@@ -67,7 +67,7 @@ def publish(
             fail(f"--results must be a folder with records in tasks, got {results}")
         written = _pictures(read_records(folder), folder)
         written += _pages(results)
-        written += _recipes(results.absolute().parent)
+        written += _recipes(results)
     for path in written:
         console.print(f"{'picture' if path.suffix == '.png' else 'tables':<8} {path}", markup=False, soft_wrap=True)
 
@@ -80,16 +80,17 @@ def _pictures(records: dict[str, dict[str, object]], folder: Path) -> list[Path]
     return write_pictures(records, folder)
 
 
-def _recipes(root: Path) -> list[Path]:
-    """The numbers of ``statespan recipes``, and which of them were run, in a checkout."""
+def _recipes(results: Path) -> list[Path]:
+    """Write the numbers of ``statespan recipes``, and which recipes were run, in a checkout."""
     from statespan.published import ours
     from statespan.reproduce import coverage
 
+    root = results.absolute().parent
     numbers, page = ours.write(root), root / COVERAGE
     if numbers is None or not page.is_file():
         return []
     coverage.fill_page(page)
-    return [numbers, page]
+    return [results.parent / path.relative_to(root) for path in (numbers, page)]
 
 
 def _pages(results: Path) -> list[Path]:

@@ -17,8 +17,8 @@ NAMES = {
 }  # fmt: skip
 BELOW = (
     "Lines: validation. Points: test. Dashes: the papers' best of S4 and S4D. The reference's times are not known.\n"
-    "†: augmented. ‡: begun with trained weights. ≠: not comparable with the paper. §: chosen after test scores were "
-    "seen. See docs/results.md."
+    "†: augmented. ‡: begun with trained weights. ≠: not comparable with the paper's number.\n"
+    "§: settings chosen after test scores had been seen. See docs/results.md."
 )
 
 Record = Mapping[str, Any]

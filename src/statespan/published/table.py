@@ -124,7 +124,8 @@ def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") ->
             found = [group for group in best if group is not None]
         else:
             found.sort(key=lambda group: not group.is_plain)  # the papers' protocol first, each best first
-            lines += [_line(_cells(task, group, folder), columns) for group in found or [None]]
+            lines += [_line(_cells(task, group, folder), columns) for group in found]
+            lines += [] if found else [_line(_cells(task, None, folder), columns)]
         shown += [(task, group) for group in found]
     lines.append(_line(_forecasts(up), columns))
     if kind == "long":

@@ -36,6 +36,7 @@ class Task:
         after: Accuracy in per cent that the reference says it has after some epochs.
         above: Whether anything better than the aim, which is chance, will do.
         whole: Training rows below which the data is only a part of the papers'.
+        part: What that part consists of.
         scratch: What became of training it from random weights, as long as no record shows it.
     """
 
@@ -52,6 +53,7 @@ class Task:
     after: tuple[float, int] | None = None
     above: bool = False
     whole: int = 0
+    part: str = ""
     scratch: str = ""
 
     @property
@@ -70,7 +72,7 @@ class Task:
 WINDOWS, PATIENTS, RAW = {"split": "windows"}, {"split": "patients"}, {"features": "raw"}
 LONG = {"contour": 14}
 DEFAULTS = {**WINDOWS, **RAW, **LONG}  # what the datasets do if a recipe does not say
-SPEECH = "clips of Speech Commands v0.01, as many as the column rows says; the papers use all of v0.02"
+SPEECH = "clips of Speech Commands v0.01, where the papers have all of v0.02"
 SHARED = "the easy-first runs of Pathfinder and Path-X shared one GPU; each would have been faster alone"
 CHANCE = "training from random weights stayed at chance in validation and was stopped before the test"
 WORDS = 20_000  # all clips of ten words make more training rows than this in v0.02, and fewer in v0.01
@@ -105,15 +107,16 @@ TASKS = (
     Task("BIDMC HR, new patients", "bidmc-hr-patients", "bidmc-hr", "rmse", None, PATIENTS, published=False),
     Task("BIDMC RR, new patients", "bidmc-rr-patients", "bidmc-rr", "rmse", None, PATIENTS, published=False),
     Task("BIDMC SpO2, new patients", "bidmc-spo2-patients", "bidmc-spo2", "rmse", None, PATIENTS, published=False),
-    Task("Speech, raw", "speech", "sc10", options=RAW, note=SPEECH, epochs=200, whole=WORDS),
+    Task("Speech, raw", "speech", "sc10", options=RAW, epochs=200, whole=WORDS, part=SPEECH),
     Task(
         "Speech, raw, 0.5×",
         "speech-half",
         "sc10",
         options=RAW,
         rate=2.0,
-        note=f"{SPEECH}; not trained for the rate",
+        note="not trained for the rate",
         whole=WORDS,
+        part=SPEECH,
     ),
     Task("WikiText-2", "wikitext2", "wikitext2", "perplexity", None, note="a small model"),
     Task("MNIST density", "mnist-density", "mnist-density", "bits_per_dim", None),

@@ -200,9 +200,9 @@ def table8() -> Table:
     entries += [Printed(model, "test ppl", ppl) for model, ppl in others.items()]
     about = (
         "Perplexity of the test text; tokens generated per second at the best batch, of Transformers after 8,192 "
-        "tokens (the paper's on an A100). Compare S4 with the two Transformers in bfloat16 first: one of ours, and Hugging "
-        "Face's GPT-2 with a static cache. GPT-2 as it comes runs eagerly in float32 and copies its cache in every "
-        "step, which is most of the last ratio. `statespan bench table8` has other contexts."
+        "tokens (the paper's on an A100). Compare S4 with the two Transformers in bfloat16 first: one of ours, and "
+        "Hugging Face's GPT-2 with a static cache. GPT-2 as it comes runs eagerly in float32 and copies its cache in "
+        "every step, which is most of the last ratio. `statespan bench table8` has other contexts."
     )
     return Table("s4-table8", "S4 Table 8: WikiText-103", about, columns, tuple(entries))
 
