@@ -12,9 +12,12 @@ import typer
 
 from statespan import cli, data, recipes
 from statespan.commands import plot
+from statespan.forecasting.table import findings
 from statespan.grid import parse_axis, product
 from statespan.published import table
+from statespan.reproduce import coverage
 from statespan.reproduce.registry import choose
+from tests import tree
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
@@ -50,6 +53,62 @@ def test_tables_of_results_are_what_the_records_give(page):
     text = (ROOT / page).read_text()
     assert len(table.PLACE.findall(text)) == 1
     assert table.filled(text, ROOT, "../" * page.count("/")) == text
+
+
+def test_the_papers_augmented_where_they_did():
+    """S4 section 4.3: 93.16 with flips and crops, beside 91.13 (Table 6) without."""
+    short, long = ((ROOT / page).read_text() for page in ("README.md", "docs/results.md"))
+    assert "the papers' was not" not in short + long
+    (row,) = [line for line in short.splitlines() if line.startswith("| sCIFAR |")]
+    assert row.split(" | ")[1::2] == ["91.80", "93.16"]
+    rows = [line for line in long.splitlines() if line.startswith("| sCIFAR |")]
+    assert rows
+    for row in rows:
+        assert row.split(" | ")[2] == ("93.16 †" if "data.augment=true" in row else "91.80")
+    assert recipes.read("scifar-s4").about.number == "91.13"
+
+
+def test_results_that_cannot_be_compared_are_marked_in_the_readme():
+    rows = {line.split(" | ")[0][2:]: line for line in (ROOT / "README.md").read_text().splitlines() if "|" in line}
+    marked = ("LRA ListOps", "LRA Pathfinder", "LRA Path-X", "BIDMC HR", "BIDMC RR", "BIDMC SpO2", "Speech, raw")
+    assert [name for name in (*marked, "Speech, raw, 0.5×") if "≠" not in rows[name]] == []
+    assert [name for name in ("sMNIST", "pMNIST", "sCIFAR", "LRA Image", "LRA Text") if "≠" in rows[name]] == []
+    seen = ("sMNIST", "LRA ListOps", "LRA Text", "BIDMC HR", "BIDMC RR", "BIDMC SpO2")
+    assert [name for name in seen if "§" not in rows[name]] == []
+
+
+def test_which_rows_have_a_recipe_is_what_the_recipes_say():
+    text = (ROOT / "docs/reproduce.md").read_text()
+    assert len(coverage.PLACE.findall(text)) == 1
+    assert coverage.filled(text) == text
+    found = coverage.covered()
+    assert {name: found[name][0] for name in ("S4 Table 4", "S4 section 4.3", "S4D Table 3b", "S4D Table 10")} == {
+        "S4 Table 4": 6, "S4 section 4.3": 2, "S4D Table 3b": 42, "S4D Table 10": 18,
+    }  # fmt: skip
+    assert "LSSL" in coverage.without()["S4 Table 6"]
+    for page in PAGES:
+        assert not re.search(r"recipe\s+for\s+each\s+row|file\s+for\s+each\s+row", page.read_text()), page.name
+
+
+def test_forecasts_are_named_after_the_model_that_made_them():
+    record = json.loads((ROOT / "results/forecast-cuda.json").read_text())
+    assert record["findings"] == findings(record["rows"])
+    page = (ROOT / "docs/timeseries.md").read_text()
+    assert "|  | horizon | S4D-LegS (best of 3 or mean) | S4 in the paper |" in page
+    assert not re.search(r"^\|.*\| S4 \|", page, re.MULTILINE)
+    made = [fit for fit in record["fits"] if fit["model"] == "S4"]
+    assert {len(fit["tried"]) for fit in made} == {4}  # three variants and their mean
+    assert {"variant" in fit or fit.get("combined") == 3 for fit in made} == {True}
+
+
+def test_the_map_of_the_package_is_the_tree():
+    text = tree.PAGE.read_text()
+    assert len(tree.PLACE.findall(text)) == 1
+    assert tree.filled(text) == text, "python -m tests.tree writes the map anew"
+    shown = "\n".join(tree.lines())
+    for path in tree.PACKAGE.rglob("*.py"):  # not by the way the map is made
+        word = path.parent.name + "/" if path.name == "__init__.py" else path.stem
+        assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", shown), path
 
 
 def test_records_say_nothing_about_the_place_they_were_made_at():

@@ -45,6 +45,13 @@ def test_table(checkout):
     assert filled(text, checkout) == text
 
 
+def test_a_column_may_have_another_heading(checkout):
+    place = "<!-- results/x.json: name, length as L | time_ms, copies as times a copy -->\n<!-- end -->\n"
+    lines = filled(place, checkout).splitlines()
+    assert lines[1] == "|  | L | ms | times a copy |"
+    assert lines[3] == "| fast | 10 | 0.123 | 1,234 |"
+
+
 def test_findings(checkout):
     text = filled("<!-- results/x.json: findings -->\n<!-- end -->\n", checkout)
     assert text.splitlines()[1:-1] == [
@@ -83,7 +90,17 @@ def test_command(checkout):
     assert (checkout / "page.md").read_text() == filled(PAGE.format(words=""), checkout)
 
 
-@pytest.mark.parametrize("page", ["docs/engine.md", "docs/generation.md", "docs/training.md", "README.md"])
+PAGES = (
+    "docs/engine.md",
+    "docs/generation.md",
+    "docs/reproduce.md",
+    "docs/timeseries.md",
+    "docs/training.md",
+    "README.md",
+)
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_documents_show_the_records(page):
     text = (ROOT / page).read_text()
     assert filled(text, ROOT) == text

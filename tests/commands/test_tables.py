@@ -1,28 +1,94 @@
 """The tables of recipes and datasets, and the help."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from statespan import data, recipes
-from tests.commands.make import invoke
+from tests.commands.make import invoke, one_line
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(name, *overrides, seed=0, test=0.5, valid=0.25, metric="accuracy", **more):
+    """The result of a run, as training writes it."""
+    recipe = recipes.read(name, [*overrides, f"train.seed={seed}"]).to_dict()
+    return {
+        "recipe": recipe, "overrides": list(overrides), "seed": seed, "metric": metric, "test": {metric: test},
+        "valid": {metric: valid}, **more,
+    }  # fmt: skip
+
+
+def shown(*arguments):
+    done = invoke("recipes", *arguments)
+    assert done.exit_code == 0
+    return {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}, done.stdout
 
 
 def test_recipes_lists_all_with_the_papers_numbers_and_ours(tmp_path):
-    record = {"recipe": {"name": "digits-s4d"}, "overrides": [], "metric": "accuracy", "test": {"accuracy": 0.98765}}
-    changed = {**record, "overrides": ["train.epochs=1"], "test": {"accuracy": 0.5}}
-    (tmp_path / "a.json").write_text(json.dumps(record))
-    (tmp_path / "b.json").write_text(json.dumps(changed))
-    (tmp_path / "c.json").write_text('{"rows": []}')
-    (tmp_path / "d.json").write_text("no JSON")
-    done = invoke("recipes", "--results", tmp_path)
-    assert done.exit_code == 0
-    lines = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+    runs = {
+        "a": run("digits-s4d", test=0.98765),
+        "b": run("digits-s4d", "train.epochs=1", test=0.5),
+        "c": {"rows": []},
+        "d": {**run("digits-s4d"), "recipe": {"name": "somebody's"}},
+        "e": {**run("digits-s4d"), "recipe": {"name": "digits-s4d", "data": 7}},
+        "f": run("smnist-s4d", test=float("nan")),
+    }
+    for name, content in runs.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    (tmp_path / "g.json").write_text("no JSON")
+    lines, _ = shown("--results", tmp_path)
     for entry in recipes.table():
         assert entry.task in lines[entry.name]
         assert entry.number in lines[entry.name]
-    assert lines["digits-s4d"].split()[-1] == "98.77"
+    assert lines["digits-s4d"].split()[-2:] == ["98.77", "§"]
     assert lines["smnist-s4d"].rstrip().endswith("classifier")
+    assert "--results must be a folder of runs" in one_line(invoke("recipes", "--results", tmp_path / "a.json"))
+
+
+def test_ours_is_the_cell_of_the_papers_number(tmp_path):
+    """Validation beside validation, the variant of the row and not another one, seeds together, plain before tricks."""
+    name = "ablation-scifar-s4-legs"
+    frozen = ("model.ssm.train_A=false", "model.ssm.train_B=false", "train.epochs=8")
+    runs = [
+        run(name, "train.epochs=8", test=0.70, valid=0.75),
+        run(name, "train.epochs=8", "train.precision=bf16", seed=1, test=0.71, valid=0.77),
+        run(name, *frozen, test=0.9, valid=0.95),
+        run("bidmc-hr-s4-legs", "data.split=patients", test=7.0, metric="rmse"),
+        run("bidmc-hr-s4-legs", "model.d_state=64", test=0.4, metric="rmse"),
+        run("scifar-s4", "data.augment=true", test=0.93, valid=0.95),
+        run("scifar-s4", "train.epochs=100", test=0.91, valid=0.90),
+        run("lra-image-s4", "data.augment=true", test=0.89),
+        run("lra-pathfinder-s4", test=0.9, start={"name": "easier"}),
+    ]
+    for number, content in enumerate(runs):
+        (tmp_path / f"{9 - number}.json").write_text(json.dumps(content))
+    lines, text = shown("--results", tmp_path)
+    ours = {word: lines[word].partition(recipes.read(word).about.number)[2].strip() for word in (
+        name, "bidmc-hr-s4-legs", "scifar-s4", "lra-image-s4", "lra-pathfinder-s4"
+    )}  # fmt: skip
+    assert ours == {
+        name: "76.00 ± 1.41 (2) *", "bidmc-hr-s4-legs": "0.400 *", "scifar-s4": "91.00 *", "lra-image-s4": "89.00 †",
+        "lra-pathfinder-s4": "90.00 ‡≠",
+    }  # fmt: skip
+    for note in ("† augmented training data", "‡ begun", "≠ not comparable with the paper", "* other settings"):
+        assert f"  {note}" in text
+    assert "§" not in text
+
+
+def test_ours_comes_with_the_package(tmp_path, monkeypatch):
+    """Outside a checkout too; the 14 ablations show what Table 3b has for the trained variant in validation."""
+    monkeypatch.chdir(tmp_path)
+    lines, text = shown("ablation")
+    table = json.loads((ROOT / "results/reproduce/s4d-table3b.json").read_text())
+    trained = [n for n in table["numbers"] if not n["overrides"] and n["value"] == "valid" and n["status"] == "done"]
+    wanted = {number["recipe"]: number for number in trained}
+    assert len(wanted) == 14
+    for name, number in wanted.items():
+        digits = 3 if "bidmc" in name else 2
+        assert f" {number['ours']:.{digits}f} ± {number['std']:.{digits}f} (2) *" in lines[name], name
+    assert "  * other settings than the recipe's, such as fewer epochs" in text
 
 
 def test_recipes_of_a_dataset_and_a_whole_recipe():

@@ -60,7 +60,7 @@ def test_the_command_goes_on_where_it_was_stopped(tmp_path, capsys, monkeypatch)
     (one, every) = record["rows"]
     assert one["name"] == "etth1, one series"
     assert one["extra"]["paper S4"] == 0.061
-    assert record["findings"]["S4 at or below the paper"].endswith("of 2")
+    assert record["findings"]["S4D-LegS at or below the paper's S4"].endswith("of 2")
     assert record["versions"]["statespan"] == __version__
     assert (tmp_path / "forecast-cpu.png").read_bytes().startswith(b"\x89PNG")
     naive = next(f for f in record["fits"] if f["model"] == "SeasonalNaive" and f["features"] == "S")
@@ -88,9 +88,9 @@ def test_the_picture_shows_each_number_where_it_is():
         for panel in axes
     }
     assert shown == {
-        "ETTh1, one series": {"S4": [[24, 0.1], [48, 0.2]], "paper S4": [[24, 0.2], [48, 0.4]]},
-        "ETTm1, one series": {"S4": [[96, 0.4]], "paper S4": [[96, 0.8]]},
-        "ETTh1, all series": {"S4": [[24, 0.3]], "paper S4": [[24, 0.6]]},
+        "ETTh1, one series": {"S4D-LegS": [[24, 0.1], [48, 0.2]], "paper S4": [[24, 0.2], [48, 0.4]]},
+        "ETTm1, one series": {"S4D-LegS": [[96, 0.4]], "paper S4": [[96, 0.8]]},
+        "ETTh1, all series": {"S4D-LegS": [[24, 0.3]], "paper S4": [[24, 0.6]]},
     }
 
 

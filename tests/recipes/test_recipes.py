@@ -1,6 +1,7 @@
 """Every recipe and every row it lists: it parses, its data and model exist, and it takes a training step."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -132,6 +133,39 @@ def test_all_rows():
     assert {paper: {table: tables(paper, table) for table in found} for paper, found in papers.items()} == papers
     rows = {"Table 2": 30, "Table 3a": 48, "Table 3b": 21, "Table 6": 5, "Table 13": 20, "Table 14": 25}
     assert {table: sum(label.startswith(f"{table},") for label in every) for table in rows} == rows
+
+
+CHOSEN = {
+    "bidmc-hr-s4-crop", "bidmc-rr-s4-crop", "bidmc-spo2-s4-crop", "digits-s4d", "lra-listops-s4d-shuffled",
+    "lra-text-s4d-inv", "lra-text-s4d-pretrained", "path-x-6-s4d-again", "smnist-s4", "smnist-s4d",
+}  # fmt: skip
+
+
+def test_settings_that_were_chosen_after_test_scores():
+    found = {name: recipes.choices(name) for name in NAMES if recipes.choices(name)}
+    assert set(found) == CHOSEN
+    for name, chosen in found.items():
+        assert all(choice.why for choice in chosen)
+        for choice in chosen:
+            if choice.setting != "always":
+                recipes.read(name, [choice.setting])  # a wrong key raises
+    for name in NAMES:  # what is said about test scores is said where tables can see it
+        header = recipes.path(name).read_text(encoding="utf-8").partition("\nname:")[0]
+        said = re.search(r"had been tested|unseen|in view|test scores", header)
+        assert bool(said) == (name in found), name
+
+
+def test_a_number_in_a_header_has_a_record():
+    """ "Seen" names files that are there, and no percentages of its own."""
+    root = Path(__file__).parents[2]
+    for name in NAMES:
+        header = recipes.path(name).read_text(encoding="utf-8").partition("\nname:")[0]
+        seen = header.partition("# Seen: ")[2]
+        assert not re.search(r"\d ?%", seen), name
+        if seen:
+            files = re.findall(r"results/[\w/.-]+\.json", seen)
+            assert files, name
+            assert [file for file in files if not (root / file).is_file()] == [], name
 
 
 def test_unknown_name():

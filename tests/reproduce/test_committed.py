@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from statespan.grid.cell import Cell
+from statespan.reproduce import write
 from statespan.reproduce.claims import CLAIMS, Book
 from statespan.reproduce.collect import Plan, numbers
 from statespan.reproduce.registry import TABLES
@@ -33,3 +34,16 @@ def test_the_pages_say_what_the_cells_say(name):
     assert sum(one.status == "done" and len(one.values) == 2 for one in found) >= 20
     verdicts = [(claim.text, claim.verdict, list(claim.evidence)) for claim in CLAIMS[name][1](Book(table, found))]
     assert verdicts == [(claim["text"], claim["verdict"], claim["evidence"]) for claim in record["claims"]]
+
+
+@pytest.mark.parametrize("name", ["s4-table2", "s4-table3", "s4-table7", "s4-table8"])
+def test_the_pages_of_speeds_say_what_the_benchmarks_say(name):
+    record = json.loads((RESULTS / f"reproduce/{name}.json").read_text())
+    plan = Plan(record["budget"], None, (), (), RESULTS / "reproduce/cells", RESULTS / "bench")
+    table = TABLES[name]()
+    found = numbers(table, plan)
+    assert [write.plain(one) for one in found] == record["numbers"]
+    page = (RESULTS / f"reproduce/{name}.md").read_text()
+    assert table.about in page
+    for row in table.rows:
+        assert f"\n| {row} |" in page

@@ -195,7 +195,7 @@ def test_benchmarks_are_read_from_their_records(tmp_path):
     found = {(one.entry.row, one.entry.column): one for one in numbers(table, plan(tmp_path))}
     assert all(one.status == "done" and isinstance(one.entry, Measured) for one in found.values())
     record = json.loads((RECORDS / "table2-cuda.json").read_text())
-    one = found["S4", "ms, 512"]
+    one = found["S4, chunk engine", "ms, 512"]
     (row,) = [r for r in record["rows"] if r["name"] == one.entry.name and r["setting"]["d_model"] == 512]
     assert one.ours == row["time_ms"]
     missing = numbers(table, plan(tmp_path, records=tmp_path))
@@ -218,6 +218,58 @@ def test_the_best_batch_is_one_that_fits(tmp_path):
     }
     assert rates["S4 (base)"].ours == 30.0
     assert rates["S4 (large)"].status == "failed"
+
+
+def rows_of(benchmark, name, figure, **setting):
+    """The numbers of a benchmark's record."""
+    record = json.loads((RECORDS / f"{benchmark}-cuda.json").read_text())
+    rows = [r for r in record["rows"] if r["name"] == name and setting.items() <= r["setting"].items()]
+    return [r.get(figure, r["extra"].get(figure)) for r in rows if r["status"] == "ok"]
+
+
+def test_table_2_has_the_papers_algorithm_beside_the_chunk_engine(tmp_path):
+    found = {(one.entry.row, one.entry.column): one for one in numbers(TABLES["s4-table2"](), plan(tmp_path))}
+    for row, name in (("S4, chunk engine", "S4"), ("S4, Cauchy kernel", "S4 Cauchy")):
+        for width, paper in ((128, "4.77"), (256, "3.07"), (512, "4.75")):
+            one = found[row, f"ms, {width}"]
+            assert (one.entry.paper, [one.ours]) == (paper, rows_of("table2", name, "time_ms", d_model=width))
+    assert "chunk engine" in TABLES["s4-table2"]().about
+    assert "Cauchy" in TABLES["s4-table2"]().about
+
+
+def test_table_3_has_eager_speeds_beside_those_of_cuda_graphs(tmp_path):
+    found = {(one.entry.row, one.entry.column): one for one in numbers(TABLES["s4-table3"](), plan(tmp_path))}
+    for length in (1024, 4096):
+        for row, name in (("S4", "S4"), ("Linear Trans.", "Linear Transformer"), ("Transformer", "Transformer")):
+            for how, figure in (("eager", "time_ms"), ("graph", "graph_ms")):
+                (base,) = rows_of("table3", "Transformer", figure, length=length)
+                (time,) = rows_of("table3", name, figure, length=length)
+                assert found[row, f"speed {how}, {length}"].ours == pytest.approx(base / time, rel=1e-9)
+    assert found["S4", "speed eager, 1024"].ours < 1 < found["S4", "speed graph, 1024"].ours
+    assert "CUDA graphs" in TABLES["s4-table3"]().about
+
+
+def test_table_8_compares_like_with_like_first(tmp_path):
+    table = TABLES["s4-table8"]()
+    found = {(one.entry.row, one.entry.column): one for one in numbers(table, plan(tmp_path))}
+    s4, flash, static, eager = table.rows[:4]
+    names = {
+        flash: "Transformer at 8192", static: "Hugging Face GPT-2 at 8192",
+        eager: "Hugging Face GPT-2 as it comes at 8192",
+    }  # fmt: skip
+    best = max(rows_of("table8", "S4", "tokens_per_s"))
+    assert found[s4, "tokens/s"].ours == best
+    for row, name in names.items():
+        rate = max(rows_of("table8", name, "tokens_per_s"))
+        assert found[row, "tokens/s"].ours == rate
+        assert found[row, "S4 over it"].ours == pytest.approx(best / rate, rel=1e-12)
+    shown = [round(found[row, "S4 over it"].ours, 1) for row in names]
+    assert shown == [17.7, 18.5, 347.3]
+    assert [found[row, "S4 over it"].entry.paper for row in names] == ["", "", "60"]
+    for row in (s4, flash, static):
+        assert "bf16" in row
+    assert "static cache" in static
+    assert "float32, eager" in eager
 
 
 def test_table_11_is_that_of_the_recipes(tmp_path):

@@ -5,9 +5,10 @@
     <!-- results/bench/op-cuda.json: name, heads, length | time_ms, graph_ms -->
     <!-- end -->
 
-with a table of the record's rows: the settings named before the bar, the figures behind it. A second bar and words keep
-only the rows that contain one of them. ``findings`` in the place of columns is for what the record says in words,
-``claims`` for which of a paper's conclusions hold in a table of ``statespan reproduce``.
+with a table of the record's rows: the settings named before the bar, the figures behind it. ``S4 as S4D-LegS`` gives a
+column another heading. A second bar and words keep only the rows that contain one of them. ``findings`` in the place of
+columns is for what the record says in words, ``claims`` for which of a paper's conclusions hold in a table of
+``statespan reproduce``.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ def _table(record: Mapping[str, Any], columns: str) -> str:
         said = [f"{what}: {value}" for what, value in found.items()] if isinstance(found, Mapping) else found
         return "\n".join([*(f"- {each}" for each in said), *where])
     settings, figures, *words = (part.strip() for part in columns.split("|"))
-    names, numbers = ([c.strip() for c in part.split(",")] for part in (settings, figures))
+    heads = {name: head for c in (settings + "," + figures).split(",") for name, head in [_heading(c)]}
+    names, numbers = ([_heading(c)[0] for c in part.split(",")] for part in (settings, figures))
     wanted = [w.strip() for w in words[0].split(",")] if words else [""]
     lines = [
-        "| " + " | ".join(HEADINGS.get(c, c) for c in (*names, *numbers)) + " |",
+        "| " + " | ".join(heads[c] for c in (*names, *numbers)) + " |",
         "|" + "---|" * len(names) + "---:|" * len(numbers),
     ]
     for row in record["rows"]:
@@ -72,6 +74,12 @@ def _table(record: Mapping[str, Any], columns: str) -> str:
             cells += [_figure(row.get(c, row["extra"].get(c)), row["status"]) for c in numbers]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, *where])
+
+
+def _heading(column: str) -> tuple[str, str]:
+    """The name of a column in the record, and its heading."""
+    name, _, head = (part.strip() for part in column.partition(" as "))
+    return name, head or HEADINGS.get(name, name)
 
 
 def _figure(value: float | None, status: str) -> str:

@@ -15,8 +15,8 @@ HELP = """Publish finished runs: records, small models, tables, pictures.
 
 Each run's record goes to results/tasks. Of the runs of a recipe, the weights of the one with the best validation go to
 models, if they have up to 4 MB, with a page that describes them. Tables of README.md and docs/results.md beside the
-results, and the pictures of results/tasks, are made anew; without RUN that is all. A run that is not finished, or one
-that is published already, is refused before anything is written.
+results, the numbers of `statespan recipes` and the pictures of results/tasks are made anew; without RUN that is all. A
+run that is not finished, or one that is published already, is refused before anything is written.
 
 \b
 Examples:
@@ -26,6 +26,7 @@ Examples:
   statespan publish                                            tables and pictures only
 """
 PAGES = ("README.md", "docs/results.md")
+COVERAGE = "docs/reproduce.md"
 
 
 def publish(
@@ -66,6 +67,7 @@ def publish(
             fail(f"--results must be a folder with records in tasks, got {results}")
         written = _pictures(read_records(folder), folder)
         written += _pages(results)
+        written += _recipes(results)
     for path in written:
         console.print(f"{'picture' if path.suffix == '.png' else 'tables':<8} {path}", markup=False, soft_wrap=True)
 
@@ -76,6 +78,19 @@ def _pictures(records: dict[str, dict[str, object]], folder: Path) -> list[Path]
     from statespan.published.picture import write_pictures
 
     return write_pictures(records, folder)
+
+
+def _recipes(results: Path) -> list[Path]:
+    """Write the numbers of ``statespan recipes``, and which recipes were run, in a checkout."""
+    from statespan.published import ours
+    from statespan.reproduce import coverage
+
+    root = results.absolute().parent
+    numbers, page = ours.write(root), root / COVERAGE
+    if numbers is None or not page.is_file():
+        return []
+    coverage.fill_page(page)
+    return [results.parent / path.relative_to(root) for path in (numbers, page)]
 
 
 def _pages(results: Path) -> list[Path]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,8 +22,16 @@ Examples:
   statespan recipes etth1-s4           one, and the other rows of the tables that changes of it give
   statespan recipes smnist-s4d --yaml  the whole recipe, to save as a file and change
 
-Our numbers come from result.json files of runs in --results.
+"ours" is the mean over seeds with standard deviation and their number, of the runs that are nearest to the paper's row;
+a line below explains the signs. With --results, it is what the runs in a folder of yours reached.
 """
+SIGNS = {
+    "†": "augmented training data",
+    "‡": "begun with trained weights",
+    "≠": "not comparable with the paper: other data or another split",
+    "§": "settings chosen after test scores had been seen",
+    "*": "other settings than the recipe's, such as fewer epochs",
+}
 
 
 def recipes(
@@ -32,7 +39,10 @@ def recipes(
         str | None, typer.Argument(metavar="NAME", help="A recipe, or a part of names.", show_default=False)
     ] = None,
     yaml: Annotated[bool, typer.Option("--yaml", help="Print the recipe itself.")] = False,
-    results: Annotated[Path, typer.Option(help="Folder of result files.")] = Path("results"),
+    results: Annotated[
+        Path | None,
+        typer.Option(help="Folder of runs to show instead. [default: what comes with statespan]", show_default=False),
+    ] = None,
 ) -> None:
     """List recipes; :data:`HELP` is the text for users."""
     common.need_training()
@@ -51,9 +61,18 @@ def recipes(
         words = {part for one in found for part in (one.name, *one.name.split("-"), *one.task.split(", "))}
         hint = common.guess(word or "", sorted(words), "see statespan recipes")
         fail(f"no recipe has {word!r} in its name or task{hint}")
-    _table(chosen, read_results(results))
+    _table(chosen, every.ours() if results is None else _own(results))
     if word in names:
         _rows(every.rows(word))
+
+
+def _own(folder: Path) -> dict[str, str]:
+    """What the runs in a folder reached."""
+    if not folder.is_dir():
+        fail(f"--results must be a folder of runs, got {folder}")
+    from statespan.published.ours import ours
+
+    return ours(folder)
 
 
 def _table(found: list[Entry], ours: dict[str, str]) -> None:
@@ -67,6 +86,10 @@ def _table(found: list[Entry], ours: dict[str, str]) -> None:
     for one in sorted(found, key=lambda one: (one.name.startswith("ablation"), one.name)):  # what is asked for first
         table.add_row(one.name, one.task, one.table, one.number, ours.get(one.name, ""))
     console.print(table)
+    shown = "".join(ours.get(one.name, "") for one in found)
+    for sign, meaning in SIGNS.items():
+        if sign in shown:
+            console.print(f"  {sign} {meaning}", markup=False, soft_wrap=True)
     console.print("statespan train NAME trains one; statespan recipes NAME --yaml shows one")
 
 
@@ -76,24 +99,3 @@ def _rows(rows: list[Row]) -> None:
     for row in rows:
         changes = " ".join(row.overrides) or "as it is"
         console.print(f"  {row.label}: {row.number}  {changes}", markup=False, soft_wrap=True)
-
-
-def read_results(folder: Path) -> dict[str, str]:
-    """What we reached with each recipe, from the result files below a folder; files of other kinds are passed over.
-
-    Where there are several runs of a recipe, as it is and with changes, one without changes counts, and of those the
-    last by name.
-    """
-    found: dict[str, str] = {}
-    rank: dict[str, bool] = {}
-    for path in sorted(folder.rglob("*.json")) if folder.is_dir() else []:
-        try:
-            record: Any = json.loads(path.read_text(encoding="utf-8"))
-            name, metric = record["recipe"]["name"], record["metric"]
-            value, plain = float(record["test"][metric]), not record["overrides"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        if plain or not rank.get(name, False):
-            rank[name] = plain
-            found[name] = f"{100 * value:.2f}" if metric == "accuracy" else f"{value:.4g}"
-    return found

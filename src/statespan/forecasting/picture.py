@@ -10,7 +10,7 @@ from typing import Any
 
 from statespan import _look as look
 from statespan.bench.record import write
-from statespan.forecasting.settings import MODELS
+from statespan.forecasting.settings import MODELS, SHOWN
 
 TITLES = {"etth1": "ETTh1", "etth2": "ETTh2", "ettm1": "ETTm1", "weather": "Weather", "ecl": "ECL"}
 
@@ -32,7 +32,7 @@ def draw(record: Mapping[str, Any]) -> Any:
                 continue
             style: dict[str, Any] = {"linewidth": 2.2, "zorder": 3} if line == "S4" else {"linewidth": 1.0}
             dash = "--" if line == "paper S4" else "-"
-            panel.plot(*zip(*known), dash, marker="o", markersize=3, color=color, label=line, **style)
+            panel.plot(*zip(*known), dash, marker="o", markersize=3, color=color, label=SHOWN.get(line, line), **style)
         panel.set_xscale("log")
         panel.set_yscale("log")
         horizons = [row["setting"]["horizon"] for row in rows]

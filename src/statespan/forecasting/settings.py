@@ -15,6 +15,7 @@ HORIZONS = {
     "ecl": (48, 168, 336, 720, 960),
 }
 MODELS = ("S4", "Informer", "LSTM", "NLinear", "DLinear", "SeasonalNaive")
+SHOWN = {"S4": "S4D-LegS"}  # what a model of the records is called where people read: its layers
 
 
 class Setting(NamedTuple):

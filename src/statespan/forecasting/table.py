@@ -30,7 +30,7 @@ from statespan.bench.record import commit, write
 from statespan.forecasting.harness import Budget
 from statespan.forecasting.jobs import ORDER, Stop, made, ordered
 from statespan.forecasting.picture import draw
-from statespan.forecasting.settings import HORIZONS, MODELS, Setting, paper, settings
+from statespan.forecasting.settings import HORIZONS, MODELS, SHOWN, Setting, paper, settings
 from statespan.train.device import pick_device
 
 
@@ -63,16 +63,20 @@ def findings(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
         >>> row = {"extra": {"S4": 1.0, "NLinear": 2.0, "SeasonalNaive": 3.0, "paper S4": 1.5}}
         >>> for what, count in findings([row]).items():
         ...     print(f"{what}: {count}")
-        S4 at or below the paper: 1 of 1
-        S4 at or below the Informer: 0 of 0
-        S4 at or below seasonal naive: 1 of 1
-        best: S4 1 of 1
+        S4D-LegS at or below the paper's S4: 1 of 1
+        S4D-LegS at or below the Informer: 0 of 0
+        S4D-LegS at or below seasonal naive: 1 of 1
+        best: S4D-LegS 1 of 1
     """
     known = [row["extra"] for row in rows]
     found = {}
-    for words, other in (("the paper", "paper S4"), ("the Informer", "Informer"), ("seasonal naive", "SeasonalNaive")):
+    for words, other in (
+        ("the paper's S4", "paper S4"),
+        ("the Informer", "Informer"),
+        ("seasonal naive", "SeasonalNaive"),
+    ):
         both = [e for e in known if e.get("S4") is not None and e.get(other) is not None]
-        found[f"S4 at or below {words}"] = f"{sum(e['S4'] <= e[other] for e in both)} of {len(both)}"
+        found[f"{SHOWN['S4']} at or below {words}"] = f"{sum(e['S4'] <= e[other] for e in both)} of {len(both)}"
     winners: dict[str, int] = {}
     for extra in known:
         errors = {name: extra[name] for name in MODELS if extra.get(name) is not None}
@@ -80,7 +84,9 @@ def findings(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
             best = min(errors, key=lambda name: errors[name])
             winners[best] = winners.get(best, 0) + 1
     ranked = sorted(winners.items(), key=lambda item: -item[1])
-    found["best"] = ", ".join(f"{name} {count}" for name, count in ranked) + f" of {sum(winners.values())}"
+    found["best"] = (
+        ", ".join(f"{SHOWN.get(name, name)} {count}" for name, count in ranked) + f" of {sum(winners.values())}"
+    )
     return found
 
 

@@ -1,4 +1,4 @@
-"""Layers."""
+"""The layers, the attention baselines, and the blocks that whole models are made of."""
 
 from statespan.nn.adaptive import AdaptiveTokens
 from statespan.nn.attention import Attention, KVCache, StaticKVCache

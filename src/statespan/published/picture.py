@@ -8,7 +8,8 @@ from typing import Any
 
 from statespan import _look
 from statespan.published.record import model_name, seconds_before
-from statespan.published.table import groups, mark
+from statespan.published.signs import signs
+from statespan.published.table import groups
 from statespan.published.tasks import TASKS, Task, other, paper, show, value
 
 NAMES = {
@@ -16,7 +17,8 @@ NAMES = {
 }  # fmt: skip
 BELOW = (
     "Lines: validation. Points: test. Dashes: the papers' best of S4 and S4D. The reference's times are not known.\n"
-    "† and ‡: with more than the papers' models had to learn from, see docs/results.md."
+    "†: augmented. ‡: begun with trained weights. ≠: not comparable with the paper's number.\n"
+    "§: settings chosen after test scores had been seen. See docs/results.md."
 )
 
 Record = Mapping[str, Any]
@@ -87,7 +89,7 @@ def _points(record: Record) -> list[tuple[float, float]]:
 
 
 def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
-    names = {file: model_name(record) + mark(record) for file, record in records.items()}
+    names = {file: model_name(record) + signs(record, task) for file, record in records.items()}
     colors = dict(zip(dict.fromkeys(names.values()), _look.colors()))
     labelled: set[str] = set()
     ours: list[float] = []

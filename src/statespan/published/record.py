@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +124,27 @@ def changes(recipe: Recipe, otherwise: list[str]) -> list[str]:
 
     if recipe.name not in recipes.names():
         return [text for text in otherwise if text.partition("=")[0] not in APART]
-    was, now = recipes.read(recipe.name).to_dict(), recipe.to_dict()
-    found = []
+    return differences(recipe.name, recipe.to_dict())
+
+
+def differences(name: str, now: Mapping[str, Any]) -> list[str]:
+    """In what the sections of a recipe differ from those of the recipe with this name, as overrides.
+
+    What a record does not say about training is what it was when there was no such setting: no difference.
+    """
+    was, found = _as_named(name), []
     for section in ("data", "model", "train"):
         old, new = dict(_flat(section, was[section])), dict(_flat(section, now[section]))
-        found += [
-            f"{key}={json.dumps(new.get(key))}" for key in {**old, **new} if old.get(key, ...) != new.get(key, ...)
-        ]
+        keys = new if section == "train" else {**old, **new}
+        found += [f"{key}={json.dumps(new.get(key))}" for key in keys if old.get(key, ...) != new.get(key, ...)]
     return [text for text in found if text.partition("=")[0] not in APART]
+
+
+@cache  # reading YAML is slow, and many runs are of one recipe
+def _as_named(name: str) -> dict[str, Any]:
+    from statespan import recipes
+
+    return recipes.read(name).to_dict()
 
 
 def read_records(folder: Path) -> dict[str, dict[str, Any]]:
@@ -172,6 +186,6 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 __all__ = [
-    "ConfigError", "PublishError", "changes", "make_record", "model_name", "read_records", "read_result",
+    "ConfigError", "PublishError", "changes", "differences", "make_record", "model_name", "read_records", "read_result",
     "seconds_before", "stem",
 ]  # fmt: skip

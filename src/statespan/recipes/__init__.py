@@ -1,12 +1,14 @@
-"""The recipes that come with statespan: one YAML file for each result of the S4 and the S4D paper.
+"""The recipes that come with statespan: YAML files for results of S4, S4D and DSS in the papers, and a few of our own.
 
 The header of a file says which table and number it is for, what it needs, and where its settings come from. A file
-whose table has rows that differ in an option only lists them as rows, each with its number and its overrides.
+whose table has rows that differ in an option only lists them as rows, each with its number and its overrides. Settings
+that were chosen after test scores had been seen are listed too, so that tables can mark the results.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,9 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from statespan.train.config import Recipe
 
-__all__ = ["Entry", "Row", "names", "path", "read", "rows", "table"]
+__all__ = ["OURS", "Choice", "Entry", "Row", "choices", "names", "ours", "path", "read", "rows", "table"]
 
 _FOLDER = Path(__file__).parent
+OURS = _FOLDER / "ours.json"
+"""Our numbers, written by :mod:`statespan.published.ours`."""
 
 
 class Entry(NamedTuple):
@@ -34,6 +38,13 @@ class Row(NamedTuple):
     label: str
     number: str
     overrides: tuple[str, ...]
+
+
+class Choice(NamedTuple):
+    """A setting that was chosen after test scores had been seen: as ``key=value``, or "always"; and why."""
+
+    setting: str
+    why: str
 
 
 def names() -> list[str]:
@@ -108,6 +119,38 @@ def rows(name: str) -> list[Row]:
             label, number, overrides = line.removeprefix("#   ").split(" | ")
             found.append(Row(label, number, () if overrides == "none" else tuple(overrides.split())))
     return found
+
+
+def choices(name: str) -> list[Choice]:
+    """The settings of a recipe that were chosen after test scores had been seen, as its header lists them.
+
+    Args:
+        name: One of :func:`names`.
+
+    Example:
+        >>> [choice.setting for choice in choices("smnist-s4")], choices("lra-image-s4")
+        (['data.warp=true'], [])
+    """
+    found = []
+    lines = iter(path(name).read_text(encoding="utf-8").splitlines())
+    for line in lines:
+        if line.startswith("# After test scores "):
+            for item in lines:
+                if not item.startswith("#   "):
+                    break
+                setting, _, why = item.removeprefix("#   ").partition(" | ")
+                found.append(Choice(setting, why))
+    return found
+
+
+def ours() -> dict[str, str]:
+    """What we reached with each recipe that was run, with the signs that ``statespan recipes`` explains.
+
+    Example:
+        >>> ours()["digits-s4d"]
+        '98.61 §'
+    """
+    return dict(json.loads(OURS.read_text(encoding="utf-8")))
 
 
 def table() -> list[Entry]:

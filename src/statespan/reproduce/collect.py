@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -172,14 +172,20 @@ def _measured(entry: Measured, records: Path) -> Number:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return Number(entry, WAITING, why=f"not measured yet: statespan bench {entry.benchmark} --device cuda")
+    value, base = (_largest(record, entry, name) for name in (entry.name, entry.over or entry.name))
+    if value is None or base is None:
+        return Number(entry, FAILED, why=f"the record {path.name} has no such row")
+    where = f"{record['machine']['device']}, {record['date'][:10]}"
+    return Number(entry, DONE, (base / value if entry.over else value,), why=where)
+
+
+def _largest(record: Mapping[str, Any], entry: Measured, name: str) -> float | None:
+    """The largest number of the rows with a name that an entry asks for."""
     values = []
     for row in record["rows"]:
         fits = all(row["setting"].get(key) == value for key, value in entry.setting.items())
         fits = fits and (entry.memory_mb is None or row["memory_mb"] is None or row["memory_mb"] <= entry.memory_mb)
-        if row["name"] == entry.name and row["status"] == "ok" and fits:
+        if row["name"] == name and row["status"] == "ok" and fits:
             value = row.get(entry.figure, row["extra"].get(entry.figure))
             values += [] if value is None else [float(value)]
-    if not values:
-        return Number(entry, FAILED, why=f"the record {path.name} has no such row")
-    where = f"{record['machine']['device']}, {record['date'][:10]}"
-    return Number(entry, DONE, (max(values),), why=where)
+    return max(values, default=None)

@@ -57,7 +57,8 @@ class Trained:
 class Measured:
     """A number of a benchmark: the largest or only one of the rows with this name and these settings.
 
-    ``memory_mb`` leaves out the rows that need more.
+    ``memory_mb`` leaves out the rows that need more. With ``over``, the number is that of the rows with this other name
+    divided by it: how many times as fast, for rates of the one or times of the other.
     """
 
     row: str
@@ -68,6 +69,7 @@ class Measured:
     figure: str
     setting: Mapping[str, Any] = field(default_factory=dict)
     memory_mb: float | None = None
+    over: str = ""
 
 
 @dataclass(frozen=True)

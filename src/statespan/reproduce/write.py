@@ -24,6 +24,7 @@ from statespan.reproduce.page import Block, Bullets, Grid, Heading, Picture, Tex
 from statespan.reproduce.spec import Compared, Measured, Table, Trained, read
 from statespan.train.fsio import replace_file
 
+MEAN = "Ours: mean ± standard deviation (seeds). "
 WORDS = {"missing": "data missing", "waiting": "not run yet", "stopped": "not finished", "failed": "failed"}
 
 
@@ -40,12 +41,13 @@ def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
     """
     found = numbers(table, plan)
     blocks: list[Block] = [Text(table.about)]
-    if any(isinstance(one.entry, Trained) for one in found):
+    trained = any(isinstance(one.entry, Trained) for one in found)
+    if trained:
         blocks += _budget(table, plan)
     settings = all(isinstance(one.entry, Compared) for one in found)
     blocks += [Heading("Numbers"), _settings(table, found) if settings else _grid(table, found)]
     if not settings:
-        blocks.append(Text("Ours: mean ± standard deviation (seeds). Δ: ours minus the paper's.", note=True))
+        blocks.append(Text(f"{MEAN if trained else ''}Δ: ours minus the paper's.", note=True))
     blocks += _faults(found)
     claims: list[Claim] = []
     if table.name in CLAIMS:
@@ -62,7 +64,7 @@ def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
     blocks.append(Text(_made(_machines(table, plan)), note=True))
     record = {
         "name": table.name, "title": table.title, "budget": plan.budget, "changes": list(plan.changes),
-        "numbers": [_plain(one) for one in found],
+        "numbers": [plain(one) for one in found],
         "claims": [{"text": c.text, "verdict": c.verdict, "evidence": list(c.evidence)} for c in claims],
     }  # fmt: skip
     _write(table.name, table.title, blocks, record, out)
@@ -175,12 +177,13 @@ def _cell(one: Number) -> tuple[str, str]:
 
 
 def _digits(one: Number) -> int:
-    """As many digits behind the point as the paper prints, at least two for what is small."""
+    """As many digits behind the point as the paper prints, at least two for what is small; by size if it has none."""
     printed = one.entry.paper.split(" ")[0].lstrip("+-")
     digits = len(printed.partition(".")[2].rstrip("K")) if "." in printed else 0
     if printed:
         return max(digits, 2) if one.ours is not None and abs(one.ours) < 100 else digits
-    return 4 if one.ours is not None and abs(one.ours) < 2 else 2
+    size = 0.0 if one.ours is None else abs(one.ours)
+    return 4 if size < 2 else 2 if size < 1000 else 0
 
 
 def _faults(found: Sequence[Number]) -> list[Block]:
@@ -223,7 +226,8 @@ def _made(machines: Sequence[str]) -> str:
     return f"Page written {today} by `statespan reproduce` ({version}, Python {platform.python_version()}).{where}"
 
 
-def _plain(one: Number) -> dict[str, Any]:
+def plain(one: Number) -> dict[str, Any]:
+    """A number as the record has it."""
     entry = one.entry
     found: dict[str, Any] = {"row": entry.row, "column": entry.column, "paper": entry.paper, "status": one.status}
     if isinstance(entry, Compared):
