@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from statespan.data.npy import load, load_all
 from statespan.data.wav import read_wav, to_float
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -58,30 +59,11 @@ def series(name: str, array: Array) -> Array:
     """An array (L,) or (L, D) of finite numbers as (L, D) of float32."""
     if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or not array.size:
         raise ValueError(f"{name} must be a series (L,) or (L, D) of numbers, got {array.dtype} {array.shape}")
-    array = array.astype(np.float32).reshape(len(array), -1)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+        array = array.astype(np.float32).reshape(len(array), -1)
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must have finite numbers only, got one that is not")
     return array
-
-
-def load(path: Path) -> Array:
-    """The array of a .npy file, never unpickled."""
-    try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (ValueError, EOFError) as problem:
-        raise ValueError(f"{path} is not a .npy file of a plain array: {problem}") from None
-
-
-def load_all(path: Path) -> dict[str, Array]:
-    """The arrays of a .npz file, never unpickled."""
-    import zipfile
-    import zlib
-
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as problem:
-        raise ValueError(f"{path} is not a .npz file of plain arrays: {problem}") from None
 
 
 def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
