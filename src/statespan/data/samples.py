@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from statespan.data.lines import bounded
 from statespan.data.npy import load, load_all
 from statespan.data.wav import read_wav, to_float
 
@@ -70,8 +71,8 @@ def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
     """The header, empty if the first line is of numbers, and the lines of a CSV file, which must have equal lengths."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
-            rows = [row for row in csv.reader(file) if row]
-        except (csv.Error, UnicodeDecodeError) as problem:
+            rows = [row for row in csv.reader(bounded(file)) if row]
+        except (csv.Error, ValueError) as problem:
             raise ValueError(f"{path} is not a CSV file: {problem}") from None
     if not rows:
         raise ValueError(f"{path} must have at least one line, got none")
