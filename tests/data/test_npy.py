@@ -1,5 +1,6 @@
 """Damaged and hostile .npy and .npz files: one ValueError that names the file, and no memory for what is not there."""
 
+import gzip
 import io
 import random
 import struct
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from statespan.data import npy
+from statespan.data.idx import read_idx
 from statespan.data.samples import read_sample
 from tests.data.peak import peak
 
@@ -180,3 +182,14 @@ def test_any_damage_is_a_value_error_or_no_damage(tmp_path, kind):
             messages.append(str(error))
     assert len(messages) > 100
     assert all(f"x.{kind}" in message for message in messages)
+
+
+def test_an_idx_file_that_unpacks_to_too_much_is_refused(tmp_path):
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress(b"\0\0\x08\1" + (16 << 20).to_bytes(4, "big") + bytes(16 << 20)))
+
+    def attack():
+        with pytest.raises(ValueError, match=r"x\.gz must unpack to at most 1633\d\d\d bytes"):
+            read_idx(path)
+
+    assert peak(attack) < 8 << 20

@@ -173,7 +173,7 @@ def _tar(archive: Path) -> Iterator[_Entry]:
                     raise BadArchive(f"{archive} holds {member.name!r}, which is neither a file nor a folder")
                 opened = tar.extractfile(member) if member.isreg() else None
                 yield _Entry(member.name, member.isdir(), member.size, opened)
-                tar.members.clear()  # which would grow with every entry
+                tar.members.clear()  # type: ignore[attr-defined] # which would grow with every entry
                 if sum(map(len, (*tar.pax_headers, *tar.pax_headers.values()))) > LARGEST_HEADER:
                     raise BadArchive(f"{archive} has more than {LARGEST_HEADER} bytes of global headers")
                 metered.headers()

@@ -32,12 +32,11 @@ class Metered(io.RawIOBase):
         Raises:
             ValueError: They would be more headers than allowed.
         """
-        everything = size is None or size < 0
+        size = -1 if size is None else size
         if self.left is None:
-            return self.file.read(-1 if everything else size)
-        asked = self.left + 1 if everything or size is None else size
-        if asked <= self.left or everything:
-            data = self.file.read(asked)
+            return self.file.read(size)
+        if size <= self.left:
+            data = self.file.read(self.left + 1 if size < 0 else size)
             if len(data) <= self.left:
                 self.left -= len(data)
                 return data

@@ -91,7 +91,7 @@ def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[
 def _read(file: IO[bytes], size: int) -> Array:
     shape, columns_first, dtype = header(file, size)
     values = np.empty(math.prod(shape), dtype)
-    view = memoryview(values.view(np.uint8)) if values.size else memoryview(b"")
+    view = memoryview(values.view(np.uint8).data) if values.size else memoryview(b"")
     done = 0
     while done < len(view):
         block = file.read(min(len(view) - done, 1 << 20))

@@ -86,7 +86,7 @@ class Model(nn.Module, ABC):
             if config.least_weights() > weights:  # seen before time is spent on building it
                 raise ValueError(f"it has more than the {weights} weights that are there")
 
-            def make(n_layers: int) -> Self:
+            def make(n_layers: int) -> Model:
                 return cls(replace(config, n_layers=n_layers), dtype=stored.dtype)  # type: ignore[call-arg]
 
             model = build_module(make, config.n_layers, len(stored.tensors))
