@@ -164,3 +164,17 @@ def test_a_stamp_changes_with_the_file(tmp_path):
     assert stamp(tmp_path / "a") == before
     (tmp_path / "a").write_text("12")
     assert stamp(tmp_path / "a") != before
+
+
+@pytest.mark.parametrize("shape", [(2**62, 2**62), (10**12,), (-5,), (5, 0, 2**63)])
+def test_an_impossible_shape_is_made_anew(tmp_path, shape):
+    build = Builder()
+    cached(tmp_path, "toy", {"n": 1}, build)
+    evil = place(tmp_path) / "x.npy"
+    head = str({"descr": "<f8", "fortran_order": False, "shape": shape}).encode()
+    evil.write_bytes(b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head + bytes(40))
+    manifest = json.loads((place(tmp_path) / "manifest.json").read_text())
+    manifest["arrays"]["x"] |= {"bytes": evil.stat().st_size, "time": evil.stat().st_mtime_ns}
+    (place(tmp_path) / "manifest.json").write_text(json.dumps(manifest))
+    assert cached(tmp_path, "toy", {"n": 1}, build)["x"].tolist() == [0, 1, 2, 3, 4]
+    assert build.calls == 2

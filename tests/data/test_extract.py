@@ -8,7 +8,9 @@ import zipfile
 
 import pytest
 
+from statespan.data import extract
 from statespan.data.extract import BadArchive, Limits, unpack
+from tests.data.peak import peak
 
 
 def member(name, kind=tarfile.REGTYPE, link="", size=0):
@@ -143,3 +145,102 @@ def test_damaged_archives_are_one_error(tmp_path):
         with pytest.raises(BadArchive):
             unpack(path, tmp_path / "target")
         assert list((tmp_path / "target").iterdir()) == []
+
+
+def header(name, kind, size):
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def padded(data):
+    return data + b"\0" * (-len(data) % 512)
+
+
+def record(key, value):
+    """One record of a PAX header: its length, key and value."""
+    body = b" " + key + b"=" + value + b"\n"
+    length = len(body) + len(str(len(body)))
+    length = len(body) + len(str(length))
+    return str(length).encode() + body
+
+
+def entry(name=b"a", content=b"hello"):
+    return header(name.decode(), tarfile.REGTYPE, len(content)) + padded(content)
+
+
+def extended(kind, body):
+    return header("x", kind, len(body)) + padded(body)
+
+
+MEGABYTES = b"n" * (24 << 20)  # 24 kB when it is packed
+HOLES = b"1000000000\n" + (b"0" * 127 + b"\n") * (1 << 16)
+LONG_HEADERS = {
+    "PAX": extended(tarfile.XHDTYPE, record(b"path", MEGABYTES)),
+    "global PAX": extended(tarfile.XGLTYPE, record(b"comment", MEGABYTES)),
+    "Solaris PAX": extended(tarfile.SOLARIS_XHDTYPE, record(b"path", MEGABYTES)),
+    "GNU name": extended(tarfile.GNUTYPE_LONGNAME, MEGABYTES),
+    "GNU link": extended(tarfile.GNUTYPE_LONGLINK, MEGABYTES),
+    "many in a row": extended(tarfile.XHDTYPE, record(b"comment", b"n" * 40_000)) * 300,
+    "PAX holes": extended(tarfile.XHDTYPE, record(b"GNU.sparse.major", b"1") + record(b"GNU.sparse.minor", b"0"))
+    + header("a", tarfile.REGTYPE, len(HOLES))
+    + padded(HOLES),
+    "global PAX over many entries": b"".join(
+        extended(tarfile.XGLTYPE, record(b"key%d" % i, b"n" * 40_000)) + entry(b"a%d" % i) for i in range(200)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LONG_HEADERS)
+def test_headers_of_a_tar_are_refused_before_they_are_read(tmp_path, case):
+    """A 408 kB archive of this kind took 1.2 GB."""
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(gzip.compress(LONG_HEADERS[case] + entry() + b"\0" * 1024, 1))
+
+    def attack():
+        with pytest.raises(BadArchive, match=r"x\.tar\.gz"):
+            unpack(path, tmp_path / "target")
+
+    assert peak(attack) < 4 << 20
+    assert list((tmp_path / "target").iterdir()) == []
+
+
+def test_headers_of_ordinary_length_are_read(tmp_path):
+    name = "/".join(["d" * 90] * 9)
+    with tarfile.open(
+        tmp_path / "x.tar.gz", "w:gz", format=tarfile.PAX_FORMAT, pax_headers={"comment": "c" * 9000}
+    ) as t:
+        for number in range(3):
+            info = member(f"{name}/{number}", size=5)
+            info.pax_headers = {"comment": "c" * 9000}
+            t.addfile(info, io.BytesIO(b"hello"))
+    unpack(tmp_path / "x.tar.gz", tmp_path / "target")
+    assert (tmp_path / "target" / name / "2").read_bytes() == b"hello"
+
+
+def test_entries_count_as_bytes(tmp_path, monkeypatch):
+    """Millions of empty files would be memory and inodes, whatever the limit of bytes says."""
+    assert extract.ENTRY == 1 << 10
+    monkeypatch.setattr(extract, "ENTRY", 1 << 15)
+    make_tar(tmp_path / "x.tar.gz", [member(f"f{i}") for i in range(40)])
+    with pytest.raises(BadArchive, match="more than 32 entries"):
+        unpack(tmp_path / "x.tar.gz", tmp_path / "target")
+    assert list((tmp_path / "target").iterdir()) == []
+
+
+def test_the_list_of_a_zip_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(extract, "LARGEST_DIRECTORY", 1 << 17)
+    make_zip(tmp_path / "x.zip", [(f"f{i}", b"", 0) for i in range(3000)])
+
+    def attack():
+        with pytest.raises(BadArchive, match="longer than 131072 bytes"):
+            unpack(tmp_path / "x.zip", tmp_path / "target")
+
+    assert peak(attack) < 1 << 20
+
+
+def test_zip_members_are_stored_or_deflated(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_LZMA) as file:
+        file.writestr("a", b"hello")
+    with pytest.raises(BadArchive, match="neither stored nor deflated"):
+        unpack(tmp_path / "x.zip", tmp_path / "target")

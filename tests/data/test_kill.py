@@ -27,7 +27,7 @@ wanted = np.arange(200_000)
 class Answer(io.BytesIO):
     status = 200
 
-def serve(request):
+def serve(request, timeout):
     first = int((request.get_header("Range") or "bytes=0-")[6:-1])
     answer = Answer(content[first:])
     answer.status = 206 if first else 200

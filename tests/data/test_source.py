@@ -27,7 +27,7 @@ def server(content=CONTENT, ranges=True, cut=None):
     """An opener that answers as a server of this file does; ``cut`` ends the first answer early."""
     asked = []
 
-    def open_url(request):
+    def open_url(request, timeout):
         begin = request.get_header("Range")
         asked.append(begin)
         first = int(begin.removeprefix("bytes=").rstrip("-")) if begin and ranges else 0

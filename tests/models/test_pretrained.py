@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import time
 
 import pytest
 import torch
@@ -184,6 +185,41 @@ HOSTILE = {
     "huge number": (put("weights.bytes", 10**30), "damaged"),
     "negative number": (put("weights.bytes", -5), "at most -5 bytes"),
 }
+
+
+@pytest.mark.parametrize("layer", ["s4", "s4d"])
+def test_a_config_of_thousands_of_layers_is_refused_before_it_is_built(saved, tmp_path, layer):
+    """30,000 layers of 2 numbers each took more than 40 seconds to build and to refuse."""
+
+    def change(content):
+        content["config"] |= {"n_layers": 30_000, "d_model": 1, "d_state": 2, "layer": layer}
+
+    rewrite(saved, tmp_path, change, {f"w{i}": torch.zeros(100) for i in range(1000)})
+    begun = time.process_time()
+    with pytest.raises(LoadError, match=r"30000 layers must have \d+ weights by name, got 1000"):
+        models.from_pretrained(tmp_path)
+    assert time.process_time() - begun < 2.0
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_the_number_of_tensors_is_linear_in_the_layers(case, tmp_path, monkeypatch):
+    """So that a config is refused for its number of weights only if it is not theirs."""
+    monkeypatch.setattr(pretrained, "FEW_LAYERS", 1)
+    model = make(case, dtype=torch.float32, n_layers=4)
+    model.save_pretrained(tmp_path)
+    identical(models.from_pretrained(tmp_path), model)
+
+
+def test_a_long_header_is_refused_before_it_is_read(saved, tmp_path):
+    tensors = {f"{i:060d}": torch.zeros(0) for i in range(2500)}
+    rewrite(saved, tmp_path, lambda content: None, tensors)
+    with pytest.raises(LoadError, match="header must have at most 262144 bytes, got"):
+        models.from_pretrained(tmp_path)
+    (tmp_path / "config.json").unlink()
+    stored = pretrained.Stored("classifier", {}, torch.float32, tensors)
+    with pytest.raises(LoadError, match="header must have at most 262144 bytes"):  # nor is one written
+        pretrained.write(tmp_path, stored)
+    assert not (tmp_path / "config.json").exists()
 
 
 @pytest.mark.parametrize("case", HOSTILE)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import hashlib
 import json
 import os
 import random
@@ -63,6 +64,68 @@ def test_a_damaged_one_gives_way_to_the_one_before(tmp_path):
     with pytest.raises(CheckpointError, match=r"none of the 3 checkpoints .* is whole") as error:
         latest(tmp_path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["000000000009-0", "000000000001-0", "000000000003-7"])
+def test_a_renamed_checkpoint_is_not_taken_for_another(tmp_path, name):
+    save(tmp_path, tensors(), facts(2))
+    path = save(tmp_path, tensors(), facts(3))
+    path.rename(tmp_path / name)
+    with pytest.raises(CheckpointError, match=rf"it is 000000000003-0, and its folder is named {name}"):
+        load(tmp_path / name)
+    assert latest(tmp_path)[1].step == 2
+    with pytest.raises(CheckpointError):
+        at_step(tmp_path, int(name[:12]))
+
+
+def test_a_checkpoint_of_version_1_is_read(tmp_path):
+    """As earlier versions wrote them: no serial number; the step is compared all the same."""
+    path = save(tmp_path, tensors(), facts(3))
+    body = json.loads((path / "state.json").read_bytes())
+    assert body["version"] == 2
+    del body["serial"], body["sha256"]
+    body["version"] = 1
+    text = json.dumps(body, sort_keys=True, indent=1) + "\n"
+    body["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    (path / "state.json").write_text(json.dumps(body, sort_keys=True, indent=1) + "\n")
+    found, said = load(path)
+    assert said == facts(3)
+    assert torch.equal(found["b/ü"], load(path)[0]["b/ü"])
+    path.rename(tmp_path / "000000000004-0")
+    with pytest.raises(CheckpointError, match=r"it is 000000000003, and its folder is named 000000000004-0"):
+        load(tmp_path / "000000000004-0")
+
+
+@pytest.mark.parametrize("version", [0, 3, True, "2", None, [2]])
+def test_another_version_is_refused(tmp_path, monkeypatch, version):
+    path = save(tmp_path, tensors(), facts(3))
+    body = json.loads((path / "state.json").read_bytes())
+    monkeypatch.setattr("statespan.train.checkpoint.VERSION", version)
+    (path / "state.json").write_bytes(signed({k: v for k, v in body.items() if k not in ("version", "sha256")}))
+    with pytest.raises(CheckpointError, match="of version"):
+        load(path)
+
+
+def test_what_was_written_wrong_never_gets_its_name(tmp_path, monkeypatch):
+    """The disk keeps something else than was written: seen before the checkpoint has its name."""
+    save(tmp_path, tensors(), facts(1))
+    real, names = fsio.sync_folder, []
+
+    def spoil(handle):
+        os.fsync(handle)
+        os.pwrite(handle, b"?", 20)
+
+    def watch(folder):
+        names.append(sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")))
+        real(folder)
+
+    monkeypatch.setattr(fsio, "sync", spoil)
+    monkeypatch.setattr(fsio, "sync_folder", watch)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        save(tmp_path, tensors(), facts(2), keep=1)
+    assert all(found == ["000000000001-0"] for found in names)
+    assert [path.name for path in tmp_path.iterdir()] == ["000000000001-0"]
+    assert latest(tmp_path)[1].step == 1
 
 
 def mutate(data, rng):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from statespan._fail import fail
+from statespan._fail import complain, fail
 from statespan.commands import common
 from statespan.commands.train import check_writable, read
 
@@ -108,7 +108,7 @@ def finish(stopped: int, statuses: list[str]) -> None:
     """Say how to go on and leave with the exit code: 0 if everything is done, 1 if a cell failed, 130 or 143."""
     left = sum(status in ("waiting", "stopped") for status in statuses)
     if left:
-        print(f"statespan: {left} of {len(statuses)} cells are left; the same command goes on", file=sys.stderr)
+        complain(f"{left} of {len(statuses)} cells are left; the same command goes on")
     if stopped or "failed" in statuses:
         sys.exit(stopped or 1)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from statespan._fail import fail
+from statespan._fail import complain, fail
+from statespan._text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,15 +49,20 @@ def lead() -> bool:
 
 
 def terminal() -> Console:
-    """Where results are shown; a file or pipe has room for a whole table."""
+    """Where results are shown, without control characters of names; a file or pipe has room for a whole table."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False, quiet=not lead())
+    class Safe(Console):
+        def render_str(self, text: str, **options: Any) -> Any:
+            """Text of a line or of a cell of a table."""
+            return super().render_str(printable(text, keep="\n"), **options)
+
+    return Safe(width=None if sys.stdout.isatty() else 120, highlight=False, quiet=not lead())
 
 
 def give_up(message: str) -> NoReturn:
     """Say in one line what went wrong, and leave with exit code 1: nobody's mistake, but there is no result."""
-    print(f"statespan: {' '.join(message.split())}", file=sys.stderr)
+    complain(message)
     sys.exit(1)
 
 

@@ -5,8 +5,6 @@ Shapes: T rows, C columns, H horizon, Q quantiles.
 
 from __future__ import annotations
 
-import csv
-import io
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from statespan._fail import fail
+from statespan._text import csv_line, printable
 from statespan.commands import common
 
 HELP = """Forecast a time series of your own.
@@ -161,20 +160,18 @@ def _write(out: Path, mean: Any, bands: Any) -> None:
     """Write the forecast as CSV, whole or not at all."""
     from statespan.train.fsio import replace_file
 
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     levels = [] if bands is None else list(dict.fromkeys(bands.columns.get_level_values(1)))
     header = [mean.index.name]
     for name in mean.columns:
         header += [name, *(f"{name}_q{level:g}" for level in levels)]
-    writer.writerow(header)
+    lines = [csv_line(header)]
     for row, when in enumerate(mean.index):
         fields = [str(when)]
         for name in mean.columns:
             fields.append(f"{mean[name].iloc[row]:.6g}")
             fields += [f"{bands[name, level].iloc[row]:.6g}" for level in levels]
-        writer.writerow(fields)
-    replace_file(out, text.getvalue().encode())
+        lines.append(csv_line(fields))
+    replace_file(out, "".join(lines).encode())
 
 
 def _draw(path: Path, frame: Any, mean: Any, bands: Any) -> bool:
@@ -195,7 +192,7 @@ def _draw(path: Path, frame: Any, mean: Any, bands: Any) -> bool:
             low, high = bands[name, levels[0]].to_numpy(), bands[name, levels[-1]].to_numpy()
             axes.fill_between(mean.index, low, high, alpha=0.25, color=_look.COLORS[0], linewidth=0, label=label)
         axes.plot(mean.index, mean[name], color=_look.COLORS[0], label="forecast")
-        _look.tidy(axes, "", str(name), legend=axes is figure.axes[0])
+        _look.tidy(axes, "", printable(str(name)), legend=axes is figure.axes[0])
     figure.autofmt_xdate()
     replace_file(path, _look.content(figure))
     return True

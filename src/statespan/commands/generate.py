@@ -6,14 +6,14 @@ Shapes: B batch, L length of a sequence, V tokens.
 from __future__ import annotations
 
 import math
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from statespan._fail import fail
+from statespan._fail import complain, fail
+from statespan._text import printable
 from statespan.commands import common
 from statespan.commands.models import ARGUMENT, Opened, dataset_of, open_model
 
@@ -111,7 +111,7 @@ def _text(opened: Opened, prompt: str, steps: int, count: int, batch: int, choic
     if unknown := [word for word in given if word not in number]:
         if "<unk>" not in number:
             fail(f"--prompt must be words of the training data, and {unknown[0]!r} is none")
-        print(f"statespan: {', '.join(unknown)} is not among the words of the training data", file=sys.stderr)
+        complain(f"{', '.join(unknown)} is not among the words of the training data")
     tokens = torch.tensor([[number.get(word, number.get("<unk>", 0)) for word in given]])
     for start in range(0, count, batch):
         size = min(batch, count - start)
@@ -133,7 +133,7 @@ def _text(opened: Opened, prompt: str, steps: int, count: int, batch: int, choic
 
 
 def _word(word: str) -> str:
-    return "\n" if word == "<eos>" else word + " "
+    return "\n" if word == "<eos>" else printable(word) + " "
 
 
 def _images(

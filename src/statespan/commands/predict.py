@@ -5,7 +5,6 @@ Shapes: B batch, L length, D features, K classes or values.
 
 from __future__ import annotations
 
-import csv
 import io
 from collections import defaultdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from statespan._fail import fail
+from statespan._text import csv_line
 from statespan.commands import common
 from statespan.commands.evaluate import check_rate
 from statespan.commands.models import stored_inputs
@@ -199,15 +199,12 @@ def _write(out: Path, files: list[Path], answers: np.ndarray[Any, Any], info: An
         np.savez(buffer, **arrays)
         replace_file(out, buffer.getvalue())
         return
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ["file", "class", "probability", *(f"p({name})" for name in names)] if classes else ["file", *names]
-    )
+    header = ["file", "class", "probability", *(f"p({name})" for name in names)] if classes else ["file", *names]
+    lines = [csv_line(header)]
     for file, row, top in zip(files, answers, best):
         numbers = [f"{value:.6g}" for value in row]
-        writer.writerow([str(file), names[top], numbers[top], *numbers] if classes else [str(file), *numbers])
-    replace_file(out, text.getvalue().encode())
+        lines.append(csv_line([file, names[top], numbers[top], *numbers] if classes else [file, *numbers]))
+    replace_file(out, "".join(lines).encode("utf-8", "backslashreplace"))
 
 
 def _show(samples: list[Sample], answers: np.ndarray[Any, Any], info: Any, out: Path, console: Any) -> None:

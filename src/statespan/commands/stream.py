@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from statespan._fail import fail
+from statespan._text import csv_line
 from statespan.commands import common
 from statespan.commands.evaluate import check_rate
 from statespan.commands.models import ARGUMENT, Opened, inputs_of, open_model
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 HELP = """Feed samples into a model as they come; print its answers.
 
 Samples come on standard input: lines of CSV (a column for each feature; a token each for models of tokens), or raw
-audio of 16-bit whole numbers. Answers go to standard output as CSV. Constant time and memory, for ever. A run's samples
-are scaled as its training data was; a saved model gets them as they are, audio in [-1, 1). A line with NaN, infinity or
-no numbers ends it with exit code 2; the state is then that before the line.
+audio of 16-bit whole numbers. A line may have 16 MiB. Answers go to standard output as CSV. Constant time and memory,
+for ever. A run's samples are scaled as its training data was; a saved model gets them as they are, audio in [-1, 1). A
+line with NaN, infinity or no numbers ends it with exit code 2; the state is then that before the line.
 
 \b
 Examples:
@@ -119,7 +120,7 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
         return
     rows: list[list[float]] = []
     refused = ""
-    for number, line in enumerate(source, 1):
+    for number, line in enumerate(_lines(source), 1):
         text = line.decode("utf-8", "replace").strip()
         if not text:
             continue
@@ -153,6 +154,15 @@ def _values(text: str, width: int | None, vocabulary: int | None) -> tuple[list[
     if width is None and vocabulary is not None and not (values[0].is_integer() and 0 <= values[0] < vocabulary):
         return values, f"must be a token 0 … {vocabulary - 1}, got {text[:60]!r}"
     return values, ""
+
+
+def _lines(source: BinaryIO) -> Iterator[bytes]:
+    from statespan.data.lines import bounded
+
+    try:
+        yield from bounded(source)
+    except ValueError as error:
+        fail(str(error))
 
 
 def _array(rows: list[list[float]], width: int | None) -> np.ndarray[Any, Any]:
@@ -226,4 +236,4 @@ class Printer:
             self._line(number, *(f"{value:.6g}" for value in y))
 
     def _line(self, *parts: object) -> None:
-        print(*parts, sep=",", flush=True)
+        print(csv_line(parts), end="", flush=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from statespan._fail import fail
+from statespan._fail import complain, fail
 from statespan.commands import common
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def train(
         except (Interrupted, KeyboardInterrupt) as stopped:
             again = shlex.join(["statespan", "train", str(run), "--resume"])
             kept = "saved" if isinstance(stopped, Interrupted) else "stopped; what was saved before is kept"
-            print(f"statespan: {kept} in {run}; go on with: {again}", file=sys.stderr)
+            complain(f"{kept} in {run}; go on with: {again}")
             sys.exit(stopped.code if isinstance(stopped, Interrupted) else 130)
     _show(result, chosen, console)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +21,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from statespan.data import npy
 from statespan.data.download import Progress
 from statespan.data.files import TEMPORARY, only_writer, put, remove, sha256, sync_folder
 
@@ -141,7 +143,7 @@ def _read(place: Path, key: str | None, trust: bool = True) -> dict[str, Array] 
                 touched = touched or now.st_mtime_ns != facts["time"]
                 facts["time"] = now.st_mtime_ns
             arrays[name] = np.load(path, mmap_mode="c", allow_pickle=False) if _size(path) else _empty(path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if touched:  # it was copied: the next one need not read it all again
         with suppress(OSError):
@@ -201,10 +203,9 @@ def _save(path: Path, array: Array | Rows) -> dict[str, Any]:
 
 
 def _size(path: Path) -> int:
+    """Entries of an array, if its header fits its file."""
     with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        shape, _, _ = np.lib.format.read_array_header_1_0(file)
-    return int(np.prod(shape, dtype=np.int64))
+        return math.prod(npy.header(file, path.stat().st_size)[0])
 
 
 def _empty(path: Path) -> Array:

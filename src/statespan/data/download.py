@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import re
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.error import HTTPError
@@ -14,6 +17,7 @@ from statespan.data.files import put, remove, sha256
 Progress: TypeAlias = Callable[[str, int, "int | None"], None]
 BLOCK = 1 << 18
 LARGEST = 1 << 36  # bytes of a file whose size is not known before
+TIMEOUT = 30.0  # seconds to wait for a connection, and for each piece of an answer
 
 
 def download(
@@ -23,7 +27,8 @@ def download(
     *,
     size: int | None = None,
     progress: Progress | None = None,
-    open_url: Callable[[urllib.request.Request], Any] | None = None,
+    timeout: float = TIMEOUT,
+    open_url: Callable[..., Any] | None = None,
 ) -> None:
     """Download a file. What has come stays in ``NAME.part`` when it is interrupted, and the next call goes on there.
 
@@ -33,10 +38,11 @@ def download(
         digest: The SHA-256 in hexadecimal.
         size: Its bytes, if known.
         progress: Called with (name, bytes done, bytes in all or None); it may raise to stop.
-        open_url: What opens a request, for tests.
+        timeout: Seconds to wait for a connection, and for each piece of the answer.
+        open_url: What opens a request within ``timeout``, for tests.
 
     Raises:
-        OSError: No network, or what came is not the file.
+        OSError: No network, a server that does not answer in time or not as HTTP asks, or what came is not the file.
     """
     if not url.startswith("https://"):
         raise ValueError(f"url must begin with https://, got {url!r}")
@@ -46,7 +52,15 @@ def download(
         remove(part)
         done = 0
     if done != size:
-        _receive(url, part, done, size, progress, open_url or _opener().open)
+        open_url = open_url or _opener().open
+        try:
+            _receive(url, part, done, size, progress, partial(open_url, timeout=timeout))
+        except http.client.HTTPException as problem:
+            raise OSError(f"{url} does not answer as HTTP asks: {problem!r}") from problem
+        except OSError as problem:
+            if isinstance(problem, TimeoutError) or isinstance(getattr(problem, "reason", None), TimeoutError):
+                raise OSError(f"{url} did not answer for {timeout:g} s; the next call goes on from there") from problem
+            raise
     if (came := sha256(part)) != digest:
         remove(part)
         raise OSError(f"{url} gave a file with SHA-256 {came}, wanted {digest}; it was removed")
@@ -68,10 +82,10 @@ def _receive(
     with answer:
         if answer.status != 206 or not str(answer.headers.get("Content-Range")).startswith(f"bytes {done}-"):
             done = 0  # the server sends it from the start
-        rest = answer.headers.get("Content-Length")
-        total = size if size is not None else done + int(rest) if rest is not None else None
+        rest = _content_length(url, answer.headers.get("Content-Length"))
+        total = size if size is not None else done + rest if rest is not None else None
         with part.open("ab" if done else "wb") as file:
-            while block := answer.read(BLOCK):
+            while block := answer.read1(BLOCK):  # what has come is kept, should the rest not come
                 done += len(block)
                 if done > (size if size is not None else LARGEST):
                     raise OSError(f"{url} sends more than the {size if size is not None else LARGEST} bytes expected")
@@ -82,6 +96,14 @@ def _receive(
             os.fsync(file.fileno())
     if total is not None and done < total:
         raise OSError(f"{url} ended after {done} of {total} bytes; the next call goes on from there")
+
+
+def _content_length(url: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,15}", text.strip()):
+        raise OSError(f"{url} says Content-Length {text[:40]!r}, which is no number of bytes")
+    return int(text)
 
 
 def _opener() -> urllib.request.OpenerDirector:

@@ -18,9 +18,13 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TypeVar, cast
 
 from statespan.data.files import TEMPORARY, put, remove, sync_folder
+from statespan.data.metered import Metered
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip", ".gz")
 BLOCK = 1 << 20
+LARGEST_HEADER = 1 << 16  # bytes of all headers of one entry of a tar file: long names, PAX records, maps of holes
+LARGEST_DIRECTORY = 1 << 24  # bytes of the list of entries of a zip file
+ENTRY = 1 << 10  # bytes that an entry counts at least, for the ratio: names and inodes are memory, too
 T = TypeVar("T")
 
 
@@ -35,7 +39,8 @@ class Limits:
     Args:
         count: Files and folders.
         size: Bytes of all files together.
-        ratio: Bytes unpacked for one byte of the archive (a small archive may always unpack to 1 MiB).
+        ratio: Bytes unpacked for one byte of the archive (a small archive may always unpack to 1 MiB); an entry counts
+            as at least :data:`ENTRY` bytes.
     """
 
     count: int = 1_000_000
@@ -71,13 +76,13 @@ def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> list[st
         BadArchive: It is damaged, too large, or holds a link, a device, a path that leads outside or one name twice.
     """
     limits = limits or Limits()
-    allowed = min(limits.size, max(1 << 20, int(archive.stat().st_size * limits.ratio)))
+    by_ratio = max(1 << 20, int(archive.stat().st_size * limits.ratio))
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f"{TEMPORARY}unpack-{os.getpid()}"
     remove(temporary)
     temporary.mkdir()
     try:
-        _unpack(archive, temporary, limits.count, allowed)
+        _unpack(archive, temporary, min(limits.count, by_ratio // ENTRY), min(limits.size, by_ratio))
         names = sorted(path.name for path in temporary.iterdir())
         for name in names:
             put(temporary / name, folder / name)
@@ -159,22 +164,39 @@ def _entries(archive: Path) -> Iterator[_Entry]:
 
 def _tar(archive: Path) -> Iterator[_Entry]:
     packed = not archive.name.endswith(".tar")
-    with gzip.open(archive) if packed else archive.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-        for member in tar:
-            if not (member.isreg() or member.isdir()) or member.issparse():
-                raise BadArchive(f"{archive} holds {member.name!r}, which is neither a file nor a folder")
-            yield _Entry(member.name, member.isdir(), member.size, tar.extractfile(member) if member.isreg() else None)
+    with gzip.open(archive) if packed else archive.open("rb") as file:
+        metered = Metered(cast("IO[bytes]", file), LARGEST_HEADER)
+        with tarfile.open(fileobj=cast("IO[bytes]", metered), mode="r:") as tar:
+            while (member := tar.next()) is not None:
+                metered.content()
+                if not (member.isreg() or member.isdir()) or member.issparse():
+                    raise BadArchive(f"{archive} holds {member.name!r}, which is neither a file nor a folder")
+                opened = tar.extractfile(member) if member.isreg() else None
+                yield _Entry(member.name, member.isdir(), member.size, opened)
+                tar.members.clear()  # type: ignore[attr-defined] # which would grow with every entry
+                if sum(map(len, (*tar.pax_headers, *tar.pax_headers.values()))) > LARGEST_HEADER:
+                    raise BadArchive(f"{archive} has more than {LARGEST_HEADER} bytes of global headers")
+                metered.headers()
         if file.read(BLOCK) and file.read(1):  # to the end, so that gzip compares its checksum
             raise BadArchive(f"{archive} goes on behind its end")
 
 
 def _zip(archive: Path) -> Iterator[_Entry]:
-    with zipfile.ZipFile(archive) as file:
-        for member in file.infolist():
-            kind = stat.S_IFMT(member.external_attr >> 16)
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.flag_bits & 1:
-                raise BadArchive(f"{archive} holds {member.filename!r}, which is neither a plain file nor a folder")
-            folder = member.is_dir()
-            if folder != (kind == stat.S_IFDIR) and kind != 0:
-                raise BadArchive(f"{archive} holds {member.filename!r}, which says it is both a file and a folder")
-            yield _Entry(member.orig_filename, folder, member.file_size, None if folder else file.open(member))
+    with archive.open("rb") as raw:
+        metered = Metered(raw, LARGEST_DIRECTORY)
+        with zipfile.ZipFile(cast("IO[bytes]", metered)) as file:
+            metered.content()
+            for member in file.infolist():
+                yield _zip_entry(archive, file, member)
+
+
+def _zip_entry(archive: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Entry:
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.flag_bits & 1:
+        raise BadArchive(f"{archive} holds {member.filename!r}, which is neither a plain file nor a folder")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others ask for memory as they please
+        raise BadArchive(f"{archive} holds {member.filename!r}, which is neither stored nor deflated")
+    folder = member.is_dir()
+    if folder != (kind == stat.S_IFDIR) and kind != 0:
+        raise BadArchive(f"{archive} holds {member.filename!r}, which says it is both a file and a folder")
+    return _Entry(member.orig_filename, folder, member.file_size, None if folder else file.open(member))

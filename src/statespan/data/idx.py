@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 LARGEST = 1 << 30  # bytes; MNIST has 47 million
+RATIO = 100  # bytes unpacked for one byte of the file; a small one may always unpack to 1 MiB
 
 
 def read_idx(path: Path) -> np.ndarray[Any, Any]:
@@ -26,9 +27,12 @@ def read_idx(path: Path) -> np.ndarray[Any, Any]:
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(LARGEST)
+            allowed = min(LARGEST, max(1 << 20, RATIO * path.stat().st_size))
+            data = file.read(allowed + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
         raise ValueError(f"{path} is damaged: {problem}") from problem
+    if len(data) > allowed:
+        raise ValueError(f"{path} must unpack to at most {allowed} bytes, got more")
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise ValueError(f"{path} must be an idx file of bytes, got one that begins with {data[:4]!r}")
     begin = 4 + 4 * data[3]

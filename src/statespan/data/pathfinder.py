@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from statespan._check import check_int
+from statespan.data import npy
 from statespan.data.augment import Turn
 from statespan.data.base import Arrays, Dataset, Info
 from statespan.data.cache import Rows, cached, stamp
@@ -175,7 +176,7 @@ def _fields(file: Path) -> list[list[str]]:
     with file.open("rb") as opened:
         is_array = opened.read(6) == b"\x93NUMPY"
     if is_array:
-        return [[str(word) for word in row] for row in np.load(file, allow_pickle=False)]
+        return [[str(word) for word in row] for row in npy.load(file)]
     return [line.split() for line in file.read_text("utf8").splitlines() if line.strip()]
 
 

@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from statespan.data.lines import bounded
+from statespan.data.npy import load, load_all
 from statespan.data.wav import read_wav, to_float
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -66,33 +68,13 @@ def series(name: str, array: Array) -> Array:
     return found
 
 
-def load(path: Path) -> Array:
-    """The array of a .npy file, never unpickled."""
-    try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (ValueError, EOFError) as problem:
-        raise ValueError(f"{path} is not a .npy file of a plain array: {problem}") from None
-
-
-def load_all(path: Path) -> dict[str, Array]:
-    """The arrays of a .npz file, never unpickled."""
-    import zipfile
-    import zlib
-
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as problem:
-        raise ValueError(f"{path} is not a .npz file of plain arrays: {problem}") from None
-
-
 def read_csv(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     """The header, empty if the first row is of numbers; the rows of a CSV file, all of one length; the line of each."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
-            reader = csv.reader(file)
+            reader = csv.reader(bounded(file))
             numbered = [(reader.line_num, row) for row in reader if row]
-        except (csv.Error, UnicodeDecodeError) as problem:
+        except (csv.Error, ValueError) as problem:
             raise ValueError(f"{path} is not a CSV file: {problem}") from None
     if not numbered:
         raise ValueError(f"{path} must have at least one line, got none")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from statespan.data.calendar import check_regular, parse_times
+from statespan.data.lines import LONGEST_LINE, bounded
 
 
 class Table(NamedTuple):
@@ -49,9 +50,9 @@ def read_table(path: Path, time: str | None = None, time_format: str | None = No
 
 def _read_table(path: Path, time: str | None, time_format: str | None, missing: bool) -> Table:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        first = file.readline()
+        first = file.readline(LONGEST_LINE)
         file.seek(0)
-        reader = csv.reader(file, delimiter=";" if first.count(";") > first.count(",") else ",", strict=True)
+        reader = csv.reader(bounded(file), delimiter=";" if first.count(";") > first.count(",") else ",", strict=True)
         header = [name.strip() for name in next(reader, [])]
         numbered = [(reader.line_num, row) for row in reader if row]
     if len(header) < 2 or len(set(header)) != len(header):

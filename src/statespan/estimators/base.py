@@ -198,11 +198,9 @@ class SeriesEstimator(SavedEstimator):
 
     def _set_state(self, config: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
         network = NetworkConfig(**config["network"])
-        if network.body != self._body or network.body_config().least_weights() > store.count(tensors):
+        if network.body != self._body:
             raise ValueError("its network is not that of its weights")
-        with torch.device("meta"):
-            made = Network(network)
-        self.network_ = store.fill(made, tensors).to(device)
+        self.network_ = store.build(Network, network, tensors).to(device)
         self.n_channels_in_ = check_int("n_channels", config["n_channels"], minimum=1)
         self.masked_ = check_bool("masked", config["masked"])
         step = config["step"]

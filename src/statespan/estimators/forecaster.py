@@ -290,11 +290,7 @@ class S4Forecaster(SavedEstimator):
 
     def _set_state(self, config: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
         network = HorizonConfig(**config["network"])
-        if network.body_config().least_weights() > store.count(tensors):
-            raise ValueError("its network is not that of its weights")
-        with torch.device("meta"):
-            made = Horizon(network)
-        self.network_ = store.fill(made, tensors).to(device)
+        self.network_ = store.build(Horizon, network, tensors).to(device)
         self.mean_, self.std_ = (
             store.numbers_in(config["scale"][name], f"the {name}", (network.columns,)) for name in ("mean", "std")
         )

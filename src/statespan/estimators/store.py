@@ -5,7 +5,8 @@ Nothing in such a folder can run code. What is read is checked before it is used
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from statespan.models.pretrained import LoadError, Stored, check_tensors, read, write
+from statespan.models.pretrained import LoadError, Stored, build_module, check_tensors, read, write
 
 PREFIX = "estimator-"
 
@@ -53,14 +54,26 @@ def load(folder: str | Path) -> tuple[str, dict[str, Any], dict[str, torch.Tenso
     return stored.name.removeprefix(PREFIX), stored.config, stored.tensors
 
 
-def count(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Number of weights."""
-    return sum(tensor.numel() for name, tensor in tensors.items() if name.startswith("network."))
+def build(kind: Callable[[Any], nn.Module], config: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The network of a config, with these weights.
 
+    Args:
+        kind: Makes a network from a config.
+        config: Has ``options``, with ``n_layers``, and ``body_config()``.
+        tensors: What was saved.
 
-def fill(network: nn.Module, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Put weights into a network that was made on the meta device."""
+    Raises:
+        LoadError: The two do not fit; seen before time is spent on building it.
+    """
     weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+    body = config.body_config()
+    if body.least_weights() > sum(tensor.numel() for tensor in weights.values()):
+        raise LoadError("the network of the estimator is not that of its weights")
+
+    def make(n_layers: int) -> nn.Module:
+        return kind(replace(config, options={**config.options, "n_layers": n_layers}))
+
+    network = build_module(make, body.n_layers, len(weights))
     check_tensors(weights, network.state_dict())
     network.load_state_dict(weights, assign=True)
     return network.eval()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+
+from statespan.data.lines import bounded
 
 Array = np.ndarray[Any, Any]
 
@@ -29,7 +32,7 @@ def read_ts(path: str | Path) -> tuple[Any, Array]:
     answers: list[str] = []
     data = False
     with path.open(encoding="utf-8") as file:
-        for number, text in enumerate(file, 1):
+        for number, text in enumerate(_lines(path, file), 1):
             line = text.strip()
             if not line or line.startswith("#"):
                 continue
@@ -49,6 +52,13 @@ def read_ts(path: str | Path) -> tuple[Any, Array]:
         raise ValueError(f"{path} has no line of data after @data")
     equal = len({len(one) for one in series}) == 1
     return np.stack(series) if equal else series, _answers(path, answers, header)
+
+
+def _lines(path: Path, file: IO[str]) -> Iterator[str]:
+    try:
+        yield from bounded(file)
+    except ValueError as error:  # also what is not UTF-8
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _series(path: Path, number: int, channels: list[str], before: list[Array]) -> Array:

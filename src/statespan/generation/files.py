@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from statespan.models.pretrained import LoadError, _write_file
+from statespan.models.pretrained import LoadError, _write_file, check_header
 
 FORMAT = "statespan stream 1"
 
@@ -27,6 +27,8 @@ def read_state(path: Path, like: Sequence[Tensor], kind: str) -> list[Tensor]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        with path.open("rb") as start:
+            check_header(path, start.read(8))
         with safe_open(path, framework="pt") as file:
             about, names = file.metadata() or {}, sorted(file.keys())
             if about.get("format") != FORMAT:

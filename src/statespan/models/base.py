@@ -6,6 +6,7 @@ Shapes: B batch, L length, D = d_model features.
 from __future__ import annotations
 
 from abc import ABC
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from statespan.models.config import BackboneConfig, parse
-from statespan.models.pretrained import LoadError, Stored, check_tensors, read, write
+from statespan.models.pretrained import LoadError, Stored, build_module, check_tensors, read, write
 from statespan.nn.backbone import Composite
 
 if TYPE_CHECKING:
@@ -84,8 +85,13 @@ class Model(nn.Module, ABC):
             weights = sum(tensor.numel() for tensor in stored.tensors.values())
             if config.least_weights() > weights:  # seen before time is spent on building it
                 raise ValueError(f"it has more than the {weights} weights that are there")
-            with torch.device("meta"):
-                model = cls(config, dtype=stored.dtype)  # type: ignore[call-arg]
+
+            def make(n_layers: int) -> Model:
+                return cls(replace(config, n_layers=n_layers), dtype=stored.dtype)  # type: ignore[call-arg]
+
+            model = build_module(make, config.n_layers, len(stored.tensors))
+        except LoadError:
+            raise
         except (ValueError, TypeError, RuntimeError, OverflowError) as error:
             raise LoadError(f"{folder} has a config that cannot be built: {error}") from error
         check_tensors(stored.tensors, model.state_dict())

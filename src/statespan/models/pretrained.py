@@ -10,13 +10,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from statespan._version import __version__
 
@@ -24,7 +24,9 @@ FORMAT = 1
 CONFIG = "config.json"
 _WEIGHTS = re.compile(r"model-[0-9a-f]{16}\.safetensors")
 _PART = re.compile(r"\.(config\.json|model-[0-9a-f]{16}\.safetensors)\.part")
-_LARGEST_CONFIG = 1 << 20
+LARGEST_CONFIG = 1 << 20  # bytes
+LARGEST_HEADER = 1 << 18  # bytes of a safetensors header: about 2,500 tensors
+FEW_LAYERS = 16  # which are built in a moment, whatever the weights are
 _KEYS: dict[str, type] = {"format": int, "statespan": str, "model": str, "dtype": str, "config": dict, "weights": dict}
 _WEIGHT_KEYS: dict[str, type] = {"file": str, "bytes": int, "sha256": str}
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
@@ -56,6 +58,7 @@ def write(folder: str | Path, stored: Stored) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = save({name: tensor.detach().cpu().contiguous() for name, tensor in stored.tensors.items()})
+    check_header(folder, weights[:8])
     digest = hashlib.sha256(weights).hexdigest()
     file = f"model-{digest[:16]}.safetensors"
     content: dict[str, Any] = {
@@ -86,11 +89,41 @@ def read(folder: str | Path) -> Stored:
     weights = _read_file(path, entry["bytes"])
     if len(weights) != entry["bytes"] or hashlib.sha256(weights).hexdigest() != entry["sha256"]:
         raise LoadError(f"{path} is damaged: it is not what {CONFIG} says was saved")
+    check_header(path, weights[:8])
     try:
         tensors = load(weights)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise LoadError(f"{path} is not a safetensors file: {error}") from error
     return Stored(content["model"], content["config"], _DTYPES[content["dtype"]], tensors)
+
+
+def check_header(path: Path, first: bytes) -> None:
+    """Refuse a safetensors file, of which these are the first 8 bytes, if its header is too long to be read."""
+    length = int.from_bytes(first, "little")
+    if len(first) != 8 or length > LARGEST_HEADER:
+        raise LoadError(f"{path}: the safetensors header must have at most {LARGEST_HEADER} bytes, got {length}")
+
+
+def build_module(make: Callable[[int], nn.Module], n_layers: int, tensors: int) -> Any:
+    """Build a module on the meta device, if it has the number of tensors that were saved.
+
+    That number is known from modules of one and of two layers. To build thousands of layers takes minutes.
+
+    Args:
+        make: Builds it with so many layers.
+        n_layers: Those of its config.
+        tensors: Those that were saved.
+
+    Raises:
+        LoadError: The two do not fit.
+    """
+    with torch.device("meta"):
+        if n_layers > FEW_LAYERS:
+            one, two = (len(make(n).state_dict()) for n in (1, 2))
+            expected = one + (n_layers - 1) * (two - one)
+            if tensors != expected:
+                raise LoadError(f"a config of {n_layers} layers must have {expected} weights by name, got {tensors}")
+        return make(n_layers)
 
 
 def check_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
@@ -107,7 +140,7 @@ def check_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> 
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    raw = _read_file(path, _LARGEST_CONFIG)
+    raw = _read_file(path, LARGEST_CONFIG)
     try:
         content = json.loads(raw, object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

@@ -3,10 +3,11 @@
 A folder ``000000001200-0`` (step and serial number) has
 
 * ``state.safetensors``: weights, optimizer, averages, random states;
-* ``state.json``: step, recipe, progress, size and SHA-256 of the tensors, and a SHA-256 of itself.
+* ``state.json``: step, serial number, recipe, progress, size and SHA-256 of the tensors, and a SHA-256 of itself.
 
-It gets its name only when all of it is on the disk. Which one is the last is found by reading them, newest first: the
-first whose digests are right. Nothing in a checkpoint can run code.
+It gets its name only when all of it is on the disk and was read back. Which one is the last is found by reading them,
+newest first: the first whose digests are right and whose name is that of its step and serial number. Nothing in a
+checkpoint can run code. Version 1 had no serial number in ``state.json``; it is still read, and its step is compared.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from torch import Tensor
 from statespan.train import fsio
 from statespan.train.fsio import CheckpointError
 
-FORMAT, VERSION = "statespan checkpoint", 1
+FORMAT, VERSION = "statespan checkpoint", 2
 TENSORS, FACTS = "state.safetensors", "state.json"
 NAME = re.compile(r"(\d{12})-(\d+)\Z")
 LARGEST_HEADER = 16 << 20
 SCHEMA: dict[str, type] = {"step": int, "recipe": dict, "progress": dict, "bytes": int, "tensors": str}
+SCHEMAS = {1: SCHEMA, VERSION: {**SCHEMA, "serial": int}}  # of each version that is read
 DTYPES = {
     torch.float64: "F64",
     torch.int64: "I64",
@@ -74,8 +76,9 @@ def save(folder: Path, tensors: dict[str, Tensor], facts: Facts, keep: int = 2) 
     size = sum(t.numel() * t.element_size() for t in tensors.values())
     with fsio.new_folder(path, size) as draft:
         written, digest = fsio.write_new(draft / TENSORS, _safetensors(tensors))
-        fsio.write_new(draft / FACTS, [_pack({**facts.__dict__, "bytes": written, "tensors": digest})])
-    _check_tensors(path, *_read_facts(path)[1:])  # before anything older goes
+        body = {**facts.__dict__, "serial": serial, "bytes": written, "tensors": digest}
+        fsio.write_new(draft / FACTS, [_pack(body)])
+        _check_tensors(draft, *_read_facts(draft, path.name)[1:])  # before it gets its name and anything older goes
     _prune(folder, keep)
     return path
 
@@ -192,8 +195,13 @@ def _json(body: dict[str, Any]) -> bytes:
     return (json.dumps(body, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _read_facts(path: Path) -> tuple[Facts, int, str]:
-    """The JSON, with the size and digest of the tensors, if every byte is as it was written."""
+def _read_facts(path: Path, name: str | None = None) -> tuple[Facts, int, str]:
+    """The JSON, with the size and digest of the tensors, if every byte is as it was written.
+
+    Args:
+        path: The checkpoint.
+        name: The name it has or gets, which says its step and serial number; that of ``path`` if not given.
+    """
     file = path / FACTS
     try:
         with file.open("rb") as handle:
@@ -205,17 +213,28 @@ def _read_facts(path: Path) -> tuple[Facts, int, str]:
             raise ValueError("not as it was written")
         if hashlib.sha256(_json({key: v for key, v in body.items() if key != "sha256"})).hexdigest() != body["sha256"]:
             raise ValueError("its digest is wrong")
-        if (body["format"], body["version"]) != (FORMAT, VERSION):
-            raise ValueError(f"it is of version {body['version']!r}; this statespan reads version {VERSION}")
-        if set(body) != {*SCHEMA, "format", "version", "sha256"} or any(
-            type(body[k]) is not t for k, t in SCHEMA.items()
+        schema = SCHEMAS.get(body["version"]) if type(body["version"]) is int else None
+        if body["format"] != FORMAT or schema is None:
+            raise ValueError(
+                f"it is of version {body['version']!r}; this statespan reads {', '.join(map(str, SCHEMAS))}"
+            )
+        if set(body) != {*schema, "format", "version", "sha256"} or any(
+            type(body[k]) is not t for k, t in schema.items()
         ):
             raise ValueError("its entries are not those of a checkpoint")
+        _check_name(path.name if name is None else name, body["step"], body.get("serial"))
     except OSError as error:
         raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from None
     except (ValueError, KeyError, RecursionError, TypeError) as error:
         raise CheckpointError(f"{file} is damaged: {_line(error)}") from None
     return Facts(body["step"], body["recipe"], body["progress"]), body["bytes"], body["tensors"]
+
+
+def _check_name(name: str, step: int, serial: int | None) -> None:
+    """Refuse a checkpoint whose folder was renamed: it would be taken for a newer or an older one."""
+    if (match := NAME.match(name)) and (int(match[1]) != step or serial not in (None, int(match[2]))):
+        number = "" if serial is None else f"-{serial}"
+        raise ValueError(f"it is {step:012d}{number}, and its folder is named {name}")
 
 
 def _check_tensors(path: Path, size: int, digest: str) -> None:

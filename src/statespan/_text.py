@@ -1,0 +1,58 @@
+"""Text from elsewhere for terminals and spreadsheets: names of files, classes and columns may hold anything."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Text that a terminal shows and does not obey: control and format characters become escapes.
+
+    Args:
+        text: Any text.
+        keep: Characters to leave as they are, such as a new line.
+
+    Example:
+        >>> print(printable("a\x1b[2Jb\u202ec ü"))
+        a\x1b[2Jb\u202ec ü
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def cell(value: object) -> str:
+    r"""A value for a CSV file: a number as it is; text without control characters, which no spreadsheet computes.
+
+    Example:
+        >>> cell("=1+1"), cell("-1"), cell(-2.5), cell("a\x07")
+        ("'=1+1", '-1', '-2.5', 'a\\x07')
+    """
+    text = str(value)
+    if isinstance(value, (int, float)) or _is_number(text):
+        return text
+    return printable("'" + text if text.startswith(FORMULA) else text, keep="\n")
+
+
+def csv_line(values: Iterable[object]) -> str:
+    r"""A line of a CSV file, quoted where it must be, with its end.
+
+    Example:
+        >>> csv_line([1, "a,b", "@c"])
+        '1,"a,b",\'@c\n'
+    """
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow([cell(value) for value in values])
+    return line.getvalue()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

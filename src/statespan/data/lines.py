@@ -1,0 +1,25 @@
+"""Lines of a text file, none of which may be without end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO, AnyStr
+
+LONGEST_LINE = 1 << 24  # characters or bytes
+
+
+def bounded(file: IO[AnyStr]) -> Iterator[AnyStr]:
+    """The lines of a file, read one by one.
+
+    Args:
+        file: Text or bytes.
+
+    Raises:
+        ValueError: A line is longer than :data:`LONGEST_LINE`; no more than that is read of it.
+    """
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"line {number} must have at most {LONGEST_LINE} characters, got more")
+        yield line

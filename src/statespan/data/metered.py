@@ -1,0 +1,59 @@
+"""A file whose headers are read within a limit: who asks for more than is left is refused before a byte is read."""
+
+from __future__ import annotations
+
+import io
+from typing import IO
+
+
+class Metered(io.RawIOBase):
+    """A file for the standard library's readers of archives, which read a header as long as it says it is.
+
+    Args:
+        file: The file, which can seek.
+        limit: Bytes that may be read after each call of :meth:`headers`; the first call is made here.
+    """
+
+    def __init__(self, file: IO[bytes], limit: int) -> None:
+        self.file, self.limit = file, limit
+        self.headers()
+
+    def headers(self) -> None:
+        """What is read from here on is headers."""
+        self.left: int | None = self.limit
+
+    def content(self) -> None:
+        """What is read from here on is content, which the caller reads piece by piece."""
+        self.left = None
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to ``size`` bytes, all by default.
+
+        Raises:
+            ValueError: They would be more headers than allowed.
+        """
+        size = -1 if size is None else size
+        if self.left is None:
+            return self.file.read(size)
+        if size <= self.left:
+            data = self.file.read(self.left + 1 if size < 0 else size)
+            if len(data) <= self.left:
+                self.left -= len(data)
+                return data
+        raise ValueError(f"its headers are longer than {self.limit} bytes")
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place."""
+        return self.file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """The place."""
+        return self.file.tell()
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def readable(self) -> bool:
+        """It is."""
+        return True

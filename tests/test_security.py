@@ -1,0 +1,55 @@
+"""SECURITY.md says what the code does."""
+
+import importlib
+import re
+from functools import reduce
+from pathlib import Path
+
+import pytest
+
+from statespan._version import __version__
+from statespan.data import extract
+from statespan.models import LoadError
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+ROWS = re.findall(
+    r"^\| (.+?) \| ([\d.]+)(?: (s|bytes|characters|KiB|MiB|GiB))? \| `statespan\.([\w.]+)` \|$", TEXT, re.M
+)
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def value_of(dotted):
+    module = f"statespan.{'.'.join(dotted.split('.')[:2])}"
+    return reduce(getattr, dotted.split(".")[2:], importlib.import_module(module))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[3])
+def test_a_limit_is_the_constant(row):
+    _, number, unit, constant = row
+    assert value_of(constant) == float(number) * UNITS.get(unit, 1)
+
+
+def test_every_row_of_the_table_was_compared():
+    rows = [line for line in TEXT.splitlines() if line.startswith("| ") and "constant" not in line]
+    assert len(rows) == len(ROWS) == 16
+
+
+def test_the_version_the_answer_and_the_errors():
+    assert f"latest release, {__version__.rpartition('.')[0]}," in TEXT
+    assert "answer within 7 days" in TEXT
+    assert issubclass(LoadError, ValueError)
+    assert issubclass(extract.BadArchive, ValueError)
+
+
+def test_the_lock_file_has_a_hash_for_everything_and_names_no_index():
+    lock = (ROOT / "requirements" / "ci.lock.txt").read_text()
+    assert "requirements/ci.lock.txt" in TEXT
+    pins = re.findall(r"^([a-z][\w.-]*)==(\S+) \\\n {4}--hash=sha256:[0-9a-f]{64}", lock, re.M)
+    assert len(pins) == len(re.findall(r"^[A-Za-z]", lock, re.M)) > 50
+    assert not re.search(r"://|^-", lock, re.M)
+    found = {name: version.partition("+")[0] for name, version in pins}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            name, version = line.lower().split("==")
+            assert found[name] == version
