@@ -106,6 +106,20 @@ def test_another_version_is_refused(tmp_path, monkeypatch, version):
         load(path)
 
 
+@pytest.mark.parametrize("name", ["statespan", "statespan model", "Statespan checkpoint", None, 1])
+def test_another_format_is_refused(tmp_path, name):
+    path = save(tmp_path, tensors(), facts(3))
+    body = json.loads((path / "state.json").read_bytes())
+    del body["sha256"]
+    (path / "state.json").write_bytes(signed(body))
+    assert load(path)[1] == facts(3)
+    (path / "state.json").write_bytes(signed({**body, "format": name}))
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load(path)
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        latest(tmp_path)
+
+
 def test_what_was_written_wrong_never_gets_its_name(tmp_path, monkeypatch):
     """The disk keeps something else than was written: seen before the checkpoint has its name."""
     save(tmp_path, tensors(), facts(1))
