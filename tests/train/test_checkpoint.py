@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 from statespan.train import CheckpointError, ConfigError, fsio
-from statespan.train.checkpoint import Facts, at_step, latest, load, save
+from statespan.train.checkpoint import Facts, any_in, at_step, latest, load, remove_after, save
 from statespan.train.config import Train
 from statespan.train.loop import _check_same
 from tests.train.make import Toy, assert_same, run
@@ -51,6 +51,37 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert at_step(tmp_path, 3)[1].step == 3
     with pytest.raises(CheckpointError, match="no checkpoint of step 4"):
         at_step(tmp_path, 4)
+
+
+def test_those_after_a_step_are_removed(tmp_path):
+    assert not any_in(tmp_path)
+    for step in (1, 2, 2, 3):
+        save(tmp_path, tensors(), facts(step), keep=9)
+    remove_after(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000000001-0", "000000000002-0", "000000000002-1"]
+    remove_after(tmp_path, 0)
+    assert not any_in(tmp_path)
+
+
+def test_the_newest_is_the_one_of_the_highest_number(tmp_path):
+    """Not the last by the alphabet; and one best checkpoint of a step is enough."""
+    for number in range(11):
+        last = save(tmp_path, {"x": torch.tensor(number)}, facts(5, best=5), keep=20)
+    assert last.name == "000000000005-10"
+    assert latest(tmp_path)[0]["x"] == at_step(tmp_path, 5)[0]["x"] == 10
+    save(tmp_path, tensors(), facts(6, best=5), keep=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000000005-10", "000000000006-0"]
+
+
+def test_every_tensor_begins_at_a_multiple_of_its_width(tmp_path):
+    for length in range(1, 9):  # of a name, and with it of the header
+        path = save(tmp_path, {"n" * length: torch.arange(3, dtype=torch.uint8), **tensors()}, facts(length))
+        content = (path / "state.safetensors").read_bytes()
+        start = 8 + int.from_bytes(content[:8], "little")
+        assert start % 8 == 0
+        for name, entry in json.loads(content[8:start]).items():
+            size = load(path)[0][name].element_size()
+            assert entry["data_offsets"][0] % size == 0, name
 
 
 def test_a_damaged_one_gives_way_to_the_one_before(tmp_path):
