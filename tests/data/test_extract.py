@@ -333,3 +333,12 @@ def test_what_follows_an_archive_or_is_encrypted_is_refused(tmp_path):
     (tmp_path / "x.zip").write_bytes(data)
     with pytest.raises(BadArchive, match="neither a plain file nor a folder"):
         unpack(tmp_path / "x.zip", tmp_path / "target")
+
+
+def test_a_file_for_which_there_is_no_room_left_is_not_begun(tmp_path):
+    """The second one's bytes are not even there."""
+    (tmp_path / "x.tar").write_bytes(entry(b"a", b"x" * 40) + header("b", tarfile.REGTYPE, 40))
+    with pytest.raises(BadArchive, match="unpacks to more than 60 bytes"):
+        unpack(tmp_path / "x.tar", tmp_path / "target", Limits(size=60))
+    with pytest.raises(BadArchive, match="is damaged"):
+        unpack(tmp_path / "x.tar", tmp_path / "target", Limits(size=80))
