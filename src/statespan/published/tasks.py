@@ -67,10 +67,7 @@ LONG = {"contour": 14}
 DEFAULTS = {**WINDOWS, **RAW, **LONG}  # what the datasets do if a recipe does not say
 OURS = "on as many clips as the column rows says; the papers' number is for all of Speech Commands v0.02"
 MADE = "with `data.generate`, expressions of the benchmark's grammar and not those of its release"
-DRAWN = (
-    "of images drawn here by the benchmark's rules and not those of its release; one GPU trained both tasks at the "
-    "same time, so that each would have been faster alone"
-)
+DRAWN = "of images drawn here by the benchmark's rules and not those of its release"
 OVERLAP = (
     "windows overlap with others of the same patient in training, as the papers' do, and what training reads with "
     "`data.crop` is in part read in the test, too, with the value of another window; labels are means over windows, as "
