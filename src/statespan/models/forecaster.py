@@ -86,6 +86,15 @@ class Forecaster(Model):
         self.backbone = Backbone(layers, **residual_options(config, device, dtype))
         self.linear = nn.Linear(D, config.d_output, device=device, dtype=dtype)
 
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Initialise all parameters and buffers anew, as the constructor does: the same values after the same seed."""
+        self.encoder.reset_parameters()
+        nn.init.normal_(self.future).mul_(self.config.d_model**-0.5)
+        for part in (self.marks, self.backbone, self.linear):
+            if part is not None:
+                part.reset_parameters()
+
     def forward(self, x: Tensor, *, marks: Tensor | None = None, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
         """The forecast for the last ``horizon`` positions.
 
