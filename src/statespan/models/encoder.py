@@ -15,6 +15,7 @@ from statespan.nn.initial import Initialised
 from statespan.nn.padding import Padding
 from statespan.nn.precision import full_precision
 from statespan.nn.untouched import example_of
+from statespan.ops.register import transformed
 
 
 class Encoder(Initialised):
@@ -93,7 +94,7 @@ def check_tokens(name: str, x: Any, leading: tuple[str, ...], vocabulary: int) -
         raise TypeError(f"{name} must be tokens (torch.int64 or torch.int32), got {x.dtype}")
     if x.ndim != len(leading):
         raise ValueError(f"{name} must have shape ({', '.join(leading)}), got {tuple(x.shape)}")
-    if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling():
+    if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling() and not transformed():
         low, high = int(x.min()), int(x.max())
         if low < 0 or high >= vocabulary:
             raise ValueError(f"{name} must be tokens 0 … {vocabulary - 1}, got {low} … {high}")
