@@ -18,6 +18,7 @@ from statespan.models.config import BackboneConfig, make_layers, residual_option
 from statespan.models.encoder import Encoder, fill_input
 from statespan.nn import Backbone
 from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.sequences import unviewed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,8 @@ class Forecaster(Model):
             start = padding.lengths[:, None] - horizon
             y = self.backbone(self._encode(x, marks, (places >= start)[..., None]), lengths=padding, rate=rate)
             y = y[torch.arange(batch, device=x.device)[:, None], start + torch.arange(horizon, device=x.device)]
-        return self.linear(y)
+        y = self.linear(y)
+        return unviewed(y) if isinstance(self.linear, nn.Linear) else y
 
     def prefill(
         self,

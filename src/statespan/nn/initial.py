@@ -21,8 +21,9 @@ class Initialised(nn.Module):
 
 def reset(module: nn.Module) -> None:
     """Initialise a module anew, or what it is made of where it cannot do so itself."""
-    if hasattr(module, "reset_parameters"):
-        module.reset_parameters()
+    own = getattr(module, "reset_parameters", None)
+    if callable(own):
+        own()
     else:
         for child in module.children():
             reset(child)
@@ -30,8 +31,10 @@ def reset(module: nn.Module) -> None:
 
 def assign(tensor: Tensor, value: Tensor) -> None:
     """Copy a value into a parameter or a buffer; where it is sharded, that of the first process."""
-    if hasattr(tensor, "device_mesh"):
-        from torch.distributed.tensor import distribute_tensor
+    mesh = getattr(tensor, "device_mesh", None)
+    if mesh is not None:
+        from torch.distributed.tensor import DTensor, distribute_tensor
 
-        value = distribute_tensor(value.to(tensor.device, tensor.dtype), tensor.device_mesh, tensor.placements)
+        assert isinstance(tensor, DTensor)
+        value = distribute_tensor(value.to(tensor.device, tensor.dtype), mesh, tensor.placements)
     tensor.copy_(value)

@@ -292,8 +292,9 @@ class SSMLayer(Initialised):
 
 def plain_linear(module: nn.Module) -> nn.Linear | None:
     """The module, if it is a linear layer with a bias that need not be called."""
-    plain = isinstance(module, nn.Linear) and module.bias is not None and untouched(module, nn.Linear)
-    return module if plain else None
+    if not isinstance(module, nn.Linear) or module.bias is None or not untouched(module, nn.Linear):
+        return None
+    return module
 
 
 def kernel_count(channels: int, bidirectional: bool) -> int:

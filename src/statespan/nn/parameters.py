@@ -55,7 +55,8 @@ class SSMParameters(nn.Module, ABC):
         """Apply the SSM to whole sequences u (B, L, H); see :func:`statespan.ops.apply`."""
         self._check_precision()
         source = self.source(rate, u.shape[1])
-        return apply(source, u, D, bidirectional=bidirectional, activation=activation, dtype=dtype)
+        y = apply(source, u, D, bidirectional=bidirectional, activation=activation, dtype=dtype)
+        return y.clone() if self._forward_hooks else y  # FSDP2's hook on a view would be lost by a change in place
 
     def prefill(
         self, u: Tensor, state: Tensor | None, D: Tensor | None = None, *, lengths: Tensor | None = None,
@@ -209,9 +210,9 @@ class ModalParameters(SSMParameters):
         return f"{super().extra_repr()}, real_part={self.real_part}"
 
     def _modal(self, rate: float, P: Tensor | None) -> Modal:
-        tensors = (_wide(x) for x in (self.log_dt, self.A_real, self.A_imag, self.B, self.C))
+        dt, decay, freq, B, C = (_wide(x) for x in (self.log_dt, self.A_real, self.A_imag, self.B, self.C))
         P = None if P is None else _wide(P)
-        return Modal(*tensors, P, rate, self.options.discretization, self.real_part, True)
+        return Modal(dt, decay, freq, B, C, P, rate, self.options.discretization, self.real_part, True)
 
     def _modes(self) -> tuple[Tensor, Tensor, Tensor]:
         """A and B (H, M) in double precision, C (K, H, M) in its own."""
