@@ -31,20 +31,18 @@ def choose(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperatur
     """
     tables = [tokens.table(i) for i in range(len(tokens.edges) - 1)]
     fused = choice_is_fused(features, tables, tokens.parameters())
-    if fused:
-        token, log_prob = _fused(tokens, tables, features, uniform, temperature)
-    else:
-        token, log_prob = _plain(tokens, features, uniform, temperature)
+    token, log_prob = (_fused if fused else _plain)(tokens, features, uniform, temperature)
     return token, log_prob.float()
 
 
-def _fused(
-    tokens: AdaptiveTokens, tables: list[Tensor], features: Tensor, uniform: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
+def _fused(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """By kernels that never write a score."""
     head = tokens.head(features)
     inner = [head, *(tokens._inner(features, i) for i in range(1, len(tokens.edges) - 1))]
-    parts = [Part(z, table, b) for z, table, b in zip(inner, tables, tokens.bias.split([len(t) for t in tables]))]
+    parts = [
+        Part(z, tokens.table(i), tokens.bias[low:high])
+        for i, (z, (low, high)) in enumerate(zip(inner, pairwise(tokens.edges)))
+    ]
     return fused_choice(parts, tokens.clusters(head), uniform, temperature)
 
 
