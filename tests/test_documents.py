@@ -71,7 +71,14 @@ def test_the_papers_augmented_where_they_did():
 def test_results_that_cannot_be_compared_are_marked_in_the_readme():
     rows = {line.split(" | ")[0][2:]: line for line in (ROOT / "README.md").read_text().splitlines() if "|" in line}
     marked = ("LRA ListOps", "LRA Pathfinder", "LRA Path-X", "BIDMC HR", "BIDMC RR", "BIDMC SpO2", "Speech, raw")
-    assert [name for name in (*marked, "Speech, raw, 0.5×") if "≠" not in rows[name]] == []
+    unmarked = {
+        name: cell
+        for name in (*marked, "Speech, raw, 0.5×")
+        for cell in rows[name].rstrip(" |").split(" | ")[2::2]  # the two columns of ours
+        if cell != "–" and "≠" not in cell and not (name.startswith("BIDMC") and "†" not in cell)
+    }
+    assert unmarked == {}  # BIDMC's plain runs have the papers' kind of split; the crops of the others overlap it
+    assert [name for name in ("LRA ListOps", "BIDMC HR", "Speech, raw") if "≠" not in rows[name]] == []
     assert [name for name in ("sMNIST", "pMNIST", "sCIFAR", "LRA Image", "LRA Text") if "≠" in rows[name]] == []
     seen = ("sMNIST", "LRA ListOps", "LRA Text", "BIDMC HR", "BIDMC RR", "BIDMC SpO2")
     assert [name for name in seen if "§" not in rows[name]] == []

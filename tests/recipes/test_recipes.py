@@ -118,9 +118,9 @@ def test_small_path_x():
 
 
 def test_all_rows():
-    """Each table is there as a whole, one recipe or row for each of its entries."""
-    entries = recipes.table()
-    assert [one.name for one in entries] == NAMES
+    """Each table is there as a whole, one recipe or row for each of its entries; `-text` is a second form of one."""
+    assert [one.name for one in recipes.table()] == NAMES
+    entries = [one for one in recipes.table() if not one.name.endswith("-text")]
     every = [row.label for name in NAMES for row in recipes.rows(name)]
 
     def tables(paper, table):
@@ -166,6 +166,22 @@ def test_a_number_in_a_header_has_a_record():
             files = re.findall(r"results/[\w/.-]+\.json", seen)
             assert files, name
             assert [file for file in files if not (root / file).is_file()] == [], name
+
+
+@pytest.mark.parametrize("kind", ["s4", "s4-fout", "s4d-inv", "s4d-legs", "s4d-lin"])
+def test_path_x_as_printed_and_as_in_the_code(kind):
+    """S4D Table 12 prints other settings than the code has that gave the paper's numbers; both have 50 epochs."""
+    code, text = (recipes.read(f"lra-pathx-{kind}{form}") for form in ("", "-text"))
+    found = [
+        (one.train.lr, one.train.batch, one.train.warmup, one.model["ssm"]["dt_min"], one.model["ssm"]["dt_max"])
+        for one in (code, text)
+    ]
+    assert found == [(0.001, 16, 50_000, 0.0001, 0.1), (0.0005, 32, 5000, 0.0001, 0.01)]
+    same = [
+        ({**one.model, "ssm": one.model["ssm"]["init"]}, one.train.epochs, one.train.ssm_lr, one.train.weight_decay)
+        for one in (code, text)
+    ]
+    assert same[0] == same[1]
 
 
 def test_unknown_name():

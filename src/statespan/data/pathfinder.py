@@ -29,7 +29,7 @@ from statespan.data.split import split
 from statespan.data.strokes import Style, style_of
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-VERSION = 2
+VERSION = 3
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}  # by the length of contours
 SPLITS = ("train", "valid", "test")
 PIECE = {32: 8192, 128: 1024}  # images that one process draws: seconds of work, so that a bar moves

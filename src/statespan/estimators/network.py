@@ -16,8 +16,9 @@ from statespan._check import check_int
 from statespan.models import Classifier, ClassifierConfig, Regressor
 from statespan.models.config import parse
 from statespan.models.irregular import answer_with_gaps
+from statespan.nn.options import SSMOptions
 from statespan.nn.padding import Lengths, Padding, fill
-from statespan.nn.parameters import DiagonalParameters, SSMOptions
+from statespan.nn.parameters import DiagonalParameters
 
 FLOOR = 1e-3  # of an energy, below which everything is silence
 BODIES: dict[str, type[Any]] = {"classifier": Classifier, "regressor": Regressor}

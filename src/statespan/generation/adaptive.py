@@ -29,7 +29,7 @@ def choose(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperatur
     Returns:
         Tokens (B,) int64 and log-probabilities (B,) float32.
     """
-    tables = [table.weight for table in tokens._tables()]
+    tables = [tokens.table(i) for i in range(len(tokens.edges) - 1)]
     fused = choice_is_fused(features, tables, tokens.parameters())
     token, log_prob = (_fused if fused else _plain)(tokens, features, uniform, temperature)
     return token, log_prob.float()
@@ -39,7 +39,10 @@ def _fused(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperatur
     """By kernels that never write a score."""
     head = tokens.head(features)
     inner = [head, *(tokens._inner(features, i) for i in range(1, len(tokens.edges) - 1))]
-    parts = [Part(z, table.weight, tokens.bias[low:high]) for z, (table, _, low, high) in zip(inner, tokens._parts())]
+    parts = [
+        Part(z, tokens.table(i), tokens.bias[low:high])
+        for i, (z, (low, high)) in enumerate(zip(inner, pairwise(tokens.edges)))
+    ]
     return fused_choice(parts, tokens.clusters(head), uniform, temperature)
 
 

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
 
 from statespan.models.config import BackboneConfig, parse
 from statespan.models.pretrained import LoadError, Stored, build_module, check_tensors, read, write
 from statespan.nn.backbone import Composite
+from statespan.nn.initial import Initialised
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Model(nn.Module, ABC):
+class Model(Initialised, ABC):
     """A model built from a config. Its state is made of real tensors, returned and never changed.
 
     Args:

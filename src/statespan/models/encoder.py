@@ -11,11 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from statespan._check import check_int, check_tensor
+from statespan.nn.initial import Initialised
 from statespan.nn.padding import Padding
 from statespan.nn.precision import full_precision
+from statespan.nn.untouched import example_of
+from statespan.ops.register import transformed
 
 
-class Encoder(nn.Module):
+class Encoder(Initialised):
     """A linear map of real samples (B, L, d_input), or a table of tokens (B, L), to features (B, L, D).
 
     Features have the precision of the parameters, under autocast too: what distinguishes one sample from the next may
@@ -52,15 +55,14 @@ class Encoder(nn.Module):
         if self.d_input is None:
             return self.map(x)
         with full_precision(x):
-            return self.map(x.to(next(self.parameters()).dtype))
+            return self.map(x.to(example_of(self).dtype))
 
     def check(self, x: Any, *leading: str) -> Tensor:
         """Return x if it is samples or tokens with these leading dimensions."""
         if self.vocabulary is not None:
             return check_tokens("x", x, leading, self.vocabulary)
-        assert self.d_input is not None
-        check_tensor("x", x, (*leading, self.d_input), kind="float")
-        dtype = next(self.parameters()).dtype
+        check_tensor("x", x, (*leading, self.d_input or 0), kind="float")
+        dtype = example_of(self).dtype
         mixed = not x.is_meta and torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
         if x.dtype != dtype and not mixed:
             raise TypeError(f"x must have the dtype of the model, {dtype}, got {x.dtype}; cast one or use autocast")
@@ -92,7 +94,7 @@ def check_tokens(name: str, x: Any, leading: tuple[str, ...], vocabulary: int) -
         raise TypeError(f"{name} must be tokens (torch.int64 or torch.int32), got {x.dtype}")
     if x.ndim != len(leading):
         raise ValueError(f"{name} must have shape ({', '.join(leading)}), got {tuple(x.shape)}")
-    if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling():
+    if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling() and not transformed():
         low, high = int(x.min()), int(x.max())
         if low < 0 or high >= vocabulary:
             raise ValueError(f"{name} must be tokens 0 … {vocabulary - 1}, got {low} … {high}")

@@ -18,6 +18,7 @@ from statespan.models.config import BackboneConfig, make_layers, residual_option
 from statespan.models.encoder import Encoder, fill_input
 from statespan.nn import Backbone
 from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.sequences import unviewed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,15 @@ class Forecaster(Model):
         self.backbone = Backbone(layers, **residual_options(config, device, dtype))
         self.linear = nn.Linear(D, config.d_output, device=device, dtype=dtype)
 
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Initialise all parameters and buffers anew, as the constructor does: the same values after the same seed."""
+        self.encoder.reset_parameters()
+        nn.init.normal_(self.future).mul_(self.config.d_model**-0.5)
+        for part in (self.marks, self.backbone, self.linear):
+            if part is not None:
+                part.reset_parameters()
+
     def forward(self, x: Tensor, *, marks: Tensor | None = None, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
         """The forecast for the last ``horizon`` positions.
 
@@ -111,7 +121,8 @@ class Forecaster(Model):
             start = padding.lengths[:, None] - horizon
             y = self.backbone(self._encode(x, marks, (places >= start)[..., None]), lengths=padding, rate=rate)
             y = y[torch.arange(batch, device=x.device)[:, None], start + torch.arange(horizon, device=x.device)]
-        return self.linear(y)
+        y = self.linear(y)
+        return unviewed(y) if isinstance(self.linear, nn.Linear) else y
 
     def prefill(
         self,

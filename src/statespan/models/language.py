@@ -17,6 +17,7 @@ from statespan.models.tokens import TokenModel
 from statespan.nn import AdaptiveTokens, Backbone
 from statespan.nn.adaptive import check_cutoffs
 from statespan.nn.block import make_dropout
+from statespan.nn.initial import Initialised
 from statespan.nn.padding import Lengths, fill
 
 
@@ -50,7 +51,7 @@ class LanguageConfig(BackboneConfig):
         object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
 
 
-class PlainTokens(nn.Module):
+class PlainTokens(Initialised):
     """A table of tokens and a linear map back to them, with the interface of :class:`AdaptiveTokens`."""
 
     def __init__(

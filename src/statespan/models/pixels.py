@@ -17,6 +17,7 @@ from statespan.models.tokens import TokenModel
 from statespan.nn import UNet
 from statespan.nn.logistic import LogisticMixture
 from statespan.nn.padding import Lengths, fill
+from statespan.nn.sequences import unviewed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +101,8 @@ class PixelModel(TokenModel):
 
     def decode(self, features: Tensor) -> Tensor:
         """The scores (…, K) of features (…, D)."""
-        return self.linear(features)
+        y = self.linear(features)
+        return unviewed(y) if isinstance(self.linear, nn.Linear) else y
 
     def token_losses(self, x: Tensor, y: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
         """``−log p(y | x so far)`` of every value, in nats.

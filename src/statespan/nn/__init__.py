@@ -9,6 +9,7 @@ from statespan.nn.heads import PairHead, SequenceHead
 from statespan.nn.linear_attention import LinearAttention, LinearState, Performer
 from statespan.nn.lssl import LSSL
 from statespan.nn.norm import BatchNorm
+from statespan.nn.parameters import SSMParameters
 from statespan.nn.pool import SequencePool
 from statespan.nn.s4 import S4
 from statespan.nn.s4d import DSS, S4D
@@ -31,6 +32,7 @@ __all__ = [
     "PairHead",
     "Performer",
     "ResidualBlock",
+    "SSMParameters",
     "SequenceHead",
     "SequencePool",
     "StaticKVCache",

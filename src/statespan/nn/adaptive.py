@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from statespan._check import check_int
+from statespan.nn.initial import Initialised
+from statespan.nn.untouched import untouched
 
 SCALE = 0.5
 """Of the initial weights: tables have this standard deviation over the root of their width."""
@@ -21,7 +23,36 @@ ERROR = 2
 """The mode of :func:`torch.cuda.set_sync_debug_mode` in which waiting for the device is an error."""
 
 
-class AdaptiveTokens(nn.Module):
+class Table(nn.Embedding):
+    """An embedding whose rows begin with a length of about ``SCALE``."""
+
+    def reset_parameters(self) -> None:
+        """Draw the weight."""
+        nn.init.normal_(self.weight, std=SCALE * self.embedding_dim**-0.5)
+
+
+class Projection(nn.Linear):
+    """A linear map without a bias from or to d_model features."""
+
+    def __init__(self, d_input: int, d_output: int, d_model: int, **options: Any) -> None:
+        self.std = SCALE * d_model**-0.5
+        super().__init__(d_input, d_output, bias=False, **options)
+
+    def reset_parameters(self) -> None:
+        """Draw the weight."""
+        nn.init.normal_(self.weight, std=self.std)
+
+
+class Zeros(nn.Linear):
+    """A linear map that begins with zeros."""
+
+    def reset_parameters(self) -> None:
+        """Fill weight and bias with zeros."""
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
+class AdaptiveTokens(Initialised):
     """Adaptive input embedding and the adaptive softmax tied to it (Baevski and Auli, 2019).
 
     Tokens are numbered by falling frequency and cut into clusters; cluster i has a table of ``d_model / div_val**i``
@@ -63,22 +94,17 @@ class AdaptiveTokens(nn.Module):
             raise ValueError(f"div_val must leave each cluster a feature, got {div_val} for d_model={d_model}")
         options: Any = {"device": device, "dtype": dtype}
         self.tables = nn.ModuleList(
-            nn.Embedding(high - low, width, **options) for (low, high), width in zip(pairwise(self.edges), widths)
+            Table(high - low, width, **options) for (low, high), width in zip(pairwise(self.edges), widths)
         )
-        self.projections = nn.ModuleList(nn.Linear(width, d_model, bias=False, **options) for width in widths)
-        self.head = nn.Linear(d_model, widths[0], bias=False, **options)
-        self.clusters = nn.Linear(widths[0], len(widths) - 1, **options)
+        self.projections = nn.ModuleList(Projection(width, d_model, d_model, **options) for width in widths)
+        self.head = Projection(d_model, widths[0], d_model, **options)
+        self.clusters = Zeros(widths[0], len(widths) - 1, **options)
         self.bias = nn.Parameter(torch.zeros(vocabulary, **options))
-        self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the initial weights."""
-        for table, projection in zip(self._tables(), self._projections()):
-            nn.init.normal_(table.weight, std=SCALE * table.embedding_dim**-0.5)
-            nn.init.normal_(projection.weight, std=SCALE * self.d_model**-0.5)
-        nn.init.normal_(self.head.weight, std=SCALE * self.d_model**-0.5)
-        for zero in (self.clusters.weight, self.clusters.bias, self.bias):
-            nn.init.zeros_(zero)
+        """Initialise all parameters anew, as the constructor does: the same values after the same seed."""
+        super().reset_parameters()
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """The features (…, D) of tokens x (…)."""
@@ -123,6 +149,13 @@ class AdaptiveTokens(nn.Module):
                 losses = losses.index_add(0, rows, within.to(losses.dtype))
         return losses.view(shape)
 
+    def table(self, i: int) -> Tensor:
+        """The table of cluster i: what it gives for each of the cluster's tokens, one a row."""
+        table = self._tables()[i]
+        if untouched(table, Table):
+            return table.weight
+        return table(torch.arange(self.edges[i + 1] - self.edges[i], device=self.bias.device))
+
     def extra_repr(self) -> str:
         """The sizes."""
         return f"vocabulary={self.vocabulary}, d_model={self.d_model}, cutoffs={self.edges[1:-1]}"
@@ -130,17 +163,22 @@ class AdaptiveTokens(nn.Module):
     def _head(self, features: Tensor) -> Tensor:
         """Scores of the first tokens and of each other cluster."""
         z = self.head(features)
-        tokens = nn.functional.linear(z, self._tables()[0].weight, self.bias[: self.edges[1]])
+        tokens = nn.functional.linear(z, self.table(0), self.bias[: self.edges[1]])
         return torch.cat([tokens, self.clusters(z)], -1)
 
     def _tail(self, features: Tensor, i: int) -> Tensor:
         """Scores of the tokens of cluster i ≥ 1."""
         z = self._inner(features, i)
-        return nn.functional.linear(z, self._tables()[i].weight, self.bias[self.edges[i] : self.edges[i + 1]])
+        return nn.functional.linear(z, self.table(i), self.bias[self.edges[i] : self.edges[i + 1]])
 
     def _inner(self, features: Tensor, i: int) -> Tensor:
         """Features in the width of cluster i ≥ 1."""
-        return nn.functional.linear(features, self._projections()[i].weight.T)
+        projection = self._projections()[i]
+        if untouched(projection, Projection):
+            return nn.functional.linear(features, projection.weight.T)
+        width = self._tables()[i].embedding_dim
+        units = torch.eye(width, dtype=features.dtype, device=features.device)
+        return nn.functional.linear(features, projection(units))  # whose rows are the columns of its matrix
 
     def _tables(self) -> list[nn.Embedding]:
         return list(self.tables)  # type: ignore[arg-type]

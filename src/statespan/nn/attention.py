@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from statespan._check import check_bool, check_choice, check_dtype, check_int, check_lengths, check_number, check_tensor
+from statespan.nn.initial import Initialised
+from statespan.nn.untouched import example_of
 
 KERNELS = ("softmax",)
 QUERIES = 512  # with a cache, the mask is made for so many queries at a time
@@ -20,7 +22,7 @@ QUERIES = 512  # with a cache, the mask is made for so many queries at a time
 State = TypeVar("State")
 
 
-class MultiHead(nn.Module, ABC, Generic[State]):
+class MultiHead(Initialised, ABC, Generic[State]):
     """What all kinds of attention share: projections, heads, padding, checks, and the three uses of a layer.
 
     It has ``4·D·H·E + 3·H·E + D`` parameters: queries, keys and values in one linear map, the output in another.
@@ -164,10 +166,10 @@ class MultiHead(nn.Module, ABC, Generic[State]):
 
     def _check_dtype(self, x: Tensor) -> None:
         mixed = not x.is_meta and torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
-        if x.dtype != self.out.weight.dtype and not mixed:
+        dtype = example_of(self).dtype
+        if x.dtype != dtype and not mixed:
             raise TypeError(
-                f"x must have the dtype of the layer, {self.out.weight.dtype}, got {x.dtype}; cast one of them or use "
-                "autocast"
+                f"x must have the dtype of the layer, {dtype}, got {x.dtype}; cast one of them or use autocast"
             )
 
     def _check_causal(self, use: str) -> None:
@@ -254,10 +256,10 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         self._check_causal("initial_state")
         check_int("batch", batch, minimum=0)
         slots = 0 if max_length is None else check_int("max_length", max_length, minimum=1)
-        weight = self.out.weight
-        dtype = weight.dtype if dtype is None else check_dtype("dtype", dtype)
-        keys = weight.new_zeros(batch, self.n_heads, slots, self.d_head, dtype=dtype)
-        position = torch.zeros(batch, dtype=torch.int64, device=weight.device)
+        like = example_of(self)
+        dtype = like.dtype if dtype is None else check_dtype("dtype", dtype)
+        keys = torch.zeros(batch, self.n_heads, slots, self.d_head, dtype=dtype, device=like.device)
+        position = torch.zeros(batch, dtype=torch.int64, device=like.device)
         return (KVCache if max_length is None else StaticKVCache)(keys, torch.zeros_like(keys), position)
 
     def extra_repr(self) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from statespan._check import check_tensor
 from statespan.nn.block import ResidualBlock, check_streaming
+from statespan.nn.initial import Initialised
 from statespan.nn.norm import NoNorm, make_norm
 from statespan.nn.padding import Lengths, Padding, fill
 
@@ -21,7 +22,7 @@ Call: TypeAlias = Callable[[Any, Tensor], Tensor]
 Step: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 
-class Composite(nn.Module, ABC):
+class Composite(Initialised, ABC):
     """A map from (B, L, D) to (B, L, D) made of others. Its state is the tuple of theirs, in the order of ``parts``."""
 
     d_model: int

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from statespan._check import check_bool, check_int, check_number, check_tensor
 from statespan.nn.dropout import TiedDropout
+from statespan.nn.initial import Initialised
 from statespan.nn.norm import BatchNorm, LayerNorm, make_norm
 from statespan.nn.padding import Lengths, Padding, fill
 
@@ -23,7 +24,7 @@ def make_dropout(p: float, tied: bool) -> nn.Module:
     return TiedDropout(p) if check_bool("tie_dropout", tied) else nn.Dropout(p)
 
 
-class FeedForward(nn.Module):
+class FeedForward(Initialised):
     """A position-wise network with one hidden layer and GELU, with the interface of a sequence layer and no state.
 
     Args:
@@ -73,7 +74,7 @@ class FeedForward(nn.Module):
         return ()
 
 
-class ResidualBlock(nn.Module):
+class ResidualBlock(Initialised):
     """``x + dropout(layer(norm(x)))``, or with ``prenorm=False`` ``norm(x + dropout(layer(x)))``.
 
     Its state is that of the layer. With ``norm="batch"``, ``prefill`` and ``step`` need evaluation mode.

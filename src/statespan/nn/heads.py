@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from statespan._check import check_int
+from statespan.nn.initial import Initialised
 from statespan.nn.padding import Lengths
 from statespan.nn.pool import PoolState, SequencePool
 from statespan.nn.precision import full_precision
+from statespan.nn.untouched import example_of
 
 
-class Head(nn.Module, ABC):
+class Head(Initialised, ABC):
     """A pool over the sequence and a map of what it gives. While a sequence comes in, it gives the answer so far.
 
     Answers have the precision of the parameters, under autocast too: they are few, and a value that is to be near to a
@@ -36,27 +38,29 @@ class Head(nn.Module, ABC):
 
     def forward(self, x: Tensor, *, lengths: Lengths = None) -> Tensor:
         """The answers for features x (B, L, D)."""
-        return self.prefill(x, lengths=lengths)[0]
+        return self._answer(self.pool(x, lengths=lengths, dtype=self._dtype()))
 
     def prefill(
         self, x: Tensor, state: PoolState | None = None, *, lengths: Lengths = None
     ) -> tuple[Tensor, PoolState]:
         """The answers for all seen so far, and the new state of the pool."""
         after = self.pool.advance(x, state, lengths=lengths)
-        return self._read(after), after
+        return self._answer(self.pool.read(after).to(self._dtype())), after
 
     def stepper(self) -> Callable[[Tensor, PoolState], tuple[Tensor, PoolState]]:
         """The same for one position x (B, D)."""
         return lambda x, state: self.prefill(x[:, None], state)
 
-    def _read(self, state: PoolState) -> Tensor:
-        pooled = self.pool.read(state).to(next(self.parameters()).dtype)
+    def _answer(self, pooled: Tensor) -> Tensor:
         with full_precision(pooled):
             return self.answer(pooled)
 
+    def _dtype(self) -> torch.dtype:
+        return example_of(self).dtype
+
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> PoolState:
         """The state of the pool before the first sample."""
-        return self.pool.initial_state(batch, device=next(self.parameters()).device, dtype=dtype)
+        return self.pool.initial_state(batch, device=example_of(self).device, dtype=dtype)
 
 
 class SequenceHead(Head):

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from statespan._check import check_bool, check_choice, check_int, check_lengths, check_number, check_tensor
 from statespan.nn.dropout import TiedDropout
+from statespan.nn.initial import Initialised, reset
 from statespan.nn.parameters import DPLRParameters, SSMParameters
 from statespan.nn.precision import full_precision
-from statespan.ops import Step, apply, apply_from, gelu_linear, linear_glu, state_after, system_of
+from statespan.nn.sequences import as_sequences
+from statespan.nn.untouched import untouched
+from statespan.ops import Step, gelu_linear, linear_glu, system_of
 from statespan.ssm import Structure
 from statespan.ssm.structure import zero_state
 
@@ -29,12 +32,17 @@ class GLU(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to x (positions, features)."""
-        linear = self[0]
-        assert isinstance(linear, nn.Linear)
-        return linear_glu(x, linear.weight, linear.bias)
+        linear = self.fused()
+        return super().forward(x) if linear is None else linear_glu(x, linear.weight, linear.bias)
+
+    def fused(self) -> nn.Linear | None:
+        """The linear layer, where it and the gate need not be called."""
+        if len(self) != 2 or not untouched(self[1], nn.GLU):
+            return None
+        return plain_linear(self[0])
 
 
-class SSMLayer(nn.Module):
+class SSMLayer(Initialised):
     """A sequence layer: d_model independent SSMs, a skip, GELU, dropout, then a position-wise mixing of the features.
 
     S4, S4D, DSS and LSSL are this layer with different SSMs. All take and return (batch, length, d_model).
@@ -85,6 +93,12 @@ class SSMLayer(nn.Module):
             linear = nn.Linear(features, gates * self.d_model, device=device, dtype=dtype)
             self.mix = GLU(linear) if mix == "glu" else linear
 
+    def reset_parameters(self) -> None:
+        """Initialise all parameters and buffers anew, as the constructor does: the same values after the same seed."""
+        self.ssm.reset_parameters()
+        nn.init.normal_(self.D)
+        reset(self.mix)
+
     def forward(self, x: Tensor, *, lengths: Tensor | Sequence[int] | None = None, rate: float = 1.0) -> Tensor:
         """Apply the layer to whole sequences.
 
@@ -99,11 +113,11 @@ class SSMLayer(nn.Module):
         mask = self._check(x, lengths, rate)
         if mask is not None:
             self.ssm.check_padding()
-        dtype, late = self.working_dtype(x), self._activates_late(x)
+        dtype, late = self.working_dtype(x), self._late(x)
         with full_precision(x):
-            y = apply(
-                self.ssm.source(rate, x.shape[1]), _masked(x, mask), self.D,
-                bidirectional=self.bidirectional, activation=None if late else self.activation, dtype=dtype,
+            y = self.ssm(
+                _masked(x, mask), self.D, bidirectional=self.bidirectional,
+                activation=None if late is not None else self.activation, dtype=dtype, rate=rate,
             )  # fmt: skip
         return self._output(y if x.is_cuda else y.to(x.dtype), mask, late)
 
@@ -131,10 +145,10 @@ class SSMLayer(nn.Module):
         self._check_state(state, x.shape[0])
         dtype = self.working_dtype(x)
         with full_precision(x):
-            u, source = _masked(x, mask), self.ssm.source(rate)
-            y, after = apply_from(source, u, state, self.D, activation=self.activation, dtype=dtype)
-            if mask is not None:
-                after = state_after(source.structure(), u.to(self.ssm.C.dtype), mask[..., 0].sum(1), state)
+            y, after = self.ssm.prefill(
+                _masked(x, mask), state, self.D, lengths=None if mask is None else mask[..., 0].sum(1),
+                activation=self.activation, dtype=dtype, rate=rate,
+            )  # fmt: skip
         return self._output(y if x.is_cuda else y.to(x.dtype), mask), after
 
     def step(self, x: Tensor, state: Tensor, *, rate: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -206,7 +220,7 @@ class SSMLayer(nn.Module):
                 return torch.get_autocast_dtype("cuda")
             if x.dtype in (torch.float16, torch.bfloat16):
                 return x.dtype
-        return torch.promote_types(x.dtype, self.ssm.C.dtype)
+        return torch.promote_types(x.dtype, self.ssm.precision)
 
     def extra_repr(self) -> str:
         """The sizes."""
@@ -215,27 +229,39 @@ class SSMLayer(nn.Module):
             f"bidirectional={self.bidirectional}, activation={self.activation}"
         )
 
-    def _activates_late(self, x: Tensor) -> bool:
-        """Whether the activation is better made together with the mixing, and nothing is in between."""
-        linear = self.mix[0] if isinstance(self.mix, GLU) else self.mix
-        untouched = type(linear) is nn.Linear and not (linear._forward_hooks or linear._forward_pre_hooks)
-        between = self.training and self.dropout.p > 0.0
-        return x.is_cpu and self.activation is not None and untouched and not between
+    def _late(self, x: Tensor) -> nn.Linear | None:
+        """The linear layer of the mixing, where the activation is better made with it and nothing is in between."""
+        if not x.is_cpu or self.activation is None or not self._keeps_all():
+            return None
+        if isinstance(self.mix, GLU):
+            return self.mix.fused() if untouched(self.mix, GLU) else None
+        return plain_linear(self.mix)
 
-    def _output(self, y: Tensor, mask: Tensor | None, activate: bool = False) -> Tensor:
+    def _keeps_all(self) -> bool:
+        """Whether there is no dropout, and nobody who looks at it."""
+        dropout = self.dropout
+        plain = untouched(dropout, TiedDropout) or untouched(dropout, nn.Dropout)
+        return plain and not (dropout.training and dropout.p)
+
+    def _output(self, y: Tensor, mask: Tensor | None, late: nn.Linear | None = None) -> Tensor:
         """Mix the channels and features of y (B, L, K, D), activated before if that is still to do."""
         batch, length = y.shape[:2]
         # The engine leaves the length as the last axis in memory. Features by positions is a matrix that a product
         # takes as it is; so nothing is ever copied into another order.
         y = self.dropout(y.permute(2, 3, 0, 1).flatten(0, 1).permute(1, 2, 0))
-        if activate:
-            linear = self.mix[0] if isinstance(self.mix, GLU) else self.mix
-            assert isinstance(linear, nn.Linear)
-            y = gelu_linear(y.flatten(0, 1), linear.weight, linear.bias)
-            y = (nn.functional.glu(y, -1) if isinstance(self.mix, GLU) else y).unflatten(0, (batch, length))
-        elif not isinstance(self.mix, nn.Identity):
-            y = self.mix(y.flatten(0, 1)).unflatten(0, (batch, length))
+        y = y.flatten(0, 1)
+        if late is None:
+            y = self.mix(y)
+        else:
+            y = gelu_linear(y, late.weight, late.bias)
+            y = nn.functional.glu(y, -1) if isinstance(self.mix, GLU) else y
+        y = as_sequences(y, batch, length) if self._owns_output() else y.unflatten(0, (batch, length))
         return y if mask is None else y.masked_fill(~mask, 0.0)
+
+    def _owns_output(self) -> bool:
+        """Whether nobody needs what the mixing gives, as a backward pass may need what another module gives."""
+        last = self.mix[-1] if isinstance(self.mix, nn.Sequential) and len(self.mix) else self.mix
+        return isinstance(last, (nn.Linear, nn.GLU, nn.Identity))
 
     def _check(self, x: Tensor, lengths: Tensor | Sequence[int] | None, rate: float) -> Tensor | None:
         """Check the arguments; the mask (B, L, 1) of what is not padding."""
@@ -262,6 +288,13 @@ class SSMLayer(nn.Module):
     def _check_causal(self, use: str) -> None:
         if self.bidirectional:
             raise ValueError(f"{use} needs a causal layer, got bidirectional=True: it looks ahead and has no state")
+
+
+def plain_linear(module: nn.Module) -> nn.Linear | None:
+    """The module, if it is a linear layer with a bias that need not be called."""
+    if not isinstance(module, nn.Linear) or module.bias is None or not untouched(module, nn.Linear):
+        return None
+    return module
 
 
 def kernel_count(channels: int, bidirectional: bool) -> int:

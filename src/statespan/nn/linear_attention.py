@@ -22,7 +22,9 @@ from torch import Tensor, nn
 
 from statespan._check import check_int, check_tensor
 from statespan.nn.attention import MultiHead
+from statespan.nn.initial import assign
 from statespan.nn.precision import full_precision
+from statespan.nn.untouched import example_of
 
 CHUNK = 64
 GROUP = 64  # chunks between which sums of different scales are handed on by one matrix product
@@ -59,7 +61,8 @@ class FeatureAttention(MultiHead[LinearState]):
         check_int("batch", batch, minimum=0)
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-        sums = self.out.weight.new_zeros(batch, self.n_heads, self.n_features, self.d_head + 1, dtype=dtype)
+        shape = batch, self.n_heads, self.n_features, self.d_head + 1
+        sums = torch.zeros(shape, dtype=dtype, device=example_of(self).device)
         return LinearState(sums, torch.full_like(sums[..., 0, 0], NOTHING if self.scaled else 0.0))
 
     @abstractmethod
@@ -270,6 +273,11 @@ class Performer(FeatureAttention):
         self.register_buffer("projection", self.out.weight.new_empty(self.n_features, self.d_head))
         self.redraw()
 
+    def reset_parameters(self) -> None:
+        """Initialise the linear maps and the directions anew."""
+        super().reset_parameters()
+        self.redraw()
+
     @torch.no_grad()
     def redraw(self) -> None:
         """Draw the directions anew, with torch's generator.
@@ -281,7 +289,7 @@ class Performer(FeatureAttention):
         Q, R = torch.linalg.qr(torch.randn(blocks, E, E, dtype=torch.float64, device="cpu"))
         Q = Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]  # uniform over all rotations
         norms = torch.randn(self.n_features, E, dtype=torch.float64, device="cpu").norm(dim=1)
-        self.projection.copy_(norms[:, None] * Q.mT.flatten(0, 1)[: self.n_features])
+        assign(self.projection, norms[:, None] * Q.mT.flatten(0, 1)[: self.n_features])
 
     def extra_repr(self) -> str:
         """The sizes."""

@@ -10,12 +10,27 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from statespan._check import check_int
+from statespan.nn.initial import Initialised, assign
 
 SCALES = (-7.0, 7.0)
 """Range of the logarithm of a scale, where the values span 2: from a tenth of one of 256 values to flat."""
 
 
-class LogisticMixture(nn.Module):
+class _Components(nn.Linear):
+    """A linear map whose bias makes components that together cover all values from the first step on."""
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Initialise weight and bias anew."""
+        super().reset_parameters()
+        components = self.out_features // 3
+        weight = torch.zeros(components)
+        mean = (2 * torch.arange(components) + 1) / components - 1
+        scale = torch.full((components,), -1.0) - torch.tensor(float(components)).log()
+        assign(self.bias, torch.cat([weight, mean, scale]))
+
+
+class LogisticMixture(Initialised):
     """Log-probabilities of K ordered values from features, with 3 numbers for each component instead of one a value.
 
     The values stand at equal distances in [-1, 1]. A component has a weight, a mean and a scale; a value gets what the
@@ -47,12 +62,7 @@ class LogisticMixture(nn.Module):
         super().__init__()
         self.values = check_int("values", values, minimum=2)
         self.components = check_int("components", components, minimum=1)
-        self.linear = nn.Linear(d_model, 3 * components, device=device, dtype=dtype)
-        with torch.no_grad():  # components that together cover all values from the first step on
-            weight, mean, scale = self.linear.bias.chunk(3)
-            weight.zero_()
-            mean.copy_((2 * torch.arange(components) + 1) / components - 1)
-            scale.fill_(-1.0 - torch.tensor(float(components)).log())
+        self.linear = _Components(d_model, 3 * components, device=device, dtype=dtype)
 
     def forward(self, features: Tensor) -> Tensor:
         """The log-probabilities (…, K) of all values, from features (…, D); at least float32."""

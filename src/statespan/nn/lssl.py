@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from statespan.nn.layer import SSMLayer, kernel_count
-from statespan.nn.parameters import DenseParameters, SSMOptions
+from statespan.nn.options import SSMOptions
+from statespan.nn.parameters import DenseParameters
 
 
 class LSSL(SSMLayer):

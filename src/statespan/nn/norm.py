@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from statespan._check import check_choice, check_int
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.padding import Padding, fill
+from statespan.nn.sequences import as_sequences
+from statespan.nn.untouched import untouched
 from statespan.ops.batch_norm import Moved, Norm, batch_fits, batch_norm, batch_norm_before
 from statespan.ops.norm import norm_before, norm_fits
 from statespan.ops.norm_after import after_fits, norm_after
@@ -56,6 +58,13 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(d_model, device=device, dtype=dtype))
         self.register_buffer("running_var", torch.ones(d_model, device=device, dtype=dtype))
 
+    def reset_parameters(self) -> None:
+        """Initialise the parameters and the running statistics anew."""
+        for one in (self.weight, self.running_var):
+            nn.init.ones_(one)
+        for zero in (self.bias, self.running_mean):
+            nn.init.zeros_(zero)
+
     def forward(self, x: Tensor, padding: Padding | None = None) -> Tensor:
         """Normalize x (B, L, D)."""
         if x.shape[0] * x.shape[1] == 0:
@@ -69,7 +78,7 @@ class BatchNorm(nn.Module):
                 x.flatten(0, 1), self.running_mean, self.running_var, self.weight, self.bias,
                 self.training, self.momentum, self.eps,
             )  # fmt: skip
-            return y.view_as(x)
+            return as_sequences(y, *x.shape[:2])
         count = padding.lengths.sum()
         wide = fill(x, padding).to(torch.promote_types(x.dtype, torch.float32))
         mean = wide.sum((0, 1)) / count.clamp(min=1)
@@ -84,7 +93,7 @@ class BatchNorm(nn.Module):
 
     def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """X for a residual, and x normalized, 0 for padding, for an SSM that computes in this dtype."""
-        if not (self.training and _untouched(self) and norm_fits(x, dtype) and x.shape[0] * x.shape[1] > 1):
+        if not (self.training and untouched(self, BatchNorm) and norm_fits(x, dtype) and x.shape[0] * x.shape[1] > 1):
             return x, fill(self(x, padding), padding)
         x, y, moved = batch_norm_before(x, None if padding is None else padding.lengths, self._norm(), dtype)
         self._move(moved)
@@ -108,26 +117,21 @@ class LayerNorm(nn.LayerNorm):
 
     def before(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """X for a residual, and x normalized for an SSM that computes in this dtype."""
-        if _untouched(self) and norm_fits(x, dtype):
+        if untouched(self, LayerNorm) and norm_fits(x, dtype):
             return norm_before(x, self.weight, self.bias, self.eps, dtype)
         return x, self(x)
 
     def after(self, x: Tensor, z: Tensor, dropout: nn.Module) -> Tensor:
         """The sum of x and of z after dropout, normalized."""
-        if not (_untouched(self) and after_fits(x, z)):
+        if not (untouched(self, LayerNorm) and after_fits(x, z)):
             return self(x + dropout(z))
         scale = None
-        if isinstance(dropout, TiedDropout) and _untouched(dropout):
+        if isinstance(dropout, TiedDropout) and untouched(dropout, TiedDropout):
             mask = dropout.mask(z)
             scale = None if mask is None else mask[:, 0]
         else:
             z = dropout(z)
         return norm_after(x, z, scale, self.weight, self.bias, self.eps)
-
-
-def _untouched(module: nn.Module) -> bool:
-    """Whether nobody looks at what goes in or comes out, so that it need not be called."""
-    return not (module._forward_hooks or module._forward_pre_hooks)
 
 
 class NoNorm(nn.Module):

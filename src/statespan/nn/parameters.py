@@ -1,7 +1,8 @@
 """The trainable parameters of an SSM, and the structure they stand for.
 
 Parameters are real tensors (complex values as a trailing axis of 2) and never drop below float32, whatever a model is
-cast to: rounding A or Δ to bfloat16 changes the kernel by several percent.
+cast to: rounding A or Δ to bfloat16 changes the kernel by several percent. What casts them behind the model's back, as
+FSDP2 does, gets a warning; it has to leave this module out, which is a module of its own for that.
 
 Shapes: H heads, S independent SSMs (head h uses SSM h mod S), N state size, M = N/2, K kernels per head, R rank.
 """
@@ -9,65 +10,21 @@ Shapes: H heads, S independent SSMs (head h uses SSM h mod S), N state size, M =
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_bool, check_choice, check_dtype, check_int, check_number
+from statespan._check import check_choice, check_dtype, check_int
+from statespan.nn.initial import assign
+from statespan.nn.options import SSMOptions
 from statespan.nn.real_part import REAL_PARTS, inverse_real_part, real_part
+from statespan.ops import apply, apply_from, state_after
 from statespan.ops.source import Modal, Source
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
-from statespan.ssm.discretize import RULES
-
-
-@dataclass(frozen=True)
-class SSMOptions:
-    """What all SSM parameters share.
-
-    Args:
-        d_model: Heads H.
-        d_state: State size N.
-        kernels: Kernels K of each head: channels, times 2 if bidirectional.
-        n_ssm: Independent SSMs S, which must divide d_model; None for one per head.
-        dt_min: Smallest initial step size.
-        dt_max: Largest initial step size.
-        discretization: "bilinear" or "zoh".
-        train_A: Whether A (and P) are trained.
-        train_B: Whether B is trained.
-    """
-
-    d_model: int
-    d_state: int
-    kernels: int
-    n_ssm: int | None
-    dt_min: float
-    dt_max: float
-    discretization: str
-    train_A: bool
-    train_B: bool
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
-        check_int("d_model", self.d_model, minimum=1)
-        check_int("d_state", self.d_state, minimum=2, even=True)
-        if self.n_ssm is not None and self.d_model % check_int("n_ssm", self.n_ssm, minimum=1):
-            raise ValueError(f"n_ssm must divide d_model={self.d_model}, got {self.n_ssm}")
-        check_number("dt_min", self.dt_min, above=0.0)
-        check_number("dt_max", self.dt_max, above=0.0)
-        if self.dt_min > self.dt_max:
-            raise ValueError(f"dt_min must be at most dt_max={self.dt_max}, got {self.dt_min}")
-        check_choice("discretization", self.discretization, RULES)
-        check_bool("train_A", self.train_A)
-        check_bool("train_B", self.train_B)
-
-    @property
-    def ssms(self) -> int:
-        """S."""
-        return self.d_model if self.n_ssm is None else self.n_ssm
 
 
 class SSMParameters(nn.Module, ABC):
@@ -87,22 +44,69 @@ class SSMParameters(nn.Module, ABC):
     log_dt: Tensor
     C: Tensor
 
-    def __init__(self, options: SSMOptions, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+    def __init__(self, options: SSMOptions) -> None:
         super().__init__()
         self.options = options
-        self._device = device
-        self._dtype = torch.promote_types(check_dtype("dtype", dtype), torch.float32)
-        low, high = math.log(options.dt_min), math.log(options.dt_max)
-        self._add("log_dt", low + (high - low) * torch.rand(options.d_model, dtype=torch.float64))
 
-    def _add(self, name: str, value: Tensor, trained: bool = True) -> None:
-        """Hold ``value`` as a parameter, or as a buffer if it is not trained; complex values get an axis of 2."""
-        value = torch.view_as_real(value) if value.is_complex() else value
-        value = value.to(self._device, self._dtype, copy=True)
-        if trained:
-            self.register_parameter(name, nn.Parameter(value))
-        else:
-            self.register_buffer(name, value)
+    def forward(
+        self, u: Tensor, D: Tensor | None = None, *, bidirectional: bool = False, activation: str | None = None,
+        dtype: torch.dtype | None = None, rate: float = 1.0,
+    ) -> Tensor:  # fmt: skip
+        """Apply the SSM to whole sequences u (B, L, H); see :func:`statespan.ops.apply`."""
+        self._check_precision()
+        source = self.source(rate, u.shape[1])
+        y = apply(source, u, D, bidirectional=bidirectional, activation=activation, dtype=dtype)
+        return y.clone() if self._forward_hooks else y  # FSDP2's hook on a view would be lost by a change in place
+
+    def prefill(
+        self, u: Tensor, state: Tensor | None, D: Tensor | None = None, *, lengths: Tensor | None = None,
+        activation: str | None = None, dtype: torch.dtype | None = None, rate: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """The same from a state and to the state after each sequence's length; see :func:`statespan.ops.apply_from`."""
+        self._check_precision()
+        source = self.source(rate)
+        y, after = apply_from(source, u, state, D, activation=activation, dtype=dtype)
+        if lengths is not None:
+            after = state_after(source.structure(), u.to(self.precision), lengths, state)
+        return y, after
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Initialise anew, as the constructor does: the same values after the same seed."""
+        for name, value in self._initial().items():
+            assign(getattr(self, name), value)
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What the SSM is made in: the dtype of its parameters, at least float32."""
+        return torch.promote_types(self.C.dtype, torch.float32)
+
+    @abstractmethod
+    def _initial(self) -> dict[str, Tensor]:
+        """Initial values of all parameters by name, in float64."""
+
+    def _make(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        """Hold the initial values as parameters, or as buffers if they are not trained."""
+        trained = {**dict.fromkeys(("A_real", "A_imag", "A", "P"), self.options.train_A), "B": self.options.train_B}
+        dtype = torch.promote_types(check_dtype("dtype", dtype), torch.float32)
+        for name, value in self._initial().items():
+            value = value.to(device, dtype, copy=True)
+            if trained.get(name, True):
+                self.register_parameter(name, nn.Parameter(value))
+            else:
+                self.register_buffer(name, value)
+
+    def _initial_log_dt(self) -> Tensor:
+        low, high = math.log(self.options.dt_min), math.log(self.options.dt_max)
+        return low + (high - low) * torch.rand(self.options.d_model, dtype=torch.float64)
+
+    def _check_precision(self) -> None:
+        if self.C.dtype.itemsize < 4 and not torch.compiler.is_compiling():
+            warnings.warn(
+                f"the parameters of an SSM are used rounded to {self.C.dtype}, which changes its kernel by percents; "
+                "with FSDP2, keep them in float32 by fully_shard(layer.ssm) before the layer itself is sharded",
+                stacklevel=3,
+            )
 
     def _heads(self, value: Tensor, dim: int = 0) -> Tensor:
         """From one value per SSM to one per head."""
@@ -126,7 +130,7 @@ class SSMParameters(nn.Module, ABC):
         """The same for :func:`statespan.ops.apply`, which makes of it only what its path needs."""
         return Source(
             lambda: self.structure(rate, length), lambda: self.modal(float(rate)), self.options.d_state, self.power,
-            self.C.dtype, self.convolve,
+            self.precision, self.convolve,
         )  # fmt: skip
 
     convolve = False
@@ -164,7 +168,12 @@ class SSMParameters(nn.Module, ABC):
 
 def _complex(pairs: Tensor) -> Tensor:
     """Complex numbers from a trailing axis of 2, whatever its stride."""
-    return torch.complex(pairs[..., 0], pairs[..., 1])
+    return torch.complex(*_wide(pairs).unbind(-1))
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least float32, also where somebody has cast the parameters."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class ModalParameters(SSMParameters):
@@ -172,42 +181,38 @@ class ModalParameters(SSMParameters):
 
     Args:
         options: What all SSM parameters share.
-        A: (S, M) complex, the initial modes.
-        B: (S, M) complex.
         real_part: "exp", "softplus", "relu" or "none".
-        device: Where the parameters live.
-        dtype: Their dtype, at least float32.
     """
 
     A_real: Tensor
     A_imag: Tensor
     B: Tensor
 
-    def __init__(
-        self,
-        options: SSMOptions,
-        A: Tensor,
-        B: Tensor,
-        real_part: str,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> None:
-        super().__init__(options, device, dtype)
+    def __init__(self, options: SSMOptions, real_part: str) -> None:
+        super().__init__(options)
         self.real_part = check_choice("real_part", real_part, REAL_PARTS)
-        self._add("A_real", inverse_real_part(real_part, A.real), options.train_A)
-        self._add("A_imag", A.imag, options.train_A)
-        self._add("B", B, options.train_B)
-        self._add("C", torch.randn(options.kernels, options.d_model, options.d_state // 2, dtype=torch.complex128))
+
+    def _initial_modes(self, A: Tensor, B: Tensor) -> dict[str, Tensor]:
+        """From the modes A and B (S, M), complex."""
+        options = self.options
+        log_dt = self._initial_log_dt()
+        C = torch.randn(options.kernels, options.d_model, options.d_state // 2, dtype=torch.complex128)
+        return {
+            "log_dt": log_dt,
+            "A_real": inverse_real_part(self.real_part, A.real),
+            "A_imag": A.imag,
+            "B": torch.view_as_real(B),
+            "C": torch.view_as_real(C),
+        }
 
     def extra_repr(self) -> str:
         """The options."""
         return f"{super().extra_repr()}, real_part={self.real_part}"
 
     def _modal(self, rate: float, P: Tensor | None) -> Modal:
-        options = self.options
-        return Modal(
-            self.log_dt, self.A_real, self.A_imag, self.B, self.C, P, rate, options.discretization, self.real_part, True
-        )
+        dt, decay, freq, B, C = (_wide(x) for x in (self.log_dt, self.A_real, self.A_imag, self.B, self.C))
+        P = None if P is None else _wide(P)
+        return Modal(dt, decay, freq, B, C, P, rate, self.options.discretization, self.real_part, True)
 
     def _modes(self) -> tuple[Tensor, Tensor, Tensor]:
         """A and B (H, M) in double precision, C (K, H, M) in its own."""
@@ -243,8 +248,8 @@ class DiagonalParameters(ModalParameters):
         keywords = {} if init_options is None else init_options
         if not (isinstance(keywords, dict) and all(isinstance(key, str) for key in keywords)):
             raise TypeError(f"init_options must be a dict of keyword arguments or None, got {init_options!r}")
-        A, B = inits.mix_diagonal(init, options.ssms, options.d_state, **keywords)
-        super().__init__(options, A, B, real_part, device, dtype)
+        super().__init__(options, real_part)
+        self.init, self.init_options, self.unit_B = init, dict(keywords), False
         if softmax and options.discretization != "zoh":
             raise ValueError(f"kernel='softmax' needs discretization='zoh', got {options.discretization!r}")
         if softmax_length is not None and not softmax:
@@ -252,6 +257,17 @@ class DiagonalParameters(ModalParameters):
         self.softmax = softmax
         self.convolve = softmax  # whose kernel stays bounded for modes that grow, as no recurrence does
         self.softmax_length = None if softmax_length is None else check_int("softmax_length", softmax_length, minimum=1)
+        self._make(device, dtype)
+
+    @torch.no_grad()
+    def start_with_unit_B(self) -> None:
+        """Begin with B = 1, now and whenever the parameters are initialised."""
+        self.unit_B = True
+        self.B.copy_(torch.tensor([1.0, 0.0]))
+
+    def _initial(self) -> dict[str, Tensor]:
+        A, B = inits.mix_diagonal(self.init, self.options.ssms, self.options.d_state, **self.init_options)
+        return self._initial_modes(A, torch.ones_like(B) if self.unit_B else B)
 
     def structure(self, rate: float = 1.0, length: int | None = None) -> Diagonal:
         """The diagonal SSM; ``length`` is that of the softmax if it was not fixed at construction."""
@@ -314,11 +330,14 @@ class DPLRParameters(ModalParameters):
     ) -> None:
         if algorithm == "cauchy" and options.discretization != "bilinear":
             raise ValueError(f"kernel='cauchy' needs discretization='bilinear', got {options.discretization!r}")
-        Lambda, P, B = inits.mix_dplr(init, options.ssms, options.d_state)
-        super().__init__(options, Lambda, B, real_part, device, dtype)
-        self.algorithm = algorithm
+        super().__init__(options, real_part)
+        self.init, self.algorithm = init, algorithm
         self.convolve = algorithm == "cauchy"
-        self._add("P", P, options.train_A)
+        self._make(device, dtype)
+
+    def _initial(self) -> dict[str, Tensor]:
+        Lambda, P, B = inits.mix_dplr(self.init, self.options.ssms, self.options.d_state)
+        return {**self._initial_modes(Lambda, B), "P": torch.view_as_real(P)}
 
     def extra_repr(self) -> str:
         """The options."""
@@ -357,13 +376,18 @@ class DenseParameters(SSMParameters):
     def __init__(
         self, options: SSMOptions, init: str, device: torch.device | str | None, dtype: torch.dtype | None
     ) -> None:
-        super().__init__(options, device, dtype)
-        A, B = inits.mix_dense(init, options.ssms, options.d_state)
-        self._add("A", A, options.train_A)
-        self._add("B", B, options.train_B)
-        self._add("C", torch.randn(options.kernels, options.d_model, options.d_state, dtype=torch.float64))
+        super().__init__(options)
+        self.init = init
+        self._make(device, dtype)
+
+    def _initial(self) -> dict[str, Tensor]:
+        options = self.options
+        log_dt = self._initial_log_dt()
+        A, B = inits.mix_dense(self.init, options.ssms, options.d_state)
+        C = torch.randn(options.kernels, options.d_model, options.d_state, dtype=torch.float64)
+        return {"log_dt": log_dt, "A": A, "B": B, "C": C}
 
     def structure(self, rate: float = 1.0, length: int | None = None) -> Dense:
         """The dense SSM."""
         A, B = self._heads(self.A), self._heads(self.B)
-        return Dense(A, B, self.C, self._dt(), self.options.discretization).at_rate(rate)
+        return Dense(A, B, _wide(self.C), self._dt(), self.options.discretization).at_rate(rate)

@@ -38,9 +38,9 @@ class SequencePool(nn.Module):
         self.d_model = d_model
         self.mode = check_choice("pool", mode, POOLS)
 
-    def forward(self, x: Tensor, *, lengths: Lengths = None) -> Tensor:
-        """Pool x (B, L, D) to (B, D)."""
-        return self.prefill(x, lengths=lengths)[0]
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dtype: torch.dtype | None = None) -> Tensor:
+        """Pool x (B, L, D) to (B, D), in this dtype; None for that of x."""
+        return self.read(self.advance(x, lengths=lengths)).to(dtype or x.dtype)
 
     def prefill(
         self, x: Tensor, state: PoolState | None = None, *, lengths: Lengths = None

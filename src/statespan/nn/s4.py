@@ -6,7 +6,8 @@ import torch
 
 from statespan._check import check_choice
 from statespan.nn.layer import SSMLayer, kernel_count
-from statespan.nn.parameters import DPLRParameters, SSMOptions
+from statespan.nn.options import SSMOptions
+from statespan.nn.parameters import DPLRParameters
 from statespan.ssm.dplr import ALGORITHMS
 
 

@@ -8,7 +8,8 @@ import torch
 
 from statespan._check import check_choice
 from statespan.nn.layer import SSMLayer, kernel_count
-from statespan.nn.parameters import DiagonalParameters, SSMOptions
+from statespan.nn.options import SSMOptions
+from statespan.nn.parameters import DiagonalParameters
 
 KERNELS = ("vandermonde", "softmax")
 
@@ -115,5 +116,4 @@ class DSS(S4D):
         own = {"discretization": "zoh", "real_part": "none", "kernel": "softmax", "train_B": False}
         super().__init__(d_model, d_state, init=init, softmax_length=softmax_length, **{**own, **options})
         assert isinstance(self.ssm, DiagonalParameters)
-        with torch.no_grad():
-            self.ssm.B.copy_(torch.tensor([1.0, 0.0]))  # DSS has one parameter for B·C
+        self.ssm.start_with_unit_B()  # DSS has one parameter for B·C

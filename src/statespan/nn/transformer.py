@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from statespan._check import check_bool, check_choice, check_dtype, check_int, check_lengths, check_number, check_tensor
+from statespan.nn.initial import Initialised, reset
 
 NORMS: dict[str, type[nn.LayerNorm] | type[nn.RMSNorm]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
 
-class TransformerBlock(nn.Module):
+class TransformerBlock(Initialised):
     """A mixer of positions, then a position-wise feed-forward network with GELU; each in a residual with a norm.
 
     Beside the mixer it has ``2·D`` parameters for each norm ("rms": D) and ``2·D·d_ff + d_ff + D`` for the network.
@@ -72,6 +73,17 @@ class TransformerBlock(nn.Module):
                 nn.GELU(),
                 nn.Linear(d_ff, self.d_model, device=device, dtype=dtype),
             )
+
+    def reset_parameters(self) -> None:
+        """Initialise all parameters anew, those of the mixer first."""
+        reset(self.mixer)
+        self.reset_own()
+
+    def reset_own(self) -> None:
+        """Initialise all but the mixer anew."""
+        for name, child in self.named_children():
+            if name != "mixer":
+                reset(child)
 
     def forward(self, x: Tensor, *, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """Apply the block to whole sequences.
@@ -157,7 +169,7 @@ class TransformerBlock(nn.Module):
         return method
 
 
-class Transformer(nn.Module):
+class Transformer(Initialised):
     """A stack of :class:`TransformerBlock`, and with ``prenorm`` a last norm. Its state is the tuple of the mixers'.
 
     Args:
@@ -201,6 +213,14 @@ class Transformer(nn.Module):
             for mixer in listed
         )
         self.norm = NORMS[norm](d_model, device=device, dtype=dtype) if prenorm else nn.Identity()
+
+    def reset_parameters(self) -> None:
+        """Initialise all parameters anew, those of the mixers first: they are made before the blocks."""
+        for block in self._blocks():
+            reset(block.mixer)
+        for block in self._blocks():
+            block.reset_own()
+        reset(self.norm)
 
     def forward(self, x: Tensor, *, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """Apply the stack to whole sequences.

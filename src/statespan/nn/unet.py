@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from statespan._check import check_int
 from statespan.nn.backbone import Call, Composite, Step
 from statespan.nn.block import ResidualBlock
+from statespan.nn.initial import Initialised, reset
 from statespan.nn.norm import NoNorm, make_norm
 from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.untouched import example_of
 
 
-class Resampled(nn.Module):
+class Resampled(Initialised):
     """A module applied to every ``factor``-th position: a linear map of whole frames down to it, and one back up.
 
     What comes of a frame is known at its last position, so it is given out during the next one; the first frame gets
@@ -51,6 +53,11 @@ class Resampled(nn.Module):
         self.down = nn.Linear(factor * d_model, inner.d_model, device=device, dtype=dtype)
         self.inner = inner
         self.up = nn.Linear(inner.d_model, factor * d_model, device=device, dtype=dtype)
+
+    def reset_parameters(self) -> None:
+        """As in :class:`Composite`; the inner module is made first."""
+        for part in (self.inner, self.down, self.up):
+            reset(part)
 
     def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
         """As in :class:`Composite`."""
@@ -141,7 +148,9 @@ class Resampled(nn.Module):
         return (self.inner.initial_state(batch, dtype=dtype), *self._start(batch)[1:])
 
     def _start(self, batch: int) -> tuple[None, Tensor, Tensor, Tensor]:
-        frame, pending = (self.up.weight.new_zeros(batch, self.factor, self.d_model) for _ in range(2))
+        like = example_of(self.up)
+        shape = batch, self.factor, self.d_model
+        frame, pending = (torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(2))
         return None, frame, pending, torch.zeros(batch, dtype=torch.int64)
 
 
@@ -160,6 +169,12 @@ class Level(Composite):
         super().__init__()
         self.down, self.inner, self.up = nn.ModuleList(down), inner, nn.ModuleList(up)
         self.d_model = int(self.down[0].d_model)  # type: ignore[arg-type]
+
+    def reset_parameters(self) -> None:
+        """As in :class:`Composite`; coarser levels are made first."""
+        for part in (self.inner, self.down, self.up):
+            if part is not None:
+                reset(part)
 
     def parts(self) -> Sequence[Any]:
         """The blocks and what is between them."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from statespan.ops.register import graph_is_kept, no_autocast, traced
+from statespan.ops.register import graph_is_kept, no_autocast, traced, transformed
 
 _gelu_backward = torch.ops.aten.gelu_backward
 
@@ -46,7 +46,7 @@ def gelu_linear(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def _plain(y: Tensor) -> bool:
     """Whether there will be a backward pass, on a CPU, and nobody looks on."""
-    return y.is_cpu and not traced(y) and torch.is_grad_enabled() and y.requires_grad
+    return y.is_cpu and not traced(y) and not transformed() and torch.is_grad_enabled() and y.requires_grad
 
 
 def _free() -> bool:

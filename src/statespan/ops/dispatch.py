@@ -34,6 +34,7 @@ from statespan.ops.lists import build_diagonal, build_rank_one
 from statespan.ops.memory import shared_memory
 from statespan.ops.order import is_lengthwise, lengthwise
 from statespan.ops.recurrence import recurrence
+from statespan.ops.register import transformed
 from statespan.ops.source import Source, source_of
 from statespan.ops.tiles import SMALL, choose, fits, recomputes
 from statespan.ssm import DPLR, Diagonal, Structure
@@ -133,6 +134,8 @@ def _roomy(device: torch.device) -> bool:
 
 def kernels_run(x: Tensor) -> bool:
     """Whether what stands beside the engine (a norm, a gate, a step) meets kernels where x is."""
+    if transformed():
+        return False
     path = forced_path()
     if path != "auto":
         return path == "triton"
@@ -370,6 +373,8 @@ def _chunks(
     elif path == "chunks" and not torch.compiler.is_compiling():
         copy = plain.lengthwise(x.to(dtype))
         x, own = copy, copy is not x
-    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *built, first))
+    save = transformed() or (
+        torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *built, first))
+    )
     y, end, *_ = chunks(x, *built[:4], first, both, gelu, save, last, path, dtype, built.W, own, keep)
     return y.permute(2, 3, 0, 1), end

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from statespan.ops import plain
-from statespan.ops.register import differentiable, graph_is_kept, no_autocast, operator, traced
+from statespan.ops.register import differentiable, graph_is_kept, no_autocast, operator, traced, transformed
 
 _NONE = 0  # length of the empty tensor that stands for an output nobody asked for
 
@@ -155,7 +155,10 @@ def _chunks_backward_fake(
     return (du, *(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (K, E, G, O)), dfirst, dW)  # type: ignore[return-value]
 
 
-chunks_backward = operator("statespan::chunks_backward", _chunks_backward, _chunks_backward_fake)
+chunks_backward = operator(
+    "statespan::chunks_backward", _chunks_backward, _chunks_backward_fake,
+    ((0, 1, 0, 0, 0, 1, 1, 0, 0, 1, 1), (0, 1, 0, 0, 1, 0, 1)),
+)  # fmt: skip
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -177,7 +180,7 @@ def _chunks_grad(ctx: Any, dy: Tensor | None, dlast: Tensor | None, *_: Any) -> 
         dlast = None
     arguments = (u, dy, dlast, states, ahead, pre, K, E, G, O, both, gelu, first, path, dtype, W)
     with no_autocast(u):
-        if ctx.own and not traced(u) and not graph_is_kept() and not torch.is_grad_enabled():
+        if ctx.own and not traced(u) and not transformed() and not graph_is_kept() and not torch.is_grad_enabled():
             found = _gradients(*arguments, own=True)
         else:
             found = chunks_backward(*arguments)
@@ -185,7 +188,9 @@ def _chunks_grad(ctx: Any, dy: Tensor | None, dlast: Tensor | None, *_: Any) -> 
     return (*found[:5], dfirst, None, None, None, None, None, None, None if W is None else found[6], None, None)
 
 
-chunks = differentiable("statespan::chunks", _chunks, _chunks_fake, _save, _chunks_grad)
+chunks = differentiable(
+    "statespan::chunks", _chunks, _chunks_fake, _save, _chunks_grad, ((0, 1, 0, 0, 1, 0, 1), (1, 0, 0, 0, 1))
+)
 
 
 def _modes(
@@ -238,7 +243,10 @@ def _modes_backward_fake(
     return (*(torch.empty_like(x) for x in (dt, decay, freq, B, C)), last)  # type: ignore[return-value]
 
 
-modes_backward = operator("statespan::modes_backward", _modes_backward, _modes_backward_fake)
+modes_backward = operator(
+    "statespan::modes_backward", _modes_backward, _modes_backward_fake,
+    ((0, 0, 0, 0, 1, 0, 0, 1, 1, 1, 0, 0, 1, 1), (0, 0, 0, 0, 1, 0)),
+)  # fmt: skip
 
 
 def _save_modes(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -261,4 +269,6 @@ def _modes_grad(ctx: Any, dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor, dW: Te
     return (*found[:5], dD, found[5] if ctx.has_P else None, *[None] * len(ctx.settings))
 
 
-modes = differentiable("statespan::modes", _modes, _modes_fake, _save_modes, _modes_grad)
+modes = differentiable(
+    "statespan::modes", _modes, _modes_fake, _save_modes, _modes_grad, ((0, 0, 0, 0, 1, 1, 0), (1, 0, 0, 1, 1))
+)

@@ -99,11 +99,19 @@ def _gradient(backward: Any, ctx: Any, gradients: tuple[Tensor | None, ...]) -> 
         return (*backward(*saved, *given, ctx.ahead), None, None, None)
 
 
-rank_one_backward = operator("statespan::rank_one_backward", _rank_one_backward, _rank_one_backward_fake)
+rank_one_backward = operator(
+    "statespan::rank_one_backward", _rank_one_backward, _rank_one_backward_fake,
+    ((0, 0, 0, 0, 1, 1, 0, 0, 1, 2, 1, 1, 0, 0, 1), (0, 0, 0, 0, 1)),
+)  # fmt: skip
 build_rank_one = differentiable(
-    "statespan::rank_one", _rank_one, _rank_one_fake, _save, lambda ctx, *g: _gradient(rank_one_backward, ctx, g)
-)
-diagonal_backward = operator("statespan::diagonal_backward", _diagonal_backward, _diagonal_backward_fake)
+    "statespan::rank_one", _rank_one, _rank_one_fake, _save, lambda ctx, *g: _gradient(rank_one_backward, ctx, g),
+    ((0, 0, 0, 0, 1), (1, 0, 0, 1, 2, 1)),
+)  # fmt: skip
+diagonal_backward = operator(
+    "statespan::diagonal_backward", _diagonal_backward, _diagonal_backward_fake,
+    ((0, 0, 1, 1, 0, 0, 1, 0, 1, 0, 0, 1), (0, 0, 1)),
+)  # fmt: skip
 build_diagonal = differentiable(
-    "statespan::diagonal", _diagonal, _diagonal_fake, _save, lambda ctx, *g: _gradient(diagonal_backward, ctx, g)
-)
+    "statespan::diagonal", _diagonal, _diagonal_fake, _save, lambda ctx, *g: _gradient(diagonal_backward, ctx, g),
+    ((0, 0, 1), (1, 0, 0, 1, 0)),
+)  # fmt: skip

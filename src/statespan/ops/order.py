@@ -53,5 +53,5 @@ def _gradient(ctx: Any, dx: Tensor) -> tuple[Tensor, None]:
     return lengthwise_backward(dx, *ctx.order), None
 
 
-lengthwise_backward = operator("statespan::lengthwise_backward", _back, _back_fake)
-lengthwise = differentiable("statespan::lengthwise", _lengthwise, _lengthwise_fake, _save, _gradient)
+lengthwise_backward = operator("statespan::lengthwise_backward", _back, _back_fake, ((0,), (0,)))
+lengthwise = differentiable("statespan::lengthwise", _lengthwise, _lengthwise_fake, _save, _gradient, ((0,), (0,)))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from statespan.ops.register import transformed
 from statespan.ssm.structure import toeplitz
 
 BLOCK = 512  # samples copied at a time
@@ -259,7 +260,7 @@ def lengthwise(x: Tensor) -> Tensor:
     if x.is_contiguous():
         return x
     tracked = torch.is_grad_enabled() and x.requires_grad
-    if torch.compiler.is_compiling() or not x.is_cpu or x.stride(0) != 1 or x.shape[2] <= 2 * BLOCK:
+    if torch.compiler.is_compiling() or transformed() or not x.is_cpu or x.stride(0) != 1 or x.shape[2] <= 2 * BLOCK:
         return x.contiguous()
     return _Lengthwise.apply(x) if tracked else _copied(x)
 

@@ -85,7 +85,10 @@ def _recurrence_backward_fake(
     return (du, *(x.new_empty(x.shape) for x in (dt, decay, freq, B, C, P)), *rest)  # type: ignore[return-value]
 
 
-recurrence_backward = operator("statespan::recurrence_backward", _recurrence_backward, _recurrence_backward_fake)
+recurrence_backward = operator(
+    "statespan::recurrence_backward", _recurrence_backward, _recurrence_backward_fake,
+    ((0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0), (0, 0, 0, 0, 0, 1, 0, 1, 0)),
+)  # fmt: skip
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -107,4 +110,6 @@ def _gradient(ctx: Any, dy: Tensor | None, dlast: Tensor | None) -> tuple[Tensor
     return (*found, None if D is None else dD, None if first is None else dfirst, None, None, None, None, None)
 
 
-recurrence = differentiable("statespan::recurrence", _recurrence, _recurrence_fake, _save, _gradient)
+recurrence = differentiable(
+    "statespan::recurrence", _recurrence, _recurrence_fake, _save, _gradient, ((0, 0, 0, 0, 0, 1, 0, 1, 0), (1, 0))
+)

@@ -14,10 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from statespan.ops.fold import Axes, fold
+
 
 def traced(x: Tensor) -> bool:
     """Whether a compiler or a fake tensor is looking on."""
     return torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter)
+
+
+def transformed() -> bool:
+    """Whether ``torch.func`` looks on: then nothing is changed in place, and nothing runs that vmap does not know."""
+    return torch._C._are_functorch_transforms_active()
 
 
 def exporting() -> bool:
@@ -38,13 +45,15 @@ def no_autocast(x: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(x.device.type, enabled=False)
 
 
-def operator(name: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+def operator(
+    name: str, function: Callable[..., Any], fake: Callable[..., Any], heads: tuple[Axes, Axes] | None = None
+) -> Callable[..., Any]:
     """Register ``function``, which computes on real tensors; ``fake`` makes its results' shapes. No gradient."""
 
     def refuse(_ctx: Any, *_gradients: Any) -> Any:
         raise RuntimeError(f"{name} cannot be differentiated: second derivatives need use_path('fft')")
 
-    return differentiable(name, function, fake, lambda _ctx, _inputs, _output: None, refuse)
+    return differentiable(name, function, fake, lambda _ctx, _inputs, _output: None, refuse, heads)
 
 
 def differentiable(
@@ -53,6 +62,7 @@ def differentiable(
     fake: Callable[..., Any],
     save: Callable[..., None],
     gradient: Callable[..., Any],
+    heads: tuple[Axes, Axes] | None = None,
 ) -> Callable[..., Any]:
     """The same with a gradient.
 
@@ -62,6 +72,8 @@ def differentiable(
         fake: Makes the results' shapes and dtypes.
         save: ``save(ctx, inputs, output)`` keeps what the gradient needs.
         gradient: ``gradient(ctx, *output_gradients)`` gives one for each input.
+        heads: The axes of the heads in the tensors that go in and come out, for vmap (see :mod:`statespan.ops.fold`);
+            None for an operator that vmap never meets.
     """
     registered = torch.library.custom_op(name, function, mutates_args=())
     registered.register_fake(fake)
@@ -69,7 +81,13 @@ def differentiable(
 
     defaults = tuple(parameter.default for parameter in inspect.signature(function).parameters.values())
 
+    rule = None if heads is None else fold(lambda *args: call(*args), *heads)
+    if rule is not None:
+        registered.register_vmap(rule)
+
     class Transformable(torch.autograd.Function):
+        if rule is not None:
+            vmap = staticmethod(rule)
         forward = staticmethod(function)
         setup_context = staticmethod(save)
         backward = staticmethod(gradient)
@@ -88,8 +106,10 @@ def differentiable(
     def call(*args: Any) -> Any:
         if traced(args[0]):
             return registered(*args)
+        if transformed():
+            return Transformable.apply(*args)
         if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
-            return (Transformable if torch._C._are_functorch_transforms_active() else Direct).apply(*args)
+            return Direct.apply(*args)
         return function(*args)
 
     return call

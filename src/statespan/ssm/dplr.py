@@ -162,7 +162,8 @@ def _cauchy(minus: Tensor, plus: Tensor, half: Tensor, weights: Tensor) -> Tenso
     size = max(1, _BLOCK_BYTES // (16 * max(1, half.numel())))
     parts = []
     for m, p in zip(minus.split(size, -1), plus.split(size, -1), strict=True):
-        if torch.is_grad_enabled() and (half.requires_grad or weights.requires_grad):
+        tracked = torch.is_grad_enabled() and (half.requires_grad or weights.requires_grad)
+        if tracked and not torch._C._are_functorch_transforms_active():  # which knows no checkpoints
             parts.append(checkpoint(block, m, p, half, weights, use_reentrant=False, preserve_rng_state=False))
         else:
             parts.append(block(m, p, half, weights))

@@ -1,0 +1,154 @@
+"""Lines and smaller images, pixel by pixel as Pillow draws them: the benchmark's Pathfinder images are made with it.
+
+Points are (down, right). A test compares everything here with Pillow itself, which the library does not need.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Edge: TypeAlias = "tuple[int, int, np.float32, int, int]"
+LOBES = 3  # of Lanczos' filter
+PRECISION_BITS = 22  # of the filter's weights where images are bytes
+
+
+def line(start: Array, end: Array, thickness: int) -> Array:
+    """The pixels (n, 2) of a line between two points of whole numbers.
+
+    Args:
+        start: First point (2,).
+        end: Last point (2,), another one.
+        thickness: 1, or a larger odd number.
+
+    Example:
+        >>> line(np.array([5, 5]), np.array([6, 8]), 1).tolist()
+        [[5, 5], [5, 6], [6, 7], [6, 8]]
+        >>> len(line(np.array([5, 5]), np.array([5, 9]), 3))
+        15
+    """
+    if thickness == 1:
+        return start + _thin(end - start)
+    if thickness % 2 == 0:
+        raise ValueError(f"thickness must be odd, got {thickness}")
+    return _thick(start, end, thickness)
+
+
+def _thin(step: Array) -> Array:
+    """The pixels of a line from 0, one for each step along its longer side."""
+    steps = int(np.abs(step).max())
+    along = np.arange(steps + 1)[:, None] * np.abs(step)
+    return np.sign(step) * ((2 * along + steps) // (2 * steps))
+
+
+def shrink_bytes(image: Array, size: int) -> Array:
+    """A square image of 0 and 1 as bytes (size, size), 1 as 255, by Lanczos' filter with weights of 22 bits.
+
+    Example:
+        >>> shrink_bytes(np.eye(4, dtype=bool), 2).tolist()
+        [[115, 25], [25, 115]]
+    """
+    weights = filter_weights(len(image), size) * 2.0**PRECISION_BITS
+    whole = np.trunc(weights + np.where(weights < 0, -0.5, 0.5)).astype(np.int64)
+    across = _to_bytes(255 * image.astype(np.int64) @ whole.T)
+    return _to_bytes(whole @ across).astype(np.uint8)
+
+
+def shrink_floats(image: Array, size: int) -> Array:
+    """The same without rounding and limits: float32, below 0 and above 1 near edges.
+
+    Example:
+        >>> shrink_floats(np.eye(4, dtype=bool), 2).astype(float).round(3).tolist()
+        [[0.456, 0.066], [0.066, 0.456]]
+    """
+    weights = filter_weights(len(image), size)
+    across = (image @ weights.T).astype(np.float32)
+    return (weights @ across).astype(np.float32)
+
+
+def filter_weights(n: int, size: int) -> Array:
+    """Lanczos' filter as a matrix (size, n); rows sum up to 1 at the image's ends, too."""
+    scale = n / size
+    offset = (np.arange(n)[None] + 0.5) / scale - (np.arange(size)[:, None] + 0.5)
+    weights = np.where(np.abs(offset) < LOBES, np.sinc(offset) * np.sinc(offset / LOBES), 0.0)
+    return weights / weights.sum(1, keepdims=True)
+
+
+def _to_bytes(sums: Array) -> Array:
+    return np.clip((sums + (1 << (PRECISION_BITS - 1))) >> PRECISION_BITS, 0, 255)
+
+
+def _thick(start: Array, end: Array, thickness: int) -> Array:
+    """The pixels of a parallelogram. They depend on where it is: halves are rounded away from row and column 0."""
+    step = end - start
+    down, right = (_towards_zero(x) for x in (thickness - 1) / 2 * step / np.hypot(*step))
+    side = np.array([right, -down])
+    corners = [tuple(map(int, corner)) for corner in (start + side, end + side, end - side, start - side)]
+    edges = list(zip(corners, [*corners[1:], corners[0]]))
+    spans = [(tail[0], *sorted((tail[1], head[1]))) for tail, head in edges if tail[0] == head[0]]
+    spans += _filled([_edge(*tail, *head) for tail, head in edges if tail[0] != head[0]])
+    return np.array(sorted({(row, x) for row, first, last in spans for x in range(first, last + 1)}))
+
+
+def _edge(down: int, right: int, to_down: int, to_right: int) -> Edge:
+    """Where an edge begins, how far right it goes for each row down, its first and its last row."""
+    slope = np.float32(to_right - right) / np.float32(to_down - down)
+    return down, right, slope, min(down, to_down), max(down, to_down)
+
+
+def _at(edge: Edge, row: int) -> np.float32:
+    return np.float32(row - edge[0]) * edge[2] + np.float32(edge[1])
+
+
+def _filled(edges: list[Edge]) -> list[tuple[int, int, int]]:
+    """Row, first and last pixel of what a polygon's edges enclose."""
+    spans = []
+    bottom = max(edge[4] for edge in edges)
+    for row in range(min(edge[3] for edge in edges), bottom + 1):
+        crossings: list[float] = []
+        for i, edge in enumerate(edges):
+            if not edge[3] <= row <= edge[4]:
+                continue
+            crossing = float(_at(edge, row))
+            if row == edge[4] < bottom:
+                crossings += [crossing, crossing]  # here one edge ends and the next one begins
+            else:
+                crossings.append(_at_corner(row, edge, edges[:i]))
+        crossings.sort()
+        for first, last in zip(crossings[::2], crossings[1::2]):
+            spans.append((row, _away_from_zero(first), _towards_zero(last)))
+    return spans
+
+
+def _at_corner(row: int, edge: Edge, before: list[Edge]) -> float:
+    """Where an edge crosses a row; at a corner from which two flat edges go the same way, beside their next pixels."""
+    crossing = float(_at(edge, row))
+    if row not in edge[3:] or not edge[2]:
+        return crossing
+    next_row = row - 1 if row == edge[4] else row + 1
+    for other in before:
+        is_corner = row in other[3:] and other[2] and _away(crossing) == _away(float(_at(other, row)))
+        if is_corner and other[3] <= next_row <= other[4]:
+            ends = float(_at(edge, next_row)), float(_at(other, next_row))
+            if crossing > max(ends) + 1:
+                return _away(max(ends)) + 1
+            if crossing < min(ends) - 1:
+                return _away(min(ends)) - 1
+            return crossing
+    return crossing
+
+
+def _away(x: float) -> float:
+    """The nearest whole number; of two, the one away from zero."""
+    return float(np.copysign(np.floor(abs(x) + 0.5), x))
+
+
+def _away_from_zero(x: float) -> int:
+    return int(_away(x))
+
+
+def _towards_zero(x: float) -> int:
+    """The nearest whole number; of two, the one towards zero."""
+    return int(np.copysign(np.ceil(abs(x) - 0.5), x))
