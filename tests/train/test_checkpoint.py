@@ -252,7 +252,7 @@ def test_hostile_files_with_right_digests(tmp_path):
         (path / "state.safetensors").unlink()
         size, digest = fsio.write_new(path / "state.safetensors", [content])
         (path / "state.json").write_bytes(signed({**body, "bytes": size, "tensors": digest}))
-        with pytest.raises(CheckpointError):
+        with pytest.raises(CheckpointError, match="header is larger than" if content == header else "is damaged: "):
             load(path)
 
 
