@@ -73,6 +73,17 @@ def test_the_newest_is_the_one_of_the_highest_number(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000000000005-10", "000000000006-0"]
 
 
+def test_of_a_step_the_newest_whole_one_is_found(tmp_path):
+    """And if none is whole, what is wrong with the newest."""
+    for number in range(3):
+        save(tmp_path, {"x": torch.tensor(number)}, facts(5), keep=9)
+    for serial in (2, 1, 0):
+        assert at_step(tmp_path, 5)[0]["x"] == serial
+        (tmp_path / f"000000000005-{serial}" / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"cannot read .*000000000005-2"):
+        at_step(tmp_path, 5)
+
+
 def test_every_tensor_begins_at_a_multiple_of_its_width(tmp_path):
     for length in range(1, 9):  # of a name, and with it of the header
         path = save(tmp_path, {"n" * length: torch.arange(3, dtype=torch.uint8), **tensors()}, facts(length))
