@@ -120,6 +120,9 @@ def test_blocks_of_many_tokens():
     p[:2, 0] = p[:2, -1] = 0.0
     found = invert(p[:2], ends)
     assert found.tolist() == [1, 8999]
+    p = torch.zeros(100, 9001)
+    p[:, -1] = 1.0  # all in the last block, which is not whole
+    assert (invert(p, torch.arange(100) / 100) == 9000).all()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])

@@ -89,3 +89,11 @@ def test_as_many_features_as_it_says():
         assert layer(X).shape == (2, 7, layer.d_output) == (2, 7, wanted)
     assert S4D(4, 8, channels=3).D.shape == (3, 4)
     assert S4D(500, 2, channels=2).D.std().item() == pytest.approx(1.0, abs=0.1)  # drawn, not zeros
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("mix", "Glu"), ("activation", "relu"), ("dropout", 1.0), ("dropout", -0.1), ("channels", 0)]
+)
+def test_options_that_are_none_are_refused(name, value):
+    with pytest.raises(ValueError, match=name):
+        S4D(4, 8, **{name: value})

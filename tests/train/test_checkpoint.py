@@ -43,6 +43,13 @@ def test_everything_comes_back(tmp_path):
     assert {n: t.shape for n, t in theirs.items()} == {n: t.shape for n, t in wanted.items()}
 
 
+def test_tensors_in_any_order_of_memory_come_back(tmp_path):
+    x = torch.randn(6, 4)
+    wanted = {"every second": x[:, 0][::2], "turned": x.T, "one for all": x[:1].expand(5, 4), "part": x[1:3, 1:3]}
+    found = load(save(tmp_path, wanted, facts(1)))[0]
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
 def test_the_newest_and_the_best_are_kept(tmp_path):
     for step, best in ((1, 1), (2, 1), (3, 3), (4, 3), (5, 3), (5, 3)):
         save(tmp_path, tensors(), facts(step, best), keep=2)
