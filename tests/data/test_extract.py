@@ -244,3 +244,101 @@ def test_zip_members_are_stored_or_deflated(tmp_path):
         file.writestr("a", b"hello")
     with pytest.raises(BadArchive, match="neither stored nor deflated"):
         unpack(tmp_path / "x.zip", tmp_path / "target")
+
+
+def old_sparse():
+    """GNU's oldest form: five bytes, and a hole up to byte 1000."""
+    head = bytearray(header("a", tarfile.GNUTYPE_SPARSE, 5))
+    head[386:410] = b"00000000000\x0000000000005\0"
+    head[483:495] = b"00000001750\0"
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    return bytes(head) + padded(b"hello")
+
+
+def new_sparse(records, content):
+    return extended(tarfile.XHDTYPE, b"".join(record(*pair) for pair in records)) + entry(content=content)
+
+
+SPARSE = {
+    "old": old_sparse(),
+    "0.1": new_sparse([(b"GNU.sparse.map", b"0,5"), (b"GNU.sparse.size", b"1000")], b"hello"),
+    "1.0": new_sparse(
+        [(b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0"), (b"GNU.sparse.realsize", b"1000")],
+        padded(b"1\n0\n5\n") + b"hello",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", SPARSE)
+def test_files_with_holes_are_refused(tmp_path, form):
+    """A few bytes that stand for as many as they like."""
+    (tmp_path / "x.tar").write_bytes(SPARSE[form] + b"\0" * 1024)
+    with tarfile.open(tmp_path / "x.tar") as tar:
+        (info,) = tar.getmembers()
+        assert info.isreg()
+        assert info.size == 1000  # it is what it should be
+    with pytest.raises(BadArchive, match="neither a file nor a folder"):
+        unpack(tmp_path / "x.tar", tmp_path / "target")
+    assert list((tmp_path / "target").iterdir()) == []
+
+
+def test_limits_of_a_zip_are_met_by_what_its_files_really_hold(tmp_path):
+    """By all together, and by those that say they are smaller."""
+    make_zip(tmp_path / "x.zip", [(f"f{i}", b"x" * 10, 0) for i in range(5)])
+    for limits, word in ((Limits(count=4), "4 entries"), (Limits(size=49), "49 bytes"), (Limits(size=9), "9 bytes")):
+        with pytest.raises(BadArchive, match=word):
+            unpack(tmp_path / "x.zip", tmp_path / "target", limits)
+        assert list((tmp_path / "target").iterdir()) == []
+    assert unpack(tmp_path / "x.zip", tmp_path / "target", Limits(count=5, size=50)) == [f"f{i}" for i in range(5)]
+    (tmp_path / "y.txt.gz").write_bytes(gzip.compress(b"x" * 50))  # which does not say how much it holds
+    with pytest.raises(BadArchive, match="more than 49 bytes"):
+        unpack(tmp_path / "y.txt.gz", tmp_path / "other", Limits(size=49))
+    assert list((tmp_path / "other").iterdir()) == []
+    assert unpack(tmp_path / "y.txt.gz", tmp_path / "other", Limits(size=50)) == ["y.txt"]
+
+
+def test_limits_without_being_asked_for(tmp_path):
+    assert Limits() == Limits(count=1_000_000, size=1 << 37, ratio=100.0)
+    (tmp_path / "big.gz").write_bytes(gzip.compress(b"\0" * (1 << 20)))
+    assert unpack(tmp_path / "big.gz", tmp_path / "target") == ["big"]  # 1 MiB always may be
+    (tmp_path / "more.gz").write_bytes(gzip.compress(b"\0" * (1 << 20 | 1)))
+    with pytest.raises(BadArchive, match="more than 1048576 bytes"):
+        unpack(tmp_path / "more.gz", tmp_path / "target")
+    unpack(tmp_path / "more.gz", tmp_path / "target", Limits(ratio=2000))
+
+
+def test_names_have_an_end(tmp_path):
+    for length, good in ((1000, True), (1001, False)):
+        name = "/".join(["d" * 200] * 6)[:length].rstrip("/")
+        assert len(name) == length
+        make_tar(tmp_path / "x.tar", [member(name, size=1)], "w")
+        if good:
+            unpack(tmp_path / "x.tar", tmp_path / "target")
+        else:
+            with pytest.raises(BadArchive, match="leads outside or is none"):
+                unpack(tmp_path / "x.tar", tmp_path / "target")
+
+
+def test_what_follows_an_archive_or_is_encrypted_is_refused(tmp_path):
+    make_tar(tmp_path / "x.tar", [member("a", size=3)], "w")
+    with (tmp_path / "x.tar").open("ab") as file:
+        file.write(b"x" * (extract.BLOCK + 1))
+    with pytest.raises(BadArchive, match="goes on behind its end"):
+        unpack(tmp_path / "x.tar", tmp_path / "target")
+    make_zip(tmp_path / "x.zip", [("a", b"hello", 0)])
+    data = bytearray((tmp_path / "x.zip").read_bytes())
+    data[6] |= 1
+    data[data.index(b"PK\1\2") + 8] |= 1
+    (tmp_path / "x.zip").write_bytes(data)
+    with pytest.raises(BadArchive, match="neither a plain file nor a folder"):
+        unpack(tmp_path / "x.zip", tmp_path / "target")
+
+
+def test_a_file_for_which_there_is_no_room_left_is_not_begun(tmp_path):
+    """The second one's bytes are not even there."""
+    (tmp_path / "x.tar").write_bytes(entry(b"a", b"x" * 40) + header("b", tarfile.REGTYPE, 40))
+    with pytest.raises(BadArchive, match="unpacks to more than 60 bytes"):
+        unpack(tmp_path / "x.tar", tmp_path / "target", Limits(size=60))
+    with pytest.raises(BadArchive, match="is damaged"):
+        unpack(tmp_path / "x.tar", tmp_path / "target", Limits(size=80))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from statespan.data.scale import divisor, moments, standardize, statistics
+from statespan.data.scale import ScaledInfo, divisor, moments, standardize, statistics
 
 VALUES = np.random.default_rng(0).normal(3.0, 2.0, (50, 4))
 
@@ -53,3 +53,28 @@ def test_what_float32_cannot_hold_is_refused_with_its_place():
     with pytest.raises(ValueError, match=r"X\[3, 1\] must be within 3e\+38 standard deviations .*, got 1e\+300"):
         standardize(values, np.zeros(2), np.ones(2), "X")
     assert standardize(values, np.zeros(2), np.full(2, 1e300))[3, 1] == 1
+
+
+def test_only_what_is_known_counts():
+    known = np.random.default_rng(1).random(VALUES.shape) < 0.7
+    mean, std = moments(np.where(known, VALUES, 1e6), known)
+    columns = [VALUES[rows, i] for i, rows in enumerate(known.T)]
+    assert mean == pytest.approx([column.mean() for column in columns], rel=1e-12)
+    assert std == pytest.approx([column.std() for column in columns], rel=1e-12)
+
+
+def test_constants_are_divided_by_their_magnitude_and_nothing_by_zero():
+    values = np.array([[2.0, 0.0, -4.0], [2.0, 0.0, -4.0]])
+    mean, std = statistics(values)
+    assert std.tolist() == [2.0, 1.0, 4.0]
+    assert standardize(values, mean, std).tolist() == [[0.0] * 3] * 2
+
+
+def test_errors_of_forecasts_stay_standardised():
+    of = {
+        task: ScaledInfo(task, 9, 1, None, 1, target_mean=(3.0,), target_std=(2.0,))
+        for task in ("regression", "forecast")
+    }
+    assert of["regression"].scale == (2.0,)
+    assert of["forecast"].scale is None
+    assert ScaledInfo("regression", 9, 1, None, 1).scale is None

@@ -72,6 +72,22 @@ def test_download_starts_over_where_the_server_has_no_ranges(tmp_path):
     assert (tmp_path / "data.bin").read_bytes() == CONTENT
 
 
+@pytest.mark.parametrize(
+    ("status", "begin"), [(206, "0"), (206, "10000"), (206, "100"), (206, None), (200, "1000"), (206, "-1000")]
+)
+def test_download_goes_on_only_where_the_answer_begins_at_the_byte_asked_for(tmp_path, status, begin):
+    """A server that answers with the whole file, whatever it says of it."""
+
+    def open_url(request, timeout):
+        assert request.get_header("Range") == "bytes=1000-"
+        headers = {} if begin is None else {"Content-Range": f"bytes {begin}-1023999/1024000"}
+        return Answer(CONTENT, status, headers)
+
+    (tmp_path / "data.bin.part").write_bytes(CONTENT[:1000])
+    download(URL, tmp_path / "data.bin", DIGEST, open_url=open_url)
+    assert (tmp_path / "data.bin").read_bytes() == CONTENT
+
+
 def test_download_refuses_another_file_a_longer_one_and_http(tmp_path):
     to = tmp_path / "data.bin"
     with pytest.raises(OSError, match="SHA-256"):

@@ -69,12 +69,20 @@ def enumerated(scores, temperature, top_k, top_p, min_p):
 
 def test_distributions():
     scores = [0.3, -1.0, 2.0, 1.1, -4.0, 1.9, 0.0]
-    options = itertools.product((0.5, 1.0, 2.0), (None, 1, 3, 50), (None, 0.3, 0.8, 1.0), (None, 0.2, 1.0))
+    options = itertools.product((0.5, 1.0, 2.0), (None, 1, 3, 6, 50), (None, 0.3, 0.8, 1.0), (None, 0.2, 1.0))
     for option in options:
         found = Sampling(*option).probabilities(torch.tensor([scores], dtype=torch.float64))[0]
         torch.testing.assert_close(
             found, torch.tensor(enumerated(scores, *option), dtype=torch.float64), msg=str(option)
         )
+
+
+def test_top_p_needs_no_token_more_than_reaches_it():
+    """Probabilities that are exact: 1/2, 1/4, 1/8, 1/8."""
+    scores = torch.tensor([[1.0, 0.5, 0.25, 0.25]], dtype=torch.float64).log()
+    assert Sampling().probabilities(scores).tolist() == [[0.5, 0.25, 0.125, 0.125]]
+    for top_p, kept in ((0.25, 1), (0.5, 1), (0.5 + 1e-9, 2), (0.75, 2), (0.75 + 1e-9, 4), (1.0, 4)):
+        assert int((Sampling(top_p=top_p).probabilities(scores) > 0).sum()) == kept, top_p
 
 
 def test_choice_inverts_the_distribution():
@@ -112,6 +120,9 @@ def test_blocks_of_many_tokens():
     p[:2, 0] = p[:2, -1] = 0.0
     found = invert(p[:2], ends)
     assert found.tolist() == [1, 8999]
+    p = torch.zeros(100, 9001)
+    p[:, -1] = 1.0  # all in the last block, which is not whole
+    assert (invert(p, torch.arange(100) / 100) == 9000).all()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])

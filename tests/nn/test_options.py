@@ -247,6 +247,25 @@ def test_dropout(tie):
     assert (layer(x) != 0).all()
 
 
+@pytest.mark.parametrize("tie", [True, False])
+@pytest.mark.parametrize("mix", [None, "linear", "glu"])
+def test_dropout_comes_after_the_activation(mix, tie):
+    """With a mixing that changes nothing an output is 0 or twice the activated feature."""
+    layer, alone = (S4D(16, 8, dropout=0.5, tie_dropout=tie, mix=kind).requires_grad_(False) for kind in (mix, None))
+    alone.load_state_dict(layer.state_dict(), strict=False)
+    if mix is not None:
+        linear = layer.mix[0] if mix == "glu" else layer.mix
+        linear.weight.copy_(torch.eye(len(linear.weight), 16))
+        linear.bias.copy_(50.0 * (torch.arange(len(linear.bias)) >= 16))  # an open gate
+    x = torch.randn(4, 50, 16)
+    features = alone.eval()(x)
+    for y in (layer.train()(x), layer.prefill(x)[0]):
+        kept = y != 0
+        assert 0.3 < kept.float().mean() < 0.7
+        torch.testing.assert_close(y[kept], 2 * features[kept], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(layer.eval()(x), features, atol=1e-6, rtol=1e-5)
+
+
 def test_tied_dropout_keeps_the_mean():
     x = torch.ones(2000, 3, 50)
     assert abs(TiedDropout(0.3)(x).mean().item() - 1) < 0.02

@@ -182,3 +182,18 @@ def test_the_gradient_in_place_of_the_input():
     assert got.u.data_ptr() == mine.data_ptr()
     for name, one, other in zip(got._fields, got, wanted, strict=True):
         assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize("length", [1, 1024, 1025, 1535, 1536, 1537, 3000])
+def test_features_side_by_side_are_copied_to_lie_lengthwise(length):
+    """By blocks beyond a length; with its gradient."""
+    x = randn(2, length, 3).permute(2, 0, 1).requires_grad_()
+    for found in (plain.lengthwise(x), plain.lengthwise(x.detach())):
+        assert found.is_contiguous()
+        assert torch.equal(found, x)
+    weight = randn(3, 2, length)
+    (gradient,) = torch.autograd.grad(plain.lengthwise(x), x, weight)
+    assert torch.equal(gradient, weight)
+    rows = plain.chunk_rows(x, 32)
+    assert torch.equal(rows.view(3, 2, -1)[..., :length], x)
+    assert not rows.view(3, 2, -1)[..., length:].any()

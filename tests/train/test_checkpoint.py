@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 from statespan.train import CheckpointError, ConfigError, fsio
-from statespan.train.checkpoint import Facts, at_step, latest, load, save
+from statespan.train.checkpoint import Facts, any_in, at_step, latest, load, remove_after, save
 from statespan.train.config import Train
 from statespan.train.loop import _check_same
 from tests.train.make import Toy, assert_same, run
@@ -43,6 +43,13 @@ def test_everything_comes_back(tmp_path):
     assert {n: t.shape for n, t in theirs.items()} == {n: t.shape for n, t in wanted.items()}
 
 
+def test_tensors_in_any_order_of_memory_come_back(tmp_path):
+    x = torch.randn(6, 4)
+    wanted = {"every second": x[:, 0][::2], "turned": x.T, "one for all": x[:1].expand(5, 4), "part": x[1:3, 1:3]}
+    found = load(save(tmp_path, wanted, facts(1)))[0]
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
 def test_the_newest_and_the_best_are_kept(tmp_path):
     for step, best in ((1, 1), (2, 1), (3, 3), (4, 3), (5, 3), (5, 3)):
         save(tmp_path, tensors(), facts(step, best), keep=2)
@@ -51,6 +58,48 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert at_step(tmp_path, 3)[1].step == 3
     with pytest.raises(CheckpointError, match="no checkpoint of step 4"):
         at_step(tmp_path, 4)
+
+
+def test_those_after_a_step_are_removed(tmp_path):
+    assert not any_in(tmp_path)
+    for step in (1, 2, 2, 3):
+        save(tmp_path, tensors(), facts(step), keep=9)
+    remove_after(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000000001-0", "000000000002-0", "000000000002-1"]
+    remove_after(tmp_path, 0)
+    assert not any_in(tmp_path)
+
+
+def test_the_newest_is_the_one_of_the_highest_number(tmp_path):
+    """Not the last by the alphabet; and one best checkpoint of a step is enough."""
+    for number in range(11):
+        last = save(tmp_path, {"x": torch.tensor(number)}, facts(5, best=5), keep=20)
+    assert last.name == "000000000005-10"
+    assert latest(tmp_path)[0]["x"] == at_step(tmp_path, 5)[0]["x"] == 10
+    save(tmp_path, tensors(), facts(6, best=5), keep=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000000000005-10", "000000000006-0"]
+
+
+def test_of_a_step_the_newest_whole_one_is_found(tmp_path):
+    """And if none is whole, what is wrong with the newest."""
+    for number in range(3):
+        save(tmp_path, {"x": torch.tensor(number)}, facts(5), keep=9)
+    for serial in (2, 1, 0):
+        assert at_step(tmp_path, 5)[0]["x"] == serial
+        (tmp_path / f"000000000005-{serial}" / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"cannot read .*000000000005-2"):
+        at_step(tmp_path, 5)
+
+
+def test_every_tensor_begins_at_a_multiple_of_its_width(tmp_path):
+    for length in range(1, 9):  # of a name, and with it of the header
+        path = save(tmp_path, {"n" * length: torch.arange(3, dtype=torch.uint8), **tensors()}, facts(length))
+        content = (path / "state.safetensors").read_bytes()
+        start = 8 + int.from_bytes(content[:8], "little")
+        assert start % 8 == 0
+        for name, entry in json.loads(content[8:start]).items():
+            size = load(path)[0][name].element_size()
+            assert entry["data_offsets"][0] % size == 0, name
 
 
 def test_a_damaged_one_gives_way_to_the_one_before(tmp_path):
@@ -104,6 +153,20 @@ def test_another_version_is_refused(tmp_path, monkeypatch, version):
     (path / "state.json").write_bytes(signed({k: v for k, v in body.items() if k not in ("version", "sha256")}))
     with pytest.raises(CheckpointError, match="of version"):
         load(path)
+
+
+@pytest.mark.parametrize("name", ["statespan", "statespan model", "Statespan checkpoint", None, 1])
+def test_another_format_is_refused(tmp_path, name):
+    path = save(tmp_path, tensors(), facts(3))
+    body = json.loads((path / "state.json").read_bytes())
+    del body["sha256"]
+    (path / "state.json").write_bytes(signed(body))
+    assert load(path)[1] == facts(3)
+    (path / "state.json").write_bytes(signed({**body, "format": name}))
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load(path)
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        latest(tmp_path)
 
 
 def test_what_was_written_wrong_never_gets_its_name(tmp_path, monkeypatch):
@@ -207,7 +270,7 @@ def test_hostile_files_with_right_digests(tmp_path):
         (path / "state.safetensors").unlink()
         size, digest = fsio.write_new(path / "state.safetensors", [content])
         (path / "state.json").write_bytes(signed({**body, "bytes": size, "tensors": digest}))
-        with pytest.raises(CheckpointError):
+        with pytest.raises(CheckpointError, match="header is larger than" if content == header else "is damaged: "):
             load(path)
 
 

@@ -88,7 +88,8 @@ def new_folder(path: Path, size: int) -> Iterator[Path]:
     draft = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     with _reported(path, size):
         try:
-            draft.mkdir(parents=True)
+            make_folder(path.parent)
+            draft.mkdir()
             yield draft
             sync_folder(draft)
             rename(draft, path)
@@ -116,9 +117,12 @@ def sweep(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, if they are not there."""
+    """Make a folder and those above it, if they are not there, and wait until their names are on the disk."""
     with _reported(folder, 0):
+        new = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
+        for path in new:
+            sync_folder(path.parent)
 
 
 class Appended:
@@ -133,6 +137,7 @@ class Appended:
         self.path = path
         with _reported(path, 0):
             self.handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o644)
+            sync_folder(path.parent)  # its name
             self.size = min(size, os.fstat(self.handle).st_size)
             os.ftruncate(self.handle, self.size)
             os.lseek(self.handle, self.size, os.SEEK_SET)
