@@ -186,7 +186,7 @@ def blocks():
         yield pytest.param(autocast, [40, 17] if padded else None, prenorm, id=name, marks=marks)
 
 
-@pytest.mark.parametrize(("autocast", "lengths", "prenorm"), blocks())
+@pytest.mark.parametrize(("autocast", "lengths", "prenorm"), [*blocks()])
 def test_a_block(autocast, lengths, prenorm, monkeypatch):
     """On the kernels' path a block normalizes with them, and equals one on the plain path; in evaluation, too."""
     x = torch.randn(2, 40, 3, device=DEVICE)
