@@ -4,6 +4,7 @@ Without a GPU the Triton kernels run interpreted, which has to be said before an
 """
 
 import os
+from collections import Counter
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -31,9 +32,21 @@ def _fixed_seed():
     torch.manual_seed(0)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m "not soak" is heard
 def pytest_collection_modifyitems(config, items):
-    """Tests of real data are there for those who name a folder that has it."""
+    """Leave tests of real data to those who name a folder that has it, and most cases of a long grid to the soak.
+
+    ``share(n)`` keeps every n-th case of a parametrized test. Choose an n that is prime to the sizes of the inner axes,
+    so that every value of each is among those that stay.
+    """
     if not os.environ.get(VARIABLE):
         absent = [item for item in items if item.get_closest_marker("real_data")]
         config.hook.pytest_deselected(items=absent)
         items[:] = [item for item in items if item not in set(absent)]
+    seen = Counter()
+    for item in items:
+        if (mark := item.get_closest_marker("share")) and hasattr(item, "callspec"):
+            test = item.nodeid.partition("[")[0]
+            if seen[test] % mark.args[0]:
+                item.add_marker(pytest.mark.soak)
+            seen[test] += 1

@@ -1,12 +1,10 @@
 """How much memory a call takes, over what was there before, of Python's own allocations."""
 
-import gc
 import tracemalloc
 
 
 def peak(call):
     """The most bytes that ``call()`` holds at once."""
-    gc.collect()
     tracemalloc.start()
     try:
         call()

@@ -60,9 +60,10 @@ def test_processes_are_born_deaf_to_ctrl_c():
     ("number", "send"),
     [
         pytest.param(signal.SIGTERM, os.killpg, id="SIGTERM to all, as timeout sends it"),
-        pytest.param(signal.SIGINT, os.kill, id="SIGINT to the parent", marks=pytest.mark.soak),
+        pytest.param(signal.SIGINT, os.kill, id="SIGINT to the parent"),
     ],
 )
+@pytest.mark.soak  # in one process it is tested above
 def test_a_signal_ends_all_processes(number, send, tmp_path):
     write(tmp_path)
     command = [sys.executable, "-m", "statespan.forecasting.table", *SOME, "--data", str(tmp_path)]

@@ -12,11 +12,11 @@ from tests.nn.make import LAYER_IDS, LAYERS, peak_error
 # Every layer; both ways for each kind of engine, dense and diagonal; with padding once, for it is outside the SSM.
 OTHER = {"S4-legt": "bidirectional", "S4D-lin-zoh": "bidirectional", "S4D-": "lengths"}
 USES = [(cls, options, OTHER.get(name, "causal")) for (cls, options), name in zip(LAYERS, LAYER_IDS, strict=True)]
-LONG = {"S4-legt", "S4-cauchy"}  # other algorithms inside a layer whose use with a compiler is tested in any case
+SHORT = {"S4-", "S4D-"}  # the others compile in tests/nn/test_precision.py, too
 uses = pytest.mark.parametrize(
     ("cls", "options", "use"),
     [
-        pytest.param(*use, id=f"{name}-{use[-1]}", marks=[pytest.mark.soak] * (name in LONG))
+        pytest.param(*use, id=f"{name}-{use[-1]}", marks=[pytest.mark.soak] * (name not in SHORT))
         for name, use in zip(LAYER_IDS, USES, strict=True)
     ],
 )

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from statespan import S4
 from tests.nn.make import COMBINATIONS, IDS, LAYER_IDS, LAYERS, peak_error, perturb, run_steps
 
+pytestmark = pytest.mark.share(3)
+
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-6}
 
 

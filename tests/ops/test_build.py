@@ -14,6 +14,8 @@ pytest.importorskip("triton")
 
 from statespan.ops._triton import build
 
+pytestmark = pytest.mark.share(5)
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BOUND = {True: 1e-10, False: 1e-5}  # inside in float64, or in float32 for operators that are rounded to 16 bits
 ROUNDING = {True: 0.0, False: 4.0}  # times what rounding the parameters to float32 does, where that is more

@@ -7,6 +7,8 @@ from statespan.ops import chunked, fftconv
 from tests.ops.make import assert_near
 from tests.ssm.make import make
 
+pytestmark = pytest.mark.share(3)
+
 KINDS = ["diagonal-trained", "diagonal-legs", "dplr-trained", "dplr-trained2", "dense-trained"]
 LENGTHS = [50, 1, 0, 33, 32]
 kinds = pytest.mark.parametrize("kind", KINDS)

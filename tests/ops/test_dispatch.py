@@ -24,6 +24,8 @@ pytest.importorskip("triton")
 from statespan.ops._triton import launch, probe
 from statespan.ops.tiles import choose
 
+pytestmark = pytest.mark.share(3)
+
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 layers = pytest.mark.parametrize(("cls", "options"), LAYERS, ids=LAYER_IDS)

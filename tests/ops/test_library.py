@@ -14,6 +14,8 @@ from tests.ssm.make import make
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.share(5)
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OPERATORS = torch.ops.statespan
 paths = pytest.mark.parametrize("path", ["chunks", "triton"])

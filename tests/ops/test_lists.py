@@ -12,6 +12,8 @@ from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near, poison
 from tests.ssm.make import make
 
+pytestmark = pytest.mark.share(3)
+
 KINDS = ["diagonal-trained", "dplr-trained"]
 kinds = pytest.mark.parametrize("kind", KINDS)
 chunks = pytest.mark.parametrize("chunk", [1, 2, 5, 16, 34, 48])  # 34 = 17 · 2 and 48 = 6 · 8 double their lists

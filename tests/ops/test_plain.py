@@ -10,6 +10,8 @@ from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near, engine
 from tests.ssm.make import make
 
+pytestmark = pytest.mark.share(3)
+
 CHUNK = 32
 KINDS = ["diagonal-trained", "dplr-trained", "dense-trained"]
 kinds = pytest.mark.parametrize("kind", KINDS)

@@ -19,7 +19,7 @@ CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 BOUNDS = {torch.float64: (1e-11, 1e-11), torch.float32: (1e-6, 2e-6)}
 # of the first product in the backward pass's own thread; it sets the context and all is well
-pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
+pytestmark = [pytest.mark.share(3), pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")]
 NAMES = ("dt", "decay", "freq", "B", "C", "P")
 
 

@@ -12,6 +12,8 @@ from statespan.ops._triton.transpose import lengthwise, like
 from statespan.ops.tiles import Tiles
 from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, check_16_bits, given
 
+pytestmark = pytest.mark.share(5)
+
 CUDA = torch.cuda.is_available()
 DTYPES = [torch.float32] if CUDA else [torch.float64, torch.float32]
 KINDS = ["diagonal-trained", "dplr-trained"]

@@ -8,6 +8,8 @@ from statespan.ops import chunked, fftconv
 from statespan.ssm import DPLR, Dense, Diagonal
 from tests.ssm.make import KINDS, RULES, make
 
+pytestmark = pytest.mark.share(5)
+
 TOLERANCE = {"atol": 1e-7, "rtol": 1e-6}
 
 

@@ -11,6 +11,8 @@ from statespan.ssm.dplr import _nodes
 from tests.ssm import brute
 from tests.ssm.make import KINDS, RANK_1, RANK_2, RULES, krylov, make, peak_error
 
+pytestmark = pytest.mark.share(5)
+
 LENGTHS = (1, 2, 3, 17, 255, 256, 1024, 4096)
 
 

@@ -6,6 +6,8 @@ import torch
 from statespan.ops import chunked, fftconv, state_after
 from tests.ssm.make import KINDS, RULES, make, peak_error
 
+pytestmark = pytest.mark.share(3)
+
 TIGHT = 1e-11
 
 
