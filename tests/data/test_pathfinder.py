@@ -55,6 +55,7 @@ def run_here(command, stdout, check, env):
     return Done
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("contour", [9, 14])
 def test_a_process_of_its_own_draws_the_same(monkeypatch, contour):
     monkeypatch.setitem(pathfinder.PIECE, 32, 3)

@@ -52,6 +52,7 @@ def test_values_are_checked_once_for_each_model_and_not_with_the_callers_chance(
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.soak  # one run that is killed and resumed is in tests/train/test_resume.py
 def test_killed_at_random_and_resumed_the_table_is_the_same(tmp_path):
     recipe = write_own(tmp_path)
     arguments = ["ablate", recipe, *GRID, "train.save_every=3"]

@@ -55,7 +55,7 @@ def launched():
 
 def test_what_most_people_run_fits_a_small_gpu(tmp_path):
     """Compiling takes long: other kernels, structures, 32 bits and other GPUs are for `make soak`."""
-    names = ("diagonal, half, 64, many", "gates", "steps, 64, 1")
+    names = ("diagonal, half, 64, many", "gates")
     assert_fit(compile_for("workstation", names, tmp_path), "workstation")
 
 
