@@ -91,6 +91,14 @@ def test_ours_comes_with_the_package(tmp_path, monkeypatch):
     assert "  * other settings than the recipe's, such as fewer epochs" in text
 
 
+def test_superseded_runs_are_no_numbers_of_ours():
+    """They stay in the repository, but the data they were made with is no longer what a recipe reads."""
+    kept = sorted((ROOT / "results/tasks/superseded").glob("*.json"))
+    assert len(kept) == 5
+    for path in kept:
+        assert json.loads(path.read_text())["recipe"]["name"] not in recipes.ours(), path.name
+
+
 def test_recipes_of_a_dataset_and_a_whole_recipe():
     done = invoke("recipes", "etth1")
     assert done.stdout.splitlines()[2].startswith("etth1-s4 ")

@@ -24,6 +24,7 @@ from statespan.train.config import Recipe
 CHANGED = "*"
 SPEED = {"train.precision", "train.compile", "train.threads"}  # what a run needs to be fast, and not what it learns
 TRICKS = {"train.start", *(f"data.{option}" for option in CHANGES)}
+SUPERSEDED = "superseded"  # the folder of records whose data is no longer made
 
 Record = Mapping[str, Any]
 
@@ -36,6 +37,8 @@ def ours(folder: Path) -> dict[str, str]:
     """
     found: dict[str, dict[tuple[str, ...], dict[int, Record]]] = {}
     for path in sorted(folder.rglob("*.json")):
+        if SUPERSEDED in path.parts:
+            continue
         try:
             record: Record = json.loads(path.read_text(encoding="utf-8"))
             name, metric = record["recipe"]["name"], record["metric"]
