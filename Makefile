@@ -5,6 +5,9 @@
 #   make lock   requirements/ci.lock.txt again: the newest versions that constraints.txt allows, with their hashes
 #   make gallery  the pictures of docs/gallery.md and docs/tutorial.md again (minutes, and needs MNIST and ETTh1)
 
+# Bytecode goes into .venv, whatever the shell says: without it every process of the tests would compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -14,6 +14,8 @@ from statespan.nn.linear_attention import LinearState
 from tests.nn.make import peak_error
 from tests.nn.make_attention import KINDS, Sizes, build, heads_of, reference, run_steps
 
+pytestmark = pytest.mark.share(3)
+
 LENGTHS = [1, 2, 63, 64, 65, 100]
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-6}
 kinds = pytest.mark.parametrize("kind", KINDS)

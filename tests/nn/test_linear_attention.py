@@ -11,6 +11,8 @@ from statespan.nn.linear_attention import LinearState, Performer, chunked_sums, 
 from tests.nn.make import peak_error
 from tests.nn.make_attention import Sizes, build, heads_of, run_steps
 
+pytestmark = pytest.mark.share(3)
+
 
 @pytest.mark.parametrize("kind", ["linear", "performer"])
 def test_the_sums_of_the_state(kind):

@@ -16,6 +16,8 @@ from statespan.nn.transformer import Transformer, TransformerBlock
 from tests.mistakes import assert_one_clear_line
 from tests.nn.make import assert_round_trip, peak_error
 
+pytestmark = pytest.mark.share(3)
+
 MIXERS = {
     "attention": lambda **o: Attention(8, 2, **o),
     "linear": lambda **o: LinearAttention(8, 2, **o),

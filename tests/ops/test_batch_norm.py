@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 from statespan.ops._triton import batch_norm as kernels
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(5)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BOUND = {torch.float32: 4e-6, torch.float16: 1.5e-3}  # of the peak

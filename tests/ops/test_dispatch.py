@@ -24,7 +24,7 @@ pytest.importorskip("triton")
 from statespan.ops._triton import launch, probe
 from statespan.ops.tiles import choose
 
-pytestmark = pytest.mark.share(3)
+pytestmark = pytest.mark.share(5)
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
