@@ -38,7 +38,7 @@ def main() -> None:
     model = S4Classifier(epochs=args.epochs).fit(X, y)
     print(f"test accuracy {100 * model.score(X_test, y_test):.1f}% of {len(y_test)} series")
     if isinstance(X_test, np.ndarray):  # the same weights on every second sample, with steps twice as long
-        print(f"every second sample {100 * model.score(X_test[:, ::2], y_test, rate=2.0):.1f}%")
+        print(f"every second sample {100 * model.score(X_test[:, ::2], y_test, dt_scale=2.0):.1f}%")
     print("true classes by row, predicted by column:", model.classes_.tolist())
     print(confusion_matrix(y_test, model.predict(X_test), labels=model.classes_))
 

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan import recipes
-from statespan.train import evaluate, fit, load_run
-from statespan.train.fsio import replace_file
+from statespan._io import replace_file
+from statespan.train import evaluate, fit, load_run, recipes
 
 RECIPE = "digits-s4d"
 
@@ -52,9 +51,11 @@ def main() -> None:
     print(f"test accuracy {100 * accuracy:.1f}% after {result.epochs:g} epochs, {result.seconds:.0f} s\n")
 
     # The same weights on every second pixel: the layers are continuous in time, so a step is just twice as long.
-    half = evaluate(folder, rate=2.0, overrides=["data.subsample=2"])["accuracy"]
+    half = evaluate(folder, dt_scale=2.0, overrides=["data.subsample=2"])["accuracy"]
     blind = evaluate(folder, overrides=["data.subsample=2"])["accuracy"]
-    print(f"every second pixel  {100 * half:.1f}% with rate=2.0 and no training ({100 * blind:.1f}% with rate=1.0)")
+    print(
+        f"every second pixel  {100 * half:.1f}% with dt_scale=2.0, untrained ({100 * blind:.1f}% with dt_scale=1.0)"
+    )
 
     # The same weights as a recurrence: one pixel at a time, a state of fixed size, the same answers.
     model, _, dataset = load_run(folder)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from statespan.data.wav import read_wav
+from statespan.data.formats.wav import read_wav
 from statespan.estimators import S4Classifier
 
 
@@ -28,7 +28,9 @@ def main() -> None:
     # how loud a word is said does not matter
     model = S4Classifier(epochs=args.epochs, standardize="series").fit(X, y)
     print(f"16 kHz: {100 * model.score(X_test, y_test):.1f}% of {len(y_test)} words right")
-    print(f" 8 kHz: {100 * model.score(X_test[:, ::2], y_test, rate=2.0):.1f}%, every second sample, without training")
+    print(
+        f" 8 kHz: {100 * model.score(X_test[:, ::2], y_test, dt_scale=2.0):.1f}%, every second sample, without training"
+    )
 
 
 def read(folder: Path, clips: int | None) -> tuple[Any, Any, Any, Any]:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan import _look
+from statespan import _plotting as _look
+from statespan.papers.tables import theory
 from statespan.plot import fresh, impulse, save
-from statespan.reproduce import theory
 from statespan.ssm import Dense, Diagonal, hippo, inits
 
 DOUBLE = torch.float64

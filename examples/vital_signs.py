@@ -32,7 +32,7 @@ def main() -> None:
     # nine of the patients have a PPG four times as large as the others: each window is standardised by itself
     model = S4Regressor(epochs=args.epochs, standardize="series").fit(X, y)
     error = np.sqrt(np.mean((model.predict(X_test) - y_test) ** 2))
-    half = np.sqrt(np.mean((model.predict(X_test[:, ::2], rate=2.0) - y_test) ** 2))
+    half = np.sqrt(np.mean((model.predict(X_test[:, ::2], dt_scale=2.0) - y_test) ** 2))
     mean = np.sqrt(np.mean((y.mean() - y_test) ** 2))
     print(f"new patients: RMSE {error:.2f} beats a minute ({mean:.2f} for always saying the mean)")
     print(f"the same signals at 62.5 instead of 125 Hz: {half:.2f}, without training")

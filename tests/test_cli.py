@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import statespan
-from statespan.bench.benchmarks import BENCHMARKS
 from statespan.cli import _terminated, main
-from tests.bench.run import invoke
+from statespan.papers.bench.benchmarks import BENCHMARKS
+from tests.papers.bench.run import invoke
 
 # fmt: off
 COMMANDS = [

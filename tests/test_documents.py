@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import typer
 
-from statespan import cli, data, recipes
-from statespan.commands import plot
-from statespan.forecasting.table import findings
-from statespan.grid import parse_axis, product
-from statespan.published import table
-from statespan.reproduce import coverage
-from statespan.reproduce.registry import choose
+from statespan import cli, data
+from statespan.cli import plot
+from statespan.papers.records import table
+from statespan.papers.runs import parse_axis, product
+from statespan.papers.tables import coverage
+from statespan.papers.tables.forecasting.table import findings
+from statespan.papers.tables.registry import choose
+from statespan.train import recipes
 from tests import tree
 
 ROOT = Path(__file__).parent.parent
@@ -40,8 +41,8 @@ def test_readme_shows_the_recorded_run():
     for line in (
         f"{record['parameters']:,} parameters, weights of the best validation (step {record['best_step']})",
         f"test accuracy {accuracy:.1f}% after {record['epochs']:g} epochs, {seconds:.0f} s",
-        f"every second pixel  {100 * pixels['accuracy']:.1f}% with rate=2.0 and no training "
-        f"({100 * pixels['accuracy_at_rate_1']:.1f}% with rate=1.0)",
+        f"every second pixel  {100 * pixels['accuracy']:.1f}% with dt_scale=2.0 and no training "
+        f"({100 * pixels['accuracy_at_rate_1']:.1f}% with dt_scale=1.0)",
         f"step by step        {steps['identical']} of {steps['images']} predictions identical, "
         f"scores differ by {steps['largest_difference']:.0e}",
     ):

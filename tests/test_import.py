@@ -42,21 +42,33 @@ def test_public_names():
     assert all(hasattr(statespan, name) for name in statespan.__all__)
 
 
-FLOORS = [
-    "ssm", "ops", "nn", "models", "generation", "export", "data", "train", "recipes", "estimators", "bench",
-    "forecasting", "studies", "grid", "plot", "published", "reproduce",
-]  # fmt: skip
+FLOORS = ["ssm", "ops", "nn", "models", "generation", "export", "data", "train", "estimators", "plot", "cli"]
+WORKSHOP = ["datasets", "baselines", "recipes", "bench", "runs", "records", "tables", "cli"]
+PRIVATE = {path.stem for path in Path(statespan.__file__).parent.glob("_*.py")}
+
+
+def imported(folder):
+    """What the modules below a folder import of statespan: (file, dotted name below statespan)."""
+    for path in (Path(statespan.__file__).parent / folder).glob("**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "statespan":
+                base = node.module.partition(".")[2]
+                for name in node.names:
+                    yield path.name, f"{base}.{name.name}".lstrip(".")
 
 
 @pytest.mark.parametrize("floor", FLOORS)
 def test_lower_floors_never_import_upper_ones(floor):
-    allowed = {"_check", "_fail", "_look", "_machine", "_quiet", "_version", *FLOORS[: FLOORS.index(floor) + 1]}
+    allowed = {*PRIVATE, *FLOORS[: FLOORS.index(floor) + 1]}
     if floor == "data":
         allowed -= {"nn", "models", "generation", "export"}  # data know nothing of who learns from them
-    if floor == "bench":
-        allowed |= set(statespan.__all__)  # like any user
-    for path in (Path(statespan.__file__).parent / floor).glob("**/*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("statespan"):
-                for name in [node.module.partition(".")[2]] if "." in node.module else [a.name for a in node.names]:
-                    assert name.partition(".")[0] in allowed, f"{path.name} imports {name}"
+    for file, name in imported(floor):
+        assert name.partition(".")[0] in allowed, f"{file} imports {name}"
+
+
+@pytest.mark.parametrize("floor", WORKSHOP)
+def test_the_workshop_has_floors_too(floor):
+    allowed = set(WORKSHOP[: WORKSHOP.index(floor) + 1])
+    for file, name in imported(f"papers/{floor}"):
+        if name.startswith("papers."):
+            assert name.split(".")[1] in allowed, f"{file} imports {name}"

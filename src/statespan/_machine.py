@@ -42,7 +42,7 @@ def installed(package: str) -> str | None:
 
 
 HERE = Path(__file__).resolve().parent
-RECENT = 50  # commits that are asked for the code of a run
+RECENT = 400  # commits that are asked for the code of a run
 
 
 def commit() -> str | None:
@@ -64,7 +64,10 @@ def source() -> str:
         >>> len(source())
         16
     """
-    files = (*HERE.rglob("*.py"), *HERE.glob("recipes/*.yaml"))  # not the models that an installed package has inside
+    files = (
+        *HERE.rglob("*.py"),
+        *HERE.glob("papers/recipes/*.yaml"),
+    )  # not the models that an installed package has inside
     return _digest((path.relative_to(HERE), path.read_bytes()) for path in files)
 
 
@@ -85,7 +88,7 @@ def commit_of(digest: str) -> str | None:
 
 
 def _is_code(path: PurePath) -> bool:
-    return path.suffix == ".py" or (path.suffix == ".yaml" and path.parts[:-1] == ("recipes",))
+    return path.suffix == ".py" or (path.suffix == ".yaml" and path.parts[-2:-1] == ("recipes",))
 
 
 def _digest(files: Iterable[tuple[PurePath, bytes]]) -> str:

@@ -9,7 +9,7 @@ from scipy.ndimage import map_coordinates
 
 from statespan.data.augment import MOVE, SLANT, STRETCH, TURN, Shift, Turn, Warp
 from statespan.data.base import Batch
-from statespan.data.images import bit_reversal
+from statespan.papers.datasets.images import bit_reversal
 
 ROWS = tuple(range(784))
 

@@ -9,9 +9,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from statespan.data import npy
-from statespan.data.idx import read_idx
-from statespan.data.samples import read_sample
+from statespan.data.formats import npy
+from statespan.data.formats.idx import read_idx
+from statespan.data.formats.samples import read_sample
 from tests.data.peak import peak
 
 

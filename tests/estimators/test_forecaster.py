@@ -25,7 +25,7 @@ def test_a_wave_goes_on_also_in_rows_that_come_half_as_often():
     assert scores["windows"] == 100 - 48 + 1
     np.testing.assert_allclose(model.predict(past), found)
     np.testing.assert_allclose(model.predict(horizon=5), found[:5], atol=1e-4)
-    half = model.predict(past[::2], rate=2.0)
+    half = model.predict(past[::2], dt_scale=2.0)
     assert half.shape == (6, 2)
     assert np.abs(half - y[260:272:2]).mean() < 0.5 * naive
     assert np.abs(model.predict(past[::2])[:6] - y[260:272:2]).mean() > 0.5 * naive

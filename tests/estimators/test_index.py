@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from statespan.data.calendar import check_regular, mark_names, parse_times
-from statespan.data.table import read_table
+from statespan.data.formats.csv import read_table
 from statespan.estimators import S4Forecaster
 from tests.estimators.make import forecaster
 
@@ -71,10 +71,10 @@ def test_steps_of_fit_are_compared_in_any_unit():
     model = forecaster(calendar=False).fit(fine)
     with pytest.raises(ValueError, match="2 times as long"):
         model.predict(fine.set_axis(pd.date_range("2020", periods=60, freq="1s")))
-    model.predict(fine.set_axis(pd.date_range("2020", periods=60, freq="1s")), rate=2.0)
+    model.predict(fine.set_axis(pd.date_range("2020", periods=60, freq="1s")), dt_scale=2.0)
     numbered = forecaster().fit(pd.Series(WAVE[:60]))  # numbers say nothing about time
-    assert numbered.predict(pd.Series(WAVE[:60:2]), rate=2.0).index.tolist() == [30, 31]
-    assert numbered.predict(pd.Series(WAVE[:60])[::2], rate=2.0).index.tolist() == [60, 62]
+    assert numbered.predict(pd.Series(WAVE[:60:2]), dt_scale=2.0).index.tolist() == [30, 31]
+    assert numbered.predict(pd.Series(WAVE[:60])[::2], dt_scale=2.0).index.tolist() == [60, 62]
 
 
 def test_calendar_of_fine_steps():

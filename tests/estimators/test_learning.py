@@ -22,8 +22,8 @@ def test_classes_are_learnt_and_hold_at_other_rates():
     for stride in (1, 4):
         model = S4Classifier(**{**GOOD, "epochs": 8, "stride": stride}).fit(X, names)
         assert model.score(new, wanted) == 1.0
-        assert model.score(new[:, ::2], wanted, rate=2.0) == 1.0  # half the samples a second
-        assert model.score(np.repeat(new, 2, 1), wanted, rate=0.5) > 0.9
+        assert model.score(new[:, ::2], wanted, dt_scale=2.0) == 1.0  # half the samples a second
+        assert model.score(np.repeat(new, 2, 1), wanted, dt_scale=0.5) > 0.9
         assert model.score(new[:, ::2], wanted) < 1.0  # as if time ran twice as fast
     np.testing.assert_allclose(model.predict_proba(new).sum(1), 1.0)
 
@@ -95,8 +95,8 @@ def test_the_stem_sees_the_same_windows_at_every_rate():
     slow = torch.sin(2 * torch.pi * 3 * t)[None, :, None]
     with torch.no_grad():
         full = network(slow)
-        for rate in (2, 3, 4, 8, 16):
-            assert (network(slow[:, ::rate], rate=float(rate)) - full).abs().max() < 0.05 * full.abs().max()
+        for dt_scale in (2, 3, 4, 8, 16):
+            assert (network(slow[:, ::dt_scale], dt_scale=float(dt_scale)) - full).abs().max() < 0.05 * full.abs().max()
 
 
 PROGRAM = """

@@ -93,8 +93,8 @@ SERIES = {
     "values that are infinite": (lambda: regressor().fit(X, np.full(8, np.inf)), ValueError, ["y", "finite"]),
     "one series to learn values of": (lambda: regressor().fit(X[:1], [1.0]), ValueError, ["at least 2 series"]),
     "not fitted": (lambda: classifier().predict(X), None, ["not fitted"]),
-    "rate 0": (lambda: fit().predict(X, rate=0.0), ValueError, ["rate", "> 0"]),
-    "rate text": (lambda: fit().predict_proba(X, rate="half"), TypeError, ["rate", "'half'"]),
+    "dt_scale 0": (lambda: fit().predict(X, dt_scale=0.0), ValueError, ["dt_scale", "> 0"]),
+    "dt_scale text": (lambda: fit().predict_proba(X, dt_scale="half"), TypeError, ["dt_scale", "'half'"]),
     "d_model 0": (lambda: fit(d_model=0), ValueError, ["d_model", ">= 1"]),
     "d_state odd": (lambda: fit(d_state=3), ValueError, ["d_state", "even"]),
     "epochs as text": (lambda: fit(epochs="10"), TypeError, ["epochs", "'10'"]),
@@ -152,7 +152,7 @@ FRAMES = {
         lambda: forecaster().fit(dated()).predict(dated().rename(columns={"a": "c"})), ValueError, ["['a']", "['c']"],
     ),
     "another frequency": (
-        lambda: forecaster().fit(dated()).predict(dated(freq="2h")), ValueError, ["2 times as long", "rate=2"],
+        lambda: forecaster().fit(dated()).predict(dated(freq="2h")), ValueError, ["2 times as long", "dt_scale=2"],
     ),
     "dates missing in predict": (
         lambda: forecaster().fit(dated(80)).predict(np.zeros((40, 1))), ValueError, ["dates as its index"],

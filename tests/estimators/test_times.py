@@ -27,7 +27,7 @@ def test_equal_times_are_no_times():
     timed.network_ = plain.network_  # trained alike but for rounding, which the first updates of Adam blow up
     np.testing.assert_allclose(timed.predict_proba(X, times=np.arange(12) * 0.25), plain.predict_proba(X), atol=1e-5)
     np.testing.assert_allclose(
-        timed.predict_proba(X, times=np.arange(12) * 0.5), plain.predict_proba(X, rate=2.0), atol=1e-5
+        timed.predict_proba(X, times=np.arange(12) * 0.5), plain.predict_proba(X, dt_scale=2.0), atol=1e-5
     )
 
 
@@ -75,7 +75,7 @@ def test_times_as_in_fit():
     timed = classifier().fit(X, y, times=np.arange(12))
     with pytest.raises(ValueError, match="which was with times, got X without"):
         timed.predict(X)
-    with pytest.raises(ValueError, match="rate must be 1"):
-        timed.predict(X, times=np.arange(12), rate=2.0)
+    with pytest.raises(ValueError, match="dt_scale must be 1"):
+        timed.predict(X, times=np.arange(12), dt_scale=2.0)
     with pytest.raises(ValueError, match="stride must be 1"):
         classifier(stride=2).fit(X, y, times=np.arange(12))

@@ -22,7 +22,7 @@ def test_frozen_models_are_the_models(case):
     for length in (8, 63, 64, 129):
         x, more = inputs(model, 2, length)
         with torch.no_grad():
-            assert peak_error(frozen(x, **more), model(x, **more, rate=1.5)) < 1e-10
+            assert peak_error(frozen(x, **more), model(x, **more, dt_scale=1.5)) < 1e-10
 
 
 def no_complex(program):
@@ -42,12 +42,12 @@ def _listed(value):
 def test_program(view, tmp_path):
     model = make("classifier", dtype=f32, **SMALL, layer="s4", norm="layer", feed_forward=0)
     path = tmp_path / "model.pt2"
-    assert export(model, path, to="torch-export", view=view, rate=2.0) < 1e-6
+    assert export(model, path, to="torch-export", view=view, dt_scale=2.0) < 1e-6
     program = torch.export.load(path)
     assert no_complex(program)
     found, _ = view_of(model, view, 2.0, f64)
     given = example(model, found, 3, 41)
-    wanted = model(given[0], rate=2.0) if view == "sequence" else found.module(*given)[0]
+    wanted = model(given[0], dt_scale=2.0) if view == "sequence" else found.module(*given)[0]
     got = program.module()(*given)
     assert peak_error(got if view == "sequence" else got[0], wanted) < 1e-6
 
@@ -110,7 +110,7 @@ MISTAKES = {
     ),
     "format": (lambda path: export(make("classifier"), path, to="tflite"), ValueError, ["to", "tflite", "onnx"]),
     "view": (lambda path: export(make("classifier"), path, view="scan"), ValueError, ["view", "scan", "sequence"]),
-    "rate": (lambda path: export(make("classifier"), path, rate=0.0), ValueError, ["rate", "0.0"]),
+    "dt_scale": (lambda path: export(make("classifier"), path, dt_scale=0.0), ValueError, ["dt_scale", "0.0"]),
     "model": (lambda path: export(torch.nn.Linear(2, 2), path), TypeError, ["model", "Linear"]),
 }  # fmt: skip
 

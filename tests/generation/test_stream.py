@@ -170,7 +170,7 @@ def test_files_that_do_not_fit(tmp_path):
         ("missing", stream, ["missing"]),
         ("state", other, ["this model"]),
         ("state", Stream(model), ["shape", "(1,", "(2,"]),
-        ("state", Stream(model, 2, rate=2.0), ["rate 2", "rate 1"]),
+        ("state", Stream(model, 2, dt_scale=2.0), ["dt_scale 2", "dt_scale 1"]),
         ("state", Stream(model, 2, state_dtype=f32), ["float32", "float64"]),
     ):
         assert_one_clear_line(lambda name=name, place=place: place.restore(tmp_path / name), LoadError, words)

@@ -28,7 +28,7 @@ def test_every_model_is_tested():
 @cases
 def test_forward_prefill_and_step_agree(case):
     model = make(case)
-    length, options = 19, {"rate": 1.5}
+    length, options = 19, {"dt_scale": 1.5}
     x, more = inputs(model, 4, length)
     wanted, state = model.prefill(x, **more, **options)
     if not isinstance(model, models.Forecaster):
@@ -97,11 +97,11 @@ def test_every_parameter_learns_and_rate_matters(case):
     x, more = inputs(model, 4, 19)
     if case in ("language", "plain language", "masked"):
         x = torch.arange(4 * 19).view(4, 19) % 30
-        assert model.token_losses(x, x.flip(1), rate=2.0).sub(model.token_losses(x, x.flip(1))).abs().max() > 1e-6
+        assert model.token_losses(x, x.flip(1), dt_scale=2.0).sub(model.token_losses(x, x.flip(1))).abs().max() > 1e-6
         check_gradients(model, model.token_losses(x, x.flip(1), lengths=lengths))
         return
     model.train(case != "forecaster")
-    assert peak_error(model(x, rate=2.0, **more), model(x, **more)) > 1e-6
+    assert peak_error(model(x, dt_scale=2.0, **more), model(x, **more)) > 1e-6
     check_gradients(model.train(), model(x, lengths=lengths, **more))
 
 

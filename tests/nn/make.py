@@ -72,10 +72,10 @@ def assert_round_trip(first, second, x):
     assert all(x.shape[1] not in value.shape for value in first.state_dict().values())  # nothing depends on a length
 
 
-def run_steps(layer, x, state=None, rate=1.0):
+def run_steps(layer, x, state=None, dt_scale=1.0):
     """The outputs and last state of stepping through x."""
     state = layer.initial_state(x.shape[0]) if state is None else state
-    step, outputs = layer.stepper(rate), []
+    step, outputs = layer.stepper(dt_scale), []
     for x_t in x.unbind(1):
         y, state = step(x_t, state)
         outputs.append(y)

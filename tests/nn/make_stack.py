@@ -7,12 +7,12 @@ from tests.nn.make import peak_error
 LENGTHS = [23, 1, 0, 12]
 
 
-def check_streaming(module, x, rate=1.0, tolerance=1e-10):
+def check_streaming(module, x, dt_scale=1.0, tolerance=1e-10):
     """Forward, prefill, step, and prefill from any point to any other give the same numbers."""
-    wanted, length = module(x, rate=rate), x.shape[1]
-    y, whole = module.prefill(x, rate=rate)
+    wanted, length = module(x, dt_scale=dt_scale), x.shape[1]
+    y, whole = module.prefill(x, dt_scale=dt_scale)
     assert peak_error(y, wanted) <= tolerance
-    step, state, outputs = module.stepper(rate), module.initial_state(x.shape[0]), []
+    step, state, outputs = module.stepper(dt_scale), module.initial_state(x.shape[0]), []
     for t in range(length):
         y, state = step(x[:, t], state)
         outputs.append(y)
@@ -22,7 +22,7 @@ def check_streaming(module, x, rate=1.0, tolerance=1e-10):
     outputs, state = [], None
     for start, stop in zip([0, *cuts], [*cuts, length]):
         before = clone(state)
-        y, after = module.prefill(x[:, start:stop], state, rate=rate)
+        y, after = module.prefill(x[:, start:stop], state, dt_scale=dt_scale)
         same_states(state, before, exact=True)
         outputs.append(y)
         state = after

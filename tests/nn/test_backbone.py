@@ -32,7 +32,7 @@ def make(layer="s4d", bidirectional=False, mix="glu", **options):
 def test_views_and_lengths(layer, options):
     model = make(layer, **options)
     x = torch.randn(4, 23, 4, dtype=f64)
-    check_streaming(model, x, rate=1.5)
+    check_streaming(model, x, dt_scale=1.5)
     check_lengths(model, x, LENGTHS)
     check_gradients(model, model(x, lengths=LENGTHS))
 
@@ -60,7 +60,7 @@ def test_states_of_unequal_lengths_go_on():
 def test_rate_reaches_the_layers():
     model = make()
     x = torch.randn(2, 23, 4, dtype=f64)
-    wanted = model(x, rate=2.0)
+    wanted = model(x, dt_scale=2.0)
     with torch.no_grad():
         for block in model.blocks:
             if hasattr(block.layer, "ssm"):

@@ -27,7 +27,7 @@ def test_definition(norm, prenorm):
     x = torch.randn(2, 9, 4, dtype=f64)
     wanted = x + layer(normalized(x, norm)) if prenorm else normalized(x + layer(x), norm)
     assert peak_error(block(x), wanted) <= 1e-12
-    assert peak_error(block(x, rate=2.0), wanted) > 1e-3
+    assert peak_error(block(x, dt_scale=2.0), wanted) > 1e-3
 
 
 def test_feed_forward_is_its_definition_and_has_no_state():

@@ -71,15 +71,15 @@ def test_padding_needs_a_kernel_that_does_not_depend_on_the_length():
     assert not DSS(4, 8, softmax_length=7)(X, lengths=[3, 7])[0, 3:].any()
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
-def test_a_rate_that_is_none_is_refused_by_every_use(rate):
+@pytest.mark.parametrize("dt_scale", [0.0, -1.0, float("nan")])
+def test_a_rate_that_is_none_is_refused_by_every_use(dt_scale):
     layer = S4D(4, 8)
     for call in (
-        lambda: layer(X, rate=rate),
-        lambda: layer.prefill(X, rate=rate),
-        lambda: layer.step(X[:, 0], layer.initial_state(2), rate=rate),
+        lambda: layer(X, dt_scale=dt_scale),
+        lambda: layer.prefill(X, dt_scale=dt_scale),
+        lambda: layer.step(X[:, 0], layer.initial_state(2), dt_scale=dt_scale),
     ):
-        with pytest.raises(ValueError, match="rate must be"):
+        with pytest.raises(ValueError, match="dt_scale must be"):
             call()
 
 

@@ -47,27 +47,27 @@ def test_nan_in_the_padding_does_no_harm():
 
 
 @pytest.mark.parametrize(("cls", "options"), LAYERS, ids=LAYER_IDS)
-@pytest.mark.parametrize("rate", [0.5, 2.0])
-def test_rate_is_a_factor_on_dt(cls, options, rate):
+@pytest.mark.parametrize("dt_scale", [0.5, 2.0])
+def test_rate_is_a_factor_on_dt(cls, options, dt_scale):
     layer = cls(4, 8, dtype=torch.float64, **options)
     x = torch.randn(2, 30, 4, dtype=torch.float64)
-    wanted, y = layer(x, rate=rate), layer(x)
+    wanted, y = layer(x, dt_scale=dt_scale), layer(x)
     with torch.no_grad():
-        layer.ssm.log_dt += torch.log(torch.tensor(rate, dtype=torch.float64))
+        layer.ssm.log_dt += torch.log(torch.tensor(dt_scale, dtype=torch.float64))
         if getattr(layer.ssm, "softmax", False):
-            layer.ssm.softmax_length = round(layer.ssm.softmax_length / rate)
+            layer.ssm.softmax_length = round(layer.ssm.softmax_length / dt_scale)
     torch.testing.assert_close(wanted, layer(x), rtol=1e-12, atol=1e-12)
     assert peak_error(wanted, y) > 1e-3
 
 
 def test_a_slow_signal_looks_the_same_at_half_the_rate():
-    """The promise behind ``rate``: a smooth signal sampled half as often, with twice the step, looks the same."""
+    """The promise behind ``dt_scale``: a smooth signal sampled half as often, with twice the step, looks the same."""
     cls, options = LAYERS[0]
     layer = cls(4, 16, dtype=torch.float64, activation=None, mix=None, dt_min=0.005, dt_max=0.02, **options)
     with torch.no_grad():
         layer.D.zero_()
     t = torch.arange(2000, dtype=torch.float64)
     x = torch.stack([torch.sin(t / period) for period in (40, 60, 100, 300)], -1)[None]
-    full, half = layer(x), layer(x[:, ::2], rate=2.0)
+    full, half = layer(x), layer(x[:, ::2], dt_scale=2.0)
     assert peak_error(half, full[:, ::2]) < 0.05
     assert peak_error(layer(x[:, ::2]), full[:, ::2]) > 0.3

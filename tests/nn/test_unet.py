@@ -26,7 +26,7 @@ def make(pools=(3, 2), layer=S4D, expand=2, **options):
 @pytest.mark.parametrize("length", [1, 24, 35])
 def test_views(pools, options, length):
     model = make(pools, **options)
-    check_streaming(model, torch.randn(2, length, 4, dtype=f64), rate=1.5)
+    check_streaming(model, torch.randn(2, length, 4, dtype=f64), dt_scale=1.5)
 
 
 def test_against_its_definition():

@@ -48,7 +48,7 @@ def cases(draw, longest=200):
         "batch": max(draw(st.integers(1, 3)), -(-64 // (d_model * length))),  # enough outputs for a fair peak
         "length": length,
         "cuts": sorted(draw(st.lists(st.integers(0, length), max_size=3))),
-        "rate": draw(st.sampled_from([0.5, 1.0, 2.0, 1.7])),
+        "dt_scale": draw(st.sampled_from([0.5, 1.0, 2.0, 1.7])),
     }
 
 
@@ -57,7 +57,7 @@ def check_case(case):
     torch.manual_seed(case["seed"])
     cls, d_model, d_state, options = case["build"]
     layer = perturb(cls(d_model, d_state, **options), case["trained"])
-    dtype, rate = options["dtype"], case["rate"]
+    dtype, dt_scale = options["dtype"], case["dt_scale"]
     x = torch.randn(case["batch"], case["length"], d_model, dtype=dtype)
     # GELU can turn a signal of size 5 that happens to be negative into one of size 0.1, and its rounding with it: the
     # yardstick is the larger of the peaks before and behind it.
@@ -65,17 +65,17 @@ def check_case(case):
     bare.activation, bare.mix = None, torch.nn.Identity()
 
     def error(got, wanted, start):
-        inside = bare.prefill(x, start, rate=rate)[0].abs().max()
+        inside = bare.prefill(x, start, dt_scale=dt_scale)[0].abs().max()
         return ((got - wanted).abs().max() / torch.maximum(wanted.abs().max(), inside)).item()
 
     with torch.no_grad():
-        wanted, _ = run_steps(layer, x, rate=rate)
-        assert error(layer(x, rate=rate), wanted, None) <= TOLERANCE[dtype]
+        wanted, _ = run_steps(layer, x, dt_scale=dt_scale)
+        assert error(layer(x, dt_scale=dt_scale), wanted, None) <= TOLERANCE[dtype]
         start = torch.randn_like(layer.initial_state(case["batch"]))
-        wanted, end = run_steps(layer, x, start, rate)
+        wanted, end = run_steps(layer, x, start, dt_scale)
         pieces, state = [], start
         for low, high in zip([0, *case["cuts"]], [*case["cuts"], case["length"]], strict=True):
-            y, state = layer.prefill(x[:, low:high], state, rate=rate)
+            y, state = layer.prefill(x[:, low:high], state, dt_scale=dt_scale)
             pieces.append(y)
         assert error(torch.cat(pieces, 1), wanted, start) <= TOLERANCE[dtype]
         assert peak_error(state, end) <= TOLERANCE[dtype]
@@ -124,9 +124,9 @@ def test_float32_s4_at_legs_initialization(d_state):
 def test_step_takes_the_rate():
     layer, x = S4(4, 8), torch.randn(2, 4)
     state = torch.randn(2, 4, 8, dtype=torch.float64)
-    for got, wanted in zip(layer.step(x, state, rate=2.0), layer.stepper(2.0)(x, state), strict=True):
+    for got, wanted in zip(layer.step(x, state, dt_scale=2.0), layer.stepper(2.0)(x, state), strict=True):
         assert (got == wanted).all()
-    assert (layer.step(x, state, rate=2.0)[1] != layer.step(x, state)[1]).any()
+    assert (layer.step(x, state, dt_scale=2.0)[1] != layer.step(x, state)[1]).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -183,7 +183,7 @@ def test_rates_and_states_by_the_kernels(cls, d_state):
     results = {}
     for path in ("chunks", "triton"):
         with use_path(path), torch.no_grad():
-            results[path] = [layer(x, rate=1.7), *layer.prefill(x, state, rate=0.5)]
+            results[path] = [layer(x, dt_scale=1.7), *layer.prefill(x, state, dt_scale=0.5)]
     for got, wanted in zip(results["triton"], results["chunks"], strict=True):
         assert got.dtype == wanted.dtype
         assert_near(got, wanted, 2e-6)

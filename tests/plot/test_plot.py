@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from statespan import _look, plot
+from statespan import _plotting as _look
+from statespan import plot
 from statespan.train import fit, read_recipe
-from tests.commands.make import invoke, one_line, write_own
+from tests.cli.make import invoke, one_line, write_own
 
 KINDS = ("kernels", "basis", "eigenvalues", "response", "impulse", "steps")
 
@@ -40,7 +41,7 @@ def test_kernels_are_those_of_the_layer():
 
 def test_the_basis_of_lssl_is_legendre():
     part = plot.fresh("lssl", {"d_model": 1, "d_state": 32})[0]
-    from statespan.reproduce.theory import legs_functions
+    from statespan.papers.tables.theory import legs_functions
 
     for line, wanted in zip(plot.basis([part]).axes[0].lines, legs_functions(torch.linspace(0, 4, 1200), 5)):
         np.testing.assert_allclose(line.get_ydata(), wanted, atol=1e-5)

@@ -85,12 +85,12 @@ def test_growth_is_capped():
             assert np.isfinite(Bbar)
 
 
-@pytest.mark.parametrize("rate", [0.5, 2.0])
+@pytest.mark.parametrize("dt_scale", [0.5, 2.0])
 @pytest.mark.parametrize("rule", [zoh, bilinear])
-def test_rate_scales_the_step(rule, rate):
+def test_rate_scales_the_step(rule, dt_scale):
     A = torch.tensor([[-0.5 + 2j]])
     dt = torch.tensor([0.1], dtype=torch.float64)
-    for got, wanted in zip(rule(A, A, dt, rate=rate), rule(A, A, rate * dt), strict=True):
+    for got, wanted in zip(rule(A, A, dt, dt_scale=dt_scale), rule(A, A, dt_scale * dt), strict=True):
         assert (got == wanted).all()
 
 

@@ -65,13 +65,13 @@ def test_the_bilinear_rule_tends_to_it_with_the_square_of_the_step():
 
 
 @pytest.mark.parametrize("rule", ["zoh", "bilinear"])
-@pytest.mark.parametrize("rate", [1.0, 0.3, 2.0])
-def test_equal_gaps_are_a_rate(rule, rate):
+@pytest.mark.parametrize("dt_scale", [1.0, 0.3, 2.0])
+def test_equal_gaps_are_a_rate(rule, dt_scale):
     ssm = make(rule)
     u = torch.randn(3, 23, 2, dtype=torch.float64)
     state = torch.randn(3, 2, 6, dtype=torch.float64)
-    y, after = scan_gaps(ssm, u, torch.full((3, 23), rate, dtype=torch.float64), state, chunk=8)
-    wanted, last = ssm.at_rate(rate).scan(u, state)
+    y, after = scan_gaps(ssm, u, torch.full((3, 23), dt_scale, dtype=torch.float64), state, chunk=8)
+    wanted, last = ssm.with_dt_scale(dt_scale).scan(u, state)
     torch.testing.assert_close(y, wanted, atol=1e-11, rtol=1e-11)
     torch.testing.assert_close(after, last, atol=1e-11, rtol=1e-11)
 
@@ -93,13 +93,13 @@ def test_whole_models_with_equal_gaps_are_models_at_a_rate(bidirectional):
     layer = S4D(4, 8, bidirectional=bidirectional, mix="glu", channels=2).double()
     x = torch.randn(3, 17, 4, dtype=torch.float64)
     gaps, lengths = torch.full((3, 17), 1.5, dtype=torch.float64), torch.tensor([17, 9, 1])
-    torch.testing.assert_close(with_gaps(layer, x, gaps, lengths=lengths), layer(x, lengths=lengths, rate=1.5))
+    torch.testing.assert_close(with_gaps(layer, x, gaps, lengths=lengths), layer(x, lengths=lengths, dt_scale=1.5))
     stack = Backbone([S4D(4, 8, bidirectional=bidirectional) for _ in range(2)], norm="layer").double()
-    torch.testing.assert_close(with_gaps(stack, x, gaps, lengths=lengths), stack(x, lengths=lengths, rate=1.5))
+    torch.testing.assert_close(with_gaps(stack, x, gaps, lengths=lengths), stack(x, lengths=lengths, dt_scale=1.5))
     config = ClassifierConfig(d_input=4, d_output=2, d_model=6, n_layers=2, layer="s4d", bidirectional=bidirectional)
     model = Classifier(config).double().eval()
     found = answer_with_gaps(model, x, gaps, lengths=lengths)
-    torch.testing.assert_close(found, model(x, lengths=lengths, rate=1.5))
+    torch.testing.assert_close(found, model(x, lengths=lengths, dt_scale=1.5))
 
 
 def test_a_sample_put_in_between_changes_little_where_it_says_nothing_new():

@@ -20,11 +20,11 @@ LENGTHS = (1, 2, 3, 17, 255, 256, 1024, 4096)
 @pytest.mark.parametrize("N", [2, 8, 64])
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernel_equals_dense_powers(kind, N, rule):
-    for rate in (0.5, 1.0, 2.0) if N < 64 else (1.0,):
-        ssm = make(kind, N, rule, seed=N).at_rate(rate)
+    for dt_scale in (0.5, 1.0, 2.0) if N < 64 else (1.0,):
+        ssm = make(kind, N, rule, seed=N).with_dt_scale(dt_scale)
         wanted = brute.structure_kernel(ssm, max(LENGTHS))
         for length in LENGTHS:
-            assert peak_error(ssm.kernel(length), wanted[..., :length]) <= 1e-11, (length, rate)
+            assert peak_error(ssm.kernel(length), wanted[..., :length]) <= 1e-11, (length, dt_scale)
 
 
 @pytest.mark.parametrize("N", [2, 8, 64])

@@ -92,10 +92,10 @@ def test_recurrence_and_chunks_agree_with_the_kernel():
 def test_rate_keeps_the_time_of_the_softmax():
     """Half as many samples of twice the step: for a held input the normalized response is the same."""
     ssm = softmax(make("diagonal-legs", 8, "zoh"), 64)
-    slow = ssm.at_rate(2.0)
+    slow = ssm.with_dt_scale(2.0)
     assert slow.softmax_length == 32
-    assert ssm.at_rate(1.7).softmax_length == 38  # 37.6
-    assert ssm.at_rate(1000.0).softmax_length == 1
+    assert ssm.with_dt_scale(1.7).softmax_length == 38  # 37.6
+    assert ssm.with_dt_scale(1000.0).softmax_length == 1
     held = torch.randn(1, 32, 2, dtype=torch.float64)
     fast_y, _ = ssm.scan(held.repeat_interleave(2, 1))
     torch.testing.assert_close(slow.scan(held)[0], fast_y[:, 1::2], rtol=1e-10, atol=1e-11)

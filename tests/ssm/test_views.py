@@ -164,7 +164,7 @@ def test_rate_is_a_longer_step(kind):
     """A held input seen at half the rate with twice the step: exact for the zero-order hold."""
     ssm = make(kind, 8, "zoh")
     held = torch.randn(1, 20, 2, dtype=torch.float64)
-    slow, end_slow = ssm.at_rate(2.0).scan(held)
+    slow, end_slow = ssm.with_dt_scale(2.0).scan(held)
     fast, end_fast = ssm.scan(held.repeat_interleave(2, 1))
     torch.testing.assert_close(slow, fast[:, 1::2], rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(end_slow, end_fast, rtol=1e-11, atol=1e-12)

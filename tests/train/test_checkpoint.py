@@ -12,7 +12,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from statespan.train import CheckpointError, ConfigError, fsio
+from statespan import _io as fsio
+from statespan.train import CheckpointError, ConfigError
 from statespan.train.checkpoint import Facts, any_in, at_step, latest, load, remove_after, save
 from statespan.train.config import Train
 from statespan.train.loop import _check_same

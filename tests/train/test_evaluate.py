@@ -2,13 +2,13 @@
 
 import pytest
 
-from statespan import data, recipes
-from statespan.data import pathfinder
+from statespan import data
 from statespan.models import build
-from statespan.train import evaluate
+from statespan.papers.datasets.pathfinder import dataset as pathfinder
+from statespan.train import evaluate, recipes
 from statespan.train.config import write_recipe
 from statespan.train.run import without_others
-from tests.commands.make import invoke
+from tests.cli.make import invoke
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from statespan import recipes
 from statespan.data.base import Arrays, Dataset, Info, Windows, trim
 from statespan.data.tokens import documents, join, padded
 from statespan.models import build
-from statespan.train import ConfigError, evaluate, fit, read_recipe
+from statespan.train import ConfigError, evaluate, fit, read_recipe, recipes
 from statespan.train import loop as loops
 from statespan.train.order import SHAPES, Plan, cut, order
 from tests.train.make import assert_same

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from statespan.train import fsio
+from statespan import _io as fsio
 from statespan.train.checkpoint import Facts, at_step, latest, save
 from tests.disk import Disk
 

@@ -1,19 +1,6 @@
 """Datasets: ``load`` one by name, ``names`` of all, ``status`` of what is here; see :mod:`statespan.data.base`."""
 
-from statespan.data import (  # noqa: F401 - they register what they have
-    bidmc,
-    cifar,
-    density,
-    forecast,
-    images,
-    listops,
-    own,
-    pathfinder,
-    retrieval,
-    speech,
-    text,
-    wikitext,
-)
+from statespan.data import own  # noqa: F401 - they register what they have
 from statespan.data.base import Arrays, Batch, Dataset, Info, Split, Windows, trim
 from statespan.data.registry import load, names, register, status
 from statespan.data.source import MissingData, Source

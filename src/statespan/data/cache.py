@@ -21,9 +21,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from statespan.data import npy
 from statespan.data.download import Progress
 from statespan.data.files import TEMPORARY, only_writer, put, remove, sha256, sync_folder
+from statespan.data.formats import npy
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 FORMAT = 2

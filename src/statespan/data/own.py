@@ -21,9 +21,9 @@ from torch import Tensor
 
 from statespan._check import check_choice, check_int
 from statespan.data.base import Batch, Dataset, Windows
-from statespan.data.npy import load_all
+from statespan.data.formats.npy import load_all
+from statespan.data.formats.samples import ENDINGS, numbers, read_csv, read_sample, series
 from statespan.data.registry import register
-from statespan.data.samples import ENDINGS, numbers, read_csv, read_sample, series
 from statespan.data.scale import ScaledInfo, statistics
 from statespan.data.scale import standardize as standardized
 from statespan.data.split import split, stratified

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from statespan import _plugins
 from statespan.data.base import Dataset
 from statespan.data.cache import watched
 from statespan.data.download import Progress
@@ -88,6 +89,12 @@ def register(
     return add
 
 
+def _registered() -> dict[str, Entry]:
+    """All datasets, also those of other installed packages, which are imported the first time."""
+    _plugins.modules("statespan.datasets")
+    return REGISTRY
+
+
 def data_folder(folder: Path | str | None = None) -> Path:
     """The folder all datasets are in: the one given, ``STATESPAN_DATA``, or ~/.cache/statespan/data."""
     chosen = folder or os.environ.get("STATESPAN_DATA") or Path("~/.cache/statespan/data")
@@ -102,14 +109,14 @@ def names() -> list[str]:
         >>> "smnist" in statespan.data.names()
         True
     """
-    return sorted(REGISTRY)
+    return sorted(_registered())
 
 
 def entry(name: str) -> Entry:
     """The registered dataset of this name."""
     if not isinstance(name, str):
         raise TypeError(f"name must be that of a dataset, got {type(name).__name__} {name!r}")
-    if name not in REGISTRY:
+    if name not in _registered():
         raise ValueError(f"unknown dataset {name!r}{_suggest(name, REGISTRY)}; there are {', '.join(names())}")
     return REGISTRY[name]
 

@@ -12,11 +12,11 @@ from typing import Any
 if find_spec("sklearn") is None:
     raise ModuleNotFoundError('the estimators need scikit-learn: pip install "statespan[timeseries]"', name="sklearn")
 
+from statespan.data.formats.ts import read_ts
 from statespan.estimators.classifier import S4Classifier
 from statespan.estimators.forecaster import S4Forecaster
 from statespan.estimators.frames import from_long
 from statespan.estimators.regressor import S4Regressor
-from statespan.estimators.tsfile import read_ts
 from statespan.models.pretrained import LoadError
 
 __all__ = ["LoadError", "S4Classifier", "S4Forecaster", "S4Regressor", "from_long", "load", "read_ts"]

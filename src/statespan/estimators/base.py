@@ -147,10 +147,10 @@ class SeriesEstimator(SavedEstimator):
         self.n_iter_ = self.history_.steps
         return self
 
-    def _outputs(self, X: Any, rate: float, times: Any = None) -> Array:
+    def _outputs(self, X: Any, dt_scale: float, times: Any = None) -> Array:
         """What the network says (n, K), float64."""
         check_is_fitted(self, "network_")
-        check_number("rate", rate, above=0.0)
+        check_number("dt_scale", dt_scale, above=0.0)
         panel = as_panel(X, missing=self.missing, channels_first=self.channels_first)
         length, channels = panel.values.shape[1:]
         if channels != self.n_channels_in_:
@@ -159,8 +159,8 @@ class SeriesEstimator(SavedEstimator):
         if (times is None) != (self.step_ is None):
             had, has = ("without", "with") if self.step_ is None else ("with", "without")
             raise ValueError(f"times must be given as in fit, which was {had} times, got X {has}")
-        if times is not None and rate != 1.0:
-            raise ValueError(f"rate must be 1.0 where times are given, which say it all, got {rate}")
+        if times is not None and dt_scale != 1.0:
+            raise ValueError(f"dt_scale must be 1.0 where times are given, which say it all, got {dt_scale}")
         gaps = None if times is None else as_gaps(times, panel, self.step_)[0]
         data = self._arrays(panel, np.zeros(len(panel), np.float32), gaps)
         device = next(self.network_.parameters()).device
@@ -171,7 +171,7 @@ class SeriesEstimator(SavedEstimator):
             for start in range(0, len(panel), size):
                 batch = data.take(arrays, torch.arange(start, min(start + size, len(panel))))
                 batch = moved(batch, device)
-                scores = self.network_(batch.x, lengths=batch.lengths, marks=batch.marks, rate=float(rate))
+                scores = self.network_(batch.x, lengths=batch.lengths, marks=batch.marks, dt_scale=float(dt_scale))
                 found.append(scores.double().cpu())
         answers = torch.cat(found).numpy()
         if not np.isfinite(answers).all():

@@ -66,7 +66,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         >>> model = S4Classifier(d_model=16, n_layers=2, epochs=20, verbose=0).fit(X, y)
         >>> model.classes_.tolist(), float(model.score(X, y))
         (['fast', 'slow'], 1.0)
-        >>> model.predict(X[:2, ::2], rate=2.0).tolist()  # every second sample only
+        >>> model.predict(X[:2, ::2], dt_scale=2.0).tolist()  # every second sample only
         ['slow', 'fast']
     """
 
@@ -117,46 +117,46 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         """
         return self._fit(X, y, times)
 
-    def predict(self, X: Any, *, rate: float = 1.0, times: Any = None) -> Array:
+    def predict(self, X: Any, *, dt_scale: float = 1.0, times: Any = None) -> Array:
         """The most likely class of each series.
 
         Args:
             X: As in ``fit``.
-            rate: Step of these samples relative to those of training: 2.0 for series sampled half as often.
+            dt_scale: Step of these samples relative to those of training: 2.0 for series sampled half as often.
             times: Times of the samples, where ``fit`` was given such.
 
         Returns:
             (n,) classes.
         """
-        best = self._outputs(X, rate, times).argmax(1)
+        best = self._outputs(X, dt_scale, times).argmax(1)
         found: Array = self.classes_[best]
         return found
 
-    def predict_proba(self, X: Any, *, rate: float = 1.0, times: Any = None) -> Array:
+    def predict_proba(self, X: Any, *, dt_scale: float = 1.0, times: Any = None) -> Array:
         """The probabilities of the classes, in the order of ``classes_``.
 
         Args:
             X: As in ``fit``.
-            rate: As in ``predict``.
+            dt_scale: As in ``predict``.
             times: As in ``predict``.
 
         Returns:
             (n, K), rows that add up to 1.
         """
-        scores = self._outputs(X, rate, times)
+        scores = self._outputs(X, dt_scale, times)
         odds = np.exp(scores - scores.max(1, keepdims=True))
         return odds / odds.sum(1, keepdims=True)
 
-    def score(self, X: Any, y: Any, *, rate: float = 1.0, times: Any = None) -> float:
+    def score(self, X: Any, y: Any, *, dt_scale: float = 1.0, times: Any = None) -> float:
         """The share of series whose class is predicted.
 
         Args:
             X: As in ``fit``.
             y: (n,) classes.
-            rate: As in ``predict``.
+            dt_scale: As in ``predict``.
             times: As in ``predict``.
         """
-        found = self.predict(X, rate=rate, times=times)
+        found = self.predict(X, dt_scale=dt_scale, times=times)
         wanted = one_column(aligned(y, _ids(X)), len(found))
         return float((found == wanted).mean())
 

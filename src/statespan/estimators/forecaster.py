@@ -187,28 +187,28 @@ class S4Forecaster(SavedEstimator):
         self.lines_ = [recent(line, context) for line in lines]
         return self
 
-    def predict(self, X: Any = None, *, horizon: int | None = None, rate: float = 1.0) -> Any:
+    def predict(self, X: Any = None, *, horizon: int | None = None, dt_scale: float = 1.0) -> Any:
         """The mean of each row to come.
 
         Args:
             X: The past, in any form of ``fit``; the end of what ``fit`` saw by default. What is older than ``context``
                 rows makes no difference.
             horizon: Rows to forecast, at most those of training; all by default.
-            rate: Step of these rows relative to those of training: 2.0 for rows that come half as often.
+            dt_scale: Step of these rows relative to those of training: 2.0 for rows that come half as often.
 
         Returns:
             As X: (H,), (H, C), a list of arrays, or a frame whose index continues that of X.
         """
-        found, lines, form = self._forecast(X, horizon, rate)
+        found, lines, form = self._forecast(X, horizon, dt_scale)
         return write_lines([one[..., 0] for one in found], lines, form)
 
-    def predict_quantiles(self, X: Any = None, *, horizon: int | None = None, rate: float = 1.0) -> Any:
+    def predict_quantiles(self, X: Any = None, *, horizon: int | None = None, dt_scale: float = 1.0) -> Any:
         """The quantiles of each row to come, in ascending order.
 
         Args:
             X: As in ``predict``.
             horizon: As in ``predict``.
-            rate: As in ``predict``.
+            dt_scale: As in ``predict``.
 
         Returns:
             (H, C, Q), or (H, Q) for one array of one dimension; of a frame a frame with the quantiles as a second level
@@ -218,7 +218,7 @@ class S4Forecaster(SavedEstimator):
         quantiles = tuple(sorted(self.quantiles))
         if not quantiles:
             raise ValueError("predict_quantiles needs quantiles, and this estimator was fitted with quantiles=()")
-        found, lines, form = self._forecast(X, horizon, rate)
+        found, lines, form = self._forecast(X, horizon, dt_scale)
         return write_lines([np.sort(one[..., 1:], -1) for one in found], lines, form, quantiles)
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -306,24 +306,24 @@ class S4Forecaster(SavedEstimator):
         check_int("context", self.chosen_["context"], minimum=1)
         self.lines_ = [_line_in(tensors, number, name, self.form_) for number, name in enumerate(config["series"])]
 
-    def _forecast(self, X: Any, horizon: int | None, rate: float) -> tuple[list[Array], list[Line], Form]:
+    def _forecast(self, X: Any, horizon: int | None, dt_scale: float) -> tuple[list[Array], list[Line], Form]:
         """Forecasts (H, C, 1 + Q) in the units of the data."""
         check_is_fitted(self, "network_")
-        check_number("rate", rate, above=0.0)
-        most = max(1, int(self.horizon / rate))
+        check_number("dt_scale", dt_scale, above=0.0)
+        most = max(1, int(self.horizon / dt_scale))
         steps = most if horizon is None else check_int("horizon", horizon, minimum=1)
         if steps > most:
             raise ValueError(f"horizon must be at most {most}, which the estimator was fitted for, got {steps}")
-        lines, form = (self.lines_, self.form_) if X is None else self._read(X, rate)
-        context = max(1, int(self.chosen_["context"] / rate))
+        lines, form = (self.lines_, self.form_) if X is None else self._read(X, dt_scale)
+        context = max(1, int(self.chosen_["context"] / dt_scale))
         for line in lines:
             if len(line.values) < context:
                 what = "X" if line.name is None else f"series {line.name!r}"
                 raise ValueError(f"{what} must have at least the {context} rows of the context, got {len(line.values)}")
-        found = [self._after(recent(line, context), form, context, steps, float(rate)) for line in lines]
+        found = [self._after(recent(line, context), form, context, steps, float(dt_scale)) for line in lines]
         return found, lines, form
 
-    def _after(self, line: Line, form: Form, context: int, steps: int, rate: float) -> Array:
+    def _after(self, line: Line, form: Form, context: int, steps: int, dt_scale: float) -> Array:
         """The forecast (H, C, 1 + Q) of one series from its last rows."""
         part = prepare(line, form, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_, ahead=steps)
         values = part.values if part.known is None else np.concatenate([part.values, part.known], -1)
@@ -331,7 +331,7 @@ class S4Forecaster(SavedEstimator):
         marks = None if part.marks is None else torch.from_numpy(part.marks[-context - steps :])[None]
         device = next(self.network_.parameters()).device
         with torch.inference_mode():
-            y = self.network_.after(known.to(device), steps, None if marks is None else marks.to(device), rate)
+            y = self.network_.after(known.to(device), steps, None if marks is None else marks.to(device), dt_scale)
             y = self._held(known, y)[0].double().numpy()
         with np.errstate(over="ignore", invalid="ignore"):
             found: Array = y * self.std_[:, None] + self.mean_[:, None]
@@ -348,17 +348,17 @@ class S4Forecaster(SavedEstimator):
         last = known[:, -1:, : len(self.constant_), None]
         return torch.where(torch.from_numpy(self.constant_)[:, None], last, y.cpu())
 
-    def _read(self, X: Any, rate: float = 1.0) -> tuple[list[Line], Form]:
+    def _read(self, X: Any, dt_scale: float = 1.0) -> tuple[list[Line], Form]:
         lines, form = read_lines(X, missing=self.missing, shortest=1, channels_first=self.channels_first)
         if lines[0].values.shape[1] != self.n_features_in_:
             raise ValueError(f"X must have {self.n_features_in_} columns, as in fit, got {lines[0].values.shape[1]}")
         if self.network_.config.d_marks and not form.dated:
             raise ValueError("X must have dates as its index, as in fit, got rows without")
         ratio = form.ratio(self.form_)
-        if ratio is not None and abs(ratio - rate) > 1e-6 * ratio:
+        if ratio is not None and abs(ratio - dt_scale) > 1e-6 * ratio:
             raise ValueError(
-                f"X must come in the steps of fit times rate={rate:g}, got steps {ratio:g} times as long; resample it "
-                f"or give rate={ratio:g}"
+                f"X must come in the steps of fit times dt_scale={dt_scale:g}, got steps {ratio:g} times as long; "
+                f"resample it or give dt_scale={ratio:g}"
             )
         if form.columns and self.form_.columns and form.columns != self.form_.columns:
             raise ValueError(f"X must have the columns {list(self.form_.columns)}, as in fit, got {list(form.columns)}")

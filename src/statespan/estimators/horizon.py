@@ -84,29 +84,29 @@ class Horizon(nn.Module):
         self.config = config
         self.body = Forecaster(config.body_config())
 
-    def forward(self, x: Tensor, *, marks: Tensor | None = None, rate: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor, *, marks: Tensor | None = None, dt_scale: float = 1.0) -> Tensor:
         """The forecast.
 
         Args:
             x: (B, T + H, C), of which the first T rows are read; with a mask (B, T + H, 2C), the last C columns 1.0
                 where a value is known.
             marks: Calendar features (B, T + H, M).
-            rate: Step of the data relative to that of training.
+            dt_scale: Step of the data relative to that of training.
 
         Returns:
             (B, H, C, 1 + Q): the mean, then the quantiles.
         """
         steps = x.shape[1] - self.config.context
-        return self.after(x[:, : self.config.context], steps, marks, rate)
+        return self.after(x[:, : self.config.context], steps, marks, dt_scale)
 
-    def after(self, known: Tensor, steps: int, marks: Tensor | None, rate: float = 1.0) -> Tensor:
+    def after(self, known: Tensor, steps: int, marks: Tensor | None, dt_scale: float = 1.0) -> Tensor:
         """The forecast of the ``steps`` rows behind known ones (B, rows, C), however many either are.
 
         Args:
             known: (B, rows, C), or (B, rows, 2C) with a mask.
             steps: Rows to forecast.
             marks: (B, rows + steps, M), where there are some.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
         """
         config = self.config
         batch, rows, columns = known.shape[0], known.shape[1], config.columns
@@ -123,11 +123,11 @@ class Horizon(nn.Module):
             marks = None if marks is None else marks.repeat_interleave(columns, 0)
         x = nn.functional.pad(x, (0, 0, 0, steps))
         if steps == config.horizon:
-            y = self.body(x, marks=marks, rate=rate)
+            y = self.body(x, marks=marks, dt_scale=dt_scale)
         else:
             past, future = (None, None) if marks is None else (marks[:, :rows], marks[:, rows:])
-            _, state = self.body.prefill(x[:, :rows], marks=past, rate=rate)
-            y, _ = self.body.prefill(x[:, rows:], state, marks=future, rate=rate, future=True)
+            _, state = self.body.prefill(x[:, :rows], marks=past, dt_scale=dt_scale)
+            y, _ = self.body.prefill(x[:, rows:], state, marks=future, dt_scale=dt_scale, future=True)
         kinds = 1 + config.quantiles
         # (B, H, C · kinds) or (B · C, H, kinds) to (B, H, C, kinds)
         alone = not config.joint

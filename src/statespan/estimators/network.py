@@ -60,9 +60,9 @@ class Stem(nn.Module):
     of an SSM. Half of the features are its real part (where a wave stands), half the logarithm of its energy (how
     strong it is, wherever it stands).
 
-    A window lasts as long as ``stride`` samples of the training data, whatever the rate: of data sampled half as often
-    it has half the samples, which meet the same impulse response at twice the step. So the body sees the same steps of
-    time at every rate. The convolution has a stride: its cost does not grow with the state.
+    A window lasts as long as ``stride`` samples of the training data at any ``dt_scale``: of data sampled half as often it
+    has half the samples, which meet the same impulse response at twice the step. So the body sees the same steps of time
+    at every rate. The convolution has a stride: its cost does not grow with the state.
 
     Args:
         d_input: Channels C.
@@ -71,7 +71,7 @@ class Stem(nn.Module):
 
     Example:
         >>> stem = Stem(1, 8, stride=4)
-        >>> stem(torch.randn(2, 100, 1))[0].shape, stem(torch.randn(2, 50, 1), rate=2.0)[0].shape
+        >>> stem(torch.randn(2, 100, 1))[0].shape, stem(torch.randn(2, 50, 1), dt_scale=2.0)[0].shape
         (torch.Size([2, 25, 8]), torch.Size([2, 25, 8]))
     """
 
@@ -85,23 +85,23 @@ class Stem(nn.Module):
         self.ssm = DiagonalParameters(options, "lin", None, "exp", False, None, None, None)
         self.bias = nn.Parameter(torch.zeros(d_stem))
 
-    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> tuple[Tensor, Tensor | None]:
         """The features of the windows.
 
         Args:
             x: (B, L, C).
             lengths: True lengths (B,), or None.
-            rate: Step of the data relative to that of training.
+            dt_scale: Step of the data relative to that of training.
 
         Returns:
             Features (B, windows, S), and the number of windows of each series or None.
         """
         padding = Padding.of(x, lengths)
-        per_window = max(1, round(self.stride / rate))
+        per_window = max(1, round(self.stride / dt_scale))
         ends = None if padding is None else padding.lengths
         x = fill(x, padding)
-        if per_window != self.stride / rate:  # the nearest rate of which a window has a whole number of samples
-            factor = per_window * rate / self.stride
+        if per_window != self.stride / dt_scale:  # the nearest rate of which a window has a whole number of samples
+            factor = per_window * dt_scale / self.stride
             x, ends = resampled(x, factor), None if ends is None else torch.ceil(ends * factor - 1e-6).long()
         width = 2 * per_window
         kernel = self.ssm.structure(self.stride / per_window).kernel(width)  # (2C, S, width)
@@ -148,13 +148,15 @@ class Network(nn.Module):
         self.stem = Stem(config.d_input, config.d_stem, stride=config.stride) if config.stride > 1 else None
         self.body = BODIES[config.body](config.body_config())
 
-    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0, marks: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0, marks: Tensor | None = None
+    ) -> Tensor:
         """The answers for series.
 
         Args:
             x: (B, L, C).
             lengths: True lengths (B,), or None.
-            rate: Step of the data relative to that of training.
+            dt_scale: Step of the data relative to that of training.
             marks: Gaps (B, L) between samples at irregular times, where there are such; then there is no stem.
 
         Returns:
@@ -163,6 +165,6 @@ class Network(nn.Module):
         if marks is not None:
             return answer_with_gaps(self.body, x, marks, lengths=lengths)
         if self.stem is not None:
-            x, lengths = self.stem(x, lengths=lengths, rate=rate)
+            x, lengths = self.stem(x, lengths=lengths, dt_scale=dt_scale)
             return self.body(x, lengths=lengths)
-        return self.body(x, lengths=lengths, rate=rate)
+        return self.body(x, lengths=lengths, dt_scale=dt_scale)

@@ -77,38 +77,38 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         """
         return self._fit(X, y, times)
 
-    def predict(self, X: Any, *, rate: float = 1.0, times: Any = None) -> Array:
+    def predict(self, X: Any, *, dt_scale: float = 1.0, times: Any = None) -> Array:
         """The values of each series.
 
         Args:
             X: As in ``fit``.
-            rate: Step of these samples relative to those of training: 2.0 for series sampled half as often.
+            dt_scale: Step of these samples relative to those of training: 2.0 for series sampled half as often.
             times: Times of the samples, where ``fit`` was given such.
 
         Returns:
             (n,), or (n, values) where ``fit`` was given such.
         """
-        scores = self._outputs(X, rate, times)
+        scores = self._outputs(X, dt_scale, times)
         with np.errstate(over="ignore"):
             found = scores * self.target_std_ + self.target_mean_
         if not np.isfinite(found).all():
             raise ValueError("y was too near the end of float64 in fit for finite answers; divide it by a larger unit")
         return found[:, 0] if self.single_ else found
 
-    def score(self, X: Any, y: Any, *, rate: float = 1.0, times: Any = None) -> float:
+    def score(self, X: Any, y: Any, *, dt_scale: float = 1.0, times: Any = None) -> float:
         """R², the share of the variance that is explained, averaged over the values.
 
         Args:
             X: As in ``fit``.
             y: As in ``fit``.
-            rate: As in ``predict``.
+            dt_scale: As in ``predict``.
             times: As in ``predict``.
         """
         from sklearn.metrics import r2_score
 
         from statespan.estimators.classifier import _ids
 
-        found = self.predict(X, rate=rate, times=times)
+        found = self.predict(X, dt_scale=dt_scale, times=times)
         wanted = real_columns(aligned(y, _ids(X)), len(found))
         exponent = -magnitude(wanted)  # a power of two for each value, which changes no digit: squares stay in range
         return float(r2_score(np.ldexp(wanted, exponent), np.ldexp(found, exponent)))

@@ -30,9 +30,9 @@ class WeightedClasses(Task):
         weight = scores.new_tensor(self.weights) if self.weights else None
         return cross_entropy(scores, batch.y, weight=weight, label_smoothing=self.smoothing)
 
-    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+    def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
         """(loss, correct, count), each sample with the weight of its class."""
-        scores = output(model, batch, rate).float()
+        scores = output(model, batch, dt_scale).float()
         weight = scores.new_tensor(self.weights)[batch.y] if self.weights else torch.ones_like(scores[:, 0])
         loss = (cross_entropy(scores, batch.y, reduction="none") * weight).sum()
         correct = ((scores.argmax(-1) == batch.y) * weight).sum()
@@ -59,9 +59,9 @@ class Forecasts(Task):
 
     quantiles: tuple[float, ...] = ()
 
-    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+    def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
         """(loss, square errors, absolute errors, count)."""
-        found = output(model, batch, rate).float()  # (B, T, K, 1 + Q)
+        found = output(model, batch, dt_scale).float()  # (B, T, K, 1 + Q)
         known = ~torch.isnan(batch.y)
         error = torch.where(known, batch.y, 0.0) - torch.where(known, found[..., 0], 0.0)
         square, count = error.square().sum(), known.sum().to(error.dtype)

@@ -25,7 +25,7 @@ class FrozenSSM(nn.Module):
 
     Args:
         layer: The layer.
-        rate: Step of the data relative to that of training.
+        dt_scale: Step of the data relative to that of training.
     """
 
     T: Tensor
@@ -34,11 +34,11 @@ class FrozenSSM(nn.Module):
     O: Tensor  # noqa: E741
     d_model: int
 
-    def __init__(self, layer: SSMLayer, rate: float) -> None:
+    def __init__(self, layer: SSMLayer, dt_scale: float) -> None:
         super().__init__()
         self.d_model, self.d_output = layer.d_model, layer.d_output
         self.gelu, self.both, self.mix = layer.activation is not None, layer.bidirectional, layer.mix
-        K, E, G, O = layer.structure(rate).operators(CHUNK, dtype=torch.float64)  # noqa: E741
+        K, E, G, O = layer.structure(dt_scale).operators(CHUNK, dtype=torch.float64)  # noqa: E741
         skip = pad(layer.D.double()[..., None], (0, CHUNK - 1, 0, 0, 0, K.shape[0] - layer.channels))
         dtype = layer.D.dtype
         self.register_buffer("T", toeplitz(K + skip).mT.to(dtype).contiguous())  # (K, H, c, c), from inputs to outputs
@@ -46,7 +46,7 @@ class FrozenSSM(nn.Module):
         self.register_buffer("G", G.contiguous())
         self.register_buffer("O", O.mT.to(dtype).contiguous())  # (K, H, N, c)
 
-    def forward(self, x: Tensor, *, lengths: None = None, rate: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor, *, lengths: None = None, dt_scale: float = 1.0) -> Tensor:
         """Apply to x (B, L, H)."""
         if not self.both:
             y = self._causal(x, self.T, self.O)
@@ -91,12 +91,12 @@ def _scan(G: Tensor, drive: Tensor) -> Tensor:
     return scan(combine, state, drive)[1]
 
 
-def freeze(model: nn.Module, rate: float) -> Any:
+def freeze(model: nn.Module, dt_scale: float) -> Any:
     """A copy of a model whose SSM layers are frozen at a sampling rate."""
     with torch.no_grad():
         twin = copy.deepcopy(model).eval()
         for module in list(twin.modules()):
             for name, child in list(module.named_children()):
                 if isinstance(child, SSMLayer):
-                    setattr(module, name, FrozenSSM(child, rate))
+                    setattr(module, name, FrozenSSM(child, dt_scale))
     return twin.requires_grad_(False)

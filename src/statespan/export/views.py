@@ -44,9 +44,9 @@ class View:
 class Sequence(nn.Module):
     """``forward`` of a frozen model."""
 
-    def __init__(self, model: Model, rate: float) -> None:
+    def __init__(self, model: Model, dt_scale: float) -> None:
         super().__init__()
-        self.model = freeze(model, rate)
+        self.model = freeze(model, dt_scale)
 
     def forward(self, x: Tensor, marks: Tensor | None = None) -> Tensor:
         """The model's outputs."""
@@ -56,12 +56,12 @@ class Sequence(nn.Module):
 class Step(nn.Module):
     """``step`` of a model from and to a list of tensors; all begin as zeros."""
 
-    def __init__(self, model: Model, rate: float, state_dtype: torch.dtype) -> None:
+    def __init__(self, model: Model, dt_scale: float, state_dtype: torch.dtype) -> None:
         super().__init__()
         model = freeze_parameters(model)
         self.tree: Any = model.initial_state(1, dtype=state_dtype)
         with torch.no_grad():
-            self.step = model.stepper(rate)  # type: ignore[operator]
+            self.step = model.stepper(dt_scale)  # type: ignore[operator]
 
     def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """The outputs, then the new state."""
@@ -72,13 +72,13 @@ class Step(nn.Module):
 class ForecastStep(nn.Module):
     """The same for a forecaster, where ``future`` (B, 1) says whether a position is to be forecast."""
 
-    def __init__(self, model: Forecaster, rate: float, state_dtype: torch.dtype) -> None:
+    def __init__(self, model: Forecaster, dt_scale: float, state_dtype: torch.dtype) -> None:
         super().__init__()
         self.model = freeze_parameters(model)
         self.tree: Any = model.initial_state(1, dtype=state_dtype)
         self.marked = bool(model.config.d_marks)
         with torch.no_grad():
-            self.step = self.model.backbone.stepper(rate)
+            self.step = self.model.backbone.stepper(dt_scale)
 
     def forward(self, x: Tensor, future: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """The outputs, then the new state."""
@@ -92,17 +92,17 @@ def freeze_parameters(model: Any) -> Any:
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 
-def view_of(model: Any, view: str, rate: float, state_dtype: torch.dtype) -> tuple[View, tuple[Tensor, ...]]:
+def view_of(model: Any, view: str, dt_scale: float, state_dtype: torch.dtype) -> tuple[View, tuple[Tensor, ...]]:
     """A view of a model, and an example of its inputs."""
     marked = bool(getattr(model.config, "d_marks", 0))
     paired = isinstance(model, Retrieval)
     if view == "sequence":
         names = ("x", "marks") if marked else ("x",)
         least = max(getattr(model.config, "horizon", 0) + 1, 2 * _frames(model))
-        found = View(Sequence(model, rate), names, ("y",), names, least, paired)
+        found = View(Sequence(model, dt_scale), names, ("y",), names, least, paired)
         return found, example(model, found, 4, least + 70)
     forecasts = isinstance(model, Forecaster)
-    module: Any = (ForecastStep if forecasts else Step)(model, rate, state_dtype)
+    module: Any = (ForecastStep if forecasts else Step)(model, dt_scale, state_dtype)
     states = tuple(f"state_{i}" for i in range(len(leaves(module.tree))))
     first = ("x", *(("future",) if forecasts else ()), *(("marks",) if marked else ()))
     found = View(module, (*first, *states), ("y", *(f"new_{name}" for name in states)), (), 1, paired)

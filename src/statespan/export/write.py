@@ -35,7 +35,7 @@ def export(
     *,
     to: str = "onnx",
     view: str = "step",
-    rate: float = 1.0,
+    dt_scale: float = 1.0,
     state_dtype: torch.dtype = torch.float64,
     check: bool = True,
 ) -> float | None:
@@ -50,7 +50,7 @@ def export(
         path: The file to write.
         to: "onnx" (needs onnx and onnxscript), or "torch-export" for ``torch.export.load``.
         view: "step" or "sequence".
-        rate: Step of the data relative to that of training.
+        dt_scale: Step of the data relative to that of training.
         state_dtype: Of the SSMs' states in the step.
         check: Compare with the model at other sizes; ONNX needs onnxruntime for it.
 
@@ -73,13 +73,13 @@ def export(
         raise TypeError(f"model must be a statespan model, got {type(model).__name__}")
     check_choice("to", to, FORMATS)
     check_choice("view", view, VIEWS)
-    check_number("rate", rate, above=0.0)
+    check_number("dt_scale", dt_scale, above=0.0)
     path = Path(path)
     if next(model.parameters()).device.type != "cpu":
         model = copy.deepcopy(model).cpu()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        found, inputs = view_of(model, view, rate, state_dtype)
+        found, inputs = view_of(model, view, dt_scale, state_dtype)
         run = (_onnx if to == "onnx" else _program)(found, inputs, path, check)
         if not check:
             return None
@@ -89,7 +89,11 @@ def export(
         errors = []
         for size in sizes:
             given = example(model, found, *size)
-            wanted = model(*given[:1], rate=rate, **dict(zip(found.inputs[1:], given[1:]))) if found.lengthy else None
+            wanted = (
+                model(*given[:1], dt_scale=dt_scale, **dict(zip(found.inputs[1:], given[1:])))
+                if found.lengthy
+                else None
+            )
             errors.append(_difference(found, run, given, wanted, allowed))
         return max(errors)
 

@@ -22,7 +22,7 @@ def forecast(
     *,
     marks: Tensor | None,
     lengths: Tensor | Sequence[int] | None,
-    rate: float,
+    dt_scale: float,
     callback: Callable[[int, Tensor], Any] | None,
 ) -> Tensor:
     """Values (B, steps, K) of what comes after the past (B, P, d_input).
@@ -41,8 +41,8 @@ def forecast(
     ends = length if lengths is None else check_lengths(lengths, batch, length).to(device)[:, None, None]
     check_finite("prompt", past, torch.arange(length, device=device)[None, :, None] < ends)
     early = None if marks is None else marks[:, :length]
-    _, state = model.prefill(past, marks=early, lengths=lengths, rate=rate)
-    step, nothing, found = model.stepper(rate, in_place=True), past.new_zeros(batch, config.d_input), []
+    _, state = model.prefill(past, marks=early, lengths=lengths, dt_scale=dt_scale)
+    step, nothing, found = model.stepper(dt_scale, in_place=True), past.new_zeros(batch, config.d_input), []
     for i in range(steps):
         y, state = step(nothing, state, None if marks is None else marks[:, length + i], future=True)
         found.append(y)

@@ -52,7 +52,7 @@ def generate(
     lengths: Tensor | Sequence[int] | None = None,
     rows: Tensor | Sequence[int] | None = None,
     marks: Tensor | None = None,
-    rate: float = 1.0,
+    dt_scale: float = 1.0,
     state_dtype: torch.dtype | None = None,
     graph: bool = True,
 ) -> Generated:
@@ -80,7 +80,7 @@ def generate(
         rows: Number of each row (B,), for the random numbers; 0, 1, … by default. Give the rows of a large batch their
             numbers to generate it in pieces.
         marks: Calendar features (B, P + steps, M), for a forecaster that has some.
-        rate: Step of the data relative to that of training.
+        dt_scale: Step of the data relative to that of training.
         state_dtype: Of the SSMs' states, float32 or float64; None for float32 in S4, and float64 in what needs it to
             stay within 2e-6 of the parallel model (see ``SSMLayer.initial_state``).
         graph: Use CUDA graphs on a GPU.
@@ -99,19 +99,19 @@ def generate(
         raise TypeError(f"model must be a statespan model, got {type(model).__name__}")
     return _generate(
         model, prompt, check_int("steps", steps, minimum=1), Sampling(temperature, top_k, top_p, min_p), seed, callback,
-        batch, lengths, rows, marks, rate, state_dtype, graph,
+        batch, lengths, rows, marks, dt_scale, state_dtype, graph,
     )  # fmt: skip
 
 
 def _generate(
     model: Any, prompt: Tensor | None, steps: int, sampling: Sampling, seed: int, callback: Callback | None,
     batch: int | None, lengths: Tensor | Sequence[int] | None, rows: Tensor | Sequence[int] | None,
-    marks: Tensor | None, rate: float, state_dtype: torch.dtype | None, graph: bool,
+    marks: Tensor | None, dt_scale: float, state_dtype: torch.dtype | None, graph: bool,
 ) -> Generated:  # fmt: skip
     if model.training:
         raise ValueError("model must be in evaluation mode, got training mode: call model.eval() first")
     if isinstance(model, Forecaster):
-        values = forecast(model, prompt, steps, marks=marks, lengths=lengths, rate=rate, callback=callback)
+        values = forecast(model, prompt, steps, marks=marks, lengths=lengths, dt_scale=dt_scale, callback=callback)
         return Generated(values, values.new_zeros(values.shape[:2], dtype=torch.float32))
     if marks is not None:
         raise ValueError(f"marks must be None for a {type(model).__name__}, got a tensor")
@@ -130,9 +130,9 @@ def _generate(
     only_last: dict[str, bool] = {"last": True} if isinstance(model, TokenModel) else {}
     if not rule.decode:
         only_last["decode"] = False
-    outputs, state = model.prefill(read, state, lengths=ends, rate=rate, **only_last)
+    outputs, state = model.prefill(read, state, lengths=ends, dt_scale=dt_scale, **only_last)
     seen = torch.full((size,), read.shape[1], device=device) if ends is None else ends
-    walk = Walk(model, rule, state, seen - rule.start, numbers, seed, steps, rate)
+    walk = Walk(model, rule, state, seen - rule.start, numbers, seed, steps, dt_scale)
     walk.start(outputs)
     advance: Callable[[], None] = walk.advance
     if graph and device.type == "cuda" and walk.together and steps >= WORTH:
@@ -156,11 +156,11 @@ class Walk:
         rows: Number of each row (B,).
         seed: Of the random numbers.
         steps: How many values there will be.
-        rate: Step of the data relative to that of training.
+        dt_scale: Step of the data relative to that of training.
     """
 
     def __init__(
-        self, model: Any, rule: Rule, state: Any, position: Tensor, rows: Tensor, seed: int, steps: int, rate: float
+        self, model: Any, rule: Rule, state: Any, position: Tensor, rows: Tensor, seed: int, steps: int, dt_scale: float
     ) -> None:
         state = map_leaves(Tensor.contiguous, state)  # which is what can be written in place
         self.rule, self.state, self.seed, self.rows = rule, state, seed, rows
@@ -168,7 +168,7 @@ class Walk:
         self.host = [leaf for leaf in leaves(state) if leaf.device != device]
         self.together = all(bool((leaf == leaf[:1]).all()) for leaf in _counters(state))
         options = {} if rule.decode else {"decode": False}
-        self.step = model.stepper(rate, in_place=self.together, **options)
+        self.step = model.stepper(dt_scale, in_place=self.together, **options)
         self.first, self.position, self.steps = position.clone(), position.clone(), steps
         self.index = torch.zeros(1, dtype=torch.int64, device=device)
         self.table = torch.zeros(min(BLOCK, steps), len(rows), dtype=torch.float64, device=device)

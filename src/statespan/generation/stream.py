@@ -36,7 +36,7 @@ class Stream:
         model: A causal model with ``step``: a classifier, a regressor, or one that answers at every position; in
             evaluation mode. Its weights must not change as long as there are streams.
         streams: How many to start with.
-        rate: Step of the data relative to that of training.
+        dt_scale: Step of the data relative to that of training.
         state_dtype: Of the SSMs' states. float64 stays equal to the convolution for any number of samples.
 
     Example:
@@ -55,7 +55,7 @@ class Stream:
     """
 
     def __init__(
-        self, model: Any, streams: int = 1, *, rate: float = 1.0, state_dtype: torch.dtype = torch.float64
+        self, model: Any, streams: int = 1, *, dt_scale: float = 1.0, state_dtype: torch.dtype = torch.float64
     ) -> None:
         if not isinstance(model, Model):
             raise TypeError(f"model must be a statespan model, got {type(model).__name__}")
@@ -64,11 +64,11 @@ class Stream:
             raise TypeError(f"model must answer while a sequence comes in, and a {type(model).__name__} {why}")
         if model.training:
             raise ValueError("model must be in evaluation mode, got training mode: call model.eval() first")
-        self.model, self.rate, self.state_dtype = model, rate, state_dtype
+        self.model, self.dt_scale, self.state_dtype = model, dt_scale, state_dtype
         self.device = next(model.parameters()).device
         with torch.no_grad():
             twin = tiled(model)
-            self._step = twin.stepper(rate)
+            self._step = twin.stepper(dt_scale)
             self._fresh = twin.initial_state(1, dtype=state_dtype)
         self._every = isinstance(model, TokenModel)
         self._multiple = filling(model)
@@ -162,7 +162,7 @@ class Stream:
         x, block = self._input(x, len(rows))
         if not block:
             raise ValueError(f"x must be a block of each stream with a length, got shape {tuple(x[:, 0].shape)}")
-        y, state = self.model.prefill(x, self._gather(rows), rate=self.rate)  # type: ignore[operator]
+        y, state = self.model.prefill(x, self._gather(rows), dt_scale=self.dt_scale)  # type: ignore[operator]
         self._checked(y, x)
         self._scatter(rows, state)
         return y
@@ -183,7 +183,7 @@ class Stream:
 
     def _kind(self) -> str:
         config = json.dumps(self.model.config.to_dict(), sort_keys=True)
-        return f"{self.model.name} {hashlib.sha256(config.encode()).hexdigest()[:16]} at rate {self.rate:g}"
+        return f"{self.model.name} {hashlib.sha256(config.encode()).hexdigest()[:16]} at dt_scale {self.dt_scale:g}"
 
     def _rows(self, ids: Sequence[int] | None) -> Tensor:
         numbers = list(self._place) if ids is None else list(ids)

@@ -70,22 +70,22 @@ class Pooled(Model):
         self.backbone = Backbone(layers, **residual_options(config, device, dtype))
         self.head = self.head_class(D, config.d_output, config.pool, **where)  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """The answers for whole sequences.
 
         Args:
             x: Samples (B, L, d_input) or tokens (B, L).
             lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored.
-            rate: Step of the data relative to that of training: 2.0 if it was sampled half as often.
+            dt_scale: Step of the data relative to that of training: 2.0 if it was sampled half as often.
 
         Returns:
             Class scores or values (B, K); for pairs, of the B/2 pairs.
         """
         x, padding = self._input(x, lengths)
-        return self.head(self.backbone(self.encoder(x), lengths=padding, rate=rate), lengths=padding)
+        return self.head(self.backbone(self.encoder(x), lengths=padding, dt_scale=dt_scale), lengths=padding)
 
     def prefill(
-        self, x: Tensor, state: Any = None, *, lengths: Lengths = None, rate: float = 1.0
+        self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, tuple[Any, Any]]:
         """The answers for all seen so far, from a state and to a state.
 
@@ -93,40 +93,40 @@ class Pooled(Model):
             x: Samples (B, L, d_input) or tokens (B, L).
             state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start.
             lengths: As in ``forward``; the state returned is the one after each sequence's own length.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
 
         Returns:
             The answers (B, K), and the new state.
         """
         x, padding = self._input(x, lengths)
         features, pooled = (None, None) if state is None else state
-        y, features = self.backbone.prefill(self.encoder(x), features, lengths=padding, rate=rate)
+        y, features = self.backbone.prefill(self.encoder(x), features, lengths=padding, dt_scale=dt_scale)
         y, pooled = self.head.prefill(y, pooled, lengths=padding)
         return y, (features, pooled)
 
-    def step(self, x: Tensor, state: Any, *, rate: float = 1.0) -> tuple[Tensor, tuple[Any, Any]]:
+    def step(self, x: Tensor, state: Any, *, dt_scale: float = 1.0) -> tuple[Tensor, tuple[Any, Any]]:
         """One more sample, and the answers so far. For many steps in a row, use :meth:`stepper`.
 
         Args:
             x: A sample (B, d_input) or token (B,) of each sequence.
             state: It is not changed.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
 
         Returns:
             The answers (B, K), and the new state.
         """
-        return self.stepper(rate)(x, state)
+        return self.stepper(dt_scale)(x, state)
 
     def stepper(
-        self, rate: float = 1.0, *, in_place: bool = False
+        self, dt_scale: float = 1.0, *, in_place: bool = False
     ) -> Callable[[Tensor, Any], tuple[Tensor, tuple[Any, Any]]]:
         """``step`` as a function with the set-up done once, for many steps with the same parameters.
 
         Args:
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
             in_place: Write new states of the SSMs over the old ones; that of the pool is small.
         """
-        backbone, head = self.backbone.stepper(rate, in_place=in_place), self.head.stepper()
+        backbone, head = self.backbone.stepper(dt_scale, in_place=in_place), self.head.stepper()
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Any]]:
             y, features = backbone(self.encoder(self.encoder.check(x, "batch")), state[0])

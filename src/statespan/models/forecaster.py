@@ -96,14 +96,16 @@ class Forecaster(Model):
             if part is not None:
                 part.reset_parameters()
 
-    def forward(self, x: Tensor, *, marks: Tensor | None = None, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+    def forward(
+        self, x: Tensor, *, marks: Tensor | None = None, lengths: Lengths = None, dt_scale: float = 1.0
+    ) -> Tensor:
         """The forecast for the last ``horizon`` positions.
 
         Args:
             x: (B, L, d_input), past and then ``horizon`` positions whose values are not looked at.
             marks: Calendar features (B, L, M), where the model has some.
             lengths: True length of each sequence (B,), ``horizon`` … L, with the masked end; what follows is ignored.
-            rate: Step of the data relative to that of training.
+            dt_scale: Step of the data relative to that of training.
 
         Returns:
             (B, horizon, K).
@@ -114,12 +116,12 @@ class Forecaster(Model):
         if padding is None:
             self._check_horizon(length)
             future = places >= length - horizon
-            y = self.backbone(self._encode(x, marks, future[:, None]), rate=rate)[:, -horizon:]
+            y = self.backbone(self._encode(x, marks, future[:, None]), dt_scale=dt_scale)[:, -horizon:]
         else:
             if padding.lengths.device.type == "cpu" and not torch.compiler.is_compiling() and batch:
                 self._check_horizon(int(padding.lengths.min()))
             start = padding.lengths[:, None] - horizon
-            y = self.backbone(self._encode(x, marks, (places >= start)[..., None]), lengths=padding, rate=rate)
+            y = self.backbone(self._encode(x, marks, (places >= start)[..., None]), lengths=padding, dt_scale=dt_scale)
             y = y[torch.arange(batch, device=x.device)[:, None], start + torch.arange(horizon, device=x.device)]
         y = self.linear(y)
         return unviewed(y) if isinstance(self.linear, nn.Linear) else y
@@ -131,7 +133,7 @@ class Forecaster(Model):
         *,
         marks: Tensor | None = None,
         lengths: Lengths = None,
-        rate: float = 1.0,
+        dt_scale: float = 1.0,
         future: bool = False,
     ) -> tuple[Tensor, Any]:
         """Read the past, or forecast what comes after it, from a state and to a state.
@@ -141,7 +143,7 @@ class Forecaster(Model):
             state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start.
             marks: Calendar features (B, L, M), where the model has some.
             lengths: As in ``forward``; the state returned is the one after each sequence's own length.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
             future: These positions are to be forecast; the values of x are not looked at.
 
         Returns:
@@ -149,11 +151,11 @@ class Forecaster(Model):
         """
         x, marks, padding = self._input(x, marks, lengths)
         hidden = torch.full((1, 1), check_bool("future", future), device=x.device)
-        y, after = self.backbone.prefill(self._encode(x, marks, hidden), state, lengths=padding, rate=rate)
+        y, after = self.backbone.prefill(self._encode(x, marks, hidden), state, lengths=padding, dt_scale=dt_scale)
         return fill(self.linear(y), padding), after
 
     def step(
-        self, x: Tensor, state: Any, *, marks: Tensor | None = None, rate: float = 1.0, future: bool = False
+        self, x: Tensor, state: Any, *, marks: Tensor | None = None, dt_scale: float = 1.0, future: bool = False
     ) -> tuple[Tensor, Any]:
         """One more position. For many steps in a row, use :meth:`stepper`.
 
@@ -161,22 +163,22 @@ class Forecaster(Model):
             x: (B, d_input).
             state: It is not changed.
             marks: (B, M), where the model has some.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
             future: As in ``prefill``.
 
         Returns:
             (B, K), and the new state.
         """
-        return self.stepper(rate)(x, state, marks, future)
+        return self.stepper(dt_scale)(x, state, marks, future)
 
-    def stepper(self, rate: float = 1.0, *, in_place: bool = False) -> Callable[..., tuple[Tensor, Any]]:
+    def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Callable[..., tuple[Tensor, Any]]:
         """``step`` as a function ``(x, state, marks=None, future=False)`` with the set-up done once.
 
         Args:
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
             in_place: Write new states over the old ones.
         """
-        backbone = self.backbone.stepper(rate, in_place=in_place)
+        backbone = self.backbone.stepper(dt_scale, in_place=in_place)
 
         def step(x: Tensor, state: Any, marks: Tensor | None = None, future: bool = False) -> tuple[Tensor, Any]:
             x, marks = self.encoder.check(x, "batch"), self._check_marks(marks, x.shape[0])

@@ -125,22 +125,22 @@ class LanguageModel(TokenModel):
         """The log-probabilities (B, L, V) of features (B, L, D)."""
         return self.tokens.log_probs(self.dropout(features))
 
-    def token_losses(self, x: Tensor, y: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+    def token_losses(self, x: Tensor, y: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """``−log p(y | x so far)`` of every target, in nats.
 
         Args:
             x: Tokens (B, L).
             y: The token after each of them (B, L).
             lengths: True length of each sequence (B,); the losses of what follows are 0.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
 
         Returns:
             Losses (B, L).
         """
-        features, padding = self.features(x, lengths=lengths, rate=rate)
+        features, padding = self.features(x, lengths=lengths, dt_scale=dt_scale)
         y = check_tokens("y", fill_input(y, padding), ("batch", "length"), self.config.vocabulary)
         return fill(self.tokens.losses(self.dropout(features), y.long())[..., None], padding)[..., 0]
 
-    def log_probs(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+    def log_probs(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """The log-probabilities (B, V) of the token after each sequence of x (B, L)."""
-        return self.prefill(x, lengths=lengths, rate=rate, last=True)[0]
+        return self.prefill(x, lengths=lengths, dt_scale=dt_scale, last=True)[0]

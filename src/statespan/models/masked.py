@@ -77,19 +77,19 @@ class MaskedModel(TokenModel):
         """The log-probabilities (B, L, V) of features (B, L, D)."""
         return self.tell(features).log_softmax(-1)
 
-    def token_losses(self, x: Tensor, y: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+    def token_losses(self, x: Tensor, y: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """``−log p(y | x)`` at every position, in nats.
 
         Args:
             x: Tokens (B, L), some of them hidden.
             y: The token that belongs at each position (B, L).
             lengths: True length of each sequence (B,); the losses of what follows are 0.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
 
         Returns:
             Losses (B, L).
         """
-        features, padding = self.features(x, lengths=lengths, rate=rate)
+        features, padding = self.features(x, lengths=lengths, dt_scale=dt_scale)
         y = check_tokens("y", fill_input(y, padding), ("batch", "length"), self.config.vocabulary).long()
         losses = nn.functional.cross_entropy(self.tell(features).flatten(0, 1), y.flatten(), reduction="none")
         return fill(losses.view(y.shape)[..., None], padding)[..., 0]

@@ -104,19 +104,19 @@ class PixelModel(TokenModel):
         y = self.linear(features)
         return unviewed(y) if isinstance(self.linear, nn.Linear) else y
 
-    def token_losses(self, x: Tensor, y: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+    def token_losses(self, x: Tensor, y: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """``−log p(y | x so far)`` of every value, in nats.
 
         Args:
             x: Tokens (B, L).
             y: The value after each of them (B, L).
             lengths: True length of each sequence (B,); the losses of what follows are 0.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
 
         Returns:
             Losses (B, L), at least float32.
         """
-        features, padding = self.features(x, lengths=lengths, rate=rate)
+        features, padding = self.features(x, lengths=lengths, dt_scale=dt_scale)
         y = check_tokens("y", fill_input(y, padding), ("batch", "length"), self.config.d_output).long()
         if isinstance(self.linear, LogisticMixture):
             losses = self.linear.losses(features, y)

@@ -28,24 +28,24 @@ class TokenModel(Model):
     def decode(self, features: Tensor) -> Tensor:
         """The outputs (B, L, K) of features (B, L, D)."""
 
-    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """The outputs at every position.
 
         Args:
             x: Tokens (B, L).
             lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
-            rate: Step of the data relative to that of training.
+            dt_scale: Step of the data relative to that of training.
 
         Returns:
             Outputs (B, L, K).
         """
-        features, padding = self.features(x, lengths=lengths, rate=rate)
+        features, padding = self.features(x, lengths=lengths, dt_scale=dt_scale)
         return fill(self.decode(features), padding)
 
-    def features(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> tuple[Tensor, Padding | None]:
+    def features(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> tuple[Tensor, Padding | None]:
         """What the outputs are made of (B, L, D), and the padding."""
         x, padding = self._input(x, lengths)
-        return self.backbone(self.encode(x), lengths=padding, rate=rate), padding
+        return self.backbone(self.encode(x), lengths=padding, dt_scale=dt_scale), padding
 
     def prefill(
         self,
@@ -53,7 +53,7 @@ class TokenModel(Model):
         state: Any = None,
         *,
         lengths: Lengths = None,
-        rate: float = 1.0,
+        dt_scale: float = 1.0,
         last: bool = False,
         decode: bool = True,
     ) -> tuple[Tensor, Any]:
@@ -63,7 +63,7 @@ class TokenModel(Model):
             x: Tokens (B, L).
             state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start.
             lengths: As in ``forward``; the state returned is the one after each sequence's own length.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
             last: Give only the outputs (B, K) at each sequence's last position, which are 0 where it has none.
             decode: Give outputs; False for the features (…, D) they are made of.
 
@@ -71,7 +71,7 @@ class TokenModel(Model):
             Outputs (B, L, K), and the new state.
         """
         x, padding = self._input(x, lengths)
-        features, after = self.backbone.prefill(self.encode(x), state, lengths=padding, rate=rate)
+        features, after = self.backbone.prefill(self.encode(x), state, lengths=padding, dt_scale=dt_scale)
         if not last:
             return fill(self.decode(features) if decode else features, padding), after
         batch, length = x.shape
@@ -83,30 +83,30 @@ class TokenModel(Model):
         y = (self.decode(y) if decode else y)[:, 0]
         return y.masked_fill((ends == 0)[:, None], 0.0), after
 
-    def step(self, x: Tensor, state: Any, *, rate: float = 1.0) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: Any, *, dt_scale: float = 1.0) -> tuple[Tensor, Any]:
         """One more token. For many steps in a row, use :meth:`stepper`.
 
         Args:
             x: A token (B,) of each sequence.
             state: It is not changed.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
 
         Returns:
             Outputs (B, K), and the new state.
         """
-        return self.stepper(rate)(x, state)
+        return self.stepper(dt_scale)(x, state)
 
     def stepper(
-        self, rate: float = 1.0, *, in_place: bool = False, decode: bool = True
+        self, dt_scale: float = 1.0, *, in_place: bool = False, decode: bool = True
     ) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
         """``step`` as a function with the set-up done once, for many steps with the same parameters.
 
         Args:
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
             in_place: Write new states over the old ones.
             decode: Give outputs (B, K); False for the features (B, D) they are made of.
         """
-        backbone = self.backbone.stepper(rate, in_place=in_place)
+        backbone = self.backbone.stepper(dt_scale, in_place=in_place)
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, Any]:
             check_tokens("x", x, ("batch",), self.config.vocabulary)

@@ -1,20 +1,20 @@
 """The layers, the attention baselines, and the blocks that whole models are made of."""
 
 from statespan.nn.adaptive import AdaptiveTokens
-from statespan.nn.attention import Attention, KVCache, StaticKVCache
 from statespan.nn.backbone import Backbone
 from statespan.nn.block import FeedForward, ResidualBlock
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.heads import PairHead, SequenceHead
-from statespan.nn.linear_attention import LinearAttention, LinearState, Performer
 from statespan.nn.lssl import LSSL
 from statespan.nn.norm import BatchNorm
 from statespan.nn.parameters import SSMParameters
 from statespan.nn.pool import SequencePool
 from statespan.nn.s4 import S4
 from statespan.nn.s4d import DSS, S4D
-from statespan.nn.transformer import Transformer, TransformerBlock
 from statespan.nn.unet import UNet
+from statespan.papers.baselines.attention import Attention, KVCache, StaticKVCache
+from statespan.papers.baselines.linear_attention import LinearAttention, LinearState, Performer
+from statespan.papers.baselines.transformer import Transformer, TransformerBlock
 
 __all__ = [
     "DSS",

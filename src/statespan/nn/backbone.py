@@ -35,22 +35,22 @@ class Composite(Initialised, ABC):
     def flow(self, x: Tensor, call: Call, padding: Padding | None) -> Tensor:
         """The map itself, which applies each of its parts once and in order, as ``call(part, x)``."""
 
-    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """Apply to whole sequences.
 
         Args:
             x: (B, L, D).
             lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
-            rate: Step of the data relative to that of training: 2.0 if it was sampled half as often.
+            dt_scale: Step of the data relative to that of training: 2.0 if it was sampled half as often.
 
         Returns:
             y of shape (B, L, D).
         """
         padding = self._padding(x, lengths)
-        return self.flow(x, lambda part, x: part(x, lengths=padding, rate=rate), padding)
+        return self.flow(x, lambda part, x: part(x, lengths=padding, dt_scale=dt_scale), padding)
 
     def prefill(
-        self, x: Tensor, state: Sequence[Any] | None = None, *, lengths: Lengths = None, rate: float = 1.0
+        self, x: Tensor, state: Sequence[Any] | None = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """The same map from a state and to a state.
 
@@ -58,7 +58,7 @@ class Composite(Initialised, ABC):
             x: (B, L, D), L ≥ 0.
             state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start. It is not changed.
             lengths: As in ``forward``; the state returned is the one after each sequence's own length.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
 
         Returns:
             y of shape (B, L, D), and the new state.
@@ -68,34 +68,34 @@ class Composite(Initialised, ABC):
         states, after = iter(self._states(state)), []
 
         def call(part: Any, x: Tensor) -> Tensor:
-            y, new = part.prefill(x, next(states), lengths=padding, rate=rate)
+            y, new = part.prefill(x, next(states), lengths=padding, dt_scale=dt_scale)
             after.append(new)
             return y
 
         return self.flow(x, call, padding), tuple(after)
 
-    def step(self, x: Tensor, state: Sequence[Any], *, rate: float = 1.0) -> tuple[Tensor, tuple[Any, ...]]:
+    def step(self, x: Tensor, state: Sequence[Any], *, dt_scale: float = 1.0) -> tuple[Tensor, tuple[Any, ...]]:
         """One step of the recurrence. For many steps in a row, use :meth:`stepper`.
 
         Args:
             x: (B, D).
             state: One for each part; it is not changed.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
 
         Returns:
             y of shape (B, D), and the new state.
         """
-        return self.stepper(rate)(x, state)
+        return self.stepper(dt_scale)(x, state)
 
-    def stepper(self, rate: float = 1.0, *, in_place: bool = False) -> Step:
+    def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Step:
         """``step`` as a function with the set-up done once, for many steps with the same parameters.
 
         Args:
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
             in_place: Write new states over the old ones.
         """
         self._check_streaming()
-        steps: list[Step] = [part.stepper(rate, in_place=in_place) for part in self.parts()]
+        steps: list[Step] = [part.stepper(dt_scale, in_place=in_place) for part in self.parts()]
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, ...]]:
             check_tensor("x", x, ("batch", self.d_model), kind="float")

@@ -53,18 +53,18 @@ class FeedForward(Initialised):
         self.dropout = make_dropout(dropout, tie_dropout)
         self.outer = nn.Linear(hidden, d_model, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, *, lengths: Tensor | None = None, rate: float = 1.0) -> Tensor:
-        """Apply to x (B, L, D); lengths and rate make no difference."""
+    def forward(self, x: Tensor, *, lengths: Tensor | None = None, dt_scale: float = 1.0) -> Tensor:
+        """Apply to x (B, L, D); lengths and dt_scale make no difference."""
         return self.outer(self.dropout(nn.functional.gelu(self.inner(x))))
 
     def prefill(
-        self, x: Tensor, state: Any = None, *, lengths: Tensor | None = None, rate: float = 1.0
+        self, x: Tensor, state: Any = None, *, lengths: Tensor | None = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, tuple[()]]:
         """The same, with the empty state."""
         return self(x), ()
 
     def stepper(
-        self, rate: float = 1.0, *, in_place: bool = False
+        self, dt_scale: float = 1.0, *, in_place: bool = False
     ) -> Callable[[Tensor, Any], tuple[Tensor, tuple[()]]]:
         """The same for x (B, D), with the empty state."""
         return lambda x, state: (self(x[:, None])[:, 0], ())
@@ -116,13 +116,13 @@ class ResidualBlock(Initialised):
         self.norm = make_norm(norm, self.d_model, device, dtype)
         self.dropout = make_dropout(dropout, tie_dropout)
 
-    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """Apply the block to whole sequences.
 
         Args:
             x: (B, L, D).
             lengths: True length of each sequence (B,); what follows is ignored, and what comes out there means nothing.
-            rate: Step of the data relative to that of training.
+            dt_scale: Step of the data relative to that of training.
 
         Returns:
             y of shape (B, L, D).
@@ -132,10 +132,10 @@ class ResidualBlock(Initialised):
             self.layer.ssm.check_padding()
         # zeros after a sequence are all that a layer needs to know of its length, also one that looks ahead
         x, u = self._enter(x, padding)
-        return self._after(x, self.layer(u, rate=rate), padding)
+        return self._after(x, self.layer(u, dt_scale=dt_scale), padding)
 
     def prefill(
-        self, x: Tensor, state: Any = None, *, lengths: Lengths = None, rate: float = 1.0
+        self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, Any]:
         """The same map from a state and to the state after each sequence's own length.
 
@@ -143,22 +143,22 @@ class ResidualBlock(Initialised):
             x: (B, L, D).
             state: The layer's; None to start. It is not changed.
             lengths: As in ``forward``.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
         """
         check_streaming(self.norm)
         padding = Padding.of(x, lengths)
         lengths = None if padding is None else padding.lengths
-        y, after = self.layer.prefill(self._before(x, padding), state, lengths=lengths, rate=rate)
+        y, after = self.layer.prefill(self._before(x, padding), state, lengths=lengths, dt_scale=dt_scale)
         return self._after(x, y, padding), after
 
-    def step(self, x: Tensor, state: Any, *, rate: float = 1.0) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: Any, *, dt_scale: float = 1.0) -> tuple[Tensor, Any]:
         """One step for x (B, D) and the layer's state, which is not changed."""
-        return self.stepper(rate)(x, state)
+        return self.stepper(dt_scale)(x, state)
 
-    def stepper(self, rate: float = 1.0, *, in_place: bool = False) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
+    def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
         """``step`` as a function with the set-up done once; ``in_place`` is the layer's."""
         check_streaming(self.norm)
-        layer = self.layer.stepper(rate, in_place=True) if in_place else self.layer.stepper(rate)
+        layer = self.layer.stepper(dt_scale, in_place=True) if in_place else self.layer.stepper(dt_scale)
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, Any]:
             x = check_tensor("x", x, ("batch", self.d_model), kind="float")[:, None]

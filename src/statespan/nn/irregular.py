@@ -21,9 +21,9 @@ from statespan.ssm.irregular import check_gaps, scan_gaps
 def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = None) -> Tensor:
     """Apply a layer, a residual block or a backbone to samples at irregular times.
 
-    With gaps of 1 everywhere it is ``module(x, lengths=lengths)``, with 2 everywhere that with ``rate=2.0``. The SSMs
-    must be diagonal (S4D); layers of S4 and LSSL would need a matrix exponential at every sample, and the softmax of
-    DSS is one over equal steps. Beside the input and the output a layer keeps about √L states of each sequence.
+    With gaps of 1 everywhere it equals ``module(x, lengths=lengths)``; with gaps of 2, the same with ``dt_scale=2.0``.
+    The SSMs must be diagonal (S4D): S4 and LSSL would need a matrix exponential at every sample, and the softmax of DSS
+    assumes equal steps. Besides its input and output, a layer stores about √L states per sequence.
 
     Args:
         module: :class:`~statespan.S4D`, or :class:`~statespan.nn.ResidualBlock` and :class:`~statespan.nn.Backbone` of
@@ -39,7 +39,7 @@ def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = 
         >>> from statespan import S4D
         >>> layer, x = S4D(8, 4), torch.randn(2, 20, 8)
         >>> y = with_gaps(layer, x, torch.full((2, 20), 2.0))
-        >>> bool((y - layer(x, rate=2.0)).abs().max() < 1e-5)
+        >>> bool((y - layer(x, dt_scale=2.0)).abs().max() < 1e-5)
         True
     """
     padding = Padding.of(x, lengths)

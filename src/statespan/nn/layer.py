@@ -99,25 +99,25 @@ class SSMLayer(Initialised):
         nn.init.normal_(self.D)
         reset(self.mix)
 
-    def forward(self, x: Tensor, *, lengths: Tensor | Sequence[int] | None = None, rate: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor, *, lengths: Tensor | Sequence[int] | None = None, dt_scale: float = 1.0) -> Tensor:
         """Apply the layer to whole sequences.
 
         Args:
             x: (B, L, D).
             lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
-            rate: Step of the data relative to that of training: 2.0 if it was sampled half as often.
+            dt_scale: Step of the data relative to that of training: 2.0 if it was sampled half as often.
 
         Returns:
             y of shape (B, L, D).
         """
-        mask = self._check(x, lengths, rate)
+        mask = self._check(x, lengths, dt_scale)
         if mask is not None:
             self.ssm.check_padding()
         dtype, late = self.working_dtype(x), self._late(x)
         with full_precision(x):
             y = self.ssm(
                 _masked(x, mask), self.D, bidirectional=self.bidirectional,
-                activation=None if late is not None else self.activation, dtype=dtype, rate=rate,
+                activation=None if late is not None else self.activation, dtype=dtype, dt_scale=dt_scale,
             )  # fmt: skip
         return self._output(y if x.is_cuda else y.to(x.dtype), mask, late)
 
@@ -127,7 +127,7 @@ class SSMLayer(Initialised):
         state: Tensor | None = None,
         *,
         lengths: Tensor | Sequence[int] | None = None,
-        rate: float = 1.0,
+        dt_scale: float = 1.0,
     ) -> tuple[Tensor, Tensor]:
         """The same map from a state and to a state.
 
@@ -135,50 +135,50 @@ class SSMLayer(Initialised):
             x: (B, L, D), L ≥ 0.
             state: (B, D, N) as returned by ``prefill``, ``step`` or ``initial_state``; None for zeros.
             lengths: As in ``forward``; the state returned is the one after each sequence's own length.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
 
         Returns:
             y of shape (B, L, D), and the new state.
         """
-        mask = self._check(x, lengths, rate)
+        mask = self._check(x, lengths, dt_scale)
         self._check_causal("prefill")
         self._check_state(state, x.shape[0])
         dtype = self.working_dtype(x)
         with full_precision(x):
             y, after = self.ssm.prefill(
                 _masked(x, mask), state, self.D, lengths=None if mask is None else mask[..., 0].sum(1),
-                activation=self.activation, dtype=dtype, rate=rate,
+                activation=self.activation, dtype=dtype, dt_scale=dt_scale,
             )  # fmt: skip
         return self._output(y if x.is_cuda else y.to(x.dtype), mask), after
 
-    def step(self, x: Tensor, state: Tensor, *, rate: float = 1.0) -> tuple[Tensor, Tensor]:
+    def step(self, x: Tensor, state: Tensor, *, dt_scale: float = 1.0) -> tuple[Tensor, Tensor]:
         """One step of the recurrence, in constant time and memory. For many steps in a row, use :meth:`stepper`.
 
         Args:
             x: (B, D).
             state: (B, D, N); it is not changed.
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
 
         Returns:
             y of shape (B, D), and the new state in the dtype of ``state``.
         """
-        return self.stepper(rate)(x, state)
+        return self.stepper(dt_scale)(x, state)
 
     def stepper(
-        self, rate: float = 1.0, *, in_place: bool = False
+        self, dt_scale: float = 1.0, *, in_place: bool = False
     ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """``step`` as a function with the set-up done once, for many steps with the same parameters.
 
         Args:
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
             in_place: Write the new state over the old one: half the memory traffic, which on a GPU is half the time.
 
         Returns:
             A function ``(x, state) -> (y, state)``.
         """
         self._check_causal("step")
-        _check_rate(rate)
-        advance = Step(system_of(self.structure(rate)), self.D, self.activation)  # in float64
+        _check_rate(dt_scale)
+        advance = Step(system_of(self.structure(dt_scale)), self.D, self.activation)  # in float64
 
         def step(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
             check_tensor("x", x, ("batch", self.d_model), kind="float")
@@ -203,15 +203,15 @@ class SSMLayer(Initialised):
             dtype = torch.float32 if isinstance(self.ssm, DPLRParameters) else torch.float64
         return zero_state(batch, self.d_model, self.d_state, dtype, self.D.device)
 
-    def structure(self, rate: float = 1.0) -> Structure:
+    def structure(self, dt_scale: float = 1.0) -> Structure:
         """The SSM itself, for its kernel, states, operators and eigenvalues.
 
         Its channels are those of the layer; a bidirectional layer has as many again, for the kernels that look ahead.
 
         Args:
-            rate: As in ``forward``.
+            dt_scale: As in ``forward``.
         """
-        return self.ssm.structure(rate)
+        return self.ssm.structure(dt_scale)
 
     def working_dtype(self, x: Tensor) -> torch.dtype:
         """What the SSM computes in: at least float32 on the CPU; on a GPU as autocast or a 16-bit input says."""
@@ -263,11 +263,11 @@ class SSMLayer(Initialised):
         last = self.mix[-1] if isinstance(self.mix, nn.Sequential) and len(self.mix) else self.mix
         return isinstance(last, (nn.Linear, nn.GLU, nn.Identity))
 
-    def _check(self, x: Tensor, lengths: Tensor | Sequence[int] | None, rate: float) -> Tensor | None:
+    def _check(self, x: Tensor, lengths: Tensor | Sequence[int] | None, dt_scale: float) -> Tensor | None:
         """Check the arguments; the mask (B, L, 1) of what is not padding."""
         check_tensor("x", x, ("batch", "length", self.d_model), kind="float")
         self._check_dtype(x)
-        _check_rate(rate)
+        _check_rate(dt_scale)
         if lengths is None:
             return None
         batch, length, _ = x.shape
@@ -306,5 +306,5 @@ def _masked(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else x.masked_fill(~mask, 0.0)
 
 
-def _check_rate(rate: float) -> None:
-    check_number("rate", rate, above=0.0)
+def _check_rate(dt_scale: float) -> None:
+    check_number("dt_scale", dt_scale, above=0.0)

@@ -50,21 +50,21 @@ class SSMParameters(nn.Module, ABC):
 
     def forward(
         self, u: Tensor, D: Tensor | None = None, *, bidirectional: bool = False, activation: str | None = None,
-        dtype: torch.dtype | None = None, rate: float = 1.0,
+        dtype: torch.dtype | None = None, dt_scale: float = 1.0,
     ) -> Tensor:  # fmt: skip
         """Apply the SSM to whole sequences u (B, L, H); see :func:`statespan.ops.apply`."""
         self._check_precision()
-        source = self.source(rate, u.shape[1])
+        source = self.source(dt_scale, u.shape[1])
         y = apply(source, u, D, bidirectional=bidirectional, activation=activation, dtype=dtype)
         return y.clone() if self._forward_hooks else y  # FSDP2's hook on a view would be lost by a change in place
 
     def prefill(
         self, u: Tensor, state: Tensor | None, D: Tensor | None = None, *, lengths: Tensor | None = None,
-        activation: str | None = None, dtype: torch.dtype | None = None, rate: float = 1.0,
+        activation: str | None = None, dtype: torch.dtype | None = None, dt_scale: float = 1.0,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """The same from a state and to the state after each sequence's length; see :func:`statespan.ops.apply_from`."""
         self._check_precision()
-        source = self.source(rate)
+        source = self.source(dt_scale)
         y, after = apply_from(source, u, state, D, activation=activation, dtype=dtype)
         if lengths is not None:
             after = state_after(source.structure(), u.to(self.precision), lengths, state)
@@ -118,19 +118,19 @@ class SSMParameters(nn.Module, ABC):
         return self.log_dt.double().exp()
 
     @abstractmethod
-    def structure(self, rate: float = 1.0, length: int | None = None) -> Structure:
+    def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Structure:
         """The SSM these parameters stand for, at this sampling rate.
 
         Args:
-            rate: Factor on the step sizes.
+            dt_scale: Factor on the step sizes.
             length: Length of the input, for a kernel that depends on it.
         """
 
-    def source(self, rate: float = 1.0, length: int | None = None) -> Source:
+    def source(self, dt_scale: float = 1.0, length: int | None = None) -> Source:
         """The same for :func:`statespan.ops.apply`, which makes of it only what its path needs."""
         return Source(
-            lambda: self.structure(rate, length), lambda: self.modal(float(rate)), self.options.d_state, self.power,
-            self.precision, self.convolve,
+            lambda: self.structure(dt_scale, length), lambda: self.modal(float(dt_scale)), self.options.d_state,
+            self.power, self.precision, self.convolve,
         )  # fmt: skip
 
     convolve = False
@@ -141,7 +141,7 @@ class SSMParameters(nn.Module, ABC):
         """What the chunk-to-chunk matrix of the engine is; see :class:`statespan.ops.source.Source`."""
         return "dense"
 
-    def modal(self, rate: float) -> Modal | None:
+    def modal(self, dt_scale: float) -> Modal | None:
         """The parameters as a GPU builds the operators from, or None where it does not."""
         return None
 
@@ -209,10 +209,10 @@ class ModalParameters(SSMParameters):
         """The options."""
         return f"{super().extra_repr()}, real_part={self.real_part}"
 
-    def _modal(self, rate: float, P: Tensor | None) -> Modal:
+    def _modal(self, dt_scale: float, P: Tensor | None) -> Modal:
         dt, decay, freq, B, C = (_wide(x) for x in (self.log_dt, self.A_real, self.A_imag, self.B, self.C))
         P = None if P is None else _wide(P)
-        return Modal(dt, decay, freq, B, C, P, rate, self.options.discretization, self.real_part, True)
+        return Modal(dt, decay, freq, B, C, P, dt_scale, self.options.discretization, self.real_part, True)
 
     def _modes(self) -> tuple[Tensor, Tensor, Tensor]:
         """A and B (H, M) in double precision, C (K, H, M) in its own."""
@@ -269,28 +269,28 @@ class DiagonalParameters(ModalParameters):
         A, B = inits.mix_diagonal(self.init, self.options.ssms, self.options.d_state, **self.init_options)
         return self._initial_modes(A, torch.ones_like(B) if self.unit_B else B)
 
-    def structure(self, rate: float = 1.0, length: int | None = None) -> Diagonal:
+    def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Diagonal:
         """The diagonal SSM; ``length`` is that of the softmax if it was not fixed at construction."""
         ssm = Diagonal(*self._modes(), self._dt(), self.options.discretization)
         if not self.softmax:
-            return ssm.at_rate(rate)
+            return ssm.with_dt_scale(dt_scale)
         if self.softmax_length is not None:
-            return ssm.softmax(self.softmax_length).at_rate(rate)
+            return ssm.softmax(self.softmax_length).with_dt_scale(dt_scale)
         if length is None:
             raise ValueError(
                 "softmax_length=None normalizes by the length of each input, which a recurrence does not know; "
                 "give softmax_length an integer >= 1 to use prefill and step"
             )
-        return ssm.at_rate(rate).softmax(length)
+        return ssm.with_dt_scale(dt_scale).softmax(length)
 
     @property
     def power(self) -> str:
         """All of an SSM's powers are diagonal."""
         return "diagonal"
 
-    def modal(self, rate: float) -> Modal | None:
+    def modal(self, dt_scale: float) -> Modal | None:
         """Everything but the softmax, which is normalized in torch."""
-        return None if self.softmax else self._modal(rate, None)
+        return None if self.softmax else self._modal(dt_scale, None)
 
     def extra_repr(self) -> str:
         """The options."""
@@ -343,21 +343,21 @@ class DPLRParameters(ModalParameters):
         """The options."""
         return f"{super().extra_repr()}, kernel={self.algorithm}"
 
-    def structure(self, rate: float = 1.0, length: int | None = None) -> DPLR:
+    def structure(self, dt_scale: float = 1.0, length: int | None = None) -> DPLR:
         """The DPLR SSM."""
         A, B, C = self._modes()
         P = _complex(self._heads(self.P, dim=1))
         ssm = DPLR(A, P, B, C, self._dt(), self.options.discretization, algorithm=self.algorithm)
-        return ssm.at_rate(rate)
+        return ssm.with_dt_scale(dt_scale)
 
     @property
     def power(self) -> str:
         """The bilinear rule keeps one low-rank term; other DPLR systems are built in torch."""
         return "rank one" if self.options.discretization == "bilinear" and self.P.shape[0] == 1 else "dense"
 
-    def modal(self, rate: float) -> Modal | None:
+    def modal(self, dt_scale: float) -> Modal | None:
         """Where there is one low-rank term."""
-        return self._modal(rate, self.P[0]) if self.power == "rank one" else None
+        return self._modal(dt_scale, self.P[0]) if self.power == "rank one" else None
 
 
 class DenseParameters(SSMParameters):
@@ -387,7 +387,7 @@ class DenseParameters(SSMParameters):
         C = torch.randn(options.kernels, options.d_model, options.d_state, dtype=torch.float64)
         return {"log_dt": log_dt, "A": A, "B": B, "C": C}
 
-    def structure(self, rate: float = 1.0, length: int | None = None) -> Dense:
+    def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Dense:
         """The dense SSM."""
         A, B = self._heads(self.A), self._heads(self.B)
-        return Dense(A, B, _wide(self.C), self._dt(), self.options.discretization).at_rate(rate)
+        return Dense(A, B, _wide(self.C), self._dt(), self.options.discretization).with_dt_scale(dt_scale)

@@ -59,7 +59,7 @@ class Resampled(Initialised):
         for part in (self.inner, self.down, self.up):
             reset(part)
 
-    def forward(self, x: Tensor, *, lengths: Lengths = None, rate: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """As in :class:`Composite`."""
         batch, length, _ = x.shape
         padding, frames = Padding.of(x, lengths), length // self.factor
@@ -70,12 +70,12 @@ class Resampled(Initialised):
         else:
             x = x[:, : frames * self.factor].reshape(batch, frames, self.down.in_features)
         y = self.down(x)
-        y = self.up(self.inner(y, lengths=whole, rate=rate))
+        y = self.up(self.inner(y, lengths=whole, dt_scale=dt_scale))
         y = y.reshape(batch, frames * self.factor, self.d_model)
         return nn.functional.pad(y, (0, 0, self.factor, 0))[:, :length]
 
     def prefill(
-        self, x: Tensor, state: Any = None, *, lengths: Lengths = None, rate: float = 1.0
+        self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
         """As in :class:`Composite`. Sequences of a batch may stand at different positions of their frames."""
         batch, length, D = x.shape
@@ -93,7 +93,10 @@ class Resampled(Initialised):
         x = x.masked_fill((places >= end[:, None])[..., None], 0.0).reshape(batch, frames + 1, p, D)
 
         y, inner = self.inner.prefill(
-            self.down(x[:, :-1].flatten(2)), inner, lengths=None if aligned else Padding.to(whole, frames), rate=rate
+            self.down(x[:, :-1].flatten(2)),
+            inner,
+            lengths=None if aligned else Padding.to(whole, frames),
+            dt_scale=dt_scale,
         )
         y = self.up(y).reshape(batch, frames, p, D)
         y = torch.cat([pending.to(y.dtype)[:, None], y], 1)
@@ -101,11 +104,11 @@ class Resampled(Initialised):
         after = (inner, x[row, whole].to(frame.dtype), y[row, whole].to(pending.dtype), (end % p).cpu())
         return _rows(y.flatten(1, 2), start + torch.arange(length, device=device)), after
 
-    def stepper(self, rate: float = 1.0, *, in_place: bool = False) -> Step:
+    def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Step:
         """As in :class:`Composite`. In place, sequences must all stand at the same position of their frames."""
         if in_place:
-            return self._together(self.inner.stepper(rate, in_place=True))
-        advance = self.inner.stepper(rate)
+            return self._together(self.inner.stepper(dt_scale, in_place=True))
+        advance = self.inner.stepper(dt_scale)
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
             inner, frame, pending, position = state

@@ -25,16 +25,16 @@ class Modal(NamedTuple):
     B: Tensor
     C: Tensor
     P: Tensor | None
-    rate: float
+    dt_scale: float
     rule: str
     real_part: str
     log_dt: bool
 
     def step_sizes(self) -> Tensor:
         """The step sizes, or their logarithms, at the sampling rate asked for."""
-        if self.rate == 1.0:
+        if self.dt_scale == 1.0:
             return self.dt
-        return self.dt.double() + math.log(self.rate) if self.log_dt else self.dt.double() * self.rate
+        return self.dt.double() + math.log(self.dt_scale) if self.log_dt else self.dt.double() * self.dt_scale
 
 
 @dataclass(frozen=True)

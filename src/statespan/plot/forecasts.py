@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from statespan import _look
+from statespan import _plotting as _look
 from statespan._check import check_int
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from statespan import _look
+from statespan import _plotting as _look
 from statespan.plot.source import Part, check_parts, step_sizes
 from statespan.train.result import draw_curves
 

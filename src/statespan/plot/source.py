@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from statespan import _look
+from statespan import _plotting as _look
 from statespan._check import check_choice
 from statespan.nn import DSS, LSSL, S4, S4D
 from statespan.nn.layer import SSMLayer
@@ -110,7 +110,7 @@ def save(figure: Any, out: Path | str) -> list[Path]:
     Returns:
         The files.
     """
-    from statespan.train.fsio import replace_file
+    from statespan._io import replace_file
 
     written = _look.targets(Path(out))
     for path in written:

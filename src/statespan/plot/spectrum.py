@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan import _look
+from statespan import _plotting as _look
 from statespan._check import check_int
 from statespan.plot.source import Part, check_parts, kernel_of, spread_heads, step_sizes
 

@@ -69,9 +69,9 @@ class Dense(DenseViews):
         self.discretization = check_rule(discretization)
         self.d_state = N
 
-    def at_rate(self, rate: float) -> Dense:
+    def with_dt_scale(self, dt_scale: float) -> Dense:
         """The same system for another sampling rate."""
-        return Dense(self.A, self.B, self.C, self._scaled_dt(rate), self.discretization)
+        return Dense(self.A, self.B, self.C, self._scaled_dt(dt_scale), self.discretization)
 
     def recurrence(self) -> Recurrence:
         """Ā, B̄ and C."""

@@ -63,11 +63,11 @@ class Diagonal(Structure):
             raise ValueError(f"softmax_length needs discretization='zoh', got {discretization!r}")
         self.d_state = 2 * M
 
-    def at_rate(self, rate: float) -> Diagonal:
+    def with_dt_scale(self, dt_scale: float) -> Diagonal:
         """The same system for another sampling rate; a softmax then covers the same time with fewer or more samples."""
-        dt, length = self._scaled_dt(rate), self.softmax_length
+        dt, length = self._scaled_dt(dt_scale), self.softmax_length
         if length is not None:
-            length = max(1, round(min(length / float(rate), 2.0**62)))
+            length = max(1, round(min(length / float(dt_scale), 2.0**62)))
         return Diagonal(self.A, self.B, self.C, dt, self.discretization, softmax_length=length)
 
     def softmax(self, length: int) -> Diagonal:

@@ -22,38 +22,38 @@ from statespan._check import check_number, check_tensor
 MAX_GROWTH = 1.0  # of Re ΔA
 
 
-def zoh(A: Tensor, B: Tensor, dt: Tensor, *, rate: float = 1.0) -> tuple[Tensor, Tensor]:
+def zoh(A: Tensor, B: Tensor, dt: Tensor, *, dt_scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """Zero-order hold: ``Ā = exp(ΔA)``, ``B̄ = A⁻¹ (exp(ΔA) - I) B``, exact for inputs that are constant in a step.
 
     Args:
         A: Diagonal (H, M) complex, or dense (H, N, N) real.
         B: (H, M) complex or (H, N) real.
         dt: Step sizes Δ, (H,).
-        rate: Factor on Δ: 2.0 for data sampled half as often as Δ was made for.
+        dt_scale: Factor on Δ: 2.0 for data sampled half as often as Δ was made for.
 
     Returns:
         Ā and B̄ in the shapes of A and B, in double precision.
     """
-    dt = _check(A, B, dt, rate)
+    dt = _check(A, B, dt, dt_scale)
     if A.ndim == 2:
         Abar, phi = _exp_and_phi(A, dt)
         return Abar, dt[:, None] * phi * B.to(torch.complex128)
     return dense_zoh(dt[:, None, None] * A.double(), dt[:, None] * B.double())
 
 
-def bilinear(A: Tensor, B: Tensor, dt: Tensor, *, rate: float = 1.0) -> tuple[Tensor, Tensor]:
+def bilinear(A: Tensor, B: Tensor, dt: Tensor, *, dt_scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """Bilinear rule: ``Ā = (I - ΔA/2)⁻¹ (I + ΔA/2)``, ``B̄ = (I - ΔA/2)⁻¹ ΔB``.
 
     Args:
         A: Diagonal (H, M) complex, or dense (H, N, N) real.
         B: (H, M) complex or (H, N) real.
         dt: Step sizes Δ, (H,).
-        rate: Factor on Δ: 2.0 for data sampled half as often as Δ was made for.
+        dt_scale: Factor on Δ: 2.0 for data sampled half as often as Δ was made for.
 
     Returns:
         Ā and B̄ in the shapes of A and B, in double precision.
     """
-    dt = _check(A, B, dt, rate)
+    dt = _check(A, B, dt, dt_scale)
     if A.ndim == 2:
         half = scale(A, dt) / 2
         return (1 + half) / (1 - half), dt[:, None] * B.to(torch.complex128) / (1 - half)
@@ -95,7 +95,7 @@ def expm1(x: Tensor, phase: Tensor) -> Tensor:
     return torch.complex(torch.expm1(x) * torch.cos(phase) - 2 * sine * sine, torch.exp(x) * torch.sin(phase))
 
 
-def _check(A: Tensor, B: Tensor, dt: Tensor, rate: float) -> Tensor:
+def _check(A: Tensor, B: Tensor, dt: Tensor, dt_scale: float) -> Tensor:
     """Check the arguments of a rule; the step sizes in float64."""
     if isinstance(A, Tensor) and A.ndim == 3:
         H, N, _ = check_tensor("A", A, ("H", "N", "N"), kind="real").shape
@@ -104,7 +104,7 @@ def _check(A: Tensor, B: Tensor, dt: Tensor, rate: float) -> Tensor:
     else:
         H, M = check_tensor("A", A, ("H", "N/2"), kind="complex").shape
         check_tensor("B", B, (H, M), kind="complex")
-    return check_tensor("dt", dt, (H,), kind="real").double() * check_number("rate", rate, above=0.0)
+    return check_tensor("dt", dt, (H,), kind="real").double() * check_number("dt_scale", dt_scale, above=0.0)
 
 
 def _exp_and_phi(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:

@@ -69,9 +69,9 @@ class DPLR(DenseViews):
             raise ValueError(f"algorithm='cauchy' needs discretization='bilinear', got {discretization!r}")
         self.d_state = 2 * M
 
-    def at_rate(self, rate: float) -> DPLR:
+    def with_dt_scale(self, dt_scale: float) -> DPLR:
         """The same system for another sampling rate."""
-        dt = self._scaled_dt(rate)
+        dt = self._scaled_dt(dt_scale)
         return DPLR(self.A, self.P, self.B, self.C, dt, self.discretization, algorithm=self.algorithm)
 
     def recurrence(self) -> Recurrence:

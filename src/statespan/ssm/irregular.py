@@ -33,7 +33,7 @@ def scan_gaps(
         ssm: The SSM; it must not have a softmax, which is one over equal steps.
         u: (B, L, H), L ≥ 0.
         gaps: (B, L), at least 0: time from the sample before to this one, in steps of the SSM. 1 everywhere is
-            ``ssm.scan``, 2 everywhere ``ssm.at_rate(2.0).scan``. The first is how long the first sample has held.
+            ``ssm.scan``, 2 everywhere ``ssm.with_dt_scale(2.0).scan``. The first is how long the first sample has held.
         state: (B, H, N), or None for zeros.
         chunk: Samples whose states are in memory at once; for gradients one more state is kept for every chunk. None
             for √L, with which both are the same number.

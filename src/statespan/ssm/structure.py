@@ -70,8 +70,8 @@ class Structure(ABC):
     d_state: int
 
     @abstractmethod
-    def at_rate(self: Self, rate: float) -> Self:
-        """The same system for data sampled at another rate: every step size multiplied by ``rate``."""
+    def with_dt_scale(self: Self, dt_scale: float) -> Self:
+        """The same system for data sampled at another dt_scale: every step size multiplied by ``dt_scale``."""
 
     @abstractmethod
     def recurrence(self) -> Recurrence:
@@ -204,8 +204,8 @@ class Structure(ABC):
         """The real dtype of the results: that of C."""
         return self.C.real.dtype
 
-    def _scaled_dt(self, rate: float) -> Tensor:
-        return self.dt.double() * check_number("rate", rate, above=0.0)
+    def _scaled_dt(self, dt_scale: float) -> Tensor:
+        return self.dt.double() * check_number("dt_scale", dt_scale, above=0.0)
 
     def _check_input(self, u: Tensor) -> None:
         check_tensor("u", u, ("batch", "length", self.heads), kind="real")

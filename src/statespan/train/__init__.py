@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from statespan.train.optim import param_groups
 
 if TYPE_CHECKING:
+    from statespan._io import CheckpointError
     from statespan.train.config import About, ConfigError, Recipe, Train, read_recipe, write_recipe
-    from statespan.train.fsio import CheckpointError
     from statespan.train.guard import NonFiniteError
     from statespan.train.result import Result
     from statespan.train.run import evaluate, fit, load_run
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "About": "config",
-    "CheckpointError": "fsio",
+    "CheckpointError": "_io",
     "ConfigError": "config",
     "Interrupted": "signals",
     "NonFiniteError": "guard",
@@ -50,4 +50,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    where = "statespan" if _WHERE[name].startswith("_") else __name__
+    return getattr(import_module(f"{where}.{_WHERE[name]}"), name)

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan.train import fsio
-from statespan.train.fsio import CheckpointError
+from statespan import _io as fsio
+from statespan._io import CheckpointError
 
 FORMAT, VERSION = "statespan checkpoint", 2
 TENSORS, FACTS = "state.safetensors", "state.json"

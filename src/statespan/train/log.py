@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from statespan.train.fsio import Appended
+from statespan._io import Appended
 
 TIMES = "times.csv"
 _TIME = re.compile(r"(\d+),(\d+\.\d+)\n")

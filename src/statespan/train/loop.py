@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from statespan._io import CheckpointError
 from statespan.data.base import Batch, Dataset, trim
 from statespan.train import checkpoint, sharded, state
 from statespan.train.checkpoint import Facts
 from statespan.train.config import ConfigError, Recipe, Train
 from statespan.train.ema import Average
 from statespan.train.feed import Feed, moved
-from statespan.train.fsio import CheckpointError
 from statespan.train.graph import CannotCaptureError, GraphStep
 from statespan.train.guard import NonFiniteError, find_cause
 from statespan.train.log import Bar, Log
@@ -230,7 +230,7 @@ class Loop:
         self.save()
 
     def measure(
-        self, split: str, rate: float = 1.0, poll: Any = lambda: None, rows: int | None = None
+        self, split: str, dt_scale: float = 1.0, poll: Any = lambda: None, rows: int | None = None
     ) -> dict[str, float]:
         """The metrics on a split, or its first rows, with the weights of now, averaged where there are averages."""
         if split not in self.feeds:
@@ -238,7 +238,7 @@ class Loop:
         size = self.train.valid_batch or max(1, self.train.batch // self.fabric.world_size)
         with self.averaged(), self._eager():
             groups = self.train.group_lengths
-            return measure(self.fabric, self.module, self.task, self.feeds[split], size, rate, poll, rows, groups)
+            return measure(self.fabric, self.module, self.task, self.feeds[split], size, dt_scale, poll, rows, groups)
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:
         """The averaged weights for as long as the context lasts, where there are averages."""

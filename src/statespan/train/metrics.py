@@ -24,7 +24,7 @@ def measure(
     task: Task,
     feed: Feed,
     batch: int,
-    rate: float = 1.0,
+    dt_scale: float = 1.0,
     poll: Callable[[], None] = lambda: None,
     rows: int | None = None,
     group_lengths: bool = False,
@@ -37,7 +37,7 @@ def measure(
         task: Its task.
         feed: The split.
         batch: Samples a process takes at once.
-        rate: Step of the data relative to that of training.
+        dt_scale: Step of the data relative to that of training.
         poll: Called after each batch; may raise.
         rows: Only so many of the split, the first ones; all if not given.
         group_lengths: Take samples of similar length together, and no more padding than they need.
@@ -61,7 +61,7 @@ def measure(
         for start, index, part in zip(starts, parts, feed.batches(index.to(feed.place) for index in parts)):
             if lengths is not None:
                 part = trim(part, cut(int(lengths[index].max()), int(lengths.max())))
-            sums += module(*part, rate=rate).to(wide) * (start < n)
+            sums += module(*part, dt_scale=dt_scale).to(wide) * (start < n)
             poll()
     finally:
         module.train()

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from statespan import _look
+from statespan import _io as fsio
+from statespan import _plotting as _look
 from statespan._machine import commit, device_name, installed, source
 from statespan._version import __version__
-from statespan.train import fsio
 from statespan.train.config import Recipe
 from statespan.train.log import read_times
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from statespan import _io as fsio
 from statespan.data.base import Dataset, Info
-from statespan.train import checkpoint, fsio, state
+from statespan.train import checkpoint, state
 from statespan.train.config import ConfigError, Recipe, read_recipe, write_recipe
 from statespan.train.device import launched, pick_device, quiet
 from statespan.train.feed import Feed
@@ -132,7 +133,7 @@ def _fit(
 def evaluate(
     run: Path | str | Recipe,
     split: str = "test",
-    rate: float = 1.0,
+    dt_scale: float = 1.0,
     *,
     overrides: Sequence[str] = (),
     data: Data = None,
@@ -146,7 +147,7 @@ def evaluate(
         run: The folder of a run, whose best weights are used, or of a published model; or a recipe, with the trained
             ``model``.
         split: "train", "valid" or "test".
-        rate: Step of the data relative to that of training: 2.0 if it is sampled half as often.
+        dt_scale: Step of the data relative to that of training: 2.0 if it is sampled half as often.
         overrides: Changes of the recipe, such as ``"data.subsample=2"``.
         data: The dataset, or the folder that datasets are in.
         model: As in :func:`fit`, where that had one.
@@ -174,7 +175,7 @@ def evaluate(
         module: Any = fabric.setup_module(Objective(network, task))
         feed = Feed(getattr(dataset, split), fabric.device, single.resident)
         size, groups = single.valid_batch or single.batch, single.group_lengths
-        return measure(fabric, module, task, feed, size, rate, rows=rows, group_lengths=groups)
+        return measure(fabric, module, task, feed, size, dt_scale, rows=rows, group_lengths=groups)
 
 
 def load_run(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from statespan.train import fsio
+from statespan import _io as fsio
 from statespan.train.config import ConfigError
 
 FILE = "start.json"

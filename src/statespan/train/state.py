@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from statespan._io import CheckpointError
 from statespan.train.ema import Average
-from statespan.train.fsio import CheckpointError
 
 
 @dataclass

@@ -38,7 +38,7 @@ class Task(ABC):
         return total[0] / total[-1].clamp(min=1)  # a batch may have nothing that counts
 
     @abstractmethod
-    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+    def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
         """The sums of a batch, (len(sums),); the first is the loss, the last what it is divided by."""
 
     @abstractmethod
@@ -59,9 +59,9 @@ class Classes(Task):
         """Mean cross-entropy."""
         return cross_entropy(output(model, batch).float(), batch.y)
 
-    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+    def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
         """(loss, correct, count)."""
-        scores = output(model, batch, rate).float()
+        scores = output(model, batch, dt_scale).float()
         loss = cross_entropy(scores, batch.y, reduction="sum")
         correct = (scores.argmax(-1) == batch.y).sum()
         return torch.stack([loss, correct.to(loss.dtype), loss.new_full((), len(batch.y))])
@@ -81,9 +81,9 @@ class Values(Task):
         """Mean square error."""
         return mse_loss(_same_shape(output(model, batch).float(), batch.y), batch.y)
 
-    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+    def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
         """(loss, scaled square errors, scaled absolute errors, count)."""
-        error = _same_shape(output(model, batch, rate).float(), batch.y) - batch.y
+        error = _same_shape(output(model, batch, dt_scale).float(), batch.y) - batch.y
         scaled = error.detach() if self.scale == (1.0,) else error.detach() * error.new_tensor(self.scale)
         parts = [error.square().sum(), scaled.square().sum(), scaled.abs().sum(), error.new_full((), error.numel())]
         return torch.stack(parts)
@@ -103,7 +103,7 @@ class Tokens(Task):
     Targets below 0 or beyond a length do not count.
     """
 
-    def add(self, model: nn.Module, batch: Batch, rate: float) -> Tensor:
+    def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
         """(loss, count)."""
         y = batch.y
         token_losses = getattr(model, "token_losses", None)
@@ -111,9 +111,9 @@ class Tokens(Task):
         if batch.lengths is not None:
             counted &= torch.arange(y.shape[1], device=y.device) < batch.lengths[:, None]
         if token_losses is not None:  # (B, L), of a model that never makes all the logits
-            nats = token_losses(batch.x, y.clamp(min=0), **extras(batch, rate)).float()
+            nats = token_losses(batch.x, y.clamp(min=0), **extras(batch, dt_scale)).float()
         else:
-            logits = output(model, batch, rate).float()  # (B, L, V)
+            logits = output(model, batch, dt_scale).float()  # (B, L, V)
             nats = cross_entropy(logits.mT, y.clamp(min=0), reduction="none")
         return torch.stack([torch.where(counted, nats, 0.0).sum(), counted.sum().to(nats.dtype)])
 
@@ -148,14 +148,18 @@ def task_of(dataset: Any) -> Task:
     return Values(task.name, task.metric, task.larger_is_better, task.sums, tuple(float(f) for f in factors))
 
 
-def output(model: nn.Module, batch: Batch, rate: float = 1.0) -> Tensor:
+def output(model: nn.Module, batch: Batch, dt_scale: float = 1.0) -> Tensor:
     """The model's answer."""
-    return model(batch.x, **extras(batch, rate))
+    return model(batch.x, **extras(batch, dt_scale))
 
 
-def extras(batch: Batch, rate: float) -> dict[str, Any]:
+def extras(batch: Batch, dt_scale: float) -> dict[str, Any]:
     """The other arguments; those that say nothing are left out, so that any module can be trained."""
-    given: dict[str, Any] = {"lengths": batch.lengths, "marks": batch.marks, "rate": None if rate == 1.0 else rate}
+    given: dict[str, Any] = {
+        "lengths": batch.lengths,
+        "marks": batch.marks,
+        "dt_scale": None if dt_scale == 1.0 else dt_scale,
+    }
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -183,8 +187,8 @@ class Objective(nn.Module):
         y: Tensor,
         lengths: Tensor | None = None,
         marks: Tensor | None = None,
-        rate: float = 1.0,
+        dt_scale: float = 1.0,
     ) -> Tensor:
         """The loss of a batch in training mode, its sums in evaluation mode."""
         batch = Batch(x, y, lengths, marks)
-        return self.task.loss(self.model, batch) if self.training else self.task.add(self.model, batch, rate)
+        return self.task.loss(self.model, batch) if self.training else self.task.add(self.model, batch, dt_scale)

@@ -1,0 +1,94 @@
+"""The command line. A user's mistake gets one line and exit code 2.
+
+Everything beyond the standard library is imported when a command runs, so that ``import statespan`` stays light.
+"""
+
+import signal
+import sys
+from importlib.util import find_spec
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+from statespan import _plugins
+from statespan._fail import fail
+from statespan._version import __version__
+
+HELP = """statespan: structured state space models of long sequences.
+
+\b
+Examples:
+  statespan train digits-s4d        train a small model in a minute, nothing to download
+  statespan forecast data.csv       forecast a time series of yours
+  statespan recipes                 what can be trained, and what the papers reached
+  statespan data                    which datasets are here, and how to get the others
+  statespan plot kernels            draw a layer; also runs and saved models
+  statespan COMMAND --help          more about a command, with examples
+"""
+
+
+def main() -> None:
+    """Run the command line: the entry point of ``statespan`` and of ``python -m statespan``."""
+    missing = [name for name in ("typer", "rich") if find_spec(name) is None]
+    if missing:
+        fail(f'the command line needs {" and ".join(missing)}: pip install "statespan[cli]"')
+    signal.signal(signal.SIGTERM, _terminated)
+    app()(prog_name="statespan")
+
+
+def app() -> Any:
+    """The command line as a typer application."""
+    import typer
+    from typer.core import TyperGroup
+
+    from statespan.cli import data, export, forecast, generate, listing, plot, predict, stream, train
+    from statespan.cli import eval as evaluate
+
+    class OneLine(TyperGroup):
+        """A group of commands that answers a mistake with one line instead of usage and boxes."""
+
+        def main(self, *args: Any, **extra: Any) -> Any:
+            """Run a command and leave with its exit code."""
+            try:
+                code = super().main(*args, **{**extra, "standalone_mode": False})
+            except KeyboardInterrupt:
+                sys.exit(130)
+            except Exception as error:
+                describe = getattr(error, "format_message", None)  # all of click's errors have it, typer's copies too
+                if describe is None and type(error).__name__ == "Abort":  # Ctrl-C, as older versions call it
+                    sys.exit(130)
+                if describe is None:
+                    raise
+                fail(describe())
+            sys.exit(code if isinstance(code, int) else 0)
+
+    def root(
+        context: typer.Context,
+        version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    ) -> None:
+        if version:
+            print(f"statespan {__version__}")
+        elif context.invoked_subcommand is None:
+            print(context.get_help())
+
+    application = typer.Typer(
+        cls=OneLine, help=HELP, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
+    application.callback(invoke_without_command=True)(root)
+    application.command("train", help=train.HELP)(train.train)
+    application.command("eval", help=evaluate.HELP)(evaluate.evaluate)
+    application.command("predict", help=predict.HELP)(predict.predict)
+    application.command("forecast", help=forecast.HELP)(forecast.forecast)
+    application.command("generate", help=generate.HELP)(generate.generate)
+    application.command("stream", help=stream.HELP)(stream.stream)
+    application.command("export", help=export.HELP)(export.export)
+    application.command("models", help=listing.HELP)(listing.models)
+    application.command("plot", help=plot.HELP)(plot.plot)
+    application.command("data", help=data.HELP)(data.data)
+    for name, module in _plugins.modules("statespan.commands").items():
+        application.command(name, help=module.HELP)(getattr(module, name))
+    return application
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM where no run is being saved: leave, and clean up on the way."""
+    sys.exit(128 + number)

@@ -1,0 +1,146 @@
+"""``statespan data``: the command."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from statespan._fail import fail
+from statespan.cli import common
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from statespan.data.registry import Status
+
+HELP = """Show which datasets are here and how to get the others.
+
+\b
+Examples:
+  statespan data                       all datasets
+  statespan data smnist                one: its files, where they belong and come from, its options
+  statespan data smnist --get          download what is missing, where its checksum is known
+  statespan data sc35 --check          read all that was prepared from its files, and compare checksums
+  statespan data --data ~/data         look into another folder
+"""
+
+
+def data(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A dataset.", show_default=False)] = None,
+    get: Annotated[bool, typer.Option("--get", help="Download what is missing.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check prepared arrays; damaged ones go.")] = False,
+    folder: common.DataFolder = None,
+) -> None:
+    """Show datasets; :data:`HELP` is the text for users."""
+    from statespan.data.registry import data_folder, status
+
+    console = common.terminal()
+    found = {one.name: one for one in status(folder)}
+    if name is None:
+        if get or check:
+            fail(f"--{'get' if get else 'check'} needs the name of a dataset, one of {', '.join(found)}")
+        _table(list(found.values()), data_folder(folder), console)
+        return
+    if name not in found:
+        fail(f"there is no dataset {name!r}{common.guess(name, found, 'see statespan data')}")
+    if get and found[name].missing:
+        _get(found[name], console)
+        found = {one.name: one for one in status(folder)}
+    _one(found[name], console)
+    if check:
+        _check(found[name], console)
+
+
+def _table(every: list[Status], folder: Path, console: Console) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from statespan.data.registry import REGISTRY
+
+    console.print(f"datasets in {folder}", markup=False, soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    for column in ("name", "here", "what it is"):
+        table.add_column(column, no_wrap=column != "what it is")
+    for one in every:
+        if not one.ready:
+            here = "[yellow]no[/yellow]"
+        elif one.found:
+            here = "[green]yes[/green]"
+        else:  # what has an option that must be given reads files of the user's own
+            asks = inspect.Parameter.empty in REGISTRY[one.name].options.values()
+            here = "yours" if asks else "[green]built in[/green]"
+        table.add_row(one.name, here, one.summary)
+    console.print(table)
+    console.print("statespan data NAME says where the files of one belong, how to get them, and its options")
+
+
+def _one(one: Status, console: Console) -> None:
+    from statespan.data.registry import REGISTRY
+    from statespan.data.source import describe
+
+    entry = REGISTRY[one.name]
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
+    say(f"{one.name}: {one.summary}")
+    if entry.files:
+        say(f"folder  {one.folder}")
+    else:
+        say("here    needs no files of its own")
+    for path in one.found:
+        say(f"here    {path.relative_to(one.folder)}")
+    for line in describe(one.missing):
+        say(f"missing {line}")
+    for line in describe(one.optional):
+        say(f"extra   {line} (the data is made where they are not here)")
+    if any(source.url and source.sha256 for source in one.missing):
+        say(f"get     statespan data {one.name} --get, or put the files into the folder")
+    elif one.missing:
+        say("get     put the files into the folder; they are not downloaded for you")
+    options = [
+        f"{key}=…" if value is inspect.Parameter.empty else f"{key}={_yaml(value)}"
+        for key, value in entry.options.items()
+    ]
+    if options:
+        say(f"options {'  '.join('data.' + option for option in options)}")
+
+
+def _yaml(value: object) -> str:
+    """A value as it is written on the command line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return shlex.quote(str(value))
+
+
+def _get(one: Status, console: Console) -> None:
+    from statespan.data import MissingData
+    from statespan.data.registry import REGISTRY
+    from statespan.data.source import fetch
+
+    with common.downloading(console) as progress:
+        try:
+            fetch(one.name, REGISTRY[one.name].files, one.folder, progress)
+        except MissingData as error:
+            problem: MissingData | None = error
+        else:
+            problem = None
+    if problem is not None:
+        lines = str(problem).splitlines()
+        why = lines[-1] if lines[-1].startswith("(") else "(no address with a known checksum)"
+        fail(f"could not get {one.name!r} {why}; put the files there yourself: statespan data {one.name}")
+
+
+def _check(one: Status, console: Console) -> None:
+    from statespan.data.cache import check
+
+    caches = check(one.folder)
+    for path, good in caches.items():
+        state = "whole" if good else "damaged and removed; it is made anew when it is needed"
+        console.print(f"cache   {path.relative_to(one.folder)}: {state}", markup=False, soft_wrap=True)
+    if not caches:
+        console.print("cache   nothing was prepared yet")

@@ -1,0 +1,198 @@
+"""``statespan forecast``: the command.
+
+Shapes: T rows, C columns, H horizon, Q quantiles.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from statespan._fail import fail
+from statespan._text import csv_line, printable
+from statespan.cli import common
+
+HELP = """Forecast a time series of your own.
+
+FILE is a CSV file with a header, a column of times and columns of numbers. A model is trained on it (minutes on a CPU),
+and forecasts what comes after its last row: a CSV file, and a picture with the interval between the outer quantiles.
+
+\b
+Examples:
+  statespan forecast data.csv --time date --target OT --horizon 96
+  statespan forecast data.csv --target sales,visits --horizon 30 --quantiles 0.05,0.5,0.95
+  statespan forecast data.csv --horizon 24 --save model         keep the model, a folder
+  statespan forecast new.csv --model model                      again, with newer rows and no training
+"""
+SEASONS = {60: 60, 3600: 24, 900: 96, 1800: 48, 86400: 7}  # rows of an hour, a day or a week by the step in seconds
+
+
+def forecast(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV file.", show_default=False)],
+    time: Annotated[str | None, typer.Option(help="Column of the times. [default: the first]")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Column to forecast, or several with commas. [default: the last]")
+    ] = None,
+    horizon: Annotated[int | None, typer.Option(help="Rows to forecast. [default: 24]")] = None,
+    context: Annotated[int | None, typer.Option(help="Rows to forecast from. [default: chosen from the data]")] = None,
+    quantiles: Annotated[str, typer.Option(help="Quantiles, with commas.")] = "0.1,0.5,0.9",
+    missing: Annotated[str, typer.Option(help="error, or mask to learn with missing values.")] = "error",
+    time_format: Annotated[
+        str | None, typer.Option(help="Such as %d.%m.%Y. [default: ISO 8601 or month/day/year]")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where to write the forecast, .csv.")] = Path("forecast.csv"),
+    picture: Annotated[Path | None, typer.Option(help="Where to draw it, .png. [default: beside the forecast]")] = None,
+    save: Annotated[Path | None, typer.Option(help="A folder to keep the model in.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Take the model from this folder; nothing is trained.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates of the training. [default: chosen from the data]")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]")] = None,
+) -> None:
+    """Forecast; :data:`HELP` is the text for users."""
+    need_estimators()
+    picture = out.with_suffix(".png") if picture is None else picture
+    for option, path, suffix in (("--out", out, ".csv"), ("--picture", picture, ".png")):
+        if path.suffix.lower() != suffix or not path.absolute().parent.is_dir():
+            fail(f"{option} must end in {suffix} and be in a folder that is there, got {path}")
+    if out.resolve() == file.resolve():
+        fail(f"--out must not be the file to read, got {out}")
+    if model is not None and (context is not None or steps is not None or save is not None):
+        fail("--model takes a model as it is: --context, --steps and --save need one that is trained")
+    console = common.terminal()
+    with common.explained():
+        try:
+            frame = _read(file, time, target, time_format, missing)
+            if model is None:
+                options = {"context": context, "quantiles": _numbers(quantiles), "steps": steps, "missing": missing}
+                options |= {"random_state": seed, "device": device}
+                estimator = _fit(frame, 24 if horizon is None else horizon, options, console)
+                if save is not None:
+                    estimator.save(save)
+            else:
+                from statespan.estimators import S4Forecaster
+
+                estimator = S4Forecaster.load(model, device=device)
+            mean = estimator.predict(frame, horizon=horizon)
+            bands = estimator.predict_quantiles(frame, horizon=horizon) if estimator.quantiles else None
+        except (ValueError, TypeError) as error:
+            if type(error).__name__ in ("ConfigError", "LoadError"):
+                raise
+            fail(str(error))
+        _write(out, mean, bands)
+        drawn = _draw(picture, frame, mean, bands)
+    console.print(f"{len(mean)} rows from {mean.index[0]} to {mean.index[-1]}", markup=False)
+    console.print(f"forecast  {out}" + (f"\npicture   {picture}" if drawn else ""), markup=False, soft_wrap=True)
+
+
+def need_estimators() -> None:
+    """End with one line if a package that the estimators need is not installed."""
+    common.need_training()
+    names = {"sklearn": "scikit-learn", "pandas": "pandas"}
+    if missing := [package for module, package in names.items() if find_spec(module) is None]:
+        fail(f'this command needs {" and ".join(missing)}: pip install "statespan[timeseries]"')
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        fail(f"--quantiles must be numbers between 0 and 1 with commas, got {text!r}")
+
+
+def _read(file: Path, time: str | None, target: str | None, time_format: str | None, missing: str) -> Any:
+    """The targets as a frame with an index of times."""
+    import pandas as pd
+
+    from statespan.data.formats.csv import read_table
+
+    if not file.is_file():
+        fail(f"FILE must be a CSV file that is there, got {file}")
+    table = read_table(file, time, time_format, missing=missing == "mask")
+    wanted = [table.columns[-1]] if target is None else [name.strip() for name in target.split(",")]
+    for name in wanted:
+        if name not in table.columns:
+            near = common.guess(name, table.columns)
+            fail(f"--target must be a column of {file}, got {name!r}{near}; its columns are {', '.join(table.columns)}")
+    values = table.values[:, [table.columns.index(name) for name in wanted]]
+    return pd.DataFrame(values, index=pd.DatetimeIndex(table.times, name=time or "time"), columns=wanted)
+
+
+def _fit(frame: Any, horizon: int, options: dict[str, Any], console: Any) -> Any:
+    """Train, and say how good the result is on the rows that were held out."""
+    from statespan.estimators import S4Forecaster
+
+    estimator = S4Forecaster(horizon, **options).fit(frame)
+    context = estimator.chosen_["context"]
+    held_out = int(len(frame) * estimator.validation_fraction)
+    if estimator.history_.valid:  # else nothing that is held out is known
+        tail = frame.iloc[len(frame) - held_out - context :]
+        error = estimator.evaluate(tail)["mae"]
+        naive, season = _naive_error(tail, estimator, context, horizon)
+        what = "the last row" if season == 1 else f"the last {season} rows"
+        console.print(
+            f"on the last {held_out} rows, which were held out: mean absolute error {error:.3f} standard deviations "
+            f"({naive:.3f} for repeating {what})",
+            markup=False,
+            soft_wrap=True,
+        )
+    return estimator
+
+
+def _naive_error(tail: Any, estimator: Any, context: int, horizon: int) -> tuple[float, int]:
+    """The error of repeating the last season over the same windows, in the same units."""
+    import numpy as np
+
+    season = SEASONS.get(estimator.form_.step or 0, 12 if estimator.form_.unit == "M" else 1)
+    season = season if season <= context else 1
+    values, repeated = ((part.to_numpy() - estimator.mean_) / estimator.std_ for part in (tail, tail.ffill().bfill()))
+    errors = []
+    for ahead in range(horizon):
+        back = season * (ahead // season + 1)
+        answers = values[context + ahead : len(values) - horizon + 1 + ahead]
+        errors.append(np.abs(answers - repeated[context + ahead - back : len(values) - horizon + 1 + ahead - back]))
+    return float(np.nanmean(np.concatenate(errors))), season
+
+
+def _write(out: Path, mean: Any, bands: Any) -> None:
+    """Write the forecast as CSV, whole or not at all."""
+    from statespan._io import replace_file
+
+    levels = [] if bands is None else list(dict.fromkeys(bands.columns.get_level_values(1)))
+    header = [mean.index.name]
+    for name in mean.columns:
+        header += [name, *(f"{name}_q{level:g}" for level in levels)]
+    lines = [csv_line(header)]
+    for row, when in enumerate(mean.index):
+        fields = [str(when)]
+        for name in mean.columns:
+            fields.append(f"{mean[name].iloc[row]:.6g}")
+            fields += [f"{bands[name, level].iloc[row]:.6g}" for level in levels]
+        lines.append(csv_line(fields))
+    replace_file(out, "".join(lines).encode())
+
+
+def _draw(path: Path, frame: Any, mean: Any, bands: Any) -> bool:
+    """Draw the end of the series, the forecast and the interval; whether matplotlib is there to do it."""
+    if find_spec("matplotlib") is None:
+        return False
+    from statespan import _plotting as _look
+    from statespan._io import replace_file
+
+    shown = list(mean.columns)[:6]
+    past = frame.iloc[-3 * len(mean) :]
+    figure = _look.figure(9, 1 + 2.4 * len(shown))
+    for axes, name in zip(figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0], shown):
+        axes.plot(past.index, past[name], color="black", linewidth=1, label="past")
+        if bands is not None and bands[name].shape[1] > 1:
+            levels = list(bands[name].columns)
+            label = f"{levels[0]:g} to {levels[-1]:g} quantile"
+            low, high = bands[name, levels[0]].to_numpy(), bands[name, levels[-1]].to_numpy()
+            axes.fill_between(mean.index, low, high, alpha=0.25, color=_look.COLORS[0], linewidth=0, label=label)
+        axes.plot(mean.index, mean[name], color=_look.COLORS[0], label="forecast")
+        _look.tidy(axes, "", printable(str(name)), legend=axes is figure.axes[0])
+    figure.autofmt_xdate()
+    replace_file(path, _look.content(figure))
+    return True

@@ -1,0 +1,51 @@
+"""``statespan models``: the command."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from statespan.cli import common
+
+HELP = """List the trained models that come with statespan.
+
+\b
+Examples:
+  statespan models
+  statespan eval digits-s4d                        measure one again
+  statespan predict --model digits-s4d image.csv   use one
+
+In Python: statespan.load("digits-s4d")
+"""
+
+
+def models() -> None:
+    """List models; :data:`HELP` is the text for users."""
+    from rich import box
+    from rich.table import Table
+
+    from statespan.models import find
+    from statespan.papers.records.card import describe
+
+    console = common.terminal()
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    for name in ("name", "data", "test", "parameters", "size"):
+        table.add_column(name, justify="right" if name in ("parameters", "size") else "left", no_wrap=name == "name")
+    for name in find.names():
+        folder = find.find(name)
+        record: dict[str, Any] = {}
+        if (folder / find.RECORD).is_file():
+            record = json.loads((folder / find.RECORD).read_text(encoding="utf-8"))
+        size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        metric = record.get("metric", "")
+        table.add_row(
+            name,
+            record["recipe"]["data"]["name"] if record else "",
+            describe(metric, record["test"][metric]) if record else "",
+            f"{record['parameters']:,}" if record else "",
+            f"{size / 1e6:.2f} MB",
+        )
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print("no models are published here")

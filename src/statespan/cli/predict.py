@@ -1,0 +1,224 @@
+"""``statespan predict``: the command.
+
+Shapes: B batch, L length, D features, K classes or values.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from statespan._fail import fail
+from statespan._text import csv_line
+from statespan.cli import common
+from statespan.cli.eval import check_dt_scale
+from statespan.cli.models import stored_inputs
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from statespan.cli.inputs import Inputs
+    from statespan.train import Recipe
+
+HELP = """Predict classes or values of files with a trained model.
+
+RUN is the folder that `statespan train` made, or the name of a published model (statespan models). Each file
+holds one series, as the data of the run does: audio as WAV, otherwise CSV (a line for each time, a column for each
+feature), npy or npz. It is scaled as the training data was.
+
+\b
+Examples:
+  statespan predict runs/own clips/*.wav                         to the terminal and predictions.csv
+  statespan predict --model digits-s4d image.csv                 a published model, by name
+  statespan predict runs/own one.csv two.npy --out answers.npz
+  statespan predict runs/own slow/*.csv --dt-scale 2                 recorded with half the samples a second
+  statespan predict runs/own data.path=/moved one.csv            where the data of the run is now
+
+The scale and the names of the classes come from the data the run was trained on, which must still be there; a published
+model has them with it.
+A WAV file says how often it was sampled: if that is not what the model was trained on, the step is adapted by itself.
+"""
+SHOWN = 20
+ROWS_AT_ONCE = 64
+
+
+class Sample(NamedTuple):
+    """A file, its series (L, D), and the step relative to that of training."""
+
+    file: Path
+    x: np.ndarray[Any, Any]
+    dt_scale: float
+
+
+def predict(
+    words: Annotated[
+        list[Path], typer.Argument(metavar="RUN FILES", help="A run, and WAV, CSV, npy or npz.", show_default=False)
+    ],
+    model: Annotated[
+        Path | None, typer.Option(help="The run or published model; then all others are files.", show_default=False)
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where to write: .csv or .npz.")] = Path("predictions.csv"),
+    dt_scale: Annotated[
+        float | None,
+        typer.Option(
+            help="Step relative to training: 2.0 for files sampled half as often. [default: 1, or what a WAV says]"
+        ),
+    ] = None,
+    data: common.DataFolder = None,
+    device: common.Device = None,
+) -> None:
+    """Predict; :data:`HELP` is the text for users."""
+    common.need_training()
+    files = words[1:] if model is None else words
+    if not files:
+        fail("FILES must be at least one file to predict, got none")
+    run = common.find_run(words[0]) if model is None else common.find_run(model, "--model")
+    if out.suffix.lower() not in (".csv", ".npz"):
+        fail(f"--out must end in .csv or .npz, got {out}")
+    if not out.absolute().parent.is_dir():
+        fail(f"--out must be in a folder that is there, got {out}")
+    if out.resolve() in {file.resolve() for file in files}:
+        fail(f"--out must not be one of the files to read, got {out}")
+    if dt_scale is not None:
+        check_dt_scale(dt_scale)
+    changes = [str(file) for file in files if str(file).startswith("data.") and "=" in str(file) and not file.exists()]
+    files = [file for file in files if str(file) not in changes]
+    if not files:
+        fail("FILES must be at least one file to predict, got none")
+    if absent := [file for file in files if not file.is_file()]:
+        fail(f"FILES must be files that are there, and {absent[0]} is not ({len(absent)} of {len(files)})")
+    console = common.terminal()
+    with common.explained():
+        from statespan.train import read_recipe
+        from statespan.train.device import pick_device
+
+        place = pick_device(device)
+        recipe = read_recipe(run / "recipe.yaml", changes)
+        network, inputs = _open(run, recipe, data, console)
+        info = inputs.info
+        if info.task not in ("classification", "regression") or inputs.prepare is None:
+            fail(
+                f"predict is for classification and regression of series, and {recipe.data['name']} is {info.task}"
+                + (" of tokens" if info.d_input is None else "")
+            )
+        samples = [_sample(file, dt_scale, recipe, inputs) for file in files]
+        answers = _answers(network.to(place), samples, inputs)
+        _write(out, files, answers, info)
+    _show(samples, answers, info, out, console)
+
+
+def _open(run: Path, recipe: Recipe, data: Path | None, console: Any) -> tuple[Any, Inputs]:
+    """The model and how its inputs are prepared; a published model needs no data for that."""
+    from statespan.cli.inputs import of_dataset
+    from statespan.models import from_pretrained
+    from statespan.train import load_run
+
+    stored = stored_inputs(run)
+    if stored is not None:
+        return from_pretrained(run), stored
+    dataset = common.load_data(recipe, data, console)
+    return load_run(run, data=dataset)[0], of_dataset(dataset)
+
+
+def _sample(file: Path, dt_scale: float | None, recipe: Recipe, inputs: Inputs) -> Sample:
+    """Read a file as the dataset reads its own."""
+    import numpy as np
+
+    from statespan.data.formats.samples import read_sample
+
+    try:
+        x, frequency = read_sample(file)
+    except ValueError as error:
+        fail(str(error))
+    info = inputs.info
+    if recipe.data["name"] == "own":
+        x = x[:: recipe.data.get("subsample", 1)][: recipe.data.get("length")]
+        frequency = frequency and frequency / recipe.data.get("subsample", 1)
+    elif file.suffix.lower() == ".wav" and inputs.whole:
+        x = x * np.float32(2**15)  # whole numbers, as the dataset has them
+    if x.shape[1] != info.d_input:
+        fail(f"{file} must have {info.d_input} features, as the training data, got {x.shape[1]}")
+    if dt_scale is None:
+        dt_scale = info.frequency / frequency if info.frequency and frequency else 1.0
+    return Sample(file, x, dt_scale)
+
+
+def _answers(model: Any, samples: list[Sample], inputs: Inputs) -> np.ndarray[Any, Any]:
+    """Probabilities or values in their own units, (files, K); files of one length go through the model together."""
+    import numpy as np
+    import torch
+
+    from statespan.train.feed import moved
+    from statespan.train.tasks import output
+
+    groups: dict[tuple[int, float], list[int]] = defaultdict(list)
+    for number, sample in enumerate(samples):
+        groups[len(sample.x), sample.dt_scale].append(number)
+    info, prepare = inputs.info, inputs.prepare
+    assert prepare is not None
+    found = np.zeros((len(samples), info.d_output))
+    place = next(model.parameters()).device
+    with torch.inference_mode():
+        for (_, dt_scale), members in groups.items():
+            for start in range(0, len(members), ROWS_AT_ONCE):
+                some = members[start : start + ROWS_AT_ONCE]
+                try:
+                    batch = moved(prepare(np.stack([samples[i].x for i in some])), place)
+                except ValueError as error:
+                    fail(f"{samples[some[0]].file}: {error}")
+                scores = output(model, batch, dt_scale).double().cpu()
+                found[some] = (scores.softmax(-1) if info.task == "classification" else scores).numpy()
+    mean, std = (getattr(info, name, ()) for name in ("target_mean", "target_std"))
+    return found * np.array(std) + np.array(mean) if std else found
+
+
+def answer_names(info: Any) -> list[str]:
+    """Names of the classes or values."""
+    columns = getattr(info, "columns", ())
+    if info.task == "classification":
+        return list(info.classes) or [str(number) for number in range(info.d_output)]
+    return list(columns) or (["value"] if info.d_output == 1 else [f"value_{i}" for i in range(info.d_output)])
+
+
+def _write(out: Path, files: list[Path], answers: np.ndarray[Any, Any], info: Any) -> None:
+    """Write the answers, whole or not at all."""
+    import numpy as np
+
+    from statespan._io import replace_file
+
+    names, classes = answer_names(info), info.task == "classification"
+    best = answers.argmax(1)
+    if out.suffix.lower() == ".npz":
+        arrays: dict[str, Any] = {"files": np.array([str(file) for file in files]), "names": np.array(names)}
+        arrays |= {"class": np.array(names)[best], "probabilities": answers} if classes else {"values": answers}
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        replace_file(out, buffer.getvalue())
+        return
+    header = ["file", "class", "probability", *(f"p({name})" for name in names)] if classes else ["file", *names]
+    lines = [csv_line(header)]
+    for file, row, top in zip(files, answers, best):
+        numbers = [f"{value:.6g}" for value in row]
+        lines.append(csv_line([file, names[top], numbers[top], *numbers] if classes else [file, *numbers]))
+    replace_file(out, "".join(lines).encode("utf-8", "backslashreplace"))
+
+
+def _show(samples: list[Sample], answers: np.ndarray[Any, Any], info: Any, out: Path, console: Any) -> None:
+    names = answer_names(info)
+    wide = max(len(str(sample.file)) for sample in samples[:SHOWN])
+    for sample, row in list(zip(samples, answers))[:SHOWN]:
+        top = int(row.argmax())
+        said = (
+            f"{names[top]}  {100 * row[top]:.1f} %"
+            if info.task == "classification"
+            else "  ".join(f"{name} {value:.4g}" for name, value in zip(names, row))
+        )
+        at = f"  (dt_scale {sample.dt_scale:g})" if sample.dt_scale != 1.0 else ""
+        console.print(f"{sample.file!s:<{wide}}  {said}{at}", markup=False, soft_wrap=True)
+    if len(samples) > SHOWN:
+        console.print(f"… and {len(samples) - SHOWN} more")
+    console.print(f"written: {out}", markup=False, soft_wrap=True)

@@ -1,0 +1,241 @@
+"""``statespan stream``: the command.
+
+Shapes: L length, D features, K classes or values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from statespan._fail import fail
+from statespan._text import csv_line
+from statespan.cli import common
+from statespan.cli.eval import check_dt_scale
+from statespan.cli.models import ARGUMENT, Opened, inputs_of, open_model
+
+if TYPE_CHECKING:
+    import numpy as np
+
+HELP = """Feed samples into a model as they come; print its answers.
+
+Samples come on standard input: lines of CSV (a column for each feature; a token each for models of tokens), or raw
+audio of 16-bit whole numbers. A line may have 16 MiB. Answers go to standard output as CSV. Constant time and memory,
+for ever. A run's samples are scaled as its training data was; a saved model gets them as they are, audio in [-1, 1). A
+line with NaN, infinity or no numbers ends it with exit code 2; the state is then that before the line.
+
+\b
+Examples:
+  statespan stream runs/own < new.csv                             an answer for each line
+  arecord -f S16_LE -r 16000 -t raw | statespan stream runs/words --format s16le
+  statespan stream runs/own --state box7.state < morning.csv      go on later where this ends
+  statespan stream runs/own --every 100 < new.csv                 an answer for every 100 samples
+"""
+FORMATS = ("csv", "s16le")
+LARGEST = (2 - 2**-23) * 2.0**127  # what samples of float32 can be
+
+
+def stream(
+    where: Annotated[Path, typer.Argument(metavar="MODEL", help=ARGUMENT, show_default=False)],
+    form: Annotated[str, typer.Option("--format", help="csv, or s16le for raw audio.")] = "csv",
+    every: Annotated[
+        int | None,
+        typer.Option(help="Samples between answers, read at once. [default: 1, or 1600 for audio]", show_default=False),
+    ] = None,
+    dt_scale: Annotated[
+        float, typer.Option(help="Step relative to training: 2.0 for data sampled half as often.")
+    ] = 1.0,
+    state: Annotated[
+        Path | None, typer.Option(help="A file to go on from, if it is there, and to end with.", show_default=False)
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
+) -> None:
+    """Stream; :data:`HELP` is the text for users."""
+    if form not in FORMATS:
+        fail(f"--format must be {' or '.join(FORMATS)}, got {form!r}{common.guess(form, FORMATS)}")
+    block = every if every is not None else 1600 if form == "s16le" else 1
+    if block < 1:
+        fail(f"--every must be a number >= 1, got {every}")
+    check_dt_scale(dt_scale)
+    with common.explained():
+        from statespan.generation import Stream
+
+        opened = open_model(where, device)
+        try:
+            running = Stream(opened.model, dt_scale=dt_scale)
+        except (TypeError, ValueError) as error:
+            fail(str(error))
+        if state is not None and state.exists():
+            running.restore(state)
+        prepare, answer = _preparation(opened, data, form)
+        try:
+            for number, samples in _read(sys.stdin.buffer, form, block, opened.model.config):
+                try:
+                    y = _push(running, prepare(samples))
+                except ValueError as error:  # scaled, they are too large
+                    fail(f"sample {number}: {error}")
+                answer(number, y)
+        except (BrokenPipeError, KeyboardInterrupt):
+            _close_output()  # whoever reads has enough
+        finally:
+            if state is not None:
+                running.save(state)
+
+
+def _close_output() -> None:
+    """What is still to be written goes nowhere, without a complaint when Python ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _push(running: Any, x: Any) -> Any:
+    """The answer after samples (L, …): one goes step by step, more in a parallel pass."""
+    y = running.push(x[None, 0]) if len(x) == 1 else running.prefill(x[None])
+    return (y[0, -1] if y.ndim == 3 else y[0]).double().cpu()
+
+
+def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+    """Blocks of samples (≤ block, D) or tokens (≤ block,), and the number of the last sample of each."""
+    import numpy as np
+
+    width = getattr(config, "d_input", None)
+    seen = 0
+    if form == "s16le":
+        size = 2 * block * (width or 1)
+        while raw := source.read(size):
+            whole = np.frombuffer(raw[: len(raw) // (2 * (width or 1)) * 2 * (width or 1)], "<i2")
+            if whole.size == 0:
+                return
+            samples = whole.reshape(-1, width or 1).astype(np.float32) / np.float32(2**15)
+            seen += len(samples)
+            yield seen, samples
+        return
+    rows: list[list[float]] = []
+    refused = ""
+    for number, line in enumerate(_lines(source), 1):
+        text = line.decode("utf-8", "replace").strip()
+        if not text:
+            continue
+        values, mistake = _values(text, width, getattr(config, "vocabulary", None))
+        if mistake and number == 1 and not values:
+            continue  # names of the columns
+        if mistake:
+            refused = f"line {number} {mistake}; the lines before it were read"
+            break
+        rows.append(values)
+        if len(rows) == block:
+            seen += len(rows)
+            yield seen, _array(rows, width)
+            rows = []
+    if rows:  # those before a refused line, too: what is saved is the state before it
+        yield seen + len(rows), _array(rows, width)
+    if refused:
+        fail(refused)
+
+
+def _values(text: str, width: int | None, vocabulary: int | None) -> tuple[list[float], str]:
+    """The numbers of a line, none where it has other things; and what is wrong with it, if something is."""
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        return [], f"must be numbers with commas between them, got {text[:60]!r}"
+    if len(values) != (width or 1):
+        return values, f"must have {width or 1} numbers, as the model reads, got {len(values)}"
+    if not all(abs(value) <= LARGEST for value in values):  # which no NaN is
+        return values, f"must be finite numbers of at most {LARGEST:.4g}, got {text[:60]!r}"
+    if width is None and vocabulary is not None and not (values[0].is_integer() and 0 <= values[0] < vocabulary):
+        return values, f"must be a token 0 … {vocabulary - 1}, got {text[:60]!r}"
+    return values, ""
+
+
+def _lines(source: BinaryIO) -> Iterator[bytes]:
+    from statespan.data.formats.lines import bounded
+
+    try:
+        yield from bounded(source)
+    except ValueError as error:
+        fail(str(error))
+
+
+def _array(rows: list[list[float]], width: int | None) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    return np.array(rows, np.float32) if width is not None else np.array(rows)[:, 0].astype(np.int64)
+
+
+def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable[[Any], Any], Printer]:
+    """From samples as they come to what the model reads, and what prints its answers."""
+    import numpy as np
+    import torch
+
+    config, console = opened.model.config, common.terminal()
+    dtype = next(opened.model.parameters()).dtype
+    tokens = getattr(config, "vocabulary", None) is not None
+    inputs = None if tokens else inputs_of(opened, data, console)
+    if inputs is None or inputs.prepare is None:
+        plain = Printer(opened.model, [], None)
+        return (lambda x: torch.from_numpy(x) if tokens else torch.from_numpy(x).to(dtype)), plain
+    from statespan.cli.predict import answer_names
+
+    make, info = inputs.prepare, inputs.info
+    scale = 2.0**15 if form == "s16le" and inputs.whole else 1.0
+
+    def prepare(x: Any) -> Any:
+        return make((x * np.float32(scale))[None]).x[0].to(dtype)
+
+    probe = np.ones((3, config.d_input), np.float32)
+    try:
+        alone = torch.equal(prepare(probe)[:1], prepare(probe[:1])) and torch.equal(
+            prepare(probe)[2], prepare(probe)[0]
+        )
+    except ValueError:  # it wants a whole series
+        alone = False
+    if not alone:
+        fail(
+            f"the data of {opened.run} is scaled as a whole, not sample by sample; stream scaled samples into "
+            f"{opened.run}/model instead"
+        )
+    return prepare, Printer(opened.model, answer_names(info), info)
+
+
+class Printer:
+    """Prints answers as lines of CSV, the names of the columns first.
+
+    Args:
+        model: Whose answers they are.
+        names: Of its classes or values, where they have some.
+        info: Of the dataset, which knows the units of values; or None.
+    """
+
+    def __init__(self, model: Any, names: list[str], info: Any) -> None:
+        from statespan.models import Classifier
+
+        self.classes, self.names, self.started = isinstance(model, Classifier), names, False
+        self.mean, self.std = (getattr(info, name, ()) for name in ("target_mean", "target_std"))
+
+    def __call__(self, number: int, y: Any) -> None:
+        """Print the answer (K,) after so many samples."""
+        if not self.started:
+            self.started = True
+            columns = [self.names[i] if i < len(self.names) else f"value_{i}" for i in range(len(y))]
+            self._line("sample", *(("class", "probability") if self.classes else columns))
+        if self.classes:
+            best = int(y.argmax())
+            self._line(number, self.names[best] if self.names else best, f"{y.softmax(-1)[best]:.4f}")
+        else:
+            if self.std:
+                y = y * y.new_tensor(self.std) + y.new_tensor(self.mean)
+            self._line(number, *(f"{value:.6g}" for value in y))
+
+    def _line(self, *parts: object) -> None:
+        print(csv_line(parts), end="", flush=True)

@@ -1,0 +1,206 @@
+"""``statespan train``: the command."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from statespan._fail import complain, fail
+from statespan.cli import common
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import nn
+
+    from statespan.data import Dataset
+    from statespan.train import Recipe, Result
+
+HELP = """Train a recipe and test what it learned.
+
+RECIPE is a name that `statespan recipes` lists, a YAML file of your own, or with --resume the folder of a run.
+After it, key=value changes what the recipe says.
+
+\b
+Examples:
+  statespan train digits-s4d                          a minute on a CPU, nothing to download
+  statespan train digits-s4d train.epochs=5 model.layer=s4 model.ssm.init=legs
+  statespan train smnist-s4d --data ~/data --device cuda
+  statespan train mine.yaml train.lr=0.004 train.batch=32
+  statespan train mine.yaml train.start=runs/other    begin with another run's weights
+  statespan train runs/digits-s4d --resume            go on where a run was stopped
+  torchrun --nproc-per-node 8 -m statespan train smnist-s4d
+
+Ctrl-C or SIGTERM saves the run and leaves with 130 or 143; --resume goes on to the same bits as without the break.
+Each run has a folder of its own in --folder: recipe.yaml, log.csv, curve.png, result.json, checkpoints/ and model/.
+"""
+
+
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="Name, YAML file or folder of a run.", show_default=False)
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Changes, such as train.lr=0.001.", show_default=False),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")] = False,
+    folder: Annotated[Path, typer.Option(help="Where the folders of runs are.")] = common.RUNS,
+    data: common.DataFolder = None,
+    device: common.Device = None,
+) -> None:
+    """Train; :data:`HELP` is the text for users."""
+    common.need_training()
+    console = common.terminal()
+    with common.explained():
+        from statespan.train import Interrupted, fit
+        from statespan.train.device import pick_device
+        from statespan.train.run import build_model, check_model
+        from statespan.train.start import find_weights
+
+        pick_device(device)
+        chosen, run = _choose(recipe, changes or [], resume, folder)
+        check_model(chosen)
+        if chosen.train.start is not None and not resume:
+            find_weights(chosen.train.start)
+        dataset = common.load_data(chosen, data, console)
+        model = build_model(chosen, dataset)
+        _announce(chosen, dataset, model, run, resume, console)
+        try:
+            result = fit(chosen, run, resume=resume, data=dataset, model=model, progress=True, device=device)
+        except (Interrupted, KeyboardInterrupt) as stopped:
+            again = shlex.join(["statespan", "train", str(run), "--resume"])
+            kept = "saved" if isinstance(stopped, Interrupted) else "stopped; what was saved before is kept"
+            complain(f"{kept} in {run}; go on with: {again}")
+            sys.exit(stopped.code if isinstance(stopped, Interrupted) else 130)
+    _show(result, chosen, console)
+
+
+def _choose(text: str | None, changes: list[str], resume: bool, runs: Path) -> tuple[Recipe, Path]:
+    """The recipe and the folder of its run."""
+    from statespan.train import read_recipe
+
+    if text is None or "=" in text:
+        fail("name a recipe first, such as digits-s4d: statespan recipes lists them all")
+    for change in changes:
+        if "=" not in change:
+            fail(f"changes must be key=value such as train.lr=0.001, got {change!r}; see statespan train --help")
+    where = Path(text)
+    if where.is_dir():
+        if not common.is_run(where):
+            fail(f"RECIPE must be a name, a YAML file or the folder of a run, and {text} is a folder without a run")
+        if not resume:
+            fail(f"{text} is the folder of a run: add --resume to go on with it, or name a recipe to start another")
+        return read_recipe(where / "recipe.yaml", changes), where
+    recipe = read(text, changes)
+    check_writable(runs)
+    taken = _runs(runs, recipe.name)
+    if not resume:
+        number = max(taken, default=0) + 1
+        return recipe, runs / (recipe.name if number == 1 else f"{recipe.name}-{number}")
+    if not taken:
+        fail(f"there is no run of {recipe.name} in {runs} to resume; start one without --resume")
+    run = taken[max(taken)]
+    return read_recipe(run / "recipe.yaml", changes), run
+
+
+def read(text: str, changes: list[str]) -> Recipe:
+    """The recipe of this name or in this file."""
+    if text.endswith((".yaml", ".yml")):
+        from statespan.train import read_recipe
+
+        return read_recipe(Path(text), changes)
+    from statespan.train import recipes
+
+    if text not in recipes.names():
+        if Path(text).is_file():
+            fail(f"RECIPE must be a name or a file that ends in .yaml, got the file {text}")
+        fail(f"there is no recipe {text!r}{common.guess(text, recipes.names(), 'see statespan recipes')}")
+    return recipes.read(text, changes)
+
+
+def _runs(runs: Path, name: str) -> dict[int, Path]:
+    """The runs of a recipe by number; one that never wrote its recipe is none."""
+    pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?\Z")
+    found = {int(match[1] or 1): path for path in runs.glob(f"{name}*") if (match := pattern.match(path.name))}
+    return {number: path for number, path in found.items() if common.is_run(path)}
+
+
+def check_writable(folder: Path, option: str = "--folder") -> None:
+    """Before anything is loaded, see that runs can be written."""
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        fail(f"{option} must be a folder that can be written to, got {folder}")
+
+
+def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, run: Path, resume: bool, console: Console) -> None:
+    """A few lines that say what is about to happen."""
+    from rich.markup import escape
+
+    info, train, number = dataset.info, recipe.train, _paper(recipe)
+    paper = "" if number is None else ", ".join(part for part in (recipe.about.table, f"paper: {number}") if part)
+    parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    rows = f"{len(dataset.train):,} / {len(dataset.valid):,} / {len(dataset.test):,}"
+    length = f"train/valid/test {rows}, {info.task}, length {info.length:,}"
+    config = getattr(model, "config", None)
+    shape = "".join(
+        f", {getattr(config, key)} {word}" for key, word in (("n_layers", "layers"), ("d_model", "features")) if config
+    )
+    kind = str(recipe.model.get("layer", "s4")).upper()
+    long = f"{train.steps:,} steps" if train.steps else f"{train.epochs} epochs"
+    console.print(f"[bold]{escape(recipe.name)}[/bold]  {escape(paper)}".rstrip())
+    console.print(f"  data    {recipe.data['name']}: {length}", markup=False)
+    console.print(f"  model   {recipe.model['name']} of {kind}{shape}, {parameters:,} parameters", markup=False)
+    console.print(f"  train   {long}, batch {train.batch}, lr {train.lr:g}, {train.precision}", markup=False)
+    if train.start is not None:
+        console.print(f"  start   the weights of {train.start}", markup=False, soft_wrap=True)
+    if recipe.overrides:
+        console.print(f"  changed {' '.join(recipe.overrides)}", markup=False)
+    console.print(f"  {'resume' if resume else 'folder'}  {run}", markup=False, soft_wrap=True)
+
+
+def _paper(recipe: Recipe) -> str | float | int | None:
+    """The paper's number: that of the table's row which the changes lead to; none if they change the data otherwise."""
+    from statespan.train import recipes
+
+    changes = {change.replace(" ", "") for change in recipe.overrides}
+    other = {change for change in changes if change.partition("=")[0].partition(".")[0] in ("name", "data")}
+    rows = recipes.rows(recipe.name) if recipe.name in recipes.names() else []
+    fitting = [row for row in rows if other <= {*row.overrides} <= changes]
+    if fitting:
+        return max(fitting, key=lambda row: len(row.overrides)).number
+    return None if other else recipe.about.number
+
+
+def _show(result: Result, recipe: Recipe, console: Console) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    table.add_column("")
+    for name in ("test", "valid"):
+        table.add_column(name, justify="right")
+    valid = dict(common.metric_rows(result.valid))
+    for name, value in common.metric_rows(result.test):
+        best = name == result.metric.replace("_", " ")
+        table.add_row(name, value, valid.get(name, ""), style="bold" if best else None)
+    console.print()
+    console.print(table)
+    number = _paper(recipe)
+    paper = "" if number is None else f"; the paper has {number}"
+    weights = f"weights of step {result.best_step} of {result.steps}"
+    console.print(f"{weights}, {common.duration(result.seconds)}{paper}", markup=False)
+    if result.start is not None:
+        fitted = f"{result.start['tensors']} of {result.start['of']} tensors"
+        console.print(f"start    {fitted} from {result.start['name']}", markup=False)
+    console.print(f"run      {result.folder}", markup=False, soft_wrap=True)
+    for picture in sorted(result.folder.glob("*.png")):
+        console.print(f"picture  {picture}", markup=False, soft_wrap=True)
+    console.print(f"next     statespan eval {shlex.quote(str(result.folder))}", markup=False, soft_wrap=True)

@@ -1,1 +1,0 @@
-"""The commands of the command line. Nothing heavy is imported before a command runs."""

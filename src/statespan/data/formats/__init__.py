@@ -1,0 +1,1 @@
+"""Readers of file formats: WAV, idx, npy and npz, CSV, and the archives' ts files."""

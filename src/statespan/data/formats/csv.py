@@ -1,0 +1,96 @@
+"""Time series in CSV files: a header, a column of times, columns of numbers.
+
+Errors name the line of the file, as editors count them: the first is 1, which is the header's.
+
+Shapes: T rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from statespan.data.calendar import check_regular, parse_times
+from statespan.data.formats.lines import LONGEST_LINE, bounded
+
+
+class Table(NamedTuple):
+    """A CSV file: times (T,) datetime64, values (T, columns) float64 and the names of the columns."""
+
+    times: np.ndarray[Any, Any]
+    values: np.ndarray[Any, Any]
+    columns: tuple[str, ...]
+
+
+MISSING = ("", "na", "nan", "null")  # how a missing value is written
+
+
+def read_table(path: Path, time: str | None = None, time_format: str | None = None, *, missing: bool = False) -> Table:
+    """Read a CSV file with a header, one column of times in equal steps and otherwise numbers.
+
+    Args:
+        path: The file, with commas (or semicolons) between its fields.
+        time: Name of the column of times; the first one by default.
+        time_format: See :func:`statespan.data.calendar.parse_times`.
+        missing: Take empty fields, NA and NaN as missing values, which become NaN.
+
+    Raises:
+        ValueError: A field is empty, is not a finite number or is missing, or times are not in equal steps; the message
+            names file, line and column.
+    """
+    try:
+        return _read_table(path, time, time_format, missing)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _read_table(path: Path, time: str | None, time_format: str | None, missing: bool) -> Table:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline(LONGEST_LINE)
+        file.seek(0)
+        reader = csv.reader(bounded(file), delimiter=";" if first.count(";") > first.count(",") else ",", strict=True)
+        header = [name.strip() for name in next(reader, [])]
+        numbered = [(reader.line_num, row) for row in reader if row]
+    if len(header) < 2 or len(set(header)) != len(header):
+        raise ValueError(f"the header must be at least 2 different names, got {header}")
+    if time is not None and time not in header:
+        raise ValueError(f"there is no column {time!r}; the columns are {', '.join(header)}")
+    if not numbered:
+        raise ValueError("the file has no rows below its header")
+    at = 0 if time is None else header.index(time)
+    columns = tuple(header[:at] + header[at + 1 :])
+    values = np.empty((len(numbered), len(columns)))
+    for number, (line, row) in enumerate(numbered):
+        if len(row) != len(header):
+            raise ValueError(f"line {line} has {len(row)} fields, the header has {len(header)}")
+        values[number] = _numbers(row[:at] + row[at + 1 :], columns, line, missing)
+    lines = [line for line, _ in numbered]
+    times = parse_times([row[at] for _, row in numbered], time_format, lines)
+    check_regular(times, lines)
+    return Table(times, values, columns)
+
+
+def _numbers(fields: list[str], columns: tuple[str, ...], line: int, missing: bool) -> list[float]:
+    if missing and any(field.strip().lower() in MISSING for field in fields):
+        known = [field if field.strip().lower() not in MISSING else "0" for field in fields]
+        found = _numbers(known, columns, line, False)
+        return [math.nan if field.strip().lower() in MISSING else value for field, value in zip(fields, found)]
+    try:
+        numbers = [float(field) for field in fields]
+        if all(map(math.isfinite, numbers)):
+            return numbers
+    except ValueError:
+        pass
+    bad = next(i for i, field in enumerate(fields) if not _is_number(field))
+    raise ValueError(f"line {line}, column {columns[bad]!r}: {fields[bad]!r} is not a finite number")
+
+
+def _is_number(field: str) -> bool:
+    try:
+        return math.isfinite(float(field))
+    except ValueError:
+        return False

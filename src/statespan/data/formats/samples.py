@@ -1,0 +1,102 @@
+"""One sample in one file: WAV, CSV, npy or npz, as an array (L, D) of float32."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from statespan.data.formats.lines import bounded
+from statespan.data.formats.npy import load, load_all
+from statespan.data.formats.wav import read_wav, to_float
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+ENDINGS = (".wav", ".csv", ".npy", ".npz")
+
+
+def read_sample(path: Path | str) -> tuple[Array, float | None]:
+    """Read a series from a file.
+
+    Args:
+        path: A .wav file; a .csv file with a line for each time and a column for each feature, with or without a
+            header; a .npy file with an array (L,) or (L, D); or a .npz file with such an array named x, or only one.
+
+    Returns:
+        The series (L, D) as float32, audio in [-1, 1); and the samples a second, where the file says so.
+
+    Raises:
+        ValueError: The file is damaged, of another kind, empty or not of finite numbers; the message names it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.save(Path(folder) / "a.npy", np.arange(4))
+        ...     read_sample(Path(folder) / "a.npy")[0].shape
+        (4, 1)
+    """
+    path, rate = Path(path), None
+    ending = path.suffix.lower()
+    if ending == ".wav":
+        samples, rate = read_wav(path)
+        array = to_float(samples)
+    elif ending == ".csv":
+        _, rows, lines = read_csv(path)
+        array = numbers(path, rows, lines)
+    elif ending == ".npy":
+        array = load(path)
+    elif ending == ".npz":
+        arrays = load_all(path)
+        if "x" not in arrays and len(arrays) != 1:
+            raise ValueError(f"{path} must have an array x, or one array only, got {sorted(arrays)}")
+        array = arrays.get("x", next(iter(arrays.values())))
+    else:
+        raise ValueError(f"{path} must end in one of {ENDINGS}")
+    return series(str(path), array), rate
+
+
+def series(name: str, array: Array) -> Array:
+    """An array (L,) or (L, D) of finite numbers as (L, D) of float32."""
+    if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or not array.size:
+        raise ValueError(f"{name} must be a series (L,) or (L, D) of numbers, got {array.dtype} {array.shape}")
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite
+        found = array.astype(np.float32).reshape(len(array), -1)
+    if not np.isfinite(found).all():
+        row = int((~np.isfinite(found)).any(1).argmax())
+        raise ValueError(f"{name} must have finite numbers in the range of float32 only, got another in row {row}")
+    return found
+
+
+def read_csv(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
+    """The header, empty if the first row is of numbers; the rows of a CSV file, all of one length; the line of each."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            reader = csv.reader(bounded(file))
+            numbered = [(reader.line_num, row) for row in reader if row]
+        except (csv.Error, ValueError) as problem:
+            raise ValueError(f"{path} is not a CSV file: {problem}") from None
+    if not numbered:
+        raise ValueError(f"{path} must have at least one line, got none")
+    lines, rows = [line for line, _ in numbered], [row for _, row in numbered]
+    for line, row in numbered:
+        if len(row) != len(rows[0]):
+            raise ValueError(f"{path}, line {line}: must have {len(rows[0])} fields, got {len(row)}")
+    return ([], rows, lines) if all(_is_number(field) for field in rows[0]) else (rows[0], rows[1:], lines[1:])
+
+
+def numbers(path: Path, rows: list[list[str]], lines: list[int]) -> Array:
+    """The fields of the rows of a CSV file, which stand in these lines, as numbers."""
+    for line, row in zip(lines, rows):
+        for field in row:
+            if not _is_number(field):
+                raise ValueError(f"{path}, line {line}: must have numbers only, got {field!r}")
+    return np.array(rows, dtype=np.float64)
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True

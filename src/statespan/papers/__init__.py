@@ -1,0 +1,1 @@
+"""The workshop: everything that exists because of the two papers. The library never imports it."""

@@ -1,0 +1,1 @@
+"""The models that the papers compare with: attention, Transformers, Informer, LSTM, and simple forecasts."""

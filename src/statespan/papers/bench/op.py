@@ -1,0 +1,124 @@
+"""`op`: one SSM applied to a sequence, with no layer around it.
+
+Shapes: B batch, H heads, L length. The memory layout is (B, H, L), seen as (B, L, H).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statespan import S4, S4D
+from statespan.papers.bench import paths
+from statespan.papers.bench.case import OK, Case, Floor, Row, Settings, Tensors, Work
+from statespan.papers.bench.compare import TOLERANCE, in_pieces
+from statespan.papers.bench.listing import LISTED
+from statespan.papers.bench.registry import Benchmark
+from statespan.ssm import DPLR, Diagonal, Structure
+
+FORWARD, BUILD, TRAIN, COPY = "forward", "build + forward", "build + forward + backward", "copy"
+
+Shape = tuple[int, int, int]
+
+
+def cases(settings: Settings) -> Iterator[Case]:
+    """A copy, then each SSM on each path: applied, built and applied, and with all gradients."""
+    tolerance = TOLERANCE[settings.dtype]
+    for shape in settings.sizes["shapes"]:
+        batch, heads, length = shape
+        tensor = batch * heads * length * settings.dtype.itemsize
+        two = Floor(2.0 * tensor, 0.0, "u read, y written")
+        five = Floor(5.0 * tensor, 0.0, "u read twice, y and du written, dy read")
+        setting = {"batch": batch, "heads": heads, "length": length, "d_state": settings.sizes["d_state"]}
+        yield Case("u.clone()", {**setting, "part": COPY}, partial(_copy, settings, shape), two, 0.0)
+        for part, floor in ((FORWARD, two), (BUILD, two), (TRAIN, five)):
+            for kind in ("S4D", "S4"):
+                for path in paths.available(settings.device):
+                    prepare = partial(_work, settings, kind, path, part, shape)
+                    yield Case(f"{kind} {path}", {**setting, "part": part}, prepare, floor, tolerance)
+
+
+def leaves(kind: str, heads: int, d_state: int, device: torch.device) -> dict[str, Tensor]:
+    """The parameters of an S4D's or S4's SSM as leaf tensors: A, B, C, dt, and P for S4."""
+    ssm = {"S4D": S4D, "S4": S4}[kind](heads, d_state, device=device).structure()
+    names = ("A", "P", "B", "C", "dt") if kind == "S4" else ("A", "B", "C", "dt")
+    return {name: getattr(ssm, name).detach().clone().requires_grad_() for name in names}
+
+
+def structure(leaf: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> Structure:
+    """The SSM with these parameters, its results in ``dtype``."""
+    wide = {**leaf, "C": leaf["C"].to(torch.promote_types(dtype, torch.complex64))}
+    make: Any = partial(DPLR, algorithm="krylov") if "P" in leaf else Diagonal
+    return make(**wide)
+
+
+def _input(settings: Settings, shape: Shape) -> Tensor:
+    return torch.randn(shape, device=settings.device).to(settings.dtype).mT
+
+
+def _copy(settings: Settings, shape: Shape) -> Work:
+    u = _input(settings, shape)
+    return Work(lambda: {"output": u.clone()}, lambda: {"output": u}, graph=True)
+
+
+def _work(settings: Settings, kind: str, path: str, part: str, shape: Shape) -> Work:
+    leaf = leaves(kind, shape[1], settings.sizes["d_state"], settings.device)
+    dtype = torch.promote_types(settings.dtype, torch.float32)
+    u, dy = _input(settings, shape), _input(settings, shape)
+
+    def results(u: Tensor, dy: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensors:
+        if part != TRAIN:
+            with torch.no_grad():
+                return {"output": apply(u).squeeze(2)}
+        u = u.requires_grad_()
+        y = apply(u).squeeze(2)  # not indexed: the gradient of that is a copy in another order
+        du, *gradients = torch.autograd.grad(y, [u, *leaf.values()], dy.to(y.dtype))
+        return {"output": y.detach(), "input gradient": du} | {f"gradient of {n}": g for n, g in zip(leaf, gradients)}
+
+    def reference() -> Tensors:
+        def wanted(u: Tensor, dy: Tensor) -> Tensors:
+            return results(u, dy, lambda u: paths.apply(structure(leaf, settings.wide), u, "fft"))
+
+        return in_pieces(wanted, u.detach(), dy, settings.wide)
+
+    def build_and_apply(u: Tensor) -> Tensor:
+        return paths.apply(structure(leaf, dtype), u, path)
+
+    with torch.no_grad():
+        apply = paths.built(structure(leaf, dtype), u, path) if part == FORWARD else build_and_apply
+    return Work(lambda: results(u, dy, apply), reference, graph=True)
+
+
+def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str]]:
+    """Add "copies": the time over that of u.clone() at the same shape, both as CUDA graphs where there are such."""
+    copies = {_shape(row): row for row in rows if row.setting["part"] == COPY and row.status == OK}
+    final = []
+    for row in rows:
+        copy = copies.get(_shape(row))
+        if copy is not None and row.status == OK:
+            graphs = row.graph_ms and copy.graph_ms
+            times = (row.graph_ms, copy.graph_ms) if graphs else (row.time_ms, copy.time_ms)
+            row = replace(row, extra={"copies": (times[0] or 0.0) / (times[1] or 1.0)})
+        final.append(row)
+    return final, []
+
+
+def _shape(row: Row) -> tuple[object, ...]:
+    return tuple(row.setting[key] for key in ("batch", "heads", "length"))
+
+
+BENCHMARK = Benchmark(
+    LISTED["op"],
+    caption=(
+        "One SSM, no layer around it; memory layout (batch, heads, length). "
+        '"forward" has the operators built beforehand; "copies" is the time over that of u.clone(), as CUDA graphs '
+        "where there are such."
+    ),
+    cases=cases,
+    finish=finish,
+)

@@ -1,0 +1,99 @@
+"""A run on the terminal: one table, then what it says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from statespan._machine import device_name
+from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, Row
+from statespan.papers.bench.measure import MEMORY_HOW
+from statespan.papers.bench.runner import Result
+
+STYLE = {OK: "none", WRONG: "bold red", FAILED: "yellow", SKIPPED: "dim"}
+SECTIONS = ("task", "part", "length", "batch", "heads", "d_model")
+
+
+def terminal() -> Console:
+    """Where a run is shown; a file or pipe has room for the whole table."""
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def show(result: Result, console: Console) -> None:
+    """Print a run."""
+    settings, machine, rows = result.settings, result.machine, result.rows
+    sections = [name for name in SECTIONS if len({str(row.setting.get(name)) for row in rows}) > 1]
+    same = {k: v for k, v in rows[0].setting.items() if all(row.setting.get(k, v) == v for row in rows)}
+    about = [str(settings.dtype).removeprefix("torch."), *(f"{name} {number(value)}" for name, value in same.items())]
+    console.print(f"\n[bold]{result.benchmark.name}[/bold]: {escape(result.benchmark.caption)}")
+    console.print(
+        f"[dim]{escape(device_name(settings.device))}; {', '.join(about)}; copy {machine.bandwidth / 1e9:.4g} GB/s, "
+        f"matmul {machine.matmul / 1e12:.3g} TFLOP/s[/dim]"
+    )
+    console.print(_table(rows, sections, result.benchmark.lines))
+    for row in rows:
+        if row.status != OK:
+            place = ", ".join([row.name, *_words(row, sections)])
+            console.print(f"[{STYLE[row.status]}]{row.status}[/]: {escape(place)}: {escape(row.reason)}")
+    for finding in result.findings:
+        console.print(escape(finding))
+    for how in dict.fromkeys(row.floor_how.partition(":")[0] for row in rows if row.floor_how):
+        console.print(f"[dim]floor: {escape(how)}[/dim]")
+    console.print(f"[dim]memory: {MEMORY_HOW[settings.device.type]}[/dim]")
+
+
+def _table(rows: Sequence[Row], sections: Sequence[str], lines: bool) -> Table:
+    """Rows under a heading for each setting; for lines, lengths under a heading for each name."""
+    extras = [] if lines else list(dict.fromkeys(name for row in rows for name in row.extra))
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("")
+    graphs = any(row.graph_ms for row in rows)
+    figures = ["ms", "20-80 %", *(["as graph"] if graphs else []), "floor", "x floor", "MB", "error"]
+    for name in (*figures, *(name.replace("_", " ") for name in extras)):
+        table.add_column(name, justify="right", no_wrap=True)
+    heading = ""
+    for row in rows:
+        words = ", ".join(_words(row, sections))
+        above, label = (row.name, words) if lines else (words, row.name)
+        if above and above != heading:
+            table.add_row(f"[bold cyan]{escape(above)}[/]")
+            heading = above
+        indent = "  " if above else ""
+        cells = _figures(row, extras, graphs) if row.status == OK else [f"[{STYLE[row.status]}]{row.status}[/]"]
+        table.add_row(f"{indent}[{STYLE[row.status]}]{escape(label)}[/]", *cells)
+    return table
+
+
+def _figures(row: Row, extras: Sequence[str], graphs: bool) -> list[str]:
+    spread = f"{short(row.low_ms)}-{short(row.high_ms)}"
+    error = "" if row.error is None else f"{row.error:.0e}" if row.error else "0"
+    graph = [short(row.graph_ms) or "-"] if graphs else []
+    rest = [short(row.floor_ms), short(row.ratio), short(row.memory_mb), error]
+    return [short(row.time_ms), spread, *graph, *rest, *(short(row.extra.get(name)) for name in extras)]
+
+
+def short(value: float | None) -> str:
+    """A figure in three digits."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def number(value: Any) -> str:
+    """A setting's value."""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _words(row: Row, names: Sequence[str]) -> list[str]:
+    """The named settings in words; a task or part speaks for itself."""
+    present = [name for name in names if name in row.setting]
+    return [
+        str(row.setting[name]) if isinstance(row.setting[name], str) else f"{name} {number(row.setting[name])}"
+        for name in present
+    ]

@@ -1,0 +1,159 @@
+"""``statespan bench``: the command."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from statespan._fail import fail
+from statespan.papers.bench.listing import DTYPES, LISTED, Listing
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from statespan.papers.bench.case import Settings
+    from statespan.papers.bench.registry import Benchmark
+    from statespan.papers.bench.runner import Result
+
+
+def _sizes(listing: Listing) -> str:
+    def text(value: object) -> str:
+        if isinstance(value, tuple):
+            return ",".join(text(item) if not isinstance(item, tuple) else "x".join(map(str, item)) for item in value)
+        return str(value)
+
+    return " ".join(f"{name}={text(value)}" for name, value in listing.sizes.items())
+
+
+HELP = "\n".join(
+    [
+        "Measure speed and memory, and record them.",
+        "",
+        "Every result is first compared with a reference in the same run. What does not match is shown as wrong, in",
+        "red and without a time, and the exit code is 1.",
+        "",
+        "\b",
+        "Benchmarks:",
+        *(f"  {b.name:<9}{b.summary}" for b in LISTED.values()),
+        "  all      every one of them that runs on the device",
+        "",
+        "\b",
+        "Sizes that --size changes, with their defaults:",
+        *(f"  {b.name:<9}{_sizes(b)}" for b in LISTED.values()),
+        "",
+        "\b",
+        "Examples:",
+        "  statespan bench cpu                       an SSM and a layer on this CPU, ten minutes",
+        "  statespan bench all --quick               everything at toy sizes, seconds",
+        "  statespan bench layer --device cuda       a whole layer on the GPU",
+        "  statespan bench op --size shapes=8x256x4096 --dtype float32",
+        "  statespan bench scaling --size lengths=1024,4096,16384",
+        "",
+        "Writes NAME-DEVICE.json and a plot beside it to --out (with -quick in the name after --quick).",
+    ]
+)
+
+
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks to run, or 'all'.", show_default=False)
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]", show_default=False)
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(DTYPES)}. [default: the benchmark's own on CUDA, float32 on CPU]", show_default=False
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small sizes and few repetitions: a look, not a result.")
+    ] = False,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUES", help="Change a size; can be repeated.", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for records and plots.")] = Path("results/bench"),
+    seed: Annotated[int, typer.Option(help="Seed of parameters and inputs.")] = 0,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no PNG.")] = False,
+) -> None:
+    """Run benchmarks; :data:`HELP` is the text for users."""
+    from statespan.papers.bench.plot import plot
+    from statespan.papers.bench.record import write_record
+    from statespan.papers.bench.report import show, terminal
+
+    try:
+        runs = _choose(names or [], device, dtype, quick, size or [], seed)
+        _check_folder(out)
+    except ValueError as error:
+        fail(str(error))
+    console = terminal()
+    drawing = not no_plot and find_spec("matplotlib") is not None
+    if not no_plot and not drawing:
+        console.print('no plots without matplotlib: pip install "statespan[plot]"', markup=False)
+    fault = False
+    for benchmark, settings in runs:
+        result = _run(benchmark, settings, console)
+        show(result, console)
+        path = write_record(result, out)
+        console.print(f"written: {path}", soft_wrap=True)
+        if drawing and plot(result, path.with_suffix(".png")):
+            console.print(f"         {path.with_suffix('.png')}", soft_wrap=True)
+        fault = fault or result.fault
+    raise typer.Exit(1 if fault else 0)
+
+
+def _choose(
+    names: list[str], device: str | None, dtype: str | None, quick: bool, size: list[str], seed: int
+) -> list[tuple[Benchmark, Settings]]:
+    """The benchmarks to run and the settings of each, everything checked before anything runs."""
+    if not names:
+        raise ValueError(f"name a benchmark: {', '.join(LISTED)}, or 'all'; see statespan bench --help")
+    from statespan.papers.bench.benchmarks import BENCHMARKS
+    from statespan.papers.bench.registry import choose_settings, find
+
+    kind = (device or "").partition(":")[0]
+    every = [b for b in BENCHMARKS.values() if kind not in ("cpu", "cuda") or kind in b.devices]
+    wanted = {b.name: b for name in names for b in (every if name == "all" else [find(name, BENCHMARKS)])}
+    return [
+        (b, choose_settings(b, device=device, dtype=dtype, quick=quick, seed=seed, sizes=size)) for b in wanted.values()
+    ]
+
+
+def _check_folder(folder: Path) -> None:
+    """Make the folder and see that it can be written to, before hours of measuring."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, probe = tempfile.mkstemp(dir=folder)
+        os.close(handle)
+        os.unlink(probe)
+    except OSError as error:
+        raise ValueError(f"--out must be a folder that can be written to, got {folder} ({error.strerror})") from None
+
+
+def _run(benchmark: Benchmark, settings: Settings, console: Console) -> Result:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from statespan.papers.bench.runner import run_benchmark
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.fields[name]}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", name=benchmark.name, total=1)
+        return run_benchmark(
+            benchmark,
+            settings,
+            lambda done, total, name: progress.update(task, completed=done, total=total, description=name),
+        )

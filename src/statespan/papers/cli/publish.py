@@ -1,0 +1,104 @@
+"""``statespan publish``: the command."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from statespan._fail import fail
+from statespan.cli import common
+
+HELP = """Publish finished runs: records, small models, tables, pictures.
+
+Each run's record goes to results/tasks. Of the runs of a recipe, the weights of the one with the best validation go to
+models, if they have up to 4 MB, with a page that describes them. Tables of README.md and docs/results.md beside the
+results, the numbers of `statespan recipes` and the pictures of results/tasks are made anew; without RUN that is all. A
+run that is not finished, or one that is published already, is refused before anything is written.
+
+\b
+Examples:
+  statespan publish runs/smnist-s4d
+  statespan publish runs/smnist-s4d runs/smnist-s4d-2          two seeds
+  statespan publish runs/mine --name smnist-small --replace
+  statespan publish                                            tables and pictures only
+"""
+PAGES = ("README.md", "docs/results.md")
+COVERAGE = "docs/reproduce.md"
+
+
+def publish(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="RUN", help="Folders of finished runs.", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of the model. [default: the recipe's]", show_default=False)] = None,
+    results: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),
+    models: Annotated[Path, typer.Option(help="Folder of the models.")] = Path("models"),
+    replace: Annotated[bool, typer.Option("--replace", help="Take the place of what is published already.")] = False,
+    commit: Annotated[
+        str | None, typer.Option(help="That the runs were made with, if they do not say.", show_default=False)
+    ] = None,
+    data: common.DataFolder = None,
+) -> None:
+    """Publish; :data:`HELP` is the text for users."""
+    common.need_training()
+    console = common.terminal()
+    if name is not None and not runs:
+        fail("--name needs a RUN to publish")
+    with common.explained():
+        from statespan.papers.records.record import PublishError, read_records
+
+        if runs:
+            from statespan.papers.records.publish import publish as write
+
+            try:
+                said = write(
+                    [common.find_run(run) for run in runs], name=name, results=results, models=models,
+                    replace=replace, commit=commit, data=data,
+                )  # fmt: skip
+            except PublishError as error:
+                fail(str(error))
+            for line in said:
+                console.print(line, markup=False, soft_wrap=True)
+        folder = results / "tasks"
+        if not folder.is_dir():
+            fail(f"--results must be a folder with records in tasks, got {results}")
+        written = _pictures(read_records(folder), folder)
+        written += _pages(results)
+        written += _recipes(results)
+    for path in written:
+        console.print(f"{'picture' if path.suffix == '.png' else 'tables':<8} {path}", markup=False, soft_wrap=True)
+
+
+def _pictures(records: dict[str, dict[str, object]], folder: Path) -> list[Path]:
+    if find_spec("matplotlib") is None:
+        return []
+    from statespan.papers.records.picture import write_pictures
+
+    return write_pictures(records, folder)
+
+
+def _recipes(results: Path) -> list[Path]:
+    """Write the numbers of ``statespan recipes``, and which recipes were run, in a checkout."""
+    from statespan.papers.records import ours
+    from statespan.papers.tables import coverage
+
+    root = results.absolute().parent
+    numbers, page = ours.write(root), root / COVERAGE
+    if numbers is None or not page.is_file():
+        return []
+    coverage.fill_page(page)
+    return [results.parent / path.relative_to(root) for path in (numbers, page)]
+
+
+def _pages(results: Path) -> list[Path]:
+    """Fill the tables of the pages of a checkout, where there are some."""
+    from statespan.papers.records.table import PLACE, fill_page
+
+    found = [results.absolute().parent / page for page in PAGES]
+    found = [page for page in found if page.is_file() and PLACE.search(page.read_text(encoding="utf-8"))]
+    for page in found:
+        fill_page(page)
+    return [results.parent / page.relative_to(results.absolute().parent) for page in found]

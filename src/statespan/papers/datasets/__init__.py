@@ -1,0 +1,15 @@
+"""The papers' datasets. Importing this package registers them (entry point of the group ``statespan.datasets``)."""
+
+from statespan.papers.datasets import (  # noqa: F401 - they register what they have
+    bidmc,
+    cifar,
+    density,
+    forecast,
+    images,
+    listops,
+    pathfinder,
+    retrieval,
+    speech,
+    text,
+    wikitext,
+)

@@ -1,0 +1,81 @@
+"""Small images as tokens, to be told pixel by pixel: MNIST, and scikit-learn's digits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statespan._check import check_int
+from statespan.data.base import Arrays, Batch, Dataset, Info
+from statespan.data.formats.idx import read_idx
+from statespan.data.registry import register
+from statespan.data.split import split, stratified
+from statespan.papers.datasets.images import MNIST
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """Rows {"x": (B, L) values} to a batch: each value is to be told from those before it.
+
+    The value v of channel c is the token 1 + v + values·c of the input, 0 stands before the first one; the targets are
+    the values themselves.
+
+    Args:
+        values: How many values there are.
+        channels: Channels of a pixel, one after the other.
+
+    Example:
+        >>> Shifted(4)({"x": torch.tensor([[3, 0, 2]])})
+        Batch(x=tensor([[0, 4, 1]]), y=tensor([[3, 0, 2]]), lengths=None, marks=None)
+    """
+
+    values: int
+    channels: int = 1
+
+    def __call__(self, rows: dict[str, Tensor]) -> Batch:
+        """The batch."""
+        y = rows["x"].long()
+        tokens = 1 + y + self.values * (torch.arange(y.shape[1], device=y.device) % self.channels)
+        return Batch(torch.nn.functional.pad(tokens[:, :-1], (1, 0)), y)
+
+
+@register("mnist-density", "MNIST as 784 bytes to be told one by one", files=MNIST, folder="mnist")
+def mnist_density(folder: Path, *, levels: int = 256, valid: float = 0.05, seed: int = 42) -> Dataset:
+    """MNIST row by row, as tokens.
+
+    Args:
+        folder: With the four idx files.
+        levels: Number of gray levels, 2 to 256; the bytes are divided into as many equal ranges.
+        valid: Share of the training images kept for validation.
+        seed: Of that split.
+    """
+    if check_int("levels", levels, minimum=2) > 256:
+        raise ValueError(f"levels must be an integer from 2 to 256, got {levels}")
+    images = [read_idx(path) for source in MNIST if "images" in source.path and (path := source.find(folder))]
+    for x in images:
+        if x.shape[1:] != (28, 28):
+            raise ValueError(f"{folder} must hold MNIST's 28 x 28 images, got {x.shape}")
+    train, test = ((x.reshape(-1, 784).astype(np.uint16) * levels // 256).astype(np.uint8) for x in images)
+    kept, held = split(len(train), (valid,), seed)
+    first, second, third = (Arrays({"x": some}, Shifted(levels)) for some in (train[kept], train[held], test))
+    return Dataset("mnist-density", Info("density", 784, None, levels + 1, levels), first, second, third)
+
+
+@register("digits-density", "scikit-learn's digits as 64 values of 17 to be told one by one; comes with scikit-learn")
+def digits_density(folder: Path, *, seed: int = 0) -> Dataset:
+    """The 1,797 images of 8 by 8 pixels that come with scikit-learn, as tokens.
+
+    Args:
+        folder: Not used.
+        seed: Of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
+    """
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    x = images.astype(np.uint8)
+    train, valid, test = (Arrays({"x": x[rows]}, Shifted(17)) for rows in stratified(labels, (0.08, 0.2), seed))
+    return Dataset("digits-density", Info("density", 64, None, 18, 17), train, valid, test)

@@ -1,0 +1,230 @@
+"""Forecasting: ETTh1, ETTh2, ETTm1, Weather and ECL with Informer's borders, and time series of one's own.
+
+A row of these datasets is a window: ``context`` known steps, then ``horizon`` steps to forecast. The model reads both
+lengths at once, zeros where the values are not known: x (B, context + horizon, D), marks (B, context + horizon, M) of
+the calendar, which is known for both, and y (B, horizon, K). All values are standardised with the mean and the
+standard deviation of the training rows; errors are in those units, as in the papers, and ``info.target_mean`` and
+``info.target_std`` lead back. Every window of every split counts: none is dropped at the end of the test set.
+
+Shapes: T rows of a table, B batch, D columns read, K columns forecast, M calendar features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statespan._check import check_choice, check_int, check_number
+from statespan.data.base import Batch, Dataset, Windows
+from statespan.data.cache import cached, stamp
+from statespan.data.calendar import UNITS, check_regular, mark_names, marks
+from statespan.data.formats.csv import Table, read_table
+from statespan.data.registry import register
+from statespan.data.scale import ScaledInfo, standardize, statistics
+from statespan.data.source import Source
+
+MONTH = 30 * 24  # Informer's months have 30 days, here in hours
+ETT = "https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small"
+Borders = Callable[[int], tuple[int, int, int]]  # rows -> ends of train, validation and test
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Gathered windows as a batch: the horizon is hidden in x and is the answer y."""
+
+    context: int
+    targets: tuple[int, ...]
+
+    def __call__(self, rows: dict[str, Tensor]) -> Batch:
+        """Prepare windows of values (B, L, D) and marks (B, L, M)."""
+        values = rows["values"]
+        known = values[:, : self.context]
+        x = torch.cat([known, torch.zeros_like(values[:, self.context :])], 1)  # (B, L, D)
+        first, last = self.targets[0], self.targets[-1] + 1  # a slice: an index would be copied to the device each time
+        return Batch(x, values[:, self.context :, first:last], None, rows["marks"])
+
+
+def month_borders(hours: int) -> Borders:
+    """Informer's borders for ETT: 12, 4 and 4 months of 30 days; the rows after that are not used.
+
+    Args:
+        hours: Rows an hour.
+
+    Example:
+        >>> month_borders(1)(17420)
+        (8640, 11520, 14400)
+    """
+    ends = (12 * MONTH * hours, 16 * MONTH * hours, 20 * MONTH * hours)
+
+    def borders(rows: int) -> tuple[int, int, int]:
+        if rows < ends[-1]:
+            raise ValueError(f"there are {rows} rows, the borders need {ends[-1]}")
+        return ends
+
+    return borders
+
+
+def share_borders(valid: float = 0.1, test: float = 0.2) -> Borders:
+    """Borders by shares of the rows, each rounded as Informer does: 70, 10 and 20 % by default.
+
+    Example:
+        >>> share_borders()(35064)
+        (24544, 28052, 35064)
+    """
+    check_number("valid", valid, above=0.0, below=1.0)
+    check_number("test", test, above=0.0, below=1.0 - valid)
+    return lambda rows: (int(rows * round(1 - valid - test, 9)), rows - int(rows * test), rows)
+
+
+def series(
+    name: str, table: Table, borders: Borders, *, features: str, target: str, context: int, horizon: int
+) -> Dataset:
+    """The windows of a table as a dataset.
+
+    Args:
+        name: Of the dataset.
+        table: Its rows, at regular times.
+        borders: From the number of rows to the ends of the three parts. The windows of validation and test begin
+            ``context`` rows before their part, so that its every step is forecast.
+        features: "S": read and forecast the target alone. "M": read and forecast all columns. "MS": read all,
+            forecast the target.
+        target: Name of the target's column.
+        context: Steps known.
+        horizon: Steps to forecast.
+    """
+    check_choice("features", features, ("S", "M", "MS"))
+    check_choice("target", target, table.columns)
+    check_int("context", context, minimum=1)
+    check_int("horizon", horizon, minimum=1)
+    step, unit = check_regular(table.times)
+    chosen = (target,) if features == "S" else table.columns
+    answer = chosen if features == "M" else (target,)
+    ends = borders(len(table.times))
+    values = table.values[:, [table.columns.index(column) for column in chosen]]
+    mean, std = statistics(values[: ends[0]])
+    # all windows of all splits are views of these two arrays
+    arrays = {"values": standardize(values, mean, std), "marks": marks(table.times, mark_names(step, unit))}
+    targets = tuple(chosen.index(column) for column in answer)
+    prepare = Masked(context, targets)
+    splits = []
+    for part, begin, end in zip(("train", "validation", "test"), (0, ends[0] - context, ends[1] - context), ends):
+        count = end - begin - context - horizon + 1
+        if count < 1:
+            raise ValueError(f"context {context} and horizon {horizon} leave no window in the {part} part of {name!r}")
+        rows = {key: array[begin:end] for key, array in arrays.items()}
+        splits.append(Windows(rows, starts=np.arange(count), length=context + horizon, prepare=prepare))
+    info = ScaledInfo(
+        "forecast",
+        length=context + horizon,
+        d_input=len(chosen),
+        vocabulary=None,
+        d_output=len(answer),
+        horizon=horizon,
+        d_marks=arrays["marks"].shape[1],
+        frequency=UNITS[unit] / step if unit in UNITS else None,
+        target_mean=tuple(mean[list(targets)].tolist()),
+        target_std=tuple(std[list(targets)].tolist()),
+        columns=answer,
+    )
+    train, valid, test = splits
+    return Dataset(name, info, train, valid, test)
+
+
+def _public(name: str, summary: str, source: Source, folder: str, target: str, borders: Borders) -> None:
+    """Register one of the public tables."""
+
+    def load(
+        folder: Path, *, features: str = "S", target: str = target, context: int = 384, horizon: int = 96
+    ) -> Dataset:
+        path = source.find(folder) or folder / source.path
+
+        def build() -> dict[str, np.ndarray[Any, Any]]:
+            table = read_table(path, "date")
+            names = np.frombuffer("\n".join(table.columns).encode(), np.uint8)
+            return {"times": table.times.astype(np.int64), "values": table.values, "columns": names}
+
+        arrays = cached(folder, name, {"version": 1, "files": stamp(path)}, build)
+        columns = tuple(arrays["columns"].tobytes().decode().split("\n"))
+        table = Table(arrays["times"].astype("datetime64[s]"), arrays["values"], columns)
+        return series(name, table, borders, features=features, target=target, context=context, horizon=horizon)
+
+    load.__doc__ = f"{summary}. Options as in :func:`series`."
+    register(name, summary, files=(source,), folder=folder)(load)
+
+
+def _ett(variant: str, sha256: str, size: int, rows_an_hour: int) -> None:
+    source = Source(f"{variant}.csv", url=f"{ETT}/{variant}.csv", sha256=sha256, size=size)
+    summary = f"{variant}, electricity transformer (S4 Table 9)"
+    _public(variant.lower(), summary, source, "ett", "OT", month_borders(rows_an_hour))
+
+
+_ett("ETTh1", "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066", 2589657, 1)
+_ett("ETTh2", "a3dc2c597b9218c7ce1cd55eb77b283fd459a1d09d753063f944967dd6b9218b", 2417960, 1)
+_ett("ETTm1", "6ce1759b1a18e3328421d5d75fadcb316c449fcd7cec32820c8dafda71986c9e", 10360719, 4)
+_INFORMER = "the data of Informer, https://github.com/zhouhaoyi/Informer2020"
+_public(
+    "weather",
+    "Weather (Informer's WTH), hourly (S4 Table 9)",
+    Source("WTH.csv", origin=_INFORMER),
+    "weather",
+    "WetBulbCelsius",
+    share_borders(),
+)
+_public(
+    "ecl",
+    "ECL, hourly electricity of 321 clients (S4 Table 9)",
+    Source("ECL.csv", origin=_INFORMER),
+    "ecl",
+    "MT_320",
+    share_borders(),
+)
+
+
+@register("csv-forecast", "A time series of your own in a CSV file")
+def csv_forecast(
+    folder: Path,
+    *,
+    file: str,
+    time: str | None = None,
+    target: str | None = None,
+    features: str = "S",
+    context: int = 96,
+    horizon: int = 24,
+    valid: float = 0.1,
+    test: float = 0.2,
+    time_format: str | None = None,
+) -> Dataset:
+    """A time series of your own: a CSV file with a header, a column of times and columns of numbers.
+
+    The times must be regular: the step is found from them, and rows that repeat a time, go back or leave a gap are
+    refused with the line's number (fill or resample first). The first rows train, the last ones test.
+
+    Args:
+        folder: Where the file is looked for, if there is none of this name in the current folder.
+        file: The file.
+        time: Name of the column of times; the first one by default.
+        target: Name of the column to forecast; the last one by default.
+        features: As in :func:`series`.
+        context: Steps known.
+        horizon: Steps to forecast.
+        valid: Share of the rows for validation.
+        test: Share of the rows for the test.
+        time_format: As for ``datetime.strptime``; ISO 8601 or month/day/year by default.
+    """
+    given = Path(file).expanduser()
+    path = given if given.exists() else folder / given
+    table = read_table(path, time, time_format)
+    wanted = table.columns[-1] if target is None else target
+    borders = share_borders(valid, test)
+    try:
+        return series(
+            "csv-forecast", table, borders, features=features, target=wanted, context=context, horizon=horizon
+        )
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

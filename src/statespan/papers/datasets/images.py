@@ -1,0 +1,130 @@
+"""Handwritten digits pixel by pixel: sequential MNIST, the permuted one, and scikit-learn's small digits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from statespan._check import check_int
+from statespan.data.augment import Shift, Warp
+from statespan.data.base import Arrays, Batch, Dataset, Info, Raw
+from statespan.data.formats.idx import read_idx
+from statespan.data.registry import register
+from statespan.data.source import Source
+from statespan.data.split import split, stratified
+
+SITE = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+MNIST = tuple(
+    Source(name + ".gz", url=SITE + name + ".gz", sha256=digest, size=size, also=(name,))
+    for name, size, digest in (
+        ("train-images-idx3-ubyte", 9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        ("train-labels-idx1-ubyte", 28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        ("t10k-images-idx3-ubyte", 1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        ("t10k-labels-idx1-ubyte", 4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Rows {"x": (B, L) or (B, L, D) bytes, "y": (B,)} to a batch with pixels ``(x/scale - mean)/std``."""
+
+    scale: float
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __call__(self, rows: dict[str, Tensor]) -> Batch:
+        """The batch."""
+        x = rows["x"].float()
+        x = x[..., None] if x.ndim == 2 else x
+        return Batch((x / self.scale - x.new_tensor(self.mean)) / x.new_tensor(self.std), rows["y"].long())
+
+
+def bit_reversal(n: int) -> np.ndarray[Any, Any]:
+    """The numbers 0 … n-1 in the order of their bits read backwards.
+
+    Example:
+        >>> bit_reversal(8).tolist(), bit_reversal(6).tolist()
+        ([0, 4, 2, 6, 1, 5, 3, 7], [0, 4, 2, 1, 5, 3])
+    """
+    bits = math.ceil(math.log2(n)) if n > 1 else 0
+    numbers = np.arange(1 << bits)
+    reverse = sum(((numbers >> bit) & 1) << (bits - 1 - bit) for bit in range(bits)) + 0 * numbers
+    return reverse[reverse < n]
+
+
+@register("smnist", "Sequential MNIST: 784 pixels in [0, 1], 10 classes", files=MNIST, folder="mnist")
+def smnist(folder: Path, *, augment: bool = False, warp: bool = False, valid: float = 0.1, seed: int = 42) -> Dataset:
+    """MNIST row by row.
+
+    Args:
+        folder: With the four idx files.
+        augment: Shift the training images by up to 2 pixels.
+        warp: Turn, stretch, slant, move and bend them instead.
+        valid: Share of the training images kept for validation; it is never augmented.
+        seed: Of that split.
+    """
+    return _mnist(folder, "smnist", np.arange(784), valid, seed, augment, warp)
+
+
+@register("pmnist", "Permuted MNIST: the pixels in bit-reversed order, 10 classes", files=MNIST, folder="mnist")
+def pmnist(folder: Path, *, augment: bool = False, warp: bool = False, valid: float = 0.1, seed: int = 42) -> Dataset:
+    """MNIST with its pixels in the order of the bit reversal.
+
+    Args:
+        folder: With the four idx files.
+        augment: Shift the training images by up to 2 pixels.
+        warp: Turn, stretch, slant, move and bend them instead.
+        valid: Share of the training images kept for validation; it is never augmented.
+        seed: Of that split.
+    """
+    return _mnist(folder, "pmnist", bit_reversal(784), valid, seed, augment, warp)
+
+
+@register("digits", "scikit-learn's digits: 64 pixels in [0, 1], 10 classes; comes with scikit-learn")
+def digits(folder: Path, *, subsample: int = 1, seed: int = 0) -> Dataset:
+    """The 1,797 images of 8 by 8 pixels that come with scikit-learn.
+
+    Args:
+        folder: Not used.
+        subsample: Take every n-th pixel only.
+        seed: Of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
+    """
+    from sklearn.datasets import load_digits
+
+    check_int("subsample", subsample, minimum=1)
+    images, labels = load_digits(return_X_y=True)
+    x, y = images.astype(np.uint8)[:, ::subsample], labels.astype(np.uint8)
+    train, valid, test = (
+        Arrays({"x": x[rows], "y": y[rows]}, Pixels(16.0)) for rows in stratified(y, (0.08, 0.2), seed)
+    )
+    info = Info("classification", x.shape[1], 1, None, 10, tuple("0123456789"))
+    return Dataset("digits", info, train, valid, test)
+
+
+def _mnist(
+    folder: Path, name: str, order: np.ndarray[Any, Any], valid: float, seed: int, augment: bool, warp: bool
+) -> Dataset:
+    train_x, train_y, test_x, test_y = (read_idx(path) for source in MNIST if (path := source.find(folder)))
+    for x, y in ((train_x, train_y), (test_x, test_y)):
+        if x.shape[1:] != (28, 28) or y.shape != x.shape[:1] or y.max(initial=0) > 9:
+            raise ValueError(f"{folder} must hold MNIST's 28 x 28 images and labels 0 … 9, got {x.shape} and {y.shape}")
+    kept, held = split(len(train_x), (valid,), seed)
+    prepare = Pixels(255.0)
+    train_x, test_x = train_x.reshape(-1, 784)[:, order], test_x.reshape(-1, 784)[:, order]
+    sequence = tuple(order.tolist())
+    change = Warp(sequence) if warp else Shift(sequence) if augment else None
+    return Dataset(
+        name,
+        Info("classification", 784, 1, None, 10, tuple("0123456789")),
+        train=Arrays({"x": train_x[kept], "y": train_y[kept]}, prepare),
+        valid=Arrays({"x": train_x[held], "y": train_y[held]}, prepare),
+        test=Arrays({"x": test_x, "y": test_y.copy()}, prepare),
+        augment=change,
+        raw=None if name == "smnist" else Raw(sequence),
+    )

@@ -1,0 +1,193 @@
+"""LRA Pathfinder and Path-X: do two discs lie at the ends of one dashed contour? Images pixel by pixel.
+
+The benchmark's own images are read if they are there; otherwise :mod:`~statespan.papers.datasets.pathfinder.snakes`
+draws images by the same rules.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from statespan._check import check_int
+from statespan.data.augment import Turn
+from statespan.data.base import Arrays, Dataset, Info
+from statespan.data.cache import Rows, cached, stamp
+from statespan.data.formats import npy
+from statespan.data.registry import register
+from statespan.data.source import Source
+from statespan.data.split import split
+from statespan.papers.datasets.images import Pixels
+from statespan.papers.datasets.pathfinder.snakes import images
+from statespan.papers.datasets.pathfinder.strokes import Style, style_of
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+VERSION = 3
+LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}  # by the length of contours
+SPLITS = ("train", "valid", "test")
+PIECE = {32: 8192, 128: 1024}  # images that one process draws: seconds of work, so that a bar moves
+
+
+def _files(size: int, contour: int) -> Source:
+    level = LEVELS[contour]
+    base = f"pathfinder{size}/{level}/metadata"
+    origin = f"pathfinder{size} in https://storage.googleapis.com/long-range-arena/lra_release.gz"
+    return Source(f"{level}/metadata", origin=origin, also=(base, f"lra_release/{base}"), optional=True)
+
+
+def _register(name: str, size: int, summary: str) -> None:
+    def load(
+        folder: Path,
+        *,
+        train: int = 160_000,
+        valid: int = 20_000,
+        test: int = 20_000,
+        seed: int = 42,
+        contour: int = 14,
+        center: bool = False,
+        generate: bool = False,
+        augment: bool = False,
+    ) -> Dataset:
+        if check_int("contour", contour, minimum=1) not in LEVELS:
+            raise ValueError(f"contour must be one of {tuple(LEVELS)}, the levels of the benchmark, got {contour}")
+        dataset = _load(name, size, contour, folder, (train, valid, test), seed, center, generate)
+        return replace(dataset, augment=Turn(size)) if augment else dataset
+
+    load.__doc__ = f"""{summary}, from the benchmark's files or drawn anew.
+
+    Args:
+        folder: With curv_contour_length_14 (or the level of the contours), or without.
+        train: Number of training images to draw.
+        valid: Number of validation images.
+        test: Number of test images.
+        seed: Of the images that are drawn; of the split 80/10/10 of the benchmark's.
+        contour: Dashes of a long contour: 14 as the papers, or 6 or 9, which the benchmark has as easier levels.
+        center: Pixels in [-1, 1] instead of [0, 1].
+        generate: Draw the images even where the files are here.
+        augment: Turn and mirror the training images, which changes no answer.
+    """
+    register(name, summary, files=(_files(size, 14),), folder=f"pathfinder{size}")(load)
+
+
+_register("pathfinder", 32, "LRA Pathfinder: 1,024 pixels, 2 classes")
+_register("path-x", 128, "LRA Path-X: Pathfinder with 16,384 pixels, 2 classes")
+
+
+def _load(
+    name: str, size: int, contour: int, folder: Path, counts: tuple[int, ...], seed: int, center: bool, generate: bool
+) -> Dataset:
+    metadata = _files(size, contour).find(folder)
+    if generate or metadata is None:
+        parts = [_drawn(folder, style_of(size, contour), i, count, seed) for i, count in enumerate(counts)]
+    else:
+        base = metadata.parent
+        files = stamp(*sorted(metadata.iterdir()))
+        key = {"version": VERSION, "seed": seed, "size": size, "contour": contour, "files": files}
+        arrays = cached(folder, name, key, lambda: _read(base, size, seed))
+        parts = [{"x": arrays[f"{part}_x"], "y": arrays[f"{part}_y"]} for part in SPLITS]
+    prepare = Pixels(255.0, (0.5,), (0.5,)) if center else Pixels(255.0)
+    first, second, third = (Arrays(part, prepare) for part in parts)
+    return Dataset(name, Info("classification", size * size, 1, None, 2, ("apart", "joined")), first, second, third)
+
+
+def _drawn(folder: Path, style: Style, part: int, count: int, seed: int) -> dict[str, Array]:
+    check_int(SPLITS[part], count, minimum=1)
+    check_int("seed", seed, minimum=0)
+    key = {"version": VERSION, "split": SPLITS[part], "count": count, "seed": seed}
+    key |= {"size": style.size, "contour": style.contour}
+    own_seed = 3 * seed + part
+
+    def build() -> dict[str, Array | Rows]:
+        labels: list[Array] = []
+        x = Rows((count, style.size**2), np.uint8, _pieces(style, own_seed, count, labels.append))
+        return {"x": x, "y": Rows((count,), np.uint8, _later(labels))}  # in this order
+
+    return cached(folder, f"pathfinder{style.size}", key, build)
+
+
+def _later(labels: list[Array]) -> Iterator[Array]:
+    """The labels, which are complete once the images before them are written."""
+    yield from labels
+
+
+def _pieces(style: Style, seed: int, count: int, keep_labels: Callable[[Array], None]) -> Iterator[Array]:
+    """Images (n, size²) piece by piece, drawn by as many processes as there are processors."""
+    size, most = style.size, PIECE[style.size]
+    starts = range(0, count, most)
+
+    def draw(first: int) -> tuple[Array, Array]:
+        some = min(most, count - first)
+        if len(starts) == 1:
+            return images(style, seed, np.arange(first, first + some))
+        # a process of its own, not a fork: the caller may have threads, and need not guard its main module
+        command = [sys.executable, "-c", "from statespan.papers.datasets.pathfinder.dataset import work; work()"]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        arguments = [str(number) for number in (size, style.contour, seed, first, some)]
+        done = subprocess.run([*command, *arguments], stdout=subprocess.PIPE, check=True, env=env)
+        data = np.frombuffer(done.stdout, np.uint8)
+        return data[some:].reshape(some, size, size), data[:some]
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for x, y in pool.map(draw, starts):
+            keep_labels(y)
+            yield x.reshape(len(x), -1)
+
+
+def work() -> None:
+    """Draw images in a process of its own: what and how many comes in, labels and pixels go out."""
+    size, contour, seed, first, count = map(int, sys.argv[1:])
+    x, y = images(style_of(size, contour), seed, np.arange(first, first + count))
+    sys.stdout.buffer.write(y.tobytes() + x.tobytes())
+
+
+def _read(base: Path, size: int, seed: int) -> dict[str, Array | Rows]:
+    """The benchmark's images and labels in three parts; an empty file, of which the release has one, is left out."""
+    samples = [(path, label) for path, label in _samples(base) if path.stat().st_size]
+    if not samples:
+        raise ValueError(f"{base} must have images and their metadata, got none")
+    labels = np.array([label for _, label in samples], np.uint8)
+    arrays: dict[str, Array | Rows] = {}
+    for name, rows in zip(SPLITS, split(len(samples), (0.1, 0.1), seed)):
+        paths = [samples[i][0] for i in rows]
+        arrays[f"{name}_x"] = Rows((len(rows), size * size), np.uint8, (_png(path, size) for path in paths))
+        arrays[f"{name}_y"] = labels[rows]
+    return arrays
+
+
+def _samples(base: Path) -> Iterator[tuple[Path, int]]:
+    """Path and label of each image, in the order of the metadata: folder, file, number, label and more."""
+    for file in sorted((base / "metadata").glob("*.npy"), key=lambda path: (len(path.stem), path.stem)):
+        for number, fields in enumerate(_fields(file), 1):
+            parts = Path(*fields[:2]).parts if len(fields) > 3 else ()
+            if fields[3:4] not in (["0"], ["1"]) or ".." in parts or Path(*parts).is_absolute():
+                raise ValueError(f"{file}, row {number}: must be folder, file, number and label, got {fields[:4]}")
+            yield base.joinpath(*parts), int(fields[3])
+
+
+def _fields(file: Path) -> list[list[str]]:
+    """The rows of a metadata file: text in the release, an array of words where the benchmark's script wrote it."""
+    with file.open("rb") as opened:
+        is_array = opened.read(6) == b"\x93NUMPY"
+    if is_array:
+        return [[str(word) for word in row] for row in npy.load(file)]
+    return [line.split() for line in file.read_text("utf8").splitlines() if line.strip()]
+
+
+def _png(path: Path, size: int) -> Array:
+    """One image as (1, size²) bytes."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ImportError("the images of Pathfinder are PNG files: reading them needs Pillow") from None
+    with Image.open(path, formats=("PNG",)) as image:
+        if image.size != (size, size):
+            raise ValueError(f"{path} must have {size} x {size} pixels, got {image.size}")
+        return np.asarray(image.convert("L")).reshape(1, -1)

@@ -1,0 +1,131 @@
+"""Whether there is room for a dash of a Pathfinder image: looked up in tables of pairs, no image is drawn for it.
+
+What dashes take of a pixel is the most that one of them takes. So a new dash fits if it fits with each of the others
+alone, which depends on two directions and on how far apart the dashes are.
+
+Shapes: R images, n dashes that are there, B kinds of dashes with different stamps, one of which takes nothing.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from statespan.papers.datasets.pathfinder.strokes import DEGREES, Style, Tables, disc, step, tables
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+TAKEN = 255 * 9 // 5  # two dashes together take less than this of a pixel
+DARK = TAKEN - 255  # so each of two that clash takes no less
+FREE = 255 * 3 // 10  # of the pixels that a first dash needs, no more is taken
+NOWHERE = -1  # direction of a dash that is not there
+
+
+class Room:
+    """The tables of one style and margin.
+
+    Args:
+        t: What dashes are drawn with.
+    """
+
+    def __init__(self, t: Tables) -> None:
+        self.t, side = t, 2 * t.half + 1
+        stamps, kind = np.unique(np.concatenate([t.space, np.zeros_like(t.space[:1])]), axis=0, return_inverse=True)
+        self.kind = kind.reshape(-1).astype(np.intp)  # (K + 1,) of each direction; the last, NOWHERE, takes nothing
+        space = stamps.reshape(-1, side, side)
+        self.space = Pairs(space, np.abs(t.solid).max())
+        wide = np.pad(space, ((0, 0), *[(t.margin, t.margin)] * 2))
+        around = np.stack([np.roll(wide, tuple(offset), (1, 2)) for offset in disc(t.margin)])
+        self.near = Pairs(around.max(0), np.abs(t.head).max())  # the most that is taken of a pixel and those around it
+        onward = t.space[DEGREES:].reshape(-1, side, side)
+        self.clash = Pairs(np.concatenate([_clashes(one, space) for one in onward]), 0)  # J tables of B kinds each
+        touch = [np.argwhere(one >= DARK) - t.half for one in onward]  # the image's edge is taken
+        self.low, self.high = (np.stack([f(points, 0) for points in touch]) for f in (np.min, np.max))  # (J, 2)
+
+    def fits(self, onward: Array, head: Array, at: Array, kind: Array) -> Array:
+        """Whether there is room for dashes that go on (R,), with heads (R, 2), beside those at (R, n, 2)."""
+        size = self.t.style.size
+        inside = ((head + self.low[onward] > 0) & (head + self.high[onward] < size - 1)).all(1)
+        kinds = len(self.clash.table) // len(self.low)
+        pair = onward[:, None] * kinds + kind
+        return inside & (self.clash.most(head, np.zeros((len(head), 1, 2), int), at, pair)[:, 0] == 0)
+
+    def around(self, pivot: Array, steps: Array, at: Array, kind: Array) -> Array:
+        """The most that is taken, in 255ths, of the pixels (R, m, 2) steps from a pivot (R, 2), and those around."""
+        points, margin = pivot[:, None] + steps, self.t.margin
+        edge = ((points <= margin) | (points >= self.t.style.size - 1 - margin)).any(-1)
+        return np.where(edge, 255, self.near.most(pivot, steps, at, kind))
+
+    def free(self, degree: Array, tail: Array, at: Array, kind: Array) -> Array:
+        """Whether there is room for first dashes with tails (R, 2), in directions of whole degrees (R,)."""
+        size, offsets = self.t.style.size, self.t.solid[degree]
+        points = tail[:, None] + offsets
+        beyond = ((points < 0) | (points >= size)).any(-1)
+        edge = ((points == 0) | (points == size - 1)).any(-1)
+        taken = np.where(edge, 255, self.space.most(tail, offsets, at, kind))
+        return np.asarray(((taken <= FREE) | beyond).all(1))
+
+    def first_head(self, degree: Array, tail: Array) -> Array:
+        """Heads (R, 2) of first dashes."""
+        return step(tail, self.t.body[degree])
+
+    def first_pivot(self, degree: Array, tail: Array) -> Array:
+        """Their pivots."""
+        return step(self.first_head(degree, tail), self.t.back[degree])
+
+    def inside(self, degree: Array, tail: Array) -> Array:
+        """Whether heads and pivots of first dashes are in the image; the benchmark draws again where they are not."""
+        ends = np.stack([self.first_head(degree, tail), self.first_pivot(degree, tail)], 1)
+        return np.asarray(((ends >= 0) & (ends < self.t.style.size)).all((1, 2)))
+
+
+@lru_cache
+def room(style: Style, margin: int) -> Room:
+    """The tables of a style."""
+    return Room(tables(style, margin))
+
+
+class Pairs:
+    """Tables (B, side, side), one for each kind of dash: what it does to a pixel, by the pixel's offset from it.
+
+    Args:
+        tables: The tables, with the dash in the middle; farther away it does nothing.
+        reach: How far the steps go that ``most`` is asked about.
+    """
+
+    def __init__(self, tables: Array, reach: int) -> None:
+        pad = 2 * int(reach) + 1  # a border of zeros, so that places may be clipped before steps are added
+        self.table = np.pad(tables, ((0, 0), (pad, pad), (pad, pad)))
+        self.side = self.table.shape[-1]
+        self.far = tables.shape[-1] // 2 + int(reach) + 1
+
+    def most(self, place: Array, steps: Array, at: Array, kind: Array) -> Array:
+        """The largest entry for the pixels at steps (R, m, 2) from places (R, 2).
+
+        Args:
+            place: (R, 2).
+            steps: (R, m, 2).
+            at: Where dashes are (R, n, 2).
+            kind: Their kinds (R, n).
+
+        Returns:
+            (R, m); 0 where there are no dashes.
+        """
+        apart = np.clip(place[:, None] - at, -self.far, self.far) + self.side // 2
+        first = (kind * self.side + apart[..., 0]) * self.side + apart[..., 1]
+        onward = steps[..., 0].astype(np.intp) * self.side + steps[..., 1]
+        entries = self.table.reshape(-1).take(first.T[..., None] + onward)  # (n, R, m): quickest over the first axis
+        most: Array = entries.max(0, initial=0)
+        return most
+
+
+def _clashes(one: Array, others: Array) -> Array:
+    """For each of the others (B, p, p), how far from it ``one`` must not be, as points: (B, 4h + 3, 4h + 3)."""
+    side = one.shape[0]
+    out = np.zeros((len(others), 2 * side + 1, 2 * side + 1), bool)
+    own = np.argwhere(one >= DARK)
+    dark = {taken: others >= TAKEN - taken for taken in np.unique(one[tuple(own.T)]).astype(int)}
+    for down, right in own:  # from the other's place to its own
+        out[:, side - down : 2 * side - down, side - right : 2 * side - right] |= dark[one[down, right]]
+    return out

@@ -1,0 +1,284 @@
+"""Images of the Pathfinder task: dashed contours and two discs. Do the discs mark the two ends of one contour?
+
+A contour is a chain of dashes. Each new dash begins behind a gap at the end of the last one, in a direction drawn with
+weights cos² of the turn, and needs space that the dashes before it have not taken. Two long contours begin near the
+centre and grow in turn; short ones are added as distractors. One disc is at the beginning of a long contour, the other
+at the end of the same (label 1) or of the other one (label 0).
+
+The rules are the benchmark's, with what makes its images hard: space is counted in pixels, so that contours pass each
+other as near as two pixels; and the newest dash of a contour takes no space before the next one is there, so that the
+tips of the two may cross, and a distractor may cross the end of the first.
+
+So are its quirks, which its release has, too. Its search for the place of a first dash fails in most directions at
+32 x 32 (``works`` in ``strokes.py``): the first contour begins to the upper left, and of ten distractors two are
+placed. Long contours and distractors are scaled to 1 before the discs, which are brighter.
+
+Most attempts at two long contours run into a dead end. Many attempts at many images grow together, each with random
+numbers of its own, and an image is the first of its attempts that succeeds: it depends on its seed and number alone.
+
+Shapes: R images or attempts, n dashes that are there, m directions to choose from.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from statespan.papers.datasets.pathfinder.room import NOWHERE, Room, room
+from statespan.papers.datasets.pathfinder.strokes import DEGREES, Style, fine_disc, step
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+TOGETHER = 2048  # attempts that grow together
+DRAWN = 256  # images that are drawn together
+TRIES = 3  # directions tried for a dash
+AGAIN = 5  # times a distractor is tried
+PLACES = 256  # places tried at random for its first dash before all are looked at
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def images(style: Style, seed: int, numbers: Array) -> tuple[Array, Array]:
+    """The images with these numbers.
+
+    Args:
+        style: One of ``strokes.STYLES``.
+        seed: Of the whole set.
+        numbers: (R,) whole numbers; image i is the same whatever else is asked for.
+
+    Returns:
+        Images (R, size, size) and labels (R,), both uint8.
+
+    Example:
+        >>> from statespan.papers.datasets.pathfinder.strokes import STYLES
+        >>> x, y = images(STYLES[32], seed=0, numbers=np.arange(4))
+        >>> x.shape, int(x.max()), bool((images(STYLES[32], 0, np.array([2]))[0][0] == x[2]).all())
+        ((4, 32, 32), 255, True)
+    """
+    keys = _mix(_mix(np.full(len(numbers), seed, np.uint64) + GOLDEN) ^ numbers.astype(np.uint64))
+    streams = Streams(keys)
+    margin = np.array(style.margins)[streams.below(len(style.margins))]
+    out, labels = np.zeros((len(numbers), style.size, style.size), np.uint8), np.zeros(len(numbers), np.uint8)
+    for one in style.margins:
+        rows = np.flatnonzero(margin == one)
+        here = room(style, one)
+        long = contours(here, keys[rows])
+        for some in np.array_split(np.arange(len(rows)), -(-len(rows) // DRAWN) or 1):
+            out[rows[some]], labels[rows[some]] = finish(here, streams.of(rows[some]), long.of(some))
+    return out, labels
+
+
+class Streams:
+    """One stream of uniform random numbers for each row (SplitMix64)."""
+
+    def __init__(self, keys: Array) -> None:
+        self.state = keys.copy()
+
+    def of(self, rows: Array) -> Streams:
+        """The streams of some rows, which go on by themselves."""
+        return Streams(self.state[rows])
+
+    def draw(self, rows: Array | None = None) -> Array:
+        """The next number in [0, 1) of each of these streams, or of all."""
+        rows = np.arange(len(self.state)) if rows is None else rows
+        state = self.state[rows] + GOLDEN
+        self.state[rows] = state
+        return (_mix(state) >> np.uint64(11)) * 2.0**-53
+
+    def below(self, n: int, rows: Array | None = None) -> Array:
+        """The next whole number in 0 … n-1."""
+        return (self.draw(rows) * n).astype(int)
+
+
+def _mix(z: Array) -> Array:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+class Dashes:
+    """Dashes (R, n): the pixel each is known by, the tail of the first of a contour and the head of all others."""
+
+    def __init__(self, rows: int, n: int) -> None:
+        self.at = np.zeros((rows, n, 2), np.int32)  # down, right
+        self.direction = np.full((rows, n), NOWHERE)
+
+    def of(self, rows: Array) -> Dashes:
+        """Those of some rows."""
+        some = Dashes(0, 0)
+        some.at, some.direction = self.at[rows], self.direction[rows]
+        return some
+
+    def put(self, rows: Array, i: int | slice, at: Array, direction: Array) -> None:
+        """Set dash i of some rows."""
+        self.at[rows, i], self.direction[rows, i] = at, direction
+
+    def these(self, rows: Array, which: slice | Array) -> tuple[Array, Array]:
+        """Places and directions of some dashes of some rows."""
+        return self.at[rows][:, which], self.direction[rows][:, which]
+
+
+def contours(here: Room, keys: Array) -> Dashes:
+    """Both long contours of every image: of dash k, that of the first contour and then that of the second."""
+    out = Dashes(len(keys), 2 * here.t.style.contour)
+    todo, attempts = np.arange(len(keys)), 0
+    while len(todo):
+        copies = max(1, TOGETHER // len(todo))
+        who = np.repeat(todo, copies)
+        number = attempts + np.tile(np.arange(1, copies + 1), len(todo))
+        rows, dashes = _grow(here, Streams(_mix(keys[who] ^ _mix(number.astype(np.uint64)))))
+        found, first = np.unique(who[rows], return_index=True)  # of each image its first attempt that succeeded
+        out.put(found, slice(None), *dashes.these(rows[first], slice(None)))
+        todo, attempts = np.setdiff1d(todo, found, assume_unique=True), attempts + copies
+    return out
+
+
+def _grow(here: Room, streams: Streams) -> tuple[Array, Dashes]:
+    """One attempt at two long contours in each row: the rows where it succeeded, and the dashes of all."""
+    t, style = here.t, here.t.style
+    dashes = Dashes(len(streams.state), 2 * style.contour)
+    rows = np.arange(len(streams.state))
+    degree = t.starts[streams.below(len(t.starts))]
+    tail = t.begin[degree, (t.begins[degree] * streams.draw()).astype(int)]
+    dashes.put(rows, 0, tail, degree)
+    tail = np.rint(tail + t.apart[streams.below(DEGREES)]).astype(np.int32)  # halves may go either way
+    dashes.put(rows, 1, tail, streams.below(DEGREES))
+    pivot, other = (here.first_pivot(dashes.direction[:, i], dashes.at[:, i]) for i in range(2))
+    for n in range(2, 2 * style.contour):
+        # of those before, the newest dash of either contour takes no room yet
+        others = dashes.these(rows, slice(n - 2))
+        good, pivot, at, direction = _extend(here, streams, rows, pivot, dashes.direction[rows, n - 2], others)
+        rows, pivot, other = rows[good], pivot[good], other[good]
+        dashes.put(rows, n, at[good], direction[good])
+        pivot, other = other, pivot
+    return rows, dashes
+
+
+def _extend(
+    here: Room, streams: Streams, rows: Array, pivot: Array, before: Array, others: tuple[Array, Array]
+) -> tuple[Array, Array, Array, Array]:
+    """The dash that follows one of direction ``before``, beside others at (R, n, 2) with directions (R, n).
+
+    Returns:
+        Which rows have one, its pivot (R, 2), its head (R, 2) and its direction.
+    """
+    t, at, kind = here.t, others[0], here.kind[others[1]]
+    pivot = step(pivot, t.forward[before])
+    near = t.near[before]
+    heads = pivot[:, None] + t.head[before]
+    sums = np.cumsum(t.weight[before] * (1 - here.around(pivot, t.head[before], at, kind) / 255), 1)
+    good, chosen = np.zeros(len(rows), bool), np.zeros(len(rows), int)
+    todo = np.flatnonzero(sums[:, -1] > 1e-4)
+    for _ in range(TRIES):
+        drawn = streams.draw(rows[todo]) * sums[todo, -1]
+        pick = np.minimum((sums[todo] <= drawn[:, None]).sum(1), near.shape[1] - 1)
+        fits = here.fits(near[todo, pick], heads[todo, pick], at[todo], kind[todo])
+        good[todo[fits]], chosen[todo[fits]] = True, pick[fits]
+        todo = todo[~fits]
+    everyone = np.arange(len(rows))
+    return good, pivot, heads[everyone, chosen], DEGREES + near[everyone, chosen]
+
+
+def with_distractors(here: Room, streams: Streams, long: Dashes) -> Dashes:
+    """The dashes with short contours behind them, as many as there was room for."""
+    style, count = here.t.style, 2 * here.t.style.contour
+    everyone = np.arange(len(streams.state))
+    dashes = Dashes(len(everyone), count + style.distractors * style.short)
+    dashes.put(everyone, slice(count), long.at, long.direction)
+    for first in range(count, dashes.at.shape[1], style.short):
+        left = everyone
+        for _ in range(AGAIN):
+            if len(left):
+                left = _short(here, streams, dashes, left, first)
+    return dashes
+
+
+def _short(here: Room, streams: Streams, dashes: Dashes, rows: Array, first: int) -> Array:
+    """One attempt at a short contour in each row, its dashes from ``first`` on: the rows where it failed."""
+    style, everyone = here.t.style, rows
+    counted = np.array([i for i in range(first) if i != 2 * style.contour - 2])  # the first contour's newest does not
+    degree, tail = _begin(here, streams, rows, dashes.these(rows, counted))
+    found = degree != NOWHERE
+    rows, degree, tail = rows[found], degree[found], tail[found]
+    dashes.put(rows, first, tail, degree)
+    pivot = here.first_pivot(degree, tail)
+    for n in range(first + 1, first + style.short):
+        others = dashes.these(rows, np.concatenate([counted, np.arange(first, n - 1)]))
+        good, pivot, at, direction = _extend(here, streams, rows, pivot, dashes.direction[rows, n - 1], others)
+        rows, pivot = rows[good], pivot[good]
+        dashes.put(rows, n, at[good], direction[good])
+    left = np.setdiff1d(everyone, rows, assume_unique=True)
+    dashes.direction[left, first : first + style.short] = NOWHERE
+    return left
+
+
+def _begin(here: Room, streams: Streams, rows: Array, others: tuple[Array, Array]) -> tuple[Array, Array]:
+    """A direction and a place where a contour may begin, for each row; no direction where none was found."""
+    at, kind = others[0], here.kind[others[1]]
+    chosen, tail = np.full(len(rows), NOWHERE), np.zeros((len(rows), 2), np.int32)
+    todo = np.arange(len(rows))
+    for _ in range(TRIES):
+        degree = streams.below(DEGREES, rows[todo])
+        todo, degree = todo[here.t.works[degree]], degree[here.t.works[degree]]
+        found, place = _place(here, streams, rows[todo], degree, (at[todo], kind[todo]))
+        todo, degree, place = todo[found], degree[found], place[found]
+        good = here.inside(degree, place)
+        chosen[todo[good]], tail[todo[good]] = degree[good], place[good]
+        todo = todo[~good]
+    return chosen, tail
+
+
+def _place(
+    here: Room, streams: Streams, rows: Array, degree: Array, others: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """One of the places (R, 2) with room for a first dash, all equally likely, and whether there is any."""
+    size, (at, kind) = here.t.style.size, others
+    found, tail = np.zeros(len(rows), bool), np.zeros((len(rows), 2), np.int32)
+    todo = np.arange(len(rows))
+    for _ in range(PLACES):
+        if not len(todo):
+            break
+        drawn = np.stack([streams.below(size, rows[todo]) for _ in range(2)], 1).astype(np.int32)
+        fits = here.free(degree[todo], drawn, at[todo], kind[todo])
+        tail[todo[fits]], found[todo[fits]] = drawn[fits], True
+        todo = todo[~fits]
+    for i in todo:  # few places are free: look at all of them
+        number = streams.draw(rows[[i]])
+        free = _free_places(here, degree[i], at[i], kind[i])
+        if len(free):
+            tail[i], found[i] = free[int(number[0] * len(free))], True
+    return found, tail
+
+
+def _free_places(here: Room, degree: int, at: Array, kind: Array) -> Array:
+    """All places (n, 2) with room for a first dash in one image."""
+    size = here.t.style.size
+    places = np.argwhere(np.ones((size, size), bool)).astype(np.int32)
+    each = [np.broadcast_to(one, (len(places), *one.shape)) for one in (at, kind)]
+    return places[here.free(np.full(len(places), degree), places, *each)]
+
+
+def finish(here: Room, streams: Streams, long: Dashes) -> tuple[Array, Array]:
+    """Images and labels from the long contours: add the distractors and draw everything."""
+    t, style, everyone = here.t, here.t.style, np.arange(len(streams.state))
+    width = style.size + 2 * t.half
+    dashes = with_distractors(here, streams, long)
+    canvas = np.zeros(len(everyone) * width**2, np.float32)
+    square = np.arange(-t.half, t.half + 1)
+    patch = (square[:, None] * width + square).reshape(-1)
+
+    def draw(rows: Array, at: Array, stamp: Array) -> None:
+        places = (rows * width**2 + (at + t.half) @ (width, 1))[:, None] + patch
+        canvas[places] = np.maximum(canvas.take(places), stamp)
+
+    for i in range(dashes.at.shape[1]):
+        rows = np.flatnonzero(dashes.direction[:, i] != NOWHERE)
+        bright = np.float32(style.bright[0 if i < 2 * style.contour else 1])
+        draw(rows, dashes.at[rows, i], bright * t.line[dashes.direction[rows, i]])
+    pixels = canvas.reshape(-1, width, width)[:, t.half : -t.half, t.half : -t.half]  # what is beyond counts nowhere
+    pixels /= pixels.max((1, 2), keepdims=True)  # so discs are as much brighter as their filter overshoots
+    label, first = streams.below(2), streams.below(2)
+    for tip in (long.at[everyone, first], long.at[everyone, np.where(label, first, 1 - first) - 2]):
+        spot = t.spot[tip[:, 0]] @ fine_disc(style) @ t.spot[tip[:, 1]].transpose(0, 2, 1)
+        draw(everyone, tip, spot.reshape(len(tip), -1))
+    pixels = pixels / pixels.max((1, 2), keepdims=True).astype(float)
+    return (255 * pixels).astype(np.uint8), label.astype(np.uint8)

@@ -1,0 +1,17 @@
+"""YAML files for results of S4, S4D and DSS in the papers, and a few of our own, and what we reached with them."""
+
+import json
+from pathlib import Path
+
+OURS = Path(__file__).parent / "ours.json"
+"""Our numbers, written by :mod:`statespan.papers.records.ours`."""
+
+
+def ours() -> dict[str, str]:
+    """What we reached with each recipe that was run, with the signs that ``statespan recipes`` explains.
+
+    Example:
+        >>> ours()["digits-s4d"]
+        '98.61 §'
+    """
+    return dict(json.loads(OURS.read_text(encoding="utf-8")))

@@ -1,0 +1,104 @@
+"""What we reached with each recipe, in one line each: ``statespan recipes`` shows it beside the paper's number.
+
+``python -m statespan.papers.records.ours`` writes the file that comes with the package, from the records of a checkout;
+``statespan publish`` does it too. Of several runs of a recipe those count that are nearest to the paper's row: the same
+task first, then the papers' protocol, then the fewest changes of the model and of other settings. Seeds are averaged.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from statespan.papers import recipes as paper_recipes
+from statespan.papers.records.record import differences
+from statespan.papers.records.signs import CHANGES, is_plain, signs
+from statespan.papers.records.table import summary
+from statespan.papers.records.tasks import TASKS, Task, other
+from statespan.train import recipes
+from statespan.train.config import Recipe
+
+CHANGED = "*"
+SPEED = {"train.precision", "train.compile", "train.threads"}  # what a run needs to be fast, and not what it learns
+TRICKS = {"train.start", *(f"data.{option}" for option in CHANGES)}
+SUPERSEDED = "superseded"  # the folder of records whose data is no longer made
+
+Record = Mapping[str, Any]
+
+
+def ours(folder: Path) -> dict[str, str]:
+    """Our number of each recipe that has one, with its signs, from the results below a folder.
+
+    Args:
+        folder: Such as ``results`` of a checkout, or the folder of your own runs. Files of other kinds are passed over.
+    """
+    found: dict[str, dict[tuple[str, ...], dict[int, Record]]] = {}
+    for path in sorted(folder.rglob("*.json")):
+        if SUPERSEDED in path.parts:
+            continue
+        try:
+            record: Record = json.loads(path.read_text(encoding="utf-8"))
+            name, metric = record["recipe"]["name"], record["metric"]
+            numbers = [float(record[part][metric]) for part in ("test", "valid")]
+            key, seed = tuple(_changed(name, record["recipe"])), int(record["seed"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # of another kind, or of no recipe here
+            continue
+        if all(map(math.isfinite, numbers)):
+            found.setdefault(name, {}).setdefault(key, {})[seed] = record
+    return {name: _text(name, runs) for name, runs in sorted(found.items())}
+
+
+def write(root: Path) -> Path | None:
+    """Write the package's file from the records of a checkout; None where ``root`` is none."""
+    from statespan._io import replace_file
+
+    target = root / "src" / "statespan" / "recipes" / paper_recipes.OURS.name
+    if not target.parent.is_dir():
+        return None
+    replace_file(target, content(root).encode())
+    return target
+
+
+def content(root: Path) -> str:
+    """What the package's file has to say, from the records in ``results`` of a checkout."""
+    return json.dumps(ours(root / "results"), indent=1, ensure_ascii=False) + "\n"
+
+
+def _changed(name: str, recipe: Mapping[str, Any]) -> list[str]:
+    """In what a run differs from the recipe of its name, apart from how it is made fast, logged and saved."""
+    return [text for text in differences(name, recipe) if text.partition("=")[0] not in SPEED]
+
+
+def _text(name: str, runs: Mapping[tuple[str, ...], Mapping[int, Record]]) -> str:
+    nearest = min(runs, key=lambda key: _rank(key, next(iter(runs[key].values()))))
+    records = list(runs[nearest].values())
+    metric = records[0]["metric"]
+    part = "valid" if "validation" in _recipe(name).about.note else "test"
+    factor = 100.0 if metric == "accuracy" else 1.0
+    text = summary([factor * float(record[part][metric]) for record in records], metric)
+    sign = signs(records[0], _task(records[0]))
+    settings = [change for change in nearest if change.partition("=")[0] not in TRICKS]
+    return text + (sign or " " * bool(settings)) + (CHANGED if settings else "")
+
+
+def _rank(key: tuple[str, ...], record: Record) -> tuple[int, bool, int, int]:
+    names = [change.partition("=")[0] for change in key]
+    other_data = sum(name.startswith("data.") and name not in TRICKS for name in names)
+    return other_data, not is_plain(record), sum(name.startswith("model.") for name in names), len(names)
+
+
+def _task(record: Record) -> Task:
+    return next((task for task in TASKS if task.holds(record)), other(record, ""))
+
+
+@cache
+def _recipe(name: str) -> Recipe:
+    return recipes.read(name)
+
+
+if __name__ == "__main__":
+    print(write(Path(__file__).resolve().parents[3]) or "not in a checkout")

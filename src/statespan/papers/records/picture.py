@@ -1,0 +1,142 @@
+"""The metric against wall time: published runs as curves over minutes, the papers' numbers as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from statespan import _plotting as _look
+from statespan.papers.records.record import model_name, seconds_before
+from statespan.papers.records.signs import signs
+from statespan.papers.records.table import groups
+from statespan.papers.records.tasks import TASKS, Task, other, paper, show, value
+
+NAMES = {
+    "accuracy": "accuracy, %", "rmse": "RMSE", "mse": "MSE", "perplexity": "perplexity", "bits_per_dim": "bits a pixel"
+}  # fmt: skip
+BELOW = (
+    "Lines: validation. Points: test. Dashes: the papers' best of S4 and S4D. The reference's times are not known.\n"
+    "†: augmented. ‡: begun with trained weights. ≠: not comparable with the paper's number.\n"
+    "§: settings chosen after test scores had been seen. See docs/results.md."
+)
+
+Record = Mapping[str, Any]
+
+
+def shown(records: Mapping[str, Record]) -> list[tuple[Task, dict[str, Record]]]:
+    """The tasks that there are histories for, with the records by file; those of no paper's task come last."""
+    found = []
+    left = dict(records)
+    for task in TASKS:
+        if task.dt_scale != 1.0:  # the same runs as at rate 1
+            continue
+        mine = {file: record for group in groups(task, records) for file, record in group.records.items()}
+        left = {file: record for file, record in left.items() if file not in mine}
+        found.append((task, mine))
+    for file, record in left.items():
+        found.append((other(record, model_name(record)), {file: record}))
+    return [(task, some) for task, some in found if any(_points(record) for record in some.values())]
+
+
+def times(records: Mapping[str, Record]) -> Any:
+    """A figure with a panel for each task that has been run.
+
+    Args:
+        records: What :func:`statespan.papers.records.record.read_records` found.
+
+    Raises:
+        ValueError: There is nothing to draw.
+    """
+    found = shown(records)
+    if not found:
+        raise ValueError("there are no published runs with times to draw; statespan publish RUN makes some")
+    if len(found) == 1:
+        figure = _look.figure(6.0, 3.6)
+        axes = [figure.subplots()]
+    else:
+        figure, axes = _look.panels(len(found), 3, width=10.0, height=2.7)
+    for one, (task, some) in zip(axes, found):
+        _panel(one, task, some)
+    if len(found) > 1:
+        _look.title(figure, "Validation against wall time", BELOW)
+    else:
+        figure.supxlabel(BELOW, fontsize=6, color=_look.GREY)
+    return figure
+
+
+def write_pictures(records: Mapping[str, Record], folder: Path) -> list[Path]:
+    """``times.png`` with all tasks, and ``times-TASK.png`` for each; returns the files."""
+    from statespan._io import replace_file
+
+    found = shown(records)
+    figures = {f"times-{task.key}.png": times(some) for task, some in found}
+    if found:
+        figures["times.png"] = times(records)
+    for name, figure in figures.items():
+        replace_file(folder / name, _look.content(figure))
+    return [folder / name for name in figures]
+
+
+def _points(record: Record) -> list[tuple[float, float]]:
+    """Minutes and validation metric, in per cent for an accuracy."""
+    history, metric = record.get("history") or {}, record["metric"]
+    factor = 100 if metric == "accuracy" else 1
+    pairs = zip(history.get("seconds", []), history.get(f"valid_{metric}", []))
+    start = seconds_before(record)
+    some = [(seconds, number) for seconds, number in pairs if seconds is not None and number is not None]
+    return [((start + seconds) / 60, factor * number) for seconds, number in some]
+
+
+def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
+    names = {file: model_name(record) + signs(record, task) for file, record in records.items()}
+    colors = dict(zip(dict.fromkeys(names.values()), _look.colors()))
+    labelled: set[str] = set()
+    ours: list[float] = []
+    for file, record in records.items():
+        points, name = _points(record), names[file]
+        if not points:
+            continue
+        label = None if name in labelled else name
+        labelled.add(name)
+        axes.plot(*zip(*points), color=colors[name], linewidth=1.2, label=label)
+        number = value(record, task)
+        ours += [y for _, y in points]
+        if number is not None:
+            minutes = (seconds_before(record) + record["wall_seconds"]) / 60
+            axes.plot(minutes, number, "o", color=colors[name], markersize=4, clip_on=False, zorder=6)
+            ours.append(number)
+    best = paper(task)
+    if best:
+        axes.axhline(float(best), color=_look.GREY, linestyle="--", linewidth=1, label=f"paper {best}")
+    _limits(axes, task, [*ours, *([float(best)] if best else [])])
+    axes.set_xlim(left=0)
+    note = _reference(task)
+    if note:
+        axes.plot([], [], " ", label=note)
+    _look.tidy(axes, f"minutes on {_where(records)}", NAMES[task.metric], task.name)
+    axes.legend(fontsize=6.5, loc="best", framealpha=0.85, edgecolor="none")
+
+
+def _limits(axes: Any, task: Task, numbers: list[float]) -> None:
+    """Errors fall over several powers of ten; the first accuracies say little, so the upper half has more room."""
+    if not task.larger and min(numbers) > 0 and max(numbers) > 4 * min(numbers):
+        axes.set_yscale("log", subs=(2, 3, 5))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
+    elif task.larger and len(numbers) > 8:
+        ordered = sorted(numbers)
+        low = ordered[len(ordered) // 10]
+        axes.set_ylim(bottom=max(0.0, low - 0.15 * (ordered[-1] - low)))
+
+
+def _reference(task: Task) -> str:
+    if task.epochs is None:
+        return ""
+    after = "" if task.after is None else f", {show(task.after[0], '')} % after {task.after[1]}"
+    return f"reference: {task.epochs} epochs" + after.replace(".0 %", " %")
+
+
+def _where(records: Mapping[str, Record]) -> str:
+    devices = sorted({record["hardware"]["device"].partition(" @")[0] for record in records.values()})
+    return devices[0].replace("(R)", "") if len(devices) == 1 else f"{len(devices)} machines"

@@ -1,0 +1,232 @@
+"""Publishing finished runs: records into ``results/tasks``, small weights into ``models``; all of it, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from statespan import _io as fsio
+from statespan.cli import inputs as kept
+from statespan.data.base import Dataset
+from statespan.data.registry import entry
+from statespan.models import from_pretrained
+from statespan.models.find import INPUTS, RECIPE, RECORD
+from statespan.models.pretrained import CONFIG
+from statespan.papers.records.card import write_card
+from statespan.papers.records.record import PublishError, make_record, model_name, stem
+from statespan.train.config import read_recipe, write_recipe
+from statespan.train.result import FIRST
+from statespan.train.run import evaluate, load_data, without_others
+
+LARGEST = 4_000_000
+CHECKED = (32, FIRST)
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
+
+
+@dataclass
+class Plan:
+    """What is to be written: contents by path, folders of models by name; and what to say about it."""
+
+    files: dict[Path, bytes] = field(default_factory=dict)
+    models: dict[Path, dict[str, bytes]] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+
+
+def publish(
+    runs: Sequence[Path],
+    *,
+    name: str | None = None,
+    results: Path = Path("results"),
+    models: Path = Path("models"),
+    replace: bool = False,
+    commit: str | None = None,
+    data: Dataset | Path | None = None,
+) -> list[str]:
+    """Publish finished runs: every record, and for each recipe the weights of the best run by validation.
+
+    Args:
+        runs: Their folders.
+        name: Of the model, for a single recipe; the recipe's if not given.
+        results: Records go to ``tasks`` in this folder.
+        models: Folder of the models.
+        replace: Put these in the place of what is published under the same recipe and seed, or the same name.
+        commit: Which one the runs were made with, where they do not say it.
+        data: The dataset, or the folder that datasets are in.
+
+    Returns:
+        What was done, in lines.
+
+    Raises:
+        PublishError: A run is not finished, or something is published already; nothing was written.
+    """
+    if name is not None and not NAME.fullmatch(name):
+        raise PublishError(f"the name must be of small letters, digits, dots and hyphens, got {name!r}")
+    records = {run: make_record(run, commit) for run in runs}
+    if len({stem(record) for record in records.values()}) != len(records):
+        raise PublishError("the runs must be of different recipes or seeds, and two of them are of the same")
+    families: dict[str, list[Path]] = {}
+    for run, record in records.items():
+        families.setdefault(model_name(record), []).append(run)
+    if name is not None and len(families) != 1:
+        raise PublishError(f"one name cannot be for {len(families)} recipes: {', '.join(families)}")
+    plan = Plan()
+    for family, members in families.items():
+        best = _best(members, records)
+        _plan_model(plan, best, records[best], name or family, results, models, replace, data)
+    for record in records.values():
+        path = results / "tasks" / f"{stem(record)}.json"
+        content = _json(record)
+        if path.is_file() and path.read_bytes() != content and not replace:
+            raise PublishError(f"{path} is there already, of another run; --replace puts the new one in its place")
+        plan.files[path] = content
+        plan.said.insert(0, f"record   {path}")
+        if record["versions"]["commit"].endswith("+changes"):
+            plan.said.append(f"note     {stem(record)} was made with changes that are in no commit")
+    _write(plan)
+    return plan.said
+
+
+def fingerprint(dataset: Dataset) -> list[float]:
+    """Mean size of the inputs and mean of the answers of the first test rows: other data has others.
+
+    A dataset that is generated where its files are not has the same name and other rows.
+    """
+    rows = dataset.test.batch(list(range(min(CHECKED[0], len(dataset.test)))))
+    return [float(rows.x.double().abs().mean()), float(rows.y.double().mean())]
+
+
+def _best(members: list[Path], records: dict[Path, dict[str, Any]]) -> Path:
+    """The run with the best validation; the test data has no say in it."""
+    metric = records[members[0]]["metric"]
+    choose = max if metric == "accuracy" else min
+    return choose(members, key=lambda run: records[run]["valid"].get(metric, 0.0))
+
+
+def _plan_model(
+    plan: Plan, run: Path, record: dict[str, Any], name: str, results: Path, models: Path, replace: bool,
+    data: Dataset | Path | None,
+) -> None:  # fmt: skip
+    """Add the weights of a run, and to its record what they give on a CPU."""
+    source, target = run / "model", models / name
+    if not (source / CONFIG).is_file():
+        plan.said.append(f"no model of {run}: there is no {source}")
+        return
+    weights = json.loads((source / CONFIG).read_text(encoding="utf-8"))["weights"]
+    if weights["bytes"] > LARGEST:
+        text = f"its weights have {weights['bytes'] / 1e6:.1f} MB, and up to {LARGEST / 1e6:g} MB are published"
+        plan.said.append(f"no model of {run}: {text}")
+        return
+    if (target / RECORD).is_file() and not replace:
+        there = json.loads((target / RECORD).read_text(encoding="utf-8"))
+        if {**there, "check": None, "rates": None} != json.loads(_json({**record, "check": None, "rates": None})):
+            if stem(there) == stem(record):
+                raise PublishError(f"{target} is there already, of another run; --replace puts the new one there")
+            plan.said.append(f"no model of {run}: {target} is that of {stem(there)}; --replace puts the new one there")
+            return
+    model = from_pretrained(source)
+    if any(tensor.is_floating_point() and tensor.element_size() != 4 for tensor in model.state_dict().values()):
+        raise PublishError(f"{source} must have weights of 32 bits")
+    recipe = read_recipe(record["recipe"])
+    dataset = load_data(read_recipe(recipe, without_others(recipe, "test")), data)
+    single = read_recipe(recipe, ["train.precision=fp32", "train.strategy=auto"])
+
+    def measure(overrides: Sequence[str] = (), dt_scale: float = 1.0, rows: int | None = None) -> dict[str, float]:
+        chosen = dataset if not overrides else (None if isinstance(data, Dataset) else data)
+        return evaluate(
+            single, "test", dt_scale, overrides=overrides, data=chosen, model=model, device="cpu", rows=rows
+        )  # fmt: skip
+
+    record["check"] = {
+        "device": "cpu", "precision": "fp32", "data": fingerprint(dataset),
+        "rows": {str(rows): measure(rows=rows) for rows in CHECKED},
+    }  # fmt: skip
+    _check_weights(run, record)
+    sampled = dataset.info.frequency is not None and recipe.data.get("features", "raw") == "raw"
+    if sampled and "subsample" in entry(recipe.data["name"]).options and "subsample" not in recipe.data:
+        record["rates"] = {"2": measure(["data.subsample=2"], 2.0)}
+    about = kept.to_json(dataset)
+    file = f"results/tasks/{stem(record)}.json"
+    contents = {path.name: path.read_bytes() for path in (source / CONFIG, source / weights["file"])}
+    contents |= {
+        RECIPE: write_recipe(recipe).encode(),
+        RECORD: _json(record),
+        INPUTS: _json(about),
+        "README.md": write_card(name, record, about, file, weights["bytes"]).encode(),
+    }
+    plan.models[target] = contents
+    plan.said.append(f"model    {target}  {weights['bytes'] / 1e6:.2f} MB")
+
+
+def slack(metric: str, number: float) -> float:
+    """How far 16 bits may move a number of the first rows: they turn answers near the edge.
+
+    A model that is wrong more often has more of those.
+
+    Example:
+        >>> round(slack("accuracy", 0.99), 4), round(slack("accuracy", 0.86), 4), round(slack("rmse", 0.4), 4)
+        (0.0115, 0.031, 0.02)
+    """
+    return 0.01 + 0.15 * (1 - number) if metric == "accuracy" else 0.05 * abs(number)
+
+
+def _check_weights(run: Path, record: dict[str, Any]) -> None:
+    """Refuse weights that are not those which were tested."""
+    first, metric = record["first"], record["metric"]
+    found = record["check"]["rows"][str(FIRST)]
+    if not first or first.get("rows") != FIRST or metric not in first:
+        return  # a run from before this was noted
+    if abs(found[metric] - first[metric]) > slack(metric, first[metric]):
+        raise PublishError(
+            f"{run}/model is not what was tested: {metric} of the first {FIRST} rows is {found[metric]:.4g}, "
+            f"and was {first[metric]:.4g}"
+        )
+
+
+def _json(content: Any) -> bytes:
+    """Laid out for people, but numbers of a list in one line."""
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    return (re.sub(r"\[[^\[\]{}\"]*\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text) + "\n").encode()
+
+
+def _write(plan: Plan) -> None:
+    """Everything under temporary names first, and then, when nothing can fail for want of room, the names."""
+    with contextlib.ExitStack() as stack:
+        moves: list[tuple[Path, Path]] = []
+        for target, contents in plan.models.items():
+            draft = _draft(target, stack)
+            fsio.make_folder(draft)
+            for file, content in contents.items():
+                fsio.write_new(draft / file, [content])
+            fsio.sync_folder(draft)
+            moves.append((draft, target))
+        for path, content in plan.files.items():
+            draft = _draft(path, stack)
+            fsio.write_new(draft, [content])
+            moves.append((draft, path))
+        for draft, target in moves:
+            if target.is_dir():
+                old = _draft(target, stack)
+                fsio.rename(target, old)
+            fsio.rename(draft, target)
+            fsio.sync_folder(target.parent)
+
+
+def _draft(target: Path, stack: contextlib.ExitStack) -> Path:
+    """A temporary name beside the real one, gone at the end."""
+    fsio.make_folder(target.parent)
+    draft = target.with_name(f"{fsio.TEMPORARY}{uuid.uuid4().hex}")
+
+    def gone() -> None:
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        draft.unlink(missing_ok=True)
+
+    stack.callback(gone)
+    return draft

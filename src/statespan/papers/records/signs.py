@@ -1,0 +1,89 @@
+"""Signs behind a number: what a reader must know before comparing it. All are derived from its record.
+
+†  the training data was changed at random
+‡  training began with trained weights
+≠  not comparable: the data or its split is not the papers'
+§  settings were chosen after test scores had been seen, as the recipe's header says
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from statespan.data.registry import entry
+from statespan.train import recipes
+
+if TYPE_CHECKING:
+    from statespan.papers.records.tasks import Task
+
+AUGMENTED, STARTED, DIFFERENT, SEEN = "†", "‡", "≠", "§"
+# options of datasets that change what is trained on, and the values that do not
+CHANGES: dict[str, Any] = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "crop": 32}
+MADE = "generated here by the benchmark's rules, not its released files"
+OVERLAP = "cropped training windows overlap test windows"
+
+Record = Mapping[str, Any]
+
+
+def augmented(record: Record) -> bool:
+    """Whether the training data was changed at random."""
+    options = record["recipe"]["data"]
+    return any(options.get(option, nothing) != nothing for option, nothing in CHANGES.items())
+
+
+def is_plain(record: Record) -> bool:
+    """Whether it was trained as the papers train: on the data as it is, from random weights."""
+    return not augmented(record) and not record.get("start")
+
+
+def difference(record: Record, task: Task) -> str:
+    """In what the data or its split differs from the papers'; "" where it does not, or no paper has a number.
+
+    A record does not say whether a set that can be generated was generated or read from files, so it counts as
+    generated.
+    """
+    if not task.published:
+        return ""
+    options = record["recipe"]["data"]
+    files = entry(options["name"]).files
+    if files and all(source.optional for source in files):
+        return MADE
+    crop = CHANGES["crop"]
+    if options.get("crop", crop) != crop and options.get("split", "windows") == "windows":
+        return OVERLAP
+    rows = (record.get("rows") or {}).get("train")
+    if rows is not None and rows < task.whole:
+        return f"training on {rows:,} {task.part}"
+    return ""
+
+
+def seen(record: Record) -> list[str]:
+    """Why its settings are not independent of test scores, as the header of its recipe says; empty if they are."""
+    recipe = record["recipe"]
+    if recipe["name"] not in recipes.names():
+        return []
+    return [choice.why for choice in recipes.choices(recipe["name"]) if _holds(choice.setting, recipe)]
+
+
+def signs(record: Record, task: Task) -> str:
+    """All signs of a record, with a space in front; "" if it has none."""
+    found = {
+        AUGMENTED: augmented(record),
+        STARTED: bool(record.get("start")),
+        DIFFERENT: bool(difference(record, task)),
+        SEEN: bool(seen(record)),
+    }
+    text = "".join(sign for sign, holds in found.items() if holds)
+    return f" {text}" if text else ""
+
+
+def _holds(setting: str, recipe: Mapping[str, Any]) -> bool:
+    """Whether a recipe has a setting of the form ``key=value``."""
+    if setting == "always":
+        return True
+    key, _, wanted = setting.partition("=")
+    found: Any = recipe
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return str(found).lower() == wanted.lower()

@@ -1,0 +1,285 @@
+"""Tables of results, made from the records: no number is typed by hand.
+
+``python -m statespan.papers.records.table README.md docs/results.md`` fills every place of the form
+
+    <!-- results/tasks: short -->
+    <!-- end -->
+
+with a table of the tasks. "short" has a line for each task: what training as the papers train gave, and in a column of
+its own what augmentation or trained weights to begin with gave. "long" has a line for each recipe and every column. A
+task without a record says so.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from statespan.papers.records.record import model_name, read_records, seconds_before
+from statespan.papers.records.signs import AUGMENTED, CHANGES, DIFFERENT, SEEN, STARTED, augmented, difference, is_plain
+from statespan.papers.records.signs import signs as signs_of
+from statespan.papers.records.tasks import TASKS, Task, judged, other, paper, paper_augmented, show, value
+
+PLACE = re.compile(r"(<!-- (?P<path>[\w/.-]+): (?P<kind>short|long) -->\n)(?P<table>.*?)(<!-- end -->)", re.S)
+NOT_YET, NONE = "not run yet", "–"
+SHORT = ("task", "paper", "ours", "paper, augmented", "ours, with tricks")
+LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
+NUMBERS = {*SHORT[1:], "aim", "parameters", "epochs", "time"}
+FORECASTS = "ETT, Weather forecasting"
+UNITS = (
+    "Test accuracy in %, RMSE (BIDMC), perplexity (WikiText-2, hidden tokens) or bits per pixel (MNIST density); with "
+    "several seeds mean ± standard deviation (seeds)."
+)
+
+Record = Mapping[str, Any]
+
+
+class Group(NamedTuple):
+    """The records of one recipe with one set of changes, by file, one for each seed."""
+
+    recipe: str
+    overrides: tuple[str, ...]
+    records: dict[str, Record]
+
+    def numbers(self, task: Task) -> list[float]:
+        """Of the test, one for each seed."""
+        return [number for record in self.records.values() if (number := value(record, task)) is not None]
+
+    def text(self, task: Task) -> str:
+        """The mean over the seeds, with its spread where there are several, and the signs."""
+        return summary(self.numbers(task), task.metric) + self.signs(task)
+
+    def signs(self, task: Task) -> str:
+        """Signs behind the number; see :mod:`statespan.papers.records.signs`."""
+        every = "".join(signs_of(record, task) for record in self.records.values())
+        found = "".join(sign for sign in (AUGMENTED, STARTED, DIFFERENT, SEEN) if sign in every)
+        return f" {found}" if found else ""
+
+    def judged(self, task: Task) -> float:
+        """The mean in validation."""
+        return fmean(judged(record, task) for record in self.records.values())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it was trained as the papers train."""
+        return all(is_plain(record) for record in self.records.values())
+
+    @property
+    def minutes(self) -> list[float]:
+        """What each run took, with the time of the weights it began with."""
+        return [(record["wall_seconds"] + seconds_before(record)) / 60 for record in self.records.values()]
+
+
+def summary(numbers: Sequence[float], metric: str) -> str:
+    """A mean as tables print it, with standard deviation and number of seeds where there are several.
+
+    Example:
+        >>> summary([99.4, 99.6], "accuracy"), summary([0.332], "rmse")
+        ('99.50 ± 0.14 (2)', '0.332')
+    """
+    text = show(fmean(numbers), metric)
+    return text if len(numbers) == 1 else f"{text} ± {show(stdev(numbers), metric)} ({len(numbers)})"
+
+
+def groups(task: Task, records: Mapping[str, Record]) -> list[Group]:
+    """The runs of a task, the best in validation first."""
+    made = _grouped({file: record for file, record in records.items() if task.holds(record)})
+    return sorted(made, key=lambda group: group.judged(task), reverse=task.larger)
+
+
+def _grouped(records: Mapping[str, Record]) -> list[Group]:
+    """Runs that differ in the seed alone; a recipe may have been another one when its first runs were made."""
+    found: dict[tuple[str, tuple[str, ...], bool], dict[str, Record]] = {}
+    for file, record in records.items():
+        key = (record["recipe"]["name"], tuple(record["overrides"]), is_plain(record))
+        found.setdefault(key, {})[file] = record
+    return [Group(recipe, overrides, some) for (recipe, overrides, _), some in found.items()]
+
+
+def filled(text: str, root: Path, up: str = "") -> str:
+    """The text with every table made anew from the records under ``root``; ``up`` leads from the page to it."""
+
+    def table(match: re.Match[str]) -> str:
+        records = read_records(root / match["path"])
+        body = make(records, match["kind"], f"{up}{match['path']}", up)
+        return f"{match[1]}{body}{match[5]}"
+
+    return PLACE.sub(table, text)
+
+
+def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") -> str:
+    """A table as Markdown."""
+    columns = SHORT if kind == "short" else LONG
+    lines = ["| " + " | ".join(columns) + " |", "|" + "".join("---:|" if c in NUMBERS else "---|" for c in columns)]
+    shown: list[tuple[Task, Group]] = []
+    for task in TASKS:
+        found = groups(task, records)
+        if kind == "short":
+            best = [next((group for group in found if group.is_plain is plain), None) for plain in (True, False)]
+            lines.append(_line(_short(task, *best), columns))
+            found = [group for group in best if group is not None]
+        else:
+            found.sort(key=lambda group: not group.is_plain)  # the papers' protocol first, each best first
+            lines += [_line(_cells(task, group, folder), columns) for group in found]
+            lines += [] if found else [_line(_cells(task, None, folder), columns)]
+        shown += [(task, group) for group in found]
+    lines.append(_line(_forecasts(up), columns))
+    if kind == "long":
+        known = {file for _, group in shown for file in group.records}
+        others = _others({file: record for file, record in records.items() if file not in known})
+        lines += [_line(_cells(task, group, folder), columns) for task, group in others]
+        shown += others
+    lines += ["", *(_short_notes(shown) if kind == "short" else _long_notes(shown)), ""]
+    return "\n".join(lines)
+
+
+def _short(task: Task, plain: Group | None, tricks: Group | None) -> dict[str, str]:
+    return {
+        "task": task.name,
+        "paper": paper(task) or NONE,
+        "ours": NONE if plain is None else plain.text(task),
+        "paper, augmented": paper_augmented(task) or NONE,
+        "ours, with tricks": NONE if tricks is None else tricks.text(task),
+    }
+
+
+def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
+    sign = "≥" if task.larger else "≤"
+    cells = {
+        "task": task.name,
+        "paper": paper(task) or NONE,
+        "aim": "report" if task.aim is None else "> chance" if task.above else f"{sign} {task.aim:g}",
+        "ours": NOT_YET,
+    }
+    if group is None:
+        return cells
+    some = list(group.records.values())
+    if augmented(some[0]) and paper_augmented(task):
+        cells["paper"] = f"{paper_augmented(task)} {AUGMENTED}"
+    numbers = [(record["seed"], value(record, task)) for record in some]
+    changed = f" `{' '.join(group.overrides)}`" if group.overrides else ""
+    return cells | {
+        "recipe": group.recipe + changed,
+        "ours": group.text(task),
+        "seeds": ", ".join(f"{show(number, task.metric)} ({seed})" for seed, number in numbers if number is not None),
+        "rows": _rows(some[0].get("rows") or {}),
+        "parameters": _count(some[0]["parameters"]),
+        "epochs": _spread([record["epochs"] for record in some], "{:.4g}"),
+        "time": _spread(group.minutes, "{:.3g}") + " min",
+        "on": ", ".join(sorted({_device(record) for record in some})),
+        "record": " ".join(f"[{record['seed']}]({folder}/{file})" for file, record in group.records.items()),
+    }
+
+
+def _forecasts(up: str) -> dict[str, str]:
+    where = f"see [time series]({'timeseries.md' if up else 'docs/timeseries.md'})"
+    return {"task": FORECASTS, "recipe": "etth1-s4 …", "paper": "S4 Table 9", "aim": "Table 9", "ours": where}
+
+
+def _others(records: Mapping[str, Record]) -> list[tuple[Task, Group]]:
+    """Records of tasks that are not in the list, such as small ones of our own."""
+    made = []
+    for group in _grouped(records):
+        one = next(iter(group.records.values()))
+        made.append((other(one, model_name(one)), group))
+    return made
+
+
+def _short_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
+    text = (
+        f"{UNITS} *paper*: the best of S4 and S4D. *ours*: the papers' protocol, that is the data as it is and random "
+        "weights to begin with. *with tricks*: augmented training data or trained weights to begin with; the papers "
+        f"report augmentation for sCIFAR alone (S4 section 4.3). {NONE}: no such run or number. If several recipes "
+        "exist, the one with the best validation score is shown."
+    )
+    if shown:
+        minutes = [time for _, group in shown for time in group.minutes]
+        devices = sorted({_device(record) for _, group in shown for record in group.records.values()})
+        text += f" A run took {_spread(minutes, '{:.3g}')} min on {' or '.join(devices)}."
+    return [text, "", *_sign_notes(shown)]
+
+
+def _long_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
+    text = (
+        f"{UNITS} *paper*: the best of S4 and S4D, and with {AUGMENTED} what the S4 paper reports with augmentation "
+        "(section 4.3). *time*: compiling, training and validation. *seeds*: each number, and its seed. *rows*: train, "
+        "test."
+    )
+    notes: dict[str, list[str]] = {}
+    for task in TASKS:
+        if task.note:
+            notes.setdefault(task.note, []).append(task.name)
+    return [text, "", *_sign_notes(shown), *(f"- {', '.join(names)}: {note}." for note, names in notes.items())]
+
+
+def _sign_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
+    """A list of what the signs in a table say, and of why there is nothing to show."""
+    used = "".join(group.signs(task) for task, group in shown)
+    found = []
+    if AUGMENTED in used:
+        options = ", ".join(f"`data.{option}`" for option in CHANGES)
+        found.append(f"{AUGMENTED}: the training data was changed at random ({options}).")
+    if STARTED in used:
+        found.append(f"{STARTED}: begun with the weights of another recipe, whose time is counted too.")
+    if DIFFERENT in used:
+        reasons: dict[str, dict[str, None]] = {}
+        for task, group in shown:
+            for record in group.records.values():
+                if why := difference(record, task):
+                    reasons.setdefault(why, {})[task.name] = None
+        why = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+        found.append(f"{DIFFERENT}: not comparable with the paper's number: the data or its split differs ({why}).")
+    if SEEN in used:
+        found.append(f"{SEEN}: settings were chosen after test scores had been seen; the recipe's header says which.")
+    plain = {task.name for task, group in shown if group.is_plain}
+    found += [f"{task.name}: {task.scratch}." for task in TASKS if task.scratch and task.name not in plain]
+    return [f"- {note}" for note in found]
+
+
+def _line(cells: Mapping[str, str], columns: Sequence[str]) -> str:
+    return "| " + " | ".join(cells.get(column, "").replace("|", "\\|") for column in columns) + " |"
+
+
+def _spread(numbers: list[float], form: str) -> str:
+    low, high = form.format(min(numbers)), form.format(max(numbers))
+    return low if low == high else f"{low} to {high}"
+
+
+def _rows(rows: Mapping[str, int]) -> str:
+    return " / ".join(f"{rows[split]:,}" for split in ("train", "test") if split in rows)
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e6:.2f} M" if number >= 100_000 else f"{number:,}"
+
+
+def _device(record: Record) -> str:
+    name = re.sub(r"\((R|TM)\)|Processor|CPU| @.*?(?=,|$)", "", record["hardware"]["device"])
+    processes = record["hardware"].get("processes", 1)
+    return " ".join(name.split()).replace(" ,", ",") + (f" × {processes}" if processes > 1 else "")
+
+
+def fill_page(path: Path) -> None:
+    """Fill the tables of a page that lies in a checkout, beside ``results`` or below."""
+    from statespan._io import replace_file
+
+    root = next(p for p in path.resolve().parents if (p / "results").is_dir())
+    depth = len(path.resolve().relative_to(root).parts) - 1
+    text = path.read_text(encoding="utf-8")
+    made = filled(text, root, "../" * depth)
+    if made != text:
+        replace_file(path, made.encode())
+
+
+def main(paths: list[str]) -> None:
+    """Fill the tables of these pages."""
+    for path in paths:
+        fill_page(Path(path))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

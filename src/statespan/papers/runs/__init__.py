@@ -1,0 +1,8 @@
+"""Grids of training runs: cells, running them side by side, and what they say together."""
+
+from statespan.papers.runs.cell import Cell, Evaluation
+from statespan.papers.runs.choose import Axis, check_rows, parse_axis, product
+from statespan.papers.runs.outcome import Outcome, outcome
+from statespan.papers.runs.pool import run_cells
+
+__all__ = ["Axis", "Cell", "Evaluation", "Outcome", "check_rows", "outcome", "parse_axis", "product", "run_cells"]

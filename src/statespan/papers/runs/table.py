@@ -1,0 +1,124 @@
+"""The table of a grid: a line for each combination, from the cells' folders alone.
+
+Nothing in it depends on when and in how many pieces the cells were run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from statespan.papers.runs.choose import Axis, Row
+from statespan.papers.runs.outcome import DONE, FAILED, MISSING, Outcome, outcome
+from statespan.papers.runs.stats import holm, mean, spread, welch
+
+TEST = (
+    "p: two-sided Welch's t-test of the seeds against those of the first line, corrected for the number of lines by "
+    "Holm's rule."
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table.
+
+    Args:
+        values: The combination's values.
+        outcomes: Of its cells, one for each seed.
+        metric: Name of the metric, "" if no cell is done.
+        split: Where it was measured.
+        numbers: The metric of each cell that is done.
+        p: Against the first line; None where there is none.
+    """
+
+    values: tuple[str, ...]
+    outcomes: tuple[Outcome, ...]
+    metric: str
+    split: str
+    numbers: tuple[float, ...]
+    p: float | None = None
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over the seeds."""
+        return mean(self.numbers) if self.numbers else None
+
+    @property
+    def faults(self) -> list[str]:
+        """What went wrong, each once."""
+        return list(dict.fromkeys(one.why for one in self.outcomes if one.status in (FAILED, MISSING)))
+
+    @property
+    def state(self) -> str:
+        """What is left, in words; "" if everything is done."""
+        left: dict[str, int] = {}
+        for one in self.outcomes:
+            if one.status != DONE:
+                left[one.status] = left.get(one.status, 0) + 1
+        return ", ".join(f"{count} {status}" for status, count in left.items())
+
+
+def lines(rows: Sequence[Row], cells: Path, split: str = "test") -> list[Line]:
+    """The table's lines.
+
+    Args:
+        rows: The combinations.
+        cells: The folder of all cells.
+        split: "test", "valid" or "first".
+    """
+    found = []
+    for row in rows:
+        outcomes = tuple(outcome(cell, cells) for cell in row.cells)
+        numbers = tuple(value for one in outcomes if (value := one.value(split)) is not None)
+        metric = next((one.metric for one in outcomes if one.metric), "")
+        found.append(Line(row.values, outcomes, metric, split, numbers))
+    ps = holm([None, *(welch(line.numbers, found[0].numbers) for line in found[1:])])
+    return [replace(line, p=p) for line, p in zip(found, ps)]
+
+
+def text(values: Sequence[float], metric: str) -> str:
+    """Mean and spread of a metric.
+
+    Example:
+        >>> text([0.85, 0.87], "accuracy"), text([0.1193], "rmse"), text([], "rmse")
+        ('86.00 ± 1.41', '0.1193', '')
+    """
+    if not values:
+        return ""
+    scale, digits = (100.0, 2) if metric == "accuracy" else (1.0, 4)
+    deviation = spread(values)
+    return f"{scale * mean(values):.{digits}f}" + ("" if deviation is None else f" ± {scale * deviation:.{digits}f}")
+
+
+def markdown(title: str, axes: Sequence[Axis], found: Sequence[Line], notes: Sequence[str] = ()) -> str:
+    """The table as a Markdown page."""
+    metric = next((line.metric for line in found if line.metric), "metric").replace("_", " ")
+    split = found[0].split
+    unit = " %" if metric == "accuracy" else ""
+    heads = [*(axis.key for axis in axes), f"{split} {metric}{unit}", "seeds", "p", "left"]
+    rows = [f"# {title}", "", *notes, *([""] if notes else []), "| " + " | ".join(heads) + " |"]
+    rows.append("|" + "---|" * len(axes) + "---:|" * 3 + "---|")
+    for line in found:
+        p = "" if line.p is None else f"{line.p:.3g}"
+        cells = [*line.values, text(line.numbers, line.metric), str(len(line.numbers)), p, line.state]
+        rows.append("| " + " | ".join(cells) + " |")
+    rows += ["", TEST]
+    for line in found:
+        rows += [f"- {', '.join(line.values) or 'the recipe'}: {why}" for why in line.faults]
+    return "\n".join(rows) + "\n"
+
+
+def record(title: str, axes: Sequence[Axis], found: Sequence[Line]) -> bytes:
+    """The table as JSON."""
+    plain: list[dict[str, Any]] = [
+        {
+            "values": dict(zip((axis.key for axis in axes), line.values)),
+            "metric": line.metric, "split": line.split, "numbers": list(line.numbers), "mean": line.mean,
+            "std": spread(line.numbers), "p": line.p, "left": line.state, "faults": line.faults,
+        }
+        for line in found
+    ]  # fmt: skip
+    return (json.dumps({"title": title, "test": TEST, "lines": plain}, indent=2, allow_nan=False) + "\n").encode()

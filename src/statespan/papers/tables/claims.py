@@ -1,0 +1,226 @@
+"""What the S4D paper concludes from Tables 2 and 3, and whether our numbers say the same.
+
+Everything is in *gains*: by how much a row is better than another, in points of accuracy, or in per cent of the other's
+RMSE. Two seeds say little about their own spread, so that a gain's standard error comes from all rows of its column:
+from what is left between runs when the mean of each row and of each seed is taken off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from statespan.papers.runs.stats import mean, spread
+from statespan.papers.tables.collect import Number
+from statespan.papers.tables.spec import Table, number
+
+TOLERANCE = {False: 1.0, True: 15.0}  # by whether small is good: points of accuracy, per cent of RMSE
+RULE = (
+    "A gain is how much better the first of a pair is than the second: in points of accuracy, or in per cent of the "
+    "second's RMSE, ± its standard error (from the spread between runs of all rows together, without what all rows of "
+    "a seed have in common). The paper's gains are in brackets. Where the paper says better or worse, a gain has to be "
+    "above twice its error, and for “clearly” also above 1 point or 15 %. Where it says that there is no difference, a "
+    "gain has to be below these bounds, and twice its error below 1 point or 15 %. What lies between is “not decided”, "
+    "and “reversed” is the opposite of what the paper says. (By this rule the paper's own numbers of Table 2 bear out "
+    "its conclusions.)"
+)
+HOLDS, OPEN, REVERSED, DIFFERS = "holds", "not decided", "reversed", "does not hold"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much better one row is than another in a column."""
+
+    better: str
+    worse: str
+    column: str
+    ours: float
+    error: float
+    tolerance: float
+    paper: float | None
+
+    def beyond(self, least: float) -> str:
+        """Whether it counts, above this bound: as a gain "holds", as a loss "reversed", as neither "not decided"."""
+        bound = max(least, 2 * self.error)
+        return HOLDS if self.ours > bound else REVERSED if self.ours < -bound else OPEN
+
+    @property
+    def sharp(self) -> bool:
+        """Whether a difference as large as the tolerance could not have gone unnoticed."""
+        return 2 * self.error <= self.tolerance
+
+    def __str__(self) -> str:
+        """In words."""
+        unit = " %" if self.tolerance > 1 else ""
+        paper = "" if self.paper is None else f" ({self.paper:+.2f}{unit})"
+        error = f" ± {self.error:.2f}" if self.error else ""
+        return f"{self.column}, {self.better} over {self.worse}: {self.ours:+.2f}{error}{unit}{paper}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A conclusion of the paper and what our numbers say of it.
+
+    Args:
+        text: What the paper says.
+        verdict: "holds", "not decided", "reversed", "does not hold" or, where that depends, in how many of the pairs
+            each; "not known" without numbers.
+        evidence: The gains it rests on.
+    """
+
+    text: str
+    verdict: str
+    evidence: tuple[str, ...]
+
+
+class Book:
+    """The numbers of a table by row and column."""
+
+    def __init__(self, table: Table, found: Sequence[Number]) -> None:
+        self.table = table
+        self.by_place = {(one.entry.row, one.entry.column): one for one in found}
+
+    def noise(self, column: str) -> float:
+        """The standard deviation between runs of a column that differ in chance only, from all its rows."""
+        rows = [one.values for (_, at), one in self.by_place.items() if at == column and len(one.values) > 1]
+        if not rows:
+            return 0.0
+        seeds = len(rows[0])
+        if len(rows) == 1 or any(len(row) != seeds for row in rows):
+            return math.sqrt(mean([(spread(row) or 0.0) ** 2 for row in rows]))
+        shared = [mean(same) for same in zip(*rows)]  # a seed means the same data order and random numbers for all rows
+        left = [(x - mean(row) - s + mean(shared)) ** 2 for row in rows for x, s in zip(row, shared)]
+        return math.sqrt(math.fsum(left) / ((len(rows) - 1) * (seeds - 1)))
+
+    def gain(self, better: str, worse: str, column: str) -> Gain | None:
+        """The gain of one row over another, None if one of the two is not known."""
+        a, b = self.by_place.get((better, column)), self.by_place.get((worse, column))
+        if a is None or b is None or not a.values or not b.values:
+            return None
+        lower = next(c.lower for c in self.table.columns if c.name == column)
+        ours, error = _gain(a.values, b.values, self.noise(column), lower)
+        return Gain(better, worse, column, ours, error, TOLERANCE[lower], self._paper(a, b, lower))
+
+    def _paper(self, a: Number, b: Number, lower: bool) -> float | None:
+        first, second = self._printed(a), self._printed(b)
+        if first is None or second is None:
+            return None
+        return 100 * (second - first) / second if lower else first - second
+
+    def _printed(self, one: Number) -> float | None:
+        """The number itself, where the paper prints a difference."""
+        value = number(one.entry.paper)
+        if value is not None and one.is_difference:
+            base = self.by_place.get((getattr(one.entry, "against", ""), one.entry.column))
+            under = None if base is None else number(base.entry.paper)
+            return None if under is None else under + value
+        return value
+
+    def gains(self, pairs: Sequence[tuple[str, str]]) -> list[Gain]:
+        """All gains of these pairs that are known, in all columns."""
+        found = [self.gain(a, b, column.name) for column in self.table.columns for a, b in pairs]
+        return [gain for gain in found if gain is not None]
+
+
+def _gain(a: Sequence[float], b: Sequence[float], noise: float, lower: bool) -> tuple[float, float]:
+    difference = mean(b) - mean(a) if lower else mean(a) - mean(b)
+    error = noise * math.sqrt(1 / len(a) + 1 / len(b))
+    scale = 100.0 / abs(mean(b)) if lower and mean(b) else 1.0
+    return scale * difference, scale * error
+
+
+def judge(text: str, gains: Sequence[Gain], says: Callable[[Gain], str]) -> Claim:
+    """A claim from what each of the gains it is about says of it."""
+    if not gains:
+        return Claim(text, "not known", ())
+    said = [says(gain) for gain in gains]
+    counts = {word: said.count(word) for word in (HOLDS, OPEN, REVERSED, DIFFERS) if word in said}
+    if len(counts) == 1:
+        verdict = said[0]
+    else:
+        verdict = ", ".join(f"{word} in {count}" for word, count in counts.items()) + f" of {len(said)}"
+    return Claim(text, verdict, tuple(str(gain) for gain in gains))
+
+
+def _no_difference(gain: Gain) -> str:
+    if gain.beyond(gain.tolerance) != OPEN:
+        return DIFFERS
+    return HOLDS if gain.sharp else OPEN
+
+
+def _not_worse(gain: Gain) -> str:
+    said = gain.beyond(gain.tolerance)
+    return HOLDS if said == OPEN and gain.sharp else said
+
+
+def _better(gain: Gain) -> str:
+    return gain.beyond(0.0)
+
+
+def _clearly_better(gain: Gain) -> str:
+    return gain.beyond(gain.tolerance)
+
+
+def section_5_1(book: Book) -> list[Claim]:
+    """The four conclusions of section 5.1 from Table 2."""
+    methods = [(f"{b} B, softmax", f"{b} B, Vandermonde") for b in ("frozen", "trained")]
+    trained = [(f"trained B, {m}", f"frozen B, {m}") for m in ("softmax", "Vandermonde")]
+    rules = [(f"bilinear, {r}", f"ZOH, {r}") for r in ("exp", "ReLU", "free")]
+    free = [(f"{d}, free", f"{d}, exp") for d in ("bilinear", "ZOH")]
+    return [
+        judge("(i) Softmax instead of Vandermonde does not make much difference.", book.gains(methods), _no_difference),
+        judge("(ii) Training B is consistently slightly better.", book.gains(trained), _better),
+        judge("(iii) Discretizations do not make a noticeable difference.", book.gains(rules), _no_difference),
+        judge("(iv) Unrestricting Re A may be slightly better (is not worse).", book.gains(free), _not_worse),
+    ]
+
+
+def section_5_2(book: Book) -> list[Claim]:
+    """The orderings of section 5.2 from Table 3a."""
+    bases = ("S4D-Lin", "S4D-Inv")
+
+    def against(change: str) -> list[Gain]:
+        return book.gains([(base, f"{base}, {change}") for base in bases])
+
+    def other(row: str) -> list[Gain]:
+        return book.gains([("S4D-Inv", row)])
+
+    return [
+        judge("Scaling the imaginary parts by 0.01 clearly hurts.", against("scale 0.01"), _clearly_better),
+        judge("Scaling them by 100 clearly hurts.", against("scale 100"), _clearly_better),
+        judge("Random imaginary parts are a little worse.", against("random imag"), _better),
+        judge("Random real parts are a little worse.", against("random real"), _better),
+        judge("Both random are worse.", against("random both"), _better),
+        judge("S4D-Inv2, another constant in the law, is worse.", other("S4D-Inv2"), _better),
+        judge("S4D-Quad, another power, is worse.", other("S4D-Quad"), _better),
+        judge("S4D-Random is clearly worse.", other("S4D-Random"), _clearly_better),
+        judge("S4D-Real, the spectrum of HiPPO-LegS itself, is clearly worse.", other("S4D-Real"), _clearly_better),
+    ]
+
+
+def section_5_3(book: Book) -> list[Claim]:
+    """What section 5.3 says of Table 3b."""
+    best = [c.name for c in book.table.columns if c.name.endswith("best")]
+    first = [c.name for c in book.table.columns if c.name.endswith("first")]
+    models = list(dict.fromkeys(row.partition(",")[0] for row in book.table.rows))
+    freezing = [(f"{m}, trained", f"{m}, frozen") for m in models]
+    near = [gain for gain in book.gains(freezing) if gain.column in best and not gain.column.startswith("SC")]
+    speech = [gain for gain in book.gains(freezing) if gain.column in best and gain.column.startswith("SC")]
+    structure = [(f"S4-LegS, {state}", f"S4D-LegS, {state}") for state in ("frozen", "trained")]
+    structure += [(f"S4-FouT, {state}", f"S4D-Lin, {state}") for state in ("frozen", "trained")]
+    early = [gain for gain in book.gains(structure) if gain.column in first]
+    late = [gain for gain in book.gains(structure) if gain.column in best]
+    return [
+        judge("Freezing (A, B) does about as well as training them on sCIFAR and BIDMC.", near, _no_difference),
+        judge("Freezing them is clearly worse on speech.", speech, _clearly_better),
+        judge("After one epoch the full DPLR versions are ahead of their diagonal ones.", early, _better),
+        judge("They are often slightly better in the end.", late, _better),
+    ]
+
+
+CLAIMS: dict[str, tuple[str, Callable[[Book], list[Claim]]]] = {
+    "s4d-table2": ("Section 5.1", section_5_1),
+    "s4d-table3a": ("Section 5.2", section_5_2),
+    "s4d-table3b": ("Section 5.3", section_5_3),
+}

@@ -1,0 +1,191 @@
+"""From a table to cells, and from finished cells and records back to numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from statespan.papers.runs.cell import Cell, Evaluation
+from statespan.papers.runs.outcome import DONE, FAILED, MISSING, STOPPED, WAITING, Outcome, outcome
+from statespan.papers.runs.stats import mean, spread
+from statespan.papers.tables.budget import overrides
+from statespan.papers.tables.spec import Compared, Entry, Measured, Printed, Table, Trained, number, read
+from statespan.train.config import read_recipe
+
+PAPER_ONLY, NOT_RUN = "paper only", "not run"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to make tables again.
+
+    Args:
+        budget: "minutes" or "full".
+        seeds: Of each cell; None for the table's own number.
+        only: Parts of names of datasets or recipes; what has none of them is not run. Empty for all.
+        changes: Further overrides of all cells.
+        cells: The folder of all cells.
+        records: The folder of the benchmarks' records.
+    """
+
+    budget: str
+    seeds: int | None
+    only: tuple[str, ...]
+    changes: tuple[str, ...]
+    cells: Path
+    records: Path
+
+    def wanted(self, entry: Trained) -> bool:
+        """Whether it is to be run."""
+        return not self.only or any(word in entry.recipe for word in self.only)
+
+    def cell(self, entry: Trained, seed: int) -> Cell:
+        """The cell of an entry."""
+        return _cell(entry.recipe, entry.overrides, self.budget, self.changes, seed, entry.evaluations)
+
+
+@cache  # a table asks for each of its cells many times
+def _cell(
+    name: str, changes: tuple[str, ...], budget: str, more: tuple[str, ...], seed: int,
+    evaluations: tuple[Evaluation, ...],
+) -> Cell:  # fmt: skip
+    recipe = read(name)
+    every = [*changes, *overrides(recipe, budget), *more, f"train.seed={recipe.train.seed + seed}"]
+    return Cell(read_recipe(recipe, every), evaluations)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a table, the paper's beside ours.
+
+    Args:
+        entry: Where it stands.
+        status: "done", "paper only", "not run", "waiting", "stopped", "failed", "missing" (its data) or "partly".
+        values: Ours, one for each seed, in the paper's unit; of a row that is printed as a difference, the number
+            itself.
+        base: The same for the row that it is a difference from.
+        why: One line, where something is missing or failed.
+    """
+
+    entry: Entry
+    status: str
+    values: tuple[float, ...] = ()
+    base: tuple[float, ...] = ()
+    why: str = ""
+
+    @property
+    def ours(self) -> float | None:
+        """Our number as the paper prints it."""
+        if not self.values or (self.is_difference and not self.base):
+            return None
+        return mean(self.values) - (mean(self.base) if self.is_difference else 0.0)
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether the paper prints a difference here."""
+        return isinstance(self.entry, Trained) and bool(self.entry.against)
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation over the seeds, of a difference that of both together."""
+        own = spread(self.values)
+        other = spread(self.base) if self.is_difference else 0.0
+        return None if own is None or other is None else math.hypot(own, other)
+
+    @property
+    def delta(self) -> float | None:
+        """Ours minus the paper's."""
+        paper = number(self.entry.paper)
+        return None if paper is None or self.ours is None else self.ours - paper
+
+
+def cells_of(tables: Iterable[Table], plan: Plan) -> list[Cell]:
+    """The cells of all tables, each once: main rows first, then the first seed of all others, then the next."""
+    found: dict[tuple[bool, int], list[Cell]] = {}
+    for table in tables:
+        entries = [entry for entry in table.entries if isinstance(entry, Trained) and plan.wanted(entry)]
+        for entry in entries:
+            for seed in range(plan.seeds or table.seeds):
+                found.setdefault((entry.row not in table.main, seed), []).append(plan.cell(entry, seed))
+    ordered = [cell for key in sorted(found) for cell in found[key]]
+    return list({cell.key: cell for cell in ordered}.values())
+
+
+def numbers(table: Table, plan: Plan) -> list[Number]:
+    """Every number of a table, as far as it is known."""
+    bases = {
+        (entry.row, entry.column): entry for entry in table.entries if isinstance(entry, Trained) and not entry.against
+    }
+    found = []
+    for entry in table.entries:
+        if isinstance(entry, Printed):
+            found.append(Number(entry, PAPER_ONLY))
+        elif isinstance(entry, Compared):
+            found.append(Number(entry, DONE))
+        elif isinstance(entry, Measured):
+            found.append(_measured(entry, plan.records))
+        else:
+            base = bases.get((entry.against, entry.column))
+            found.append(_trained(entry, base, table, plan))
+    return found
+
+
+def _trained(entry: Trained, base: Trained | None, table: Table, plan: Plan) -> Number:
+    if not plan.wanted(entry):
+        return Number(entry, NOT_RUN)
+    own = _outcomes(entry, table, plan)
+    values = _values(entry, own)
+    under = () if base is None else _values(base, _outcomes(base, table, plan))
+    states = [one.status for one in own]
+    why = next((one.why for one in own if one.why), "")
+    if values and len(values) < len(own):
+        return Number(entry, "partly", values, under, why)
+    status = next((state for state in (FAILED, MISSING, STOPPED, WAITING) if state in states), DONE)
+    if status == DONE and not values:
+        status, why = FAILED, "its result has no finite number"
+    return Number(entry, status, values, under, why)
+
+
+def _outcomes(entry: Trained, table: Table, plan: Plan) -> list[Outcome]:
+    return [outcome(plan.cell(entry, seed), plan.cells) for seed in range(plan.seeds or table.seeds)]
+
+
+def _values(entry: Trained, outcomes: Sequence[Outcome]) -> tuple[float, ...]:
+    values = []
+    for one in outcomes:
+        value = one.test.get("mae") if entry.value == "mae" else one.value(entry.value)
+        if value is not None:
+            scale = 100.0 if one.metric == "accuracy" else 1.0
+            values.append(scale * value)
+    return tuple(values)
+
+
+def _measured(entry: Measured, records: Path) -> Number:
+    """From the record of a benchmark, made on a GPU."""
+    path = records / f"{entry.benchmark}-cuda.json"
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return Number(entry, WAITING, why=f"not measured yet: statespan bench {entry.benchmark} --device cuda")
+    value, base = (_largest(record, entry, name) for name in (entry.name, entry.over or entry.name))
+    if value is None or base is None:
+        return Number(entry, FAILED, why=f"the record {path.name} has no such row")
+    where = f"{record['machine']['device']}, {record['date'][:10]}"
+    return Number(entry, DONE, (base / value if entry.over else value,), why=where)
+
+
+def _largest(record: Mapping[str, Any], entry: Measured, name: str) -> float | None:
+    """The largest number of the rows with a name that an entry asks for."""
+    values = []
+    for row in record["rows"]:
+        fits = all(row["setting"].get(key) == value for key, value in entry.setting.items())
+        fits = fits and (entry.memory_mb is None or row["memory_mb"] is None or row["memory_mb"] <= entry.memory_mb)
+        if row["name"] == name and row["status"] == "ok" and fits:
+            value = row.get(entry.figure, row["extra"].get(entry.figure))
+            values += [] if value is None else [float(value)]
+    return max(values, default=None)

@@ -1,0 +1,99 @@
+"""Which numbers of the papers' tables have a recipe, and which have none.
+
+``python -m statespan.papers.tables.coverage docs/reproduce.md`` fills every place of the form
+
+    <!-- recipes: coverage -->
+    <!-- end -->
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+from statespan.papers import recipes as paper_recipes
+from statespan.papers.tables.registry import TABLES
+from statespan.papers.tables.spec import Printed, read
+from statespan.train import recipes
+
+PLACE = re.compile(r"(<!-- recipes: coverage -->\n)(?P<table>.*?)(<!-- end -->)", re.S)
+
+
+def tables_of(text: str) -> list[str]:
+    """The tables that a recipe names.
+
+    Example:
+        >>> tables_of("S4 Table 4, S4D Table 5"), tables_of("S4 Tables 6, 12")
+        (['S4 Table 4', 'S4D Table 5'], ['S4 Table 6', 'S4 Table 12'])
+    """
+    found = []
+    for paper, numbers in re.findall(r"(S4D?) Tables? (\w+(?:, \d+\w?)*)", text):
+        found += [f"{paper} Table {number}" for number in numbers.split(", ")]
+    return found
+
+
+def covered() -> dict[str, tuple[int, set[str]]]:
+    """For each table how many of its numbers have a recipe, as it is or with overrides, and which recipes these are."""
+    numbers: Counter[str] = Counter()
+    used: dict[str, set[str]] = {}
+    for name in recipes.names():
+        own = read(name).about.table
+        places = tables_of(own)
+        for row in recipes.rows(name):
+            place = re.match(r"(Table \w+|section [\d.]+),", row.label)
+            assert place is not None  # a header that test_recipes.py refuses
+            places.append(f"{own.partition(' ')[0]} {place[1]}")
+        for place_name in places:
+            numbers[place_name] += not name.endswith("-text")  # the same number with the settings as printed
+            used.setdefault(place_name, set()).add(name)
+    return {name: (numbers[name], used[name]) for name in sorted(numbers, key=_order)}
+
+
+def without() -> dict[str, list[str]]:
+    """For each table the models whose numbers have no recipe."""
+    found = {}
+    for name, make in TABLES.items():
+        paper, _, number = name.partition("-table")
+        rows = dict.fromkeys(entry.row.partition(" (ours")[0] for entry in make().entries if isinstance(entry, Printed))
+        found[f"{paper.upper()} Table {number}"] = list(rows)
+    return found
+
+
+def table() -> str:
+    """What there is, as Markdown."""
+    run, others, found = paper_recipes.ours(), without(), covered()
+    lines = ["| table | numbers with a recipe | recipes | run here | models without a recipe |",
+             "|---|---:|---:|---:|---|"]  # fmt: skip
+    for name, (count, used) in found.items():
+        models = ", ".join(others.get(name, []))
+        lines.append(f"| {name} | {count} | {len(used)} | {sum(one in run for one in used)} | {models} |")
+    names = recipes.names()
+    own = [name for name in names if read(name).about.number is None]
+    lines += ["", f"{len(names)} recipes, {len(own)} of them our own; {len(run)} were run.", ""]
+    return "\n".join(lines)
+
+
+def filled(text: str) -> str:
+    """The text with every table made anew."""
+    return PLACE.sub(lambda match: f"{match[1]}{table()}{match[3]}", text)
+
+
+def _order(name: str) -> tuple[str, int, str]:
+    number = re.search(r"\d+", name.partition(" ")[2])
+    return name.partition(" ")[0], 100 if "section" in name else int(number[0]) if number else 0, name
+
+
+def fill_page(path: Path) -> None:
+    """Fill the tables of a page, if they are not what they should be."""
+    from statespan._io import replace_file
+
+    text = path.read_text(encoding="utf-8")
+    if (made := filled(text)) != text:
+        replace_file(path, made.encode())
+
+
+if __name__ == "__main__":
+    for page in sys.argv[1:]:
+        fill_page(Path(page))

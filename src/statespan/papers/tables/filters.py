@@ -1,0 +1,55 @@
+"""Figure 2 of the S4 paper: kernels of a trained model as images."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from statespan import plot
+from statespan.papers.runs.cell import Cell
+from statespan.papers.runs.outcome import RESULT
+from statespan.papers.tables.collect import Plan
+from statespan.papers.tables.figures import Drawn
+from statespan.train import recipes
+from statespan.train.config import read_recipe
+from statespan.train.run import load_data
+
+RECIPES = {"minutes": ("smnist-small", ("train.steps=600", "train.validate_every=300")), "full": ("lra-pathx-s4", ())}
+
+
+def cell(plan: Plan) -> Cell:
+    """The model to train: of Path-X with the full budget, a small one of MNIST otherwise."""
+    name, changes = RECIPES[plan.budget]
+    return Cell(read_recipe(recipes.read(name), [*changes, *plan.changes]))
+
+
+def prepare(plan: Plan) -> Cell:
+    """The cell, begun anew if its result is here without the model that is to be looked at."""
+    made = cell(plan)
+    folder = made.folder(plan.cells)
+    if not (folder / "model" / "config.json").is_file() and not (folder / "checkpoints").is_dir():
+        (folder / RESULT).unlink(missing_ok=True)
+    return made
+
+
+def draw(plan: Plan, data: Path | None) -> Drawn:
+    """The figure, from the trained model.
+
+    Args:
+        plan: How it was made.
+        data: The folder of the datasets.
+    """
+    made = cell(plan)
+    parts = plot.read_parts(made.folder(plan.cells))
+    dataset = load_data(made.recipe, data)
+    side = math.isqrt(dataset.info.length)
+    picture = dataset.test.batch([0]).x[0, :, 0].reshape(side, side).cpu()
+    figure = plot.filters(parts, side=side, picture=picture)
+    says = [
+        f"{made.recipe.name}: an input, and kernels of the first and the last layer, each {side * side} samples long, "
+        f"laid out as the image is read: {side} x {side}. A kernel begins at its top left corner; heads are ordered by "
+        "their step size."
+    ]
+    if plan.budget == "minutes":
+        says.append("The paper's figure shows Path-X (128 x 128), which `--budget full` trains on a GPU in hours.")
+    return Drawn(figure, tuple(says), {"recipe": made.recipe.name, "side": side})

@@ -1,0 +1,206 @@
+"""One setting, one model: the same windows, the same budget of updates, the weights that are best in validation."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from statespan import data as datasets
+from statespan.data.base import Dataset, Windows
+from statespan.data.calendar import mark_names
+from statespan.estimators.fitting import OneDevice, Settings, train
+from statespan.estimators.windows import PERIODS, thinned
+from statespan.papers.baselines.informer import Informer
+from statespan.papers.baselines.linear import DLinear, NLinear
+from statespan.papers.baselines.lstm import LSTM
+from statespan.papers.baselines.mean import Mean
+from statespan.papers.baselines.naive import SeasonalNaive
+from statespan.papers.baselines.s4 import S4
+from statespan.papers.tables.forecasting.settings import SEASONS, Setting
+from statespan.train.feed import Feed
+from statespan.train.metrics import measure
+from statespan.train.order import derive
+from statespan.train.tasks import TASKS, Objective
+
+JUDGED = 2000  # windows of the validation part that are looked at while training; the test has all of its windows
+EVALUATED = 256  # windows tested together
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much each model may train.
+
+    Args:
+        steps: Updates; of each variant, where a model has several.
+        batch: Windows an update.
+        looks: Validations, of which the best is kept.
+        every: Test every so manieth window only; 1 for the figures of a table.
+    """
+
+    steps: int = 1000
+    batch: int = 64
+    looks: int = 10
+    every: int = 1
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How S4 is set up.
+
+    Args:
+        centre: What windows are relative to.
+        calendar: Read the calendar, as far as the training part has gone through it twice.
+        context: Rows that are read.
+        d_model: Features.
+        d_state: State size.
+        n_layers: Layers.
+        dropout: Probability of dropping a feature.
+        lr: Learning rate.
+        weight_decay: Weight decay.
+    """
+
+    centre: str = "last"
+    calendar: bool = False
+    context: int = 336
+    d_model: int = 64
+    d_state: int = 32
+    n_layers: int = 2
+    dropout: float = 0.1
+    lr: float = 0.004
+    weight_decay: float = 0.01
+
+
+class Candidate(NamedTuple):
+    """What could be tested: a model, the data that it reads, and how it came about."""
+
+    model: nn.Module
+    dataset: Dataset
+    facts: dict[str, Any]
+
+
+S4_VARIANTS = (Variant(), Variant(calendar=True), Variant(centre="none", calendar=True))
+CONTEXT = 336  # of everything else
+
+
+def load(setting: Setting, context: int, folder: Path | None) -> Dataset:
+    """The windows of a setting, with Informer's borders."""
+    options: dict[str, Any] = {"features": setting.features, "context": context, "horizon": setting.horizon}
+    return datasets.load(setting.dataset, folder=folder, **options)
+
+
+def build(name: str, setting: Setting, dataset: Dataset, variant: Variant) -> tuple[nn.Module, float, float]:
+    """A model with its learning rate and weight decay."""
+    info, horizon = dataset.info, setting.horizon
+    context = info.length - horizon
+    width: dict[str, Any] = {"d_input": info.d_input, "d_output": info.d_output, "d_marks": info.d_marks}
+    if name == "SeasonalNaive":
+        return SeasonalNaive(context, horizon, SEASONS[setting.dataset]), 0.0, 0.0
+    if name in ("NLinear", "DLinear"):
+        return (NLinear if name == "NLinear" else DLinear)(context, horizon), 0.004, 0.0
+    if name == "LSTM":
+        return LSTM(context, horizon, **width), 0.002, 0.01
+    if name == "Informer":
+        return Informer(context, horizon, **width), 0.0005, 0.0
+    if name != "S4":
+        raise ValueError(f"model must be one of S4, Informer, LSTM, NLinear, DLinear, SeasonalNaive, got {name!r}")
+    options = {
+        "d_model": variant.d_model, "d_state": variant.d_state, "n_layers": variant.n_layers, "layer": "s4d",
+        "ssm": {"init": "legs", "dt_min": 0.001, "dt_max": 0.1}, "mix": "linear", "dropout": variant.dropout,
+    }  # fmt: skip
+    marks = _rhythms(dataset) if variant.calendar else 0
+    model = S4(context, horizon, columns=info.d_output, d_marks=marks, centre=variant.centre, options=options)
+    return model, variant.lr, variant.weight_decay
+
+
+def _rhythms(dataset: Dataset) -> int:
+    """How many of the calendar features, which are in the order of their periods, the training part shows twice."""
+    assert dataset.info.frequency is not None
+    seconds = len(dataset.train.arrays["values"]) / dataset.info.frequency
+    names = mark_names(round(1 / dataset.info.frequency))
+    return sum(seconds >= 1.9 * PERIODS[name] for name in names)
+
+
+def run(
+    name: str, setting: Setting, budget: Budget, device: torch.device, *,
+    folder: Path | None = None, variants: tuple[Variant, ...] = S4_VARIANTS, seed: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """Train a model in a setting and test it; of S4 what is best in validation: a variant, or the mean of them all.
+
+    A variant that is best before the world changes need not be so behind it; the mean is a candidate like the others,
+    and the same windows decide.
+
+    Args:
+        name: "S4", "Informer", "LSTM", "NLinear", "DLinear" or "SeasonalNaive".
+        setting: The setting.
+        budget: How much it may train.
+        device: Where.
+        folder: Where the datasets are.
+        variants: Of S4.
+        seed: Of the weights and the order.
+
+    Returns:
+        Plain values: the errors on the test part, and how they came about.
+    """
+    began = time.perf_counter()
+    found = []
+    for variant in variants if name == "S4" else (Variant(context=CONTEXT),):
+        dataset = load(setting, variant.context, folder)
+        judged, model, steps = _fit(name, setting, dataset, variant, budget, device, seed)
+        facts = {"valid_mse": judged, "steps": steps, **({"variant": asdict(variant)} if name == "S4" else {})}
+        found.append(Candidate(model, dataset, facts))
+    if len(found) > 1:
+        found.append(_combined(found, setting, device))
+    model, dataset, facts = min(found, key=lambda one: one.facts["valid_mse"])
+    errors = _measure(model, thinned(dataset.test, every=budget.every), device)
+    return {
+        "model": name, "dataset": setting.dataset, "features": setting.features, "horizon": setting.horizon,
+        "mse": errors["mse"], "mae": errors["mae"], **facts,
+        "tried": [one.facts for one in found] if name == "S4" else [],
+        "context": dataset.info.length - setting.horizon,
+        "windows": len(thinned(dataset.test, every=budget.every)), "seed": seed, "budget": asdict(budget),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "seconds": round(time.perf_counter() - began, 2),
+    }  # fmt: skip
+
+
+def _combined(found: list[Candidate], setting: Setting, device: torch.device) -> Candidate:
+    """The mean of the forecasts of all; its data is that of the longest context, as its answers are the same."""
+    dataset = max((one.dataset for one in found), key=lambda data: data.info.length)
+    contexts = [one.dataset.info.length - setting.horizon for one in found]
+    model = Mean([one.model for one in found], contexts, setting.horizon)
+    judged = _measure(model, thinned(dataset.valid, JUDGED), device)["mse"]
+    steps = sum(one.facts["steps"] for one in found)
+    return Candidate(model, dataset, {"valid_mse": judged, "steps": steps, "combined": len(found)})
+
+
+def _fit(
+    name: str, setting: Setting, dataset: Dataset, variant: Variant, budget: Budget, device: torch.device, seed: int
+) -> tuple[float, nn.Module, int]:
+    """The validation error, the model, and the updates made."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive(seed, name, setting.name))
+        model, lr, decay = build(name, setting, dataset, variant)
+    model = model.to(device)
+    valid = thinned(dataset.valid, JUDGED)
+    if name == "SeasonalNaive":
+        return _measure(model, valid, device)["mse"], model.eval(), 0
+    assert isinstance(dataset.train, Windows)
+    how = Settings(
+        epochs=10**6, batch=budget.batch, lr=lr, weight_decay=decay, validations=budget.looks, seed=seed,
+        steps=budget.steps, capture=name != "LSTM",
+    )  # fmt: skip
+    history = train(model, TASKS["forecast"], dataset.train, valid, how, device)
+    assert history.best is not None
+    return history.best, model, history.steps
+
+
+def _measure(model: nn.Module, split: Windows, device: torch.device) -> dict[str, float]:
+    fabric: Any = OneDevice(device)
+    return measure(
+        fabric, Objective(model, TASKS["forecast"]).eval(), TASKS["forecast"], Feed(split, device), EVALUATED
+    )

@@ -1,0 +1,81 @@
+"""Everything that can be reproduced, by name."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from statespan.papers.tables import s4_tables, s4d_tables
+from statespan.papers.tables.figures import FIGURES
+from statespan.papers.tables.spec import Table
+
+TABLES: dict[str, Callable[[], Table]] = {
+    **{f"s4-table{n}": getattr(s4_tables, f"table{n}") for n in (2, 3, 4, 5, 6, 7, 8, 9, 11, 12)},
+    **{f"s4d-table{n}": getattr(s4d_tables, f"table{n}") for n in ("2", "3a", "3b", "4", "5", "6", "9", "10", "11")},
+}
+FILTERS = "s4-figure2"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure: its name, and what it is in one line."""
+
+    name: str
+    summary: str
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table."""
+        return self.name in TABLES
+
+
+def items() -> list[Item]:
+    """Everything, in the papers' order.
+
+    Example:
+        >>> [item.name for item in items()][:3]
+        ['s4-table2', 's4-table3', 's4-table4']
+    """
+    names = [name for name in TABLES if name.startswith("s4-")] + [FILTERS]
+    names += [name for name in TABLES if name.startswith("s4d-")] + list(FIGURES)
+    return [Item(name, _summary(name)) for name in names]
+
+
+def _summary(name: str) -> str:
+    if name == FILTERS:
+        return "Filters of a trained model as images."
+    made: Callable[[], object] = TABLES[name] if name in TABLES else FIGURES[name]
+    return (inspect.getdoc(made) or "").partition("\n")[0]
+
+
+def choose(words: list[str]) -> list[str]:
+    """The names that a user means: whole ones, what several begin with, "figures", "tables" or "all".
+
+    Raises:
+        ValueError: One means nothing.
+
+    Example:
+        >>> choose(["s4d-table3", "s4-table2"])
+        ['s4d-table3a', 's4d-table3b', 's4-table2']
+    """
+    known = [item.name for item in items()]
+    found: list[str] = []
+    for word in words:
+        if word == "all":
+            found += known
+        elif word in known:
+            found.append(word)
+        elif word in ("figures", "tables"):
+            found += [name for name in known if f"-{word[:-1]}" in name]
+        else:
+            begun = [name for name in known if name.startswith(word)]
+            if word[-1:].isdigit():  # s4d-table1 is not the beginning of s4d-table10
+                begun = [name for name in begun if not name[len(word) :][:1].isdigit()]
+            if not begun or not word:
+                near = difflib.get_close_matches(word, [*known, "all", "figures", "tables"], 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"NAME must be a table or figure that --list shows, got {word!r}{hint}")
+            found += begun
+    return list(dict.fromkeys(found))

@@ -1,0 +1,170 @@
+"""Other sampling rates without training again: S4D, a CNN and a Transformer on real series.
+
+    python -m statespan.papers.tables.studies.rates --data DATA --out results/rates.json
+
+All are trained on every second sample of sets of the UCR archive (DATA/uea) and tested on that rate, on twice the rate
+(all samples) and on a half and a quarter of it. S4D is told the rate; the others have nothing to tell it to. Beside
+them stands what helps anybody: resampling the test series to the trained rate with straight lines. A picture goes
+beside the record.
+"""
+
+from __future__ import annotations
+
+import io
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from statespan.data.base import Arrays, Batch
+from statespan.estimators import S4Classifier, read_ts
+from statespan.estimators.fitting import Settings, train
+from statespan.estimators.network import resampled
+from statespan.estimators.tasks import classes
+from statespan.nn import Attention, Transformer
+from statespan.papers.bench.record import write
+from statespan.papers.tables.studies.common import parser, read, row, save
+from statespan.train.device import pick_device
+from statespan.train.order import derive
+
+SETS = ("GunPoint", "OSULeaf")
+EVERY = {"2x": 1, "1x": 2, "0.5x": 4, "0.25x": 8}  # samples of the archive's series that are one of each rate
+CAPTION = "Test accuracy of models trained at 1x (every second sample), with no training at the other rates"
+
+
+class CNN(nn.Module):
+    """The fully convolutional network of Wang et al. (2017): three convolutions, means over time, a linear map.
+
+    Args:
+        d_input: Channels.
+        d_output: Classes.
+
+    Example:
+        >>> CNN(1, 3)(torch.randn(2, 50, 1)).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, d_input: int, d_output: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for into, out, width in ((d_input, 64, 9), (64, 128, 5), (128, 64, 3)):
+            layers += [nn.Conv1d(into, out, width, padding="same"), nn.BatchNorm1d(out), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+        self.map = nn.Linear(64, d_output)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scores (B, K) of x (B, L, C)."""
+        return self.map(self.layers(x.mT).mean(-1))
+
+
+class Attending(nn.Module):
+    """A Transformer encoder with sines for positions, means over time, a linear map.
+
+    Args:
+        d_input: Channels.
+        d_output: Classes.
+        d_model: Features.
+
+    Example:
+        >>> Attending(1, 3)(torch.randn(2, 50, 1)).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, d_input: int, d_output: int, d_model: int = 64) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(d_input, d_model)
+        mixers = [Attention(d_model, n_heads=4, causal=False) for _ in range(3)]
+        self.layers = Transformer(d_model, mixers, d_ff=2 * d_model, dropout=0.1)
+        self.map = nn.Linear(d_model, d_output)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scores (B, K) of x (B, L, C)."""
+        y = self.encoder(x)
+        half = torch.arange(0, y.shape[-1], 2, device=x.device)
+        angle = torch.arange(x.shape[1], device=x.device)[:, None] * 1000.0 ** (-half / y.shape[-1])
+        return self.map(self.layers(y + torch.cat([angle.sin(), angle.cos()], -1)).mean(1))
+
+
+def _fit(model: nn.Module, X: Any, y: Any, epochs: int, device: torch.device) -> nn.Module:
+    model = model.to(device)
+    data = Arrays({"x": X.astype(np.float32), "y": y.astype(np.int64)}, lambda rows: Batch(rows["x"], rows["y"]))
+    train(model, classes(), data, None, Settings(epochs, 16, lr=0.001), device)
+    return model.eval()
+
+
+def _score(model: nn.Module, X: Any, y: Any, device: torch.device, factor: float = 1.0) -> float:
+    with torch.inference_mode():
+        x = torch.from_numpy(X.astype(np.float32)).to(device)
+        x = x if factor == 1.0 else resampled(x, factor)
+        return float((model(x).argmax(1).cpu().numpy() == y).mean())
+
+
+def study(folder: Path, name: str, epochs: int | None, device: torch.device) -> list[dict[str, Any]]:
+    """The rows of one set: each model at each rate."""
+    (X, labels), (X_test, labels_test) = (read_ts(folder / "uea" / f"{name}_{part}.ts") for part in ("TRAIN", "TEST"))
+    known = np.unique(labels)
+    y, y_test = np.searchsorted(known, labels), np.searchsorted(known, labels_test)
+    mean, std = X.mean((0, 1)), X.std((0, 1))
+    base, tests = X[:, ::2], {rate: X_test[:, ::every] for rate, every in EVERY.items()}
+    s4 = S4Classifier(stride=1, epochs=epochs, device=str(device)).fit(base, y)
+    found = {"S4D": {r: s4.score(tests[r], y_test, rate=EVERY[r] / 2) for r in EVERY}}
+    found["S4D, not told the rate"] = {r: s4.score(tests[r], y_test) for r in EVERY}
+    for title, make in (("CNN", CNN), ("Transformer", Attending)):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive(0, title, name))
+            model = make(X.shape[2], len(known))
+        _fit(model, (base - mean) / std, y, s4.chosen_["epochs"], device)
+        scaled = {rate: (x - mean) / std for rate, x in tests.items()}
+        found[title] = {r: _score(model, scaled[r], y_test, device) for r in EVERY}
+        again = {r: _score(model, scaled[r], y_test, device, EVERY[r] / 2) for r in EVERY}
+        found[f"{title}, series resampled"] = again
+    return [row(title, {"set": name}, scores) for title, scores in found.items()]
+
+
+def draw(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Accuracy against the rate, a panel for each set."""
+    from matplotlib.figure import Figure
+
+    sets = list(dict.fromkeys(one["setting"]["set"] for one in rows))
+    figure = Figure(figsize=(4.6 * len(sets), 3.6), layout="constrained")
+    shown = {"S4D": "C0", "CNN": "C1", "Transformer": "C2"}
+    for axes, name in zip(figure.subplots(1, len(sets), squeeze=False, sharey=True)[0], sets):
+        for one in rows:
+            if one["setting"]["set"] == name and one["name"] in shown:
+                rates = sorted(one["extra"], key=lambda rate: float(rate[:-1]))
+                values = [100 * one["extra"][rate] for rate in rates]
+                axes.plot(rates, values, marker="o", color=shown[one["name"]], label=one["name"])
+        axes.axvline("1x", color="0.7", linestyle=":", zorder=0)
+        axes.set_title(f"{name}, trained at 1x")
+        axes.set_xlabel("sampling rate of the test series")
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("test accuracy, %")
+    figure.axes[0].legend()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=130)
+    write(path, buffer.getvalue())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the study; see the module's text."""
+    options = parser(__doc__, "results/rates.json")
+    options.add_argument("--sets", default=",".join(SETS), help="with commas (default: %(default)s)")
+    options.add_argument("--epochs", type=int, help="passes over the series (default: the estimator's)")
+    args = options.parse_args(arguments)
+    rows = read(args.out)
+    for name in args.sets.split(","):
+        if any(one["setting"]["set"] == name for one in rows):
+            continue
+        rows += study(args.data, name, args.epochs, pick_device(args.device))
+        save(args.out, "rates", CAPTION, rows)
+    for one in rows:
+        print(f"{one['setting']['set']:10} {one['name']:30} {one['extra']}", flush=True)
+    if find_spec("matplotlib"):
+        draw(args.out.with_suffix(".png"), rows)
+
+
+if __name__ == "__main__":
+    main()

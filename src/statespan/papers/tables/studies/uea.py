@@ -1,0 +1,100 @@
+"""Classification on sets of the UEA and UCR archives: S4Classifier as it comes, 1-NN-DTW and MiniRocket beside it.
+
+    python -m statespan.papers.tables.studies.uea --data DATA --out results/uea.json
+
+DATA/uea has the ``.ts`` files. The two baselines are aeon's, which must be installed (it is no dependency of
+statespan). Sets whose row is in the record already are not run again; --sets runs some only.
+"""
+
+from __future__ import annotations
+
+import time
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from statespan.data.formats.ts import read_ts
+from statespan.estimators import S4Classifier
+from statespan.papers.tables.studies.common import parser, read, row, save
+
+SETS = ("GunPoint", "BasicMotions", "ACSF1", "OSULeaf")
+CAPTION = "Test accuracy on the archives' own splits; S4 with default settings"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the study; see the module's text."""
+    options = parser(__doc__, "results/uea.json")
+    options.add_argument("--sets", default=",".join(SETS), help="with commas (default: %(default)s)")
+    options.add_argument("--seeds", type=int, default=1, help="S4 with so many seeds (default: %(default)s)")
+    args = options.parse_args(arguments)
+    if find_spec("aeon") is None:
+        options.error("the baselines of this study need aeon: pip install aeon")
+    rows = read(args.out)
+    for name in args.sets.split(","):
+        if any(one["name"] == name for one in rows):
+            continue
+        (X, y), (X_test, y_test) = (read_ts(args.data / "uea" / f"{name}_{part}.ts") for part in ("TRAIN", "TEST"))
+        found = {**_baselines(X, y, X_test, y_test), **_s4(X, y, X_test, y_test, args.seeds, args.device)}
+        setting = {"train": len(X), "test": len(X_test), "length": X.shape[1], "channels": X.shape[2]}
+        rows.append(row(name, setting, found))
+        save(args.out, "uea", CAPTION, rows, findings=findings(rows))
+        print(name, {key: value for key, value in found.items() if isinstance(value, float)}, flush=True)
+    for what, count in findings(rows).items():
+        print(f"{what}: {count}")
+
+
+def findings(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """How S4 compares, in words.
+
+    Example:
+        >>> findings([{"extra": {"S4": 0.97, "1-NN-DTW": 0.91, "MiniRocket": 0.99}}])
+        {'S4 above 1-NN-DTW': '1 of 1', 'S4 within 3 points of MiniRocket': '1 of 1'}
+    """
+    extras = [one["extra"] for one in rows]
+    dtw = sum(e["S4"] > e["1-NN-DTW"] for e in extras)
+    near = sum(e["S4"] >= e["MiniRocket"] - 0.03 for e in extras)
+    return {
+        "S4 above 1-NN-DTW": f"{dtw} of {len(extras)}",
+        "S4 within 3 points of MiniRocket": f"{near} of {len(extras)}",
+    }
+
+
+def _s4(X: Any, y: Any, X_test: Any, y_test: Any, seeds: int, device: str | None) -> dict[str, Any]:
+    began, scores = time.perf_counter(), []
+    for seed in range(seeds):
+        model = S4Classifier(random_state=seed, device=device).fit(X, y)
+        scores.append(model.score(X_test, y_test))
+        if seed == 0:
+            half = model.score(X_test[:, ::2], y_test, dt_scale=2.0)
+            even = X_test[:, : X_test.shape[1] // 2 * 2]
+            pairs = model.score((even[:, ::2] + even[:, 1::2]) / 2, y_test, dt_scale=2.0)
+    return {
+        "S4": float(np.mean(scores)), "S4 on every second sample": half, "S4 on means of pairs": pairs,
+        "S4 seeds": scores, "S4 seconds": round((time.perf_counter() - began) / seeds, 1), "chosen": model.chosen_line_,
+    }  # fmt: skip
+
+
+def _baselines(X: Any, y: Any, X_test: Any, y_test: Any) -> dict[str, Any]:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numba, while it compiles
+        from aeon.classification.convolution_based import MiniRocketClassifier
+        from aeon.classification.distance_based import KNeighborsTimeSeriesClassifier
+
+        found: dict[str, Any] = {}
+        models = {
+            "MiniRocket": MiniRocketClassifier(random_state=0),
+            "1-NN-DTW": KNeighborsTimeSeriesClassifier(n_neighbors=1, distance="dtw"),
+        }
+        for name, model in models.items():
+            began = time.perf_counter()
+            model.fit(X.transpose(0, 2, 1), y)
+            found[name] = float(np.mean(model.predict(X_test.transpose(0, 2, 1)) == y_test))
+            found[f"{name} seconds"] = round(time.perf_counter() - began, 1)
+    return found
+
+
+if __name__ == "__main__":
+    main()

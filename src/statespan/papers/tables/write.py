@@ -1,0 +1,239 @@
+"""Writing what was reproduced: a Markdown page, an HTML page, pictures and a record for each table and figure."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from statespan import _plotting as _look
+from statespan._io import replace_file
+from statespan._machine import device_name
+from statespan._version import __version__
+from statespan.papers.bench.record import commit
+from statespan.papers.runs.outcome import DONE, outcome
+from statespan.papers.tables import charts
+from statespan.papers.tables.claims import CLAIMS, RULE, Book, Claim
+from statespan.papers.tables.collect import NOT_RUN, PAPER_ONLY, Number, Plan, cells_of, numbers
+from statespan.papers.tables.figures import Drawn
+from statespan.papers.tables.page import Block, Bullets, Grid, Heading, Picture, Text, markdown, page
+from statespan.papers.tables.spec import Compared, Measured, Table, Trained, read
+
+MEAN = "Ours: mean ± standard deviation (seeds). "
+WORDS = {"missing": "data missing", "waiting": "not run yet", "stopped": "not finished", "failed": "failed"}
+
+
+def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
+    """Write a table as far as its numbers are known.
+
+    Args:
+        table: The table.
+        plan: How it was made.
+        out: The folder.
+
+    Returns:
+        Counts by status, for the terminal.
+    """
+    found = numbers(table, plan)
+    blocks: list[Block] = [Text(table.about)]
+    trained = any(isinstance(one.entry, Trained) for one in found)
+    if trained:
+        blocks += _budget(table, plan)
+    settings = all(isinstance(one.entry, Compared) for one in found)
+    blocks += [Heading("Numbers"), _settings(table, found) if settings else _grid(table, found)]
+    if not settings:
+        blocks.append(Text(f"{MEAN if trained else ''}Δ: ours minus the paper's.", note=True))
+    blocks += _faults(found)
+    claims: list[Claim] = []
+    if table.name in CLAIMS:
+        title, judge = CLAIMS[table.name]
+        claims = judge(Book(table, found))
+        blocks += _claims(title, claims)
+    pictures = {"numbers": charts.dots(table, found), "curves": charts.learning(table, plan)}
+    captions = {"numbers": "Our numbers and the paper's.", "curves": "Validation while training, first seed."}
+    drawn = {name: figure for name, figure in pictures.items() if figure is not None}
+    if drawn:
+        blocks.append(Heading("Pictures"))
+    for name, figure in drawn.items():
+        blocks.append(_save(figure, out, f"{table.name}-{name}", captions[name]))
+    blocks.append(Text(_made(_machines(table, plan)), note=True))
+    record = {
+        "name": table.name, "title": table.title, "budget": plan.budget, "changes": list(plan.changes),
+        "numbers": [plain(one) for one in found],
+        "claims": [{"text": c.text, "verdict": c.verdict, "evidence": list(c.evidence)} for c in claims],
+    }  # fmt: skip
+    _write(table.name, table.title, blocks, record, out)
+    counts: dict[str, int] = {}
+    for one in found:
+        if one.status != PAPER_ONLY:
+            counts[one.status] = counts.get(one.status, 0) + 1
+    return counts
+
+
+def write_figure(name: str, title: str, drawn: Drawn, out: Path) -> None:
+    """Write a figure with its numbers.
+
+    Args:
+        name: On the command line.
+        title: What the paper calls it.
+        drawn: The figure.
+        out: The folder.
+    """
+    blocks: list[Block] = [_save(drawn.figure, out, name, title)]
+    blocks += [Text(text) for text in drawn.says]
+    blocks.append(Text(_made([device_name(torch.device("cpu"))]), note=True))
+    _write(name, title, blocks, {"name": name, "title": title, "numbers": drawn.numbers}, out)
+
+
+def _write(name: str, title: str, blocks: Sequence[Block], record: dict[str, Any], out: Path) -> None:
+    replace_file(out / f"{name}.md", markdown(title, blocks).encode())
+    replace_file(out / f"{name}.html", page(title, blocks).encode())
+    replace_file(out / f"{name}.json", (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _save(figure: Any, out: Path, name: str, caption: str) -> Picture:
+    for kind in _look.FORMATS:
+        replace_file(out / f"{name}.{kind}", _look.content(figure, kind))
+    return Picture(out / f"{name}.png", caption)
+
+
+def _budget(table: Table, plan: Plan) -> list[Block]:
+    by_data: dict[str, str] = {}
+    reduced = False
+    for entry in table.entries:
+        if isinstance(entry, Trained) and plan.wanted(entry):
+            own, made = read(entry.recipe).train, plan.cell(entry, 0).recipe.train
+            same = (made.epochs, made.steps) == (own.epochs, own.steps)
+            long = f"{made.steps} steps" if made.steps else f"{made.epochs} epochs"
+            full = f"{own.steps} steps" if own.steps else f"{own.epochs}{' epochs' if made.steps else ''}"
+            name = str(read(entry.recipe).data["name"])
+            by_data[name] = f"{long}{' as in the recipe' if same else f' instead of {full}'}"
+            reduced = reduced or not same
+    seeds = plan.seeds or table.seeds
+    text = f"Budget `{plan.budget}`, {seeds} seed{'s' if seeds > 1 else ''}: "
+    text += "; ".join(f"{name} {long}" for name, long in sorted(by_data.items())) + "."
+    if plan.changes:
+        text += f" All cells with `{' '.join(plan.changes)}`."
+    if plan.only:
+        text += f" Only what has {' or '.join(f'`{word}`' for word in plan.only)} in its recipe's name was run."
+    if reduced:
+        text += (
+            " Trained for less than in the paper, numbers are worse than its own; what can be compared are orderings."
+        )
+    return [Text(text)]
+
+
+def _grid(table: Table, found: Sequence[Number]) -> Grid:
+    by_place = {(one.entry.row, one.entry.column): one for one in found}
+    heads = [""]
+    for column in table.columns:
+        heads += [f"{column.name}, paper", "ours", "Δ"]
+    rows = []
+    for row in table.rows:
+        cells = [row]
+        for column in table.columns:
+            one = by_place.get((row, column.name))
+            cells += ["", "", ""] if one is None else [one.entry.paper, *_cell(one)]
+        rows.append(cells)
+    return Grid(heads, rows)
+
+
+def _settings(table: Table, found: Sequence[Number]) -> Grid:
+    """One value where the paper's setting is ours, two where it is not."""
+    by_place = {(one.entry.row, one.entry.column): one.entry for one in found}
+    rows = []
+    for row in table.rows:
+        cells = [row]
+        for column in table.columns:
+            entry = by_place[row, column.name]
+            assert isinstance(entry, Compared)
+            cells.append(entry.paper if entry.ours == entry.paper else f"{entry.paper} (ours {entry.ours})")
+        rows.append(cells)
+    return Grid(["", *(column.name for column in table.columns)], rows)
+
+
+def _cell(one: Number) -> tuple[str, str]:
+    """Ours and the difference as text."""
+    if one.status in (PAPER_ONLY, NOT_RUN):
+        return "" if one.status == PAPER_ONLY else "not run", ""
+    if one.ours is None:
+        return WORDS.get(one.status, one.status), ""
+    digits = _digits(one)
+    sign = "+" if one.is_difference else ""
+    text = f"{one.ours:{sign}.{digits}f}" if abs(one.ours) < 1e4 else f"{one.ours:,.0f}"
+    if one.deviation is not None:
+        text += f" ± {one.deviation:.{digits}f}"
+    if isinstance(one.entry, Trained):
+        text += f" ({len(one.values)})"
+    if one.status == "partly":
+        text += ", more to run"
+    delta = "" if one.delta is None else f"{one.delta:+.{digits}f}" if abs(one.delta) < 1e4 else f"{one.delta:+,.0f}"
+    return text, delta
+
+
+def _digits(one: Number) -> int:
+    """As many digits behind the point as the paper prints, at least two for what is small; by size if it has none."""
+    printed = one.entry.paper.split(" ")[0].lstrip("+-")
+    digits = len(printed.partition(".")[2].rstrip("K")) if "." in printed else 0
+    if printed:
+        return max(digits, 2) if one.ours is not None and abs(one.ours) < 100 else digits
+    size = 0.0 if one.ours is None else abs(one.ours)
+    return 4 if size < 2 else 2 if size < 1000 else 0
+
+
+def _faults(found: Sequence[Number]) -> list[Block]:
+    lines: dict[str, list[str]] = {}
+    for one in found:
+        if one.status not in (DONE, PAPER_ONLY, NOT_RUN) and one.why:
+            lines.setdefault(one.why, []).append(f"{one.entry.row} / {one.entry.column}")
+    if not lines:
+        return []
+    items = []
+    for why, places in lines.items():
+        shown = ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
+        items.append(f"{shown}: {why}")
+    return [Heading("What is missing"), Bullets(items)]
+
+
+def _claims(title: str, claims: Sequence[Claim]) -> list[Block]:
+    rows = [[claim.text, f"**{claim.verdict}**", "\n".join(claim.evidence) or "not run yet"] for claim in claims]
+    heads = ["the paper says", "here", "gains: ours (the paper's)"]
+    return [Heading(f"{title} of the paper"), Text(RULE), Grid(heads, rows, words=(0, 1, 2))]
+
+
+def _machines(table: Table, plan: Plan) -> list[str]:
+    """Where the numbers were made, from the records themselves."""
+    found: dict[str, None] = {}
+    for cell in cells_of([table], plan):
+        if outcome(cell, plan.cells).status == DONE:
+            record = json.loads((cell.folder(plan.cells) / "result.json").read_text(encoding="utf-8"))
+            found[f"{record['hardware']['device']}, torch {record['versions']['torch']}"] = None
+    for one in numbers(table, plan):
+        if isinstance(one.entry, Measured) and one.status == DONE:
+            found[one.why] = None
+    return list(found)
+
+
+def _made(machines: Sequence[str]) -> str:
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    where = f" Made on {'; '.join(machines)}." if machines else ""
+    version = f"statespan {__version__}, {(commit() or '')[:10]}".rstrip(", ")
+    return f"Page written {today} by `statespan reproduce` ({version}, Python {platform.python_version()}).{where}"
+
+
+def plain(one: Number) -> dict[str, Any]:
+    """A number as the record has it."""
+    entry = one.entry
+    found: dict[str, Any] = {"row": entry.row, "column": entry.column, "paper": entry.paper, "status": one.status}
+    if isinstance(entry, Compared):
+        return {**found, "ours": entry.ours}
+    if isinstance(entry, Trained):
+        found |= {"recipe": entry.recipe, "overrides": list(entry.overrides), "value": entry.value}
+    if one.status != PAPER_ONLY:
+        found |= {"ours": one.ours, "std": one.deviation, "delta": one.delta, "values": list(one.values)}
+    return {**found, "why": one.why} if one.why else found

@@ -1,0 +1,107 @@
+"""Mistakes: one line on stderr, exit code 2, nothing written."""
+
+import pytest
+import torch
+
+from tests.cli.make import invoke, one_line
+
+DIGITS = ["train", "digits-s4d", "--folder", "{folder}/runs"]
+MISTAKES = {
+    "no recipe": (["train"], "name a recipe first"),
+    "only a change": (["train", "train.lr=1"], "name a recipe first"),
+    "unknown recipe": (["train", "digits-s4e"], "did you mean digits-s4d? Otherwise see statespan recipes"),
+    "a path for a recipe": (["train", "../digits-s4d"], "there is no recipe"),
+    "change without =": ([*DIGITS, "epochs"], "must be key=value such as train.lr=0.001, got 'epochs'"),
+    "unknown key": (
+        [*DIGITS, "train.epoch=3"],
+        "train.epoch is not a key of train (value 3); did you mean train.epochs?",
+    ),
+    "unknown section": ([*DIGITS, "trian.lr=3"], "did you mean train?"),
+    "bad value": ([*DIGITS, "train.lr=-1"], "train.lr is -1; allowed is a number > 0"),
+    "bad choice": ([*DIGITS, "train.schedule=cosin"], "did you mean cosine?"),
+    "bad YAML in a change": ([*DIGITS, "train.betas=[0.9"], "not readable YAML"),
+    "unknown dataset": ([*DIGITS, "data.name=digts"], "did you mean 'digits'?"),
+    "unknown option of data": ([*DIGITS, "data.subsampel=2"], "did you mean 'subsample'?"),
+    "bad option of data": ([*DIGITS, "data.subsample=0"], "subsample must be an integer >= 1, got 0"),
+    "type of an option": ([*DIGITS, "data.subsample=two"], "must be int, got str 'two'"),
+    "unknown model": ([*DIGITS, "model.name=clasifier"], "did you mean 'classifier'?"),
+    "model for other data": ([*DIGITS, "model.name=regressor"], "model 'regressor' is for regression"),
+    "unknown layer": ([*DIGITS, "model.layer=s5"], "layer must be one of"),
+    "unknown option of the SSM": ([*DIGITS, "model.ssm.dtmin=1"], "did you mean 'dt_min'?"),
+    "model before data": (
+        ["train", "smnist-s4d", "--data", "{folder}", "model.d_modle=8"],
+        "model: options has no 'd_modle'; did you mean 'd_model'?",
+    ),
+    "file not there": (["train", "{folder}/no.yaml"], "No such file"),
+    "file that is no YAML": (["train", "{folder}/bad.yaml"], "not readable YAML"),
+    "file with another ending": (["train", "{folder}/file"], "a file that ends in .yaml"),
+    "folder without a run": (["train", "{folder}"], "is a folder without a run"),
+    "nothing to resume": ([*DIGITS, "--resume"], "there is no run of digits-s4d in"),
+    "folder is a file": (["train", "digits-s4d", "--folder", "{folder}/file"], "--folder must be a folder"),
+    "bad device": ([*DIGITS, "--device", "tpu"], "device is tpu; allowed are cpu, cuda"),
+    "missing data": (["train", "smnist-s4d", "--data", "{folder}"], "what to put there: statespan data smnist"),
+    "own data not there": ([*DIGITS, "data={{name: own, path: {folder}/none}}"], "path must be a folder, a .csv"),
+    "option that is none": ([*DIGITS, "--resum"], "--resume"),
+    "eval: no run": (["eval"], "RUN"),
+    "eval: not there": (["eval", "{folder}/runs/x"], "is not there; make one with: statespan train"),
+    "eval: no run in it": (["eval", "{folder}"], "a folder without a run"),
+    "eval: split": (["eval", "{folder}", "--split", "tset"], "did you mean test?"),
+    "eval: dt_scale 0": (["eval", "{folder}", "--dt-scale", "0"], "--dt-scale must be a number > 0"),
+    "eval: dt_scale nan": (["eval", "{folder}", "--dt-scale", "nan"], "--dt-scale must be a number > 0"),
+    "eval: dt_scale no number": (["eval", "{folder}", "--dt-scale", "half"], "--dt-scale"),
+    "predict: no files": (["predict", "{folder}"], "FILES"),
+    "predict: no run": (["predict", "{folder}", "{folder}/file"], "RUN must be the folder of a run"),
+    "recipes: none": (["recipes", "smnits"], "did you mean"),
+    "recipes: a misspelt task": (["recipes", "lsitops"], "did you mean listops?"),
+    "recipes: no name": (["recipes", "--yaml"], "--yaml needs the name of a recipe"),
+    "recipes: part of a name": (["recipes", "digits", "--yaml"], "did you mean digits-s4d?"),
+    "data: none": (["data", "smnits"], "did you mean smnist?"),
+    "data: get what": (["data", "--get"], "--get needs the name of a dataset"),
+    "data: check what": (["data", "--check"], "--check needs the name of a dataset"),
+    "data: offline": (["data", "smnist", "--get", "--data", "{folder}"], "STATESPAN_OFFLINE"),
+    "unknown command": (["trian"], "'train'"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gets_one_line(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("STATESPAN_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "bad.yaml").write_text("name: [x")
+    arguments, said = MISTAKES[name]
+    done = invoke(*(word.format(folder=tmp_path) for word in arguments))
+    assert said in one_line(done)
+    assert done.stdout == ""
+    assert not list(tmp_path.glob("runs/**/*"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_a_device_that_is_not_there(tmp_path):
+    done = invoke("train", "digits-s4d", "--folder", tmp_path, "--device", "cuda")
+    assert "there is no CUDA device here" in one_line(done)
+
+
+@pytest.mark.parametrize(("module", "package"), [("lightning", "lightning"), ("yaml", "pyyaml")])
+def test_missing_packages_are_named(module, package, monkeypatch):
+    from statespan.cli import common
+
+    found = common.find_spec
+    monkeypatch.setattr(common, "find_spec", lambda name: None if name == module else found(name))
+    done = invoke("train", "digits-s4d")
+    assert one_line(done) == f'statespan: this command needs {package}: pip install "statespan[train]"\n'
+
+
+def test_a_package_that_a_dataset_needs_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
+    done = invoke("train", "digits-s4d", "--folder", tmp_path)
+    assert "pip install scikit-learn" in one_line(done)
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
+    from statespan.cli import train
+
+    monkeypatch.setattr(train.os, "access", lambda path, mode: mode == train.os.R_OK)
+    assert "--folder must be a folder that can be written to" in one_line(
+        invoke("train", "digits-s4d", "--folder", tmp_path)
+    )

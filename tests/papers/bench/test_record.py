@@ -1,0 +1,93 @@
+"""Records are whole, and say where they come from."""
+
+import datetime
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import statespan
+from statespan import _machine
+from statespan.ops import plain
+from statespan.papers.bench import record as module
+from tests.papers.bench.run import quick
+
+
+def test_record_says_what_ran_where(tmp_path):
+    done, record = quick(tmp_path, "op", "--no-plot", "--seed", 3, "--size", "shapes=1x2x40")
+    assert done.exit_code == 0
+    assert record["seed"] == 3
+    assert record["settings"] == {
+        "device": "cpu",
+        "dtype": "float32",
+        "quick": True,
+        "sizes": {"shapes": [[1, 2, 40]], "d_state": 16},
+    }
+    assert record["versions"]["statespan"] == statespan.__version__
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["machine"]["cpu_threads"] == torch.get_num_threads()
+    age = datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.fromisoformat(record["date"])
+    assert 0 <= age.total_seconds() < 120
+    assert 0 < record["wall_seconds"] < 120
+    assert record["rows"][0]["setting"] == {"batch": 1, "heads": 2, "length": 40, "d_state": 16, "part": "copy"}
+
+
+def test_commit_is_that_of_the_checkout():
+    here = Path(statespan.__file__).parent
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    if head.returncode != 0:
+        assert module.commit() is None
+    else:
+        assert module.commit().removesuffix("+changes") == head.stdout.strip()
+
+
+def test_no_commit_outside_of_a_checkout(monkeypatch, tmp_path):
+    monkeypatch.setattr(_machine, "HERE", tmp_path)
+    for said, meant in (("", None), ("0123abc", "0123abc"), ("main", None)):  # what a copy is told
+        monkeypatch.setenv("STATESPAN_COMMIT", said)
+        assert module.commit() == meant
+
+
+@pytest.mark.parametrize("step", ["replace", "fdopen"])
+def test_a_failed_write_leaves_what_was_there(monkeypatch, tmp_path, step):
+    path = tmp_path / "a.json"
+    module.write(path, b"old")
+    monkeypatch.setattr(os, step, lambda *a, **k: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        module.write(path, b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+    assert path.read_bytes() == b"old"
+
+
+def test_a_record_never_holds_what_is_no_number(monkeypatch, tmp_path):
+    """An error that is not finite is recorded as null, in JSON that any reader can read."""
+    right = plain.forward
+    monkeypatch.setattr(plain, "forward", lambda *a, **k: right(*a, **k)._replace(y=right(*a, **k).y * torch.nan))
+    quick(tmp_path, "op", "--no-plot")
+    text = (tmp_path / "op-cpu-quick.json").read_text()
+    record = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} in the record"))
+    assert [row["error"] for row in record["rows"] if row["name"] == "S4D chunks"] == [None] * 3
+
+
+def test_quick_runs_never_replace_real_ones(tmp_path):
+    (tmp_path / "op-cpu.json").write_text("real")
+    quick(tmp_path, "op", "--no-plot")
+    assert (tmp_path / "op-cpu.json").read_text() == "real"
+
+
+def test_a_picture_is_drawn_anew_from_its_record(tmp_path):
+    from statespan.papers.bench.redraw import main, read_result
+
+    _, record = quick(tmp_path, "scaling", "--size", "lengths=32,64")
+    path = tmp_path / "scaling-cpu-quick.json"
+    picture = path.with_suffix(".png")
+    before = picture.read_bytes()
+    picture.write_bytes(b"")
+    main([str(path)])
+    assert picture.read_bytes() == before
+    result, where = read_result(path)
+    assert where == record["machine"]["device"]
+    assert [row.record() for row in result.rows] == record["rows"]
