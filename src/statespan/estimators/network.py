@@ -60,9 +60,9 @@ class Stem(nn.Module):
     of an SSM. Half of the features are its real part (where a wave stands), half the logarithm of its energy (how
     strong it is, wherever it stands).
 
-    A window lasts as long as ``stride`` samples of the training data at any ``dt_scale``: of data sampled half as often it
-    has half the samples, which meet the same impulse response at twice the step. So the body sees the same steps of time
-    at every rate. The convolution has a stride: its cost does not grow with the state.
+    A window lasts as long as ``stride`` samples of the training data at any ``dt_scale``: of data sampled half as often
+    it has half the samples, which meet the same impulse response at twice the step. So the body sees the same steps of
+    time at every rate. The convolution has a stride: its cost does not grow with the state.
 
     Args:
         d_input: Channels C.
