@@ -53,9 +53,7 @@ def main() -> None:
     # The same weights on every second pixel: the layers are continuous in time, so a step is just twice as long.
     half = evaluate(folder, dt_scale=2.0, overrides=["data.subsample=2"])["accuracy"]
     blind = evaluate(folder, overrides=["data.subsample=2"])["accuracy"]
-    print(
-        f"every second pixel  {100 * half:.1f}% with dt_scale=2.0, untrained ({100 * blind:.1f}% with dt_scale=1.0)"
-    )
+    print(f"every second pixel  {100 * half:.1f}% with dt_scale=2.0, untrained ({100 * blind:.1f}% with dt_scale=1.0)")
 
     # The same weights as a recurrence: one pixel at a time, a state of fixed size, the same answers.
     model, _, dataset = load_run(folder)
