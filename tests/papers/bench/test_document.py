@@ -7,7 +7,7 @@ import pytest
 
 from statespan.papers.bench.document import filled, main
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 RECORD = {
     "rows": [
         {"name": "fast", "setting": {"length": 10}, "status": "ok", "time_ms": 0.12345, "extra": {"copies": 1234.5}},

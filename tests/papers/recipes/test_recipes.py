@@ -157,7 +157,7 @@ def test_settings_that_were_chosen_after_test_scores():
 
 def test_a_number_in_a_header_has_a_record():
     """ "Seen" names files that are there, and no percentages of its own."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     for name in NAMES:
         header = recipes.path(name).read_text(encoding="utf-8").partition("\nname:")[0]
         seen = header.partition("# Seen: ")[2]

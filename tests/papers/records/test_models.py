@@ -19,7 +19,7 @@ from statespan.train import evaluate, read_recipe
 from statespan.train.run import without_others
 from tests.data.real import real
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 MODELS = sorted(path.parent for path in ROOT.glob("models/*/config.json"))
 
 

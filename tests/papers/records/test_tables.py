@@ -9,7 +9,7 @@ from statespan.papers.records import picture, signs, table, tasks
 from statespan.papers.records.tasks import TASKS, paper
 from tests.cli.make import invoke, one_line
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def record(recipe, data, seed, number, *, metric="accuracy", minutes=5.0, overrides=(), **more):

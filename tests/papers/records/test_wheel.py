@@ -12,7 +12,7 @@ from statespan.papers import recipes as paper_recipes
 from statespan.papers.records import ours
 from tests.cli.make import invoke
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def test_models_are_found_in_an_installed_package(tmp_path, monkeypatch):
@@ -48,7 +48,7 @@ def test_our_numbers_are_in_the_package_and_up_to_date():
 
 
 def test_publish_writes_our_numbers_anew(tmp_path):
-    (tmp_path / "src/statespan/recipes").mkdir(parents=True)
+    (tmp_path / "src/statespan/papers/recipes").mkdir(parents=True)
     for name in ("results/tasks", "docs"):
         (tmp_path / name).mkdir(parents=True)
     record = "results/tasks/digits-s4d-seed0.json"
@@ -56,6 +56,6 @@ def test_publish_writes_our_numbers_anew(tmp_path):
     (tmp_path / "docs/reproduce.md").write_text("<!-- recipes: coverage -->\nold\n<!-- end -->\n")
     done = invoke("publish", "--results", tmp_path / "results", "--models", tmp_path / "models")
     assert done.exit_code == 0, done.stderr
-    assert json.loads((tmp_path / "src/statespan/recipes/ours.json").read_text()) == {"digits-s4d": "98.61 §"}
+    assert json.loads((tmp_path / "src/statespan/papers/recipes/ours.json").read_text()) == {"digits-s4d": "98.61 §"}
     assert "| S4D Table 3b | 42 | 21 |" in (tmp_path / "docs/reproduce.md").read_text()
     assert f"tables   {tmp_path / 'docs/reproduce.md'}" in done.stdout.splitlines()

@@ -12,7 +12,7 @@ from statespan.papers.tables.collect import Plan, numbers
 from statespan.papers.tables.registry import TABLES
 from statespan.train import read_recipe
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[3] / "results"
 CELLS = sorted(path for path in (RESULTS / "reproduce/cells").iterdir() if path.is_dir())
 
 

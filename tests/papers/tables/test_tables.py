@@ -17,7 +17,7 @@ from statespan.train import recipes
 from statespan.train.run import check_model
 from tests.papers.tables.fill import fill, write
 
-RECORDS = Path(__file__).parents[2] / "results/bench"
+RECORDS = Path(__file__).parents[3] / "results/bench"
 
 
 def plan(folder, **changes):

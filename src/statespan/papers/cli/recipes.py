@@ -9,6 +9,7 @@ import typer
 
 from statespan._fail import fail
 from statespan.cli import common
+from statespan.papers import recipes as paper_recipes
 
 if TYPE_CHECKING:
     from statespan.train.recipes import Entry, Row
@@ -61,7 +62,7 @@ def recipes(
         words = {part for one in found for part in (one.name, *one.name.split("-"), *one.task.split(", "))}
         hint = common.guess(word or "", sorted(words), "see statespan recipes")
         fail(f"no recipe has {word!r} in its name or task{hint}")
-    _table(chosen, every.ours() if results is None else _own(results))
+    _table(chosen, paper_recipes.ours() if results is None else _own(results))
     if word in names:
         _rows(every.rows(word))
 

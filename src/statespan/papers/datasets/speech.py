@@ -85,7 +85,7 @@ def sc35(
         features: "raw" samples (16000, 1), or "mfcc": 161 frames of 20 coefficients, each standardised over the
             training clips.
         subsample: Read every so manieth sample of the raw signal, with no filter before, as the papers' test at half
-            the rate (2); a model takes ``rate=2`` then.
+            the rate (2); a model takes ``dt_scale=2`` then.
         standard: Standardise the raw samples; otherwise they are divided by 2¹⁵.
         augment: Let the raw words of the training begin up to 0.1 s earlier or later, go up to 15 % faster or slower,
             be louder or softer, and have noise.

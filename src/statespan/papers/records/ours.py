@@ -56,7 +56,7 @@ def write(root: Path) -> Path | None:
     """Write the package's file from the records of a checkout; None where ``root`` is none."""
     from statespan._io import replace_file
 
-    target = root / "src" / "statespan" / "recipes" / paper_recipes.OURS.name
+    target = root / "src" / "statespan" / "papers" / "recipes" / paper_recipes.OURS.name
     if not target.parent.is_dir():
         return None
     replace_file(target, content(root).encode())
@@ -101,4 +101,4 @@ def _recipe(name: str) -> Recipe:
 
 
 if __name__ == "__main__":
-    print(write(Path(__file__).resolve().parents[3]) or "not in a checkout")
+    print(write(Path(__file__).resolve().parents[4]) or "not in a checkout")

@@ -110,7 +110,7 @@ def study(folder: Path, name: str, epochs: int | None, device: torch.device) -> 
     mean, std = X.mean((0, 1)), X.std((0, 1))
     base, tests = X[:, ::2], {rate: X_test[:, ::every] for rate, every in EVERY.items()}
     s4 = S4Classifier(stride=1, epochs=epochs, device=str(device)).fit(base, y)
-    found = {"S4D": {r: s4.score(tests[r], y_test, rate=EVERY[r] / 2) for r in EVERY}}
+    found = {"S4D": {r: s4.score(tests[r], y_test, dt_scale=EVERY[r] / 2) for r in EVERY}}
     found["S4D, not told the rate"] = {r: s4.score(tests[r], y_test) for r in EVERY}
     for title, make in (("CNN", CNN), ("Transformer", Attending)):
         with torch.random.fork_rng(devices=[]):
