@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import io
 import os
@@ -12,8 +13,11 @@ import tarfile
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath, PurePosixPath
+from typing import Any
 
 import torch
+
+from statespan._version import __version__
 
 
 def device_name(device: torch.device) -> str:
@@ -39,6 +43,31 @@ def installed(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def provenance(device: torch.device, *packages: str) -> dict[str, Any]:
+    """Where, with what and when a record was made: the part that all records share.
+
+    Args:
+        device: What the work ran on.
+        packages: Packages whose versions matter, beside torch.
+
+    Example:
+        >>> sorted(provenance(torch.device("cpu"), "numpy"))
+        ['date', 'machine', 'versions']
+    """
+    return {
+        "machine": {"device": device_name(device), "cpu_threads": torch.get_num_threads()},
+        "versions": {
+            "statespan": __version__,
+            "commit": commit(),
+            "source": source(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            **{package: installed(package) for package in packages},
+        },
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
 
 
 HERE = Path(__file__).resolve().parent
