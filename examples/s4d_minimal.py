@@ -113,9 +113,8 @@ def main() -> None:
     for init in ("legs", "inv", "lin"):
         for rule in ("bilinear", "zoh"):
             recurrence, library = check(init, rule)
-            print(
-                f"S4D {init:4} {rule:8}  recurrence - convolution {recurrence:.0e}  this page - statespan.S4D {library:.0e}"
-            )
+            print(f"S4D {init:4} {rule:8}  recurrence - convolution {recurrence:.0e}", end="  ")
+            print(f"this page - statespan.S4D {library:.0e}")
             assert recurrence < 1e-6, "the recurrence and the convolution differ"
             assert library < 1e-6, "this page and statespan.S4D differ"
 
