@@ -15,11 +15,21 @@ a parameter, (H, N/2); `pairs` adds the other, (H, N).
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 import statespan
+
+
+class DPLR(NamedTuple):
+    """H systems with A = Lambda - P P*, all modes included."""
+
+    Lambda: Tensor  # (H, N)
+    P: Tensor  # (H, N)
+    B: Tensor  # (H, N)
+    step: Tensor  # (H,)
 
 
 def make_HiPPO(N: int) -> tuple[Tensor, Tensor]:
@@ -51,8 +61,9 @@ def pairs(v: Tensor) -> Tensor:
     return torch.cat([v, v.conj()], -1)
 
 
-def discrete_DPLR(Lambda: Tensor, P: Tensor, B: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-    """A_bar (H, N, N) and B_bar (H, N) by the bilinear rule, equation (3), as in Appendix C.2; step is (H,)."""
+def discrete_DPLR(ssm: DPLR) -> tuple[Tensor, Tensor]:
+    """A_bar (H, N, N) and B_bar (H, N) by the bilinear rule, equation (3), as in Appendix C.2."""
+    Lambda, P, B, step = ssm
     rate = 2 / step[:, None]
     PPs = P[:, :, None] * P.conj()[:, None, :]  # P P*, (H, N, N)
     A0 = torch.diag_embed(rate + Lambda) - PPs
@@ -67,14 +78,12 @@ def cauchy(v: Tensor, omega: Tensor, Lambda: Tensor) -> Tensor:
     return (v[..., None] / (omega[:, None, :] - Lambda[..., None])).sum(-2)
 
 
-def kernel_DPLR(Lambda: Tensor, P: Tensor, B: Tensor, C: Tensor, step: Tensor, L: int) -> Tensor:
-    """K_bar (H, L) = C B_bar, C A_bar B_bar, … without powers of A_bar at every position (Theorem 3, Algorithm 1).
-
-    Lambda, P, B and C are (H, N); step is (H,).
-    """
+def kernel_DPLR(ssm: DPLR, C: Tensor, L: int) -> Tensor:
+    """K_bar (H, L) = C B_bar, C A_bar B_bar, … by Cauchy products (Theorem 3, Algorithm 1); C is (H, N)."""
+    Lambda, P, B, step = ssm
     nodes = L + 1 - L % 2  # odd, which keeps z = -1 out, where the pole of 2 / (1 + z) cancels
     # Lemma C.3: C_tilde = C (I - A_bar^L), so that L terms of the generating function have a closed form
-    A_bar, _ = discrete_DPLR(Lambda, P, B, step)
+    A_bar, _ = discrete_DPLR(ssm)
     C_tilde = C - (C[:, None, :] @ torch.linalg.matrix_power(A_bar, nodes))[:, 0]
     # Lemma C.2: the generating function at the roots of unity
     z = torch.exp(-2j * math.pi * torch.arange(nodes, dtype=torch.float64) / nodes)
@@ -88,9 +97,9 @@ def kernel_DPLR(Lambda: Tensor, P: Tensor, B: Tensor, C: Tensor, step: Tensor, L
     return torch.fft.ifft(K_hat).real[:, :L]  # Lemma C.2 again: the inverse DFT
 
 
-def kernel_naive(Lambda: Tensor, P: Tensor, B: Tensor, C: Tensor, step: Tensor, L: int) -> Tensor:
+def kernel_naive(ssm: DPLR, C: Tensor, L: int) -> Tensor:
     """The same K_bar (H, L) from its definition: slow, and obviously right."""
-    A_bar, x = discrete_DPLR(Lambda, P, B, step)
+    A_bar, x = discrete_DPLR(ssm)
     K = []
     for _ in range(L):
         K.append((C * x).sum(-1).real)
@@ -118,15 +127,14 @@ class S4(nn.Module):
         self.D = nn.Parameter(torch.randn(H))
         self.mix = nn.Linear(H, H)
 
-    def system(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Lambda, P, B (H, N) and step (H,)."""
+    def system(self) -> DPLR:
+        """The systems that the parameters stand for."""
         Lambda = -torch.exp(self.log_Lambda_real) + 1j * self.Lambda_imag
-        return pairs(Lambda), pairs(self.P), pairs(self.B), torch.exp(self.log_step)
+        return DPLR(pairs(Lambda), pairs(self.P), pairs(self.B), torch.exp(self.log_step))
 
     def forward(self, u: Tensor) -> Tensor:
         """Whole sequences by convolution; u and y are (B, L, H)."""
-        Lambda, P, B, step = self.system()
-        K = kernel_DPLR(Lambda, P, B, pairs(self.C), step, u.shape[1])
+        K = kernel_DPLR(self.system(), pairs(self.C), u.shape[1])
         return self.output(causal_convolution(u.mT, K).mT, u)
 
     def step(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,7 +142,7 @@ class S4(nn.Module):
 
         Theorem 2 applies A_bar = A1 A0 in O(N); here it is a matrix.
         """
-        A_bar, B_bar = discrete_DPLR(*self.system())
+        A_bar, B_bar = discrete_DPLR(self.system())
         x = (A_bar @ x[..., None])[..., 0] + B_bar * u[..., None]
         return self.output((pairs(self.C) * x).sum(-1).real, u), x
 
@@ -162,13 +170,12 @@ def check(L: int, *, H: int = 6, N: int = 16) -> tuple[float, float, float]:
     reference, layer = statespan.S4(H, N, init="legs").double(), S4(H, N).double()
     copy_parameters(reference, layer)
 
-    Lambda, P, B, step = layer.system()
-    system = (Lambda, P, B, pairs(layer.C), step, L)
+    ssm, C = layer.system(), pairs(layer.C)
     y, x, steps = layer(u), torch.zeros(2, H, N, dtype=torch.complex128), []
     for k in range(L):
         y_k, x = layer.step(u[:, k], x)
         steps.append(y_k)
-    differences = kernel_DPLR(*system) - kernel_naive(*system), torch.stack(steps, 1) - y, y - reference(u)
+    differences = kernel_DPLR(ssm, C, L) - kernel_naive(ssm, C, L), torch.stack(steps, 1) - y, y - reference(u)
     kernel, recurrence, library = (float(difference.abs().max()) for difference in differences)
     return kernel, recurrence, library
 
