@@ -20,7 +20,7 @@ from statespan.train.strict import ConfigError, show, suggest
 if TYPE_CHECKING:
     from statespan.train.config import Recipe
 
-__all__ = ["Choice", "Entry", "Row", "choices", "find", "names", "read", "rows", "table", "text"]
+__all__ = ["Entry", "LateSetting", "Row", "find", "late_settings", "names", "read", "rows", "table", "text"]
 
 
 class Entry(NamedTuple):
@@ -40,7 +40,7 @@ class Row(NamedTuple):
     overrides: tuple[str, ...]
 
 
-class Choice(NamedTuple):
+class LateSetting(NamedTuple):
     """A setting that was chosen after test scores had been seen: as ``key=value``, or "always"; and why."""
 
     setting: str
@@ -163,17 +163,17 @@ def rows(name: str) -> list[Row]:
     return others
 
 
-def choices(name: str) -> list[Choice]:
+def late_settings(name: str) -> list[LateSetting]:
     """The settings of a recipe that were chosen after test scores had been seen, as its header lists them.
 
     Args:
         name: A name as in :func:`find`.
 
     Example:
-        >>> [choice.setting for choice in choices("smnist-s4")], choices("lra-image-s4")
+        >>> [late.setting for late in late_settings("smnist-s4")], late_settings("lra-image-s4")
         (['data.warp=true'], [])
     """
-    late = []
+    settings = []
     lines = iter(text(name).splitlines())
     for line in lines:
         if line.startswith("# After test scores "):
@@ -181,8 +181,8 @@ def choices(name: str) -> list[Choice]:
                 if not item.startswith("#   "):
                     break
                 setting, _, why = item.removeprefix("#   ").partition(" | ")
-                late.append(Choice(setting, why))
-    return late
+                settings.append(LateSetting(setting, why))
+    return settings
 
 
 def table() -> list[Entry]:

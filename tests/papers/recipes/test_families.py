@@ -50,8 +50,8 @@ def test_a_row_is_a_complete_recipe(plugin):
     assert (plain.train.epochs, inv.train.epochs, inv.train.lr, inv.train.batch) == (3, 5, 0.1, 7)
     assert (plain.overrides, inv.overrides) == ((), ("train.batch=7",))
     assert recipes.rows("one-s4d-inv") == [("Table 6, wide", "91.0", ("model.d_model=16",))]
-    assert recipes.choices("one-s4d-inv") == [("train.lr=0.1", "it was")]
-    assert recipes.rows("one-s4d") == recipes.choices("one-s4d") == []
+    assert recipes.late_settings("one-s4d-inv") == [("train.lr=0.1", "it was")]
+    assert recipes.rows("one-s4d") == recipes.late_settings("one-s4d") == []
     assert recipes.text("one-s4d").splitlines()[:4] == [
         "# S4D on digits.", "#", "# Paper: S4D Table 5: 90.0 (test accuracy, %)", "# Needs: scikit-learn"
     ]  # fmt: skip

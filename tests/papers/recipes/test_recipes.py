@@ -142,7 +142,7 @@ CHOSEN = {
 
 
 def test_settings_that_were_chosen_after_test_scores():
-    found = {name: recipes.choices(name) for name in NAMES if recipes.choices(name)}
+    found = {name: recipes.late_settings(name) for name in NAMES if recipes.late_settings(name)}
     assert set(found) == CHOSEN
     for name, chosen in found.items():
         assert all(choice.why for choice in chosen)
