@@ -32,8 +32,8 @@ LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters",
 NUMBERS = {*SHORT[1:5], "aim", "parameters", "epochs", "time"}
 FORECASTS = "ETT, Weather forecasting"
 UNITS = (
-    "Metrics: test accuracy in %; RMSE for BIDMC; perplexity for WikiText-2 and hidden tokens; bits per pixel for MNIST "
-    "density. Several seeds are shown as mean ± standard deviation (number of seeds)."
+    "Metrics: test accuracy in %; RMSE for BIDMC; perplexity for WikiText-2 and hidden tokens; bits per pixel for "
+    "MNIST density. Several seeds are shown as mean ± standard deviation (number of seeds)."
 )
 
 Record = Mapping[str, Any]
@@ -195,10 +195,11 @@ def _others(records: Mapping[str, Record]) -> list[tuple[Task, Group]]:
 
 def _short_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
     text = (
-        f"{UNITS} *paper*: the best of S4 and S4D. *ours*: the papers' protocol (unmodified training data, random initial "
-        "weights). *with tricks*: augmented training data or pretrained weights; the papers report augmentation for "
-        "sCIFAR only (S4 section 4.3). *recipes*: that of *ours*, then that of *with tricks*; some runs override keys of "
-        f"theirs. {NONE}: no such run or number. If several recipes exist, the one with the best validation score is shown."
+        f"{UNITS} *paper*: the best of S4 and S4D. *ours*: the papers' protocol (unmodified training data, random "
+        "initial weights). *with tricks*: augmented training data or pretrained weights; the papers report "
+        "augmentation for sCIFAR only (S4 section 4.3). *recipes*: the recipe of *ours*, then that of *with tricks*, "
+        f"before overrides. {NONE}: no such run or number. If several recipes exist, the one with the best validation "
+        "score is shown."
     )
     if shown:
         minutes = [time for _, group in shown for time in group.minutes]
