@@ -125,10 +125,24 @@ def test_records_contain_no_local_paths():
         assert not re.search(r'"[^"]*(?:/home/|/root|/tmp/|/Users/|/work/|[A-Z]:\\\\)', path.read_text()), path
 
 
+def anchors(page):
+    """The anchors of a page's headings, as GitHub forms them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_resolve():
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
+            path = page.parent / target if target else page
+            assert path.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in anchors(path), f"{page.name}: {target}#{anchor}"
+
+
+def test_readme_is_short_and_links_every_page():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 200
+    assert [page.name for page in ROOT.glob("docs/*.md") if f"](docs/{page.name})" not in text] == []
 
 
 @pytest.mark.parametrize("line", COMMANDS)
