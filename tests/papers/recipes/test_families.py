@@ -96,7 +96,7 @@ def test_aliases(alias, name):
 
 
 def test_few_files_and_nothing_twice():
-    """Twenty files for 130 recipes, and no recipe in two of them."""
+    """130 recipes, and no recipe in two files."""
     files = sorted(FOLDER.glob("*.yaml"))
     assert len(files) <= 35
     rows = [name for file in files if is_family(file.read_text()) for name in expand(file.read_text(), file.name)]
