@@ -1,9 +1,9 @@
-"""Learn the classes of series in a file of yours.
+"""Classify the time series in a file.
 
-    python examples/classify.py series.csv --target label       # a row for each series, a column for each sample
+    python examples/classify.py series.csv --target label       # a row per series, a column per sample
     python examples/classify.py X_TRAIN.ts --test X_TEST.ts     # files of the UEA and UCR archives
 
-Without --test a quarter of the series is kept for the test. --save keeps the model in a folder.
+Without --test, a quarter of the series is held out for testing. --save writes the model to a folder.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from statespan.estimators import S4Classifier, load, read_ts
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="a CSV or .ts file")
-    parser.add_argument("--test", type=Path, help="another such file to test on")
-    parser.add_argument("--target", default="label", help="column of the classes in a CSV file (default: label)")
+    parser.add_argument("--test", type=Path, help="another file of the same kind, to test on")
+    parser.add_argument("--target", default="label", help="column with the classes in a CSV file (default: label)")
     parser.add_argument("--epochs", type=int, help="passes over the series (default: chosen from the data)")
-    parser.add_argument("--save", type=Path, help="a folder for the model")
+    parser.add_argument("--save", type=Path, help="folder for the model")
     args = parser.parse_args()
 
     X, y = read(args.file, args.target)
@@ -37,20 +37,20 @@ def main() -> None:
 
     model = S4Classifier(epochs=args.epochs).fit(X, y)
     print(f"test accuracy {100 * model.score(X_test, y_test):.1f}% of {len(y_test)} series")
-    if isinstance(X_test, np.ndarray):  # the same weights on every second sample, with steps twice as long
+    if isinstance(X_test, np.ndarray):  # the same weights on every second sample, each step twice as long
         print(f"every second sample {100 * model.score(X_test[:, ::2], y_test, dt_scale=2.0):.1f}%")
     print("true classes by row, predicted by column:", model.classes_.tolist())
     print(confusion_matrix(y_test, model.predict(X_test), labels=model.classes_))
 
     if args.save is not None:
         model.save(args.save)
-        again = load(args.save)
-        same = np.array_equal(again.predict_proba(X_test), model.predict_proba(X_test))
+        loaded = load(args.save)
+        same = np.array_equal(loaded.predict_proba(X_test), model.predict_proba(X_test))
         print(f"saved in {args.save}; loaded, it predicts the same: {same}")
 
 
 def read(path: Path, target: str) -> tuple[Any, Any]:
-    """Series and classes."""
+    """The series and their classes."""
     if path.suffix == ".ts":
         return read_ts(path)
     table = pd.read_csv(path)

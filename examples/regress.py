@@ -1,10 +1,10 @@
-"""Learn values of series in a file of yours.
+"""Predict a value for each time series in a file.
 
-    python examples/regress.py series.csv --target value        # a row for each series, a column for each sample
+    python examples/regress.py series.csv --target value        # a row per series, a column per sample
     python examples/regress.py long.csv --series id --time t --answers values.csv --target value
 
-The second form reads a long file (a row for each sample: its series, its time, its channels) and a file with a row for
-each series (its id and its value). A quarter of the series is kept for the test.
+The second form reads a long file (a row per sample: its series, its time, its channels) and a file with a row per
+series (its id and its value). A quarter of the series is held out for testing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from statespan.estimators import S4Regressor, from_long
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="a CSV file, wide or long")
-    parser.add_argument("--target", default="value", help="column of the values (default: value)")
-    parser.add_argument("--series", help="column of a long file that says which series a row belongs to")
-    parser.add_argument("--time", default="time", help="column of the times of a long file (default: time)")
+    parser.add_argument("--target", default="value", help="column with the values (default: value)")
+    parser.add_argument("--series", help="column of a long file with the series of each row")
+    parser.add_argument("--time", default="time", help="column of a long file with the times (default: time)")
     parser.add_argument("--answers", type=Path, help="for a long file: a CSV file with the value of each series")
     parser.add_argument("--epochs", type=int, help="passes over the series (default: chosen from the data)")
-    parser.add_argument("--save", type=Path, help="a folder for the model")
+    parser.add_argument("--save", type=Path, help="folder for the model")
     args = parser.parse_args()
 
     table = pd.read_csv(args.file)
@@ -47,7 +47,7 @@ def main() -> None:
     model = S4Regressor(epochs=args.epochs).fit(X_train, y.loc[train])
     error = np.sqrt(np.mean((model.predict(X_test) - y.loc[test].to_numpy()) ** 2))
     spread = np.sqrt(np.mean((y.loc[train].mean() - y.loc[test].to_numpy()) ** 2))
-    print(f"test RMSE {error:.4g} of {len(test)} series ({spread:.4g} for always saying the mean)")
+    print(f"test RMSE {error:.4g} of {len(test)} series ({spread:.4g} for the training mean)")
     if args.save is not None:
         model.save(args.save)
         print(f"saved in {args.save}")

@@ -153,5 +153,5 @@ def test_readers_and_stream_have_the_limit(tmp_path, monkeypatch):
 def test_the_recipes_that_come_with_it_are_plain():
     """What `statespan recipes NAME --yaml` prints as it is."""
     for name in recipes.names():
-        text = recipes.path(name).read_text(encoding="utf-8")
+        text = recipes.text(name)
         assert printable(text, keep="\n") == text

@@ -74,7 +74,7 @@ def test_ours_is_the_cell_of_the_papers_number(tmp_path):
         name: "76.00 ± 1.41 (2) *", "bidmc-hr-s4-legs": "0.400 *", "scifar-s4": "91.00 *", "lra-image-s4": "89.00 †",
         "lra-pathfinder-s4": "90.00 ‡≠",
     }  # fmt: skip
-    for note in ("† augmented training data", "‡ begun", "≠ not comparable with the paper", "* other settings"):
+    for note in ("† augmented training data", "‡ started", "≠ not comparable with the paper", "* settings"):
         assert f"  {note}" in text
     assert "§" not in text
 
@@ -90,7 +90,7 @@ def test_ours_comes_with_the_package(tmp_path, monkeypatch):
     for name, number in wanted.items():
         digits = 3 if "bidmc" in name else 2
         assert f" {number['ours']:.{digits}f} ± {number['std']:.{digits}f} (2) *" in lines[name], name
-    assert "  * other settings than the recipe's, such as fewer epochs" in text
+    assert "  * settings that differ from the recipe's, such as fewer epochs" in text
 
 
 def test_superseded_runs_are_no_numbers_of_ours():
@@ -105,7 +105,11 @@ def test_recipes_of_a_dataset_and_a_whole_recipe():
     done = invoke("recipes", "etth1")
     assert done.stdout.splitlines()[2].startswith("etth1-s4 ")
     assert "digits" not in done.stdout
-    assert invoke("recipes", "digits-s4d", "--yaml").stdout == recipes.path("digits-s4d").read_text()
+    for name in ("digits-s4d", "lra-image-s4d-inv", "scifar-s4d"):  # a file, a row of a family, an alias
+        assert invoke("recipes", name, "--yaml").stdout == recipes.text(name)
+    assert "--yaml needs the name of a recipe, got 'digit-s4d'; did you mean" in one_line(
+        invoke("recipes", "digit-s4d", "--yaml")
+    )
 
 
 def test_one_recipe_shows_the_other_rows_it_reaches():
@@ -113,6 +117,12 @@ def test_one_recipe_shows_the_other_rows_it_reaches():
     for row in recipes.rows("etth1-s4"):
         assert row.label in done.stdout
         assert " ".join(row.overrides) in done.stdout
+
+
+def test_an_alias_shows_its_recipe():
+    lines, text = shown("lra-listops-s4-legs")
+    assert "lra-listops-s4" in lines
+    assert "lra-listops-s4-fout" not in text
 
 
 def test_data_lists_what_is_here_and_what_is_not(tmp_path):

@@ -52,14 +52,14 @@ def test_forecast_a_csv_file(tmp_path, monkeypatch, capsys):
     said = run(monkeypatch, capsys, "forecast.py", tmp_path / "data.csv", *options)
     assert "mean absolute error" in said
     table = pd.read_csv(tmp_path / "out.csv", index_col="date", parse_dates=True)
-    assert list(table.columns) == ["forecast", "low", "high", "came"]
+    assert list(table.columns) == ["forecast", "low", "high", "actual"]
     assert table.index.equals(index[-12:])
 
 
 def test_vital_signs(tmp_path, monkeypatch, capsys):
     data = made_up_patients(tmp_path)
     said = run(monkeypatch, capsys, "vital_signs.py", "--data", data, "--windows", 8, "--epochs", 1)
-    assert re.search(r"new patients: RMSE [\d.]+ beats a minute", said)
+    assert re.search(r"new patients: RMSE [\d.]+ beats per minute", said)
 
 
 def test_speech(tmp_path, monkeypatch, capsys):
@@ -72,7 +72,7 @@ def test_speech(tmp_path, monkeypatch, capsys):
 def test_real_signals(tmp_path, monkeypatch, capsys):
     data = real(tmp_path, "bidmc")
     said = run(monkeypatch, capsys, "vital_signs.py", "--data", data, "--windows", 320, "--epochs", 10)
-    error, mean = map(float, re.search(r"RMSE ([\d.]+) beats a minute \(([\d.]+) for", said).groups())
+    error, mean = map(float, re.search(r"RMSE ([\d.]+) beats per minute \(([\d.]+) for", said).groups())
     assert error < mean
     data = real(tmp_path, "speech")
     said = run(monkeypatch, capsys, "speech.py", "--data", data, "--clips", 10, "--epochs", 2)

@@ -117,7 +117,7 @@ def read(text: str, changes: list[str]) -> Recipe:
         return read_recipe(Path(text), changes)
     from statespan.train import recipes
 
-    if text not in recipes.names():
+    if recipes.find(text) is None:
         if Path(text).is_file():
             fail(f"RECIPE must be a name or a file that ends in .yaml, got the file {text}")
         fail(f"there is no recipe {text!r}{common.guess(text, recipes.names(), 'see statespan recipes')}")

@@ -1,23 +1,26 @@
 """The recipes of installed packages, found by the entry points of the group ``statespan.recipes``.
 
-The header of a file says which table and number it is for, what it needs, and where its settings come from. A file
-whose table has rows that differ in an option only lists them as rows, each with its number and its overrides. Settings
-that were chosen after test scores had been seen are listed too, so that tables can mark the results.
+A YAML file in such a package is one recipe, or a family of them (:mod:`statespan.train._family`). Either way a recipe
+is text that stands alone. Its header says which table and number of a paper it is for, what it needs, and where its
+settings come from. It lists other rows of the table that differ in an option only, each with its number and
+overrides, and the settings that were chosen after test scores had been seen, so that tables can mark the results.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statespan import _plugins
+from statespan.train._family import complete, expand, is_family
+from statespan.train.strict import ConfigError, show, suggest
 
 if TYPE_CHECKING:
     from statespan.train.config import Recipe
 
-__all__ = ["Choice", "Entry", "Row", "choices", "names", "path", "read", "rows", "table"]
+__all__ = ["Entry", "LateSetting", "Row", "find", "late_settings", "names", "read", "rows", "table", "text"]
 
 
 class Entry(NamedTuple):
@@ -37,17 +40,31 @@ class Row(NamedTuple):
     overrides: tuple[str, ...]
 
 
-class Choice(NamedTuple):
+class LateSetting(NamedTuple):
     """A setting that was chosen after test scores had been seen: as ``key=value``, or "always"; and why."""
 
     setting: str
     why: str
 
 
-def _files() -> dict[str, Path]:
-    """The files of all recipes by name."""
+@cache
+def _rows_of(file: Path, modified: int) -> dict[str, dict[str, Any] | str]:
+    """What is in a file by recipe: rows of a family, or the text of the one recipe that it is.
+
+    ``modified`` is the file's time stamp: an edited file is read again.
+    """
+    text = file.read_text(encoding="utf-8")
+    return dict(expand(text, file.name)) if is_family(text) else {file.stem: text}
+
+
+def _known() -> dict[str, dict[str, Any] | str]:
+    """The same of all files."""
     folders = [Path(str(module.__file__)).parent for module in _plugins.modules("statespan.recipes").values()]
-    return {file.stem: file for folder in folders for file in folder.glob("*.yaml")}
+    known: dict[str, dict[str, Any] | str] = {}
+    for folder in folders:
+        for file in sorted(folder.glob("*.yaml")):
+            known |= _rows_of(file, file.stat().st_mtime_ns)
+    return known
 
 
 def names() -> list[str]:
@@ -57,41 +74,63 @@ def names() -> list[str]:
         >>> "digits-s4d" in names()
         True
     """
-    return sorted(_files())
+    return sorted(_known())
 
 
-def path(name: str) -> Path:
-    """The file of a recipe.
+def find(name: str) -> str | None:
+    """The full name of a recipe, or None where there is none.
+
+    Names are task-model-initialization, such as "scifar-s4d-inv". Two aliases work wherever a recipe is named, unless
+    another recipe has that very name. Without an initialization a name means LegS, the default of the layers:
+    "scifar-s4d" is "scifar-s4d-legs". And a recipe whose name leaves its initialization out also has the longer name:
+    "lra-image-s4-legs" is "lra-image-s4".
 
     Args:
-        name: One of :func:`names`.
+        name: One of :func:`names`, or an alias of one.
+
+    Example:
+        >>> find("scifar-s4d"), find("lra-image-s4-legs"), find("digits-s4d-lin"), find("digit-s4d")
+        ('scifar-s4d-legs', 'lra-image-s4', 'digits-s4d', None)
+    """
+    known = _known()
+    if name in known:
+        return name
+    if f"{name}-legs" in known:
+        return f"{name}-legs"
+    shorter, _, init = name.rpartition("-")
+    return shorter if shorter in known and read(shorter).model.get("ssm", {}).get("init") == init else None
+
+
+def text(name: str) -> str:
+    """A recipe as YAML that stands alone, with its header: to save, change and train.
+
+    Args:
+        name: A name as in :func:`find`.
 
     Raises:
         ConfigError: There is no such recipe.
 
     Example:
-        >>> path("digits-s4d").name
-        'digits-s4d.yaml'
-        >>> path("digit-s4d")
+        >>> text("lra-image-s4d-inv").splitlines()[0]
+        '# S4D-Inv on LRA Image.'
+        >>> text("digit-s4d")
         Traceback (most recent call last):
         ...
         statespan.train.strict.ConfigError: there is no recipe 'digit-s4d'; did you mean digits-s4d?
     """
-    from statespan.train.strict import ConfigError, show
-
-    known = _files()
-    if name not in known:  # also keeps names such as ../x from being read
-        text = show(name)
-        near = difflib.get_close_matches(text, known, 1)
-        raise ConfigError(f"there is no recipe {text!r}" + (f"; did you mean {near[0]}?" if near else ""))
-    return known[name]
+    full = find(name)
+    if full is None:
+        shown = show(name)
+        raise ConfigError(f"there is no recipe {shown!r}{suggest(shown, names())}")
+    row = _known()[full]
+    return row if isinstance(row, str) else complete(full, row)
 
 
 def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe and apply dotted overrides.
 
     Args:
-        name: One of :func:`names`.
+        name: A name as in :func:`find`.
         overrides: Such as ``"train.lr=0.001"``.
 
     Raises:
@@ -103,47 +142,47 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """
     from statespan.train.config import read_recipe
 
-    return read_recipe(path(name), overrides)
+    return read_recipe(text(name), overrides)
 
 
 def rows(name: str) -> list[Row]:
     """The other rows of the tables that this recipe reaches by overrides.
 
     Args:
-        name: One of :func:`names`.
+        name: A name as in :func:`find`.
 
     Example:
         >>> rows("scifar-s4")[0]
         Row(label='section 4.3, flips and crops', number='93.16', overrides=('data.augment=true',))
     """
-    found = []
-    for line in path(name).read_text(encoding="utf-8").splitlines():
+    others = []
+    for line in text(name).splitlines():
         if line.startswith("#   ") and line.count(" | ") == 2:
             label, number, overrides = line.removeprefix("#   ").split(" | ")
-            found.append(Row(label, number, () if overrides == "none" else tuple(overrides.split())))
-    return found
+            others.append(Row(label, number, () if overrides == "none" else tuple(overrides.split())))
+    return others
 
 
-def choices(name: str) -> list[Choice]:
+def late_settings(name: str) -> list[LateSetting]:
     """The settings of a recipe that were chosen after test scores had been seen, as its header lists them.
 
     Args:
-        name: One of :func:`names`.
+        name: A name as in :func:`find`.
 
     Example:
-        >>> [choice.setting for choice in choices("smnist-s4")], choices("lra-image-s4")
+        >>> [late.setting for late in late_settings("smnist-s4")], late_settings("lra-image-s4")
         (['data.warp=true'], [])
     """
-    found = []
-    lines = iter(path(name).read_text(encoding="utf-8").splitlines())
+    settings = []
+    lines = iter(text(name).splitlines())
     for line in lines:
         if line.startswith("# After test scores "):
             for item in lines:
                 if not item.startswith("#   "):
                     break
                 setting, _, why = item.removeprefix("#   ").partition(" | ")
-                found.append(Choice(setting, why))
-    return found
+                settings.append(LateSetting(setting, why))
+    return settings
 
 
 def table() -> list[Entry]:
@@ -153,9 +192,9 @@ def table() -> list[Entry]:
         >>> next(entry for entry in table() if entry.name == "lra-listops-s4")
         Entry(name='lra-listops-s4', task='listops, classifier', table='S4 Table 4, S4D Table 5', number='59.60')
     """
-    found = []
+    entries = []
     for name in names():
         recipe = read(name)
         number = "" if recipe.about.number is None else str(recipe.about.number)
-        found.append(Entry(name, f"{recipe.data['name']}, {recipe.model['name']}", recipe.about.table, number))
-    return found
+        entries.append(Entry(name, f"{recipe.data['name']}, {recipe.model['name']}", recipe.about.table, number))
+    return entries

@@ -31,7 +31,7 @@ def count(name, overrides=()):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_header(name):
-    recipe, lines = recipes.read(name), recipes.path(name).read_text(encoding="utf-8").splitlines()
+    recipe, lines = recipes.read(name), recipes.text(name).splitlines()
     assert recipe.name == name
     header = lines[: lines.index(f"name: {name}")]
     assert header[0].endswith(".")
@@ -142,7 +142,7 @@ CHOSEN = {
 
 
 def test_settings_that_were_chosen_after_test_scores():
-    found = {name: recipes.choices(name) for name in NAMES if recipes.choices(name)}
+    found = {name: recipes.late_settings(name) for name in NAMES if recipes.late_settings(name)}
     assert set(found) == CHOSEN
     for name, chosen in found.items():
         assert all(choice.why for choice in chosen)
@@ -150,7 +150,7 @@ def test_settings_that_were_chosen_after_test_scores():
             if choice.setting != "always":
                 recipes.read(name, [choice.setting])  # a wrong key raises
     for name in NAMES:  # what is said about test scores is said where tables can see it
-        header = recipes.path(name).read_text(encoding="utf-8").partition("\nname:")[0]
+        header = recipes.text(name).partition("\nname:")[0]
         said = re.search(r"had been tested|unseen|in view|test scores", header)
         assert bool(said) == (name in found), name
 
@@ -159,7 +159,7 @@ def test_a_number_in_a_header_has_a_record():
     """ "Seen" names files that are there, and no percentages of its own."""
     root = Path(__file__).parents[3]
     for name in NAMES:
-        header = recipes.path(name).read_text(encoding="utf-8").partition("\nname:")[0]
+        header = recipes.text(name).partition("\nname:")[0]
         seen = header.partition("# Seen: ")[2]
         assert not re.search(r"\d ?%", seen), name
         if seen:
@@ -189,6 +189,6 @@ def test_unknown_name():
         recipes.read("smnist-s4dd")
     for name in ("../train/config", "", "\n" * 1000):
         with pytest.raises(ConfigError, match="there is no recipe"):
-            recipes.path(name)
+            recipes.text(name)
     with pytest.raises(ConfigError, match=r"train\.lrr is not a key"):
         recipes.read("smnist-s4d", ["train.lrr=1"])

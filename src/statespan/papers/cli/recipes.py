@@ -20,55 +20,68 @@ HELP = """List what can be trained, with the papers' numbers and ours.
 Examples:
   statespan recipes                    all of them
   statespan recipes smnist             those with smnist in their name or task
-  statespan recipes etth1-s4           one, and the other rows of the tables that changes of it give
-  statespan recipes smnist-s4d --yaml  the whole recipe, to save as a file and change
+  statespan recipes etth1-s4           one, and other rows of the paper's tables that overrides of it give
+  statespan recipes smnist-s4d --yaml  the whole recipe with its header, to save as a file and edit
 
-"ours" is the mean over seeds with standard deviation and their number, of the runs that are nearest to the paper's row;
-a line below explains the signs. With --results, it is what the runs in a folder of yours reached.
+Names are task-model-initialization. Without the initialization a name means LegS, the default of the layers: scifar-s4d
+is scifar-s4d-legs, unless a recipe has that very name.
+
+"ours" is the mean over seeds, with standard deviation and number of seeds, of the runs closest to the paper's row; the
+signs are explained below the table. With --results, it is what the runs in a folder of yours reached.
 """
 SIGNS = {
     "†": "augmented training data",
-    "‡": "begun with trained weights",
+    "‡": "started from trained weights",
     "≠": "not comparable with the paper: other data or another split",
     "§": "settings chosen after test scores had been seen",
-    "*": "other settings than the recipe's, such as fewer epochs",
+    "*": "settings that differ from the recipe's, such as fewer epochs",
 }
 
 
 def recipes(
     word: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A recipe, or a part of names.", show_default=False)
+        str | None, typer.Argument(metavar="NAME", help="A recipe, or part of names.", show_default=False)
     ] = None,
     yaml: Annotated[bool, typer.Option("--yaml", help="Print the recipe itself.")] = False,
     results: Annotated[
         Path | None,
-        typer.Option(help="Folder of runs to show instead. [default: what comes with statespan]", show_default=False),
+        typer.Option(help="A folder of runs to show. [default: the records of this package]", show_default=False),
     ] = None,
 ) -> None:
     """List recipes; :data:`HELP` is the text for users."""
     common.need_training()
-    from statespan.train import recipes as every
+    from statespan.train import recipes as catalogue
 
-    names = list(every.names())
     if yaml:
-        if word not in names:
-            what = "" if word is None else f", and {word!r} is none"
-            fail(f"--yaml needs the name of a recipe{what}{common.guess(word or '', names, 'see statespan recipes')}")
-        print(every.path(word).read_text(encoding="utf-8"), end="")
+        _print_yaml(word)
         return
-    found = every.table()
-    chosen = [one for one in found if word is None or word in one.name or word in one.task]
-    if not chosen:
-        words = {part for one in found for part in (one.name, *one.name.split("-"), *one.task.split(", "))}
+    entries = catalogue.table()
+    matches = [entry for entry in entries if word is None or word in entry.name or word in entry.task]
+    name = None if word is None else catalogue.find(word)
+    if name is not None and not matches:  # an alias
+        matches = [entry for entry in entries if entry.name == name]
+    if not matches:
+        words = {part for entry in entries for part in (entry.name, *entry.name.split("-"), *entry.task.split(", "))}
         hint = common.guess(word or "", sorted(words), "see statespan recipes")
         fail(f"no recipe has {word!r} in its name or task{hint}")
-    _table(chosen, paper_recipes.ours() if results is None else _own(results))
-    if word in names:
-        _rows(every.rows(word))
+    _table(matches, paper_recipes.ours() if results is None else _ours(results))
+    if name is not None and (name == word or len(matches) == 1):
+        _rows(catalogue.rows(name))
 
 
-def _own(folder: Path) -> dict[str, str]:
-    """What the runs in a folder reached."""
+def _print_yaml(name: str | None) -> None:
+    """The whole recipe of this name, to save as a file and change."""
+    from statespan.train import recipes as catalogue
+
+    if name is None or catalogue.find(name) is None:
+        got = "" if name is None else f", got {name!r}"
+        hint = common.guess(name or "", catalogue.names(), "see statespan recipes")
+        fail(f"--yaml needs the name of a recipe{got}{hint}")
+    print(catalogue.text(name), end="")
+
+
+def _ours(folder: Path) -> dict[str, str]:
+    """The results of the runs in a folder."""
     if not folder.is_dir():
         fail(f"--results must be a folder of runs, got {folder}")
     from statespan.papers.records.ours import ours
@@ -76,7 +89,7 @@ def _own(folder: Path) -> dict[str, str]:
     return ours(folder)
 
 
-def _table(found: list[Entry], ours: dict[str, str]) -> None:
+def _table(entries: list[Entry], ours: dict[str, str]) -> None:
     from rich import box
     from rich.table import Table
 
@@ -84,10 +97,10 @@ def _table(found: list[Entry], ours: dict[str, str]) -> None:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
     for name in ("name", "task", "table", "paper", "ours"):
         table.add_column(name, justify="right" if name in ("paper", "ours") else "left", no_wrap=name == "name")
-    for one in sorted(found, key=lambda one: (one.name.startswith("ablation"), one.name)):  # what is asked for first
-        table.add_row(one.name, one.task, one.table, one.number, ours.get(one.name, ""))
+    for entry in sorted(entries, key=lambda entry: (entry.name.startswith("ablation"), entry.name)):
+        table.add_row(entry.name, entry.task, entry.table, entry.number, ours.get(entry.name, ""))
     console.print(table)
-    shown = "".join(ours.get(one.name, "") for one in found)
+    shown = "".join(ours.get(entry.name, "") for entry in entries)
     for sign, meaning in SIGNS.items():
         if sign in shown:
             console.print(f"  {sign} {meaning}", markup=False, soft_wrap=True)
@@ -95,8 +108,8 @@ def _table(found: list[Entry], ours: dict[str, str]) -> None:
 
 
 def _rows(rows: list[Row]) -> None:
-    """Other rows of the papers' tables, and what to put behind the recipe's name to get them."""
+    """Other rows of the papers' tables, and the overrides that give them."""
     console = common.terminal()
     for row in rows:
-        changes = " ".join(row.overrides) or "as it is"
+        changes = " ".join(row.overrides) or "without overrides"
         console.print(f"  {row.label}: {row.number}  {changes}", markup=False, soft_wrap=True)

@@ -63,7 +63,7 @@ def seen(record: Record) -> list[str]:
     recipe = record["recipe"]
     if recipe["name"] not in recipes.names():
         return []
-    return [choice.why for choice in recipes.choices(recipe["name"]) if _holds(choice.setting, recipe)]
+    return [late.why for late in recipes.late_settings(recipe["name"]) if _holds(late.setting, recipe)]
 
 
 def signs(record: Record, task: Task) -> str:
