@@ -9,7 +9,8 @@ from typing import Any
 from statespan import _plotting as _look
 from statespan._fail import fail
 from statespan._text import metric_number
-from statespan.papers.records.record import model_name, read_records, seconds_before
+from statespan.papers.records.record import model_name, seconds_before
+from statespan.papers.records.schema import Record, read_runs
 from statespan.papers.records.signs import signs
 from statespan.papers.records.table import groups
 from statespan.papers.records.tasks import TASKS, Task, other, paper, value
@@ -23,15 +24,13 @@ BELOW = (
     "§: settings chosen after test scores had been seen. See docs/results.md."
 )
 
-Record = Mapping[str, Any]
-
 
 def plot(folders: list[Path]) -> Any:
-    """The figure of ``statespan plot times``: :func:`times` of the records in folders, ``results/tasks`` if none."""
+    """The figure of ``statespan plot times``: the runs in these folders, ``results/tasks`` by default."""
     where = folders or [Path("results/tasks")]
     if absent := [folder for folder in where if not folder.is_dir()]:
         fail(f"times needs a folder of records, such as results/tasks, and {absent[0]} is none")
-    return times({file: record for folder in where for file, record in read_records(folder).items()})
+    return times({file: record for folder in where for file, record in read_runs(folder).items()})
 
 
 def shown(records: Mapping[str, Record]) -> list[tuple[Task, dict[str, Record]]]:
@@ -53,7 +52,7 @@ def times(records: Mapping[str, Record]) -> Any:
     """A figure with a panel for each task that has been run.
 
     Args:
-        records: What :func:`statespan.papers.records.record.read_records` found.
+        records: Of runs, by file name (:func:`statespan.papers.records.schema.read_runs`).
 
     Raises:
         ValueError: There is nothing to draw.
@@ -148,5 +147,5 @@ def _reference(task: Task) -> str:
 
 
 def _where(records: Mapping[str, Record]) -> str:
-    devices = sorted({record["hardware"]["device"].partition(" @")[0] for record in records.values()})
+    devices = sorted({record["machine"]["device"].partition(" @")[0] for record in records.values()})
     return devices[0].replace("(R)", "") if len(devices) == 1 else f"{len(devices)} machines"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from statespan.data.registry import entry
+from statespan.papers.records.schema import Record
 from statespan.train import recipes
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ AUGMENTED, STARTED, DIFFERENT, SEEN = "†", "‡", "≠", "§"
 CHANGES: dict[str, Any] = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "crop": 32}
 MADE = "generated here by the benchmark's rules, not its released files"
 OVERLAP = "cropped training windows overlap test windows"
-
-Record = Mapping[str, Any]
 
 
 def augmented(record: Record) -> bool:

@@ -17,10 +17,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from statespan._text import metric_number
-from statespan.papers.records.record import model_name, read_records, seconds_before
+from statespan.papers.records.record import model_name, seconds_before
+from statespan.papers.records.schema import Record, read_runs
 from statespan.papers.records.signs import AUGMENTED, CHANGES, DIFFERENT, SEEN, STARTED, augmented, difference, is_plain
 from statespan.papers.records.signs import signs as signs_of
 from statespan.papers.records.tasks import TASKS, Task, judged, other, paper, paper_augmented, value
@@ -35,8 +36,6 @@ UNITS = (
     "Test accuracy in %, RMSE (BIDMC), perplexity (WikiText-2, hidden tokens) or bits per pixel (MNIST density); with "
     "several seeds mean ± standard deviation (seeds)."
 )
-
-Record = Mapping[str, Any]
 
 
 class Group(NamedTuple):
@@ -105,7 +104,7 @@ def filled(text: str, root: Path, up: str = "") -> str:
     """The text with every table made anew from the records under ``root``; ``up`` leads from the page to it."""
 
     def table(match: re.Match[str]) -> str:
-        records = read_records(root / match["path"])
+        records = read_runs(root / match["path"])
         body = make(records, match["kind"], f"{up}{match['path']}", up)
         return f"{match[1]}{body}{match[5]}"
 
@@ -261,8 +260,8 @@ def _count(number: int) -> str:
 
 
 def _device(record: Record) -> str:
-    name = re.sub(r"\((R|TM)\)|Processor|CPU| @.*?(?=,|$)", "", record["hardware"]["device"])
-    processes = record["hardware"].get("processes", 1)
+    name = re.sub(r"\((R|TM)\)|Processor|CPU| @.*?(?=,|$)", "", record["machine"]["device"])
+    processes = record["machine"].get("processes", 1)
     return " ".join(name.split()).replace(" ,", ",") + (f" × {processes}" if processes > 1 else "")
 
 

@@ -73,7 +73,7 @@ DEFAULTS = {**WINDOWS, **RAW, **LONG}  # what the datasets do if a recipe does n
 SPEECH = "clips of Speech Commands v0.01, where the papers have all of v0.02"
 CHANCE = (
     "on earlier images, which were not the release's, training from random weights stayed at chance; on these it had "
-    "88.8 in validation after 13 of 45 epochs, when its machine was taken back (`results/tasks/unfinished`)"
+    "88.8 in validation after 13 of 45 epochs, when its machine was taken back (`results/tasks/unfinished.json`)"
 )
 WORDS = 20_000  # all clips of ten words make more training rows than this in v0.02, and fewer in v0.01
 LABELS = (

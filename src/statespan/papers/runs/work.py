@@ -14,7 +14,7 @@ from statespan import _io as fsio
 from statespan.data import MissingData
 from statespan.data.base import Dataset
 from statespan.papers.runs.cell import Cell
-from statespan.papers.runs.outcome import DONE, FAILED, FAULT, MISSING, MORE, finished
+from statespan.papers.runs.outcome import DONE, EVALUATIONS, FAILED, FAULT, MISSING, finished
 from statespan.train.run import evaluate, fit, load_data
 from statespan.train.strict import dump
 
@@ -83,7 +83,7 @@ class Worker:
                 )
                 for one in cell.evaluations
             }
-            fsio.replace_file(folder / MORE, (json.dumps(found, indent=2) + "\n").encode())
+            fsio.replace_file(folder / EVALUATIONS, (json.dumps(found, indent=2) + "\n").encode())
 
     def _prune(self, folder: Path) -> None:
         """Remove what is not to be kept, the checkpoints last: until then the run can be gone on with."""

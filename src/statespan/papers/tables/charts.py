@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from statespan import _plotting as _look
-from statespan.papers.runs.outcome import DONE, outcome
+from statespan.papers.runs.outcome import outcome
 from statespan.papers.tables.collect import Number, Plan
 from statespan.papers.tables.spec import Table, Trained, number
-from statespan.train.result import read_log
 
 FAR = 30  # times the smallest number, beyond which a chart has a logarithmic scale
 
@@ -73,13 +72,9 @@ def learning(table: Table, plan: Plan, most: int = 8) -> Any:
             continue
         cell = plan.cell(entry, 0)
         found = outcome(cell, plan.cells)
-        if found.status == DONE and (cell.folder(plan.cells) / "log.csv").is_file():
-            log = read_log(cell.folder(plan.cells))
-            epochs = dict(log.get("epoch", []))
-            points = [(epochs.get(step, 0.0), value) for step, value in log.get(f"valid_{found.metric}", [])]
-            name = f"{cell.recipe.data['name']}, valid {found.metric}"
-            if len(points) > 1 and len(panels.get(name, {})) < most:
-                panels.setdefault(name, {})[entry.row] = points
+        name = f"{cell.recipe.data['name']}, valid {found.metric}"
+        if len(found.curve) > 1 and len(panels.get(name, {})) < most:
+            panels.setdefault(name, {})[entry.row] = found.curve
     if not panels:
         return None
     figure, axes = _look.panels(len(panels), 3, width=3.2 * min(3, len(panels)) + 1.5, height=2.8)

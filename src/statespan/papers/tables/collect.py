@@ -158,7 +158,7 @@ def _outcomes(entry: Trained, table: Table, plan: Plan) -> list[Outcome]:
 def _values(entry: Trained, outcomes: Sequence[Outcome]) -> tuple[float, ...]:
     values = []
     for one in outcomes:
-        value = one.test.get("mae") if entry.value == "mae" else one.value(entry.value)
+        value = one.record.get("test", {}).get("mae") if entry.value == "mae" else one.value(entry.value)
         if value is not None:
             scale = 100.0 if one.metric == "accuracy" else 1.0
             values.append(scale * value)

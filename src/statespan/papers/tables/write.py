@@ -210,9 +210,8 @@ def _machines(table: Table, plan: Plan) -> list[str]:
     """Where the numbers were made, from the records themselves."""
     found: dict[str, None] = {}
     for cell in cells_of([table], plan):
-        if outcome(cell, plan.cells).status == DONE:
-            record = json.loads((cell.folder(plan.cells) / "result.json").read_text(encoding="utf-8"))
-            found[f"{record['hardware']['device']}, torch {record['versions']['torch']}"] = None
+        if record := outcome(cell, plan.cells).record:
+            found[f"{record['machine']['device']}, torch {record['versions']['torch']}"] = None
     for one in numbers(table, plan):
         if isinstance(one.entry, Measured) and one.status == DONE:
             found[one.why] = None
