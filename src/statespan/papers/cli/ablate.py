@@ -93,7 +93,7 @@ def ablate(
 def run(cells: list[Any], folder: Path, console: Console, **options: Any) -> int:
     """Run cells with a view of how they stand; returns the exit code of the signal that stopped them, or 0."""
     from statespan.papers.runs.live import watching
-    from statespan.papers.runs.pool import run_cells
+    from statespan.papers.runs.work import run_cells
     from statespan.train import Interrupted
 
     try:
@@ -125,10 +125,10 @@ def check_running(processes: int | None, seconds: float, keep: str) -> None:
 
 def check_devices(device: str | None) -> None:
     """Refuse devices that are not here, before anything is started."""
-    from statespan.papers.runs.pool import places
+    from statespan.papers.runs.work import process_devices
     from statespan.train.device import pick_device
 
-    for place in places(device, None):
+    for place in process_devices(device, None):
         pick_device(place)
 
 

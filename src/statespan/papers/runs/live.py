@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from statespan.papers.runs.cell import Cell
 from statespan.papers.runs.outcome import DONE, FAILED, MISSING, RUNNING, STOPPED, WAITING, position
-from statespan.papers.runs.pool import Show
+from statespan.papers.runs.work import Show
 
 if TYPE_CHECKING:
     from rich.console import Console
