@@ -139,7 +139,7 @@ def theorem() -> Any:
     t = dt * (torch.arange(length, dtype=DOUBLE) + 0.5)
     figure, axes = _look.panels(3, 3, height=2.5)
     for one, N in zip(axes, (16, 64, 512)):
-        wanted, found = theory.legs_functions(t, 3), theory.normal_samples(N, "zoh", dt, length, 3)
+        wanted, found = theory.legs_functions(t, 3), theory.normal_samples(N, "zoh", dt=dt, length=length, F=3)
         for color, curve, exact in zip(_look.colors(), found, wanted):
             one.plot(t, curve, color=color, linewidth=0.9)
             one.plot(t, exact, "--", color="black", linewidth=0.9)

@@ -145,26 +145,10 @@ def _write(name: str, axes: list[Axis], rows: Any, out: Path, split: str, change
 
 def show(axes: list[Axis], found: list[Line], console: Console) -> None:
     """Print the table."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
+    from statespan.papers.runs.table import TEST, faults, grid
 
-    from statespan.papers.runs.table import TEST, text
-
-    metric = next((line.metric for line in found if line.metric), "metric").replace("_", " ")
-    unit = " %" if metric == "accuracy" else ""
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for axis in axes:
-        table.add_column(axis.key)
-    for head in (f"{found[0].split} {metric}{unit}", "seeds", "p", "left"):
-        table.add_column(head, justify="left" if head == "left" else "right", no_wrap=True)
-    for line in found:
-        p = "" if line.p is None else f"{line.p:.3g}"
-        cells = [*line.values, text(line.numbers, line.metric), str(len(line.numbers)), p, line.state]
-        table.add_row(*(escape(cell) for cell in cells))
     console.print()
-    console.print(table)
+    console.print(grid(axes, found).terminal())
     console.print(TEST, markup=False, style="dim")
-    for line in found:
-        for why in line.faults:
-            console.print(f"{', '.join(line.values)}: {why}", markup=False, style="red")
+    for fault in faults(found):
+        console.print(fault, markup=False, style="red")

@@ -13,15 +13,7 @@ LICENCE = "Apache-2.0, as statespan itself. The training data has its owners' te
 
 
 def write_card(name: str, record: Record, inputs: Mapping[str, Any], *, file: str, size: int) -> str:
-    """The model card as Markdown.
-
-    Args:
-        name: Of the model.
-        record: Of the run that made it, with its check.
-        inputs: What is kept about the data.
-        file: The record's path in the repository.
-        size: Of the weights, in bytes.
-    """
+    """The model card as Markdown."""
     from statespan.data.registry import entry
 
     recipe, info, metric = record["recipe"], inputs["info"], record["metric"]

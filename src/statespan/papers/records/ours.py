@@ -30,11 +30,7 @@ TRICKS = {"train.start", *(f"data.{option}" for option in CHANGES)}
 
 
 def ours(folder: Path) -> dict[str, str]:
-    """Our number of each recipe that has one, with its signs, from the results below a folder.
-
-    Args:
-        folder: Such as ``results`` of a checkout, or the folder of your own runs. Files of other kinds are skipped.
-    """
+    """Our number of each recipe that has one, with its signs, from the results below a folder."""
     found: dict[str, dict[tuple[str, ...], dict[int, Record]]] = {}
     for record in every_run(folder):
         try:

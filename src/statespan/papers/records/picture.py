@@ -51,9 +51,6 @@ def shown(records: Mapping[str, Record]) -> list[tuple[Task, dict[str, Record]]]
 def times(records: Mapping[str, Record]) -> Any:
     """A figure with a panel for each task that has been run.
 
-    Args:
-        records: Of runs, by file name (:func:`statespan.papers.records.schema.read_runs`).
-
     Raises:
         ValueError: There is nothing to draw.
     """

@@ -48,10 +48,6 @@ def read_result(run: Path) -> dict[str, Any]:
 def make_record(run: Path, given: str | None = None) -> dict[str, Any]:
     """The record of a finished run.
 
-    Args:
-        run: Its folder.
-        given: The commit it was made with, where its result does not say so.
-
     Raises:
         PublishError: The run is not finished, or cannot be shown to others.
     """

@@ -20,6 +20,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from statespan._text import metric_number
+from statespan.papers.records.grid import Grid
 from statespan.papers.records.record import model_name, seconds_before
 from statespan.papers.records.schema import Record, read_runs
 from statespan.papers.records.signs import AUGMENTED, CHANGES, DIFFERENT, SEEN, STARTED, augmented, difference, is_plain
@@ -114,27 +115,29 @@ def filled(text: str, root: Path, up: str = "") -> str:
 def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") -> str:
     """A table as Markdown."""
     columns = SHORT if kind == "short" else LONG
-    lines = ["| " + " | ".join(columns) + " |", "|" + "".join("---:|" if c in NUMBERS else "---|" for c in columns)]
+    rows: list[dict[str, str]] = []
     shown: list[tuple[Task, Group]] = []
     for task in TASKS:
         found = groups(task, records)
         if kind == "short":
             best = [next((group for group in found if group.is_plain is plain), None) for plain in (True, False)]
-            lines.append(_line(_short(task, *best), columns))
+            rows.append(_short(task, *best))
             found = [group for group in best if group is not None]
         else:
             found.sort(key=lambda group: not group.is_plain)  # the papers' protocol first, each best first
-            lines += [_line(_cells(task, group, folder), columns) for group in found]
-            lines += [] if found else [_line(_cells(task, None, folder), columns)]
+            rows += [_cells(task, group, folder) for group in found]
+            rows += [] if found else [_cells(task, None, folder)]
         shown += [(task, group) for group in found]
-    lines.append(_line(_forecasts(up), columns))
+    rows.append(_forecasts(up))
     if kind == "long":
         known = {file for _, group in shown for file in group.records}
         others = _others({file: record for file, record in records.items() if file not in known})
-        lines += [_line(_cells(task, group, folder), columns) for task, group in others]
+        rows += [_cells(task, group, folder) for task, group in others]
         shown += others
-    lines += ["", *(_short_notes(shown) if kind == "short" else _long_notes(shown)), ""]
-    return "\n".join(lines)
+    words = [number for number, column in enumerate(columns) if column not in NUMBERS]
+    grid = Grid(columns, [[row.get(column, "") for column in columns] for row in rows], words)
+    notes = _short_notes(shown) if kind == "short" else _long_notes(shown)
+    return "\n".join([*grid.markdown(), "", *notes, ""])
 
 
 def _short(task: Task, plain: Group | None, tricks: Group | None) -> dict[str, str]:
@@ -240,10 +243,6 @@ def _sign_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
     plain = {task.name for task, group in shown if group.is_plain}
     found += [f"{task.name}: {task.scratch}." for task in TASKS if task.scratch and task.name not in plain]
     return [f"- {note}" for note in found]
-
-
-def _line(cells: Mapping[str, str], columns: Sequence[str]) -> str:
-    return "| " + " | ".join(cells.get(column, "").replace("|", "\\|") for column in columns) + " |"
 
 
 def _spread(numbers: list[float], form: str) -> str:

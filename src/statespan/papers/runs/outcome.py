@@ -57,13 +57,7 @@ class Outcome:
 
 
 def finished(cell: Cell, cells: Path, keep: str = "result") -> bool:
-    """Whether there is nothing left to do for a cell.
-
-    Args:
-        cell: The cell.
-        cells: The folder of all cells.
-        keep: What must be there besides the result: "result" (nothing), "model" or "all".
-    """
+    """Whether there is nothing left to do for a cell."""
     if not _is_measured(cell, cells):
         return cell.key in merged(cells)
     folder = cell.folder(cells)
@@ -77,12 +71,7 @@ def _is_measured(cell: Cell, cells: Path) -> bool:
 
 
 def outcome(cell: Cell, cells: Path) -> Outcome:
-    """What is known of a cell.
-
-    Args:
-        cell: The cell.
-        cells: The folder of all cells.
-    """
+    """What is known of a cell."""
     folder = cell.folder(cells)
     if not finished(cell, cells):
         if fault := _read(folder / FAULT):
@@ -117,13 +106,7 @@ def _read_merged(path: Path, changed: int) -> dict[str, Record]:
 
 
 def merge(cells: Sequence[Cell], folder: Path, path: Path) -> None:
-    """Write the records of finished cells into the file of a table, beside those it has.
-
-    Args:
-        cells: The cells of the table.
-        folder: The folder of all cells.
-        path: The file, ``NAME.cells.json`` beside that folder; replaced as a whole.
-    """
+    """Write the records of finished cells into the file of a table, beside those it has."""
     before = _read(path).get("cells", {})
     outcomes = {cell.key: outcome(cell, folder) for cell in cells}
     after = {**before, **{key: dict(one.record) for key, one in outcomes.items() if one.status == DONE}}

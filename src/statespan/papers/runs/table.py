@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from statespan.papers.records.grid import Grid
 from statespan.papers.runs.choose import Axis, Row
 from statespan.papers.runs.outcome import DONE, FAILED, MISSING, Outcome, outcome
 from statespan.papers.runs.stats import holm, mean, spread, welch
@@ -62,13 +63,7 @@ class Line:
 
 
 def lines(rows: Sequence[Row], cells: Path, split: str = "test") -> list[Line]:
-    """The table's lines.
-
-    Args:
-        rows: The combinations.
-        cells: The folder of all cells.
-        split: "test", "valid" or "first".
-    """
+    """The table's lines."""
     found = []
     for row in rows:
         outcomes = tuple(outcome(cell, cells) for cell in row.cells)
@@ -93,22 +88,27 @@ def text(values: Sequence[float], metric: str) -> str:
     return f"{scale * mean(values):.{digits}f}" + ("" if deviation is None else f" ± {scale * deviation:.{digits}f}")
 
 
-def markdown(title: str, axes: Sequence[Axis], found: Sequence[Line], notes: Sequence[str] = ()) -> str:
-    """The table as a Markdown page."""
-    metric = next((line.metric for line in found if line.metric), "metric").replace("_", " ")
-    split = found[0].split
+def grid(axes: Sequence[Axis], lines: Sequence[Line]) -> Grid:
+    """The table as plain text."""
+    metric = next((line.metric for line in lines if line.metric), "metric").replace("_", " ")
     unit = " %" if metric == "accuracy" else ""
-    heads = [*(axis.key for axis in axes), f"{split} {metric}{unit}", "seeds", "p", "left"]
-    rows = [f"# {title}", "", *notes, *([""] if notes else []), "| " + " | ".join(heads) + " |"]
-    rows.append("|" + "---|" * len(axes) + "---:|" * 3 + "---|")
-    for line in found:
+    heads = [*(axis.key for axis in axes), f"{lines[0].split} {metric}{unit}", "seeds", "p", "left"]
+    rows = []
+    for line in lines:
         p = "" if line.p is None else f"{line.p:.3g}"
-        cells = [*line.values, text(line.numbers, line.metric), str(len(line.numbers)), p, line.state]
-        rows.append("| " + " | ".join(cells) + " |")
-    rows += ["", TEST]
-    for line in found:
-        rows += [f"- {', '.join(line.values) or 'the recipe'}: {why}" for why in line.faults]
-    return "\n".join(rows) + "\n"
+        rows.append([*line.values, text(line.numbers, line.metric), str(len(line.numbers)), p, line.state])
+    return Grid(heads, rows, (*range(len(axes)), len(axes) + 3))
+
+
+def faults(lines: Sequence[Line]) -> list[str]:
+    """What went wrong in which line."""
+    return [f"{', '.join(line.values) or 'the recipe'}: {why}" for line in lines for why in line.faults]
+
+
+def markdown(title: str, axes: Sequence[Axis], lines: Sequence[Line], notes: Sequence[str] = ()) -> str:
+    """The table as a Markdown page."""
+    page = [f"# {title}", "", *notes, *([""] if notes else []), *grid(axes, lines).markdown(), "", TEST]
+    return "\n".join([*page, *(f"- {fault}" for fault in faults(lines))]) + "\n"
 
 
 def record(title: str, axes: Sequence[Axis], found: Sequence[Line]) -> bytes:

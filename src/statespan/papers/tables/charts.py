@@ -17,10 +17,6 @@ def dots(table: Table, found: Sequence[Number]) -> Any:
     """Our numbers and the paper's, a panel for each column; None if there is none of ours.
 
     Where a table prints differences, these are shown and not what they are differences from, which has another scale.
-
-    Args:
-        table: The table.
-        found: Its numbers.
     """
     differences = any(one.is_difference for one in found)
     found = [one for one in found if one.is_difference or not differences]
@@ -58,13 +54,7 @@ def dots(table: Table, found: Sequence[Number]) -> Any:
 
 
 def learning(table: Table, plan: Plan, most: int = 8) -> Any:
-    """Validation over the epochs of the first seed of the main rows, a panel for each dataset; None if none is done.
-
-    Args:
-        table: The table.
-        plan: How it was made.
-        most: Lines in a panel.
-    """
+    """Validation over the epochs of the first seed of the main rows, a panel for each dataset; None if none is done."""
     panels: dict[str, dict[str, Any]] = {}
     chosen = table.main or tuple(table.rows)
     for entry in table.entries:

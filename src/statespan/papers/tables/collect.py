@@ -46,17 +46,14 @@ class Plan:
 
     def cell(self, entry: Trained, seed: int) -> Cell:
         """The cell of an entry."""
-        return _cell(entry.recipe, entry.overrides, self.budget, self.changes, seed, entry.evaluations)
+        changes = (*entry.overrides, *overrides(read(entry.recipe), self.budget), *self.changes)
+        return _cell(entry.recipe, changes, seed, entry.evaluations)
 
 
 @cache  # a table asks for each of its cells many times
-def _cell(
-    name: str, changes: tuple[str, ...], budget: str, more: tuple[str, ...], seed: int,
-    evaluations: tuple[Evaluation, ...],
-) -> Cell:  # fmt: skip
+def _cell(name: str, changes: tuple[str, ...], seed: int, evaluations: tuple[Evaluation, ...]) -> Cell:
     recipe = read(name)
-    every = [*changes, *overrides(recipe, budget), *more, f"train.seed={recipe.train.seed + seed}"]
-    return Cell(read_recipe(recipe, every), evaluations)
+    return Cell(read_recipe(recipe, [*changes, f"train.seed={recipe.train.seed + seed}"]), evaluations)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from statespan.papers import recipes as paper_recipes
+from statespan.papers.records.grid import Grid
 from statespan.papers.tables.registry import TABLES
 from statespan.papers.tables.spec import Printed, read
 from statespan.train import recipes
@@ -64,14 +65,19 @@ def without() -> dict[str, list[str]]:
 def table() -> str:
     """What there is, as Markdown."""
     run, others, found = paper_recipes.ours(), without(), covered()
-    lines = ["| table | numbers with a recipe | recipes | run here | models without a recipe |",
-             "|---|---:|---:|---:|---|"]  # fmt: skip
-    for name, (count, used) in found.items():
-        models = ", ".join(others.get(name, []))
-        lines.append(f"| {name} | {count} | {len(used)} | {sum(one in run for one in used)} | {models} |")
+    heads = ("table", "numbers with a recipe", "recipes", "run here", "models without a recipe")
+    rows = [
+        (name, str(count), str(len(used)), str(len(used & run.keys())), ", ".join(others.get(name, [])))
+        for name, (count, used) in found.items()
+    ]
     names = recipes.names()
     own = [name for name in names if read(name).about.number is None]
-    lines += ["", f"{len(names)} recipes, {len(own)} of them our own; {len(run)} were run.", ""]
+    lines = [
+        *Grid(heads, rows, (0, 4)).markdown(),
+        "",
+        f"{len(names)} recipes, {len(own)} of them our own; {len(run)} were run.",
+        "",
+    ]
     return "\n".join(lines)
 
 

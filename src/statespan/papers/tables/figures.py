@@ -75,9 +75,9 @@ def figure2() -> Drawn:
     t = dt * (torch.arange(length, dtype=torch.float64) + 0.5)
     shown = (
         ("(a) S4-LegS, closed form", theory.legs_functions(t, F)),
-        ("(b) S4D-LegS, N = 64, ZOH", theory.normal_samples(64, "zoh", dt, length, F)),
-        ("(c) S4D-LegS, N = 1024, ZOH", theory.normal_samples(1024, "zoh", dt, length, F)),
-        ("(d) S4D-LegS, N = 1024, bilinear", theory.normal_samples(1024, "bilinear", dt, length, F)),
+        ("(b) S4D-LegS, N = 64, ZOH", theory.normal_samples(64, "zoh", dt=dt, length=length, F=F)),
+        ("(c) S4D-LegS, N = 1024, ZOH", theory.normal_samples(1024, "zoh", dt=dt, length=length, F=F)),
+        ("(d) S4D-LegS, N = 1024, bilinear", theory.normal_samples(1024, "bilinear", dt=dt, length=length, F=F)),
     )
     figure, axes = _look.panels(6, 3, height=2.5)
     for one, (name, values) in zip(axes, shown):

@@ -13,15 +13,15 @@ import torch
 
 from statespan import _plotting as _look
 from statespan._io import replace_file
-from statespan._machine import device_name
+from statespan._machine import commit, device_name
 from statespan._version import __version__
-from statespan.papers.bench.record import commit
+from statespan.papers.records.grid import Grid
 from statespan.papers.runs.outcome import DONE, outcome
 from statespan.papers.tables import charts
 from statespan.papers.tables.claims import CLAIMS, RULE, Book, Claim
 from statespan.papers.tables.collect import NOT_RUN, PAPER_ONLY, Number, Plan, cells_of, numbers
 from statespan.papers.tables.figures import Drawn
-from statespan.papers.tables.page import Block, Bullets, Grid, Heading, Picture, Text, markdown, page
+from statespan.papers.tables.page import Block, Bullets, Heading, Picture, Text, markdown, page
 from statespan.papers.tables.spec import Compared, Measured, Table, Trained, read
 
 MEAN = "Ours: mean ± standard deviation (seeds). "
@@ -29,16 +29,7 @@ WORDS = {"missing": "data missing", "waiting": "not run yet", "stopped": "not fi
 
 
 def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
-    """Write a table as far as its numbers are known.
-
-    Args:
-        table: The table.
-        plan: How it was made.
-        out: The folder.
-
-    Returns:
-        Counts by status, for the terminal.
-    """
+    """Write a table as far as its numbers are known."""
     found = numbers(table, plan)
     blocks: list[Block] = [Text(table.about)]
     trained = any(isinstance(one.entry, Trained) for one in found)
@@ -67,7 +58,7 @@ def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
         "numbers": [plain(one) for one in found],
         "claims": [{"text": c.text, "verdict": c.verdict, "evidence": list(c.evidence)} for c in claims],
     }  # fmt: skip
-    _write(table.name, table.title, blocks, record, out)
+    _write(table.title, blocks, record, out)
     counts: dict[str, int] = {}
     for one in found:
         if one.status != PAPER_ONLY:
@@ -76,21 +67,15 @@ def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
 
 
 def write_figure(name: str, title: str, drawn: Drawn, out: Path) -> None:
-    """Write a figure with its numbers.
-
-    Args:
-        name: On the command line.
-        title: What the paper calls it.
-        drawn: The figure.
-        out: The folder.
-    """
+    """Write a figure with its numbers."""
     blocks: list[Block] = [_save(drawn.figure, out, name, title)]
     blocks += [Text(text) for text in drawn.says]
     blocks.append(Text(_made([device_name(torch.device("cpu"))]), note=True))
-    _write(name, title, blocks, {"name": name, "title": title, "numbers": drawn.numbers}, out)
+    _write(title, blocks, {"name": name, "title": title, "numbers": drawn.numbers}, out)
 
 
-def _write(name: str, title: str, blocks: Sequence[Block], record: dict[str, Any], out: Path) -> None:
+def _write(title: str, blocks: Sequence[Block], record: dict[str, Any], out: Path) -> None:
+    name = record["name"]
     replace_file(out / f"{name}.md", markdown(title, blocks).encode())
     replace_file(out / f"{name}.html", page(title, blocks).encode())
     replace_file(out / f"{name}.json", (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())

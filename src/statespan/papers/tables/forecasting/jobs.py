@@ -17,14 +17,7 @@ from statespan.papers.tables.forecasting.harness import Budget, run
 from statespan.papers.tables.forecasting.settings import Setting
 from statespan.train.signals import Signals
 
-MODEL_ORDER = (
-    "SeasonalNaive",
-    "NLinear",
-    "DLinear",
-    "S4",
-    "LSTM",
-    "Informer",
-)  # what is cheap or matters most comes first
+MODEL_ORDER = ("SeasonalNaive", "NLinear", "DLinear", "S4", "LSTM", "Informer")  # cheap or important models first
 Job = tuple[str, Setting]
 PATIENCE = 10.0  # seconds that a process is given to end
 

@@ -88,14 +88,14 @@ class Attending(nn.Module):
         return self.map(self.layers(y + torch.cat([angle.sin(), angle.cos()], -1)).mean(1))
 
 
-def _fit(model: nn.Module, X: Any, y: Any, epochs: int, device: torch.device) -> nn.Module:
+def _fit(model: nn.Module, X: Any, y: Any, *, epochs: int, device: torch.device) -> nn.Module:
     model = model.to(device)
     data = Arrays({"x": X.astype(np.float32), "y": y.astype(np.int64)}, lambda rows: Batch(rows["x"], rows["y"]))
     train(model, classes(), data, None, Settings(epochs, 16, lr=0.001), device)
     return model.eval()
 
 
-def _score(model: nn.Module, X: Any, y: Any, device: torch.device, factor: float = 1.0) -> float:
+def _score(model: nn.Module, X: Any, y: Any, device: torch.device, *, factor: float = 1.0) -> float:
     with torch.inference_mode():
         x = torch.from_numpy(X.astype(np.float32)).to(device)
         x = x if factor == 1.0 else resampled(x, factor)
@@ -116,10 +116,10 @@ def scores(folder: Path, name: str, epochs: int | None, device: torch.device) ->
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(0, title, name))
             model = make(X.shape[2], len(known))
-        _fit(model, (base - mean) / std, y, s4.chosen_["epochs"], device)
+        _fit(model, (base - mean) / std, y, epochs=s4.chosen_["epochs"], device=device)
         scaled = {rate: (x - mean) / std for rate, x in tests.items()}
         found[title] = {r: _score(model, scaled[r], y_test, device) for r in EVERY}
-        again = {r: _score(model, scaled[r], y_test, device, EVERY[r] / 2) for r in EVERY}
+        again = {r: _score(model, scaled[r], y_test, device, factor=EVERY[r] / 2) for r in EVERY}
         found[f"{title}, series resampled"] = again
     return found
 
