@@ -84,7 +84,7 @@ def ablate(
         console.print(f"{len(rows)} combinations x {seeds} seeds: {len(cells)} cells in {out}", soft_wrap=True)
         stopped = run(cells, out / "cells", console, data=data, device=device, processes=processes,
                       seconds=seconds, keep=keep)  # fmt: skip
-        found = _write(base.name, axes, rows, out, split, base.overrides)
+        found = _write(base.name, axes, rows, out=out, split=split, changes=base.overrides)
         show(axes, found, console)
     console.print(f"table    {out / 'table.md'}", markup=False, soft_wrap=True)
     finish(stopped, [one.status for line in found for one in line.outcomes])
@@ -132,7 +132,7 @@ def check_devices(device: str | None) -> None:
         pick_device(place)
 
 
-def _write(name: str, axes: list[Axis], rows: Any, out: Path, split: str, changes: tuple[str, ...]) -> list[Line]:
+def _write(name: str, axes: list[Axis], rows: Any, *, out: Path, split: str, changes: tuple[str, ...]) -> list[Line]:
     from statespan import _io as fsio
     from statespan.papers.runs.table import lines, markdown, record
 

@@ -83,10 +83,10 @@ def reproduce(
         check_writable(out, "--out")
         ablate.check_devices(device)
         running = {"data": data, "device": device, "processes": processes, "seconds": seconds, "keep": keep}
-        _make(chosen, plan, out, console, dry, running)
+        _make(chosen, plan, out=out, console=console, dry=dry, running=running)
 
 
-def _make(chosen: list[str], plan: Plan, out: Path, console: Console, dry: bool, running: dict[str, Any]) -> None:
+def _make(chosen: list[str], plan: Plan, *, out: Path, console: Console, dry: bool, running: dict[str, Any]) -> None:
     from statespan import _io as fsio
     from statespan.papers.runs.outcome import MERGED, merge, outcome, remove_merged
     from statespan.papers.tables import filters
@@ -113,11 +113,11 @@ def _make(chosen: list[str], plan: Plan, out: Path, console: Console, dry: bool,
         merge([filters.cell(plan)], folder, out / f"{FILTERS}{MERGED}")
         statuses.append(outcome(filters.cell(plan), folder).status)
     for name in chosen:
-        _write(name, tables.get(name), plan, out, running["data"], console)
+        _write(name, tables.get(name), plan, out=out, data=running["data"], console=console)
     ablate.finish(stopped, statuses)
 
 
-def _write(name: str, table: Any, plan: Plan, out: Path, data: Path | None, console: Console) -> None:
+def _write(name: str, table: Any, plan: Plan, *, out: Path, data: Path | None, console: Console) -> None:
     from statespan.papers.runs.outcome import outcome
     from statespan.papers.tables import filters
     from statespan.papers.tables.figures import FIGURES

@@ -31,7 +31,7 @@ TRICKS = {"train.start", *(f"data.{option}" for option in CHANGES)}
 
 def ours(folder: Path) -> dict[str, str]:
     """Our number of each recipe that has one, with its signs, from the results below a folder."""
-    found: dict[str, dict[tuple[str, ...], dict[int, Record]]] = {}
+    runs_by_recipe: dict[str, dict[tuple[str, ...], dict[int, Record]]] = {}
     for record in every_run(folder):
         try:
             name, metric = record["recipe"]["name"], record["metric"]
@@ -40,8 +40,8 @@ def ours(folder: Path) -> dict[str, str]:
         except (ValueError, KeyError, TypeError, AttributeError):  # of another kind, or of no recipe here
             continue
         if all(map(math.isfinite, numbers)):
-            found.setdefault(name, {}).setdefault(key, {})[seed] = record
-    return {name: _text(name, runs) for name, runs in sorted(found.items())}
+            runs_by_recipe.setdefault(name, {}).setdefault(key, {})[seed] = record
+    return {name: _text(name, runs) for name, runs in sorted(runs_by_recipe.items())}
 
 
 def write(root: Path) -> Path | None:

@@ -35,17 +35,17 @@ def plot(folders: list[Path]) -> Any:
 
 def shown(records: Mapping[str, Record]) -> list[tuple[Task, dict[str, Record]]]:
     """The tasks that there are histories for, with the records by file; those of no paper's task come last."""
-    found = []
-    left = dict(records)
+    by_task = []
+    remaining = dict(records)
     for task in TASKS:
         if task.dt_scale != 1.0:  # the same runs as at rate 1
             continue
         mine = {file: record for group in groups(task, records) for file, record in group.records.items()}
-        left = {file: record for file, record in left.items() if file not in mine}
-        found.append((task, mine))
-    for file, record in left.items():
-        found.append((other(record, model_name(record)), {file: record}))
-    return [(task, some) for task, some in found if any(_points(record) for record in some.values())]
+        remaining = {file: record for file, record in remaining.items() if file not in mine}
+        by_task.append((task, mine))
+    for file, record in remaining.items():
+        by_task.append((other(record, model_name(record)), {file: record}))
+    return [(task, runs) for task, runs in by_task if any(_points(record) for record in runs.values())]
 
 
 def times(records: Mapping[str, Record]) -> Any:
@@ -54,17 +54,17 @@ def times(records: Mapping[str, Record]) -> Any:
     Raises:
         ValueError: There is nothing to draw.
     """
-    found = shown(records)
-    if not found:
-        raise ValueError("there are no published runs with times to draw; statespan publish RUN makes some")
-    if len(found) == 1:
+    by_task = shown(records)
+    if not by_task:
+        raise ValueError("there are no published runs with times to draw; statespan publish RUN writes them")
+    if len(by_task) == 1:
         figure = _look.figure(6.0, 3.6)
         axes = [figure.subplots()]
     else:
-        figure, axes = _look.panels(len(found), 3, width=10.0, height=2.7)
-    for one, (task, some) in zip(axes, found):
-        _panel(one, task, some)
-    if len(found) > 1:
+        figure, axes = _look.panels(len(by_task), 3, width=10.0, height=2.7)
+    for one, (task, runs) in zip(axes, by_task):
+        _panel(one, task, runs)
+    if len(by_task) > 1:
         _look.title(figure, "Validation against wall time", BELOW)
     else:
         figure.supxlabel(BELOW, fontsize=6, color=_look.GREY)
@@ -75,9 +75,9 @@ def write_pictures(records: Mapping[str, Record], folder: Path) -> list[Path]:
     """``times.png`` with all tasks, and ``times-TASK.png`` for each; returns the files."""
     from statespan._io import replace_file
 
-    found = shown(records)
-    figures = {f"times-{task.key}.png": times(some) for task, some in found}
-    if found:
+    by_task = shown(records)
+    figures = {f"times-{task.key}.png": times(runs) for task, runs in by_task}
+    if by_task:
         figures["times.png"] = times(records)
     for name, figure in figures.items():
         replace_file(folder / name, _look.content(figure))
@@ -90,8 +90,8 @@ def _points(record: Record) -> list[tuple[float, float]]:
     factor = 100 if metric == "accuracy" else 1
     pairs = zip(history.get("seconds", []), history.get(f"valid_{metric}", []))
     start = seconds_before(record)
-    some = [(seconds, number) for seconds, number in pairs if seconds is not None and number is not None]
-    return [((start + seconds) / 60, factor * number) for seconds, number in some]
+    finite = [(seconds, number) for seconds, number in pairs if seconds is not None and number is not None]
+    return [((start + seconds) / 60, factor * number) for seconds, number in finite]
 
 
 def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
@@ -131,9 +131,9 @@ def _limits(axes: Any, task: Task, numbers: list[float]) -> None:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("{x:g}")
     elif task.larger and len(numbers) > 8:
-        ordered = sorted(numbers)
-        low = ordered[len(ordered) // 10]
-        axes.set_ylim(bottom=max(0.0, low - 0.15 * (ordered[-1] - low)))
+        ascending = sorted(numbers)
+        low = ascending[len(ascending) // 10]
+        axes.set_ylim(bottom=max(0.0, low - 0.15 * (ascending[-1] - low)))
 
 
 def _reference(task: Task) -> str:

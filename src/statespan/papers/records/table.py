@@ -88,17 +88,17 @@ def summary(numbers: Sequence[float], metric: str) -> str:
 
 def groups(task: Task, records: Mapping[str, Record]) -> list[Group]:
     """The runs of a task, the best in validation first."""
-    made = _grouped({file: record for file, record in records.items() if task.holds(record)})
-    return sorted(made, key=lambda group: group.judged(task), reverse=task.larger)
+    unsorted = _grouped({file: record for file, record in records.items() if task.holds(record)})
+    return sorted(unsorted, key=lambda group: group.judged(task), reverse=task.larger)
 
 
 def _grouped(records: Mapping[str, Record]) -> list[Group]:
     """Runs that differ in the seed alone; a recipe may have been another one when its first runs were made."""
-    found: dict[tuple[str, tuple[str, ...], bool], dict[str, Record]] = {}
+    by_settings: dict[tuple[str, tuple[str, ...], bool], dict[str, Record]] = {}
     for file, record in records.items():
         key = (record["recipe"]["name"], tuple(record["overrides"]), is_plain(record))
-        found.setdefault(key, {})[file] = record
-    return [Group(recipe, overrides, some) for (recipe, overrides, _), some in found.items()]
+        by_settings.setdefault(key, {})[file] = record
+    return [Group(recipe, overrides, runs) for (recipe, overrides, _), runs in by_settings.items()]
 
 
 def filled(text: str, root: Path, up: str = "") -> str:
@@ -118,16 +118,16 @@ def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") ->
     rows: list[dict[str, str]] = []
     shown: list[tuple[Task, Group]] = []
     for task in TASKS:
-        found = groups(task, records)
+        task_groups = groups(task, records)
         if kind == "short":
-            best = [next((group for group in found if group.is_plain is plain), None) for plain in (True, False)]
+            best = [next((group for group in task_groups if group.is_plain is plain), None) for plain in (True, False)]
             rows.append(_short(task, *best))
-            found = [group for group in best if group is not None]
+            task_groups = [group for group in best if group is not None]
         else:
-            found.sort(key=lambda group: not group.is_plain)  # the papers' protocol first, each best first
-            rows += [_cells(task, group, folder) for group in found]
-            rows += [] if found else [_cells(task, None, folder)]
-        shown += [(task, group) for group in found]
+            task_groups.sort(key=lambda group: not group.is_plain)  # the papers' protocol first, each best first
+            rows += [_cells(task, group, folder) for group in task_groups]
+            rows += [] if task_groups else [_cells(task, None, folder)]
+        shown += [(task, group) for group in task_groups]
     rows.append(_forecasts(up))
     if kind == "long":
         known = {file for _, group in shown for file in group.records}
@@ -161,10 +161,10 @@ def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
     }
     if group is None:
         return cells
-    some = list(group.records.values())
-    if augmented(some[0]) and paper_augmented(task):
+    runs = list(group.records.values())
+    if augmented(runs[0]) and paper_augmented(task):
         cells["paper"] = f"{paper_augmented(task)} {AUGMENTED}"
-    numbers = [(record["seed"], value(record, task)) for record in some]
+    numbers = [(record["seed"], value(record, task)) for record in runs]
     changed = f" `{' '.join(group.overrides)}`" if group.overrides else ""
     return cells | {
         "recipe": group.recipe + changed,
@@ -172,11 +172,11 @@ def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
         "seeds": ", ".join(
             f"{metric_number(number, task.metric)} ({seed})" for seed, number in numbers if number is not None
         ),
-        "rows": _rows(some[0].get("rows") or {}),
-        "parameters": _count(some[0]["parameters"]),
-        "epochs": _spread([record["epochs"] for record in some], "{:.4g}"),
+        "rows": _rows(runs[0].get("rows") or {}),
+        "parameters": _count(runs[0]["parameters"]),
+        "epochs": _spread([record["epochs"] for record in runs], "{:.4g}"),
         "time": _spread(group.minutes, "{:.3g}") + " min",
-        "on": ", ".join(sorted({_device(record) for record in some})),
+        "on": ", ".join(sorted({_device(record) for record in runs})),
         "record": " ".join(f"[{record['seed']}]({folder}/{file})" for file, record in group.records.items()),
     }
 
@@ -188,11 +188,11 @@ def _forecasts(up: str) -> dict[str, str]:
 
 def _others(records: Mapping[str, Record]) -> list[tuple[Task, Group]]:
     """Records of tasks that are not in the list, such as small ones of our own."""
-    made = []
+    pairs = []
     for group in _grouped(records):
-        one = next(iter(group.records.values()))
-        made.append((other(one, model_name(one)), group))
-    return made
+        first = next(iter(group.records.values()))
+        pairs.append((other(first, model_name(first)), group))
+    return pairs
 
 
 def _short_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
@@ -226,12 +226,12 @@ def _long_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
 def _sign_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
     """A list of what the signs in a table say, and of why there is nothing to show."""
     used = "".join(group.signs(task) for task, group in shown)
-    found = []
+    notes = []
     if AUGMENTED in used:
         options = ", ".join(f"`data.{option}`" for option in CHANGES)
-        found.append(f"{AUGMENTED}: the training data was randomly augmented ({options}).")
+        notes.append(f"{AUGMENTED}: the training data was randomly augmented ({options}).")
     if STARTED in used:
-        found.append(f"{STARTED}: initialised with the weights of another recipe; the time includes its training.")
+        notes.append(f"{STARTED}: initialised with the weights of another recipe; the time includes its training.")
     if DIFFERENT in used:
         reasons: dict[str, dict[str, None]] = {}
         for task, group in shown:
@@ -239,12 +239,12 @@ def _sign_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
                 if why := difference(record, task):
                     reasons.setdefault(why, {})[task.name] = None
         why = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
-        found.append(f"{DIFFERENT}: not comparable with the paper's number: the data or its split differs ({why}).")
+        notes.append(f"{DIFFERENT}: not comparable with the paper's number: the data or its split differs ({why}).")
     if SEEN in used:
-        found.append(f"{SEEN}: some settings were chosen after seeing test scores; the recipe's header says which.")
+        notes.append(f"{SEEN}: some settings were chosen after seeing test scores; the recipe's header says which.")
     plain = {task.name for task, group in shown if group.is_plain}
-    found += [f"{task.name}: {task.scratch}." for task in TASKS if task.scratch and task.name not in plain]
-    return [f"- {note}" for note in found]
+    notes += [f"{task.name}: {task.scratch}." for task in TASKS if task.scratch and task.name not in plain]
+    return [f"- {note}" for note in notes]
 
 
 def _spread(numbers: list[float], form: str) -> str:
@@ -273,9 +273,9 @@ def fill_page(path: Path) -> None:
     root = next(p for p in path.resolve().parents if (p / "results").is_dir())
     depth = len(path.resolve().relative_to(root).parts) - 1
     text = path.read_text(encoding="utf-8")
-    made = filled(text, root, "../" * depth)
-    if made != text:
-        replace_file(path, made.encode())
+    updated = filled(text, root, "../" * depth)
+    if updated != text:
+        replace_file(path, updated.encode())
 
 
 def main(paths: list[str]) -> None:

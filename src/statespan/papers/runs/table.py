@@ -55,23 +55,23 @@ class Line:
     @property
     def state(self) -> str:
         """What is left, in words; "" if everything is done."""
-        left: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for one in self.outcomes:
             if one.status != DONE:
-                left[one.status] = left.get(one.status, 0) + 1
-        return ", ".join(f"{count} {status}" for status, count in left.items())
+                counts[one.status] = counts.get(one.status, 0) + 1
+        return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
 def lines(rows: Sequence[Row], cells: Path, split: str = "test") -> list[Line]:
     """The table's lines."""
-    found = []
+    table_lines = []
     for row in rows:
         outcomes = tuple(outcome(cell, cells) for cell in row.cells)
         numbers = tuple(value for one in outcomes if (value := one.value(split)) is not None)
         metric = next((one.metric for one in outcomes if one.metric), "")
-        found.append(Line(row.values, outcomes, metric, split, numbers))
-    ps = holm([None, *(welch(line.numbers, found[0].numbers) for line in found[1:])])
-    return [replace(line, p=p) for line, p in zip(found, ps)]
+        table_lines.append(Line(row.values, outcomes, metric, split, numbers))
+    ps = holm([None, *(welch(line.numbers, table_lines[0].numbers) for line in table_lines[1:])])
+    return [replace(line, p=p) for line, p in zip(table_lines, ps)]
 
 
 def text(values: Sequence[float], metric: str) -> str:
@@ -111,7 +111,7 @@ def markdown(title: str, axes: Sequence[Axis], lines: Sequence[Line], notes: Seq
     return "\n".join([*page, *(f"- {fault}" for fault in faults(lines))]) + "\n"
 
 
-def record(title: str, axes: Sequence[Axis], found: Sequence[Line]) -> bytes:
+def record(title: str, axes: Sequence[Axis], lines: Sequence[Line]) -> bytes:
     """The table as JSON."""
     plain: list[dict[str, Any]] = [
         {
@@ -119,6 +119,6 @@ def record(title: str, axes: Sequence[Axis], found: Sequence[Line]) -> bytes:
             "metric": line.metric, "split": line.split, "numbers": list(line.numbers), "mean": line.mean,
             "std": spread(line.numbers), "p": line.p, "left": line.state, "faults": line.faults,
         }
-        for line in found
+        for line in lines
     ]  # fmt: skip
     return (json.dumps({"title": title, "test": TEST, "lines": plain}, indent=2, allow_nan=False) + "\n").encode()

@@ -103,13 +103,13 @@ class Number:
 
 def cells_of(tables: Iterable[Table], plan: Plan) -> list[Cell]:
     """The cells of all tables, each once: main rows first, then the first seed of all others, then the next."""
-    found: dict[tuple[bool, int], list[Cell]] = {}
+    by_priority: dict[tuple[bool, int], list[Cell]] = {}
     for table in tables:
         entries = [entry for entry in table.entries if isinstance(entry, Trained) and plan.wanted(entry)]
         for entry in entries:
             for seed in range(plan.seeds or table.seeds):
-                found.setdefault((entry.row not in table.main, seed), []).append(plan.cell(entry, seed))
-    ordered = [cell for key in sorted(found) for cell in found[key]]
+                by_priority.setdefault((entry.row not in table.main, seed), []).append(plan.cell(entry, seed))
+    ordered = [cell for key in sorted(by_priority) for cell in by_priority[key]]
     return list({cell.key: cell for cell in ordered}.values())
 
 
@@ -118,18 +118,18 @@ def numbers(table: Table, plan: Plan) -> list[Number]:
     bases = {
         (entry.row, entry.column): entry for entry in table.entries if isinstance(entry, Trained) and not entry.against
     }
-    found = []
+    results = []
     for entry in table.entries:
         if isinstance(entry, Printed):
-            found.append(Number(entry, PAPER_ONLY))
+            results.append(Number(entry, PAPER_ONLY))
         elif isinstance(entry, Compared):
-            found.append(Number(entry, DONE))
+            results.append(Number(entry, DONE))
         elif isinstance(entry, Measured):
-            found.append(_measured(entry, plan.records))
+            results.append(_measured(entry, plan.records))
         else:
             base = bases.get((entry.against, entry.column))
-            found.append(_trained(entry, base, table, plan))
-    return found
+            results.append(_trained(entry, base, table, plan))
+    return results
 
 
 def _trained(entry: Trained, base: Trained | None, table: Table, plan: Plan) -> Number:

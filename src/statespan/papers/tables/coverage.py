@@ -29,10 +29,10 @@ def tables_of(text: str) -> list[str]:
         >>> tables_of("S4 Table 4, S4D Table 5"), tables_of("S4 Tables 6, 12")
         (['S4 Table 4', 'S4D Table 5'], ['S4 Table 6', 'S4 Table 12'])
     """
-    found = []
+    names = []
     for paper, numbers in re.findall(r"(S4D?) Tables? (\w+(?:, \d+\w?)*)", text):
-        found += [f"{paper} Table {number}" for number in numbers.split(", ")]
-    return found
+        names += [f"{paper} Table {number}" for number in numbers.split(", ")]
+    return names
 
 
 def covered() -> dict[str, tuple[int, set[str]]]:
@@ -54,21 +54,21 @@ def covered() -> dict[str, tuple[int, set[str]]]:
 
 def without() -> dict[str, list[str]]:
     """For each table the models whose numbers have no recipe."""
-    found = {}
+    models = {}
     for name, make in TABLES.items():
         paper, _, number = name.partition("-table")
         rows = dict.fromkeys(entry.row.partition(" (ours")[0] for entry in make().entries if isinstance(entry, Printed))
-        found[f"{paper.upper()} Table {number}"] = list(rows)
-    return found
+        models[f"{paper.upper()} Table {number}"] = list(rows)
+    return models
 
 
 def table() -> str:
     """What there is, as Markdown."""
-    run, others, found = paper_recipes.ours(), without(), covered()
+    run, others, tables = paper_recipes.ours(), without(), covered()
     heads = ("table", "numbers with a recipe", "recipes", "run here", "models without a recipe")
     rows = [
         (name, str(count), str(len(used)), str(len(used & run.keys())), ", ".join(others.get(name, [])))
-        for name, (count, used) in found.items()
+        for name, (count, used) in tables.items()
     ]
     names = recipes.names()
     own = [name for name in names if read(name).about.number is None]
@@ -96,8 +96,8 @@ def fill_page(path: Path) -> None:
     from statespan._io import replace_file
 
     text = path.read_text(encoding="utf-8")
-    if (made := filled(text)) != text:
-        replace_file(path, made.encode())
+    if (updated := filled(text)) != text:
+        replace_file(path, updated.encode())
 
 
 if __name__ == "__main__":

@@ -88,9 +88,9 @@ def figure2() -> Drawn:
     errors = {}
     for one, step in zip(axes[4:], (0.01, 0.001)):
         for color, rule in zip(_look.COLORS, ("zoh", "bilinear")):
-            found = theory.theorem3_errors(SIZES, rule, dt=step, length=round(4 / step))
-            errors[f"{rule}, {step:g}"] = found.tolist()
-            one.loglog(SIZES, found, "o-", color=color, markersize=3, label="ZOH" if rule == "zoh" else rule)
+            by_size = theory.theorem3_errors(SIZES, rule, dt=step, length=round(4 / step))
+            errors[f"{rule}, {step:g}"] = by_size.tolist()
+            one.loglog(SIZES, by_size, "o-", color=color, markersize=3, label="ZOH" if rule == "zoh" else rule)
         one.loglog(
             SIZES, [errors[f"zoh, {step:g}"][-1] * SIZES[-1] / N for N in SIZES], ":", color=_look.GREY, label="1/N"
         )

@@ -159,8 +159,8 @@ def others(section: str, columns: Sequence[Column]) -> list[Entry]:
 def paper_number(recipe: str, label: str = "") -> tuple[str, tuple[str, ...]]:
     """What the paper reports and the overrides that lead there: the recipe's own, or of its row with this label."""
     if not label:
-        found = read(recipe).about.number
-        return "" if found is None else str(found), ()
+        reported = read(recipe).about.number
+        return "" if reported is None else str(reported), ()
     for row in recipes.rows(recipe):
         if row.label == label:
             return row.number, row.overrides

@@ -74,8 +74,8 @@ def legs_samples(rule: str, dt: float, length: int, F: int) -> Tensor:
 def theorem3_errors(sizes: tuple[int, ...], rule: str, *, dt: float = 0.01, length: int = 400, F: int = 4) -> Tensor:
     """How far the diagonal basis is from that of S4-LegS, for growing state sizes."""
     wanted = legs_samples(rule, dt, length, F)
-    found = [normal_samples(N, rule, dt=dt, length=length, F=F) - wanted for N in sizes]
-    return torch.stack([difference.norm() for difference in found]) / wanted.norm()
+    differences = [normal_samples(N, rule, dt=dt, length=length, F=F) - wanted for N in sizes]
+    return torch.stack([difference.norm() for difference in differences]) / wanted.norm()
 
 
 def continuous_error(N: int, *, span: float = 4.0, F: int = 4) -> float:
@@ -120,15 +120,15 @@ def fout_functions(N: int, t: Tensor, F: int, *, low_rank: bool) -> Tensor:
     """The basis of S4-FouT, or without its low-rank term (Figure 5)."""
     A, B = hippo.fout(N)
     P = hippo.low_rank("fout", N)
-    found = _states(A if low_rank else A + P.T @ P, B, t, 2 * F)
-    return found[::2]
+    states = _states(A if low_rank else A + P.T @ P, B, t, 2 * F)
+    return states[::2]
 
 
 def _states(A: Tensor, B: Tensor, t: Tensor, F: int) -> Tensor:
     """The first F rows of ``exp(tA) B`` at equally spaced times."""
     step = torch.linalg.matrix_exp(A * (t[1] - t[0]))
-    state, found = B, []
+    state, rows = B, []
     for _ in range(len(t)):
-        found.append(state[:F])
+        rows.append(state[:F])
         state = step @ state
-    return torch.stack(found, 1)
+    return torch.stack(rows, 1)

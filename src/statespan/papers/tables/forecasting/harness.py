@@ -137,20 +137,20 @@ def run(
     and the same windows decide.
     """
     began = time.perf_counter()
-    found = []
+    candidates = []
     for variant in variants if name == "S4" else (Variant(context=CONTEXT),):
         dataset = load(setting, variant.context, folder)
         judged, model, steps = _fit(name, setting, dataset, variant, budget=budget, device=device, seed=seed)
         facts = {"valid_mse": judged, "steps": steps, **({"variant": asdict(variant)} if name == "S4" else {})}
-        found.append(Candidate(model, dataset, facts))
-    if len(found) > 1:
-        found.append(_combined(found, setting, device))
-    model, dataset, facts = min(found, key=lambda one: one.facts["valid_mse"])
+        candidates.append(Candidate(model, dataset, facts))
+    if len(candidates) > 1:
+        candidates.append(_combined(candidates, setting, device))
+    model, dataset, facts = min(candidates, key=lambda one: one.facts["valid_mse"])
     errors = _measure(model, thinned(dataset.test, every=budget.every), device)
     return {
         "model": name, "dataset": setting.dataset, "features": setting.features, "horizon": setting.horizon,
         "mse": errors["mse"], "mae": errors["mae"], **facts,
-        "tried": [one.facts for one in found] if name == "S4" else [],
+        "tried": [one.facts for one in candidates] if name == "S4" else [],
         "context": dataset.info.length - setting.horizon,
         "windows": len(thinned(dataset.test, every=budget.every)), "seed": seed, "budget": asdict(budget),
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -158,14 +158,14 @@ def run(
     }  # fmt: skip
 
 
-def _combined(found: list[Candidate], setting: Setting, device: torch.device) -> Candidate:
+def _combined(candidates: list[Candidate], setting: Setting, device: torch.device) -> Candidate:
     """The mean of the forecasts of all; its data is that of the longest context, as its answers are the same."""
-    dataset = max((one.dataset for one in found), key=lambda data: data.info.length)
-    contexts = [one.dataset.info.length - setting.horizon for one in found]
-    model = Mean([one.model for one in found], contexts, setting.horizon)
+    dataset = max((one.dataset for one in candidates), key=lambda data: data.info.length)
+    contexts = [one.dataset.info.length - setting.horizon for one in candidates]
+    model = Mean([one.model for one in candidates], contexts, setting.horizon)
     judged = _measure(model, thinned(dataset.valid, VALIDATION_WINDOWS), device)["mse"]
-    steps = sum(one.facts["steps"] for one in found)
-    return Candidate(model, dataset, {"valid_mse": judged, "steps": steps, "combined": len(found)})
+    steps = sum(one.facts["steps"] for one in candidates)
+    return Candidate(model, dataset, {"valid_mse": judged, "steps": steps, "combined": len(candidates)})
 
 
 def _fit(

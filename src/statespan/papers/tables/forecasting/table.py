@@ -95,8 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     path = args.out / f"forecast-{device.type}.json"
-    found: list[dict[str, Any]] = schema.read(path)["fits"] if path.exists() else []
-    done = {(fit["model"], _setting(fit)) for fit in found}
+    known_fits: list[dict[str, Any]] = schema.read(path)["fits"] if path.exists() else []
+    done = {(fit["model"], _setting(fit)) for fit in known_fits}
     jobs = longest_first([(model, setting) for model in dict.fromkeys(args.models) for setting in wanted])
     todo = [job for job in jobs if job not in done]
     budget = Budget(steps=args.steps, batch=args.batch, every=args.every)
@@ -104,8 +104,8 @@ def main(arguments: list[str] | None = None) -> None:
     number, ours, stop = 0, commit(), Stop()
     with stop, closing(fits(todo, options, stop)) as new:
         for number, fit in enumerate(new, 1):
-            found.append({**fit, "commit": ours})  # each its own, as the rest may be made by another one
-            schema.write(path, record(found, device))
+            known_fits.append({**fit, "commit": ours})  # each its own, as the rest may be made by another one
+            schema.write(path, record(known_fits, device))
             print(f"{number}/{len(todo)} {_line(fit)}", flush=True)
     if number < len(todo):
         print(f"{len(todo) - number} of {len(todo)} fits are left; run the command again", file=sys.stderr)
@@ -113,7 +113,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(128 + stop.received)
     if number < len(todo):
         return
-    whole = record(found, device)
+    whole = record(known_fits, device)
     for what, count in whole["findings"].items():
         print(f"{what}: {count}")
     if find_spec("matplotlib"):

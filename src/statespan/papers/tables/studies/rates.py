@@ -110,18 +110,18 @@ def scores(folder: Path, name: str, epochs: int | None, device: torch.device) ->
     mean, std = X.mean((0, 1)), X.std((0, 1))
     base, tests = X[:, ::2], {rate: X_test[:, ::every] for rate, every in EVERY.items()}
     s4 = S4Classifier(stride=1, epochs=epochs, device=str(device)).fit(base, y)
-    found = {"S4D": {r: s4.score(tests[r], y_test, dt_scale=EVERY[r] / 2) for r in EVERY}}
-    found["S4D, not told the rate"] = {r: s4.score(tests[r], y_test) for r in EVERY}
+    accuracies = {"S4D": {r: s4.score(tests[r], y_test, dt_scale=EVERY[r] / 2) for r in EVERY}}
+    accuracies["S4D, not told the rate"] = {r: s4.score(tests[r], y_test) for r in EVERY}
     for title, make in (("CNN", CNN), ("Transformer", Attending)):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(0, title, name))
             model = make(X.shape[2], len(known))
         _fit(model, (base - mean) / std, y, epochs=s4.chosen_["epochs"], device=device)
         scaled = {rate: (x - mean) / std for rate, x in tests.items()}
-        found[title] = {r: _score(model, scaled[r], y_test, device) for r in EVERY}
+        accuracies[title] = {r: _score(model, scaled[r], y_test, device) for r in EVERY}
         again = {r: _score(model, scaled[r], y_test, device, factor=EVERY[r] / 2) for r in EVERY}
-        found[f"{title}, series resampled"] = again
-    return found
+        accuracies[f"{title}, series resampled"] = again
+    return accuracies
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
