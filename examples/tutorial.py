@@ -141,7 +141,7 @@ def theorem() -> Any:
     t = dt * (torch.arange(length, dtype=DOUBLE) + 0.5)
     figure, axes = look.panels(3, 3, height=2.5)
     for one, N in zip(axes, (16, 64, 512)):
-        exact, samples = theory.legs_functions(t, 3), theory.normal_samples(N, "zoh", dt, length, 3)
+        exact, samples = theory.legs_functions(t, 3), theory.normal_samples(N, "zoh", dt=dt, length=length, F=3)
         for color, curve, wanted in zip(look.colors(), samples, exact):
             one.plot(t, curve, color=color, linewidth=0.9)
             one.plot(t, wanted, "--", color="black", linewidth=0.9)

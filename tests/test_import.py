@@ -43,7 +43,7 @@ def test_public_names():
 
 
 FLOORS = ["ssm", "ops", "nn", "models", "generation", "export", "data", "train", "estimators", "plot", "cli"]
-WORKSHOP = ["datasets", "baselines", "recipes", "bench", "runs", "records", "tables", "cli"]
+WORKSHOP = ["datasets", "baselines", "recipes", "bench", "records", "runs", "tables", "cli"]
 PRIVATE = {path.stem for path in Path(statespan.__file__).parent.glob("_*.py")}
 
 

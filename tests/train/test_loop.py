@@ -41,7 +41,7 @@ def test_the_metrics_are_those_of_every_sample_once(ema, tmp_path):
     text = (tmp_path / "result.json").read_text()
     assert str(tmp_path) not in text
     record = json.loads(text)
-    assert record["hardware"].keys() == {"device", "processes", "cpu_threads"}  # what it ran on, not where
+    assert record["machine"].keys() == {"device", "processes", "cpu_threads"}  # what it ran on, not where
     assert record["test"] == result.test
     assert record["recipe"]["train"]["ema"] == ema
     assert record["versions"]["torch"] == torch.__version__
@@ -68,7 +68,7 @@ def test_the_time_of_a_run_has_its_set_up_in_it(tmp_path, monkeypatch):
 def test_settings_of_torch_last_as_long_as_the_run(tmp_path):
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     run(tmp_path, {"epochs": 1, "threads": 2, "precision": "tf32", "deterministic": True})
-    assert json.loads((tmp_path / "result.json").read_text())["hardware"]["cpu_threads"] == 2
+    assert json.loads((tmp_path / "result.json").read_text())["machine"]["cpu_threads"] == 2
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
     assert not torch.are_deterministic_algorithms_enabled()
 

@@ -48,7 +48,7 @@ def test_they_train_as_one(tmp_path):
         assert (two[name] - value).abs().max() <= 1e-6, name
     results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("one", "whole")]
     assert results[1]["test"] == pytest.approx(results[0]["test"], rel=1e-5)
-    assert results[1]["hardware"]["processes"] == 2
+    assert results[1]["machine"]["processes"] == 2
     mine, wanted = state(tmp_path / "cut"), state(tmp_path / "whole")  # the log has one validation more
     names = [name for name in mine if name.startswith(("model/", "optimizer/", "ema/"))]
     assert names

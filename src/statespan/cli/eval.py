@@ -77,7 +77,8 @@ def _recorded(folder: Path, console: Console) -> None:
     record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     name = record["metric"]
     ((_, value),) = common.metric_rows({name: record["test"][name]})
-    where = f"{record['hardware']['device']}, {record['recipe']['train']['precision']}"
+    machine = record.get("machine") or record["hardware"]  # as records of the first models called it
+    where = f"{machine['device']}, {record['recipe']['train']['precision']}"
     console.print(
         f"  {'its record':<12} {value:>10}  {name.replace('_', ' ')} on {where}", markup=False, soft_wrap=True
     )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import datetime
 import json
 import math
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -17,8 +15,7 @@ import torch
 
 from statespan import _io as fsio
 from statespan import _plotting as _look
-from statespan._machine import commit, device_name, installed, source
-from statespan._version import __version__
+from statespan._machine import provenance
 from statespan.train.config import Recipe
 from statespan.train.log import read_times
 
@@ -62,7 +59,7 @@ class Result:
 
 def write_result(result: Result, recipe: Recipe, device: torch.device, world: int) -> None:
     """Write ``result.json`` and, where matplotlib is installed, ``curve.png``."""
-    record = {
+    record: dict[str, Any] = {
         "recipe": recipe.to_dict(),
         "overrides": list(recipe.overrides),
         "seed": recipe.train.seed,
@@ -76,18 +73,10 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
         "best_step": result.best_step,
         "parameters": result.parameters,
         "wall_seconds": round(result.seconds, 2),
-        "hardware": {"device": device_name(device), "processes": world, "cpu_threads": torch.get_num_threads()},
-        "versions": {
-            "statespan": __version__,
-            "commit": commit(),
-            "source": source(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            **{name: installed(name) for name in ("lightning", "numpy", "safetensors", "triton")},
-        },
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        **provenance(device, "lightning", "numpy", "safetensors", "triton"),
         "history": history(result.folder, result.metric),
     }
+    record["machine"]["processes"] = world
     if result.start is not None:
         record["start"] = result.start
     text = json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"

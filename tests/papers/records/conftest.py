@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from statespan import _machine
 from statespan.models import find
 from statespan.train import fit, recipes, result
 
@@ -13,7 +14,7 @@ def made(folder, *changes):
     """A finished run of a second, with a commit of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(result, "_picture", lambda result: b"")
-        patch.setattr(result, "commit", lambda: COMMIT)
+        patch.setattr(_machine, "commit", lambda: COMMIT)
         fit(recipes.read("digits-s4d", [*SMALL, *changes]), folder, progress=False, device="cpu")
     return folder
 

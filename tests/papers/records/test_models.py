@@ -93,7 +93,7 @@ def test_what_lies_beside_the_weights(folder):
     card = (folder / "README.md").read_text()
     about = json.loads((folder / "inputs.json").read_text())
     file = f"results/tasks/{stem(record)}.json"
-    assert card == write_card(folder.name, record, about, file, weights.stat().st_size)
+    assert card == write_card(folder.name, record, about, file=file, size=weights.stat().st_size)
     known = record["recipe"]["data"].get("split") == "windows"
     assert ("says nothing of new patients" in card) == known
     for words in (f'statespan.load("{folder.name}")', "## Limits", "Licence: ", "**Data**", "**Test**", stem(record)):

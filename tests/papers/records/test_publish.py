@@ -15,7 +15,7 @@ from statespan import data
 from statespan.cli.app import app
 from statespan.models import find
 from statespan.papers.records import publish as module
-from statespan.papers.records import record
+from statespan.papers.records import record, schema
 from statespan.papers.records.publish import publish
 from statespan.train import fit, read_recipe, recipes
 from statespan.train.log import read_times
@@ -113,7 +113,7 @@ def test_a_second_run_takes_the_place_only_if_told(runs, tmp_path, models):
     other = read(tmp_path / "again/result.json") | {"wall_seconds": 7.5}
     (tmp_path / "again/result.json").write_text(json.dumps(other))
     before = (tmp_path / "results/tasks/digits-s4d-seed0.json").read_bytes()
-    with pytest.raises(record.PublishError, match="is there already, of another run"):
+    with pytest.raises(schema.PublishError, match="is there already, of another run"):
         publish([tmp_path / "again"], **where)
     assert (tmp_path / "results/tasks/digits-s4d-seed0.json").read_bytes() == before
     publish([tmp_path / "again"], replace=True, **where)
@@ -174,7 +174,7 @@ REFUSED = {
 def test_code_of_a_commit_says_which_it_was(runs, tmp_path, monkeypatch):
     """A run made where git knew only an older commit: the digest of the code says more."""
     shutil.copytree(runs[0], tmp_path / "run")
-    monkeypatch.setattr(record, "commit_of", {"code": "f" * 40}.get)
+    monkeypatch.setattr(schema, "commit_of", {"code": "f" * 40}.get)
     for said, code, wanted in (
         ("a" * 40 + "+changes", "code", "f" * 40),
         ("a" * 40 + "+changes", "other", "a" * 40 + "+changes"),
@@ -272,7 +272,7 @@ def test_what_the_start_began_with_is_no_change_of_its_recipe(runs, tmp_path):
 def test_weights_that_nobody_else_has_are_refused(runs, tmp_path, models):
     shutil.copytree(runs[0] / "model", tmp_path / "mine")
     run = made(tmp_path / "later", f"train.start={tmp_path / 'mine'}", "train.steps=15")
-    with pytest.raises(record.PublishError, match=r"began with weights of this machine \(train\.start\)"):
+    with pytest.raises(schema.PublishError, match=r"began with weights of this machine \(train\.start\)"):
         publish([run], results=tmp_path / "results", models=models)
 
 

@@ -18,7 +18,7 @@ def record(recipe, data, seed, number, *, metric="accuracy", minutes=5.0, overri
     return {
         "recipe": {"name": recipe, "data": data}, "overrides": list(overrides), "seed": seed, "metric": metric,
         "test": {metric: number}, "valid": {metric: number}, "steps": 10, "epochs": 2.0, "best_step": 10,
-        "parameters": 250_000, "wall_seconds": 60 * minutes, "hardware": {"device": "NVIDIA H200", "processes": 1},
+        "parameters": 250_000, "wall_seconds": 60 * minutes, "machine": {"device": "NVIDIA H200", "processes": 1},
         "versions": {}, "history": history, "rows": {"train": 5000, "test": 10}, **more,
     }  # fmt: skip
 
@@ -173,7 +173,8 @@ def test_what_was_chosen_after_test_scores_is_marked(recipe, data, train, marked
 
 def test_pathfinder_from_scratch_is_said_to_have_failed_until_it_does_not():
     said = "- LRA Pathfinder: on an earlier version of the images, which did not match the release, training from"
-    run = json.loads((ROOT / "results/tasks/unfinished/lra-pathfinder-s4d-lin-seed0.json").read_text())
+    archive = json.loads((ROOT / "results/tasks/unfinished.json").read_text())
+    run = archive["records"]["lra-pathfinder-s4d-lin-seed0"]
     best = max(run["valid"], key=lambda point: point["accuracy"])
     assert f"{100 * best['accuracy']:.1f} in validation after {best['epoch']:.0f} of 45 epochs" in tasks.CHANCE
     records = {"a.json": record("x", {"name": "pathfinder"}, 0, 0.95, start={"wall_seconds": 60.0})}

@@ -25,8 +25,8 @@ def fill(table: Table, plan: Plan, offset: float = 0.0) -> None:
 
 def write(folder, metric, value):
     folder.mkdir(parents=True, exist_ok=True)
-    hardware, versions = {"device": "none"}, {"torch": "0"}
+    machine, versions = {"device": "none"}, {"torch": "0"}
     record = {"metric": metric, "test": {metric: value}, "valid": {metric: value}, "parameters": 1, "wall_seconds": 1.0}
-    (folder / "result.json").write_text(json.dumps({**record, "hardware": hardware, "versions": versions}))
+    (folder / "result.json").write_text(json.dumps({**record, "machine": machine, "versions": versions}))
     log = f"step,epoch,lr,train_loss,valid_{metric}\n10,1,0.1,,{value / 2}\n20,2,0.1,,{value}\n"
     (folder / "log.csv").write_text(log)

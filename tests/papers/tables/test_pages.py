@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 
@@ -76,12 +77,51 @@ def test_the_command_runs_cells_and_writes_pages(tmp_path, monkeypatch):
     assert "1 done" in first.stdout
     record = json.loads((tmp_path / "s4-table9.json").read_text())
     assert 0 <= record["numbers"][0]["ours"] <= 100
-    folder = next((tmp_path / "cells").glob("digits-*"))
-    assert not (folder / "checkpoints").exists()
-    before = (folder / "result.json").stat().st_mtime_ns
+    assert not list((tmp_path / "cells").glob("digits-*"))
+    (cell,) = json.loads((tmp_path / "s4-table9.cells.json").read_text())["cells"].values()
+    assert (cell["recipe"]["name"], cell["steps"], len(cell["curve"])) == ("digits-s4d", 3, 1)
+    before = (tmp_path / "s4-table9.cells.json").stat().st_mtime_ns
     assert invoke(*arguments).exit_code == 0
-    assert (folder / "result.json").stat().st_mtime_ns == before
+    assert (tmp_path / "s4-table9.cells.json").stat().st_mtime_ns == before
+    assert json.loads((tmp_path / "s4-table9.json").read_text())["numbers"] == record["numbers"]
     assert pictures_are_there(tmp_path, "s4-table9") == 1
+
+
+def test_a_cell_that_a_kill_left_unmerged_is_merged_the_next_time(tmp_path, monkeypatch):
+    from statespan.papers.records import schema
+    from statespan.papers.tables import registry
+    from statespan.papers.tables.spec import Column, Table, Trained
+
+    small = Table("s4-table9", "Small", "About.", (Column("d"),), (Trained("S4D", "d", "99.0", "digits-s4d"),), seeds=2)
+    monkeypatch.setitem(registry.TABLES, "s4-table9", lambda: small)
+    arguments = ["reproduce", "s4-table9", "train.steps=3", "--out", tmp_path, "--processes", 0, "--device", "cpu"]
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "write_cells", lambda path, cells: sys.exit(137))
+        assert invoke(*arguments).exit_code == 137
+    times = [json.loads(path.read_text())["wall_seconds"] for path in sorted(tmp_path.glob("cells/*/result.json"))]
+    assert len(times) == 2
+    with monkeypatch.context() as patch:  # the next one dies while it writes the file
+        patch.setattr("statespan._io.rename", lambda old, new: sys.exit(137))
+        assert invoke(*arguments).exit_code == 137
+    assert len(list(tmp_path.glob("cells/*/result.json"))) == 2
+    assert invoke(*arguments).exit_code == 0
+    cells = json.loads((tmp_path / "s4-table9.cells.json").read_text())["cells"]
+    assert [cells[key]["wall_seconds"] for key in sorted(cells)] == times  # nothing was trained again
+    assert not list(tmp_path.glob("cells/*/result.json"))
+
+
+def test_cells_that_are_to_be_kept_stay_where_they_are(tmp_path, monkeypatch):
+    from statespan.papers.tables import registry
+    from statespan.papers.tables.spec import Column, Table, Trained
+
+    small = Table("s4-table9", "Small", "About.", (Column("d"),), (Trained("S4D", "d", "99.0", "digits-s4d"),))
+    monkeypatch.setitem(registry.TABLES, "s4-table9", lambda: small)
+    arguments = ["train.steps=3", "--out", tmp_path, "--processes", 0, "--device", "cpu", "--keep", "model"]
+    assert invoke("reproduce", "s4-table9", *arguments).exit_code == 0
+    (model,) = tmp_path.glob("cells/digits-*/model/config.json")
+    assert (tmp_path / "s4-table9.cells.json").is_file()
+    assert invoke("reproduce", "s4-table9", *arguments).exit_code == 0
+    assert model.is_file()
 
 
 def test_list_shows_everything_with_its_cost():

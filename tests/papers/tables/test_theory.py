@@ -34,7 +34,7 @@ def test_the_diagonal_basis_is_that_of_the_normal_matrix():
         Abar = expm(0.1 * A) if inverse is None else inverse @ (np.eye(32) + 0.05 * A)
         Bbar = np.linalg.solve(A, (Abar - np.eye(32)) @ B) if inverse is None else 0.1 * inverse @ B
         wanted = np.stack([np.linalg.matrix_power(Abar, k) @ Bbar / 0.1 for k in range(5)], 1)[:3]
-        np.testing.assert_allclose(theory.normal_samples(32, rule, 0.1, 5, 3), wanted, rtol=0, atol=1e-11)
+        np.testing.assert_allclose(theory.normal_samples(32, rule, dt=0.1, length=5, F=3), wanted, rtol=0, atol=1e-11)
 
 
 def test_figure_2_zoh_converges_with_one_over_n():

@@ -84,7 +84,7 @@ def ablate(
         console.print(f"{len(rows)} combinations x {seeds} seeds: {len(cells)} cells in {out}", soft_wrap=True)
         stopped = run(cells, out / "cells", console, data=data, device=device, processes=processes,
                       seconds=seconds, keep=keep)  # fmt: skip
-        found = _write(base.name, axes, rows, out, split, base.overrides)
+        found = _write(base.name, axes, rows, out=out, split=split, changes=base.overrides)
         show(axes, found, console)
     console.print(f"table    {out / 'table.md'}", markup=False, soft_wrap=True)
     finish(stopped, [one.status for line in found for one in line.outcomes])
@@ -93,7 +93,7 @@ def ablate(
 def run(cells: list[Any], folder: Path, console: Console, **options: Any) -> int:
     """Run cells with a view of how they stand; returns the exit code of the signal that stopped them, or 0."""
     from statespan.papers.runs.live import watching
-    from statespan.papers.runs.pool import run_cells
+    from statespan.papers.runs.work import run_cells
     from statespan.train import Interrupted
 
     try:
@@ -125,14 +125,14 @@ def check_running(processes: int | None, seconds: float, keep: str) -> None:
 
 def check_devices(device: str | None) -> None:
     """Refuse devices that are not here, before anything is started."""
-    from statespan.papers.runs.pool import places
+    from statespan.papers.runs.work import process_devices
     from statespan.train.device import pick_device
 
-    for place in places(device, None):
+    for place in process_devices(device, None):
         pick_device(place)
 
 
-def _write(name: str, axes: list[Axis], rows: Any, out: Path, split: str, changes: tuple[str, ...]) -> list[Line]:
+def _write(name: str, axes: list[Axis], rows: Any, *, out: Path, split: str, changes: tuple[str, ...]) -> list[Line]:
     from statespan import _io as fsio
     from statespan.papers.runs.table import lines, markdown, record
 
@@ -145,26 +145,10 @@ def _write(name: str, axes: list[Axis], rows: Any, out: Path, split: str, change
 
 def show(axes: list[Axis], found: list[Line], console: Console) -> None:
     """Print the table."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
+    from statespan.papers.runs.table import TEST, faults, grid
 
-    from statespan.papers.runs.table import TEST, text
-
-    metric = next((line.metric for line in found if line.metric), "metric").replace("_", " ")
-    unit = " %" if metric == "accuracy" else ""
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for axis in axes:
-        table.add_column(axis.key)
-    for head in (f"{found[0].split} {metric}{unit}", "seeds", "p", "left"):
-        table.add_column(head, justify="left" if head == "left" else "right", no_wrap=True)
-    for line in found:
-        p = "" if line.p is None else f"{line.p:.3g}"
-        cells = [*line.values, text(line.numbers, line.metric), str(len(line.numbers)), p, line.state]
-        table.add_row(*(escape(cell) for cell in cells))
     console.print()
-    console.print(table)
+    console.print(grid(axes, found).terminal())
     console.print(TEST, markup=False, style="dim")
-    for line in found:
-        for why in line.faults:
-            console.print(f"{', '.join(line.values)}: {why}", markup=False, style="red")
+    for fault in faults(found):
+        console.print(fault, markup=False, style="red")

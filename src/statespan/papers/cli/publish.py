@@ -48,7 +48,7 @@ def publish(
     if name is not None and not runs:
         fail("--name needs a RUN to publish")
     with common.explained():
-        from statespan.papers.records.record import PublishError, read_records
+        from statespan.papers.records.schema import PublishError, read_runs
 
         if runs:
             from statespan.papers.records.publish import publish as write
@@ -65,7 +65,7 @@ def publish(
         folder = results / "tasks"
         if not folder.is_dir():
             fail(f"--results must be a folder with records in tasks, got {results}")
-        written = _pictures(read_records(folder), folder)
+        written = _pictures(read_runs(folder), folder)
         written += _pages(results)
         written += _recipes(results)
     for path in written:

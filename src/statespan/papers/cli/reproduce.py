@@ -83,12 +83,12 @@ def reproduce(
         check_writable(out, "--out")
         ablate.check_devices(device)
         running = {"data": data, "device": device, "processes": processes, "seconds": seconds, "keep": keep}
-        _make(chosen, plan, out, console, dry, running)
+        _make(chosen, plan, out=out, console=console, dry=dry, running=running)
 
 
-def _make(chosen: list[str], plan: Plan, out: Path, console: Console, dry: bool, running: dict[str, Any]) -> None:
+def _make(chosen: list[str], plan: Plan, *, out: Path, console: Console, dry: bool, running: dict[str, Any]) -> None:
     from statespan import _io as fsio
-    from statespan.papers.runs.outcome import outcome
+    from statespan.papers.runs.outcome import MERGED, merge, outcome, remove_merged
     from statespan.papers.tables import filters
     from statespan.papers.tables.collect import cells_of
     from statespan.papers.tables.registry import FILTERS, TABLES
@@ -98,19 +98,26 @@ def _make(chosen: list[str], plan: Plan, out: Path, console: Console, dry: bool,
     cells = cells_of(tables.values(), plan)
     if plan.only and tables and not cells:
         fail(f"--only must have a part of a recipe's name that these tables use, got {','.join(plan.only)}")
-    stopped = 0
+    stopped, statuses = 0, []
     if cells and not dry:
-        console.print(f"{len(cells)} cells in {plan.cells}", markup=False, soft_wrap=True)
+        console.print(f"{len(cells)} cells", markup=False, soft_wrap=True)
         stopped = ablate.run(cells, plan.cells, console, **running)
-    if FILTERS in chosen and not dry and not stopped:  # its model is looked at, so it is kept
-        cells.append(filters.prepare(plan))
-        stopped = ablate.run(cells[-1:], plan.cells, console, **{**running, "keep": "model"})
+        for name, table in tables.items():
+            merge(cells_of([table], plan), plan.cells, out / f"{name}{MERGED}")
+        if running["keep"] == "result":
+            remove_merged(cells, plan.cells)
+        statuses = [outcome(cell, plan.cells).status for cell in cells]
+    if FILTERS in chosen and not dry and not stopped:  # the figure shows its model, so that is kept
+        folder = filters.cells(plan)
+        stopped = ablate.run([filters.cell(plan)], folder, console, **{**running, "keep": "model"})
+        merge([filters.cell(plan)], folder, out / f"{FILTERS}{MERGED}")
+        statuses.append(outcome(filters.cell(plan), folder).status)
     for name in chosen:
-        _write(name, tables.get(name), plan, out, running["data"], console)
-    ablate.finish(stopped, [] if dry else [outcome(cell, plan.cells).status for cell in cells])
+        _write(name, tables.get(name), plan, out=out, data=running["data"], console=console)
+    ablate.finish(stopped, statuses)
 
 
-def _write(name: str, table: Any, plan: Plan, out: Path, data: Path | None, console: Console) -> None:
+def _write(name: str, table: Any, plan: Plan, *, out: Path, data: Path | None, console: Console) -> None:
     from statespan.papers.runs.outcome import outcome
     from statespan.papers.tables import filters
     from statespan.papers.tables.figures import FIGURES
@@ -122,7 +129,7 @@ def _write(name: str, table: Any, plan: Plan, out: Path, data: Path | None, cons
         counts = write_table(table, plan, out)
         said = ", ".join(f"{count} {status}" for status, count in counts.items())
     elif name == FILTERS:
-        found = outcome(filters.cell(plan), plan.cells)
+        found = outcome(filters.cell(plan), filters.cells(plan))
         if found.status != "done":
             console.print(f"{name:<12} {found.status}{': ' + found.why if found.why else ''}", markup=False)
             return

@@ -2,65 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from statespan._text import metric_text
+from statespan.papers.records.schema import Record
 
 SPLITS = {"train": "training", "valid": "validation", "test": "the test"}
 LICENCE = "Apache-2.0, as statespan itself. The training data has its owners' terms."
 
 
-def write_card(name: str, record: Mapping[str, Any], inputs: Mapping[str, Any], file: str, size: int) -> str:
-    """The model card as Markdown.
-
-    Args:
-        name: Of the model.
-        record: Of the run that made it, with its check.
-        inputs: What is kept about the data.
-        file: The record's path in the repository.
-        size: Of the weights, in bytes.
-    """
+def write_card(name: str, record: Record, inputs: Mapping[str, Any], *, file: str, size: int) -> str:
+    """The model card as Markdown."""
     from statespan.data.registry import entry
 
     recipe, info, metric = record["recipe"], inputs["info"], record["metric"]
     data, model = recipe["data"], recipe["model"]
     options = ", ".join(f"{key} {value}" for key, value in data.items() if key != "name")
-    changed = f" with `{' '.join(record['overrides'])}`" if record["overrides"] else ""
-    shape = f"1, {info['length']}" + ("" if info["d_input"] is None else f", {info['d_input']}")
-    last = recipe["train"]["test_weights"] == "last"
-    chosen = "the last ones" if last else "those with the best validation"
+    weights = "the last ones" if recipe["train"]["test_weights"] == "last" else "those with the best validation"
     two_ways = bool(model.get("bidirectional"))
     lines = [
         f"# {name}",
         "",
         f"A {model['name']} of {str(model.get('layer', 's4')).upper()} layers with {record['parameters']:,} parameters "
-        f"({size / 1e6:.2f} MB), trained by statespan's recipe `{recipe['name']}`{changed}, seed {record['seed']}.",
+        f"({size / 1e6:.2f} MB), trained by statespan's recipe `{recipe['name']}`{_with(record['overrides'])}, seed "
+        f"{record['seed']}.",
         "",
         f"- **Task**: {info['task']}; {entry(data['name']).summary}.",
         f"- **Data**: the training part of `{data['name']}`{f' ({options})' if options else ''}; sequences of length "
         f"{info['length']:,}{_counts(record)}.",
         f"- **Test**: {metric_text(metric, record['test'][metric])} (validation: "
-        f"{metric_text(metric, record['valid'][metric])}). The weights are {chosen}; how the settings were chosen is "
+        f"{metric_text(metric, record['valid'][metric])}). The weights are {weights}; how the settings were chosen is "
         "said in the recipe.",
         f"- **Made by**: commit `{record['versions']['commit']}`, {record['epochs']:.4g} epochs in "
-        f"{record['wall_seconds'] / 60:.3g} min on {record['hardware']['device']}, "
+        f"{record['wall_seconds'] / 60:.3g} min on {record['machine']['device']}, "
         f"torch {record['versions']['torch']}.",
         *_start(record),
         f"- **Record**: every number here is from `{file}` (`record.json` beside this page is the same).",
         "",
         *_rates(record),
-        "```python",
-        "import statespan",
-        "import torch",
-        "",
-        f'model = statespan.load("{name}")',
-        f"answer = model(torch.zeros({shape}{', dtype=torch.long' if info['d_input'] is None else ''}))"
-        f"  # {_input_words(inputs)}",
-        "```",
-        "",
-        f"`statespan eval {name}` measures it again; " + _predict(name, inputs, two_ways),
-        "",
+        *_usage(name, inputs, two_ways),
         "## Limits",
         "",
         f"- It knows the data above and nothing else: {_limit(info)}",
@@ -76,16 +57,38 @@ def write_card(name: str, record: Mapping[str, Any], inputs: Mapping[str, Any], 
     return "\n".join(lines)
 
 
-def _start(record: Mapping[str, Any]) -> list[str]:
+def _with(overrides: Sequence[str]) -> str:
+    return f" with `{' '.join(overrides)}`" if overrides else ""
+
+
+def _usage(name: str, inputs: Mapping[str, Any], two_ways: bool) -> list[str]:
+    info = inputs["info"]
+    tokens = info["d_input"] is None
+    shape = f"1, {info['length']}, " + ("dtype=torch.long" if tokens else str(info["d_input"]))
+    return [
+        "```python",
+        "import statespan",
+        "import torch",
+        "",
+        f'model = statespan.load("{name}")',
+        f"answer = model(torch.zeros({shape}))  # {_input_words(inputs)}",
+        "```",
+        "",
+        f"`statespan eval {name}` measures it again; " + _predict(name, inputs, two_ways),
+        "",
+    ]
+
+
+def _start(record: Record) -> list[str]:
     start = record.get("start")
     if not start:
         return []
-    changed = f" with `{' '.join(start['overrides'])}`" if start["overrides"] else ""
     took = f"{start['steps']:,} steps in {start['wall_seconds'] / 60:.3g} min before that"
-    return [f"- **Begun with**: the weights of recipe `{start['recipe']}`{changed}, seed {start['seed']}: {took}."]
+    recipe = f"`{start['recipe']}`{_with(start['overrides'])}, seed {start['seed']}"
+    return [f"- **Begun with**: the weights of recipe {recipe}: {took}."]
 
 
-def _known_patients(record: Mapping[str, Any]) -> list[str]:
+def _known_patients(record: Record) -> list[str]:
     if record["recipe"]["data"].get("split") != "windows":
         return []
     return [
@@ -95,7 +98,7 @@ def _known_patients(record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _rates(record: Mapping[str, Any]) -> list[str]:
+def _rates(record: Record) -> list[str]:
     metric = record["metric"]
     rows = [
         f"At `dt_scale={float(dt_scale):g}`, with so many times fewer samples a second and no training for it: "
@@ -105,7 +108,7 @@ def _rates(record: Mapping[str, Any]) -> list[str]:
     return [*rows, ""] if rows else []
 
 
-def _counts(record: Mapping[str, Any]) -> str:
+def _counts(record: Record) -> str:
     rows = record.get("rows") or {}
     return "".join(f", {rows[split]:,} for {word}" for split, word in SPLITS.items() if split in rows)
 

@@ -14,8 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from statespan._io import replace_file
 from statespan.papers import recipes as paper_recipes
 from statespan.papers.records.record import differences
+from statespan.papers.records.schema import Record, every_run
 from statespan.papers.records.signs import CHANGES, is_plain, signs
 from statespan.papers.records.table import summary
 from statespan.papers.records.tasks import TASKS, Task, other
@@ -25,37 +27,25 @@ from statespan.train.config import Recipe
 CHANGED = "*"
 SPEED = {"train.precision", "train.compile", "train.threads"}  # what a run needs to be fast, and not what it learns
 TRICKS = {"train.start", *(f"data.{option}" for option in CHANGES)}
-SUPERSEDED = "superseded"  # the folder of records whose data is no longer made
-
-Record = Mapping[str, Any]
 
 
 def ours(folder: Path) -> dict[str, str]:
-    """Our number of each recipe that has one, with its signs, from the results below a folder.
-
-    Args:
-        folder: Such as ``results`` of a checkout, or the folder of your own runs. Files of other kinds are passed over.
-    """
-    found: dict[str, dict[tuple[str, ...], dict[int, Record]]] = {}
-    for path in sorted(folder.rglob("*.json")):
-        if SUPERSEDED in path.parts:
-            continue
+    """Our number of each recipe that has one, with its signs, from the results below a folder."""
+    runs_by_recipe: dict[str, dict[tuple[str, ...], dict[int, Record]]] = {}
+    for record in every_run(folder):
         try:
-            record: Record = json.loads(path.read_text(encoding="utf-8"))
             name, metric = record["recipe"]["name"], record["metric"]
             numbers = [float(record[part][metric]) for part in ("test", "valid")]
             key, seed = tuple(_changed(name, record["recipe"])), int(record["seed"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # of another kind, or of no recipe here
+        except (ValueError, KeyError, TypeError, AttributeError):  # of another kind, or of no recipe here
             continue
         if all(map(math.isfinite, numbers)):
-            found.setdefault(name, {}).setdefault(key, {})[seed] = record
-    return {name: _text(name, runs) for name, runs in sorted(found.items())}
+            runs_by_recipe.setdefault(name, {}).setdefault(key, {})[seed] = record
+    return {name: _text(name, runs) for name, runs in sorted(runs_by_recipe.items())}
 
 
 def write(root: Path) -> Path | None:
     """Write the package's file from the records of a checkout; None where ``root`` is none."""
-    from statespan._io import replace_file
-
     target = root / "src" / "statespan" / "papers" / "recipes" / paper_recipes.OURS.name
     if not target.parent.is_dir():
         return None

@@ -9,7 +9,8 @@ from typing import Any
 from statespan import _plotting as _look
 from statespan._fail import fail
 from statespan._text import metric_number
-from statespan.papers.records.record import model_name, read_records, seconds_before
+from statespan.papers.records.record import model_name, seconds_before
+from statespan.papers.records.schema import Record, read_runs
 from statespan.papers.records.signs import signs
 from statespan.papers.records.table import groups
 from statespan.papers.records.tasks import TASKS, Task, other, paper, value
@@ -23,52 +24,47 @@ BELOW = (
     "§: settings chosen after test scores had been seen. See docs/results.md."
 )
 
-Record = Mapping[str, Any]
-
 
 def plot(folders: list[Path]) -> Any:
-    """The figure of ``statespan plot times``: :func:`times` of the records in folders, ``results/tasks`` if none."""
+    """The figure of ``statespan plot times``: the runs in these folders, ``results/tasks`` by default."""
     where = folders or [Path("results/tasks")]
     if absent := [folder for folder in where if not folder.is_dir()]:
         fail(f"times needs a folder of records, such as results/tasks, and {absent[0]} is none")
-    return times({file: record for folder in where for file, record in read_records(folder).items()})
+    return times({file: record for folder in where for file, record in read_runs(folder).items()})
 
 
 def shown(records: Mapping[str, Record]) -> list[tuple[Task, dict[str, Record]]]:
     """The tasks that there are histories for, with the records by file; those of no paper's task come last."""
-    found = []
-    left = dict(records)
+    by_task = []
+    remaining = dict(records)
     for task in TASKS:
         if task.dt_scale != 1.0:  # the same runs as at rate 1
             continue
         mine = {file: record for group in groups(task, records) for file, record in group.records.items()}
-        left = {file: record for file, record in left.items() if file not in mine}
-        found.append((task, mine))
-    for file, record in left.items():
-        found.append((other(record, model_name(record)), {file: record}))
-    return [(task, some) for task, some in found if any(_points(record) for record in some.values())]
+        remaining = {file: record for file, record in remaining.items() if file not in mine}
+        by_task.append((task, mine))
+    for file, record in remaining.items():
+        by_task.append((other(record, model_name(record)), {file: record}))
+    return [(task, runs) for task, runs in by_task if any(_points(record) for record in runs.values())]
 
 
 def times(records: Mapping[str, Record]) -> Any:
     """A figure with a panel for each task that has been run.
 
-    Args:
-        records: What :func:`statespan.papers.records.record.read_records` found.
-
     Raises:
         ValueError: There is nothing to draw.
     """
-    found = shown(records)
-    if not found:
-        raise ValueError("there are no published runs with times to draw; statespan publish RUN makes some")
-    if len(found) == 1:
+    by_task = shown(records)
+    if not by_task:
+        raise ValueError("there are no published runs with times to draw; statespan publish RUN writes them")
+    if len(by_task) == 1:
         figure = _look.figure(6.0, 3.6)
         axes = [figure.subplots()]
     else:
-        figure, axes = _look.panels(len(found), 3, width=10.0, height=2.7)
-    for one, (task, some) in zip(axes, found):
-        _panel(one, task, some)
-    if len(found) > 1:
+        figure, axes = _look.panels(len(by_task), 3, width=10.0, height=2.7)
+    for one, (task, runs) in zip(axes, by_task):
+        _panel(one, task, runs)
+    if len(by_task) > 1:
         _look.title(figure, "Validation against wall time", BELOW)
     else:
         figure.supxlabel(BELOW, fontsize=6, color=_look.GREY)
@@ -79,9 +75,9 @@ def write_pictures(records: Mapping[str, Record], folder: Path) -> list[Path]:
     """``times.png`` with all tasks, and ``times-TASK.png`` for each; returns the files."""
     from statespan._io import replace_file
 
-    found = shown(records)
-    figures = {f"times-{task.key}.png": times(some) for task, some in found}
-    if found:
+    by_task = shown(records)
+    figures = {f"times-{task.key}.png": times(runs) for task, runs in by_task}
+    if by_task:
         figures["times.png"] = times(records)
     for name, figure in figures.items():
         replace_file(folder / name, _look.content(figure))
@@ -94,8 +90,8 @@ def _points(record: Record) -> list[tuple[float, float]]:
     factor = 100 if metric == "accuracy" else 1
     pairs = zip(history.get("seconds", []), history.get(f"valid_{metric}", []))
     start = seconds_before(record)
-    some = [(seconds, number) for seconds, number in pairs if seconds is not None and number is not None]
-    return [((start + seconds) / 60, factor * number) for seconds, number in some]
+    finite = [(seconds, number) for seconds, number in pairs if seconds is not None and number is not None]
+    return [((start + seconds) / 60, factor * number) for seconds, number in finite]
 
 
 def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
@@ -135,9 +131,9 @@ def _limits(axes: Any, task: Task, numbers: list[float]) -> None:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("{x:g}")
     elif task.larger and len(numbers) > 8:
-        ordered = sorted(numbers)
-        low = ordered[len(ordered) // 10]
-        axes.set_ylim(bottom=max(0.0, low - 0.15 * (ordered[-1] - low)))
+        ascending = sorted(numbers)
+        low = ascending[len(ascending) // 10]
+        axes.set_ylim(bottom=max(0.0, low - 0.15 * (ascending[-1] - low)))
 
 
 def _reference(task: Task) -> str:
@@ -148,5 +144,5 @@ def _reference(task: Task) -> str:
 
 
 def _where(records: Mapping[str, Record]) -> str:
-    devices = sorted({record["hardware"]["device"].partition(" @")[0] for record in records.values()})
+    devices = sorted({record["machine"]["device"].partition(" @")[0] for record in records.values()})
     return devices[0].replace("(R)", "") if len(devices) == 1 else f"{len(devices)} machines"

@@ -19,8 +19,10 @@ from statespan.data.registry import entry
 from statespan.models import from_pretrained
 from statespan.models.find import INPUTS, RECIPE, RECORD
 from statespan.models.pretrained import CONFIG
+from statespan.papers.records import schema
 from statespan.papers.records.card import write_card
-from statespan.papers.records.record import PublishError, make_record, model_name, stem
+from statespan.papers.records.record import make_record, model_name, stem
+from statespan.papers.records.schema import PublishError
 from statespan.train.config import read_recipe, write_recipe
 from statespan.train.result import FIRST
 from statespan.train.run import evaluate, load_data, without_others
@@ -31,12 +33,12 @@ NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
 @dataclass
-class Plan:
-    """What is to be written: contents by path, folders of models by name; and what to say about it."""
+class Publication:
+    """What is to be written: contents by path, folders of models by name; and the messages about it."""
 
     files: dict[Path, bytes] = field(default_factory=dict)
     models: dict[Path, dict[str, bytes]] = field(default_factory=dict)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
 
 def publish(
@@ -76,21 +78,21 @@ def publish(
         families.setdefault(model_name(record), []).append(run)
     if name is not None and len(families) != 1:
         raise PublishError(f"one name cannot be for {len(families)} recipes: {', '.join(families)}")
-    plan = Plan()
+    plan = Publication()
     for family, members in families.items():
         best = _best(members, records)
-        _plan_model(plan, best, records[best], name or family, results, models, replace, data)
+        _plan_model(plan, best, records[best], models / (name or family), replace=replace, data=data)
     for record in records.values():
         path = results / "tasks" / f"{stem(record)}.json"
-        content = _json(record)
+        content = schema.dumps(record)
         if path.is_file() and path.read_bytes() != content and not replace:
             raise PublishError(f"{path} is there already, of another run; --replace puts the new one in its place")
         plan.files[path] = content
-        plan.said.insert(0, f"record   {path}")
+        plan.messages.insert(0, f"record   {path}")
         if record["versions"]["commit"].endswith("+changes"):
-            plan.said.append(f"note     {stem(record)} was made with changes that are in no commit")
+            plan.messages.append(f"note     {stem(record)} was made with changes that are in no commit")
     _write(plan)
-    return plan.said
+    return plan.messages
 
 
 def fingerprint(dataset: Dataset) -> list[float]:
@@ -110,25 +112,26 @@ def _best(members: list[Path], records: dict[Path, dict[str, Any]]) -> Path:
 
 
 def _plan_model(
-    plan: Plan, run: Path, record: dict[str, Any], name: str, results: Path, models: Path, replace: bool,
-    data: Dataset | Path | None,
-) -> None:  # fmt: skip
+    plan: Publication, run: Path, record: dict[str, Any], target: Path, *, replace: bool, data: Dataset | Path | None
+) -> None:
     """Add the weights of a run, and to its record what they give on a CPU."""
-    source, target = run / "model", models / name
+    source = run / "model"
     if not (source / CONFIG).is_file():
-        plan.said.append(f"no model of {run}: there is no {source}")
+        plan.messages.append(f"no model of {run}: there is no {source}")
         return
     weights = json.loads((source / CONFIG).read_text(encoding="utf-8"))["weights"]
     if weights["bytes"] > LARGEST:
         text = f"its weights have {weights['bytes'] / 1e6:.1f} MB, and up to {LARGEST / 1e6:g} MB are published"
-        plan.said.append(f"no model of {run}: {text}")
+        plan.messages.append(f"no model of {run}: {text}")
         return
     if (target / RECORD).is_file() and not replace:
-        there = json.loads((target / RECORD).read_text(encoding="utf-8"))
-        if {**there, "check": None, "rates": None} != json.loads(_json({**record, "check": None, "rates": None})):
-            if stem(there) == stem(record):
+        published = schema.read(target / RECORD)
+        unchecked = {"check": None, "rates": None}
+        if {**published, **unchecked} != json.loads(schema.dumps({**record, **unchecked})):
+            if stem(published) == stem(record):
                 raise PublishError(f"{target} is there already, of another run; --replace puts the new one there")
-            plan.said.append(f"no model of {run}: {target} is that of {stem(there)}; --replace puts the new one there")
+            owner = stem(published)
+            plan.messages.append(f"no model of {run}: {target} is that of {owner}; --replace puts the new one there")
             return
     model = from_pretrained(source)
     if any(tensor.is_floating_point() and tensor.element_size() != 4 for tensor in model.state_dict().values()):
@@ -156,12 +159,12 @@ def _plan_model(
     contents = {path.name: path.read_bytes() for path in (source / CONFIG, source / weights["file"])}
     contents |= {
         RECIPE: write_recipe(recipe).encode(),
-        RECORD: _json(record),
-        INPUTS: _json(about),
-        "README.md": write_card(name, record, about, file, weights["bytes"]).encode(),
+        RECORD: schema.dumps(record),
+        INPUTS: schema.dumps(about),
+        "README.md": write_card(target.name, record, about, file=file, size=weights["bytes"]).encode(),
     }
     plan.models[target] = contents
-    plan.said.append(f"model    {target}  {weights['bytes'] / 1e6:.2f} MB")
+    plan.messages.append(f"model    {target}  {weights['bytes'] / 1e6:.2f} MB")
 
 
 def slack(metric: str, number: float) -> float:
@@ -177,25 +180,19 @@ def slack(metric: str, number: float) -> float:
 
 
 def _check_weights(run: Path, record: dict[str, Any]) -> None:
-    """Refuse weights that are not those which were tested."""
+    """Refuse weights other than the tested ones."""
     first, metric = record["first"], record["metric"]
-    found = record["check"]["rows"][str(FIRST)]
+    measured = record["check"]["rows"][str(FIRST)]
     if not first or first.get("rows") != FIRST or metric not in first:
         return  # a run from before this was noted
-    if abs(found[metric] - first[metric]) > slack(metric, first[metric]):
+    if abs(measured[metric] - first[metric]) > slack(metric, first[metric]):
         raise PublishError(
-            f"{run}/model is not what was tested: {metric} of the first {FIRST} rows is {found[metric]:.4g}, "
+            f"{run}/model is not what was tested: {metric} of the first {FIRST} rows is {measured[metric]:.4g}, "
             f"and was {first[metric]:.4g}"
         )
 
 
-def _json(content: Any) -> bytes:
-    """Laid out for people, but numbers of a list in one line."""
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    return (re.sub(r"\[[^\[\]{}\"]*\]", lambda found: f"[{' '.join(found[0][1:-1].split())}]", text) + "\n").encode()
-
-
-def _write(plan: Plan) -> None:
+def _write(plan: Publication) -> None:
     """Everything under temporary names first, and then, when nothing can fail for want of room, the names."""
     with contextlib.ExitStack() as stack:
         moves: list[tuple[Path, Path]] = []
@@ -223,10 +220,10 @@ def _draft(target: Path, stack: contextlib.ExitStack) -> Path:
     fsio.make_folder(target.parent)
     draft = target.with_name(f"{fsio.TEMPORARY}{uuid.uuid4().hex}")
 
-    def gone() -> None:
+    def remove() -> None:
         if draft.is_dir():
             shutil.rmtree(draft, ignore_errors=True)
         draft.unlink(missing_ok=True)
 
-    stack.callback(gone)
+    stack.callback(remove)
     return draft

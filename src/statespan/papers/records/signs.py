@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from statespan.data.registry import entry
+from statespan.papers.records.schema import Record
 from statespan.train import recipes
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ AUGMENTED, STARTED, DIFFERENT, SEEN = "†", "‡", "≠", "§"
 CHANGES: dict[str, Any] = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "crop": 32}
 MADE = "generated here by the benchmark's rules, not its released files"
 OVERLAP = "cropped training windows overlap test windows"
-
-Record = Mapping[str, Any]
 
 
 def augmented(record: Record) -> bool:
@@ -68,13 +67,13 @@ def seen(record: Record) -> list[str]:
 
 def signs(record: Record, task: Task) -> str:
     """All signs of a record, with a space in front; "" if it has none."""
-    found = {
+    applies = {
         AUGMENTED: augmented(record),
         STARTED: bool(record.get("start")),
         DIFFERENT: bool(difference(record, task)),
         SEEN: bool(seen(record)),
     }
-    text = "".join(sign for sign, holds in found.items() if holds)
+    text = "".join(sign for sign, holds in applies.items() if holds)
     return f" {text}" if text else ""
 
 
@@ -83,7 +82,7 @@ def _holds(setting: str, recipe: Mapping[str, Any]) -> bool:
     if setting == "always":
         return True
     key, _, wanted = setting.partition("=")
-    found: Any = recipe
+    value: Any = recipe
     for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return str(found).lower() == wanted.lower()
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return str(value).lower() == wanted.lower()

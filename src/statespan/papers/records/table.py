@@ -17,10 +17,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from statespan._text import metric_number
-from statespan.papers.records.record import model_name, read_records, seconds_before
+from statespan.papers.records.grid import Grid
+from statespan.papers.records.record import model_name, seconds_before
+from statespan.papers.records.schema import Record, read_runs
 from statespan.papers.records.signs import AUGMENTED, CHANGES, DIFFERENT, SEEN, STARTED, augmented, difference, is_plain
 from statespan.papers.records.signs import signs as signs_of
 from statespan.papers.records.tasks import TASKS, Task, judged, other, paper, paper_augmented, value
@@ -35,8 +37,6 @@ UNITS = (
     "Metrics: test accuracy in %; RMSE for BIDMC; perplexity for WikiText-2 and hidden tokens; bits per pixel for "
     "MNIST density. Several seeds are shown as mean ± standard deviation (number of seeds)."
 )
-
-Record = Mapping[str, Any]
 
 
 class Group(NamedTuple):
@@ -88,24 +88,24 @@ def summary(numbers: Sequence[float], metric: str) -> str:
 
 def groups(task: Task, records: Mapping[str, Record]) -> list[Group]:
     """The runs of a task, the best in validation first."""
-    made = _grouped({file: record for file, record in records.items() if task.holds(record)})
-    return sorted(made, key=lambda group: group.judged(task), reverse=task.larger)
+    unsorted = _grouped({file: record for file, record in records.items() if task.holds(record)})
+    return sorted(unsorted, key=lambda group: group.judged(task), reverse=task.larger)
 
 
 def _grouped(records: Mapping[str, Record]) -> list[Group]:
     """Runs that differ in the seed alone; a recipe may have been another one when its first runs were made."""
-    found: dict[tuple[str, tuple[str, ...], bool], dict[str, Record]] = {}
+    by_settings: dict[tuple[str, tuple[str, ...], bool], dict[str, Record]] = {}
     for file, record in records.items():
         key = (record["recipe"]["name"], tuple(record["overrides"]), is_plain(record))
-        found.setdefault(key, {})[file] = record
-    return [Group(recipe, overrides, some) for (recipe, overrides, _), some in found.items()]
+        by_settings.setdefault(key, {})[file] = record
+    return [Group(recipe, overrides, runs) for (recipe, overrides, _), runs in by_settings.items()]
 
 
 def filled(text: str, root: Path, up: str = "") -> str:
     """The text with every table made anew from the records under ``root``; ``up`` leads from the page to it."""
 
     def table(match: re.Match[str]) -> str:
-        records = read_records(root / match["path"])
+        records = read_runs(root / match["path"])
         body = make(records, match["kind"], f"{up}{match['path']}", up)
         return f"{match[1]}{body}{match[5]}"
 
@@ -115,27 +115,29 @@ def filled(text: str, root: Path, up: str = "") -> str:
 def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") -> str:
     """A table as Markdown."""
     columns = SHORT if kind == "short" else LONG
-    lines = ["| " + " | ".join(columns) + " |", "|" + "".join("---:|" if c in NUMBERS else "---|" for c in columns)]
+    rows: list[dict[str, str]] = []
     shown: list[tuple[Task, Group]] = []
     for task in TASKS:
-        found = groups(task, records)
+        task_groups = groups(task, records)
         if kind == "short":
-            best = [next((group for group in found if group.is_plain is plain), None) for plain in (True, False)]
-            lines.append(_line(_short(task, *best), columns))
-            found = [group for group in best if group is not None]
+            best = [next((group for group in task_groups if group.is_plain is plain), None) for plain in (True, False)]
+            rows.append(_short(task, *best))
+            task_groups = [group for group in best if group is not None]
         else:
-            found.sort(key=lambda group: not group.is_plain)  # the papers' protocol first, each best first
-            lines += [_line(_cells(task, group, folder), columns) for group in found]
-            lines += [] if found else [_line(_cells(task, None, folder), columns)]
-        shown += [(task, group) for group in found]
-    lines.append(_line(_forecasts(up), columns))
+            task_groups.sort(key=lambda group: not group.is_plain)  # the papers' protocol first, each best first
+            rows += [_cells(task, group, folder) for group in task_groups]
+            rows += [] if task_groups else [_cells(task, None, folder)]
+        shown += [(task, group) for group in task_groups]
+    rows.append(_forecasts(up))
     if kind == "long":
         known = {file for _, group in shown for file in group.records}
         others = _others({file: record for file, record in records.items() if file not in known})
-        lines += [_line(_cells(task, group, folder), columns) for task, group in others]
+        rows += [_cells(task, group, folder) for task, group in others]
         shown += others
-    lines += ["", *(_short_notes(shown) if kind == "short" else _long_notes(shown)), ""]
-    return "\n".join(lines)
+    words = [number for number, column in enumerate(columns) if column not in NUMBERS]
+    grid = Grid(columns, [[row.get(column, "") for column in columns] for row in rows], words)
+    notes = _short_notes(shown) if kind == "short" else _long_notes(shown)
+    return "\n".join([*grid.markdown(), "", *notes, ""])
 
 
 def _short(task: Task, plain: Group | None, tricks: Group | None) -> dict[str, str]:
@@ -159,10 +161,10 @@ def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
     }
     if group is None:
         return cells
-    some = list(group.records.values())
-    if augmented(some[0]) and paper_augmented(task):
+    runs = list(group.records.values())
+    if augmented(runs[0]) and paper_augmented(task):
         cells["paper"] = f"{paper_augmented(task)} {AUGMENTED}"
-    numbers = [(record["seed"], value(record, task)) for record in some]
+    numbers = [(record["seed"], value(record, task)) for record in runs]
     changed = f" `{' '.join(group.overrides)}`" if group.overrides else ""
     return cells | {
         "recipe": group.recipe + changed,
@@ -170,11 +172,11 @@ def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
         "seeds": ", ".join(
             f"{metric_number(number, task.metric)} ({seed})" for seed, number in numbers if number is not None
         ),
-        "rows": _rows(some[0].get("rows") or {}),
-        "parameters": _count(some[0]["parameters"]),
-        "epochs": _spread([record["epochs"] for record in some], "{:.4g}"),
+        "rows": _rows(runs[0].get("rows") or {}),
+        "parameters": _count(runs[0]["parameters"]),
+        "epochs": _spread([record["epochs"] for record in runs], "{:.4g}"),
         "time": _spread(group.minutes, "{:.3g}") + " min",
-        "on": ", ".join(sorted({_device(record) for record in some})),
+        "on": ", ".join(sorted({_device(record) for record in runs})),
         "record": " ".join(f"[{record['seed']}]({folder}/{file})" for file, record in group.records.items()),
     }
 
@@ -186,11 +188,11 @@ def _forecasts(up: str) -> dict[str, str]:
 
 def _others(records: Mapping[str, Record]) -> list[tuple[Task, Group]]:
     """Records of tasks that are not in the list, such as small ones of our own."""
-    made = []
+    pairs = []
     for group in _grouped(records):
-        one = next(iter(group.records.values()))
-        made.append((other(one, model_name(one)), group))
-    return made
+        first = next(iter(group.records.values()))
+        pairs.append((other(first, model_name(first)), group))
+    return pairs
 
 
 def _short_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
@@ -224,12 +226,12 @@ def _long_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
 def _sign_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
     """A list of what the signs in a table say, and of why there is nothing to show."""
     used = "".join(group.signs(task) for task, group in shown)
-    found = []
+    notes = []
     if AUGMENTED in used:
         options = ", ".join(f"`data.{option}`" for option in CHANGES)
-        found.append(f"{AUGMENTED}: the training data was randomly augmented ({options}).")
+        notes.append(f"{AUGMENTED}: the training data was randomly augmented ({options}).")
     if STARTED in used:
-        found.append(f"{STARTED}: initialised with the weights of another recipe; the time includes its training.")
+        notes.append(f"{STARTED}: initialised with the weights of another recipe; the time includes its training.")
     if DIFFERENT in used:
         reasons: dict[str, dict[str, None]] = {}
         for task, group in shown:
@@ -237,16 +239,12 @@ def _sign_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
                 if why := difference(record, task):
                     reasons.setdefault(why, {})[task.name] = None
         why = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
-        found.append(f"{DIFFERENT}: not comparable with the paper's number: the data or its split differs ({why}).")
+        notes.append(f"{DIFFERENT}: not comparable with the paper's number: the data or its split differs ({why}).")
     if SEEN in used:
-        found.append(f"{SEEN}: some settings were chosen after seeing test scores; the recipe's header says which.")
+        notes.append(f"{SEEN}: some settings were chosen after seeing test scores; the recipe's header says which.")
     plain = {task.name for task, group in shown if group.is_plain}
-    found += [f"{task.name}: {task.scratch}." for task in TASKS if task.scratch and task.name not in plain]
-    return [f"- {note}" for note in found]
-
-
-def _line(cells: Mapping[str, str], columns: Sequence[str]) -> str:
-    return "| " + " | ".join(cells.get(column, "").replace("|", "\\|") for column in columns) + " |"
+    notes += [f"{task.name}: {task.scratch}." for task in TASKS if task.scratch and task.name not in plain]
+    return [f"- {note}" for note in notes]
 
 
 def _spread(numbers: list[float], form: str) -> str:
@@ -263,8 +261,8 @@ def _count(number: int) -> str:
 
 
 def _device(record: Record) -> str:
-    name = re.sub(r"\((R|TM)\)|Processor|CPU| @.*?(?=,|$)", "", record["hardware"]["device"])
-    processes = record["hardware"].get("processes", 1)
+    name = re.sub(r"\((R|TM)\)|Processor|CPU| @.*?(?=,|$)", "", record["machine"]["device"])
+    processes = record["machine"].get("processes", 1)
     return " ".join(name.split()).replace(" ,", ",") + (f" × {processes}" if processes > 1 else "")
 
 
@@ -275,9 +273,9 @@ def fill_page(path: Path) -> None:
     root = next(p for p in path.resolve().parents if (p / "results").is_dir())
     depth = len(path.resolve().relative_to(root).parts) - 1
     text = path.read_text(encoding="utf-8")
-    made = filled(text, root, "../" * depth)
-    if made != text:
-        replace_file(path, made.encode())
+    updated = filled(text, root, "../" * depth)
+    if updated != text:
+        replace_file(path, updated.encode())
 
 
 def main(paths: list[str]) -> None:

@@ -74,7 +74,7 @@ SPEECH = "clips of Speech Commands v0.01 instead of all of v0.02"
 CHANCE = (
     "on an earlier version of the images, which did not match the release, training from random weights stayed at "
     "chance; on the current images it had reached 88.8 in validation after 13 of 45 epochs when the run was cut short "
-    "(`results/tasks/unfinished`)"
+    "(`results/tasks/unfinished.json`)"
 )
 WORDS = 20_000  # all clips of ten words make more training rows than this in v0.02, and fewer in v0.01
 LABELS = (
@@ -124,8 +124,8 @@ TASKS = (
 def value(record: Mapping[str, Any], task: Task) -> float | None:
     """The number of a record for a task, in per cent for an accuracy; None if it has none."""
     tests = record["test"] if task.dt_scale == 1.0 else record.get("rates", {}).get(f"{task.dt_scale:g}", {})
-    found = tests.get(task.metric)
-    return found if found is None or task.metric != "accuracy" else 100 * found
+    number = tests.get(task.metric)
+    return number if number is None or task.metric != "accuracy" else 100 * number
 
 
 def judged(record: Mapping[str, Any], task: Task) -> float:
@@ -143,18 +143,18 @@ def other(record: Mapping[str, Any], key: str) -> Task:
 
 
 @cache
-def _said() -> list[tuple[str, str, str]]:
+def _paper_numbers() -> list[tuple[str, str, str]]:
     """Dataset, number and note of every recipe that a paper has a number for; ablations and other features left out."""
-    found = [recipes.read(name) for name in recipes.names() if not name.startswith("ablation")]
+    paper_recipes = [recipes.read(name) for name in recipes.names() if not name.startswith("ablation")]
     return [
         (recipe.data["name"], str(recipe.about.number), recipe.about.note)
-        for recipe in found
+        for recipe in paper_recipes
         if recipe.about.number is not None and recipe.data.get("features", "raw") == "raw"
     ]
 
 
 @cache
-def _said_augmented() -> list[tuple[str, str]]:
+def _augmented_numbers() -> list[tuple[str, str]]:
     """Dataset and number of every row of the papers that recipes reach by augmentation alone."""
     options = {f"data.{option}=true" for option, nothing in CHANGES.items() if nothing is False}
     return [
@@ -167,13 +167,13 @@ def _said_augmented() -> list[tuple[str, str]]:
 
 def paper(task: Task) -> str:
     """The papers' best number of S4 and S4D without augmentation, as they print it; "" if there is none."""
-    found = []
-    for data, number, note in _said() if task.published else []:
+    numbers = []
+    for data, number, note in _paper_numbers() if task.published else []:
         half = re.search(r"([\d.]+) at half the rate", note)
         text = number if task.dt_scale == 1.0 else half[1] if half else ""
         if data == task.data and re.fullmatch(r"\d+(\.\d+)?", text):
-            found.append(text)
-    return _best(task, found)
+            numbers.append(text)
+    return _best(task, numbers)
 
 
 def paper_augmented(task: Task) -> str:
@@ -185,7 +185,7 @@ def paper_augmented(task: Task) -> str:
     """
     if not task.published or task.dt_scale != 1.0:
         return ""
-    return _best(task, [number for data, number in _said_augmented() if data == task.data])
+    return _best(task, [number for data, number in _augmented_numbers() if data == task.data])
 
 
 def _best(task: Task, printed: list[str]) -> str:

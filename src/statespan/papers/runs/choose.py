@@ -31,9 +31,6 @@ class Row:
 def parse_axis(text: str) -> Axis:
     """An axis as a user writes it; commas inside of brackets or quotes do not part values.
 
-    Args:
-        text: Such as ``model.ssm.init=legs,inv,lin``.
-
     Raises:
         ConfigError: It is not of that form.
 
@@ -73,11 +70,6 @@ def _split(text: str) -> list[str]:
 def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Row]:
     """All combinations, the last axis varying fastest, each with its seeds.
 
-    Args:
-        recipe: The recipe with what is changed in all cells; its seed is the first.
-        axes: The axes, each key once.
-        seeds: How many seeds, at least 1.
-
     Raises:
         ConfigError: A combination is not a recipe.
 
@@ -105,10 +97,6 @@ def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Row]:
 
 def check_rows(axes: Sequence[Axis], rows: Sequence[Row]) -> None:
     """Refuse a grid with a value that a model or a dataset cannot have, before anything is trained.
-
-    Args:
-        axes: The axes.
-        rows: What :func:`product` made of them.
 
     Raises:
         ConfigError: In the first combination that has one; it says which, and what is allowed.

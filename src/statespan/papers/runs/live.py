@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from statespan.papers.runs.cell import Cell
 from statespan.papers.runs.outcome import DONE, FAILED, MISSING, RUNNING, STOPPED, WAITING, position
-from statespan.papers.runs.pool import Show
+from statespan.papers.runs.work import Show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,13 +22,7 @@ MOST = 24  # lines of a table that is to stay on the screen
 
 @contextlib.contextmanager
 def watching(cells: Sequence[Cell], folder: Path, console: Console) -> Iterator[Show]:
-    """A function to tell how things stand; a terminal gets a live table, a file or pipe a line when a cell ends.
-
-    Args:
-        cells: The cells.
-        folder: The folder of all cells.
-        console: Where to.
-    """
+    """A function to tell how things stand; a terminal gets a live table, a file or pipe a line when a cell ends."""
     labels = {cell.key: (cell.key.rpartition("-")[0], cell) for cell in cells}
     told: dict[str, str] = {}
     began = time.monotonic()

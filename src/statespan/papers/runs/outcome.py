@@ -1,19 +1,24 @@
-"""What is known of a cell, from its folder alone."""
+"""What is known of a cell, from the folder of its run or from the file of a table that its record was merged into."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from statespan.papers.records import schema
+from statespan.papers.records.schema import Record
 from statespan.papers.runs.cell import Cell
 from statespan.train.result import read_log
 
 DONE, WAITING, RUNNING, STOPPED, FAILED, MISSING = "done", "waiting", "running", "stopped", "failed", "missing"
-RESULT, MORE, FAULT = "result.json", "evaluations.json", "fault.json"
-KEEPS = ("result", "model", "all")
+RESULT, EVALUATIONS, FAULT = "result.json", "evaluations.json", "fault.json"
+MERGED = ".cells.json"  # how the name of a table's file ends; it lies beside the folder of cells
 
 
 @dataclass(frozen=True)
@@ -21,77 +26,98 @@ class Outcome:
     """What came of a cell.
 
     Args:
-        status: "done", "waiting" (not begun), "stopped" (begun, goes on when it is run again), "failed" or "missing"
+        status: "done", "waiting" (not begun), "stopped" (begun; running it again resumes it), "failed" or "missing"
             (its data is not here).
-        metric: Name of the metric that chose the weights.
-        test: Metrics on the test data.
-        valid: Metrics on the validation data: those of the best weights.
-        first: The metric at the first validation.
-        more: Metrics of each further evaluation.
-        parameters: Number of trained parameters.
-        seconds: Time it took.
         why: One line, where it failed or its data is missing.
+        record: Of its run if it is done, with the metrics of further ``evaluations`` and the ``curve`` of the
+            validation metric as [epoch, value].
     """
 
     status: str
-    metric: str = ""
-    test: dict[str, float] = field(default_factory=dict)
-    valid: dict[str, float] = field(default_factory=dict)
-    first: float | None = None
-    more: dict[str, dict[str, float]] = field(default_factory=dict)
-    parameters: int = 0
-    seconds: float = 0.0
     why: str = ""
+    record: Record = field(default_factory=dict)
+
+    @property
+    def metric(self) -> str:
+        """The metric that chose the weights; "" if it is not done."""
+        return str(self.record.get("metric", ""))
+
+    @property
+    def curve(self) -> list[tuple[float, float]]:
+        """Epochs and the validation metric, where it was finite."""
+        return [(epoch, value) for epoch, value in self.record.get("curve", ()) if value is not None]
 
     def value(self, split: str) -> float | None:
         """The metric on "test", on "valid", at the "first" validation or in a further evaluation; None without one."""
         if split == "first":
-            return self.first
-        found = {"test": self.test, "valid": self.valid, **self.more}.get(split, {}).get(self.metric)
-        return found if isinstance(found, float) and math.isfinite(found) else None
+            return next((value for _, value in self.record.get("curve", ())), None)
+        where = self.record if split in ("test", "valid") else self.record.get("evaluations", {})
+        value = where.get(split, {}).get(self.metric)
+        return value if isinstance(value, float) and math.isfinite(value) else None
 
 
 def finished(cell: Cell, cells: Path, keep: str = "result") -> bool:
-    """Whether there is nothing left to do for a cell.
-
-    Args:
-        cell: The cell.
-        cells: The folder of all cells.
-        keep: What must be there besides the result: "result" (nothing), "model" or "all".
-    """
+    """Whether there is nothing left to do for a cell."""
+    if not _is_measured(cell, cells):
+        return cell.key in merged(cells)
     folder = cell.folder(cells)
-    if not (folder / RESULT).is_file() or (cell.evaluations and not (folder / MORE).is_file()):
-        return False
-    # between the result and the model a run can be killed; what was removed on purpose is not made again
+    # a run can be killed between its result and its model; what was removed on purpose is not made again
     return keep == "result" or (folder / "model" / "config.json").is_file() or not (folder / "checkpoints").is_dir()
 
 
-def outcome(cell: Cell, cells: Path) -> Outcome:
-    """What is known of a cell.
+def _is_measured(cell: Cell, cells: Path) -> bool:
+    folder = cell.folder(cells)
+    return (folder / RESULT).is_file() and (not cell.evaluations or (folder / EVALUATIONS).is_file())
 
-    Args:
-        cell: The cell.
-        cells: The folder of all cells.
-    """
+
+def outcome(cell: Cell, cells: Path) -> Outcome:
+    """What is known of a cell."""
     folder = cell.folder(cells)
     if not finished(cell, cells):
-        fault = _read(folder / FAULT)
-        if fault:
-            return Outcome(fault["status"], why=fault["why"])
+        if fault := _read(folder / FAULT):
+            return Outcome(fault["status"], fault["why"])
         return Outcome(STOPPED if (folder / "checkpoints").is_dir() else WAITING)
-    record = _read(folder / RESULT)
-    metric = record["metric"]
-    curve = read_log(folder).get(f"valid_{metric}", []) if (folder / "log.csv").is_file() else []
-    return Outcome(
-        DONE,
-        metric,
-        record["test"],
-        record["valid"],
-        curve[0][1] if curve else None,
-        _read(folder / MORE),
-        record["parameters"],
-        record["wall_seconds"],
-    )
+    if not _is_measured(cell, cells):
+        return Outcome(DONE, record=merged(cells)[cell.key])
+    record = schema.read(folder / RESULT)
+    more = {"evaluations": _read(folder / EVALUATIONS), "curve": _curve(folder, record["metric"])}
+    return Outcome(DONE, record={**record, **more})
+
+
+def _curve(folder: Path, metric: str) -> list[tuple[float, float | None]]:
+    if not (folder / "log.csv").is_file():
+        return []
+    log = read_log(folder)
+    epochs, values = dict(log.get("epoch", [])), log.get(f"valid_{metric}", [])
+    return [(epochs.get(step, 0.0), value if math.isfinite(value) else None) for step, value in values]
+
+
+def merged(cells: Path) -> dict[str, Record]:
+    """The records by key in the files of tables beside a folder of cells."""
+    records: dict[str, Record] = {}
+    for path in sorted(cells.parent.glob(f"*{MERGED}")):
+        records |= _read_merged(path, path.stat().st_mtime_ns)
+    return records
+
+
+@lru_cache(maxsize=64)  # a table asks for each of its cells several times
+def _read_merged(path: Path, changed: int) -> dict[str, Record]:
+    return {key: schema.current(record) for key, record in _read(path).get("cells", {}).items()}
+
+
+def merge(cells: Sequence[Cell], folder: Path, path: Path) -> None:
+    """Write the records of finished cells into the file of a table, beside those it has."""
+    before = _read(path).get("cells", {})
+    outcomes = {cell.key: outcome(cell, folder) for cell in cells}
+    after = {**before, **{key: dict(one.record) for key, one in outcomes.items() if one.status == DONE}}
+    if json.dumps(after) != json.dumps(before):
+        schema.write_cells(path, after)
+
+
+def remove_merged(cells: Sequence[Cell], folder: Path) -> None:
+    """Remove the folders of cells whose records are in the file of a table."""
+    for key in {cell.key for cell in cells} & merged(folder).keys():
+        shutil.rmtree(folder / key, ignore_errors=True)
 
 
 def position(folder: Path) -> tuple[float, str]:
@@ -120,6 +146,6 @@ def show_metric(metric: str, value: float, digits: int = 4) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return schema.read(path)
     except (OSError, ValueError):
         return {}

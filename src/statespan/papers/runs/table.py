@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from statespan.papers.records.grid import Grid
 from statespan.papers.runs.choose import Axis, Row
 from statespan.papers.runs.outcome import DONE, FAILED, MISSING, Outcome, outcome
 from statespan.papers.runs.stats import holm, mean, spread, welch
@@ -54,29 +55,23 @@ class Line:
     @property
     def state(self) -> str:
         """What is left, in words; "" if everything is done."""
-        left: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for one in self.outcomes:
             if one.status != DONE:
-                left[one.status] = left.get(one.status, 0) + 1
-        return ", ".join(f"{count} {status}" for status, count in left.items())
+                counts[one.status] = counts.get(one.status, 0) + 1
+        return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
 def lines(rows: Sequence[Row], cells: Path, split: str = "test") -> list[Line]:
-    """The table's lines.
-
-    Args:
-        rows: The combinations.
-        cells: The folder of all cells.
-        split: "test", "valid" or "first".
-    """
-    found = []
+    """The table's lines."""
+    table_lines = []
     for row in rows:
         outcomes = tuple(outcome(cell, cells) for cell in row.cells)
         numbers = tuple(value for one in outcomes if (value := one.value(split)) is not None)
         metric = next((one.metric for one in outcomes if one.metric), "")
-        found.append(Line(row.values, outcomes, metric, split, numbers))
-    ps = holm([None, *(welch(line.numbers, found[0].numbers) for line in found[1:])])
-    return [replace(line, p=p) for line, p in zip(found, ps)]
+        table_lines.append(Line(row.values, outcomes, metric, split, numbers))
+    ps = holm([None, *(welch(line.numbers, table_lines[0].numbers) for line in table_lines[1:])])
+    return [replace(line, p=p) for line, p in zip(table_lines, ps)]
 
 
 def text(values: Sequence[float], metric: str) -> str:
@@ -93,25 +88,30 @@ def text(values: Sequence[float], metric: str) -> str:
     return f"{scale * mean(values):.{digits}f}" + ("" if deviation is None else f" ± {scale * deviation:.{digits}f}")
 
 
-def markdown(title: str, axes: Sequence[Axis], found: Sequence[Line], notes: Sequence[str] = ()) -> str:
-    """The table as a Markdown page."""
-    metric = next((line.metric for line in found if line.metric), "metric").replace("_", " ")
-    split = found[0].split
+def grid(axes: Sequence[Axis], lines: Sequence[Line]) -> Grid:
+    """The table as plain text."""
+    metric = next((line.metric for line in lines if line.metric), "metric").replace("_", " ")
     unit = " %" if metric == "accuracy" else ""
-    heads = [*(axis.key for axis in axes), f"{split} {metric}{unit}", "seeds", "p", "left"]
-    rows = [f"# {title}", "", *notes, *([""] if notes else []), "| " + " | ".join(heads) + " |"]
-    rows.append("|" + "---|" * len(axes) + "---:|" * 3 + "---|")
-    for line in found:
+    heads = [*(axis.key for axis in axes), f"{lines[0].split} {metric}{unit}", "seeds", "p", "left"]
+    rows = []
+    for line in lines:
         p = "" if line.p is None else f"{line.p:.3g}"
-        cells = [*line.values, text(line.numbers, line.metric), str(len(line.numbers)), p, line.state]
-        rows.append("| " + " | ".join(cells) + " |")
-    rows += ["", TEST]
-    for line in found:
-        rows += [f"- {', '.join(line.values) or 'the recipe'}: {why}" for why in line.faults]
-    return "\n".join(rows) + "\n"
+        rows.append([*line.values, text(line.numbers, line.metric), str(len(line.numbers)), p, line.state])
+    return Grid(heads, rows, (*range(len(axes)), len(axes) + 3))
 
 
-def record(title: str, axes: Sequence[Axis], found: Sequence[Line]) -> bytes:
+def faults(lines: Sequence[Line]) -> list[str]:
+    """What went wrong in which line."""
+    return [f"{', '.join(line.values) or 'the recipe'}: {why}" for line in lines for why in line.faults]
+
+
+def markdown(title: str, axes: Sequence[Axis], lines: Sequence[Line], notes: Sequence[str] = ()) -> str:
+    """The table as a Markdown page."""
+    page = [f"# {title}", "", *notes, *([""] if notes else []), *grid(axes, lines).markdown(), "", TEST]
+    return "\n".join([*page, *(f"- {fault}" for fault in faults(lines))]) + "\n"
+
+
+def record(title: str, axes: Sequence[Axis], lines: Sequence[Line]) -> bytes:
     """The table as JSON."""
     plain: list[dict[str, Any]] = [
         {
@@ -119,6 +119,6 @@ def record(title: str, axes: Sequence[Axis], found: Sequence[Line]) -> bytes:
             "metric": line.metric, "split": line.split, "numbers": list(line.numbers), "mean": line.mean,
             "std": spread(line.numbers), "p": line.p, "left": line.state, "faults": line.faults,
         }
-        for line in found
+        for line in lines
     ]  # fmt: skip
     return (json.dumps({"title": title, "test": TEST, "lines": plain}, indent=2, allow_nan=False) + "\n").encode()

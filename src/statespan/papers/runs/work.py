@@ -1,4 +1,4 @@
-"""Running one cell, in whatever process this is."""
+"""Running cells: one after the other in this process, or side by side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import contextlib
 import gc
 import json
 import shutil
+import time
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 
@@ -14,11 +17,148 @@ from statespan import _io as fsio
 from statespan.data import MissingData
 from statespan.data.base import Dataset
 from statespan.papers.runs.cell import Cell
-from statespan.papers.runs.outcome import DONE, FAILED, FAULT, MISSING, MORE, finished
+from statespan.papers.runs.outcome import (
+    DONE,
+    EVALUATIONS,
+    FAILED,
+    FAULT,
+    MISSING,
+    RUNNING,
+    STOPPED,
+    WAITING,
+    finished,
+)  # fmt: skip
+from statespan.papers.runs.pool import BEGUN, DIED, Event, Pool
 from statespan.train.run import evaluate, fit, load_data
+from statespan.train.signals import Interrupted, Signals
 from statespan.train.strict import dump
 
-KEPT = 2  # datasets; the cells of a table go through its columns in turn
+KEEP_DATASETS = 2  # the cells of a table go through its columns in turn
+
+Show = Callable[[dict[str, str]], None]
+"""Told the status of every cell by key, now and then and at the end."""
+_Changes: TypeAlias = Generator[dict[str, tuple[str, str]], None, None]
+
+
+def process_devices(device: str | None, processes: int | None) -> list[str]:
+    """The device of each process.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1", or several with commas; None for every CUDA device there is, or the CPU.
+        processes: How many; None for one on each device.
+
+    Example:
+        >>> process_devices("cpu", 2)
+        ['cpu', 'cpu']
+        >>> process_devices("cuda:0,cuda:1", 3)
+        ['cuda:0', 'cuda:1', 'cuda:0']
+    """
+    if device is None:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        devices = [f"cuda:{number}" for number in range(count)] or ["cpu"]
+    else:
+        devices = [name.strip() for name in device.split(",")]
+    return [devices[number % len(devices)] for number in range(processes or len(devices))]
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    folder: Path,
+    *,
+    data: Path | None = None,
+    device: str | None = None,
+    processes: int | None = None,
+    keep: str = "model",
+    seconds: float = float("inf"),
+    show: Show = lambda statuses: None,
+) -> dict[str, tuple[str, str]]:
+    """Run the cells that are not finished, in their order, and leave everything in their folders.
+
+    Args:
+        cells: The cells; a cell that is there twice is run once.
+        folder: The folder of all cells; made if it is not there.
+        data: The folder of the datasets.
+        device: See :func:`process_devices`.
+        processes: See :func:`process_devices`; 0 to run in this process.
+        keep: What of a finished run stays: "result", "model" or "all".
+        seconds: After so long, running cells are saved and stopped.
+        show: Told how things stand.
+
+    Returns:
+        Status ("done", "failed", "missing", "stopped" or "waiting") and reason of each cell by key.
+
+    Raises:
+        Interrupted: A signal came; everything is saved.
+        CheckpointError: The folder cannot be used.
+    """
+    fsio.make_folder(folder)
+    end = time.monotonic() + seconds
+    with fsio.locked(folder), Signals() as signals:
+        statuses = {cell.key: (DONE if finished(cell, folder, keep) else WAITING, "") for cell in cells}
+        todo = [cell for cell in {cell.key: cell for cell in cells}.values() if statuses[cell.key][0] != DONE]
+        devices = process_devices(device, processes or None)
+
+        def is_closing() -> bool:
+            return signals.received != 0 or time.monotonic() > end
+
+        if processes == 0:
+            changes = _one_by_one(todo, Worker(folder, data, devices[0], keep), signals, is_closing)
+        else:
+            place = {"cells": str(folder.absolute()), "data": None if data is None else str(data.absolute())}
+            settings = [{**place, "keep": keep, "device": name} for name in devices]
+            changes = _side_by_side(todo, settings, folder / "processes.log", is_closing)
+        with contextlib.closing(changes):
+            for change in changes:
+                statuses |= change
+                show({key: status for key, (status, _) in statuses.items()})
+        show({key: status for key, (status, _) in statuses.items()})
+    if signals.received:
+        raise Interrupted(signals.received, str(folder))
+    return statuses
+
+
+def _one_by_one(cells: list[Cell], worker: Worker, signals: Signals, is_closing: Callable[[], bool]) -> _Changes:
+    for cell in cells:
+        if is_closing():
+            return
+        yield {cell.key: (RUNNING, "")}
+        try:
+            yield {cell.key: worker.run(cell)}
+        except Interrupted as stopped:
+            signals.received = int(stopped.code or 0) - 128
+            yield {cell.key: (STOPPED, "")}
+
+
+def _side_by_side(
+    cells: list[Cell], settings: list[dict[str, Any]], log: Path, is_closing: Callable[[], bool]
+) -> _Changes:
+    work = "statespan.papers.runs.work:cell_worker"
+    pool = Pool(work, settings, may_begin=lambda: not is_closing(), must_stop=is_closing, log=log)
+    with contextlib.closing(pool.run([cell.job() for cell in cells])) as events:
+        for event in events:
+            yield {} if event is None else {cells[event.job].key: _status(event, is_closing())}
+
+
+def _status(event: Event, is_closing: bool) -> tuple[str, str]:
+    if event.kind == BEGUN:
+        return RUNNING, ""
+    if event.kind == DIED:
+        return (STOPPED, "") if is_closing else (FAILED, f"its process ended with {event.answer}; see processes.log")
+    return event.answer["status"], event.answer["why"]
+
+
+def cell_worker(cells: str, data: str | None, device: str, keep: str) -> Callable[[dict[str, Any]], dict[str, str]]:
+    """What runs a cell in a process of a pool and answers with its status and the reason."""
+    worker = Worker(Path(cells), None if data is None else Path(data), device, keep)
+
+    def run(job: dict[str, Any]) -> dict[str, str]:
+        try:
+            status, why = worker.run(Cell.from_job(job))
+        except (Interrupted, KeyboardInterrupt):
+            status, why = STOPPED, ""
+        return {"status": status, "why": why}
+
+    return run
 
 
 class Worker:
@@ -36,10 +176,7 @@ class Worker:
         self.loaded: dict[str, Dataset] = {}
 
     def run(self, cell: Cell) -> tuple[str, str]:
-        """Train and measure a cell, or go on with it.
-
-        Args:
-            cell: The cell.
+        """Train and measure a cell, or resume it.
 
         Returns:
             "done", "failed" or "missing", and why in one line. An interruption is raised; the cell is saved then.
@@ -49,7 +186,7 @@ class Worker:
             if not finished(cell, self.cells, self.keep):
                 fsio.make_folder(folder)
                 fit(cell.recipe, folder, resume=True, data=self._dataset(cell), progress=False, device=self.device)
-                self._more(cell, folder)
+                self._evaluate(cell, folder)
             (folder / FAULT).unlink(missing_ok=True)
             self._prune(folder)
             return DONE, ""
@@ -70,23 +207,23 @@ class Worker:
     def _dataset(self, cell: Cell) -> Dataset:
         key = dump(dict(cell.recipe.data))
         if key not in self.loaded:
-            while len(self.loaded) >= KEPT:  # free the oldest before the next one needs its room
+            while len(self.loaded) >= KEEP_DATASETS:  # free the oldest before the next one needs its room
                 del self.loaded[next(iter(self.loaded))]
             self.loaded[key] = load_data(cell.recipe, self.data)
         return self.loaded[key]
 
-    def _more(self, cell: Cell, folder: Path) -> None:
+    def _evaluate(self, cell: Cell, folder: Path) -> None:
         if cell.evaluations:
-            found = {
+            metrics = {
                 one.name: evaluate(
                     folder, "test", one.rate, overrides=one.overrides, data=self.data, device=self.device
                 )
                 for one in cell.evaluations
             }
-            fsio.replace_file(folder / MORE, (json.dumps(found, indent=2) + "\n").encode())
+            fsio.replace_file(folder / EVALUATIONS, (json.dumps(metrics, indent=2) + "\n").encode())
 
     def _prune(self, folder: Path) -> None:
-        """Remove what is not to be kept, the checkpoints last: until then the run can be gone on with."""
+        """Remove what is not to be kept, the checkpoints last: until then the run can be resumed."""
         more = ("curve.png", "times.csv", "tensorboard", "model")
         gone = {"result": more, "model": ("tensorboard",), "all": ()}[self.keep]
         for name in (*gone, *(("checkpoints",) if self.keep != "all" else ())):
@@ -96,9 +233,7 @@ class Worker:
                 (folder / name).unlink(missing_ok=True)
 
     def _fault(self, folder: Path, status: str, why: str) -> tuple[str, str]:
-        with contextlib.suppress(
-            OSError, fsio.CheckpointError
-        ):  # a disk that is full: said on the terminal all the same
+        with contextlib.suppress(OSError, fsio.CheckpointError):  # a full disk; the terminal shows the fault anyway
             fsio.make_folder(folder)
             fsio.replace_file(folder / FAULT, (json.dumps({"status": status, "why": why}) + "\n").encode())
         return status, why

@@ -6,27 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from statespan import _plotting as _look
-from statespan.papers.runs.outcome import DONE, outcome
+from statespan.papers.runs.outcome import outcome
 from statespan.papers.tables.collect import Number, Plan
 from statespan.papers.tables.spec import Table, Trained, number
-from statespan.train.result import read_log
 
 FAR = 30  # times the smallest number, beyond which a chart has a logarithmic scale
 
 
-def dots(table: Table, found: Sequence[Number]) -> Any:
+def dots(table: Table, results: Sequence[Number]) -> Any:
     """Our numbers and the paper's, a panel for each column; None if there is none of ours.
 
     Where a table prints differences, these are shown and not what they are differences from, which has another scale.
-
-    Args:
-        table: The table.
-        found: Its numbers.
     """
-    differences = any(one.is_difference for one in found)
-    found = [one for one in found if one.is_difference or not differences]
-    columns = [c for c in table.columns if any(one.ours is not None for one in found if one.entry.column == c.name)]
-    rows = [row for row in table.rows if any(one.ours is not None for one in found if one.entry.row == row)]
+    differences = any(one.is_difference for one in results)
+    results = [one for one in results if one.is_difference or not differences]
+    columns = [c for c in table.columns if any(one.ours is not None for one in results if one.entry.column == c.name)]
+    rows = [row for row in table.rows if any(one.ours is not None for one in results if one.entry.row == row)]
     if not columns or not rows:
         return None
     place = {row: len(rows) - 1 - n for n, row in enumerate(rows)}
@@ -34,7 +29,7 @@ def dots(table: Table, found: Sequence[Number]) -> Any:
         len(columns), 3, width=1.6 + 2.6 * min(len(columns), 3), height=0.8 + 0.23 * len(rows), sharey=True
     )
     for axes, column in zip(panels, columns):
-        mine = [one for one in found if one.entry.column == column.name and one.entry.row in place]
+        mine = [one for one in results if one.entry.column == column.name and one.entry.row in place]
         paper = [(number(one.entry.paper), place[one.entry.row]) for one in mine]
         known = [(x, y) for x, y in paper if x is not None]
         ours = [(one.ours, place[one.entry.row], one.deviation or 0.0) for one in mine if one.ours is not None]
@@ -59,27 +54,17 @@ def dots(table: Table, found: Sequence[Number]) -> Any:
 
 
 def learning(table: Table, plan: Plan, most: int = 8) -> Any:
-    """Validation over the epochs of the first seed of the main rows, a panel for each dataset; None if none is done.
-
-    Args:
-        table: The table.
-        plan: How it was made.
-        most: Lines in a panel.
-    """
+    """Validation over the epochs of the first seed of the main rows, a panel for each dataset; None if none is done."""
     panels: dict[str, dict[str, Any]] = {}
     chosen = table.main or tuple(table.rows)
     for entry in table.entries:
         if not isinstance(entry, Trained) or entry.row not in chosen or not plan.wanted(entry):
             continue
         cell = plan.cell(entry, 0)
-        found = outcome(cell, plan.cells)
-        if found.status == DONE and (cell.folder(plan.cells) / "log.csv").is_file():
-            log = read_log(cell.folder(plan.cells))
-            epochs = dict(log.get("epoch", []))
-            points = [(epochs.get(step, 0.0), value) for step, value in log.get(f"valid_{found.metric}", [])]
-            name = f"{cell.recipe.data['name']}, valid {found.metric}"
-            if len(points) > 1 and len(panels.get(name, {})) < most:
-                panels.setdefault(name, {})[entry.row] = points
+        run = outcome(cell, plan.cells)
+        name = f"{cell.recipe.data['name']}, valid {run.metric}"
+        if len(run.curve) > 1 and len(panels.get(name, {})) < most:
+            panels.setdefault(name, {})[entry.row] = run.curve
     if not panels:
         return None
     figure, axes = _look.panels(len(panels), 3, width=3.2 * min(3, len(panels)) + 1.5, height=2.8)

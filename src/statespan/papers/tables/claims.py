@@ -77,9 +77,9 @@ class Claim:
 class Book:
     """The numbers of a table by row and column."""
 
-    def __init__(self, table: Table, found: Sequence[Number]) -> None:
+    def __init__(self, table: Table, numbers: Sequence[Number]) -> None:
         self.table = table
-        self.by_place = {(one.entry.row, one.entry.column): one for one in found}
+        self.by_place = {(one.entry.row, one.entry.column): one for one in numbers}
 
     def noise(self, column: str) -> float:
         """The standard deviation between runs of a column that differ in chance only, from all its rows."""
@@ -90,8 +90,8 @@ class Book:
         if len(rows) == 1 or any(len(row) != seeds for row in rows):
             return math.sqrt(mean([(spread(row) or 0.0) ** 2 for row in rows]))
         shared = [mean(same) for same in zip(*rows)]  # a seed means the same data order and random numbers for all rows
-        left = [(x - mean(row) - s + mean(shared)) ** 2 for row in rows for x, s in zip(row, shared)]
-        return math.sqrt(math.fsum(left) / ((len(rows) - 1) * (seeds - 1)))
+        residuals = [(x - mean(row) - s + mean(shared)) ** 2 for row in rows for x, s in zip(row, shared)]
+        return math.sqrt(math.fsum(residuals) / ((len(rows) - 1) * (seeds - 1)))
 
     def gain(self, better: str, worse: str, column: str) -> Gain | None:
         """The gain of one row over another, None if one of the two is not known."""
@@ -119,8 +119,8 @@ class Book:
 
     def gains(self, pairs: Sequence[tuple[str, str]]) -> list[Gain]:
         """All gains of these pairs that are known, in all columns."""
-        found = [self.gain(a, b, column.name) for column in self.table.columns for a, b in pairs]
-        return [gain for gain in found if gain is not None]
+        gains = [self.gain(a, b, column.name) for column in self.table.columns for a, b in pairs]
+        return [gain for gain in gains if gain is not None]
 
 
 def _gain(a: Sequence[float], b: Sequence[float], noise: float, lower: bool) -> tuple[float, float]:
@@ -134,12 +134,12 @@ def judge(text: str, gains: Sequence[Gain], says: Callable[[Gain], str]) -> Clai
     """A claim from what each of the gains it is about says of it."""
     if not gains:
         return Claim(text, "not known", ())
-    said = [says(gain) for gain in gains]
-    counts = {word: said.count(word) for word in (HOLDS, OPEN, REVERSED, DIFFERS) if word in said}
+    verdicts = [says(gain) for gain in gains]
+    counts = {word: verdicts.count(word) for word in (HOLDS, OPEN, REVERSED, DIFFERS) if word in verdicts}
     if len(counts) == 1:
-        verdict = said[0]
+        verdict = verdicts[0]
     else:
-        verdict = ", ".join(f"{word} in {count}" for word, count in counts.items()) + f" of {len(said)}"
+        verdict = ", ".join(f"{word} in {count}" for word, count in counts.items()) + f" of {len(verdicts)}"
     return Claim(text, verdict, tuple(str(gain) for gain in gains))
 
 
@@ -150,8 +150,8 @@ def _no_difference(gain: Gain) -> str:
 
 
 def _not_worse(gain: Gain) -> str:
-    said = gain.beyond(gain.tolerance)
-    return HOLDS if said == OPEN and gain.sharp else said
+    verdict = gain.beyond(gain.tolerance)
+    return HOLDS if verdict == OPEN and gain.sharp else verdict
 
 
 def _better(gain: Gain) -> str:

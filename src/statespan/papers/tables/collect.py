@@ -46,17 +46,14 @@ class Plan:
 
     def cell(self, entry: Trained, seed: int) -> Cell:
         """The cell of an entry."""
-        return _cell(entry.recipe, entry.overrides, self.budget, self.changes, seed, entry.evaluations)
+        changes = (*entry.overrides, *overrides(read(entry.recipe), self.budget), *self.changes)
+        return _cell(entry.recipe, changes, seed, entry.evaluations)
 
 
 @cache  # a table asks for each of its cells many times
-def _cell(
-    name: str, changes: tuple[str, ...], budget: str, more: tuple[str, ...], seed: int,
-    evaluations: tuple[Evaluation, ...],
-) -> Cell:  # fmt: skip
+def _cell(name: str, changes: tuple[str, ...], seed: int, evaluations: tuple[Evaluation, ...]) -> Cell:
     recipe = read(name)
-    every = [*changes, *overrides(recipe, budget), *more, f"train.seed={recipe.train.seed + seed}"]
-    return Cell(read_recipe(recipe, every), evaluations)
+    return Cell(read_recipe(recipe, [*changes, f"train.seed={recipe.train.seed + seed}"]), evaluations)
 
 
 @dataclass(frozen=True)
@@ -106,13 +103,13 @@ class Number:
 
 def cells_of(tables: Iterable[Table], plan: Plan) -> list[Cell]:
     """The cells of all tables, each once: main rows first, then the first seed of all others, then the next."""
-    found: dict[tuple[bool, int], list[Cell]] = {}
+    by_priority: dict[tuple[bool, int], list[Cell]] = {}
     for table in tables:
         entries = [entry for entry in table.entries if isinstance(entry, Trained) and plan.wanted(entry)]
         for entry in entries:
             for seed in range(plan.seeds or table.seeds):
-                found.setdefault((entry.row not in table.main, seed), []).append(plan.cell(entry, seed))
-    ordered = [cell for key in sorted(found) for cell in found[key]]
+                by_priority.setdefault((entry.row not in table.main, seed), []).append(plan.cell(entry, seed))
+    ordered = [cell for key in sorted(by_priority) for cell in by_priority[key]]
     return list({cell.key: cell for cell in ordered}.values())
 
 
@@ -121,18 +118,18 @@ def numbers(table: Table, plan: Plan) -> list[Number]:
     bases = {
         (entry.row, entry.column): entry for entry in table.entries if isinstance(entry, Trained) and not entry.against
     }
-    found = []
+    results = []
     for entry in table.entries:
         if isinstance(entry, Printed):
-            found.append(Number(entry, PAPER_ONLY))
+            results.append(Number(entry, PAPER_ONLY))
         elif isinstance(entry, Compared):
-            found.append(Number(entry, DONE))
+            results.append(Number(entry, DONE))
         elif isinstance(entry, Measured):
-            found.append(_measured(entry, plan.records))
+            results.append(_measured(entry, plan.records))
         else:
             base = bases.get((entry.against, entry.column))
-            found.append(_trained(entry, base, table, plan))
-    return found
+            results.append(_trained(entry, base, table, plan))
+    return results
 
 
 def _trained(entry: Trained, base: Trained | None, table: Table, plan: Plan) -> Number:
@@ -158,7 +155,7 @@ def _outcomes(entry: Trained, table: Table, plan: Plan) -> list[Outcome]:
 def _values(entry: Trained, outcomes: Sequence[Outcome]) -> tuple[float, ...]:
     values = []
     for one in outcomes:
-        value = one.test.get("mae") if entry.value == "mae" else one.value(entry.value)
+        value = one.record.get("test", {}).get("mae") if entry.value == "mae" else one.value(entry.value)
         if value is not None:
             scale = 100.0 if one.metric == "accuracy" else 1.0
             values.append(scale * value)

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from statespan.papers import recipes as paper_recipes
+from statespan.papers.records.grid import Grid
 from statespan.papers.tables.registry import TABLES
 from statespan.papers.tables.spec import Printed, read
 from statespan.train import recipes
@@ -28,10 +29,10 @@ def tables_of(text: str) -> list[str]:
         >>> tables_of("S4 Table 4, S4D Table 5"), tables_of("S4 Tables 6, 12")
         (['S4 Table 4', 'S4D Table 5'], ['S4 Table 6', 'S4 Table 12'])
     """
-    found = []
+    names = []
     for paper, numbers in re.findall(r"(S4D?) Tables? (\w+(?:, \d+\w?)*)", text):
-        found += [f"{paper} Table {number}" for number in numbers.split(", ")]
-    return found
+        names += [f"{paper} Table {number}" for number in numbers.split(", ")]
+    return names
 
 
 def covered() -> dict[str, tuple[int, set[str]]]:
@@ -53,25 +54,30 @@ def covered() -> dict[str, tuple[int, set[str]]]:
 
 def without() -> dict[str, list[str]]:
     """For each table the models whose numbers have no recipe."""
-    found = {}
+    models = {}
     for name, make in TABLES.items():
         paper, _, number = name.partition("-table")
         rows = dict.fromkeys(entry.row.partition(" (ours")[0] for entry in make().entries if isinstance(entry, Printed))
-        found[f"{paper.upper()} Table {number}"] = list(rows)
-    return found
+        models[f"{paper.upper()} Table {number}"] = list(rows)
+    return models
 
 
 def table() -> str:
     """What there is, as Markdown."""
-    run, others, found = paper_recipes.ours(), without(), covered()
-    lines = ["| table | numbers with a recipe | recipes | run here | models without a recipe |",
-             "|---|---:|---:|---:|---|"]  # fmt: skip
-    for name, (count, used) in found.items():
-        models = ", ".join(others.get(name, []))
-        lines.append(f"| {name} | {count} | {len(used)} | {sum(one in run for one in used)} | {models} |")
+    run, others, tables = paper_recipes.ours(), without(), covered()
+    heads = ("table", "numbers with a recipe", "recipes", "run here", "models without a recipe")
+    rows = [
+        (name, str(count), str(len(used)), str(len(used & run.keys())), ", ".join(others.get(name, [])))
+        for name, (count, used) in tables.items()
+    ]
     names = recipes.names()
     own = [name for name in names if read(name).about.number is None]
-    lines += ["", f"{len(names)} recipes, {len(own)} of them our own; {len(run)} were run.", ""]
+    lines = [
+        *Grid(heads, rows, (0, 4)).markdown(),
+        "",
+        f"{len(names)} recipes, {len(own)} of them our own; {len(run)} were run.",
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -90,8 +96,8 @@ def fill_page(path: Path) -> None:
     from statespan._io import replace_file
 
     text = path.read_text(encoding="utf-8")
-    if (made := filled(text)) != text:
-        replace_file(path, made.encode())
+    if (updated := filled(text)) != text:
+        replace_file(path, updated.encode())
 
 
 if __name__ == "__main__":

@@ -75,9 +75,9 @@ def figure2() -> Drawn:
     t = dt * (torch.arange(length, dtype=torch.float64) + 0.5)
     shown = (
         ("(a) S4-LegS, closed form", theory.legs_functions(t, F)),
-        ("(b) S4D-LegS, N = 64, ZOH", theory.normal_samples(64, "zoh", dt, length, F)),
-        ("(c) S4D-LegS, N = 1024, ZOH", theory.normal_samples(1024, "zoh", dt, length, F)),
-        ("(d) S4D-LegS, N = 1024, bilinear", theory.normal_samples(1024, "bilinear", dt, length, F)),
+        ("(b) S4D-LegS, N = 64, ZOH", theory.normal_samples(64, "zoh", dt=dt, length=length, F=F)),
+        ("(c) S4D-LegS, N = 1024, ZOH", theory.normal_samples(1024, "zoh", dt=dt, length=length, F=F)),
+        ("(d) S4D-LegS, N = 1024, bilinear", theory.normal_samples(1024, "bilinear", dt=dt, length=length, F=F)),
     )
     figure, axes = _look.panels(6, 3, height=2.5)
     for one, (name, values) in zip(axes, shown):
@@ -88,9 +88,9 @@ def figure2() -> Drawn:
     errors = {}
     for one, step in zip(axes[4:], (0.01, 0.001)):
         for color, rule in zip(_look.COLORS, ("zoh", "bilinear")):
-            found = theory.theorem3_errors(SIZES, rule, dt=step, length=round(4 / step))
-            errors[f"{rule}, {step:g}"] = found.tolist()
-            one.loglog(SIZES, found, "o-", color=color, markersize=3, label="ZOH" if rule == "zoh" else rule)
+            by_size = theory.theorem3_errors(SIZES, rule, dt=step, length=round(4 / step))
+            errors[f"{rule}, {step:g}"] = by_size.tolist()
+            one.loglog(SIZES, by_size, "o-", color=color, markersize=3, label="ZOH" if rule == "zoh" else rule)
         one.loglog(
             SIZES, [errors[f"zoh, {step:g}"][-1] * SIZES[-1] / N for N in SIZES], ":", color=_look.GREY, label="1/N"
         )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from statespan import plot
 from statespan.papers.runs.cell import Cell
-from statespan.papers.runs.outcome import RESULT
 from statespan.papers.tables.collect import Plan
 from statespan.papers.tables.figures import Drawn
 from statespan.train import recipes
@@ -23,33 +22,24 @@ def cell(plan: Plan) -> Cell:
     return Cell(read_recipe(recipes.read(name), [*changes, *plan.changes]))
 
 
-def prepare(plan: Plan) -> Cell:
-    """The cell, begun anew if its result is here without the model that is to be looked at."""
-    made = cell(plan)
-    folder = made.folder(plan.cells)
-    if not (folder / "model" / "config.json").is_file() and not (folder / "checkpoints").is_dir():
-        (folder / RESULT).unlink(missing_ok=True)
-    return made
+def cells(plan: Plan) -> Path:
+    """The folder of the model's run: one of its own, because here the model stays."""
+    return plan.cells / "s4-figure2"
 
 
 def draw(plan: Plan, data: Path | None) -> Drawn:
-    """The figure, from the trained model.
-
-    Args:
-        plan: How it was made.
-        data: The folder of the datasets.
-    """
-    made = cell(plan)
-    parts = plot.read_parts(made.folder(plan.cells))
-    dataset = load_data(made.recipe, data)
+    """The figure, from the trained model."""
+    run = cell(plan)
+    parts = plot.read_parts(run.folder(cells(plan)))
+    dataset = load_data(run.recipe, data)
     side = math.isqrt(dataset.info.length)
     picture = dataset.test.batch([0]).x[0, :, 0].reshape(side, side).cpu()
     figure = plot.filters(parts, side=side, picture=picture)
     says = [
-        f"{made.recipe.name}: an input, and kernels of the first and the last layer, each {side * side} samples long, "
+        f"{run.recipe.name}: an input, and kernels of the first and the last layer, each {side * side} samples long, "
         f"laid out as the image is read: {side} x {side}. A kernel begins at its top left corner; heads are ordered by "
         "their step size."
     ]
     if plan.budget == "minutes":
         says.append("The paper's figure shows Path-X (128 x 128), which `--budget full` trains on a GPU in hours.")
-    return Drawn(figure, tuple(says), {"recipe": made.recipe.name, "side": side})
+    return Drawn(figure, tuple(says), {"recipe": run.recipe.name, "side": side})

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import base64
 import html
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from statespan.papers.records.grid import Grid, html_words
 
 STYLE = """
 :root { color-scheme: light; }
@@ -46,15 +47,6 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A table: heads and rows of plain text; ``words`` are the columns that are text rather than numbers."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    words: tuple[int, ...] = (0,)
-
-
-@dataclass(frozen=True)
 class Picture:
     """A picture: a PNG file beside the page, and what it shows."""
 
@@ -85,13 +77,7 @@ def markdown(title: str, blocks: Sequence[Block]) -> str:
         elif isinstance(block, Picture):
             lines += [f"![{block.caption}]({block.path.name})", ""]
         else:
-            lines.append("| " + " | ".join(block.heads) + " |")
-            lines.append("|" + "".join("---|" if n in block.words else "---:|" for n in range(len(block.heads))))
-            lines += [
-                "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "<br>") for cell in row) + " |"
-                for row in block.rows
-            ]
-            lines.append("")
+            lines += [*block.markdown(), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -108,31 +94,14 @@ def page(title: str, blocks: Sequence[Block]) -> str:
             parts.append(f"<h2>{html.escape(block.text)}</h2>")
         elif isinstance(block, Text):
             kind = ' class="note"' if block.note else ""
-            parts.append(f"<p{kind}>{_words(block.text)}</p>")
+            parts.append(f"<p{kind}>{html_words(block.text)}</p>")
         elif isinstance(block, Bullets):
-            parts.append("<ul>" + "".join(f"<li>{_words(item)}</li>" for item in block.items) + "</ul>")
+            parts.append("<ul>" + "".join(f"<li>{html_words(item)}</li>" for item in block.items) + "</ul>")
         elif isinstance(block, Picture):
             data = base64.b64encode(block.path.read_bytes()).decode()
             words = html.escape(block.caption, quote=True)
             image = f'<img src="data:image/png;base64,{data}" alt="{words}">'
             parts.append(f"<figure>{image}<figcaption>{words}</figcaption></figure>")
         else:
-            parts.append(_table(block))
+            parts.append(block.html())
     return "\n".join([*parts, "</body>\n</html>"]) + "\n"
-
-
-def _table(block: Grid) -> str:
-    def cell(tag: str, number: int, text: str) -> str:
-        kinds = ["text"] * (number in block.words) + ["long"] * (len(text) > 40)
-        kind = f' class="{" ".join(kinds)}"' if kinds else ""
-        return f"<{tag}{kind}>{_words(text)}</{tag}>"
-
-    heads = "".join(cell("th", n, head) for n, head in enumerate(block.heads))
-    rows = ["<tr>" + "".join(cell("td", n, text) for n, text in enumerate(row)) + "</tr>" for row in block.rows]
-    return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-
-
-def _words(text: str) -> str:
-    escaped = html.escape(text).replace("\n", "<br>")
-    escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
-    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", escaped)

@@ -46,8 +46,8 @@ def items() -> list[Item]:
 def _summary(name: str) -> str:
     if name == FILTERS:
         return "Filters of a trained model as images."
-    made: Callable[[], object] = TABLES[name] if name in TABLES else FIGURES[name]
-    return (inspect.getdoc(made) or "").partition("\n")[0]
+    maker: Callable[[], object] = TABLES[name] if name in TABLES else FIGURES[name]
+    return (inspect.getdoc(maker) or "").partition("\n")[0]
 
 
 def choose(words: list[str]) -> list[str]:
@@ -61,14 +61,14 @@ def choose(words: list[str]) -> list[str]:
         ['s4d-table3a', 's4d-table3b', 's4-table2']
     """
     known = [item.name for item in items()]
-    found: list[str] = []
+    chosen: list[str] = []
     for word in words:
         if word == "all":
-            found += known
+            chosen += known
         elif word in known:
-            found.append(word)
+            chosen.append(word)
         elif word in ("figures", "tables"):
-            found += [name for name in known if f"-{word[:-1]}" in name]
+            chosen += [name for name in known if f"-{word[:-1]}" in name]
         else:
             begun = [name for name in known if name.startswith(word)]
             if word[-1:].isdigit():  # s4d-table1 is not the beginning of s4d-table10
@@ -77,5 +77,5 @@ def choose(words: list[str]) -> list[str]:
                 near = difflib.get_close_matches(word, [*known, "all", "figures", "tables"], 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise ValueError(f"NAME must be a table or figure that --list shows, got {word!r}{hint}")
-            found += begun
-    return list(dict.fromkeys(found))
+            chosen += begun
+    return list(dict.fromkeys(chosen))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from statespan.papers.runs.cell import Evaluation
 from statespan.train import recipes
@@ -141,11 +144,23 @@ def read(recipe: str) -> Recipe:
     return recipes.read(recipe)
 
 
+@cache
+def printed(section: str) -> dict[str, list[str]]:
+    """Numbers by row as a paper prints them, from printed.yaml."""
+    return dict(yaml.safe_load((Path(__file__).parent / "printed.yaml").read_text(encoding="utf-8"))[section])
+
+
+def others(section: str, columns: Sequence[Column]) -> list[Entry]:
+    """The entries of models that are not ours to train."""
+    rows = printed(section).items()
+    return [Printed(row, column.name, text) for row, numbers in rows for column, text in zip(columns, numbers)]
+
+
 def paper_number(recipe: str, label: str = "") -> tuple[str, tuple[str, ...]]:
     """What the paper reports and the overrides that lead there: the recipe's own, or of its row with this label."""
     if not label:
-        found = read(recipe).about.number
-        return "" if found is None else str(found), ()
+        reported = read(recipe).about.number
+        return "" if reported is None else str(reported), ()
     for row in recipes.rows(recipe):
         if row.label == label:
             return row.number, row.overrides

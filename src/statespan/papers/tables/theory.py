@@ -1,6 +1,7 @@
 """The numbers behind Figures 1 to 5 of the S4D paper, in float64.
 
-Shapes: N state size, F basis functions that are looked at, T times or samples.
+Shapes: N state size, F basis functions, T times or samples. Every basis is (F, T) in float64, at times t (T,), which
+`perturbed` and `fout_functions` take as equally spaced from 0.
 """
 
 from __future__ import annotations
@@ -18,13 +19,6 @@ from statespan.ssm.discretize import RULES
 def legs_functions(t: Tensor, F: int) -> Tensor:
     """The basis of S4-LegS in closed form, ``L_n(exp(-t)) exp(-t)`` (Theorem 6), L_n orthonormal on [0, 1].
 
-    Args:
-        t: Times (T,).
-        F: How many functions, n = 0 … F − 1.
-
-    Returns:
-        (F, T), float64.
-
     Example:
         >>> legs_functions(torch.tensor([0.0]), 3)[:, 0].tolist()
         [1.0, 1.7320508075688772, 2.23606797749979]
@@ -38,14 +32,7 @@ def legs_functions(t: Tensor, F: int) -> Tensor:
 
 
 def eigenbasis(N: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The normal part A⁽ᴺ⁾ of HiPPO-LegS in its eigenvectors.
-
-    Args:
-        N: State size, even.
-
-    Returns:
-        Eigenvalues Λ (N,), eigenvectors V (N, N), and Vᴴ B/2 (N,), the input vector of Theorem 3; complex128.
-    """
+    """Λ (N,), V (N, N) and Vᴴ B/2 (N,) of the normal part A⁽ᴺ⁾ of HiPPO-LegS: the system of Theorem 3, complex128."""
     skew = hippo.legs_normal(N) + 0.5 * torch.eye(N, dtype=torch.float64)
     frequency, V = torch.linalg.eigh(-1j * skew.to(torch.complex128))
     Lambda = torch.complex(torch.full_like(frequency, -0.5), frequency)
@@ -53,33 +40,13 @@ def eigenbasis(N: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def normal_functions(N: int, t: Tensor, F: int) -> Tensor:
-    """The basis of Theorem 3: the first F rows of ``exp(t A⁽ᴺ⁾) B/2``, in continuous time.
-
-    Args:
-        N: State size.
-        t: Times (T,).
-        F: How many functions.
-
-    Returns:
-        (F, T), float64.
-    """
+    """The basis of Theorem 3: the first F rows of ``exp(t A⁽ᴺ⁾) B/2``, in continuous time."""
     Lambda, V, b = eigenbasis(N)
     return ((V[:F] * b) @ torch.exp(Lambda[:, None] * t.double())).real
 
 
-def normal_samples(N: int, rule: str, dt: float, length: int, F: int) -> Tensor:
-    """The same basis as a discrete system has it: rows of ``Ā^l B̄ / Δ``, l = 0 … length − 1.
-
-    Args:
-        N: State size.
-        rule: "zoh" or "bilinear".
-        dt: The step Δ.
-        length: Samples.
-        F: How many functions.
-
-    Returns:
-        (F, length), float64.
-    """
+def normal_samples(N: int, rule: str, *, dt: float, length: int, F: int) -> Tensor:
+    """The same basis as a discrete system has it: rows of ``Ā^l B̄ / Δ``, l = 0 … length − 1."""
     check_choice("rule", rule, tuple(RULES))
     Lambda, V, b = eigenbasis(N)
     step = torch.tensor([dt], dtype=torch.float64)
@@ -105,31 +72,14 @@ def legs_samples(rule: str, dt: float, length: int, F: int) -> Tensor:
 
 
 def theorem3_errors(sizes: tuple[int, ...], rule: str, *, dt: float = 0.01, length: int = 400, F: int = 4) -> Tensor:
-    """How far the diagonal basis is from that of S4-LegS, for growing state sizes.
-
-    Args:
-        sizes: State sizes.
-        rule: "zoh" or "bilinear"; both systems are discretized by it.
-        dt: The step Δ.
-        length: Samples.
-        F: How many functions count.
-
-    Returns:
-        For each size the root of the mean square difference over that of S4-LegS itself, (len(sizes),).
-    """
+    """How far the diagonal basis is from that of S4-LegS, for growing state sizes."""
     wanted = legs_samples(rule, dt, length, F)
-    found = [normal_samples(N, rule, dt, length, F) - wanted for N in sizes]
-    return torch.stack([difference.norm() for difference in found]) / wanted.norm()
+    differences = [normal_samples(N, rule, dt=dt, length=length, F=F) - wanted for N in sizes]
+    return torch.stack([difference.norm() for difference in differences]) / wanted.norm()
 
 
 def continuous_error(N: int, *, span: float = 4.0, F: int = 4) -> float:
-    """The same in continuous time, where it does not fall: the difference becomes faster with N, not smaller.
-
-    Args:
-        N: State size.
-        span: The times are 0 … span, drawn at random, so that no wave is always met at the same phase.
-        F: How many functions count.
-    """
+    """The same in continuous time, where it does not fall: the difference becomes faster with N, not smaller."""
     t = span * torch.rand(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     wanted = legs_functions(t, F)
     return float((normal_functions(N, t, F) - wanted).norm() / wanted.norm())
@@ -159,47 +109,26 @@ def laws(N: int) -> dict[str, Tensor]:
     return {name: inits.diagonal(name, N)[0].imag.sort(descending=True).values for name in names}
 
 
-def perturbed(N: int, sigma: float, t: Tensor, F: int, seed: int = 0) -> Tensor:
-    """The basis of (A + P Pᵀ, B) for HiPPO-LegS and a random P with entries of deviation σ (Figure 4).
-
-    Args:
-        N: State size.
-        sigma: The deviation; 0 gives S4-LegS itself.
-        t: Equally spaced times from 0 (T,).
-        F: How many functions.
-        seed: Of P.
-
-    Returns:
-        (F, T), float64.
-    """
+def perturbed(N: int, sigma: float, t: Tensor, F: int, *, seed: int = 0) -> Tensor:
+    """The basis of (A + P Pᵀ, B) for HiPPO-LegS and a random P with entries of deviation σ (Figure 4)."""
     A, B = hippo.legs(N)
     P = sigma * torch.randn(N, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return _states(A + torch.outer(P, P), B, t, F)
 
 
 def fout_functions(N: int, t: Tensor, F: int, *, low_rank: bool) -> Tensor:
-    """The basis of S4-FouT, or without its low-rank term (Figure 5).
-
-    Args:
-        N: State size.
-        t: Equally spaced times from 0 (T,).
-        F: How many of the cosines, k = 0 … F − 1.
-        low_rank: Whether the term is there.
-
-    Returns:
-        (F, T), float64.
-    """
+    """The basis of S4-FouT, or without its low-rank term (Figure 5)."""
     A, B = hippo.fout(N)
     P = hippo.low_rank("fout", N)
-    found = _states(A if low_rank else A + P.T @ P, B, t, 2 * F)
-    return found[::2]
+    states = _states(A if low_rank else A + P.T @ P, B, t, 2 * F)
+    return states[::2]
 
 
 def _states(A: Tensor, B: Tensor, t: Tensor, F: int) -> Tensor:
     """The first F rows of ``exp(tA) B`` at equally spaced times."""
     step = torch.linalg.matrix_exp(A * (t[1] - t[0]))
-    state, found = B, []
+    state, rows = B, []
     for _ in range(len(t)):
-        found.append(state[:F])
+        rows.append(state[:F])
         state = step @ state
-    return torch.stack(found, 1)
+    return torch.stack(rows, 1)

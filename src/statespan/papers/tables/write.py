@@ -13,15 +13,15 @@ import torch
 
 from statespan import _plotting as _look
 from statespan._io import replace_file
-from statespan._machine import device_name
+from statespan._machine import commit, device_name
 from statespan._version import __version__
-from statespan.papers.bench.record import commit
+from statespan.papers.records.grid import Grid
 from statespan.papers.runs.outcome import DONE, outcome
 from statespan.papers.tables import charts
 from statespan.papers.tables.claims import CLAIMS, RULE, Book, Claim
 from statespan.papers.tables.collect import NOT_RUN, PAPER_ONLY, Number, Plan, cells_of, numbers
 from statespan.papers.tables.figures import Drawn
-from statespan.papers.tables.page import Block, Bullets, Grid, Heading, Picture, Text, markdown, page
+from statespan.papers.tables.page import Block, Bullets, Heading, Picture, Text, markdown, page
 from statespan.papers.tables.spec import Compared, Measured, Table, Trained, read
 
 MEAN = "Ours: mean ± standard deviation (seeds). "
@@ -29,32 +29,23 @@ WORDS = {"missing": "data missing", "waiting": "not run yet", "stopped": "not fi
 
 
 def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
-    """Write a table as far as its numbers are known.
-
-    Args:
-        table: The table.
-        plan: How it was made.
-        out: The folder.
-
-    Returns:
-        Counts by status, for the terminal.
-    """
-    found = numbers(table, plan)
+    """Write a table as far as its numbers are known."""
+    results = numbers(table, plan)
     blocks: list[Block] = [Text(table.about)]
-    trained = any(isinstance(one.entry, Trained) for one in found)
+    trained = any(isinstance(one.entry, Trained) for one in results)
     if trained:
         blocks += _budget(table, plan)
-    settings = all(isinstance(one.entry, Compared) for one in found)
-    blocks += [Heading("Numbers"), _settings(table, found) if settings else _grid(table, found)]
+    settings = all(isinstance(one.entry, Compared) for one in results)
+    blocks += [Heading("Numbers"), _settings(table, results) if settings else _grid(table, results)]
     if not settings:
         blocks.append(Text(f"{MEAN if trained else ''}Δ: ours minus the paper's.", note=True))
-    blocks += _faults(found)
+    blocks += _faults(results)
     claims: list[Claim] = []
     if table.name in CLAIMS:
         title, judge = CLAIMS[table.name]
-        claims = judge(Book(table, found))
+        claims = judge(Book(table, results))
         blocks += _claims(title, claims)
-    pictures = {"numbers": charts.dots(table, found), "curves": charts.learning(table, plan)}
+    pictures = {"numbers": charts.dots(table, results), "curves": charts.learning(table, plan)}
     captions = {"numbers": "Our numbers and the paper's.", "curves": "Validation while training, first seed."}
     drawn = {name: figure for name, figure in pictures.items() if figure is not None}
     if drawn:
@@ -64,33 +55,27 @@ def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
     blocks.append(Text(_made(_machines(table, plan)), note=True))
     record = {
         "name": table.name, "title": table.title, "budget": plan.budget, "changes": list(plan.changes),
-        "numbers": [plain(one) for one in found],
+        "numbers": [plain(one) for one in results],
         "claims": [{"text": c.text, "verdict": c.verdict, "evidence": list(c.evidence)} for c in claims],
     }  # fmt: skip
-    _write(table.name, table.title, blocks, record, out)
+    _write(table.title, blocks, record, out)
     counts: dict[str, int] = {}
-    for one in found:
+    for one in results:
         if one.status != PAPER_ONLY:
             counts[one.status] = counts.get(one.status, 0) + 1
     return counts
 
 
 def write_figure(name: str, title: str, drawn: Drawn, out: Path) -> None:
-    """Write a figure with its numbers.
-
-    Args:
-        name: On the command line.
-        title: What the paper calls it.
-        drawn: The figure.
-        out: The folder.
-    """
+    """Write a figure with its numbers."""
     blocks: list[Block] = [_save(drawn.figure, out, name, title)]
     blocks += [Text(text) for text in drawn.says]
     blocks.append(Text(_made([device_name(torch.device("cpu"))]), note=True))
-    _write(name, title, blocks, {"name": name, "title": title, "numbers": drawn.numbers}, out)
+    _write(title, blocks, {"name": name, "title": title, "numbers": drawn.numbers}, out)
 
 
-def _write(name: str, title: str, blocks: Sequence[Block], record: dict[str, Any], out: Path) -> None:
+def _write(title: str, blocks: Sequence[Block], record: dict[str, Any], out: Path) -> None:
+    name = record["name"]
     replace_file(out / f"{name}.md", markdown(title, blocks).encode())
     replace_file(out / f"{name}.html", page(title, blocks).encode())
     replace_file(out / f"{name}.json", (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
@@ -107,10 +92,10 @@ def _budget(table: Table, plan: Plan) -> list[Block]:
     reduced = False
     for entry in table.entries:
         if isinstance(entry, Trained) and plan.wanted(entry):
-            own, made = read(entry.recipe).train, plan.cell(entry, 0).recipe.train
-            same = (made.epochs, made.steps) == (own.epochs, own.steps)
-            long = f"{made.steps} steps" if made.steps else f"{made.epochs} epochs"
-            full = f"{own.steps} steps" if own.steps else f"{own.epochs}{' epochs' if made.steps else ''}"
+            own, planned = read(entry.recipe).train, plan.cell(entry, 0).recipe.train
+            same = (planned.epochs, planned.steps) == (own.epochs, own.steps)
+            long = f"{planned.steps} steps" if planned.steps else f"{planned.epochs} epochs"
+            full = f"{own.steps} steps" if own.steps else f"{own.epochs}{' epochs' if planned.steps else ''}"
             name = str(read(entry.recipe).data["name"])
             by_data[name] = f"{long}{' as in the recipe' if same else f' instead of {full}'}"
             reduced = reduced or not same
@@ -128,8 +113,8 @@ def _budget(table: Table, plan: Plan) -> list[Block]:
     return [Text(text)]
 
 
-def _grid(table: Table, found: Sequence[Number]) -> Grid:
-    by_place = {(one.entry.row, one.entry.column): one for one in found}
+def _grid(table: Table, results: Sequence[Number]) -> Grid:
+    by_place = {(one.entry.row, one.entry.column): one for one in results}
     heads = [""]
     for column in table.columns:
         heads += [f"{column.name}, paper", "ours", "Δ"]
@@ -143,9 +128,9 @@ def _grid(table: Table, found: Sequence[Number]) -> Grid:
     return Grid(heads, rows)
 
 
-def _settings(table: Table, found: Sequence[Number]) -> Grid:
+def _settings(table: Table, results: Sequence[Number]) -> Grid:
     """One value where the paper's setting is ours, two where it is not."""
-    by_place = {(one.entry.row, one.entry.column): one.entry for one in found}
+    by_place = {(one.entry.row, one.entry.column): one.entry for one in results}
     rows = []
     for row in table.rows:
         cells = [row]
@@ -186,9 +171,9 @@ def _digits(one: Number) -> int:
     return 4 if size < 2 else 2 if size < 1000 else 0
 
 
-def _faults(found: Sequence[Number]) -> list[Block]:
+def _faults(results: Sequence[Number]) -> list[Block]:
     lines: dict[str, list[str]] = {}
-    for one in found:
+    for one in results:
         if one.status not in (DONE, PAPER_ONLY, NOT_RUN) and one.why:
             lines.setdefault(one.why, []).append(f"{one.entry.row} / {one.entry.column}")
     if not lines:
@@ -208,15 +193,14 @@ def _claims(title: str, claims: Sequence[Claim]) -> list[Block]:
 
 def _machines(table: Table, plan: Plan) -> list[str]:
     """Where the numbers were made, from the records themselves."""
-    found: dict[str, None] = {}
+    machines: dict[str, None] = {}
     for cell in cells_of([table], plan):
-        if outcome(cell, plan.cells).status == DONE:
-            record = json.loads((cell.folder(plan.cells) / "result.json").read_text(encoding="utf-8"))
-            found[f"{record['hardware']['device']}, torch {record['versions']['torch']}"] = None
+        if record := outcome(cell, plan.cells).record:
+            machines[f"{record['machine']['device']}, torch {record['versions']['torch']}"] = None
     for one in numbers(table, plan):
         if isinstance(one.entry, Measured) and one.status == DONE:
-            found[one.why] = None
-    return list(found)
+            machines[one.why] = None
+    return list(machines)
 
 
 def _made(machines: Sequence[str]) -> str:
@@ -229,11 +213,11 @@ def _made(machines: Sequence[str]) -> str:
 def plain(one: Number) -> dict[str, Any]:
     """A number as the record has it."""
     entry = one.entry
-    found: dict[str, Any] = {"row": entry.row, "column": entry.column, "paper": entry.paper, "status": one.status}
+    row: dict[str, Any] = {"row": entry.row, "column": entry.column, "paper": entry.paper, "status": one.status}
     if isinstance(entry, Compared):
-        return {**found, "ours": entry.ours}
+        return {**row, "ours": entry.ours}
     if isinstance(entry, Trained):
-        found |= {"recipe": entry.recipe, "overrides": list(entry.overrides), "value": entry.value}
+        row |= {"recipe": entry.recipe, "overrides": list(entry.overrides), "value": entry.value}
     if one.status != PAPER_ONLY:
-        found |= {"ours": one.ours, "std": one.deviation, "delta": one.delta, "values": list(one.values)}
-    return {**found, "why": one.why} if one.why else found
+        row |= {"ours": one.ours, "std": one.deviation, "delta": one.delta, "values": list(one.values)}
+    return {**row, "why": one.why} if one.why else row

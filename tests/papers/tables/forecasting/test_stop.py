@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from statespan.papers.runs import pool
 from statespan.papers.tables.forecasting import jobs, table
 from statespan.papers.tables.forecasting.settings import HORIZONS, settings
 from tests.papers.tables.forecasting.test_table import write
@@ -19,7 +20,7 @@ LEFT = "2 of 4 fits are left; run the command again\n"
 
 def test_of_each_model_the_longest_fits_come_first():
     every = settings(tuple(HORIZONS))
-    found = jobs.ordered([(model, setting) for model in ("Informer", "S4") for setting in every])
+    found = jobs.longest_first([(model, setting) for model in ("Informer", "S4") for setting in every])
     assert [model for model, _ in found] == ["S4"] * len(every) + ["Informer"] * len(every)
     costs = [(setting.features == "M", setting.horizon) for _, setting in found[: len(every)]]
     assert costs == sorted(costs, reverse=True)
@@ -50,7 +51,7 @@ def test_a_signal_leaves_a_fit_in_this_process(number, tmp_path, monkeypatch, ca
 def test_processes_are_born_deaf_to_ctrl_c():
     """A terminal sends it to all; each would print where it was."""
     program = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
-    with jobs._deaf_to_ctrl_c():
+    with pool.deaf_to_ctrl_c():
         deaf = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert deaf.stdout == "True\n"
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

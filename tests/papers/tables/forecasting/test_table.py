@@ -136,7 +136,7 @@ def test_the_mean_of_all_variants_is_tested_iff_it_is_best_in_validation(values,
     dataset = harness.load(setting, 48, tmp_path)
     tried, tested = ([error(part, v) for v in (*values, sum(values) / 2)] for part in (dataset.valid, dataset.test))
 
-    def fit(name, setting, dataset, variant, *_):
+    def fit(name, setting, dataset, variant, **_):
         number = contexts.index(variant.context)
         return tried[number], Constant(variant.context, values[number]), 7
 

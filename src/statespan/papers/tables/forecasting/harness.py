@@ -27,8 +27,10 @@ from statespan.train.metrics import measure
 from statespan.train.order import derive
 from statespan.train.tasks import TASKS, Objective
 
-JUDGED = 2000  # windows of the validation part that are looked at while training; the test has all of its windows
-EVALUATED = 256  # windows tested together
+VALIDATION_WINDOWS = (
+    2000  # windows of the validation part that are looked at while training; the test has all of its windows
+)
+TEST_BATCH = 256  # windows tested together
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Budget:
         steps: Updates; of each variant, where a model has several.
         batch: Windows an update.
         looks: Validations, of which the best is kept.
-        every: Test every so manieth window only; 1 for the figures of a table.
+        every: Test every n-th window only; 1 for the figures of a table.
     """
 
     steps: int = 1000
@@ -133,34 +135,22 @@ def run(
 
     A variant that is best before the world changes need not be so behind it; the mean is a candidate like the others,
     and the same windows decide.
-
-    Args:
-        name: "S4", "Informer", "LSTM", "NLinear", "DLinear" or "SeasonalNaive".
-        setting: The setting.
-        budget: How much it may train.
-        device: Where.
-        folder: Where the datasets are.
-        variants: Of S4.
-        seed: Of the weights and the order.
-
-    Returns:
-        Plain values: the errors on the test part, and how they came about.
     """
     began = time.perf_counter()
-    found = []
+    candidates = []
     for variant in variants if name == "S4" else (Variant(context=CONTEXT),):
         dataset = load(setting, variant.context, folder)
-        judged, model, steps = _fit(name, setting, dataset, variant, budget, device, seed)
+        judged, model, steps = _fit(name, setting, dataset, variant, budget=budget, device=device, seed=seed)
         facts = {"valid_mse": judged, "steps": steps, **({"variant": asdict(variant)} if name == "S4" else {})}
-        found.append(Candidate(model, dataset, facts))
-    if len(found) > 1:
-        found.append(_combined(found, setting, device))
-    model, dataset, facts = min(found, key=lambda one: one.facts["valid_mse"])
+        candidates.append(Candidate(model, dataset, facts))
+    if len(candidates) > 1:
+        candidates.append(_combined(candidates, setting, device))
+    model, dataset, facts = min(candidates, key=lambda one: one.facts["valid_mse"])
     errors = _measure(model, thinned(dataset.test, every=budget.every), device)
     return {
         "model": name, "dataset": setting.dataset, "features": setting.features, "horizon": setting.horizon,
         "mse": errors["mse"], "mae": errors["mae"], **facts,
-        "tried": [one.facts for one in found] if name == "S4" else [],
+        "tried": [one.facts for one in candidates] if name == "S4" else [],
         "context": dataset.info.length - setting.horizon,
         "windows": len(thinned(dataset.test, every=budget.every)), "seed": seed, "budget": asdict(budget),
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -168,25 +158,25 @@ def run(
     }  # fmt: skip
 
 
-def _combined(found: list[Candidate], setting: Setting, device: torch.device) -> Candidate:
+def _combined(candidates: list[Candidate], setting: Setting, device: torch.device) -> Candidate:
     """The mean of the forecasts of all; its data is that of the longest context, as its answers are the same."""
-    dataset = max((one.dataset for one in found), key=lambda data: data.info.length)
-    contexts = [one.dataset.info.length - setting.horizon for one in found]
-    model = Mean([one.model for one in found], contexts, setting.horizon)
-    judged = _measure(model, thinned(dataset.valid, JUDGED), device)["mse"]
-    steps = sum(one.facts["steps"] for one in found)
-    return Candidate(model, dataset, {"valid_mse": judged, "steps": steps, "combined": len(found)})
+    dataset = max((one.dataset for one in candidates), key=lambda data: data.info.length)
+    contexts = [one.dataset.info.length - setting.horizon for one in candidates]
+    model = Mean([one.model for one in candidates], contexts, setting.horizon)
+    judged = _measure(model, thinned(dataset.valid, VALIDATION_WINDOWS), device)["mse"]
+    steps = sum(one.facts["steps"] for one in candidates)
+    return Candidate(model, dataset, {"valid_mse": judged, "steps": steps, "combined": len(candidates)})
 
 
 def _fit(
-    name: str, setting: Setting, dataset: Dataset, variant: Variant, budget: Budget, device: torch.device, seed: int
+    name: str, setting: Setting, dataset: Dataset, variant: Variant, *, budget: Budget, device: torch.device, seed: int
 ) -> tuple[float, nn.Module, int]:
     """The validation error, the model, and the updates made."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, name, setting.name))
         model, lr, decay = build(name, setting, dataset, variant)
     model = model.to(device)
-    valid = thinned(dataset.valid, JUDGED)
+    valid = thinned(dataset.valid, VALIDATION_WINDOWS)
     if name == "SeasonalNaive":
         return _measure(model, valid, device)["mse"], model.eval(), 0
     assert isinstance(dataset.train, Windows)
@@ -202,5 +192,5 @@ def _fit(
 def _measure(model: nn.Module, split: Windows, device: torch.device) -> dict[str, float]:
     fabric: Any = OneDevice(device)
     return measure(
-        fabric, Objective(model, TASKS["forecast"]).eval(), TASKS["forecast"], Feed(split, device), EVALUATED
+        fabric, Objective(model, TASKS["forecast"]).eval(), TASKS["forecast"], Feed(split, device), TEST_BATCH
     )

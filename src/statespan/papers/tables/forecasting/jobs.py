@@ -1,39 +1,36 @@
-"""The fits of a table: in which order, side by side, and ended at once by a signal."""
+"""The fits of a table: their order, side by side, and ended at once by a signal."""
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import time
-from collections.abc import Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
+from statespan.papers.runs.pool import ANSWERED, DIED, Pool
 from statespan.papers.tables.forecasting.harness import Budget, run
 from statespan.papers.tables.forecasting.settings import Setting
 from statespan.train.signals import Signals
 
-ORDER = ("SeasonalNaive", "NLinear", "DLinear", "S4", "LSTM", "Informer")  # what is cheap or matters most comes first
+MODEL_ORDER = ("SeasonalNaive", "NLinear", "DLinear", "S4", "LSTM", "Informer")  # cheap or important models first
 Job = tuple[str, Setting]
-LOOK = 0.2  # seconds after which a signal is noticed, while processes are waited for
 PATIENCE = 10.0  # seconds that a process is given to end
 
 
-def ordered(jobs: list[Job]) -> list[Job]:
-    """Of each model the longest fits first: whoever is done early then has a short one left to begin, not a long one.
+def longest_first(jobs: list[Job]) -> list[Job]:
+    """Of each model the longest fits first, so that processes end at about the same time.
 
     Example:
-        >>> some = [Setting("etth1", kind, horizon) for kind in "SM" for horizon in (24, 720)]
-        >>> [setting.name for _, setting in ordered([("S4", setting) for setting in some])]
+        >>> settings = [Setting("etth1", kind, horizon) for kind in "SM" for horizon in (24, 720)]
+        >>> [setting.name for _, setting in longest_first([("S4", setting) for setting in settings])]
         ['etth1-M-720', 'etth1-M-24', 'etth1-S-720', 'etth1-S-24']
     """
-    return sorted(jobs, key=lambda job: (ORDER.index(job[0]), job[1].features != "M", -job[1].horizon))
+    return sorted(jobs, key=lambda job: (MODEL_ORDER.index(job[0]), job[1].features != "M", -job[1].horizon))
 
 
 class Stop(Signals):
@@ -64,74 +61,66 @@ class _Stopped(SystemExit):
     """Leaves a fit, from wherever it is."""
 
 
-def made(
-    jobs: list[Job], budget: Budget, device: torch.device, folder: Path | None, processes: int, seconds: float,
-    stop: Stop,
-) -> Generator[dict[str, Any], None, None]:  # fmt: skip
-    """The fits of these jobs as they are done, until a signal comes; none is begun after so many seconds."""
-    end = time.perf_counter() + seconds
-    if processes > 1:
-        yield from _side_by_side(jobs, budget, device, folder, processes, end, stop)
+@dataclass(frozen=True)
+class FitOptions:
+    """How the fits of a table run.
+
+    Args:
+        budget: How much each model may train.
+        device: Where.
+        folder: Where the datasets are.
+        processes: Fits at a time.
+        seconds: No fit begins after so long.
+    """
+
+    budget: Budget
+    device: torch.device
+    folder: Path | None = None
+    processes: int = 1
+    seconds: float = float("inf")
+
+
+def fits(jobs: list[Job], options: FitOptions, stop: Stop) -> Generator[dict[str, Any], None, None]:
+    """The fits of these jobs as they are done, until a signal comes."""
+    end = time.monotonic() + options.seconds
+    if options.processes > 1:
+        yield from _side_by_side(jobs, options, stop, end)
         return
     for model, setting in jobs:
-        if time.perf_counter() > end:
+        if time.monotonic() > end:
             return
-        fit = stop.fit(model, setting, budget, device, folder=folder)
+        fit = stop.fit(model, setting, options.budget, options.device, folder=options.folder)
         if fit is None:
             return
         yield fit
 
 
 def _side_by_side(
-    jobs: list[Job], budget: Budget, device: torch.device, folder: Path | None, processes: int, end: float, stop: Stop
+    jobs: list[Job], options: FitOptions, stop: Stop, end: float
 ) -> Generator[dict[str, Any], None, None]:
-    left, running = iter(jobs), set[Future[dict[str, Any]]]()
-    strangers = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin)
-    try:
-        while not stop.received:
-            while len(running) < processes and time.perf_counter() <= end and (job := next(left, None)):
-                with _deaf_to_ctrl_c():
-                    running.add(pool.submit(run, *job, budget, device, folder=folder))
-            if not running:
-                break
-            done, running = wait(running, LOOK, FIRST_COMPLETED)
-            for future in done:
-                try:
-                    yield future.result()
-                except BrokenProcessPool:
-                    if not stop.received:  # a signal to all of us reaches them, too
-                        raise
-    finally:
-        if running:
-            _end([child for child in multiprocessing.active_children() if child not in strangers])
-        pool.shutdown(cancel_futures=True)
+    folder = None if options.folder is None else str(options.folder.absolute())
+    settings = {"budget": asdict(options.budget), "device": str(options.device), "folder": folder}
+    pool = Pool(
+        "statespan.papers.tables.forecasting.jobs:fit_worker", [settings] * options.processes,
+        may_begin=lambda: not stop.received and time.monotonic() <= end, must_stop=lambda: stop.received != 0,
+        patience=PATIENCE,
+    )  # fmt: skip
+    with closing(pool.run(jobs)) as events:
+        for event in events:
+            if event is not None and event.kind == ANSWERED:
+                yield event.answer
+            elif event is not None and event.kind == DIED and not stop.received:  # a signal to all reaches them too
+                model, setting = jobs[event.job]
+                raise RuntimeError(f"the process that fitted {model} in {setting.name} ended with {event.answer}")
 
 
-@contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes started here never hear of Ctrl-C, which a terminal sends to all: their parent ends them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _end(children: list[Any]) -> None:
-    for child in children:
-        child.terminate()
-    until = time.monotonic() + PATIENCE
-    for child in children:
-        child.join(max(0.0, until - time.monotonic()))
-        if child.is_alive():
-            child.kill()
-
-
-def _begin() -> None:
-    """In each process: side by side, they would only wait for each other's threads."""
-    torch.set_num_threads(1)
+def fit_worker(budget: dict[str, Any], device: str, folder: str | None) -> Callable[[list[Any]], dict[str, Any]]:
+    """What makes a fit in a process of a pool."""
+    torch.set_num_threads(1)  # side by side, they would only wait for each other's threads
     torch.set_float32_matmul_precision("high")
+    where = None if folder is None else Path(folder)
+
+    def fit(job: list[Any]) -> dict[str, Any]:
+        return run(job[0], Setting(*job[1]), Budget(**budget), torch.device(device), folder=where)
+
+    return fit

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from statespan import _plotting as look
-from statespan.papers.bench.record import write
+from statespan._io import replace_file
 from statespan.papers.tables.forecasting.settings import MODELS, SHOWN
 
 TITLES = {"etth1": "ETTh1", "etth2": "ETTh2", "ettm1": "ETTm1", "weather": "Weather", "ecl": "ECL"}
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
             figure = draw(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
             parser.error(f"records must be files that the forecasting table wrote, and {path} is none")
-        write(path.with_suffix(".png"), look.content(figure))
+        replace_file(path.with_suffix(".png"), look.content(figure))
         print(path.with_suffix(".png"))
 
 

@@ -1,62 +1,47 @@
-"""What all studies share: the record, and where it goes."""
+"""What all studies share: their options and their record."""
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import platform
 from pathlib import Path
 from typing import Any
 
-import torch
+from statespan._machine import commit
+from statespan.papers.records import schema
+from statespan.train.device import pick_device
 
-from statespan._machine import device_name, installed
-from statespan._version import __version__
-from statespan.papers.bench.record import commit, write
+PACKAGES = ("numpy", "scikit-learn", "aeon", "triton")  # whose versions matter
 
 
 def parser(text: str | None, out: str) -> argparse.ArgumentParser:
     """The options of all studies."""
-    made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--data", type=Path, required=True, help="folder of the datasets, in their public layouts")
-    made.add_argument("--out", type=Path, default=Path(out), help="the record, JSON (default: %(default)s)")
-    made.add_argument("--device", default=None, help="cpu or cuda (default: cuda where there is one)")
-    return made
+    options = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data", type=Path, required=True, help="folder of the datasets, in their public layouts")
+    options.add_argument("--out", type=Path, default=Path(out), help="the record, JSON (default: %(default)s)")
+    options.add_argument("--device", default=None, help="cpu or cuda (default: cuda where there is one)")
+    return options
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a record that is there already, so that a study goes on where it was stopped."""
-    return list(json.loads(path.read_text())["rows"]) if path.exists() else []
-
-
-def save(path: Path, name: str, caption: str, rows: list[dict[str, Any]], **more: Any) -> None:
-    """Write a record, whole or not at all.
+class Study:
+    """A record that grows by rows, each written at once; a study that was stopped resumes with the rows that are there.
 
     Args:
-        path: Where.
         name: Of the study.
         caption: What its figures are.
-        rows: Each with "name", "setting", "extra" and "status", as tables of the documents are made from.
-        more: What else to keep.
+        path: The file.
+        device: What it runs on; None for CUDA where there is a device.
     """
-    packages = ("numpy", "scikit-learn", "aeon", "triton")
-    record = {
-        "benchmark": name,
-        "caption": caption,
-        "rows": rows,
-        **more,
-        "machine": {"device": device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu"))},
-        "versions": {
-            "statespan": __version__, "commit": commit(), "torch": torch.__version__,
-            "python": platform.python_version(), **{package: installed(package) for package in packages},
-        },
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-    }  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
 
+    def __init__(self, name: str, caption: str, path: Path, device: str | None = None) -> None:
+        self.name, self.caption, self.path = name, caption, path
+        self.device = pick_device(device)
+        self.rows: list[dict[str, Any]] = schema.read(path)["rows"] if path.exists() else []
 
-def row(name: str, setting: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
-    """A row of a record, with the commit it was made by: a study that goes on may end with another one."""
-    return {"name": name, "setting": setting, "extra": figures, "status": "ok", "commit": commit()}
+    def add(self, name: str, setting: dict[str, Any], figures: dict[str, Any]) -> None:
+        """Add a row, with the commit that made it: the rest may be made by another one."""
+        self.rows.append({"name": name, "setting": setting, "extra": figures, "status": "ok", "commit": commit()})
+
+    def save(self, **more: Any) -> None:
+        """Write the record, with ``more`` in it."""
+        body = {"benchmark": self.name, "caption": self.caption, "rows": self.rows, **more}
+        schema.write(self.path, schema.new(body, self.device, *PACKAGES))

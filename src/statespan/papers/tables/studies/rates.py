@@ -10,7 +10,6 @@ beside the record.
 
 from __future__ import annotations
 
-import io
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from statespan import _plotting as look
+from statespan._io import replace_file
 from statespan.data.base import Arrays, Batch
 from statespan.estimators import S4Classifier, read_ts
 from statespan.estimators.fitting import Settings, train
@@ -26,9 +27,7 @@ from statespan.estimators.network import resampled
 from statespan.estimators.tasks import classes
 from statespan.papers.baselines.attention import Attention
 from statespan.papers.baselines.transformer import Transformer
-from statespan.papers.bench.record import write
-from statespan.papers.tables.studies.common import parser, read, row, save
-from statespan.train.device import pick_device
+from statespan.papers.tables.studies.common import Study, parser
 from statespan.train.order import derive
 
 SETS = ("GunPoint", "OSULeaf")
@@ -89,64 +88,56 @@ class Attending(nn.Module):
         return self.map(self.layers(y + torch.cat([angle.sin(), angle.cos()], -1)).mean(1))
 
 
-def _fit(model: nn.Module, X: Any, y: Any, epochs: int, device: torch.device) -> nn.Module:
+def _fit(model: nn.Module, X: Any, y: Any, *, epochs: int, device: torch.device) -> nn.Module:
     model = model.to(device)
     data = Arrays({"x": X.astype(np.float32), "y": y.astype(np.int64)}, lambda rows: Batch(rows["x"], rows["y"]))
     train(model, classes(), data, None, Settings(epochs, 16, lr=0.001), device)
     return model.eval()
 
 
-def _score(model: nn.Module, X: Any, y: Any, device: torch.device, factor: float = 1.0) -> float:
+def _score(model: nn.Module, X: Any, y: Any, device: torch.device, *, factor: float = 1.0) -> float:
     with torch.inference_mode():
         x = torch.from_numpy(X.astype(np.float32)).to(device)
         x = x if factor == 1.0 else resampled(x, factor)
         return float((model(x).argmax(1).cpu().numpy() == y).mean())
 
 
-def study(folder: Path, name: str, epochs: int | None, device: torch.device) -> list[dict[str, Any]]:
-    """The rows of one set: each model at each rate."""
+def scores(folder: Path, name: str, epochs: int | None, device: torch.device) -> dict[str, dict[str, float]]:
+    """The accuracies on one set of the archive: of each model at each rate."""
     (X, labels), (X_test, labels_test) = (read_ts(folder / "uea" / f"{name}_{part}.ts") for part in ("TRAIN", "TEST"))
     known = np.unique(labels)
     y, y_test = np.searchsorted(known, labels), np.searchsorted(known, labels_test)
     mean, std = X.mean((0, 1)), X.std((0, 1))
     base, tests = X[:, ::2], {rate: X_test[:, ::every] for rate, every in EVERY.items()}
     s4 = S4Classifier(stride=1, epochs=epochs, device=str(device)).fit(base, y)
-    found = {"S4D": {r: s4.score(tests[r], y_test, dt_scale=EVERY[r] / 2) for r in EVERY}}
-    found["S4D, not told the rate"] = {r: s4.score(tests[r], y_test) for r in EVERY}
+    accuracies = {"S4D": {r: s4.score(tests[r], y_test, dt_scale=EVERY[r] / 2) for r in EVERY}}
+    accuracies["S4D, not told the rate"] = {r: s4.score(tests[r], y_test) for r in EVERY}
     for title, make in (("CNN", CNN), ("Transformer", Attending)):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(0, title, name))
             model = make(X.shape[2], len(known))
-        _fit(model, (base - mean) / std, y, s4.chosen_["epochs"], device)
+        _fit(model, (base - mean) / std, y, epochs=s4.chosen_["epochs"], device=device)
         scaled = {rate: (x - mean) / std for rate, x in tests.items()}
-        found[title] = {r: _score(model, scaled[r], y_test, device) for r in EVERY}
-        again = {r: _score(model, scaled[r], y_test, device, EVERY[r] / 2) for r in EVERY}
-        found[f"{title}, series resampled"] = again
-    return [row(title, {"set": name}, scores) for title, scores in found.items()]
+        accuracies[title] = {r: _score(model, scaled[r], y_test, device) for r in EVERY}
+        again = {r: _score(model, scaled[r], y_test, device, factor=EVERY[r] / 2) for r in EVERY}
+        accuracies[f"{title}, series resampled"] = again
+    return accuracies
 
 
-def draw(path: Path, rows: list[dict[str, Any]]) -> None:
+def draw(rows: list[dict[str, Any]]) -> Any:
     """Accuracy against the rate, a panel for each set."""
-    from matplotlib.figure import Figure
-
-    sets = list(dict.fromkeys(one["setting"]["set"] for one in rows))
-    figure = Figure(figsize=(4.6 * len(sets), 3.6), layout="constrained")
-    shown = {"S4D": "C0", "CNN": "C1", "Transformer": "C2"}
-    for axes, name in zip(figure.subplots(1, len(sets), squeeze=False, sharey=True)[0], sets):
-        for one in rows:
-            if one["setting"]["set"] == name and one["name"] in shown:
-                rates = sorted(one["extra"], key=lambda rate: float(rate[:-1]))
-                values = [100 * one["extra"][rate] for rate in rates]
-                axes.plot(rates, values, marker="o", color=shown[one["name"]], label=one["name"])
-        axes.axvline("1x", color="0.7", linestyle=":", zorder=0)
-        axes.set_title(f"{name}, trained at 1x")
-        axes.set_xlabel("sampling rate of the test series")
-        axes.grid(alpha=0.3)
-    figure.axes[0].set_ylabel("test accuracy, %")
-    figure.axes[0].legend()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    write(path, buffer.getvalue())
+    sets = list(dict.fromkeys(row["setting"]["set"] for row in rows))
+    figure, panels = look.panels(len(sets), 3, width=1.0 + 4.0 * len(sets), height=3.2, sharey=True)
+    colors = dict(zip(("S4D", "CNN", "Transformer"), look.COLORS))
+    for axes, name in zip(panels, sets):
+        for row in rows:
+            if row["setting"]["set"] == name and row["name"] in colors:
+                rates = sorted(row["extra"], key=lambda rate: float(rate[:-1]))
+                accuracies = [100 * row["extra"][rate] for rate in rates]
+                axes.plot(rates, accuracies, marker="o", color=colors[row["name"]], label=row["name"])
+        axes.axvline("1x", color=look.GREY, linestyle=":", zorder=0)
+        look.tidy(axes, "sampling rate of the test series", "test accuracy, %", f"{name}, trained at 1x", legend=True)
+    return figure
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -155,16 +146,17 @@ def main(arguments: list[str] | None = None) -> None:
     options.add_argument("--sets", default=",".join(SETS), help="with commas (default: %(default)s)")
     options.add_argument("--epochs", type=int, help="passes over the series (default: the estimator's)")
     args = options.parse_args(arguments)
-    rows = read(args.out)
+    study = Study("rates", CAPTION, args.out, args.device)
     for name in args.sets.split(","):
-        if any(one["setting"]["set"] == name for one in rows):
+        if any(row["setting"]["set"] == name for row in study.rows):
             continue
-        rows += study(args.data, name, args.epochs, pick_device(args.device))
-        save(args.out, "rates", CAPTION, rows)
-    for one in rows:
-        print(f"{one['setting']['set']:10} {one['name']:30} {one['extra']}", flush=True)
+        for title, accuracies in scores(args.data, name, args.epochs, study.device).items():
+            study.add(title, {"set": name}, accuracies)
+        study.save()
+    for row in study.rows:
+        print(f"{row['setting']['set']:10} {row['name']:30} {row['extra']}", flush=True)
     if find_spec("matplotlib"):
-        draw(args.out.with_suffix(".png"), rows)
+        replace_file(args.out.with_suffix(".png"), look.content(draw(study.rows)))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import numpy as np
 
 from statespan.data.formats.wav import read_wav
 from statespan.estimators import S4Classifier
-from statespan.papers.tables.studies.common import parser, row, save
+from statespan.papers.tables.studies.common import Study, parser
 
 CAPTION = "Test accuracy on raw sound; trained at 16 kHz only"
 RATES = (1, 2, 4)
@@ -38,7 +38,7 @@ def sounds(folder: Path) -> dict[str, tuple[Any, Any]]:
 
 
 def filtered(x: Any, every: int) -> Any:
-    """Every so manieth sample behind a filter that lets nothing alias: a windowed sinc of 16 · every + 1 taps.
+    """Every n-th sample after an anti-aliasing filter: a windowed sinc of 16 · every + 1 taps.
 
     Example:
         >>> t = np.arange(400)
@@ -73,8 +73,10 @@ def main(arguments: list[str] | None = None) -> None:
             scores[f"{name} filtered"] = model.score(filtered(X_test, every), y_test, dt_scale=float(every))
             scores[f"{name} not told the rate"] = model.score(X_test[:, ::every], y_test)
     more = {"seconds": round(seconds, 1), "chosen": model.chosen_line_, "updates": model.history_.steps}
-    rows = [row("S4Classifier", {"train": len(X), "test": len(X_test), "words": len(set(y))}, {**scores, **more})]
-    save(args.out, "speech", CAPTION, rows)
+    args.out.unlink(missing_ok=True)
+    study = Study("speech", CAPTION, args.out, args.device)
+    study.add("S4Classifier", {"train": len(X), "test": len(X_test), "words": len(set(y))}, {**scores, **more})
+    study.save()
     print(scores)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from statespan.data.formats.ts import read_ts
 from statespan.estimators import S4Classifier
-from statespan.papers.tables.studies.common import parser, read, row, save
+from statespan.papers.tables.studies.common import Study, parser
 
 SETS = ("GunPoint", "BasicMotions", "ACSF1", "OSULeaf")
 CAPTION = "Test accuracy on the archives' own splits; S4 with default settings"
@@ -30,17 +30,18 @@ def main(arguments: list[str] | None = None) -> None:
     args = options.parse_args(arguments)
     if find_spec("aeon") is None:
         options.error("the baselines of this study need aeon: pip install aeon")
-    rows = read(args.out)
+    study = Study("uea", CAPTION, args.out, args.device)
     for name in args.sets.split(","):
-        if any(one["name"] == name for one in rows):
+        if any(row["name"] == name for row in study.rows):
             continue
         (X, y), (X_test, y_test) = (read_ts(args.data / "uea" / f"{name}_{part}.ts") for part in ("TRAIN", "TEST"))
-        found = {**_baselines(X, y, X_test, y_test), **_s4(X, y, X_test, y_test, args.seeds, args.device)}
+        train, test = (X, y), (X_test, y_test)
+        scores = {**_baselines(train, test), **_s4(train, test, args.seeds, args.device)}
         setting = {"train": len(X), "test": len(X_test), "length": X.shape[1], "channels": X.shape[2]}
-        rows.append(row(name, setting, found))
-        save(args.out, "uea", CAPTION, rows, findings=findings(rows))
-        print(name, {key: value for key, value in found.items() if isinstance(value, float)}, flush=True)
-    for what, count in findings(rows).items():
+        study.add(name, setting, scores)
+        study.save(findings=findings(study.rows))
+        print(name, {key: value for key, value in scores.items() if isinstance(value, float)}, flush=True)
+    for what, count in findings(study.rows).items():
         print(f"{what}: {count}")
 
 
@@ -51,7 +52,7 @@ def findings(rows: list[dict[str, Any]]) -> dict[str, str]:
         >>> findings([{"extra": {"S4": 0.97, "1-NN-DTW": 0.91, "MiniRocket": 0.99}}])
         {'S4 above 1-NN-DTW': '1 of 1', 'S4 within 3 points of MiniRocket': '1 of 1'}
     """
-    extras = [one["extra"] for one in rows]
+    extras = [row["extra"] for row in rows]
     dtw = sum(e["S4"] > e["1-NN-DTW"] for e in extras)
     near = sum(e["S4"] >= e["MiniRocket"] - 0.03 for e in extras)
     return {
@@ -60,7 +61,8 @@ def findings(rows: list[dict[str, Any]]) -> dict[str, str]:
     }
 
 
-def _s4(X: Any, y: Any, X_test: Any, y_test: Any, seeds: int, device: str | None) -> dict[str, Any]:
+def _s4(train: tuple[Any, Any], test: tuple[Any, Any], seeds: int, device: str | None) -> dict[str, Any]:
+    (X, y), (X_test, y_test) = train, test
     began, scores = time.perf_counter(), []
     for seed in range(seeds):
         model = S4Classifier(random_state=seed, device=device).fit(X, y)
@@ -75,15 +77,17 @@ def _s4(X: Any, y: Any, X_test: Any, y_test: Any, seeds: int, device: str | None
     }  # fmt: skip
 
 
-def _baselines(X: Any, y: Any, X_test: Any, y_test: Any) -> dict[str, Any]:
+def _baselines(train: tuple[Any, Any], test: tuple[Any, Any]) -> dict[str, Any]:
     import warnings
+
+    (X, y), (X_test, y_test) = train, test
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of numba, while it compiles
         from aeon.classification.convolution_based import MiniRocketClassifier
         from aeon.classification.distance_based import KNeighborsTimeSeriesClassifier
 
-        found: dict[str, Any] = {}
+        scores: dict[str, Any] = {}
         models = {
             "MiniRocket": MiniRocketClassifier(random_state=0),
             "1-NN-DTW": KNeighborsTimeSeriesClassifier(n_neighbors=1, distance="dtw"),
@@ -91,9 +95,9 @@ def _baselines(X: Any, y: Any, X_test: Any, y_test: Any) -> dict[str, Any]:
         for name, model in models.items():
             began = time.perf_counter()
             model.fit(X.transpose(0, 2, 1), y)
-            found[name] = float(np.mean(model.predict(X_test.transpose(0, 2, 1)) == y_test))
-            found[f"{name} seconds"] = round(time.perf_counter() - began, 1)
-    return found
+            scores[name] = float(np.mean(model.predict(X_test.transpose(0, 2, 1)) == y_test))
+            scores[f"{name} seconds"] = round(time.perf_counter() - began, 1)
+    return scores
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 
 from statespan import data as datasets
 from statespan.estimators import S4Regressor
-from statespan.papers.tables.studies.common import parser, read, row, save
+from statespan.papers.tables.studies.common import Study, parser
 
 TARGETS = ("hr", "rr", "spo2")
 XGBOOST = {"hr": 4.72, "rr": 1.67, "spo2": 1.52}  # S4D paper, Table 10
@@ -49,10 +49,10 @@ def windows(folder: Path, split: str) -> dict[str, tuple[Any, Any]]:
 
 def _all(dataset: Any) -> dict[int, float]:
     """The label of every window by its first sample."""
-    found: dict[int, float] = {}
+    labels: dict[int, float] = {}
     for split in (dataset.train, dataset.valid, dataset.test):
-        found |= dict(zip(split.arrays["starts"].tolist(), split.arrays["y"].tolist()))
-    return found
+        labels |= dict(zip(split.arrays["starts"].tolist(), split.arrays["y"].tolist()))
+    return labels
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -61,9 +61,9 @@ def main(arguments: list[str] | None = None) -> None:
     options.add_argument("--splits", default="windows,patients", help="with commas (default: %(default)s)")
     options.add_argument("--epochs", type=int, help="passes over the windows (default: the estimator's)")
     args = options.parse_args(arguments)
-    rows = read(args.out)
+    study = Study("vitals", CAPTION, args.out, args.device)
     for split in args.splits.split(","):
-        if any(one["name"] == split for one in rows):
+        if any(row["name"] == split for row in study.rows):
             continue
         parts = windows(args.data, split)
         (X, y), (X_test, y_test) = parts["train"], parts["test"]
@@ -72,18 +72,18 @@ def main(arguments: list[str] | None = None) -> None:
         error = np.sqrt(np.square(model.predict(X_test) - y_test).mean(0))
         mean = np.sqrt(np.square(y.mean(0) - y_test).mean(0))
         half = np.sqrt(np.square(model.predict(X_test[:, ::2], dt_scale=2.0) - y_test).mean(0))
-        found: dict[str, Any] = {}
+        errors: dict[str, Any] = {}
         for i, name in enumerate(TARGETS):
-            found |= {
+            errors |= {
                 name: float(error[i]),
                 f"{name} of the mean": float(mean[i]),
                 f"{name} at 62.5 Hz": float(half[i]),
+                f"{name} XGBoost in the paper": XGBOOST[name],
             }
-            found[f"{name} XGBoost in the paper"] = XGBOOST[name]
-        found |= {"seconds": round(time.perf_counter() - began, 1), "chosen": model.chosen_line_}
-        rows.append(row(split, {"train": len(X), "test": len(X_test)}, found))
-        save(args.out, "vitals", CAPTION, rows)
-        print(split, found, flush=True)
+        errors |= {"seconds": round(time.perf_counter() - began, 1), "chosen": model.chosen_line_}
+        study.add(split, {"train": len(X), "test": len(X_test)}, errors)
+        study.save()
+        print(split, errors, flush=True)
 
 
 if __name__ == "__main__":

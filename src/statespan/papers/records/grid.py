@@ -1,0 +1,71 @@
+"""A table of plain text, as Markdown, HTML and on a terminal."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: heads and rows of plain text.
+
+    Args:
+        heads: Of the columns.
+        rows: Cells; words in backquotes are code.
+        words: The columns that are text rather than numbers.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Sequence[int] = (0,)
+
+    def markdown(self) -> list[str]:
+        r"""The lines of the table.
+
+        Example:
+            >>> print(*Grid(["", "ours"], [["a|b", "1"]]).markdown(), sep="\n")
+            |  | ours |
+            |---|---:|
+            | a\|b | 1 |
+        """
+        rule = "".join("---|" if column in self.words else "---:|" for column in range(len(self.heads)))
+        rows = [[cell.replace("|", "\\|").replace("\n", "<br>") for cell in row] for row in self.rows]
+        head, *lines = ("| " + " | ".join(row) + " |" for row in (self.heads, *rows))
+        return [head, f"|{rule}", *lines]
+
+    def html(self) -> str:
+        """The table, which scrolls where it is too wide."""
+        heads = "".join(self._cell("th", column, head) for column, head in enumerate(self.heads))
+        rows = ("".join(self._cell("td", column, cell) for column, cell in enumerate(row)) for row in self.rows)
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+
+    def _cell(self, tag: str, column: int, text: str) -> str:
+        kinds = ["text"] * (column in self.words) + ["long"] * (len(text) > 40)
+        kind = f' class="{" ".join(kinds)}"' if kinds else ""
+        return f"<{tag}{kind}>{html_words(text)}</{tag}>"
+
+    def terminal(self) -> Any:
+        """The table for rich's console."""
+        from rich import box
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+        for column, head in enumerate(self.heads):
+            is_text = column in self.words
+            table.add_column(head, justify="left" if is_text else "right", no_wrap=not is_text)
+        for row in self.rows:
+            table.add_row(*map(escape, row))
+        return table
+
+
+def html_words(text: str) -> str:
+    """Text as HTML, with `code` and **bold** words."""
+    escaped = html.escape(text).replace("\n", "<br>")
+    escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", escaped)

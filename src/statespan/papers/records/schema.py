@@ -1,0 +1,139 @@
+"""The schema of all records: what ran and what came out, on which machine, by which versions and commit, and when.
+
+A record is a JSON object with ``machine``, ``versions`` and ``date`` (:func:`statespan._machine.provenance`). Records
+of runs add :data:`RUN_KEYS`. Records of studies, benchmarks and the forecasting table add ``benchmark``, ``caption``
+and ``rows``, each row with ``name``, ``setting``, ``extra`` and ``status``.
+
+One file may hold many records of runs: ``{"cells": {key: record}}`` for a table (``*.cells.json``), and
+``{"note": why, "records": {name: record}}`` for an archive, which no table counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from statespan._io import make_folder, replace_file
+from statespan._machine import commit, commit_of, provenance
+
+RUN_KEYS = (
+    "recipe", "overrides", "seed", "test", "valid", "metric", "steps", "epochs", "best_step", "parameters",
+    "wall_seconds", "machine", "versions",
+)  # fmt: skip
+COMMIT = re.compile(r"[0-9a-f]{7,40}")
+
+Record: TypeAlias = Mapping[str, Any]
+
+
+class PublishError(ValueError):
+    """A run cannot be published; the message is one line."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The record in a file.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It holds no JSON object.
+    """
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(record, dict):
+        raise ValueError(f"{path} must hold a JSON object, got {type(record).__name__}")
+    return current(record)
+
+
+def current(record: dict[str, Any]) -> dict[str, Any]:
+    """A record with the keys of today: old ones call the machine ``hardware``."""
+    return {"machine" if key == "hardware" else key: value for key, value in record.items()}
+
+
+def is_run(record: Any) -> bool:
+    """Whether this is the record of a run."""
+    return isinstance(record, Mapping) and all(key in record for key in RUN_KEYS)
+
+
+def read_runs(folder: Path) -> dict[str, dict[str, Any]]:
+    """The records of runs in a folder by file name, in order; other files are skipped."""
+    records = {path.name: _read_object(path) for path in sorted(folder.glob("*.json"))}
+    return {name: record for name, record in records.items() if is_run(record)}
+
+
+def every_run(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records of all runs below a folder, the cells of tables included; archives and other files are skipped."""
+    for path in sorted(folder.rglob("*.json")):
+        record = _read_object(path)
+        cells = record.get("cells")
+        yield from map(current, cells.values()) if isinstance(cells, dict) else (record,)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        return read(path)
+    except (OSError, ValueError):
+        return {}
+
+
+def dumps(record: Record) -> bytes:
+    """A record as JSON, indented, but with each list of numbers on one line."""
+    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
+    return (re.sub(r"\[[^\[\]{}\"]*\]", lambda match: f"[{' '.join(match[0][1:-1].split())}]", text) + "\n").encode()
+
+
+def write(path: Path, record: Record) -> None:
+    """Write a record, whole or not at all."""
+    make_folder(path.parent)
+    replace_file(path, dumps(record))
+
+
+def write_cells(path: Path, cells: Mapping[str, Record]) -> None:
+    """Write the records of a table's cells, one a line, whole or not at all."""
+    ordered = {key: cells[key] for key in sorted(cells)}
+    lines = (f'"{key}": {json.dumps(cell, ensure_ascii=False, allow_nan=False)}' for key, cell in ordered.items())
+    replace_file(path, ('{"cells": {\n' + ",\n".join(lines) + "\n}}\n").encode())
+
+
+def new(body: Record, device: torch.device, *packages: str) -> dict[str, Any]:
+    """A record of this machine, these versions and now.
+
+    Args:
+        body: What ran and what came out.
+        device: What it ran on.
+        packages: Packages whose versions matter, beside torch.
+
+    Example:
+        >>> sorted(new({"rows": []}, torch.device("cpu")))
+        ['date', 'machine', 'rows', 'versions']
+    """
+    return {**body, **provenance(device, *packages)}
+
+
+def row(name: str, setting: Record, extra: Record) -> dict[str, Any]:
+    """A row of a record, with the commit that made it: a study that is resumed may end with another one."""
+    return {"name": name, "setting": setting, "extra": extra, "status": "ok", "commit": commit()}
+
+
+def find_commit(run: Path, versions: Record, given: str | None = None) -> str:
+    """The commit that made a run: the one on record, or the latest here with the same code, or ``given``.
+
+    Raises:
+        PublishError: None of them is known.
+    """
+    recorded = str(versions.get("commit") or "")
+    if recorded and not recorded.endswith("+changes"):
+        return recorded
+    if match := commit_of(str(versions.get("source"))):
+        return match  # whatever git said where the run was made, its code was that of this commit
+    if recorded:
+        return recorded
+    if not given:
+        raise PublishError(
+            f"{run} does not say which commit made it, and none of the latest here has its code: --commit"
+        )
+    if not COMMIT.fullmatch(given):
+        raise PublishError(f"the commit must be 7 to 40 hexadecimal digits, got {given!r}")
+    return given
