@@ -101,7 +101,7 @@ def test_mistakes_about_a_run(home, run):
     many = invoke("train", home / "tones.yaml", "train.batch=500", "--folder", home / "other")
     assert "train.batch is 500; allowed are at most the 28 rows there are" in one_line(many)
     assert f"runs are {run}" in one_line(invoke("eval", home / "runs" / "tone"))
-    assert "did you mean 'subsample'?" in one_line(invoke("eval", run, "data.subsampel=2"))
+    assert "did you mean subsample?" in one_line(invoke("eval", run, "data.subsampel=2"))
 
 
 def test_a_damaged_checkpoint_is_one_line_and_no_result(home, run, tmp_path):

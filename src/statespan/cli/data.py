@@ -125,14 +125,11 @@ def _get(one: Status, console: Console) -> None:
     with common.downloading(console) as progress:
         try:
             fetch(one.name, REGISTRY[one.name].files, one.folder, progress)
+            return
         except MissingData as error:
-            problem: MissingData | None = error
-        else:
-            problem = None
-    if problem is not None:
-        lines = str(problem).splitlines()
-        why = lines[-1] if lines[-1].startswith("(") else "(no address with a known checksum)"
-        fail(f"could not get {one.name!r} {why}; put the files there yourself: statespan data {one.name}")
+            why = "; ".join(error.reasons) or "no address with a known checksum"
+    # not in the context above, whose progress bar would overwrite the line
+    fail(f"could not get {one.name!r} ({why}); put the files there yourself: statespan data {one.name}")
 
 
 def _check(one: Status, console: Console) -> None:

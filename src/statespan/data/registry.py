@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import types
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from statespan import _plugins
+from statespan._suggest import suggest
 from statespan.data.base import Dataset
 from statespan.data.cache import watched
 from statespan.data.download import Progress
@@ -117,7 +117,7 @@ def entry(name: str) -> Entry:
     if not isinstance(name, str):
         raise TypeError(f"name must be that of a dataset, got {type(name).__name__} {name!r}")
     if name not in _registered():
-        raise ValueError(f"unknown dataset {name!r}{_suggest(name, REGISTRY)}; there are {', '.join(names())}")
+        raise ValueError(f"unknown dataset {name!r}{suggest(name, REGISTRY)} (known: {', '.join(names())})")
     return REGISTRY[name]
 
 
@@ -169,7 +169,7 @@ def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
     for key, value in options.items():
         if key not in allowed:
             have = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in allowed.values()]
-            hint = f"{_suggest(key, allowed)}; its options are {', '.join(have) or 'none'}"
+            hint = f"{suggest(key, allowed)} (options: {', '.join(have) or 'none'})"
             raise ValueError(f"dataset {chosen.name!r} has no option {key!r}{hint}")
         if not _fits(value, hints[key]):
             wanted = getattr(hints[key], "__name__", str(hints[key]))
@@ -183,11 +183,6 @@ def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
 
 def _options(loader: Callable[..., Dataset]) -> list[inspect.Parameter]:
     return [p for p in inspect.signature(loader).parameters.values() if p.kind is p.KEYWORD_ONLY]
-
-
-def _suggest(name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _fits(value: Any, hint: Any) -> bool:

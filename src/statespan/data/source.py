@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from statespan.data.download import Progress, download
 from statespan.data.extract import is_archive, unpack
@@ -17,7 +18,31 @@ from statespan.data.files import only_writer, sha256
 
 
 class MissingData(FileNotFoundError):  # noqa: N818 - the name says it
-    """A dataset's files are not here; the message says which, where they belong and where they come from."""
+    """A dataset's files are missing; the message says which, where they belong and where they come from.
+
+    Attributes:
+        dataset: Its name.
+        folder: Where the files belong.
+        files: The missing files; :func:`describe` says how to get them.
+        reasons: Why they could not be fetched, if that was tried.
+    """
+
+    def __init__(self, dataset: str, folder: Path, files: Sequence[Source], reasons: Iterable[str] = ()) -> None:
+        self.dataset, self.folder = dataset, folder
+        self.files, self.reasons = tuple(files), tuple(dict.fromkeys(reasons))
+        lines = "".join(f"\n  {line}" for line in describe(self.files))
+        why = f"\n({'; '.join(self.reasons)})" if self.reasons else ""
+        super().__init__(f"dataset {dataset!r} needs files that are not here. Put into {folder}:{lines}{why}")
+
+    def __reduce__(self) -> tuple[Any, ...]:  # the default would pass the message as the dataset
+        return type(self), (self.dataset, self.folder, self.files, self.reasons)
+
+    @property
+    def advice(self) -> str:
+        """The message in one line, which leaves the list of files to ``statespan data``."""
+        why = f" ({'; '.join(self.reasons)})" if self.reasons else ""
+        name = self.dataset
+        return f"the files of dataset {name!r} are not in {self.folder}{why}; what to put there: statespan data {name}"
 
 
 @dataclass(frozen=True)
@@ -105,9 +130,7 @@ def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progr
         if reason:
             reasons.append(reason)
     if left := missing(sources, folder):
-        lines = "".join(f"\n  {line}" for line in describe(left))
-        why = f"\n({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
-        raise MissingData(f"dataset {dataset!r} needs files that are not here. Put into {folder}:{lines}{why}")
+        raise MissingData(dataset, folder, left, reasons)
 
 
 def _get(source: Source, folder: Path, progress: Progress | None) -> str:

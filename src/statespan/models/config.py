@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from statespan._check import check_bool, check_choice, check_int, check_number
+from statespan._suggest import suggest
 from statespan.nn import DSS, LSSL, S4, S4D, FeedForward
 from statespan.nn.layer import MIXES
 from statespan.nn.norm import NORMS
@@ -106,9 +106,7 @@ def check_keys(name: str, options: Mapping[Any, Any], known: Iterable[str]) -> N
     allowed = list(known)
     for key in options:
         if key not in allowed:
-            near = difflib.get_close_matches(str(key), allowed, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"{name} has no {key!r}; {hint}Allowed: {', '.join(allowed)}")
+            raise ValueError(f"{name} has no {key!r}{suggest(str(key), allowed)} (allowed: {', '.join(allowed)})")
 
 
 def check_whole(name: str, values: Any, *, minimum: int, most: int) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from statespan._suggest import suggest
 from statespan.models.base import Model
 from statespan.models.classifier import Classifier, Regressor
 from statespan.models.config import LAYERS, check_keys, parse, ssm_options
@@ -48,7 +48,7 @@ def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool =
         >>> check("clasifier")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        ValueError: name must be one of ... got 'clasifier'; did you mean 'classifier'?
+        ValueError: name must be one of ... got 'clasifier'; did you mean classifier?
         >>> check("classifier", {"d_state": 5}, values=True)
         Traceback (most recent call last):
         ...
@@ -141,7 +141,5 @@ def _find(name: Any) -> type[Any]:
     if not isinstance(name, str):
         raise TypeError(f"name must be one of {names()}, got {type(name).__name__} {name!r}")
     if name not in _MODELS:
-        near = difflib.get_close_matches(name, _MODELS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"name must be one of {names()}, got {name!r}{hint}")
+        raise ValueError(f"name must be one of {names()}, got {name!r}{suggest(name, _MODELS)}")
     return _MODELS[name]

@@ -7,7 +7,6 @@ that were chosen after test scores had been seen are listed too, so that tables 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,13 +76,13 @@ def path(name: str) -> Path:
         ...
         statespan.train.strict.ConfigError: there is no recipe 'digit-s4d'; did you mean digits-s4d?
     """
+    from statespan._suggest import suggest
     from statespan.train.strict import ConfigError, show
 
     known = _files()
     if name not in known:  # also keeps names such as ../x from being read
         text = show(name)
-        near = difflib.get_close_matches(text, known, 1)
-        raise ConfigError(f"there is no recipe {text!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        raise ConfigError(f"there is no recipe {text!r}{suggest(text, known)}")
     return known[name]
 
 
