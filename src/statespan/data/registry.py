@@ -30,11 +30,18 @@ class Entry:
     files: tuple[Source, ...]
     folder: str
     loader: Callable[..., Dataset]
+    config: Callable[..., Any] | None = None
 
     @property
     def options(self) -> dict[str, Any]:
-        """Names and default values of the loader's options."""
-        return {p.name: p.default for p in _options(self.loader)}
+        """Names and default values of the options."""
+        return {p.name: p.default for p in self.parameters}
+
+    @property
+    def parameters(self) -> list[inspect.Parameter]:
+        """The options as they are declared: keyword-only parameters of the config class or of the loader."""
+        declared = inspect.signature(self.config or self.loader).parameters.values()
+        return [p for p in declared if p.kind is p.KEYWORD_ONLY]
 
     def place(self, folder: Path) -> Path:
         """The dataset's folder: its subfolder of the data folder, or that folder itself if it holds the files."""
@@ -69,21 +76,27 @@ REGISTRY: dict[str, Entry] = {}
 
 
 def register(
-    name: str, summary: str, *, files: Sequence[Source] = (), folder: str | None = None
+    name: str,
+    summary: str,
+    *,
+    files: Sequence[Source] = (),
+    folder: str | None = None,
+    config: Callable[..., Any] | None = None,
 ) -> Callable[[Loader], Loader]:
-    """Register a loader ``load(folder: Path, *, option: type = default, …) -> Dataset``.
+    """Register a loader: ``load(folder, *, option: type = default, …)``, or ``load(folder, config)``.
 
     Args:
-        name: Of the dataset.
+        name: Name of the dataset.
         summary: What it is, in one line.
-        files: What it is read from; before the loader is called, all that are not optional are there.
-        folder: Name of its subfolder of the data folder; the dataset's name if not given. The loader is given it whole.
+        files: The files it is read from. All that are not optional exist when the loader is called.
+        folder: Name of its subfolder of the data folder; the dataset's name by default. The loader gets the full path.
+        config: A dataclass whose keyword-only fields are the options, for loaders that have many or share them.
     """
 
     def add(loader: Loader) -> Loader:
         if name in REGISTRY:
             raise ValueError(f"a dataset {name!r} is registered already")
-        REGISTRY[name] = Entry(name, summary, tuple(files), folder or name, loader)
+        REGISTRY[name] = Entry(name, summary, tuple(files), folder or name, loader, config)
         return loader
 
     return add
@@ -142,6 +155,8 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
     place = chosen.place(data_folder(folder))
     fetch(name, chosen.files, place, progress)
     with watched(progress):
+        if chosen.config is not None:
+            return chosen.loader(place, chosen.config(**options))
         return chosen.loader(place, **options)
 
 
@@ -163,9 +178,9 @@ def status(folder: Path | str | None = None) -> list[Status]:
 
 
 def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
-    """Refuse options that the loader does not have, or whose values are not of its types."""
-    allowed = {parameter.name: parameter for parameter in _options(chosen.loader)}
-    hints = typing.get_type_hints(chosen.loader)
+    """Reject options that the dataset does not have, and values of the wrong type."""
+    allowed = {parameter.name: parameter for parameter in chosen.parameters}
+    hints = typing.get_type_hints(chosen.config or chosen.loader)
     for key, value in options.items():
         if key not in allowed:
             have = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in allowed.values()]
@@ -179,10 +194,6 @@ def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
     needed = [p.name for p in allowed.values() if p.default is p.empty and p.name not in options]
     if needed:
         raise ValueError(f"dataset {chosen.name!r} needs the option {needed[0]!r}")
-
-
-def _options(loader: Callable[..., Dataset]) -> list[inspect.Parameter]:
-    return [p for p in inspect.signature(loader).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
 def _fits(value: Any, hint: Any) -> bool:

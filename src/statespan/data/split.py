@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from statespan._check import check_int
+from statespan.data.base import Arrays, Batch
 
 
 def shuffled(n: int, seed: int) -> np.ndarray[Any, Any]:
@@ -64,12 +66,34 @@ def stratified(labels: np.ndarray[Any, Any], shares: Sequence[float], seed: int)
     rows = np.concatenate([np.zeros(0, np.int64), *(some[shuffled(len(some), seed)] for some in classes)])
     parts: list[np.ndarray[Any, Any]] = []
     left = 1.0
-    for share in reversed(shares):  # every so many rows, in the order of the classes
+    for share in reversed(shares):  # every n-th row, in the order of the classes
         count = np.floor(np.arange(len(rows) + 1) * (share / left) + 0.5 + 1e-9)
         chosen = np.diff(count) > 0
         parts.insert(0, np.sort(rows[chosen]))
         rows, left = rows[~chosen], left - share
     return [np.sort(rows), *parts]
+
+
+def hold_out(
+    train: Mapping[str, np.ndarray[Any, Any]],
+    test: Mapping[str, np.ndarray[Any, Any]],
+    prepare: Callable[[dict[str, Tensor]], Batch],
+    *,
+    valid: float,
+    seed: int,
+) -> dict[str, Arrays]:
+    """The three splits of data that comes with a test set: a share of the training rows becomes the validation set.
+
+    Args:
+        train: Training arrays by name, one row each.
+        test: Test arrays of the same names.
+        prepare: As for :class:`~statespan.data.base.Arrays`.
+        valid: Share of the training rows for validation.
+        seed: Seed of that split.
+    """
+    kept, held = split(len(next(iter(train.values()))), (valid,), seed)
+    parts = {name: {key: array[rows] for key, array in train.items()} for name, rows in (("train", kept), ("valid", held))}
+    return {name: Arrays(arrays, prepare) for name, arrays in (*parts.items(), ("test", test))}
 
 
 def _check_shares(shares: Sequence[float]) -> None:

@@ -11,7 +11,7 @@ from statespan.data.base import Batch
 from statespan.data.tokens import EOS, SPECIAL
 from statespan.papers.datasets.listops import TOKENS, expressions, text
 from statespan.papers.datasets.operands import Shuffle
-from tests.data.test_listops import evaluate
+from tests.papers.datasets.test_listops import evaluate
 
 CODES = {word: SPECIAL + i for i, word in enumerate(TOKENS)}
 
