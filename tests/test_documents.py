@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from statespan import cli, data
+from statespan import data
 from statespan.cli import plot
+from statespan.cli.app import app
 from statespan.papers.records import table
 from statespan.papers.runs import parse_axis, product
 from statespan.papers.tables import coverage
@@ -134,7 +135,7 @@ def test_links_in_the_documents_lead_somewhere():
 def test_commands_in_the_documents_can_be_given(line):
     """Command, options, recipe and keys are there; that it then works was tried by hand."""
     _, name, *arguments = shlex.split(line.partition(" < ")[0], comments=True)
-    command = typer.main.get_command(cli.app()).commands[name]
+    command = typer.main.get_command(app()).commands[name]
     if name == "bench":
         return
     given = command.make_context(name, arguments).params  # a wrong option raises

@@ -93,10 +93,7 @@ def source() -> str:
         >>> len(source())
         16
     """
-    files = (
-        *HERE.rglob("*.py"),
-        *HERE.glob("papers/recipes/*.yaml"),
-    )  # not the models that an installed package has inside
+    files = [*HERE.rglob("*.py"), *HERE.rglob("recipes/*.yaml")]  # not the models that an installed package has inside
     return _digest((path.relative_to(HERE), path.read_bytes()) for path in files)
 
 

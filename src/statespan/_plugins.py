@@ -4,6 +4,7 @@ Only packages that are installed are asked, so a recipe or a file can never choo
 
 - ``statespan.commands``: modules with a function of the command's name, and its ``HELP``.
 - ``statespan.datasets``: modules that register datasets when they are imported.
+- ``statespan.plots``: modules with a function ``plot`` from folders to a figure, for ``statespan plot NAME``.
 - ``statespan.recipes``: packages with YAML files in their folder.
 """
 

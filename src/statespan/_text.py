@@ -50,6 +50,28 @@ def csv_line(values: Iterable[object]) -> str:
     return line.getvalue()
 
 
+def metric_number(number: float, metric: str) -> str:
+    """A metric's value with the digits that mean something.
+
+    Example:
+        >>> metric_number(99.634, "accuracy"), metric_number(0.33219, "rmse"), metric_number(98.7654, "perplexity")
+        ('99.63', '0.332', '98.8')
+    """
+    return f"{number:.2f}" if metric == "accuracy" else f"{number:.3f}" if abs(number) < 10 else f"{number:.1f}"
+
+
+def metric_text(metric: str, value: float) -> str:
+    """A metric and its value for people; an accuracy is a fraction, and is shown in per cent.
+
+    Example:
+        >>> metric_text("accuracy", 0.98607), metric_text("rmse", 0.3321)
+        ('accuracy 98.61 %', 'rmse 0.332')
+    """
+    if metric == "accuracy":
+        return f"accuracy {metric_number(100 * value, metric)} %"
+    return f"{metric.replace('_', ' ')} {metric_number(value, metric)}"
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)

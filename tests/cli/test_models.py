@@ -9,7 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from statespan import generate, models
-from statespan.cli import app
+from statespan.cli.app import app
 from statespan.data import load
 from statespan.export import write
 from statespan.generation.picture import GAP

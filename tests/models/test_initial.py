@@ -5,8 +5,11 @@ import torch
 from torch import nn
 
 from statespan import DSS, LSSL, S4, S4D, models
-from statespan.nn import Attention, FeedForward, LinearAttention, Performer, Transformer
+from statespan.nn import FeedForward
 from statespan.nn.parameters import SSMParameters
+from statespan.papers.baselines.attention import Attention
+from statespan.papers.baselines.linear_attention import LinearAttention, Performer
+from statespan.papers.baselines.transformer import Transformer
 from tests.models.make import ALL, SMALL
 
 

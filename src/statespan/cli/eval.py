@@ -26,7 +26,7 @@ Examples:
   statespan eval runs/digits-s4d
   statespan eval digits-s4d                                   a published model, and what its record says
   statespan eval runs/digits-s4d --split valid
-  statespan eval runs/digits-s4d data.subsample=2 --dt-scale 2    every second sample, the step twice as long
+  statespan eval runs/digits-s4d data.subsample=2 --dt-scale 2  every second sample, twice the step
 """
 
 

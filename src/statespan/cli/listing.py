@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from statespan._text import metric_text
 from statespan.cli import common
 
 HELP = """List the trained models that come with statespan.
@@ -25,7 +26,6 @@ def models() -> None:
     from rich.table import Table
 
     from statespan.models import find
-    from statespan.papers.records.card import describe
 
     console = common.terminal()
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
@@ -41,7 +41,7 @@ def models() -> None:
         table.add_row(
             name,
             record["recipe"]["data"]["name"] if record else "",
-            describe(metric, record["test"][metric]) if record else "",
+            metric_text(metric, record["test"][metric]) if record else "",
             f"{record['parameters']:,}" if record else "",
             f"{size / 1e6:.2f} MB",
         )

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from statespan import _plugins
 from statespan._fail import fail
 from statespan.cli import common
 
@@ -105,7 +106,7 @@ def _draw(
     from statespan import plot as drawing
 
     if kind == "times":
-        return _times(folders)
+        return _plugins.modules("statespan.plots")[kind].plot(folders)
     if kind in ("curves", "forecasts"):
         if not folders or (kind == "forecasts" and len(folders) > 1):
             fail(f"{kind} needs the folder of a run" + (", or several" if kind == "curves" else ""))
@@ -140,16 +141,6 @@ def _draw(
         return drawing.filters(parts, **options)
     draw: Callable[..., Any] = getattr(drawing, kind)
     return draw(parts, **options)
-
-
-def _times(folders: list[Path]) -> Any:
-    from statespan.papers.records.picture import times
-    from statespan.papers.records.record import read_records
-
-    where = folders or [Path("results/tasks")]
-    if absent := [folder for folder in where if not folder.is_dir()]:
-        fail(f"times needs a folder of records, such as results/tasks, and {absent[0]} is none")
-    return times({file: record for folder in where for file, record in read_records(folder).items()})
 
 
 def _options(changes: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The layers, the attention baselines, and the blocks that whole models are made of."""
+"""The layers, and the blocks that whole models are made of."""
 
 from statespan.nn.adaptive import AdaptiveTokens
 from statespan.nn.backbone import Backbone
@@ -12,9 +12,6 @@ from statespan.nn.pool import SequencePool
 from statespan.nn.s4 import S4
 from statespan.nn.s4d import DSS, S4D
 from statespan.nn.unet import UNet
-from statespan.papers.baselines.attention import Attention, KVCache, StaticKVCache
-from statespan.papers.baselines.linear_attention import LinearAttention, LinearState, Performer
-from statespan.papers.baselines.transformer import Transformer, TransformerBlock
 
 __all__ = [
     "DSS",
@@ -22,22 +19,14 @@ __all__ = [
     "S4",
     "S4D",
     "AdaptiveTokens",
-    "Attention",
     "Backbone",
     "BatchNorm",
     "FeedForward",
-    "KVCache",
-    "LinearAttention",
-    "LinearState",
     "PairHead",
-    "Performer",
     "ResidualBlock",
     "SSMParameters",
     "SequenceHead",
     "SequencePool",
-    "StaticKVCache",
     "TiedDropout",
-    "Transformer",
-    "TransformerBlock",
     "UNet",
 ]

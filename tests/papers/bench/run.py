@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
-from statespan.cli import app
+from statespan.cli.app import app
 
 
 def invoke(*arguments: object) -> Result:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import statespan
 from statespan import _io as fsio
 from statespan import data
-from statespan.cli import app
+from statespan.cli.app import app
 from statespan.models import find
 from statespan.papers.records import publish as module
 from statespan.papers.records import record

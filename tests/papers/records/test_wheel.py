@@ -42,7 +42,7 @@ def test_our_numbers_are_in_the_package_and_up_to_date():
     from setuptools.config.pyprojecttoml import apply_configuration
 
     package = apply_configuration(setuptools.Distribution(), ROOT / "pyproject.toml")
-    assert "recipes/ours.json" in package.package_data["statespan"]
+    assert "papers/recipes/ours.json" in package.package_data["statespan"]
     assert paper_recipes.OURS.read_text(encoding="utf-8") == ours.content(ROOT)
     assert paper_recipes.ours()["ablation-scifar-s4-legs"] == "77.14 ± 0.25 (2) *"
 

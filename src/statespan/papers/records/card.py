@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from statespan.papers.records.tasks import UNITS, show
+from statespan._text import metric_text
 
 SPLITS = {"train": "training", "valid": "validation", "test": "the test"}
 LICENCE = "Apache-2.0, as statespan itself. The training data has its owners' terms."
-
-
-def describe(metric: str, number: float) -> str:
-    """A metric for people.
-
-    Example:
-        >>> describe("accuracy", 0.98607), describe("rmse", 0.3321)
-        ('accuracy 98.61 %', 'rmse 0.332')
-    """
-    shown = show(100 * number if metric == "accuracy" else number, metric)
-    return f"{metric.replace('_', ' ')} {shown}{UNITS.get(metric, '')}"
 
 
 def write_card(name: str, record: Mapping[str, Any], inputs: Mapping[str, Any], file: str, size: int) -> str:
@@ -51,9 +40,9 @@ def write_card(name: str, record: Mapping[str, Any], inputs: Mapping[str, Any], 
         f"- **Task**: {info['task']}; {entry(data['name']).summary}.",
         f"- **Data**: the training part of `{data['name']}`{f' ({options})' if options else ''}; sequences of length "
         f"{info['length']:,}{_counts(record)}.",
-        f"- **Test**: {describe(metric, record['test'][metric])} (validation: "
-        f"{describe(metric, record['valid'][metric])}). The weights are {chosen}; how the settings were chosen is said "
-        "in the recipe.",
+        f"- **Test**: {metric_text(metric, record['test'][metric])} (validation: "
+        f"{metric_text(metric, record['valid'][metric])}). The weights are {chosen}; how the settings were chosen is "
+        "said in the recipe.",
         f"- **Made by**: commit `{record['versions']['commit']}`, {record['epochs']:.4g} epochs in "
         f"{record['wall_seconds'] / 60:.3g} min on {record['hardware']['device']}, "
         f"torch {record['versions']['torch']}.",
@@ -110,7 +99,7 @@ def _rates(record: Mapping[str, Any]) -> list[str]:
     metric = record["metric"]
     rows = [
         f"At `dt_scale={float(dt_scale):g}`, with so many times fewer samples a second and no training for it: "
-        f"{describe(metric, found[metric])}."
+        f"{metric_text(metric, found[metric])}."
         for dt_scale, found in record.get("rates", {}).items()
     ]
     return [*rows, ""] if rows else []

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from statespan import _plotting as _look
-from statespan.papers.records.record import model_name, seconds_before
+from statespan._fail import fail
+from statespan._text import metric_number
+from statespan.papers.records.record import model_name, read_records, seconds_before
 from statespan.papers.records.signs import signs
 from statespan.papers.records.table import groups
-from statespan.papers.records.tasks import TASKS, Task, other, paper, show, value
+from statespan.papers.records.tasks import TASKS, Task, other, paper, value
 
 NAMES = {
     "accuracy": "accuracy, %", "rmse": "RMSE", "mse": "MSE", "perplexity": "perplexity", "bits_per_dim": "bits a pixel"
@@ -22,6 +24,14 @@ BELOW = (
 )
 
 Record = Mapping[str, Any]
+
+
+def plot(folders: list[Path]) -> Any:
+    """The figure of ``statespan plot times``: :func:`times` of the records in folders, ``results/tasks`` if none."""
+    where = folders or [Path("results/tasks")]
+    if absent := [folder for folder in where if not folder.is_dir()]:
+        fail(f"times needs a folder of records, such as results/tasks, and {absent[0]} is none")
+    return times({file: record for folder in where for file, record in read_records(folder).items()})
 
 
 def shown(records: Mapping[str, Record]) -> list[tuple[Task, dict[str, Record]]]:
@@ -133,7 +143,7 @@ def _limits(axes: Any, task: Task, numbers: list[float]) -> None:
 def _reference(task: Task) -> str:
     if task.epochs is None:
         return ""
-    after = "" if task.after is None else f", {show(task.after[0], '')} % after {task.after[1]}"
+    after = "" if task.after is None else f", {metric_number(task.after[0], '')} % after {task.after[1]}"
     return f"reference: {task.epochs} epochs" + after.replace(".0 %", " %")
 
 

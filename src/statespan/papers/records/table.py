@@ -19,10 +19,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from statespan._text import metric_number
 from statespan.papers.records.record import model_name, read_records, seconds_before
 from statespan.papers.records.signs import AUGMENTED, CHANGES, DIFFERENT, SEEN, STARTED, augmented, difference, is_plain
 from statespan.papers.records.signs import signs as signs_of
-from statespan.papers.records.tasks import TASKS, Task, judged, other, paper, paper_augmented, show, value
+from statespan.papers.records.tasks import TASKS, Task, judged, other, paper, paper_augmented, value
 
 PLACE = re.compile(r"(<!-- (?P<path>[\w/.-]+): (?P<kind>short|long) -->\n)(?P<table>.*?)(<!-- end -->)", re.S)
 NOT_YET, NONE = "not run yet", "–"
@@ -81,8 +82,8 @@ def summary(numbers: Sequence[float], metric: str) -> str:
         >>> summary([99.4, 99.6], "accuracy"), summary([0.332], "rmse")
         ('99.50 ± 0.14 (2)', '0.332')
     """
-    text = show(fmean(numbers), metric)
-    return text if len(numbers) == 1 else f"{text} ± {show(stdev(numbers), metric)} ({len(numbers)})"
+    text = metric_number(fmean(numbers), metric)
+    return text if len(numbers) == 1 else f"{text} ± {metric_number(stdev(numbers), metric)} ({len(numbers)})"
 
 
 def groups(task: Task, records: Mapping[str, Record]) -> list[Group]:
@@ -165,7 +166,9 @@ def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
     return cells | {
         "recipe": group.recipe + changed,
         "ours": group.text(task),
-        "seeds": ", ".join(f"{show(number, task.metric)} ({seed})" for seed, number in numbers if number is not None),
+        "seeds": ", ".join(
+            f"{metric_number(number, task.metric)} ({seed})" for seed, number in numbers if number is not None
+        ),
         "rows": _rows(some[0].get("rows") or {}),
         "parameters": _count(some[0]["parameters"]),
         "epochs": _spread([record["epochs"] for record in some], "{:.4g}"),

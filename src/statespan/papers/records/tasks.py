@@ -15,8 +15,6 @@ from typing import Any
 from statespan.papers.records.signs import CHANGES
 from statespan.train import recipes
 
-UNITS = {"accuracy": " %", "rmse": "", "mse": "", "perplexity": "", "bits_per_dim": ""}
-
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -191,13 +189,3 @@ def paper_augmented(task: Task) -> str:
 
 def _best(task: Task, printed: list[str]) -> str:
     return (max if task.larger else min)(printed, key=float) if printed else ""
-
-
-def show(number: float, metric: str) -> str:
-    """A number as tables print it.
-
-    Example:
-        >>> show(99.634, "accuracy"), show(0.33219, "rmse"), show(98.7654, "perplexity")
-        ('99.63', '0.332', '98.8')
-    """
-    return f"{number:.2f}" if metric == "accuracy" else f"{number:.3f}" if abs(number) < 10 else f"{number:.1f}"

@@ -48,7 +48,7 @@ class Cell:
         evaluations: What else to measure when it is trained.
 
     Example:
-        >>> from statespan import recipes
+        >>> from statespan.train import recipes
         >>> cell = Cell(recipes.read("digits-s4d", ["train.seed=3", "model.ssm.init=inv"]))
         >>> cell.seed, cell.key.rpartition("-")[0]
         (3, 'digits-s4d-init.inv-seed3')

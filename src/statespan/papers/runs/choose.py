@@ -82,7 +82,7 @@ def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Row]:
         ConfigError: A combination is not a recipe.
 
     Example:
-        >>> from statespan import recipes
+        >>> from statespan.train import recipes
         >>> rows = product(recipes.read("digits-s4d"), [parse_axis("model.ssm.init=lin,inv")], seeds=2)
         >>> [(row.values, [cell.seed for cell in row.cells]) for row in rows]
         [(('lin',), [0, 1]), (('inv',), [0, 1])]
@@ -114,7 +114,7 @@ def check_rows(axes: Sequence[Axis], rows: Sequence[Row]) -> None:
         ConfigError: In the first combination that has one; it says which, and what is allowed.
 
     Example:
-        >>> from statespan import recipes
+        >>> from statespan.train import recipes
         >>> axes = [parse_axis("model.d_state=4,5")]
         >>> check_rows(axes, product(recipes.read("digits-s4d"), axes, seeds=1))
         Traceback (most recent call last):

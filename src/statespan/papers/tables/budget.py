@@ -44,7 +44,7 @@ def overrides(recipe: Recipe, budget: str) -> tuple[str, ...]:
     """The changes that a budget means for a recipe.
 
     Example:
-        >>> from statespan import recipes
+        >>> from statespan.train import recipes
         >>> overrides(recipes.read("ablation-scifar-s4d-inv"), "minutes")
         ('train.epochs=8', 'train.warmup=450', 'train.valid_batch=500')
         >>> overrides(recipes.read("ablation-scifar-s4d-inv"), "full")

@@ -101,7 +101,7 @@ def test_a_file_that_is_no_record_is_named(text, tmp_path, capsys):
         path.write_text(text)
     with pytest.raises(SystemExit, match="2"):
         picture.main([str(path)])
-    assert "records must be files that statespan.papers.tables.forecasting.table wrote, and" in capsys.readouterr().err
+    assert "records must be files that the forecasting table wrote, and" in capsys.readouterr().err
     assert not path.with_suffix(".png").exists()
 
 

@@ -24,7 +24,8 @@ from statespan.estimators import S4Classifier, read_ts
 from statespan.estimators.fitting import Settings, train
 from statespan.estimators.network import resampled
 from statespan.estimators.tasks import classes
-from statespan.nn import Attention, Transformer
+from statespan.papers.baselines.attention import Attention
+from statespan.papers.baselines.transformer import Transformer
 from statespan.papers.bench.record import write
 from statespan.papers.tables.studies.common import parser, read, row, save
 from statespan.train.device import pick_device
