@@ -25,7 +25,7 @@ def classes(tmp_path):
 def test_a_folder_of_classes_with_wav_files(classes):
     data = load("own", path=str(classes))
     assert data.info.classes == ("high", "low")
-    assert (data.info.length, data.info.d_input, data.info.frequency) == (89, 1, 8000.0)
+    assert (data.info.length, data.info.d_input, data.info.sampling_rate) == (89, 1, 8000.0)
     assert [len(part) for part in (data.train, data.valid, data.test)] == [14, 2, 4]
     assert sorted(data.valid.batch([0, 1]).y.tolist()) == [0, 1]
     batch = data.train.batch(list(range(14)))
@@ -36,7 +36,7 @@ def test_a_folder_of_classes_with_wav_files(classes):
     assert batch.x[inside].std() == pytest.approx(1.0, abs=1e-2)
     half = load("own", path=str(classes), subsample=2, standardize=False)
     raw = load("own", path=str(classes), standardize=False)
-    assert half.info.frequency == 4000.0
+    assert half.info.sampling_rate == 4000.0
     assert torch.equal(half.test.batch([1]).x[0, :40], raw.test.batch([1]).x[0, :80:2])
     assert raw.test.batch([0]).x.abs().max() == pytest.approx(20_000 / 32768, abs=0.01)
 

@@ -143,7 +143,7 @@ def _sample(file: Path, dt_scale: float | None, recipe: Recipe, inputs: Inputs) 
     if x.shape[1] != info.d_input:
         fail(f"{file} must have {info.d_input} features, as the training data, got {x.shape[1]}")
     if dt_scale is None:
-        dt_scale = info.frequency / frequency if info.frequency and frequency else 1.0
+        dt_scale = info.sampling_rate / frequency if info.sampling_rate and frequency else 1.0
     return Sample(file, x, dt_scale)
 
 

@@ -52,7 +52,7 @@ class Info:
         classes: Their names, where they have some.
         horizon: Steps to forecast.
         d_marks: Features of the calendar.
-        frequency: Samples a second, where it means something.
+        sampling_rate: Samples a second; None if they are not samples in time.
 
     Example:
         >>> Info("classification", length=784, d_input=1, vocabulary=None, d_output=10).d_output
@@ -67,7 +67,7 @@ class Info:
     classes: tuple[str, ...] = ()
     horizon: int = 0
     d_marks: int = 0
-    frequency: float | None = None
+    sampling_rate: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, TASKS)

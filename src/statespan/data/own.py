@@ -119,7 +119,7 @@ def own(
     first, second, third = (_windows(xs, y, rows, longest, prepare) for rows in parts)
     rate = found.rate / subsample if found.rate else None
     d_output = len(classes) if classes else y.shape[1]
-    info = ScaledInfo(task, longest, features[0], None, d_output, classes, frequency=rate, **scale)
+    info = ScaledInfo(task, longest, features[0], None, d_output, classes, sampling_rate=rate, **scale)
     return Dataset("own", info, first, second, third)
 
 

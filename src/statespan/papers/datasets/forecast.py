@@ -127,7 +127,7 @@ def series(
         d_output=len(answer),
         horizon=horizon,
         d_marks=arrays["marks"].shape[1],
-        frequency=UNITS[unit] / step if unit in UNITS else None,
+        sampling_rate=UNITS[unit] / step if unit in UNITS else None,
         target_mean=tuple(mean[list(targets)].tolist()),
         target_std=tuple(std[list(targets)].tolist()),
         columns=answer,

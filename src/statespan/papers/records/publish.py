@@ -148,7 +148,7 @@ def _plan_model(
         "rows": {str(rows): measure(rows=rows) for rows in CHECKED},
     }  # fmt: skip
     _check_weights(run, record)
-    sampled = dataset.info.frequency is not None and recipe.data.get("features", "raw") == "raw"
+    sampled = dataset.info.sampling_rate is not None and recipe.data.get("features", "raw") == "raw"
     if sampled and "subsample" in entry(recipe.data["name"]).options and "subsample" not in recipe.data:
         record["rates"] = {"2": measure(["data.subsample=2"], 2.0)}
     about = kept.to_json(dataset)
