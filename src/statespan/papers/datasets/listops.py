@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -61,9 +61,9 @@ def listops(
         valid: Number of validation expressions.
         test: Number of test expressions.
         length: Longest input; expressions are cut to it, <eos> included.
-        seed: Of the expressions.
-        generate: Make them even where the files are here.
-        shuffle: Put the operands of training expressions into another order each time; their values stay.
+        seed: Seed of the expressions.
+        generate: Make them even if the files are here.
+        shuffle: Shuffle the operands of training expressions, which keeps their values.
     """
     check_int("length", length, minimum=2)
     paths = [path for source in FILES if (path := source.find(folder)) is not None]
@@ -79,7 +79,7 @@ def listops(
         parts.append(documents(arrays, arrays["y"], length))
     info = Info("classification", length, None, SPECIAL + len(TOKENS), 10, tuple("0123456789"))
     augment = Shuffle(_levels(parts[0].arrays)) if shuffle else None
-    return Dataset("listops", info, parts[0], parts[1], parts[2], augment=augment)
+    return Dataset("listops", info, *parts, augment=augment)
 
 
 def expressions(
@@ -102,7 +102,7 @@ def expressions(
     block = 0
     while True:
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence((0x4C4F, block, *np.atleast_1d(seed)))))
-        yield from _block(rng, depth, arguments, shortest, longest)
+        yield from _block(rng, depth, arguments, range(shortest + 1, longest))
         block += 1
 
 
@@ -111,34 +111,38 @@ def text(tokens: Array) -> str:
     return " ".join(TOKENS[token - SPECIAL] for token in tokens if token >= SPECIAL)
 
 
-def _block(
-    rng: np.random.Generator, depth: int, arguments: int, shortest: int, longest: int
-) -> Iterator[tuple[Array, int]]:
-    """The expressions among BLOCK trees that have a length as wanted."""
-    # level d: parent (row of the level above), whether it is an operator, and its digit or operator
-    parent = [np.arange(BLOCK)]
-    tree = [np.arange(BLOCK)]
-    inner: list[Array] = []
-    what: list[Array] = []
-    for level in range(1, depth + 1):
-        n = len(parent[-1])
-        inner.append(rng.random(n) < 0.25 if level < depth else np.zeros(n, bool))
-        what.append(np.where(inner[-1], rng.integers(0, 4, n), rng.integers(0, 10, n)).astype(np.uint8))
-        operators = np.flatnonzero(inner[-1])
-        count = rng.integers(2, arguments + 1, len(operators))
-        if level < depth:
-            parent.append(np.repeat(operators, count))
-            tree.append(tree[-1][parent[-1]])
-    size = [np.where(is_inner, 2, 1) for is_inner in inner]
-    value = [digit.astype(np.int64) for digit in what]
-    for level in range(depth - 2, -1, -1):
-        if len(parent[level + 1]):
-            first = np.flatnonzero(np.diff(parent[level + 1], prepend=-1))
-            rows = parent[level + 1][first]
-            size[level][rows] += np.add.reduceat(size[level + 1], first)
-            value[level][rows] = _values(what[level][rows], value[level + 1], first)
-    good = (size[0] > shortest) & (size[0] < longest)
-    yield from _written(parent, tree, inner, what, size, value[0], good)
+class Level(NamedTuple):
+    """One level of all trees of a block, n nodes."""
+
+    parent: Array  # (n,) row of the parent in the level above
+    tree: Array  # (n,) number of the tree
+    is_inner: Array  # (n,) whether it is an operator
+    symbol: Array  # (n,) its digit or the number of its operator
+
+
+def _block(rng: np.random.Generator, depth: int, arguments: int, lengths: range) -> Iterator[tuple[Array, int]]:
+    """The expressions among BLOCK trees that have one of these lengths."""
+    levels: list[Level] = []
+    parent = tree = np.arange(BLOCK)
+    for number in range(1, depth + 1):
+        n = len(parent)
+        is_inner = rng.random(n) < 0.25 if number < depth else np.zeros(n, bool)
+        symbol = np.where(is_inner, rng.integers(0, 4, n), rng.integers(0, 10, n)).astype(np.uint8)
+        levels.append(Level(parent, tree, is_inner, symbol))
+        operators = np.flatnonzero(is_inner)
+        parent = np.repeat(operators, rng.integers(2, arguments + 1, len(operators)))
+        tree = tree[parent]
+    size = [np.where(level.is_inner, 2, 1) for level in levels]
+    value = [level.symbol.astype(np.int64) for level in levels]
+    for above, below in zip(range(depth - 2, -1, -1), range(depth - 1, 0, -1)):
+        if len(levels[below].parent):
+            first = np.flatnonzero(np.diff(levels[below].parent, prepend=-1))
+            rows = levels[below].parent[first]
+            size[above][rows] += np.add.reduceat(size[below], first)
+            value[above][rows] = _values(levels[above].symbol[rows], value[below], first)
+    good = (size[0] >= lengths.start) & (size[0] < lengths.stop)
+    for row, tokens in zip(np.flatnonzero(good), _written(levels, size, good)):
+        yield tokens, int(value[0][row])
 
 
 def _values(operator: Array, value: Array, first: Array) -> Array:
@@ -153,32 +157,23 @@ def _values(operator: Array, value: Array, first: Array) -> Array:
     return np.choose(operator, [ordered[first + count - 1], median, ordered[first], sums])
 
 
-def _written(
-    parent: list[Array],
-    tree: list[Array],
-    inner: list[Array],
-    what: list[Array],
-    size: list[Array],
-    value: Array,
-    good: Array,
-) -> Iterator[tuple[Array, int]]:
+def _written(levels: list[Level], size: list[Array], good: Array) -> list[Array]:
     """The tokens of the good trees: an operator, its arguments and a bracket take as many places as they need."""
     lengths = np.where(good, size[0], 0)
     starts = np.cumsum(lengths) - lengths
     out = np.zeros(int(lengths.sum()), np.uint8)
     place = starts
-    for level in range(len(parent)):
-        if level:  # behind the parent's operator and the elder siblings
-            before = np.cumsum(size[level]) - size[level]
-            first = np.flatnonzero(np.diff(parent[level], prepend=-1))
+    for number, (parent, tree, is_inner, symbol) in enumerate(levels):
+        if number:  # behind the parent's operator and the elder siblings
+            before = np.cumsum(size[number]) - size[number]
+            first = np.flatnonzero(np.diff(parent, prepend=-1))
             count = np.diff(first, append=len(before))
-            place = place[parent[level]] + 1 + before - np.repeat(before[first], count)
-        keep = good[tree[level]]
-        at, is_inner = place[keep], inner[level][keep]
-        out[at] = np.where(is_inner, OPERATOR, DIGIT) + what[level][keep]
-        out[(at + size[level][keep] - 1)[is_inner]] = END
-    for i in np.flatnonzero(good):
-        yield out[starts[i] : starts[i] + lengths[i]], int(value[i])
+            place = place[parent] + 1 + before - np.repeat(before[first], count)
+        keep = good[tree]
+        at, inner = place[keep], is_inner[keep]
+        out[at] = np.where(inner, OPERATOR, DIGIT) + symbol[keep]
+        out[(at + size[number][keep] - 1)[inner]] = END
+    return [out[starts[i] : starts[i] + lengths[i]] for i in np.flatnonzero(good)]
 
 
 def _levels(arrays: dict[str, Array]) -> int:

@@ -109,7 +109,7 @@ def text_windows(text: np.ndarray[Any, Any], length: int, *, whole: bool) -> Win
 @register("wikitext2", "WikiText-2, word level", files=SMALL)
 def wikitext2(folder: Path, *, length: int = 512, eval_length: int | None = None) -> Dataset:
     """WikiText-2: 2,088,628 / 217,646 / 245,569 tokens, 33,278 words. See :func:`wikitext103`."""
-    return _load(folder, "wikitext2", SMALL, length, eval_length)
+    return _load("wikitext2", folder, length, eval_length)
 
 
 @register("wikitext103", "WikiText-103, word level (S4 Table 8)", files=LARGE)
@@ -125,10 +125,11 @@ def wikitext103(folder: Path, *, length: int = 1024, eval_length: int | None = N
         eval_length: Tokens of an evaluation window, ``length`` by default. The windows follow each other and the last
             one is kept, so that every word but a file's first is predicted exactly once.
     """
-    return _load(folder, "wikitext103", LARGE, length, eval_length)
+    return _load("wikitext103", folder, length, eval_length)
 
 
-def _load(folder: Path, name: str, sources: tuple[Source, ...], length: int, eval_length: int | None) -> Dataset:
+def _load(name: str, folder: Path, length: int, eval_length: int | None) -> Dataset:
+    sources = SMALL if name == "wikitext2" else LARGE
     found = {split: source.find(folder) or folder / source.path for split, source in zip(SPLITS, sources)}
 
     def build() -> dict[str, np.ndarray[Any, Any]]:
