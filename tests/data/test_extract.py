@@ -54,7 +54,7 @@ HOSTILE_TAR = {
     "folder as file": [member("a/b", size=3), member("a", size=3)],
     "backslash": [member("..\\out", size=3)],
     "drive": [member("C:out", size=3)],
-    "our temporary name": [member(".tmp-x", size=3)],
+    "our temporary name": [member(".statespan-tmp-x", size=3)],
     "bomb": [member("big", size=3 << 20)],
     "nothing": [],
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import re
 import urllib.request
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.error import HTTPError
 
-from statespan.data.files import put, remove, sha256
+from statespan._io import rename, sha256, sync, sync_folder
 
 Progress: TypeAlias = Callable[[str, int, "int | None"], None]
 BLOCK = 1 << 18
@@ -49,12 +48,12 @@ def download(
     part = to.with_name(to.name + ".part")
     done = part.stat().st_size if part.exists() else 0
     if size is not None and done > size:
-        remove(part)
+        part.unlink()
         done = 0
     if done != size:
         open_url = open_url or _opener().open
         try:
-            _receive(url, part, done, size, progress, partial(open_url, timeout=timeout))
+            _receive(url, part, size=size, progress=progress, open_url=partial(open_url, timeout=timeout))
         except http.client.HTTPException as problem:
             raise OSError(f"{url} does not answer as HTTP asks: {problem!r}") from problem
         except OSError as problem:
@@ -62,14 +61,17 @@ def download(
                 raise OSError(f"{url} did not answer for {timeout:g} s; the next call goes on from there") from problem
             raise
     if (came := sha256(part)) != digest:
-        remove(part)
+        part.unlink()
         raise OSError(f"{url} gave a file with SHA-256 {came}, wanted {digest}; it was removed")
-    put(part, to)
+    rename(part, to)
+    sync_folder(to.parent)
 
 
 def _receive(
-    url: str, part: Path, done: int, size: int | None, progress: Progress | None, open_url: Callable[..., Any]
+    url: str, part: Path, *, size: int | None, progress: Progress | None, open_url: Callable[..., Any]
 ) -> None:
+    """Append to the part what is missing of the file."""
+    done = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "statespan"})
     if done:
         request.add_header("Range", f"bytes={done}-")
@@ -93,7 +95,7 @@ def _receive(
                 if progress is not None:
                     progress(part.name.removesuffix(".part"), done, total)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
     if total is not None and done < total:
         raise OSError(f"{url} ended after {done} of {total} bytes; the next call goes on from there")
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from statespan import _io
 from statespan.data.download import Progress, download
 from statespan.data.extract import is_archive, unpack
-from statespan.data.files import only_writer, sha256
 
 
 class MissingData(FileNotFoundError):  # noqa: N818 - the name says it
@@ -125,7 +125,8 @@ def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progr
         source = next(s for s in missing(sources, folder) if s.url == url)
         try:
             reason = _get(source, folder, progress)
-        except (OSError, ValueError) as problem:  # no network, a full disk, a read-only folder, a bad archive
+        # no network, a full disk, a read-only folder, a bad archive
+        except (OSError, ValueError, _io.CheckpointError) as problem:
             reason = str(problem)
         if reason:
             reasons.append(reason)
@@ -141,12 +142,14 @@ def _get(source: Source, folder: Path, progress: Progress | None) -> str:
         return ""
     if not here and os.environ.get("STATESPAN_OFFLINE"):
         return "nothing is downloaded with STATESPAN_OFFLINE set"
-    with only_writer(folder):
+    _io.make_folder(folder)
+    with _io.locked(folder, wait=True):
+        _io.sweep(folder)
         if source.find(folder) is not None:  # another process was faster
             return ""
         if not here and source.url is not None and source.sha256 is not None:
             download(source.url, got, source.sha256, size=source.size, progress=progress)
-        elif source.sha256 is not None and (digest := sha256(got)) != source.sha256:
+        elif source.sha256 is not None and (digest := _io.sha256(got)) != source.sha256:
             return f"{got} is damaged: its SHA-256 is {digest}"
         if source.packed:
             unpack(got, folder)
