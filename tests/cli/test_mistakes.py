@@ -1,5 +1,7 @@
 """Mistakes: one line on stderr, exit code 2, nothing written."""
 
+import os
+
 import pytest
 import torch
 
@@ -99,9 +101,7 @@ def test_a_package_that_a_dataset_needs_is_named(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
-    from statespan.cli import train
-
-    monkeypatch.setattr(train.os, "access", lambda path, mode: mode == train.os.R_OK)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
     assert "--folder must be a folder that can be written to" in one_line(
         invoke("train", "digits-s4d", "--folder", tmp_path)
     )

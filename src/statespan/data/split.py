@@ -81,7 +81,7 @@ def hold_out(
     *,
     valid: float,
     seed: int,
-) -> dict[str, Arrays]:
+) -> tuple[Arrays, Arrays, Arrays]:
     """The three splits of data that comes with a test set: a share of the training rows becomes the validation set.
 
     Args:
@@ -92,8 +92,8 @@ def hold_out(
         seed: Seed of that split.
     """
     kept, held = split(len(next(iter(train.values()))), (valid,), seed)
-    parts = {name: {key: array[rows] for key, array in train.items()} for name, rows in (("train", kept), ("valid", held))}
-    return {name: Arrays(arrays, prepare) for name, arrays in (*parts.items(), ("test", test))}
+    first, second = ({name: array[rows] for name, array in train.items()} for rows in (kept, held))
+    return Arrays(first, prepare), Arrays(second, prepare), Arrays(test, prepare)
 
 
 def _check_shares(shares: Sequence[float]) -> None:

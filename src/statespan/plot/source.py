@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from statespan._suggest import suggest
 from statespan import _plotting as _look
 from statespan._check import check_choice
+from statespan._suggest import suggest
 from statespan.nn import DSS, LSSL, S4, S4D
 from statespan.nn.layer import SSMLayer
 

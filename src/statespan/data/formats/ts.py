@@ -50,7 +50,9 @@ def read_ts(path: str | Path, *, equal: bool = False) -> tuple[Any, Array]:
             series.append(_series(path, number, channels, series))
             answers.append(answer.strip())
             if equal and len(series[-1]) != len(series[0]):
-                raise ValueError(f"{path}, line {number}: {len(series[-1])} values, the first line has {len(series[0])}")
+                raise ValueError(
+                    f"{path}, line {number}: {len(series[-1])} values, the first line has {len(series[0])}"
+                )
     if not series:
         raise ValueError(f"{path} has no line of data after @data")
     equal = len({len(one) for one in series}) == 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from statespan._fail import fail
+from statespan._suggest import suggest
 from statespan.cli import common
 from statespan.papers import recipes as paper_recipes
 
@@ -53,14 +54,14 @@ def recipes(
     if yaml:
         if word not in names:
             what = "" if word is None else f", and {word!r} is none"
-            fail(f"--yaml needs the name of a recipe{what}{common.guess(word or '', names, 'see statespan recipes')}")
+            fail(f"--yaml needs the name of a recipe{what}{suggest(word or '', names, 'see statespan recipes')}")
         print(every.path(word).read_text(encoding="utf-8"), end="")
         return
     found = every.table()
     chosen = [one for one in found if word is None or word in one.name or word in one.task]
     if not chosen:
         words = {part for one in found for part in (one.name, *one.name.split("-"), *one.task.split(", "))}
-        hint = common.guess(word or "", sorted(words), "see statespan recipes")
+        hint = suggest(word or "", sorted(words), "see statespan recipes")
         fail(f"no recipe has {word!r} in its name or task{hint}")
     _table(chosen, paper_recipes.ours() if results is None else _own(results))
     if word in names:

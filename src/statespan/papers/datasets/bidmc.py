@@ -234,7 +234,7 @@ def _dataset(target: str, found: Recordings, options: BIDMCOptions) -> Dataset:
         columns=(target,),
     )
     vary = _vary(options, found.length, None if target == "SpO2" else scale)
-    return Dataset(f"bidmc-{target.lower()}", info, *splits, augment=vary, raw=raw)
+    return Dataset(f"bidmc-{target.lower()}", info, splits[0], splits[1], splits[2], augment=vary, raw=raw)
 
 
 def _vary(options: BIDMCOptions, length: int, rate: tuple[float, float] | None) -> Callable[..., Batch] | None:

@@ -74,7 +74,7 @@ def _cifar(name: str, summary: str, convert: Callable[[Bytes], Bytes], prepare: 
         return Dataset(
             name,
             Info("classification", 1024, len(prepare.mean), None, 10, CLASSES),
-            **hold_out(train, test, prepare, valid=options.valid, seed=options.seed),
+            *hold_out(train, test, prepare, valid=options.valid, seed=options.seed),
             augment=crop_and_flip if options.augment else None,
         )
 

@@ -62,7 +62,7 @@ def mnist_density(folder: Path, *, levels: int = 256, valid: float = 0.05, seed:
             raise ValueError(f"{folder} must hold MNIST's 28 x 28 images, got {x.shape}")
     train, test = ((x.reshape(-1, 784).astype(np.uint16) * levels // 256).astype(np.uint8) for x in images)
     splits = hold_out({"x": train}, {"x": test}, Shifted(levels), valid=valid, seed=seed)
-    return Dataset("mnist-density", Info("density", 784, None, levels + 1, levels), **splits)
+    return Dataset("mnist-density", Info("density", 784, None, levels + 1, levels), *splits)
 
 
 @register("cifar-density", "CIFAR-10 as 3,072 bytes, predicted one at a time", files=CIFAR, folder="cifar10")
@@ -76,10 +76,12 @@ def cifar_density(folder: Path, *, valid: float = 0.02, seed: int = 42) -> Datas
     """
     train, test = ({"x": x.reshape(-1, 3072)} for x, _ in read_cifar(folder))
     splits = hold_out(train, test, Shifted(256, channels=3), valid=valid, seed=seed)
-    return Dataset("cifar-density", Info("density", 3072, None, 769, 256), **splits)
+    return Dataset("cifar-density", Info("density", 3072, None, 769, 256), *splits)
 
 
-@register("digits-density", "scikit-learn's digits as 64 values of 17, predicted one at a time; comes with scikit-learn")
+@register(
+    "digits-density", "scikit-learn's digits as 64 values of 17, predicted one at a time; comes with scikit-learn"
+)
 def digits_density(folder: Path, *, seed: int = 0) -> Dataset:
     """The 1,797 images of 8 by 8 pixels that come with scikit-learn, as tokens.
 

@@ -168,7 +168,7 @@ def series(name: str, table: Table, borders: Borders, options: ForecastOptions) 
         target_std=tuple(std[list(targets)].tolist()),
         columns=answer,
     )
-    return Dataset(name, info, *splits)
+    return Dataset(name, info, splits[0], splits[1], splits[2])
 
 
 def _public(name: str, summary: str, source: Source, *, folder: str, target: str, borders: Borders) -> None:

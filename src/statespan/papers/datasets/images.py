@@ -101,7 +101,7 @@ def _mnist(name: str, summary: str, order: np.ndarray[Any, Any]) -> None:
         return Dataset(
             name,
             Info("classification", 784, 1, None, 10, tuple("0123456789")),
-            **hold_out(train, test, Pixels(255.0), valid=options.valid, seed=options.seed),
+            *hold_out(train, test, Pixels(255.0), valid=options.valid, seed=options.seed),
             augment=Warp(sequence) if options.warp else Shift(sequence) if options.augment else None,
             raw=None if name == "smnist" else Raw(sequence),
         )
@@ -132,4 +132,3 @@ def digits(folder: Path, *, subsample: int = 1, seed: int = 0) -> Dataset:
     )
     info = Info("classification", x.shape[1], 1, None, 10, tuple("0123456789"))
     return Dataset("digits", info, train, valid, test)
-

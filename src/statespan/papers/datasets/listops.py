@@ -79,7 +79,7 @@ def listops(
         parts.append(documents(arrays, arrays["y"], length))
     info = Info("classification", length, None, SPECIAL + len(TOKENS), 10, tuple("0123456789"))
     augment = Shuffle(_levels(parts[0].arrays)) if shuffle else None
-    return Dataset("listops", info, *parts, augment=augment)
+    return Dataset("listops", info, parts[0], parts[1], parts[2], augment=augment)
 
 
 def expressions(

@@ -171,7 +171,7 @@ def _load(name: str, folder: Path, clips: Clips, options: SpeechOptions) -> Data
     )
     splits = [Arrays({"x": a, "y": b}, prepare) for a, b in zip(np.split(x, ends[:-1]), np.split(y, ends[:-1]))]
     vary = Vary(move=RATE // 10 // subsample, speed=0.15, gain=0.5, noise=0.1) if options.augment else None
-    return Dataset(name.split("-")[0], info, *splits, augment=vary)
+    return Dataset(name.split("-")[0], info, splits[0], splits[1], splits[2], augment=vary)
 
 
 def _key(root: Path, words: tuple[str, ...]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def text(folder: Path, options: TextOptions) -> Dataset:
         part = {field: arrays[f"{name}_{field}"] for field in ("tokens", "starts", "lengths")}
         parts.append(documents(part, arrays[f"{name}_y"], options.length))
     info = Info("classification", options.length, None, int(arrays["vocabulary"][0]), 2, CLASSES)
-    return hidden(Dataset("text", info, *parts), options.hide, options.find)
+    return hidden(Dataset("text", info, parts[0], parts[1], parts[2]), options.hide, options.find)
 
 
 def _build(folders: list[Path], options: TextOptions) -> dict[str, np.ndarray[Any, Any]]:

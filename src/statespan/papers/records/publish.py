@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from statespan import _io as fsio
-from statespan.cli import inputs as kept
+from statespan.data import inputs as kept
 from statespan.data.base import Dataset
 from statespan.data.registry import entry
 from statespan.models import from_pretrained

@@ -54,7 +54,11 @@ class Worker:
             self._prune(folder)
             return DONE, ""
         except MissingData as error:
-            return self._fault(folder, MISSING, f"the files of dataset {error.dataset!r} are not here; see statespan data {error.dataset}")
+            return self._fault(
+                folder,
+                MISSING,
+                f"the files of dataset {error.dataset!r} are not here; see statespan data {error.dataset}",
+            )
         except (torch.OutOfMemoryError, MemoryError):
             return self._fault(folder, FAILED, "out of memory")
         except Exception as error:  # a cell that fails, for whatever reason, must not stop the others

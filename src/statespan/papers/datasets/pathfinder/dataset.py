@@ -86,7 +86,7 @@ def _register(name: str, size: int, summary: str) -> None:
         prepare = Pixels(255.0, (0.5,), (0.5,)) if options.center else Pixels(255.0)
         info = Info("classification", size * size, 1, None, 2, ("apart", "joined"))
         splits = [Arrays(part, prepare) for part in parts]
-        return Dataset(name, info, *splits, augment=Turn(size) if options.augment else None)
+        return Dataset(name, info, splits[0], splits[1], splits[2], augment=Turn(size) if options.augment else None)
 
     register(name, summary, files=(_files(size, 14),), folder=f"pathfinder{size}", config=PathfinderOptions)(load)
 

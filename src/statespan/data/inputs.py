@@ -1,7 +1,7 @@
-"""From series as people have them to what a model reads: as its dataset does it, or as is kept beside its weights.
+"""From recorded series to what a model reads: as its dataset prepares them, or as stored beside its weights.
 
-A published model is used where its training data is not. Most datasets do no more than put positions into another
-order and scale each feature; then these few numbers are all that has to be kept.
+A published model is used where its training data is missing. Most datasets only reorder positions and scale each
+feature; then these few numbers are all that has to be stored.
 
 Shapes: B batch, L length, D features.
 """
@@ -83,6 +83,14 @@ def of_dataset(dataset: Dataset) -> Inputs:
 
     series = dataset.info.d_input is not None and "x" in dataset.test.arrays and dataset.info.task != "forecast"
     return Inputs(dataset.info, bool(whole), prepare if series else None)
+
+
+def answer_names(info: Any) -> list[str]:
+    """Names of the classes or values that a model predicts."""
+    columns = getattr(info, "columns", ())
+    if info.task == "classification":
+        return list(info.classes) or [str(number) for number in range(info.d_output)]
+    return list(columns) or (["value"] if info.d_output == 1 else [f"value_{i}" for i in range(info.d_output)])
 
 
 def to_json(dataset: Dataset) -> dict[str, Any]:
