@@ -42,7 +42,10 @@ MISTAKES = {
     "folder is a file": (["train", "digits-s4d", "--folder", "{folder}/file"], "--folder must be a folder"),
     "bad device": ([*DIGITS, "--device", "tpu"], "device is tpu; allowed are cpu, cuda"),
     "missing data": (["train", "smnist-s4d", "--data", "{folder}"], "what to put there: statespan data smnist"),
-    "own data not there": ([*DIGITS, "data={{name: own, path: {folder}/none}}"], "path must be a folder, a .csv"),
+    "own data not there": (
+        [*DIGITS, "data={{name: own, path: {folder}/none}}"],
+        "path must be an existing folder, .csv",
+    ),
     "option that is none": ([*DIGITS, "--resum"], "--resume"),
     "eval: no run": (["eval"], "RUN"),
     "eval: not there": (["eval", "{folder}/runs/x"], "is not there; make one with: statespan train"),
