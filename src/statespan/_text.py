@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
@@ -33,7 +34,7 @@ def cell(value: object) -> str:
         ("'=1+1", '-1', '-2.5', 'a\\x07')
     """
     text = str(value)
-    if isinstance(value, (int, float)) or _is_number(text):
+    if isinstance(value, (int, float)) or is_number(text):
         return text
     return printable("'" + text if text.startswith(FORMULA) else text, keep="\n")
 
@@ -72,9 +73,10 @@ def metric_text(metric: str, value: float) -> str:
     return f"{metric.replace('_', ' ')} {metric_number(value, metric)}"
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str, *, finite: bool = False) -> bool:
+    """Whether a text is that of a number; NaN and infinity are some, unless it must be ``finite``."""
     try:
-        float(text)
+        number = float(text)
     except ValueError:
         return False
-    return True
+    return math.isfinite(number) or not finite

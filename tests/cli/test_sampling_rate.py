@@ -75,5 +75,5 @@ def test_streams():
         Stream(model, dt_scale=2.0, sampling_rate=50.0)
     with pytest.raises(ValueError, match="sampling_rate needs a model that knows the rate it was trained at, got none"):
         Stream(build("classifier", options={**options, "sampling_rate": None}).eval(), sampling_rate=50.0)
-    with pytest.raises(ValueError, match="sampling_rate must be a number > 0, got -1.0"):
+    with pytest.raises(ValueError, match=r"sampling_rate must be a number > 0, got -1\.0"):
         build("classifier", options={**options, "sampling_rate": -1.0})

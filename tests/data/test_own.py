@@ -165,5 +165,5 @@ def test_a_sampling_rate_is_given_or_that_of_the_files(tmp_path):
     assert load("own", path=audio, sampling_rate=8000.0, subsample=2).info.sampling_rate == 4000.0
     with pytest.raises(ValueError, match=r"sampling_rate must be that of the files in .*audio, 8000, got 50"):
         load("own", path=audio, sampling_rate=50.0)
-    with pytest.raises(ValueError, match="sampling_rate must be a number > 0, got -5.0"):
+    with pytest.raises(ValueError, match=r"sampling_rate must be a number > 0, got -5\.0"):
         load("own", path=arrays, sampling_rate=-5.0)

@@ -18,6 +18,7 @@ from statespan._text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from statespan.data import Dataset
     from statespan.data.download import Progress
@@ -178,6 +179,17 @@ def load_data(recipe: Recipe, folder: Path | None, console: Console) -> Dataset:
             return statespan.data.load(options.pop("name"), folder=folder, progress=progress, **options)
         except (ValueError, TypeError) as error:
             raise ConfigError(f"data: {error}") from error
+
+
+def table(*columns: str, right: Iterable[str] = (), wrapped: Iterable[str] = ()) -> Table:
+    """An empty table; columns are left-aligned and not wrapped, but for those named."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", no_wrap=column not in wrapped)
+    return made
 
 
 @contextlib.contextmanager

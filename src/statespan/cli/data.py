@@ -58,15 +58,10 @@ def data(
 
 
 def _table(statuses: list[Status], folder: Path, console: Console) -> None:
-    from rich import box
-    from rich.table import Table
-
     from statespan.data.registry import REGISTRY
 
     console.print(f"datasets in {folder}", markup=False, soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for column in ("name", "here", "what it is"):
-        table.add_column(column, no_wrap=column != "what it is")
+    table = common.table("name", "here", "what it is", wrapped=["what it is"])
     for one in statuses:
         if not one.ready:
             here = "[yellow]no[/yellow]"
@@ -113,7 +108,6 @@ def _one(one: Status, console: Console) -> None:
 
 
 def _yaml(value: object) -> str:
-    """A value as written on the command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return shlex.quote(str(value))

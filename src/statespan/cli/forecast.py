@@ -93,7 +93,6 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _read(file: Path, *, time: str | None, target: str | None, time_format: str | None, missing: str) -> Any:
-    """The targets as a frame with an index of times."""
     import pandas as pd
 
     from statespan.data.formats.csv import read_table
@@ -147,7 +146,6 @@ def _naive_error(tail: Any, estimator: Any, context: int, horizon: int) -> tuple
 
 
 def _write(out: Path, mean: Any, bands: Any) -> None:
-    """Write the forecast as CSV, whole or not at all."""
     from statespan._io import replace_file
 
     levels = [] if bands is None else list(dict.fromkeys(bands.columns.get_level_values(1)))

@@ -22,15 +22,12 @@ In Python: statespan.load("digits-s4d")
 
 def models() -> None:
     """List models; :data:`HELP` is the text for users."""
-    from rich import box
-    from rich.table import Table
-
     from statespan.models import find
 
     console = common.terminal()
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for name in ("name", "data", "test", "parameters", "size"):
-        table.add_column(name, justify="right" if name in ("parameters", "size") else "left", no_wrap=name == "name")
+    table = common.table(
+        "name", "data", "test", "parameters", "size", right=["parameters", "size"], wrapped=["data", "test"]
+    )
     for name in find.names():
         folder = find.find(name)
         record: dict[str, Any] = {}

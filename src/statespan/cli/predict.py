@@ -174,7 +174,6 @@ def _answers(model: Any, samples: list[Sample], inputs: Inputs) -> np.ndarray[An
 
 
 def _write(out: Path, files: list[Path], answers: np.ndarray[Any, Any], info: Any) -> None:
-    """Write the answers, whole or not at all."""
     import numpy as np
 
     from statespan._io import replace_file

@@ -119,7 +119,6 @@ def _runs(runs: Path, name: str) -> dict[int, Path]:
 
 
 def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, console: Console) -> None:
-    """Print what is about to be trained."""
     from rich.markup import escape
 
     info, train, number = dataset.info, recipe.train, _paper(recipe)
@@ -157,13 +156,7 @@ def _paper(recipe: Recipe) -> str | float | int | None:
 
 
 def _show(result: Result, recipe: Recipe, console: Console) -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    table.add_column("")
-    for name in ("test", "valid"):
-        table.add_column(name, justify="right")
+    table = common.table("", "test", "valid", right=["test", "valid"])
     valid = dict(common.metric_rows(result.valid))
     for name, value in common.metric_rows(result.test):
         best = name == result.metric.replace("_", " ")

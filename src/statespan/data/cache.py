@@ -145,7 +145,7 @@ def _read(place: Path, key: str | None, trust: bool = True) -> dict[str, Array] 
                     return None
                 touched = touched or now.st_mtime_ns != facts["time"]
                 facts["time"] = now.st_mtime_ns
-            arrays[name] = np.load(path, mmap_mode="c", allow_pickle=False) if _size(path) else _empty(path)
+            arrays[name] = np.load(path, mmap_mode="c" if _entries(path) else None, allow_pickle=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if touched:  # it was copied: the next one need not read it all again
@@ -192,15 +192,10 @@ def _npy(name: str, cache: str, array: Array | Rows) -> Iterator[bytes | memoryv
         raise ValueError(f"{name}: the pieces have {count} bytes, which is not shape {tuple(rows.shape)}")
 
 
-def _size(path: Path) -> int:
-    """Entries of an array, if its header fits its file."""
+def _entries(path: Path) -> int:
+    """The number of entries of an array, if its header fits its file; an array without any cannot be mapped."""
     with path.open("rb") as file:
         return math.prod(npy.header(file, path.stat().st_size)[0])
-
-
-def _empty(path: Path) -> Array:
-    """An array without entries, which cannot be mapped."""
-    return np.load(path, allow_pickle=False)
 
 
 def _whole(array: Array | Rows) -> Array:

@@ -170,7 +170,6 @@ def _answers(where: Path, y: list[Any], task: str) -> tuple[tuple[str, ...], Arr
 
 
 def _splits(where: Path, given: list[str], labels: Array | None, options: OwnOptions) -> list[Array]:
-    """Row numbers of the three splits, each with at least one row."""
     shares: tuple[float, ...] = (options.valid, options.test)
     rows, ready = np.arange(len(given)), {}
     if any(given):
@@ -201,7 +200,6 @@ def _read(where: Path, task: str, target: list[str]) -> Samples:
 
 
 def _classes(where: Path, task: str) -> Samples:
-    """Subfolders of classes, or those of the splits with subfolders of classes."""
     if task != "classification":
         raise ValueError(f"{where} must have a file labels.csv with the values to predict for task='regression'")
     found = Samples([], [], [])

@@ -98,23 +98,18 @@ def _write(base: Recipe, axes: list[Axis], rows: Any, *, out: Path, split: str) 
 
 def show(axes: list[Axis], found: list[Line], console: Console) -> None:
     """Print the table."""
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
     from statespan.papers.runs.table import TEST, text
 
     metric = next((line.metric for line in found if line.metric), "metric").replace("_", " ")
     unit = " %" if metric == "accuracy" else ""
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for axis in axes:
-        table.add_column(axis.key)
-    for head in (f"{found[0].split} {metric}{unit}", "seeds", "p", "left"):
-        table.add_column(head, justify="left" if head == "left" else "right", no_wrap=True)
+    keys, numbers = [axis.key for axis in axes], [f"{found[0].split} {metric}{unit}", "seeds", "p"]
+    table = common.table(*keys, *numbers, "left", right=numbers, wrapped=keys)
     for line in found:
         p = "" if line.p is None else f"{line.p:.3g}"
-        cells = [*line.values, text(line.numbers, line.metric), str(len(line.numbers)), p, line.state]
-        table.add_row(*(escape(cell) for cell in cells))
+        fields = [*line.values, text(line.numbers, line.metric), str(len(line.numbers)), p, line.state]
+        table.add_row(*(escape(field) for field in fields))
     console.print()
     console.print(table)
     console.print(TEST, markup=False, style="dim")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -88,9 +86,10 @@ def bench(
 
     try:
         runs = _choose(names or [], device=device, dtype=dtype, quick=quick, sizes=size or [], seed=seed)
-        _check_folder(out)
     except ValueError as error:
         fail(str(error))
+    common.check_writable(out, "--out")
+    out.mkdir(parents=True, exist_ok=True)
     console = terminal()
     drawing = not no_plot and find_spec("matplotlib") is not None
     if not no_plot and not drawing:
@@ -118,17 +117,6 @@ def _choose(names: list[str], device: str | None, **options: Any) -> list[tuple[
     every = [b for b in BENCHMARKS.values() if kind not in ("cpu", "cuda") or kind in b.devices]
     chosen = {b.name: b for name in names for b in (every if name == "all" else [find(name, BENCHMARKS)])}
     return [(b, choose_settings(b, device=device, **options)) for b in chosen.values()]
-
-
-def _check_folder(folder: Path) -> None:
-    """Make the folder and see that it can be written to, before hours of measuring."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, probe = tempfile.mkstemp(dir=folder)
-        os.close(handle)
-        os.unlink(probe)
-    except OSError as error:
-        raise ValueError(f"--out must be a folder that can be written to, got {folder} ({error.strerror})") from None
 
 
 def _run(benchmark: Benchmark, settings: Settings, console: Console) -> Result:

@@ -133,17 +133,12 @@ def _write(name: str, table: Any, plan: Plan, *, out: Path, data: Path | None) -
 
 
 def _list(plan: Plan, console: Console) -> None:
-    from rich import box
-    from rich.table import Table
-
     from statespan.papers.tables import filters
     from statespan.papers.tables.budget import cost
     from statespan.papers.tables.collect import cells_of
     from statespan.papers.tables.registry import FILTERS, TABLES, items
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for name in ("name", "what", "cells", "cost"):
-        table.add_column(name, justify="right" if name in ("cells", "cost") else "left", no_wrap=name != "what")
+    table = common.table("name", "what", "cells", "cost", right=["cells", "cost"], wrapped=["what"])
     for item in items():
         cells = cells_of([TABLES[item.name]()], plan) if item.is_table else []
         cells = [filters.cell(plan)] if item.name == FILTERS else cells

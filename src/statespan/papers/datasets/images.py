@@ -85,7 +85,6 @@ class MNISTOptions(ImageOptions):
 
 
 def _mnist(name: str, summary: str, order: np.ndarray[Any, Any]) -> None:
-    """Register MNIST with its pixels in this order."""
     sequence = tuple(order.tolist())
 
     def load(folder: Path, options: MNISTOptions) -> Dataset:

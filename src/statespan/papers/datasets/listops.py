@@ -146,7 +146,6 @@ def _block(rng: np.random.Generator, depth: int, arguments: int, lengths: range)
 
 
 def _values(operator: Array, value: Array, first: Array) -> Array:
-    """The value of each operator on its arguments, which begin at ``first``."""
     count = np.diff(first, append=len(value))
     owner = np.repeat(np.arange(len(first)), count)
     ordered = value[np.lexsort((value, owner))]

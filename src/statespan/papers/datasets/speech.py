@@ -183,7 +183,6 @@ def _root(folder: Path) -> Path:
 
 
 def _tree(root: Path, words: tuple[str, ...]) -> list[tuple[str, int]]:
-    """All clips of the words, sorted."""
     if lacking := [word for word in words if not (root / word).is_dir()]:
         raise ValueError(
             f"{root} must have a folder for each of the {len(words)} words, not there: {', '.join(lacking)}"
