@@ -1,4 +1,4 @@
-"""Text from elsewhere for terminals and spreadsheets: names of files, classes and columns may hold anything."""
+"""Untrusted text for terminals and spreadsheets: names of files, classes and columns may contain anything."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import io
 import math
 from collections.abc import Iterable
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a cell that a spreadsheet evaluates
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Text that a terminal shows and does not obey: control and format characters become escapes.
+    r"""Text that is safe for a terminal: control and format characters become escapes.
 
     Args:
         text: Any text.
@@ -27,7 +27,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def cell(value: object) -> str:
-    r"""A value for a CSV file: a number as it is; text without control characters, which no spreadsheet computes.
+    r"""A value for a CSV file: numbers unchanged; text without control characters or formulas.
 
     Example:
         >>> cell("=1+1"), cell("-1"), cell(-2.5), cell("a\x07")
@@ -40,7 +40,7 @@ def cell(value: object) -> str:
 
 
 def csv_line(values: Iterable[object]) -> str:
-    r"""A line of a CSV file, quoted where it must be, with its end.
+    r"""A line of a CSV file with its line break, quoted where necessary.
 
     Example:
         >>> csv_line([1, "a,b", "@c"])

@@ -33,7 +33,7 @@ Examples:
 def data(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A dataset.", show_default=False)] = None,
     *,
-    get: Annotated[bool, typer.Option("--get", help="Download what is missing.")] = False,
+    get: Annotated[bool, typer.Option("--get", help="Download missing files.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Verify prepared arrays; damaged ones are removed.")] = False,
     folder: common.DataFolder = None,
 ) -> None:

@@ -160,7 +160,7 @@ def _layer_options(changes: list[str]) -> dict[str, Any]:
 
 
 def _side(folders: list[Path]) -> int:
-    """Pixels in a row, if the run's data are square images."""
+    """Pixels per row, if the run's data are square images."""
     if folders and is_run(folders[0]):
         import statespan.data
         from statespan.train import read_recipe
@@ -170,4 +170,4 @@ def _side(folders: list[Path]) -> int:
         length |= {"path-x": 16384}
         if options["name"] in statespan.data.names() and options["name"] in length:
             return math.isqrt(length[options["name"]])
-    fail("--side must say how many pixels a row of the images has, such as --side 32")
+    fail("--side must be the number of pixels in a row of the images, such as --side 32")

@@ -46,7 +46,7 @@ ROWS_AT_ONCE = 64
 
 
 class Sample(NamedTuple):
-    """A file, its series (L, D), and the step relative to that of training."""
+    """A file, its series (L, D), and its step relative to training."""
 
     file: Path
     x: np.ndarray[Any, Any]
@@ -125,7 +125,7 @@ def _open(run: Path, recipe: Recipe, data: Path | None, console: Any) -> tuple[A
 
 
 def _read(file: Path, recipe: Recipe, inputs: Inputs) -> tuple[np.ndarray[Any, Any], float | None]:
-    """Read a file as the dataset reads its own: the series, and its samples a second where the file says so."""
+    """Read a file as the dataset reads its own: the series, and its sampling rate if the file has one."""
     import numpy as np
 
     from statespan.data.formats.samples import read_sample

@@ -93,7 +93,7 @@ def _close_output() -> None:
 
 
 def _push(running: Any, x: Any) -> Any:
-    """The answer after samples (L, …): one goes step by step, more in a parallel pass."""
+    """The answer after samples (L, …): one sample by a step, more by a parallel pass."""
     y = running.push(x[None, 0]) if len(x) == 1 else running.prefill(x[None])
     return (y[0, -1] if y.ndim == 3 else y[0]).double().cpu()
 
@@ -115,7 +115,7 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
             yield seen, samples
         return
     rows: list[list[float]] = []
-    refused = ""
+    rejected = ""
     for number, line in enumerate(_lines(source), 1):
         text = line.decode("utf-8", "replace").strip()
         if not text:
@@ -124,21 +124,21 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
         if mistake and number == 1 and not values:
             continue  # names of the columns
         if mistake:
-            refused = f"line {number} {mistake}; the lines before it were read"
+            rejected = f"line {number} {mistake}; the lines before it were read"
             break
         rows.append(values)
         if len(rows) == block:
             seen += len(rows)
             yield seen, _array(rows, width)
             rows = []
-    if rows:  # those before a refused line, too: what is saved is the state before it
+    if rows:  # also before a rejected line: the saved state is the one before it
         yield seen + len(rows), _array(rows, width)
-    if refused:
-        fail(refused)
+    if rejected:
+        fail(rejected)
 
 
 def _values(text: str, width: int | None, vocabulary: int | None) -> tuple[list[float], str]:
-    """The numbers of a line, none where it has other things; and what is wrong with it, if something is."""
+    """The numbers of a line (none if it has others), and what is wrong with it, if anything."""
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
@@ -168,7 +168,7 @@ def _array(rows: list[list[float]], width: int | None) -> np.ndarray[Any, Any]:
 
 
 def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable[[Any], Any], Printer]:
-    """From samples as they come to what the model reads, and what prints its answers."""
+    """The preparation of raw samples, and the printer of answers."""
     import numpy as np
     import torch
 
@@ -207,8 +207,8 @@ class Printer:
 
     Args:
         model: Whose answers they are.
-        names: Of its classes or values, where they have some.
-        info: Of the dataset, which knows the units of values; or None.
+        names: Names of its classes or values, if any.
+        info: Facts about the dataset, for the units of values; or None.
     """
 
     def __init__(self, model: Any, names: list[str], info: Any) -> None:
@@ -218,7 +218,7 @@ class Printer:
         self.mean, self.std = (getattr(info, name, ()) for name in ("target_mean", "target_std"))
 
     def __call__(self, number: int, y: Any) -> None:
-        """Print the answer (K,) after so many samples."""
+        """Print the answer (K,) after this number of samples."""
         if not self.started:
             self.started = True
             columns = [self.names[i] if i < len(self.names) else f"value_{i}" for i in range(len(y))]

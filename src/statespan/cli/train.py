@@ -97,7 +97,7 @@ def _choose(text: str | None, changes: list[str], resume: bool, runs: Path) -> t
         if not is_run(where):
             fail(f"RECIPE must be a name, a YAML file or the folder of a run, and {text} is a folder without a run")
         if not resume:
-            fail(f"{text} is the folder of a run: add --resume to go on with it, or name a recipe to start another")
+            fail(f"{text} is the folder of a run: add --resume to continue it, or name a recipe to start another")
         return read_recipe(where / "recipe.yaml", changes), where
     recipe = common.named_recipe(text, changes)
     common.check_writable(runs)
@@ -143,7 +143,7 @@ def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, console: Conso
 
 
 def _paper(recipe: Recipe) -> str | float | int | None:
-    """The paper's number: that of the table's row which the changes lead to; none if they change the data otherwise."""
+    """The paper's number for the row of the table that the overrides give; None if they change the data otherwise."""
     from statespan.train import recipes
 
     changes = {change.replace(" ", "") for change in recipe.overrides}

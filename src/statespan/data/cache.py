@@ -1,8 +1,8 @@
 """Prepared arrays kept in a folder: plain .npy files and a JSON manifest with their sizes, times and digests.
 
-What is read back is memory-mapped, never unpickled. A cache that is damaged, unfinished or of another key is made anew.
-A file of the size and time that were recorded is taken to be as it was written, so that gigabytes are not read again at
-each start; any other is read and its digest compared. :func:`check` reads and compares everything.
+Arrays are memory-mapped, never unpickled. A cache that is damaged, unfinished or of another key is rebuilt. A file with
+the recorded size and time is trusted, so that gigabytes are not read again at each start; of any other file the digest
+is compared. :func:`check` compares all digests.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def watched(progress: Progress | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Rows:
-    """An array too large for memory, given piece by piece.
+    """An array too large for memory, in pieces.
 
     Args:
-        shape: Of the whole.
-        dtype: Of the whole.
+        shape: Shape of the whole array.
+        dtype: Its dtype.
         pieces: Arrays that follow each other along the first axis.
     """
 
@@ -60,15 +60,14 @@ class Rows:
 def cached(
     folder: Path, name: str, key: Mapping[str, Any], build: Callable[[], Mapping[str, Array | Rows]]
 ) -> dict[str, Array]:
-    """The arrays that ``build`` makes, from the cache if they are there.
+    """The arrays that ``build`` returns, from the cache if possible.
 
     Args:
         folder: The dataset's folder; the cache is its subfolder ``.cache``.
-        name: Of the cache, a plain word.
+        name: Name of the cache, a plain word.
         key: What the arrays depend on: options, version of the code, :func:`stamp` of the files they are made of.
             JSON values only.
-        build: Makes the arrays. It may be called twice (where the disk is full or the folder read-only, they are kept
-            in memory).
+        build: Makes the arrays. It is called twice if the disk is full or read-only; the arrays then stay in memory.
 
     Returns:
         The arrays by name, memory-mapped (a change to them is not written back).
@@ -100,18 +99,15 @@ def cached(
 
 
 def stamp(*paths: Path) -> list[list[Any]]:
-    """Name, size and time of files or folders: what changes when they do. For a key of :func:`cached`."""
+    """Name, size and time of files or folders, for a key of :func:`cached`."""
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
 
 def check(folder: Path) -> dict[Path, bool]:
-    """Whether each cache below a dataset's folder is what was written, to the last byte; one that is not is removed.
-
-    Args:
-        folder: The dataset's.
+    """Verify every byte of the caches below a dataset's folder, and remove damaged ones.
 
     Returns:
-        True or False by the path of each cache.
+        Whether each cache is good, by its path.
     """
     found = {}
     for manifest in sorted([*folder.glob(f".cache/*/{MANIFEST}"), *folder.glob(f"*/.cache/*/{MANIFEST}")]):
@@ -123,13 +119,7 @@ def check(folder: Path) -> dict[Path, bool]:
 
 
 def _read(place: Path, key: str | None, trust: bool = True) -> dict[str, Array] | None:
-    """The arrays of a good cache, or None.
-
-    Args:
-        place: Its folder.
-        key: The one it must have, or None for any.
-        trust: Believe a file whose size and time are those recorded.
-    """
+    """The arrays of a good cache with this key (None: any), or None; ``trust`` skips digests of unchanged files."""
     try:
         manifest = json.loads((place / MANIFEST).read_text("utf8"))
         if key not in (None, manifest["key"]):
@@ -148,7 +138,7 @@ def _read(place: Path, key: str | None, trust: bool = True) -> dict[str, Array] 
             arrays[name] = np.load(path, mmap_mode="c" if _entries(path) else None, allow_pickle=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    if touched:  # it was copied: the next one need not read it all again
+    if touched:  # it was copied; the next start need not read all of it
         with suppress(CheckpointError):
             _io.replace_file(place / MANIFEST, _json(manifest))
     return arrays

@@ -32,13 +32,13 @@ ENTRY = 1 << 10  # bytes that an entry counts at least, for the ratio: names and
 T = TypeVar("T")
 
 
-class BadArchive(ValueError):  # noqa: N818 - like MissingData, it says what is wrong
-    """An archive that is damaged or that holds what a dataset does not."""
+class BadArchive(ValueError):  # noqa: N818 - like MissingData, its name says what is wrong
+    """An archive that is damaged or contains what no dataset needs."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an archive may hold.
+    """Limits of the contents of an archive.
 
     Args:
         count: Files and folders.
@@ -61,20 +61,20 @@ class _Entry:
 
 
 def is_archive(name: str) -> bool:
-    """Whether a file of this name can be unpacked."""
+    """Whether a file of this name is an archive we can unpack."""
     return name.endswith(ENDINGS)
 
 
 def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> list[str]:
-    """Unpack an archive into a folder; what is there already under the same names is replaced.
+    """Unpack an archive into a folder; existing entries of the same names are replaced.
 
     Args:
         archive: A .tar, .tar.gz, .tgz, .zip or .gz file.
-        folder: Where its entries come to lie.
-        limits: What it may hold.
+        folder: The target folder.
+        limits: Limits of its contents.
 
     Returns:
-        The names of its entries at the top.
+        The names of its top-level entries.
 
     Raises:
         BadArchive: It is damaged, too large, or holds a link, a device, a path that leads outside or one name twice.
@@ -137,7 +137,7 @@ def _blocks(archive: Path, source: IO[bytes], left: int, allowed: int) -> Iterat
 
 
 def _reading(archive: Path, read: Callable[[], T]) -> T:
-    """What ``read`` gives; damaged archives make the standard library raise almost anything."""
+    """The result of ``read``; damaged archives make the standard library raise almost anything."""
     try:
         return read()
     except BadArchive:
@@ -151,7 +151,7 @@ def _inside(archive: Path, name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     bad = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or ":" in name
     if bad or not name or len(name) > 1000 or any(part.startswith(TEMPORARY) for part in path.parts):
-        raise BadArchive(f"{archive} holds the path {name!r}, which leads outside or is none")
+        raise BadArchive(f"{archive} holds the path {name!r}, which is not a relative path inside it")
     return path
 
 
@@ -183,7 +183,7 @@ def _tar(archive: Path) -> Iterator[_Entry]:
                     raise BadArchive(f"{archive} has more than {LARGEST_HEADER} bytes of global headers")
                 metered.headers()
         if file.read(BLOCK) and file.read(1):  # to the end, so that gzip compares its checksum
-            raise BadArchive(f"{archive} goes on behind its end")
+            raise BadArchive(f"{archive} continues after its end")
 
 
 def _zip(archive: Path) -> Iterator[_Entry]:

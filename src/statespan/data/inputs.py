@@ -21,7 +21,7 @@ import torch
 from statespan.data.base import Batch, Dataset
 from statespan.data.scale import ScaledInfo
 
-MOST_NAMES = 1000  # names of classes that are kept; a language has more words
+MOST_NAMES = 1000  # names of classes that are stored; a language has more words
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Inputs:
     """How series are prepared.
 
     Attributes:
-        info: What the data is, names and units of the answers included.
+        info: Facts about the data, names and units of the answers included.
         whole: Whether audio is read as whole numbers of 16 bits.
-        prepare: From series (B, L, D) to a batch; None where that is not known.
+        prepare: From series (B, L, D) to a batch; None if unknown.
     """
 
     info: Any
@@ -46,7 +46,7 @@ class Scaled:
     Args:
         scale: (D,).
         shift: (D,).
-        order: Positions as they are read; none for as they come.
+        order: Order in which positions are read; empty for the order of time.
     """
 
     scale: tuple[float, ...]
@@ -64,7 +64,7 @@ class Scaled:
 
 
 def of_dataset(dataset: Dataset) -> Inputs:
-    """As a dataset prepares its own rows."""
+    """The preparation that a dataset applies to its own rows."""
     whole = "x" in dataset.test.arrays and dataset.test.arrays["x"].dtype == np.int16
     split: Any = dataset.test
 
@@ -94,7 +94,7 @@ def answer_names(info: Any) -> list[str]:
 
 
 def to_json(dataset: Dataset) -> dict[str, Any]:
-    """What :func:`read` needs: ``prepare`` is None where more is done to the data than :class:`Scaled` does."""
+    """The content for :func:`read`: ``prepare`` is None if :class:`Scaled` cannot express the preparation."""
     inputs = of_dataset(dataset)
     info = dataclasses.asdict(inputs.info)
     if len(info["classes"]) > MOST_NAMES:
@@ -104,7 +104,7 @@ def to_json(dataset: Dataset) -> dict[str, Any]:
 
 
 def read(path: Path) -> Inputs:
-    """What is kept beside the weights of a published model.
+    """The inputs stored beside the weights of a published model.
 
     Raises:
         ValueError: The file is not what :func:`to_json` made.

@@ -6,7 +6,7 @@
 * a CSV file with a row for each sample: columns y, perhaps split, and the series in all others;
 * an npz file with x (N, L) or (N, L, D), y (N,) or (N, K), perhaps lengths (N,) and split (N,).
 
-A split is "train", "valid" or "test". Where none is given, rows are drawn by a seed, of each class the same share.
+A split is "train", "valid" or "test". If none is given, rows are drawn with a seed, the same share of each class.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass
 class Samples:
-    """What a reader found: series (L, D), answers as text or numbers, and the split of each or "" if none is given."""
+    """Series (L, D) as read, their answers as text or numbers, and the split of each, "" if not given."""
 
     x: list[Array]
     y: list[Any]
@@ -43,18 +43,18 @@ class Samples:
 
 @dataclass(frozen=True)
 class Series:
-    """Windows {"x": (B, L, D), "lengths": (B,), "y": …} to a batch: standardised, and 0 behind a series' own end."""
+    """Windows {"x": (B, L, D), "lengths": (B,), "y": …} to a standardized batch, 0 behind the end of a series."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     ragged: bool
-    whole: bool  # the answers are classes
+    are_classes: bool
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
         """The batch."""
         x, lengths = rows["x"], rows["lengths"].long()
         x = (x - x.new_tensor(self.mean)) / x.new_tensor(self.std)
-        y = rows["y"].long() if self.whole else rows["y"]
+        y = rows["y"].long() if self.are_classes else rows["y"]
         if not self.ragged:
             return Batch(x, y)
         inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
@@ -137,7 +137,7 @@ def own(folder: Path, options: OwnOptions) -> Dataset:
 
 
 def _sampling_rate(where: Path, stored: float | None, options: OwnOptions) -> float | None:
-    """The rate of the samples that a model reads: as the files say, or as it was given."""
+    """The rate of the samples that a model reads, from the files or the options."""
     given = options.sampling_rate
     if stored and given and stored != given:
         raise ValueError(f"sampling_rate must be that of the files in {where}, {stored:g}, got {given:g}")
@@ -146,7 +146,7 @@ def _sampling_rate(where: Path, stored: float | None, options: OwnOptions) -> fl
 
 
 def _value_names(target: str, count: int) -> tuple[str, ...]:
-    """Names of the values to predict; the columns they came from, where there were some."""
+    """Names of the values to predict, if they come from columns."""
     names = tuple(target.split(","))
     return names if len(names) == count and names != ("y",) else ()
 
@@ -159,7 +159,7 @@ def _answers(where: Path, y: list[Any], task: str) -> tuple[tuple[str, ...], Arr
         except ValueError:
             raise ValueError(f"{where} must have numbers to predict for task='regression', got {y[0]!r}") from None
         if not np.isfinite(values).all():
-            raise ValueError(f"{where} must have finite values to predict, got one that is not")
+            raise ValueError(f"{where} must have finite values to predict, got NaN or infinity")
         return (), values
     words = [str(label) for label in y]
     order = sorted(set(words), key=lambda word: (0, int(word), word) if word.isdecimal() else (1, 0, word))

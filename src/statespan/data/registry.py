@@ -1,4 +1,4 @@
-"""The datasets by name: closed, so that a recipe can name only what is registered here."""
+"""The datasets by name: a closed list, so that a recipe can name only registered ones."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Status:
-    """What of a dataset is here.
+    """What exists of a dataset.
 
     Attributes:
         ready: Whether it can be loaded without a download.
         folder: Where its files belong.
-        found: Paths of its files that are here.
-        missing: Files that it needs and that are not here; :func:`statespan.data.source.describe` says how to get them.
-        optional: Files that it would use if they were here, and is made without.
+        found: Paths of its existing files.
+        missing: Required files that are missing; :func:`statespan.data.source.describe` says how to get them.
+        optional: Missing files that it does without.
     """
 
     name: str
@@ -103,7 +103,7 @@ def register(
 
 
 def _registered() -> dict[str, Entry]:
-    """All datasets, also those of other installed packages, which are imported the first time."""
+    """All datasets, those of installed plug-ins included."""
     _plugins.modules("statespan.datasets")
     return REGISTRY
 
@@ -140,14 +140,14 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
     Args:
         name: One of :func:`names`.
         folder: The data folder; ``STATESPAN_DATA`` or ~/.cache/statespan/data if not given.
-        progress: Called with (name, bytes done, bytes in all or None) while something is downloaded or drawn.
+        progress: Called with (name, bytes done, bytes in all or None) while something is downloaded or generated.
         **options: The dataset's own.
 
     Returns:
         The dataset with its three splits.
 
     Raises:
-        MissingData: Its files are not here and cannot be had; the message says what to put where.
+        MissingData: Files are missing and cannot be downloaded; the message says what to put where.
         ValueError: The name or an option is unknown, or an option's value is not allowed.
     """
     chosen = entry(name)
@@ -161,7 +161,7 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
 
 
 def status(folder: Path | str | None = None) -> list[Status]:
-    """What is here of every dataset, what is missing and how to get it.
+    """What exists of every dataset, what is missing and how to get it.
 
     Args:
         folder: The data folder.
@@ -197,7 +197,7 @@ def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type: plain types, optional ones, and tuples or lists of them."""
+    """Whether a value has an annotated type: plain types, optional ones, and tuples or lists of them."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, one) for one in inner)

@@ -1,7 +1,7 @@
-"""The files a dataset is read from: where they lie, where they come from, and how they get here.
+"""The files of a dataset: their folder, their origin, and how to get them.
 
-A file is downloaded only over HTTPS and only if its SHA-256 is known; it is checked before it gets its name. Everything
-else the user puts in its place, as one message says. ``STATESPAN_OFFLINE=1`` keeps the library off the network.
+A file is downloaded only over HTTPS and only if its SHA-256 is known; it is verified before it gets its name. The user
+provides all other files, as one message explains. ``STATESPAN_OFFLINE=1`` disables downloads.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Source:
     """One file (or folder) of a dataset.
 
     Args:
-        path: Where it lies, relative to the dataset's folder: ``train.csv`` or ``aclImdb/train``.
-        origin: Where it comes from, in words or as the address of a page.
+        path: Its place, relative to the dataset's folder: ``train.csv`` or ``aclImdb/train``.
+        origin: Its origin, in words or as the address of a page.
         url: HTTPS address of the file, or of the archive that holds it.
-        sha256: Of what the url gives; None where it is not known for certain, and then nothing is downloaded.
-        size: Its bytes.
-        also: Other paths at which it is accepted.
-        optional: The dataset can be made without it.
+        sha256: SHA-256 of the download; None if unknown, and then nothing is downloaded.
+        size: Size of the download in bytes.
+        also: Other paths where it is accepted.
+        optional: The dataset can be generated without it.
     """
 
     path: str
@@ -68,22 +68,22 @@ class Source:
     optional: bool = False
 
     def find(self, folder: Path) -> Path | None:
-        """The path at which it lies, or None."""
+        """Its path, or None if it is missing."""
         return next((folder / path for path in (self.path, *self.also) if (folder / path).exists()), None)
 
     @property
     def packed(self) -> bool:
-        """Whether the url gives an archive that holds it."""
+        """Whether the url is an archive that contains it."""
         return is_archive(self.download_name) and self.download_name != Path(self.path).name
 
     @property
     def download_name(self) -> str:
-        """Name of the file that the url gives."""
+        """Name of the downloaded file."""
         return (self.url or self.path).rsplit("/", 1)[-1]
 
 
 def describe(sources: Iterable[Source]) -> list[str]:
-    """Files for a message, a line for those that come together: names, where from, size and digest.
+    """Files for a message, one line per download: names, origin, size and digest.
 
     Example:
         >>> describe([Source("a.csv", origin="a friend"), Source("b.csv", origin="a friend")])
@@ -104,12 +104,12 @@ def describe(sources: Iterable[Source]) -> list[str]:
 
 
 def missing(sources: Iterable[Source], folder: Path) -> list[Source]:
-    """The files that a dataset needs and that are not here."""
+    """The required files that are missing."""
     return [source for source in sources if not source.optional and source.find(folder) is None]
 
 
 def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progress | None = None) -> None:
-    """Get what a dataset needs and what is not here: unpack an archive that lies in the folder, or download it.
+    """Get missing files of a dataset: unpack an archive in its folder, or download it.
 
     Args:
         dataset: Its name, for the message.
@@ -118,7 +118,7 @@ def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progr
         progress: Called with (name, bytes done, bytes in all or None) during a download; it may raise to stop it.
 
     Raises:
-        MissingData: What could not be got, and where it belongs.
+        MissingData: Some files could not be fetched.
     """
     reasons = []
     for url in dict.fromkeys(source.url for source in missing(sources, folder)):  # one archive may hold several
@@ -135,7 +135,7 @@ def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progr
 
 
 def _get(source: Source, folder: Path, progress: Progress | None) -> str:
-    """Get one file; returns why not, or nothing."""
+    """Get one file; returns the reason if that failed, else nothing."""
     got = folder / source.download_name
     here = source.packed and got.exists()
     if not here and (source.url is None or source.sha256 is None):

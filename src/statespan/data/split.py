@@ -1,4 +1,4 @@
-"""Splits by seed: pure functions of the number of rows (or their labels), the shares and the seed."""
+"""Seeded splits: pure functions of the number of rows (or their labels), the shares and the seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statespan.data.base import Arrays, Batch
 
 
 def shuffled(n: int, seed: int) -> np.ndarray[Any, Any]:
-    """The numbers 0 … n-1 in an order that depends on the seed alone: torch's, so the reference's splits are ours.
+    """The numbers 0 … n-1 shuffled by torch with this seed, which gives the splits of the reference.
 
     Example:
         >>> sorted(shuffled(5, seed=0).tolist())
@@ -26,15 +26,15 @@ def shuffled(n: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 def split(n: int, shares: Sequence[float], seed: int) -> list[np.ndarray[Any, Any]]:
-    """Split n rows at random: the first part is what the given shares leave over.
+    """Split n rows at random: the first part is the rest after the given shares.
 
     Args:
         n: Number of rows.
-        shares: Share of each further part, each rounded down, so ``(0.1,)`` makes a training and a validation part.
-        seed: The order's.
+        shares: Share of each further part, rounded down: ``(0.1,)`` gives a training and a validation part.
+        seed: Seed of the order.
 
     Returns:
-        Row numbers of each part; together they are all rows, each once.
+        Row numbers of each part; every row is in exactly one.
 
     Example:
         >>> [len(part) for part in split(1005, (0.1, 0.1), seed=42)]
@@ -51,7 +51,7 @@ def stratified(labels: np.ndarray[Any, Any], shares: Sequence[float], seed: int)
     Args:
         labels: (n,) class of each row.
         shares: Share of each further part, rounded to the nearest number of rows.
-        seed: The order's.
+        seed: Seed of the order.
 
     Returns:
         Row numbers of each part, in ascending order.

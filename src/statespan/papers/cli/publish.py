@@ -98,7 +98,7 @@ def _recipes(results: Path) -> list[Path]:
 
 
 def _pages(results: Path) -> list[Path]:
-    """Fill the tables of the pages of a checkout, where there are some."""
+    """Fill the tables in the pages of a checkout."""
     from statespan.papers.records.table import PLACE, fill_page
 
     found = [results.absolute().parent / page for page in PAGES]

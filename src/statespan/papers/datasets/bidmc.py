@@ -2,7 +2,7 @@
 
 Two releases are read. "physionet": the 53 records of 8 minutes as ``bidmc_NN_Signals.csv`` and
 ``bidmc_NN_Numerics.csv``. "tser": ``BIDMC32HR_TRAIN.ts`` and so on of the Monash regression archive, which the papers
-used and which is no longer easy to get.
+used and which is now hard to get.
 
 Windows of the PhysioNet records are 32 s long and begin every 3 s, 150 of them a record, 7,950 in all. The label of a
 window is the mean of the monitor's values (one a second) over the 32 seconds it covers; seconds without a value do not
@@ -104,7 +104,7 @@ def prepare(rows: dict[str, Tensor]) -> Batch:
 
 
 def prepare_each(rows: dict[str, Tensor]) -> Batch:
-    """As :func:`prepare`, each signal of each window standardised by itself; one that is constant becomes 0."""
+    """As :func:`prepare`, each signal of each window standardized by itself; a constant one becomes 0."""
     x = rows["x"] - rows["x"].mean(1, keepdim=True)
     return Batch(x / x.square().mean(1, keepdim=True).sqrt().clamp_min(1e-4), rows["y"][:, None])
 
@@ -146,7 +146,7 @@ def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
     """Starts (in samples) and labels of the windows of one record.
 
     Args:
-        numerics: The monitor's value each second (seconds,), NaN where there is none.
+        numerics: The monitor's value each second (seconds,), NaN if missing.
         samples: Length of the signals.
 
     Example:

@@ -37,7 +37,7 @@ GRAY = Pixels(255.0, (122.6 / 255,), (61.0 / 255,))
 
 
 def luma(rgb: Bytes) -> Bytes:
-    """Gray of (…, 3) bytes as ITU-R 601 weighs the colours, rounded, in bytes.
+    """Gray of (…, 3) bytes with the weights of ITU-R 601, rounded to bytes.
 
     Example:
         >>> luma(np.array([[255, 255, 255], [255, 0, 0], [0, 255, 0], [0, 0, 255]], np.uint8)).tolist()
@@ -50,7 +50,7 @@ def luma(rgb: Bytes) -> Bytes:
 
 
 def crop_and_flip(batch: Batch, generator: torch.Generator) -> Batch:
-    """Shift each image of 32 x 32 by up to 4 pixels, its edge mirrored into the gap, and flip every second one.
+    """Shift each 32 x 32 image by up to 4 pixels, with mirrored edges, and flip half of them.
 
     Args:
         batch: With x of shape (B, 1024, D).
@@ -97,7 +97,7 @@ def read_cifar(folder: Path) -> list[tuple[Bytes, Bytes]]:
     for names in (TRAIN, ("test_batch.bin",)):
         records = []
         for path in (source.find(folder) for source in CIFAR if source.path.endswith(names)):
-            assert path is not None  # the registry sees to it
+            assert path is not None  # the registry checked
             data = np.fromfile(path, np.uint8)
             if data.size == 0 or data.size % 3073 or data[::3073].max() > 9:
                 raise ValueError(f"{path} must hold records of 3073 bytes with labels 0 … 9, got {data.size} bytes")

@@ -26,7 +26,7 @@ class Shifted:
     the values themselves.
 
     Args:
-        values: How many values there are.
+        values: Number of values.
         channels: Channels of a pixel, one after the other.
 
     Example:
@@ -52,7 +52,7 @@ def mnist_density(folder: Path, *, levels: int = 256, valid: float = 0.05, seed:
         folder: With the four idx files.
         levels: Number of gray levels, 2 to 256; the bytes are divided into as many equal ranges.
         valid: Share of the training images kept for validation.
-        seed: Of that split.
+        seed: Seed of that split.
     """
     if check_int("levels", levels, minimum=2) > 256:
         raise ValueError(f"levels must be an integer from 2 to 256, got {levels}")
@@ -87,7 +87,7 @@ def digits_density(folder: Path, *, seed: int = 0) -> Dataset:
 
     Args:
         folder: Not used.
-        seed: Of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
+        seed: Seed of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
     """
     from sklearn.datasets import load_digits
 

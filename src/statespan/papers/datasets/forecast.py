@@ -1,10 +1,10 @@
-"""Forecasting: ETTh1, ETTh2, ETTm1, Weather and ECL with Informer's borders, and time series of one's own.
+"""Forecasting: ETTh1, ETTh2, ETTm1, Weather and ECL with Informer's borders, and your own time series.
 
 A row of these datasets is a window: ``context`` known steps, then ``horizon`` steps to forecast. The model reads both
 lengths at once, zeros where the values are not known: x (B, context + horizon, D), marks (B, context + horizon, M) of
-the calendar, which is known for both, and y (B, horizon, K). All values are standardised with the mean and the
-standard deviation of the training rows; errors are in those units, as in the papers, and ``info.target_mean`` and
-``info.target_std`` lead back. Every window of every split counts: none is dropped at the end of the test set.
+the calendar, which is known for both, and y (B, horizon, K). All values are standardized with the mean and the
+standard deviation of the training rows; errors are in those units, as in the papers; ``info.target_mean`` and
+``info.target_std`` convert them back. All windows of a split count: none is dropped at the end of the test set.
 
 Shapes: T rows of a table, B batch, D columns read, K columns forecast, M calendar features.
 """
@@ -36,7 +36,7 @@ Borders = Callable[[int], tuple[int, int, int]]  # rows -> ends of train, valida
 
 @dataclass(frozen=True)
 class Masked:
-    """Gathered windows as a batch: the horizon is hidden in x and is the answer y."""
+    """Gathered windows as a batch: the horizon is masked in x and is the target y."""
 
     context: int
     targets: tuple[int, ...]
@@ -51,7 +51,7 @@ class Masked:
 
 
 def month_borders(hours: int) -> Borders:
-    """Informer's borders for ETT: 12, 4 and 4 months of 30 days; the rows after that are not used.
+    """Informer's borders for ETT: 12, 4 and 4 months of 30 days; later rows are unused.
 
     Args:
         hours: Rows an hour.

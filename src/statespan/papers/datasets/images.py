@@ -46,7 +46,7 @@ class Pixels:
 
 
 def bit_reversal(n: int) -> np.ndarray[Any, Any]:
-    """The numbers 0 … n-1 in the order of their bits read backwards.
+    """The numbers 0 … n-1 in bit-reversed order.
 
     Example:
         >>> bit_reversal(8).tolist(), bit_reversal(6).tolist()
@@ -119,7 +119,7 @@ def digits(folder: Path, *, subsample: int = 1, seed: int = 0) -> Dataset:
     Args:
         folder: Not used.
         subsample: Take every n-th pixel only.
-        seed: Of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
+        seed: Seed of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
     """
     from sklearn.datasets import load_digits
 

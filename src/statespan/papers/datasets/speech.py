@@ -3,8 +3,8 @@
 Read from the tree of the public archive: ``word/file.wav``, ``validation_list.txt`` and ``testing_list.txt``.
 
 The samples are scaled once: by default to mean 0 and standard deviation 1 over the training clips, one mean and one
-deviation for the whole signal. (The reference divides by 2¹⁵ twice and standardises each of the 16,000 positions on
-its own, which treats a word said later as a different signal.)
+deviation for the whole signal. (The reference divides by 2¹⁵ twice and standardizes each of the 16,000 positions on
+its own, which treats a delayed word as a different signal.)
 
 Shapes: N clips, B batch, L = 16000 samples (L // subsample of them read), F = 161 frames of C = 20 coefficients.
 """
@@ -71,7 +71,7 @@ class Waveform:
 
 
 def coefficients(rows: dict[str, Tensor]) -> Batch:
-    """Gathered features (B, F, C), which are standardised already."""
+    """Gathered features (B, F, C), which are standardized already."""
     return Batch(rows["x"], rows["y"].long())
 
 
@@ -194,7 +194,7 @@ def _tree(root: Path, words: tuple[str, ...]) -> list[tuple[str, int]]:
 
 
 def _official(root: Path, words: tuple[str, ...]) -> Parts:
-    """The split of the two lists; what neither names is training data."""
+    """The split of the two lists; clips on neither are training data."""
     clips = _tree(root, words)
     here = {file for file, _ in clips}
     held: list[set[str]] = []
@@ -245,7 +245,7 @@ def _pieces(root: Path, clips: list[tuple[str, int]]) -> Iterator[Array]:
 
 
 def _statistics(x: Array) -> Array:
-    """Mean and standard deviation of all samples, from exact sums in whole numbers."""
+    """Mean and standard deviation of all samples, from exact integer sums."""
     total = squares = 0
     for begin in range(0, len(x), PIECE):
         piece = x[begin : begin + PIECE].astype(np.int64)
@@ -255,7 +255,7 @@ def _statistics(x: Array) -> Array:
 
 
 def _features(x: Array, train: int) -> Array:
-    """MFCC (N, F, C) of clips in [-1, 1), each coefficient standardised over the first ``train`` clips."""
+    """MFCC (N, F, C) of clips in [-1, 1), each coefficient standardized over the first ``train`` clips."""
     features = np.empty((len(x), *MFCC), np.float32)
     for begin in range(0, len(x), PIECE):
         features[begin : begin + PIECE] = mfcc(torch.from_numpy(x[begin : begin + PIECE]) / FULL).numpy()

@@ -21,7 +21,7 @@ from statespan.data.source import Source
 
 EOS, UNKNOWN = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
-LINES = 100_000  # encoded at a time, so that the words of a large file never lie in memory together
+LINES = 100_000  # encoded at a time, so that the words of a large file are never all in memory
 
 
 def _sources(name: str, sha256: str, size: int) -> tuple[Source, ...]:
@@ -55,7 +55,7 @@ def vocabulary(path: Path) -> list[str]:
 def encode(path: Path, words: list[str]) -> np.ndarray[Any, Any]:
     """The file as numbers of its words (T,), int32, each line ended by ``<eos>``.
 
-    A word that is not in the vocabulary is ``<unk>``; where there is no such word either, it is an error.
+    A word outside the vocabulary becomes ``<unk>``; without that word it is an error.
     """
     number = {word: i for i, word in enumerate(words)}
     unknown = number.get(UNKNOWN)
@@ -88,7 +88,7 @@ def text_windows(text: np.ndarray[Any, Any], length: int, *, whole: bool) -> Win
 
     Args:
         text: Tokens (T,).
-        length: Inputs in a window.
+        length: Number of inputs in a window.
         whole: Keep the last window, which is shorter, so that each word but the first is predicted exactly once. Then
             every batch has ``lengths``; what lies beyond them does not count.
 
@@ -121,7 +121,7 @@ def wikitext103(folder: Path, *, length: int = 1024, eval_length: int | None = N
 
     Args:
         folder: Where ``wiki.train.tokens``, ``wiki.valid.tokens`` and ``wiki.test.tokens`` lie.
-        length: Tokens of a training window. The windows follow each other; what is left at the end is not used.
+        length: Tokens of a training window. The windows follow each other; the rest at the end is unused.
         eval_length: Tokens of an evaluation window, ``length`` by default. The windows follow each other and the last
             one is kept, so that every word but a file's first is predicted exactly once.
     """

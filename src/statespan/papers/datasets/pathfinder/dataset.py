@@ -1,6 +1,6 @@
-"""LRA Pathfinder and Path-X: do two discs lie at the ends of one dashed contour? Images pixel by pixel.
+"""LRA Pathfinder and Path-X: whether two discs are the ends of one dashed contour, read pixel by pixel.
 
-The benchmark's own images are read if they are there; otherwise :mod:`~statespan.papers.datasets.pathfinder.snakes`
+The benchmark's own images are read if they exist; otherwise :mod:`~statespan.papers.datasets.pathfinder.snakes`
 draws images by the same rules.
 """
 
@@ -33,7 +33,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 VERSION = 3
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}  # by the length of contours
 SPLITS = ("train", "valid", "test")
-PIECE = {32: 8192, 128: 1024}  # images that one process draws: seconds of work, so that a bar moves
+PIECE = {32: 8192, 128: 1024}  # images that one process draws: seconds of work, for a smooth progress bar
 
 
 def _files(size: int, contour: int) -> Source:
@@ -110,7 +110,7 @@ def _drawn(folder: Path, size: int, part: str, options: PathfinderOptions) -> di
 
 
 def _later(labels: list[Array]) -> Iterator[Array]:
-    """The labels, which are complete once the images before them are written."""
+    """The labels, complete once the images are written."""
     yield from labels
 
 
@@ -145,7 +145,7 @@ def work() -> None:
 
 
 def _read(base: Path, size: int, seed: int) -> dict[str, Array | Rows]:
-    """The benchmark's images and labels in three parts; an empty file, of which the release has one, is left out."""
+    """The benchmark's images and labels in three parts, without empty files, of which the release has one."""
     samples = [(path, label) for path, label in _samples(base) if path.stat().st_size]
     if not samples:
         raise ValueError(f"{base} must have images and their metadata, got none")
