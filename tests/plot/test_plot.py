@@ -117,7 +117,7 @@ MISTAKES = {
     "source": (["kernels", "nowhere"], "SOURCE must be the folder of a run or of a saved model"),
     "no model in it": (["kernels", "."], "config.json"),
     "curves": (["curves"], "curves needs the folder of a run"),
-    "side": (["filters"], "--side must say how many pixels"),
+    "side": (["filters"], "--side must be the number of pixels"),
     "both": (["kernels", ".", "d_state=4"], "give one of the two"),
 }
 
