@@ -46,7 +46,7 @@ def test_help_lists_every_benchmark_with_its_line_and_sizes():
 
 
 MISTAKES = {
-    "unknown benchmark": (["bench", "scalling"], "did you mean 'scaling'?"),
+    "unknown benchmark": (["bench", "scalling"], "did you mean scaling?"),
     "no benchmark": (["bench"], "name a benchmark: op, layer"),
     "bad device": (["bench", "op", "--device", "tpu"], "--device must be cpu, cuda"),
     "device for something else": (["bench", "cpu", "--device", "cuda"], "--device of cpu must be cpu, got 'cuda'"),

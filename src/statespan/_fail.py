@@ -1,4 +1,4 @@
-"""How a command ends when its user made a mistake."""
+"""How a command reports a mistake of its user."""
 
 import sys
 from typing import NoReturn
@@ -7,11 +7,11 @@ from statespan._text import printable
 
 
 def fail(message: str) -> NoReturn:
-    """Say what is wrong in one line, and leave with exit code 2."""
+    """Report a mistake in one line and exit with code 2."""
     complain(message)
     sys.exit(2)
 
 
 def complain(message: str) -> None:
-    """Say something in one line on standard error, whatever is in it."""
+    """Print a message in one line on standard error, with control characters escaped."""
     print(f"statespan: {printable(' '.join(message.split()))}", file=sys.stderr)

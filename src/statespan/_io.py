@@ -65,6 +65,15 @@ def write_new(path: Path, parts: Iterable[Bytes]) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file in place of what is there under its name; a failure leaves the old one."""
     draft = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
@@ -160,8 +169,14 @@ class Appended:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, wanted: bool = True) -> Iterator[None]:
-    """Hold a folder for this process alone; the system lets go of it even if the process is killed."""
+def locked(folder: Path, wanted: bool = True, *, wait: bool = False) -> Iterator[None]:
+    """Hold a folder for this process alone; the system lets go of it even if the process is killed.
+
+    Args:
+        folder: The folder, which exists.
+        wanted: False for no lock.
+        wait: Wait for a process that holds it, instead of raising an error.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -173,7 +188,7 @@ def locked(folder: Path, wanted: bool = True) -> Iterator[None]:
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise CheckpointError(f"{folder} is in use by another run") from None
         except OSError:  # a file system without locks

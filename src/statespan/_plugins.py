@@ -1,6 +1,6 @@
-"""What installed packages add to statespan, found by entry point.
+"""Plug-ins: what installed packages add to statespan, found by entry point.
 
-Only packages that are installed are asked, so a recipe or a file can never choose code. The groups are:
+Only installed packages are asked, so a recipe or a file can never choose code. The groups are:
 
 - ``statespan.commands``: modules with a function of the command's name, and its ``HELP``.
 - ``statespan.datasets``: modules that register datasets when they are imported.

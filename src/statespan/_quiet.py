@@ -1,4 +1,4 @@
-"""Libraries without their warnings and messages, where these say nothing that a user here can change."""
+"""Other libraries without the warnings and messages that our users can do nothing about."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet(*names: str) -> Iterator[None]:
-    """Ignore warnings, and what is below an error in these loggers, for as long as the context lasts.
+    """Ignore warnings, and messages below an error from these loggers, inside the context.
 
     Example:
         >>> with quiet("some.library"):

@@ -1,16 +1,17 @@
-"""Text from elsewhere for terminals and spreadsheets: names of files, classes and columns may hold anything."""
+"""Untrusted text for terminals and spreadsheets: names of files, classes and columns may contain anything."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a cell that a spreadsheet evaluates
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Text that a terminal shows and does not obey: control and format characters become escapes.
+    r"""Text that is safe for a terminal: control and format characters become escapes.
 
     Args:
         text: Any text.
@@ -26,20 +27,20 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def cell(value: object) -> str:
-    r"""A value for a CSV file: a number as it is; text without control characters, which no spreadsheet computes.
+    r"""A value for a CSV file: numbers unchanged; text without control characters or formulas.
 
     Example:
         >>> cell("=1+1"), cell("-1"), cell(-2.5), cell("a\x07")
         ("'=1+1", '-1', '-2.5', 'a\\x07')
     """
     text = str(value)
-    if isinstance(value, (int, float)) or _is_number(text):
+    if isinstance(value, (int, float)) or is_number(text):
         return text
     return printable("'" + text if text.startswith(FORMULA) else text, keep="\n")
 
 
 def csv_line(values: Iterable[object]) -> str:
-    r"""A line of a CSV file, quoted where it must be, with its end.
+    r"""A line of a CSV file with its line break, quoted where necessary.
 
     Example:
         >>> csv_line([1, "a,b", "@c"])
@@ -72,9 +73,10 @@ def metric_text(metric: str, value: float) -> str:
     return f"{metric.replace('_', ' ')} {metric_number(value, metric)}"
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str, *, finite: bool = False) -> bool:
+    """Whether a text is that of a number; NaN and infinity are some, unless it must be ``finite``."""
     try:
-        float(text)
+        number = float(text)
     except ValueError:
         return False
-    return True
+    return math.isfinite(number) or not finite

@@ -106,7 +106,7 @@ def backwards(lines):
 
 
 MISTAKES = {
-    "no file": (["none.csv"], None, "FILE must be a CSV file that is there"),
+    "no file": (["none.csv"], None, "FILE must be an existing CSV file"),
     "target": (["{file}", "--target", "OTT"], None, "got 'OTT'; did you mean OT?; its columns are load, OT"),
     "time": (["{file}", "--time", "date"], None, "there is no column 'date'"),
     "horizon 0": (["{file}", "--horizon", "0"], None, "horizon must be an integer >= 1, got 0"),
@@ -118,9 +118,9 @@ MISTAKES = {
     "quantile 2": (["{file}", *SMALL, "--quantiles", "2"], None, "quantiles must be a number > 0 and < 1"),
     "out": (["{file}", "--out", "x.txt"], None, "--out must end in .csv"),
     "out is the file": (["{file}", "--out", "{file}"], None, "--out must not be the file to read"),
-    "picture": (["{file}", "--picture", "no/x.png"], None, "--picture must end in .png and be in a folder"),
+    "picture": (["{file}", "--picture", "no/x.png"], None, "--picture must be a file in an existing folder"),
     "missing": (["{file}", *SMALL, "--missing", "drop"], None, "missing must be one of"),
-    "model and steps": (["{file}", "--model", "m", "--steps", "3"], None, "--model takes a model as it is"),
+    "model and steps": (["{file}", "--model", "m", "--steps", "3"], None, "--model uses a model without training"),
     "device": (["{file}", *SMALL, "--device", "tpu"], None, "device is tpu"),
 }
 

@@ -1,5 +1,7 @@
 """Mistakes: one line on stderr, exit code 2, nothing written."""
 
+import os
+
 import pytest
 import torch
 
@@ -20,17 +22,17 @@ MISTAKES = {
     "bad value": ([*DIGITS, "train.lr=-1"], "train.lr is -1; allowed is a number > 0"),
     "bad choice": ([*DIGITS, "train.schedule=cosin"], "did you mean cosine?"),
     "bad YAML in a change": ([*DIGITS, "train.betas=[0.9"], "not readable YAML"),
-    "unknown dataset": ([*DIGITS, "data.name=digts"], "did you mean 'digits'?"),
-    "unknown option of data": ([*DIGITS, "data.subsampel=2"], "did you mean 'subsample'?"),
+    "unknown dataset": ([*DIGITS, "data.name=digts"], "did you mean digits?"),
+    "unknown option of data": ([*DIGITS, "data.subsampel=2"], "did you mean subsample?"),
     "bad option of data": ([*DIGITS, "data.subsample=0"], "subsample must be an integer >= 1, got 0"),
     "type of an option": ([*DIGITS, "data.subsample=two"], "must be int, got str 'two'"),
-    "unknown model": ([*DIGITS, "model.name=clasifier"], "did you mean 'classifier'?"),
+    "unknown model": ([*DIGITS, "model.name=clasifier"], "did you mean classifier?"),
     "model for other data": ([*DIGITS, "model.name=regressor"], "model 'regressor' is for regression"),
     "unknown layer": ([*DIGITS, "model.layer=s5"], "layer must be one of"),
-    "unknown option of the SSM": ([*DIGITS, "model.ssm.dtmin=1"], "did you mean 'dt_min'?"),
+    "unknown option of the SSM": ([*DIGITS, "model.ssm.dtmin=1"], "did you mean dt_min?"),
     "model before data": (
         ["train", "smnist-s4d", "--data", "{folder}", "model.d_modle=8"],
-        "model: options has no 'd_modle'; did you mean 'd_model'?",
+        "model: options has no 'd_modle'; did you mean d_model?",
     ),
     "file not there": (["train", "{folder}/no.yaml"], "No such file"),
     "file that is no YAML": (["train", "{folder}/bad.yaml"], "not readable YAML"),
@@ -40,7 +42,10 @@ MISTAKES = {
     "folder is a file": (["train", "digits-s4d", "--folder", "{folder}/file"], "--folder must be a folder"),
     "bad device": ([*DIGITS, "--device", "tpu"], "device is tpu; allowed are cpu, cuda"),
     "missing data": (["train", "smnist-s4d", "--data", "{folder}"], "what to put there: statespan data smnist"),
-    "own data not there": ([*DIGITS, "data={{name: own, path: {folder}/none}}"], "path must be a folder, a .csv"),
+    "own data not there": (
+        [*DIGITS, "data={{name: own, path: {folder}/none}}"],
+        "path must be an existing folder, .csv",
+    ),
     "option that is none": ([*DIGITS, "--resum"], "--resume"),
     "eval: no run": (["eval"], "RUN"),
     "eval: not there": (["eval", "{folder}/runs/x"], "is not there; make one with: statespan train"),
@@ -99,9 +104,7 @@ def test_a_package_that_a_dataset_needs_is_named(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
-    from statespan.cli import train
-
-    monkeypatch.setattr(train.os, "access", lambda path, mode: mode == train.os.R_OK)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
     assert "--folder must be a folder that can be written to" in one_line(
         invoke("train", "digits-s4d", "--folder", tmp_path)
     )

@@ -189,7 +189,7 @@ def test_text(tmp_path):
     assert text == "the cat " + "".join("\n" if words[t] == "<eos>" else words[t] + " " for t in found) + "\n"
     done = invoke(*common, "--prompt", "the zebra", "--count", 2)
     assert said(done).startswith("the zebra ")
-    assert done.stderr == "statespan: zebra is not among the words of the training data\n"
+    assert done.stderr == "statespan: not among the words of the training data: zebra\n"
 
 
 def test_export(tmp_path, monkeypatch):
@@ -215,14 +215,14 @@ MISTAKES = {
     "another model": (["generate", "{folder}/model"], "generate is for models of text and of images"),
     "temperature": (["generate", "{folder}/pixels", "--temperature", "-1"], "--temperature must be a number >= 0"),
     "top-p": (["generate", "{folder}/pixels", "--top-p", "2"], "--top-p must be a number > 0 and <= 1, got 2"),
-    "size": (["generate", "{folder}/pixels"], "say it with --size, such as --size 28x28"),
+    "size": (["generate", "{folder}/pixels"], "give it, such as --size 28x28"),
     "sizes": (["generate", "{folder}/pixels", "--size", "28x27"], "--size must be a height and the same width"),
-    "out": (["generate", "{folder}/pixels", "--out", "a.jpg"], "--out must be a .png file"),
+    "out": (["generate", "{folder}/pixels", "--out", "a.jpg"], "--out must end in .png"),
     "complete": (["generate", "{folder}/pixels", "--complete", "--size", "2x2"], "--complete needs test images"),
     "to": (["export", "{folder}/model", "--to", "onx"], "--to must be onnx or torch-export, got 'onx'"),
     "view": (["export", "{folder}/model", "--view", "whole"], "--view must be step or sequence, got 'whole'"),
     "two ways exported": (["export", "{folder}/both", "--to", "torch-export"], "bidirectional=True"),
-    "nowhere": (["export", "{folder}/model", "--out", "{folder}/no/x"], "--out must be a file in a folder"),
+    "nowhere": (["export", "{folder}/model", "--out", "{folder}/no/x"], "--out must be a file in an existing folder"),
 }  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def test_a_signal_saves_and_the_printed_command_goes_on(home, run, number, code,
         patch.setattr(loop.Loop, "advance", stopped)
         done = invoke("train", home / "tones.yaml", "train.seed=3", "--folder", tmp_path)
     line = last_line(done, code)
-    again = line.partition("go on with: statespan ")[2].split()
+    again = line.partition("resume with: statespan ")[2].split()
     assert again == ["train", str(tmp_path / "tones"), "--resume"]
     assert not (tmp_path / "tones" / "result.json").exists()
     assert invoke(*again).exit_code == 0
@@ -101,7 +101,7 @@ def test_mistakes_about_a_run(home, run):
     many = invoke("train", home / "tones.yaml", "train.batch=500", "--folder", home / "other")
     assert "train.batch is 500; allowed are at most the 28 rows there are" in one_line(many)
     assert f"runs are {run}" in one_line(invoke("eval", home / "runs" / "tone"))
-    assert "did you mean 'subsample'?" in one_line(invoke("eval", run, "data.subsampel=2"))
+    assert "did you mean subsample?" in one_line(invoke("eval", run, "data.subsampel=2"))
 
 
 def test_a_damaged_checkpoint_is_one_line_and_no_result(home, run, tmp_path):
@@ -198,7 +198,7 @@ def test_mistakes_about_files(run, tmp_path, monkeypatch):
         (["note.txt"], "note.txt must end in one of"),
         (["broken.npy"], "broken.npy is not a .npy file"),
         (["good.npy", "--out", "x.json"], "--out must end in .csv or .npz, got x.json"),
-        (["good.npy", "--out", "no/x.csv"], "--out must be in a folder that is there"),
+        (["good.npy", "--out", "no/x.csv"], "--out must be a file in an existing folder"),
         (["words.csv", "--out", "words.csv"], "--out must not be one of the files to read"),
         (["good.npy", "--dt-scale", "-1"], "--dt-scale must be a number > 0"),
     ):

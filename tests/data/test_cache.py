@@ -128,9 +128,9 @@ def test_a_build_that_fails_leaves_nothing_and_a_killed_one_is_swept(tmp_path):
     with pytest.raises(ValueError, match="y: the pieces have 3 bytes"):
         cached(tmp_path, "toy", {}, fail)
     assert [path.name for path in (tmp_path / ".cache").iterdir()] == [".lock"]
-    (tmp_path / ".cache" / ".tmp-toy-123").mkdir()
+    (tmp_path / ".cache" / ".statespan-tmp-toy-123").mkdir()
     cached(tmp_path, "toy", {}, Builder())
-    assert not list((tmp_path / ".cache").glob(".tmp-*"))
+    assert not list((tmp_path / ".cache").glob(".statespan-tmp-*"))
 
 
 def test_where_nothing_can_be_written_the_arrays_are_kept_in_memory(tmp_path):

@@ -25,7 +25,7 @@ def classes(tmp_path):
 def test_a_folder_of_classes_with_wav_files(classes):
     data = load("own", path=str(classes))
     assert data.info.classes == ("high", "low")
-    assert (data.info.length, data.info.d_input, data.info.frequency) == (89, 1, 8000.0)
+    assert (data.info.length, data.info.d_input, data.info.sampling_rate) == (89, 1, 8000.0)
     assert [len(part) for part in (data.train, data.valid, data.test)] == [14, 2, 4]
     assert sorted(data.valid.batch([0, 1]).y.tolist()) == [0, 1]
     batch = data.train.batch(list(range(14)))
@@ -36,7 +36,7 @@ def test_a_folder_of_classes_with_wav_files(classes):
     assert batch.x[inside].std() == pytest.approx(1.0, abs=1e-2)
     half = load("own", path=str(classes), subsample=2, standardize=False)
     raw = load("own", path=str(classes), standardize=False)
-    assert half.info.frequency == 4000.0
+    assert half.info.sampling_rate == 4000.0
     assert torch.equal(half.test.batch([1]).x[0, :40], raw.test.batch([1]).x[0, :80:2])
     assert raw.test.batch([0]).x.abs().max() == pytest.approx(20_000 / 32768, abs=0.01)
 
@@ -147,3 +147,23 @@ def test_mistakes_are_named(tmp_path, make, options, word):
     options = {**options, "path": str(tmp_path / options.get("path", ""))}
     with pytest.raises((ValueError, FileNotFoundError), match=word):
         load("own", **options)
+
+
+def test_a_sampling_rate_is_given_or_that_of_the_files(tmp_path):
+    for folder, ending in (("arrays", "npy"), ("audio", "wav")):
+        for i in range(12):
+            place = tmp_path / folder / "ab"[i % 2]
+            place.mkdir(parents=True, exist_ok=True)
+            x = np.arange(i, i + 20, dtype=np.int16)[:, None]
+            if ending == "npy":
+                np.save(place / f"{i}.npy", x)
+            else:
+                (place / f"{i}.wav").write_bytes(wav_bytes(x, 8000))
+    arrays, audio = str(tmp_path / "arrays"), str(tmp_path / "audio")
+    assert load("own", path=arrays).info.sampling_rate is None
+    assert load("own", path=arrays, sampling_rate=50.0, subsample=2).info.sampling_rate == 25.0
+    assert load("own", path=audio, sampling_rate=8000.0, subsample=2).info.sampling_rate == 4000.0
+    with pytest.raises(ValueError, match=r"sampling_rate must be that of the files in .*audio, 8000, got 50"):
+        load("own", path=audio, sampling_rate=50.0)
+    with pytest.raises(ValueError, match=r"sampling_rate must be a number > 0, got -5\.0"):
+        load("own", path=arrays, sampling_rate=-5.0)

@@ -3,6 +3,7 @@
 import email.message
 import hashlib
 import io
+import pickle
 import tarfile
 import urllib.error
 
@@ -185,3 +186,19 @@ def test_a_failed_download_is_a_reason_in_the_message(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "download", fail)
     with pytest.raises(MissingData, match="no network"):
         fetch("toy", sources("a" * 64), tmp_path / "toy")
+
+
+def test_missing_data_says_what_is_missing_in_fields(tmp_path, monkeypatch):
+    monkeypatch.setenv("STATESPAN_OFFLINE", "1")
+    wanted = [*sources("a" * 64), Source("more.csv", optional=True)]
+    with pytest.raises(MissingData) as caught:
+        fetch("toy", wanted, tmp_path / "toy")
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert (error.dataset, error.folder) == ("toy", tmp_path / "toy")
+        assert [file.path for file in error.files] == ["inner/train.bin", "inner/test.bin"]
+        assert error.reasons == ("nothing is downloaded with STATESPAN_OFFLINE set",)
+        assert str(error) == str(caught.value)
+        assert error.advice == (
+            f"the files of dataset 'toy' are not in {tmp_path / 'toy'} (nothing is downloaded with STATESPAN_OFFLINE "
+            "set); what to put there: statespan data toy"
+        )

@@ -67,8 +67,8 @@ def test_layer_options_reach_the_layer():
 
 
 MISTAKES = {
-    "misspelt": ("classifier", {**IMAGES, "n_layer": 4}, ValueError, "no 'n_layer'; did you mean 'n_layers'"),
-    "unknown": ("classifier", {**IMAGES, "zzz": 4}, ValueError, "no 'zzz'; Allowed: d_model, "),
+    "misspelt": ("classifier", {**IMAGES, "n_layer": 4}, ValueError, "no 'n_layer'; did you mean n_layers"),
+    "unknown": ("classifier", {**IMAGES, "zzz": 4}, ValueError, "no 'zzz' \\(allowed: d_model, "),
     "misspelt in ssm": (
         "classifier",
         {**IMAGES, "ssm": {"n_ssms": 4}},
@@ -96,7 +96,7 @@ MISTAKES = {
     "many pools": ("pixels", {"vocabulary": 9, "d_output": 9, "pools": [2] * 17}, ValueError, "pools must be at most"),
     "horizon": ("forecaster", {**IMAGES, "horizon": 0}, ValueError, "horizon must be an integer >= 1"),
     "options": ("classifier", 3, TypeError, "options must be a mapping"),
-    "name": ("clasifier", {}, ValueError, "name must be one of .* did you mean 'classifier'"),
+    "name": ("clasifier", {}, ValueError, "name must be one of .* did you mean classifier"),
     "no name": (None, {}, TypeError, "name must be one of"),
 }
 

@@ -173,7 +173,7 @@ HOSTILE = {
     "dtype of other weights": (put("dtype", "float64"), "must be torch.float64"),
     "path": (put("weights.file", "../model.safetensors"), "names weights"),
     "extra key": (put("code", "print()"), "must have the keys"),
-    "unknown option": (put("config.d_modle", 3), "did you mean 'd_model'"),
+    "unknown option": (put("config.d_modle", 3), "did you mean d_model"),
     "other size": (put("config.d_model", 8), "must be torch.float32 of shape"),
     "huge width": (put("config.d_model", 10**7), "more than the"),
     "huge state": (put("config.d_state", 10**30), "more than the"),

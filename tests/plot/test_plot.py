@@ -107,7 +107,7 @@ MISTAKES = {
     "no kind": ([], "KIND must be one of kernels"),
     "unknown kind": (["kernel"], "did you mean kernels?"),
     "ending": (["kernels", "--out", "a.pdf"], "must end in .png or .svg"),
-    "folder": (["kernels", "--out", "no/a.png"], "--out must be in a folder that is there"),
+    "folder": (["kernels", "--out", "no/a.png"], "--out must be a file in an existing folder"),
     "layer": (["kernels", "--layer", "s5"], "layer must be one of"),
     "init": (["kernels", "--init", "lins"], "init must be one of"),
     "option": (["kernels", "d_stat=4"], "got 'd_stat'; did you mean d_state?"),
@@ -117,7 +117,7 @@ MISTAKES = {
     "source": (["kernels", "nowhere"], "SOURCE must be the folder of a run or of a saved model"),
     "no model in it": (["kernels", "."], "config.json"),
     "curves": (["curves"], "curves needs the folder of a run"),
-    "side": (["filters"], "--side must say how many pixels"),
+    "side": (["filters"], "--side must be the number of pixels"),
     "both": (["kernels", ".", "d_state=4"], "give one of the two"),
 }
 

@@ -18,10 +18,10 @@ HELP = """statespan: structured state space models of long sequences.
 \b
 Examples:
   statespan train digits-s4d        train a small model in a minute, nothing to download
-  statespan forecast data.csv       forecast a time series of yours
-  statespan recipes                 what can be trained, and what the papers reached
-  statespan data                    which datasets are here, and how to get the others
-  statespan plot kernels            draw a layer; also runs and saved models
+  statespan forecast data.csv       forecast a time series of your own
+  statespan recipes                 list the recipes, with the papers' numbers
+  statespan data                    list the datasets: which are here, how to get the others
+  statespan plot kernels            plot a layer; also runs and saved models
   statespan COMMAND --help          more about a command, with examples
 """
 
@@ -40,14 +40,14 @@ def app() -> Any:
     import typer
     from typer.core import TyperGroup
 
-    from statespan.cli import data, export, forecast, generate, listing, plot, predict, stream, train
+    from statespan.cli import data, export, forecast, generate, models, plot, predict, stream, train
     from statespan.cli import eval as evaluate
 
     class OneLine(TyperGroup):
-        """A group of commands that answers a mistake with one line instead of usage and boxes."""
+        """A group of commands that reports a mistake in one line."""
 
         def main(self, *args: Any, **extra: Any) -> Any:
-            """Run a command and leave with its exit code."""
+            """Run a command and exit with its code."""
             try:
                 code = super().main(*args, **{**extra, "standalone_mode": False})
             except KeyboardInterrupt:
@@ -81,7 +81,7 @@ def app() -> Any:
     application.command("generate", help=generate.HELP)(generate.generate)
     application.command("stream", help=stream.HELP)(stream.stream)
     application.command("export", help=export.HELP)(export.export)
-    application.command("models", help=listing.HELP)(listing.models)
+    application.command("models", help=models.HELP)(models.models)
     application.command("plot", help=plot.HELP)(plot.plot)
     application.command("data", help=data.HELP)(data.data)
     for name, module in _plugins.modules("statespan.commands").items():
@@ -90,5 +90,5 @@ def app() -> Any:
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM where no run is being saved: leave, and clean up on the way."""
+    """SIGTERM while no run is being saved: exit and clean up."""
     sys.exit(128 + number)

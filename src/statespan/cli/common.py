@@ -1,9 +1,8 @@
-"""What the commands share: mistakes in one line, where runs are, and how things are shown."""
+"""What the commands share: one-line errors, common options and checks, and the console."""
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from statespan._fail import complain, fail
+from statespan._suggest import suggest
 from statespan._text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from statespan.data import Dataset
     from statespan.data.download import Progress
@@ -26,30 +27,37 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 DataFolder = Annotated[
     Path | None,
-    typer.Option("--data", help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
+    typer.Option("--data", help="Folder of datasets. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda if available]")]
+DtScale = Annotated[
+    float | None, typer.Option(help="Step relative to training: 2.0 for data sampled half as often. [default: 1]")
+]
+SamplingRate = Annotated[
+    float | None, typer.Option(metavar="HZ", help="Samples a second of the data, in place of --dt-scale.")
+]
 TRAINING = ("lightning", "safetensors", "yaml")
-INSTALL = {
-    "PIL": "pillow",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}  # packages that are not called as their modules
+INSTALL = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # packages with another name than their module
+
+
+def need(extra: str, *modules: str) -> None:
+    """Exit with one line if a module is missing that an extra of the package installs."""
+    if missing := [INSTALL.get(module, module) for module in modules if find_spec(module) is None]:
+        fail(f'this command needs {" and ".join(missing)}: pip install "statespan[{extra}]"')
 
 
 def need_training() -> None:
-    """End with one line if a package that training needs is not installed."""
-    if missing := [INSTALL.get(module, module) for module in TRAINING if find_spec(module) is None]:
-        fail(f'this command needs {" and ".join(missing)}: pip install "statespan[train]"')
+    """Exit with one line if a package that training needs is missing."""
+    need("train", *TRAINING)
 
 
 def lead() -> bool:
-    """Whether this process is the one that talks, of those that torchrun started."""
+    """Whether this process prints, among those that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def terminal() -> Console:
-    """Where results are shown, without control characters of names; a file or pipe has room for a whole table."""
+    """The console for results; it escapes control characters, and does not wrap tables in a file or pipe."""
     from rich.console import Console
 
     class Safe(Console):
@@ -61,14 +69,14 @@ def terminal() -> Console:
 
 
 def give_up(message: str) -> NoReturn:
-    """Say in one line what went wrong, and leave with exit code 1: nobody's mistake, but there is no result."""
+    """Report a runtime failure in one line and exit with code 1."""
     complain(message)
     sys.exit(1)
 
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """One line and exit code 2 for what the user can mend, 1 for a run that failed; never a traceback for those."""
+    """One line and exit code 2 for a user's mistake, 1 for a runtime failure; never a traceback for those."""
     import torch
 
     from statespan.data import MissingData
@@ -80,7 +88,7 @@ def explained() -> Iterator[None]:
     except ConfigError as error:
         fail(str(error))
     except MissingData as error:
-        fail(_missing(error))
+        fail(error.advice)
     except ModuleNotFoundError as error:
         module = (error.name or "statespan").partition(".")[0]
         if module == "statespan":
@@ -96,73 +104,72 @@ def explained() -> Iterator[None]:
         fail(str(error) if error.filename is None else f"{error.filename}: {error.strerror or error}")
 
 
-def _missing(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    name = lines[0].partition("'")[2].partition("'")[0]
-    why = f" {lines[-1]}" if lines[-1].startswith("(") else ""
-    folder = lines[0].partition("Put into ")[2].rstrip(":")
-    return f"the files of dataset {name!r} are not in {folder}{why}; what to put there: statespan data {name}"
-
-
-def guess(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """'; did you mean …?' where a known word is close, and where to look otherwise.
-
-    Example:
-        >>> guess("trian", ["train", "test"], "see --help")
-        '; did you mean train? Otherwise see --help'
-        >>> guess("x", ["train", "test"], "see --help")
-        '; see --help'
-    """
-    near = difflib.get_close_matches(word, list(known), n=1)
-    if near:
-        return f"; did you mean {near[0]}?" + (f" Otherwise {otherwise}" if otherwise else "")
-    return f"; {otherwise}" if otherwise else ""
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run."""
-    return (folder / "recipe.yaml").is_file()
-
-
-def locate(where: Path) -> Path:
-    """The folder a user means: the one named, or that of the published model of this name."""
-    from statespan.models import find
+@contextlib.contextmanager
+def rejected() -> Iterator[None]:
+    """One line and exit code 2 for a value that the library rejects."""
+    from statespan.models import LoadError
+    from statespan.train import ConfigError
 
     try:
-        return find.resolve(where)
-    except find.UnknownModelError:
-        return where
+        yield
+    except (LoadError, ConfigError):  # not the value's fault, or with a message of their own
+        raise
+    except (TypeError, ValueError) as error:
+        fail(str(error))
 
 
-def published_hint(where: Path) -> str:
-    """For what could be a name and is none: the nearest published models, or all of them."""
-    from statespan.models.find import names
-
-    known = names()
-    if where.exists() or len(where.parts) != 1 or not known:
-        return ""
-    near = difflib.get_close_matches(str(where), known, n=3)
-    some = near or known[:6]
-    return f"; published models {'of a similar name ' if near else ''}are {', '.join(some)}"
+def check_choice(option: str, value: str, allowed: Iterable[str]) -> str:
+    """Reject a value that is not one of the allowed words."""
+    words = list(allowed)
+    if value not in words:
+        fail(f"{option} must be {', '.join(words[:-1])} or {words[-1]}, got {value!r}{suggest(value, words)}")
+    return value
 
 
-def find_run(folder: Path, argument: str = "RUN") -> Path:
-    """The folder of a run or of a published model, which must be there; ``argument`` is where it was given."""
-    given, folder = folder, locate(folder)
-    if is_run(folder):
-        return folder
-    what = "a file" if folder.is_file() else "a folder without a run" if folder.is_dir() else "not there"
-    near = [path for path in folder.parent.glob("*") if is_run(path)] if folder.parent.is_dir() else []
-    near = near or [path for path in RUNS.glob("*") if is_run(path)]
-    if near:
-        runs = ", ".join(sorted(map(str, near))[:6])
-        fail(f"{argument} must be the folder of a run, and {folder} is {what}; runs are {runs}{published_hint(given)}")
-    hint = published_hint(given) or "; make one with: statespan train digits-s4d"
-    fail(f"{argument} must be the folder of a run, and {folder} is {what}{hint}")
+def check_output(option: str, path: Path, *endings: str) -> None:
+    """Reject a file to write that has another ending, or whose folder does not exist."""
+    if endings and path.suffix.lower() not in endings:
+        fail(f"{option} must end in {' or '.join(endings)}, got {path}")
+    if not path.absolute().parent.is_dir() or path.is_dir():
+        fail(f"{option} must be a file in an existing folder, got {path}")
+
+
+def check_writable(folder: Path, option: str = "--folder") -> None:
+    """Reject a folder that cannot be written to, before anything is loaded."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        fail(f"{option} must be a folder that can be written to, got {folder}")
+
+
+def relative_step(trained: float | None, dt_scale: float | None, sampling_rate: float | None) -> float:
+    """The step relative to training that --dt-scale or --sampling-rate asks for."""
+    from statespan.models.rate import relative_step
+
+    try:
+        return relative_step(trained, dt_scale=dt_scale, sampling_rate=sampling_rate)
+    except ValueError as error:
+        fail(str(error).replace("dt_scale", "--dt-scale").replace("sampling_rate", "--sampling-rate"))
+
+
+def named_recipe(text: str, changes: list[str]) -> Recipe:
+    """The recipe of this name or in this file."""
+    if text.endswith((".yaml", ".yml")):
+        from statespan.train import read_recipe
+
+        return read_recipe(Path(text), changes)
+    from statespan.train import recipes
+
+    if recipes.find(text) is None:
+        if Path(text).is_file():
+            fail(f"RECIPE must be a name or a file that ends in .yaml, got the file {text}")
+        fail(f"there is no recipe {text!r}{suggest(text, recipes.names(), 'see statespan recipes')}")
+    return recipes.read(text, changes)
 
 
 def load_data(recipe: Recipe, folder: Path | None, console: Console) -> Dataset:
-    """The dataset of a recipe, with a progress bar if it has to be downloaded or drawn."""
+    """The dataset of a recipe, with a progress bar while it is downloaded or generated."""
     import statespan.data
     from statespan.train import ConfigError
 
@@ -174,9 +181,20 @@ def load_data(recipe: Recipe, folder: Path | None, console: Console) -> Dataset:
             raise ConfigError(f"data: {error}") from error
 
 
+def table(*columns: str, right: Iterable[str] = (), wrapped: Iterable[str] = ()) -> Table:
+    """An empty table; columns are left-aligned and not wrapped, but for those named."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", no_wrap=column not in wrapped)
+    return made
+
+
 @contextlib.contextmanager
 def downloading(console: Console) -> Iterator[Progress]:
-    """A function that shows how a download or a drawing goes; nothing is seen where there is none."""
+    """A function that shows the progress of a download; the bar appears with its first call."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn())

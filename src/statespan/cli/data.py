@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from statespan._fail import fail
+from statespan._suggest import suggest
 from statespan.cli import common
 
 if TYPE_CHECKING:
@@ -17,22 +18,23 @@ if TYPE_CHECKING:
 
     from statespan.data.registry import Status
 
-HELP = """Show which datasets are here and how to get the others.
+HELP = """List the datasets: which are here, and how to get the others.
 
 \b
 Examples:
   statespan data                       all datasets
-  statespan data smnist                one: its files, where they belong and come from, its options
-  statespan data smnist --get          download what is missing, where its checksum is known
-  statespan data sc35 --check          read all that was prepared from its files, and compare checksums
-  statespan data --data ~/data         look into another folder
+  statespan data smnist                one of them: its files, their folder and origin, its options
+  statespan data smnist --get          download missing files whose checksum is known
+  statespan data sc35 --check          verify the checksums of everything prepared from its files
+  statespan data --data ~/data         look in another folder
 """
 
 
 def data(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A dataset.", show_default=False)] = None,
-    get: Annotated[bool, typer.Option("--get", help="Download what is missing.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Check prepared arrays; damaged ones go.")] = False,
+    *,
+    get: Annotated[bool, typer.Option("--get", help="Download missing files.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Verify prepared arrays; damaged ones are removed.")] = False,
     folder: common.DataFolder = None,
 ) -> None:
     """Show datasets; :data:`HELP` is the text for users."""
@@ -46,7 +48,7 @@ def data(
         _table(list(found.values()), data_folder(folder), console)
         return
     if name not in found:
-        fail(f"there is no dataset {name!r}{common.guess(name, found, 'see statespan data')}")
+        fail(f"there is no dataset {name!r}{suggest(name, found, 'see statespan data')}")
     if get and found[name].missing:
         _get(found[name], console)
         found = {one.name: one for one in status(folder)}
@@ -55,27 +57,22 @@ def data(
         _check(found[name], console)
 
 
-def _table(every: list[Status], folder: Path, console: Console) -> None:
-    from rich import box
-    from rich.table import Table
-
+def _table(statuses: list[Status], folder: Path, console: Console) -> None:
     from statespan.data.registry import REGISTRY
 
     console.print(f"datasets in {folder}", markup=False, soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for column in ("name", "here", "what it is"):
-        table.add_column(column, no_wrap=column != "what it is")
-    for one in every:
+    table = common.table("name", "here", "what it is", wrapped=["what it is"])
+    for one in statuses:
         if not one.ready:
             here = "[yellow]no[/yellow]"
         elif one.found:
             here = "[green]yes[/green]"
-        else:  # what has an option that must be given reads files of the user's own
-            asks = inspect.Parameter.empty in REGISTRY[one.name].options.values()
-            here = "yours" if asks else "[green]built in[/green]"
+        else:  # a dataset with a required option reads the user's own files
+            needs_files = inspect.Parameter.empty in REGISTRY[one.name].options.values()
+            here = "yours" if needs_files else "[green]built in[/green]"
         table.add_row(one.name, here, one.summary)
     console.print(table)
-    console.print("statespan data NAME says where the files of one belong, how to get them, and its options")
+    console.print("statespan data NAME shows where the files of a dataset belong, how to get them, and its options")
 
 
 def _one(one: Status, console: Console) -> None:
@@ -97,7 +94,7 @@ def _one(one: Status, console: Console) -> None:
     for line in describe(one.missing):
         say(f"missing {line}")
     for line in describe(one.optional):
-        say(f"extra   {line} (the data is made where they are not here)")
+        say(f"extra   {line} (generated without them)")
     if any(source.url and source.sha256 for source in one.missing):
         say(f"get     statespan data {one.name} --get, or put the files into the folder")
     elif one.missing:
@@ -111,7 +108,6 @@ def _one(one: Status, console: Console) -> None:
 
 
 def _yaml(value: object) -> str:
-    """A value as it is written on the command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return shlex.quote(str(value))
@@ -125,14 +121,11 @@ def _get(one: Status, console: Console) -> None:
     with common.downloading(console) as progress:
         try:
             fetch(one.name, REGISTRY[one.name].files, one.folder, progress)
+            return
         except MissingData as error:
-            problem: MissingData | None = error
-        else:
-            problem = None
-    if problem is not None:
-        lines = str(problem).splitlines()
-        why = lines[-1] if lines[-1].startswith("(") else "(no address with a known checksum)"
-        fail(f"could not get {one.name!r} {why}; put the files there yourself: statespan data {one.name}")
+            why = "; ".join(error.reasons) or "no address with a known checksum"
+    # not in the context above, whose progress bar would overwrite the line
+    fail(f"could not get {one.name!r} ({why}); put the files there yourself: statespan data {one.name}")
 
 
 def _check(one: Status, console: Console) -> None:
@@ -140,7 +133,7 @@ def _check(one: Status, console: Console) -> None:
 
     caches = check(one.folder)
     for path, good in caches.items():
-        state = "whole" if good else "damaged and removed; it is made anew when it is needed"
+        state = "whole" if good else "damaged and removed; it is rebuilt when needed"
         console.print(f"cache   {path.relative_to(one.folder)}: {state}", markup=False, soft_wrap=True)
     if not caches:
         console.print("cache   nothing was prepared yet")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,44 +10,45 @@ import typer
 
 from statespan._fail import fail
 from statespan.cli import common
+from statespan.cli.locate import RUN, find_run, trained_rate
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-ARGUMENT = "The folder of a run, or the name of a published model."
 HELP = """Measure a trained model on its data.
 
 RUN is the folder that `statespan train` made, or the name of a published model (statespan models). After it, key=value
-changes what its recipe says about the data.
+overrides what its recipe says about the data.
 
 \b
 Examples:
   statespan eval runs/digits-s4d
-  statespan eval digits-s4d                                   a published model, and what its record says
+  statespan eval digits-s4d                                   a published model, beside its record
   statespan eval runs/digits-s4d --split valid
   statespan eval runs/digits-s4d data.subsample=2 --dt-scale 2  every second sample, twice the step
+  statespan eval sc10-s4-augment data.subsample=2 --sampling-rate 8000
 """
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help=ARGUMENT, show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help=RUN, show_default=False)],
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Changes, such as data.subsample=2.", show_default=False),
+        typer.Argument(metavar="KEY=VALUE", help="Overrides, such as data.subsample=2.", show_default=False),
     ] = None,
+    *,
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
-    dt_scale: Annotated[
-        float, typer.Option(help="Step relative to training: 2.0 for data sampled half as often.")
-    ] = 1.0,
+    dt_scale: common.DtScale = None,
+    sampling_rate: common.SamplingRate = None,
     data: common.DataFolder = None,
     device: common.Device = None,
 ) -> None:
     """Evaluate; :data:`HELP` is the text for users."""
     common.need_training()
-    if split not in ("train", "valid", "test"):
-        fail(f"--split must be train, valid or test, got {split!r}{common.guess(split, ('train', 'valid', 'test'))}")
-    check_dt_scale(dt_scale)
-    given, run = run, common.find_run(run)
+    common.check_choice("--split", split, ("train", "valid", "test"))
+    common.relative_step(1.0, dt_scale, sampling_rate)  # a mistake is reported before anything is loaded
+    given, run = run, find_run(run)
+    step = common.relative_step(trained_rate(run), dt_scale, sampling_rate)
     console = common.terminal()
     with common.explained():
         from statespan.train import evaluate as measure
@@ -60,20 +60,20 @@ def evaluate(
         dataset = common.load_data(read_recipe(recipe, without_others(recipe, split)), data, console)
         published = (run / "config.json").is_file()
         exact = ["train.precision=fp32"] if published and pick_device(device).type == "cpu" else []
-        found = measure(run, split, dt_scale, overrides=[*(changes or []), *exact], data=dataset, device=device)
+        metrics = measure(run, split, step, overrides=[*(changes or []), *exact], data=dataset, device=device)
     rows = len(getattr(dataset, split))
-    at = "" if dt_scale == 1.0 else f", dt_scale {dt_scale:g}"
+    at = "" if step == 1.0 else f", dt_scale {step:g}"
     console.print(f"{given}: {recipe.data['name']} {split}, {rows:,} rows{at}", markup=False, soft_wrap=True)
-    if not found:
+    if not metrics:
         fail(f"the {split} split of {recipe.data['name']} has no rows")
-    for name, value in common.metric_rows(found):
+    for name, value in common.metric_rows(metrics):
         console.print(f"  {name:<12} {value:>10}", markup=False)
-    if published and split == "test" and not changes and dt_scale == 1.0:
+    if published and split == "test" and not changes and step == 1.0:
         _recorded(run, console)
 
 
 def _recorded(folder: Path, console: Console) -> None:
-    """What the record of a published model says, which is what was measured when it had been trained."""
+    """Print what the record of a published model says, which was measured after its training."""
     record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     name = record["metric"]
     ((_, value),) = common.metric_rows({name: record["test"][name]})
@@ -82,9 +82,3 @@ def _recorded(folder: Path, console: Console) -> None:
     console.print(
         f"  {'its record':<12} {value:>10}  {name.replace('_', ' ')} on {where}", markup=False, soft_wrap=True
     )
-
-
-def check_dt_scale(dt_scale: float) -> None:
-    """Refuse a step that is none."""
-    if not (math.isfinite(dt_scale) and dt_scale > 0):
-        fail(f"--dt-scale must be a number > 0, such as 2.0 for data sampled half as often, got {dt_scale:g}")

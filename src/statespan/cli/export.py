@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +9,13 @@ import typer
 
 from statespan._fail import fail
 from statespan.cli import common
-from statespan.cli.eval import check_dt_scale
-from statespan.cli.models import ARGUMENT, open_model
+from statespan.cli.locate import MODEL, open_model
 
 HELP = """Write a trained model for other programs.
 
-The step takes one sample and the state, and gives the answer and the new state: for streaming and generation on any
-device. The sequence takes whole sequences. Both are real arithmetic only, with any batch and any length, and are
-compared with the model before the command ends.
+The step view maps one sample and the state to the output and the new state, for streaming and generation on any device.
+The sequence view maps whole sequences. Both use real arithmetic only, accept any batch and length, and are compared
+with the model before the command ends.
 
 \b
 Examples:
@@ -30,15 +28,15 @@ ONNX needs: pip install "statespan[export]"
 
 
 def export(
-    where: Annotated[Path, typer.Argument(metavar="MODEL", help=ARGUMENT, show_default=False)],
+    where: Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
+    *,
     to: Annotated[str, typer.Option(help="onnx or torch-export.")] = "onnx",
     view: Annotated[str, typer.Option(help="step or sequence.")] = "step",
     out: Annotated[
         Path | None, typer.Option(help="The file to write. [default: model-VIEW.onnx or .pt2]", show_default=False)
     ] = None,
-    dt_scale: Annotated[
-        float, typer.Option(help="Step relative to training: 2.0 for data sampled half as often.")
-    ] = 1.0,
+    dt_scale: common.DtScale = None,
+    sampling_rate: common.SamplingRate = None,
     state: Annotated[str, typer.Option(help="Precision of the states of a step: float64 or float32.")] = "float64",
 ) -> None:
     """Export; :data:`HELP` is the text for users."""
@@ -49,21 +47,18 @@ def export(
     from statespan.export.write import export as write
 
     for name, value, allowed in (("to", to, FORMATS), ("view", view, VIEWS), ("state", state, ("float64", "float32"))):
-        if value not in allowed:
-            fail(f"--{name} must be {' or '.join(allowed)}, got {value!r}{common.guess(value, allowed)}")
-    check_dt_scale(dt_scale)
+        common.check_choice(f"--{name}", value, allowed)
+    common.relative_step(1.0, dt_scale, sampling_rate)
     path = Path(f"model-{view}{SUFFIX[to]}") if out is None else out
-    if not path.absolute().parent.is_dir() or path.is_dir():
-        fail(f"--out must be a file in a folder that is there, got {path}")
-    if to == "onnx" and (
-        missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
-    ):
-        fail(f'--to onnx needs {" and ".join(missing)}: pip install "statespan[export]"')
+    common.check_output("--out", path)
+    if to == "onnx":
+        common.need("export", "onnx", "onnxscript", "onnxruntime")
     with common.explained():
         model = open_model(where, "cpu").model
+        step = common.relative_step(model.config.sampling_rate, dt_scale, sampling_rate)
         dtype = {"float64": torch.float64, "float32": torch.float32}[state]
         try:
-            error = write(model, path, to=to, view=view, dt_scale=dt_scale, state_dtype=dtype)
+            error = write(model, path, to=to, view=view, dt_scale=step, state_dtype=dtype)
         except ExportError as problem:
             common.give_up(f"{path} was written, and is wrong: {problem}")
         except ValueError as problem:

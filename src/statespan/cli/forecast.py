@@ -12,26 +12,28 @@ from typing import Annotated, Any
 import typer
 
 from statespan._fail import fail
+from statespan._suggest import suggest
 from statespan._text import csv_line, printable
 from statespan.cli import common
 
 HELP = """Forecast a time series of your own.
 
-FILE is a CSV file with a header, a column of times and columns of numbers. A model is trained on it (minutes on a CPU),
-and forecasts what comes after its last row: a CSV file, and a picture with the interval between the outer quantiles.
+FILE is a CSV file with a header, a column of times and columns of numbers. A model is trained on it (minutes on a CPU)
+and forecasts the rows that follow: a CSV file, and a picture with the interval between the outer quantiles.
 
 \b
 Examples:
   statespan forecast data.csv --time date --target OT --horizon 96
   statespan forecast data.csv --target sales,visits --horizon 30 --quantiles 0.05,0.5,0.95
-  statespan forecast data.csv --horizon 24 --save model         keep the model, a folder
-  statespan forecast new.csv --model model                      again, with newer rows and no training
+  statespan forecast data.csv --horizon 24 --save model         save the model in a folder
+  statespan forecast new.csv --model model                      newer rows, without training
 """
 SEASONS = {60: 60, 3600: 24, 900: 96, 1800: 48, 86400: 7}  # rows of an hour, a day or a week by the step in seconds
 
 
 def forecast(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV file.", show_default=False)],
+    *,
     time: Annotated[str | None, typer.Option(help="Column of the times. [default: the first]")] = None,
     target: Annotated[
         str | None, typer.Option(help="Column to forecast, or several with commas. [default: the last]")
@@ -43,28 +45,28 @@ def forecast(
     time_format: Annotated[
         str | None, typer.Option(help="Such as %d.%m.%Y. [default: ISO 8601 or month/day/year]")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where to write the forecast, .csv.")] = Path("forecast.csv"),
-    picture: Annotated[Path | None, typer.Option(help="Where to draw it, .png. [default: beside the forecast]")] = None,
-    save: Annotated[Path | None, typer.Option(help="A folder to keep the model in.")] = None,
-    model: Annotated[Path | None, typer.Option(help="Take the model from this folder; nothing is trained.")] = None,
+    out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("forecast.csv"),
+    picture: Annotated[Path | None, typer.Option(help="PNG file to write. [default: beside the forecast]")] = None,
+    save: Annotated[Path | None, typer.Option(help="Folder to save the model in.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Folder of a saved model to use, without training.")] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of the training. [default: chosen from the data]")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]")] = None,
+    device: common.Device = None,
 ) -> None:
     """Forecast; :data:`HELP` is the text for users."""
-    need_estimators()
+    common.need_training()
+    common.need("timeseries", "sklearn", "pandas")
     picture = out.with_suffix(".png") if picture is None else picture
-    for option, path, suffix in (("--out", out, ".csv"), ("--picture", picture, ".png")):
-        if path.suffix.lower() != suffix or not path.absolute().parent.is_dir():
-            fail(f"{option} must end in {suffix} and be in a folder that is there, got {path}")
+    common.check_output("--out", out, ".csv")
+    common.check_output("--picture", picture, ".png")
     if out.resolve() == file.resolve():
         fail(f"--out must not be the file to read, got {out}")
     if model is not None and (context is not None or steps is not None or save is not None):
-        fail("--model takes a model as it is: --context, --steps and --save need one that is trained")
+        fail("--model uses a model without training: remove --context, --steps and --save")
     console = common.terminal()
     with common.explained():
-        try:
-            frame = _read(file, time, target, time_format, missing)
+        with common.rejected():
+            frame = _read(file, time=time, target=target, time_format=time_format, missing=missing)
             if model is None:
                 options = {"context": context, "quantiles": _numbers(quantiles), "steps": steps, "missing": missing}
                 options |= {"random_state": seed, "device": device}
@@ -77,22 +79,10 @@ def forecast(
                 estimator = S4Forecaster.load(model, device=device)
             mean = estimator.predict(frame, horizon=horizon)
             bands = estimator.predict_quantiles(frame, horizon=horizon) if estimator.quantiles else None
-        except (ValueError, TypeError) as error:
-            if type(error).__name__ in ("ConfigError", "LoadError"):
-                raise
-            fail(str(error))
         _write(out, mean, bands)
         drawn = _draw(picture, frame, mean, bands)
     console.print(f"{len(mean)} rows from {mean.index[0]} to {mean.index[-1]}", markup=False)
     console.print(f"forecast  {out}" + (f"\npicture   {picture}" if drawn else ""), markup=False, soft_wrap=True)
-
-
-def need_estimators() -> None:
-    """End with one line if a package that the estimators need is not installed."""
-    common.need_training()
-    names = {"sklearn": "scikit-learn", "pandas": "pandas"}
-    if missing := [package for module, package in names.items() if find_spec(module) is None]:
-        fail(f'this command needs {" and ".join(missing)}: pip install "statespan[timeseries]"')
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -102,32 +92,31 @@ def _numbers(text: str) -> tuple[float, ...]:
         fail(f"--quantiles must be numbers between 0 and 1 with commas, got {text!r}")
 
 
-def _read(file: Path, time: str | None, target: str | None, time_format: str | None, missing: str) -> Any:
-    """The targets as a frame with an index of times."""
+def _read(file: Path, *, time: str | None, target: str | None, time_format: str | None, missing: str) -> Any:
     import pandas as pd
 
     from statespan.data.formats.csv import read_table
 
     if not file.is_file():
-        fail(f"FILE must be a CSV file that is there, got {file}")
+        fail(f"FILE must be an existing CSV file, got {file}")
     table = read_table(file, time, time_format, missing=missing == "mask")
     wanted = [table.columns[-1]] if target is None else [name.strip() for name in target.split(",")]
     for name in wanted:
         if name not in table.columns:
-            near = common.guess(name, table.columns)
-            fail(f"--target must be a column of {file}, got {name!r}{near}; its columns are {', '.join(table.columns)}")
+            hint = suggest(name, table.columns)
+            fail(f"--target must be a column of {file}, got {name!r}{hint}; its columns are {', '.join(table.columns)}")
     values = table.values[:, [table.columns.index(name) for name in wanted]]
     return pd.DataFrame(values, index=pd.DatetimeIndex(table.times, name=time or "time"), columns=wanted)
 
 
 def _fit(frame: Any, horizon: int, options: dict[str, Any], console: Any) -> Any:
-    """Train, and say how good the result is on the rows that were held out."""
+    """Train, and print the error on the held-out rows."""
     from statespan.estimators import S4Forecaster
 
     estimator = S4Forecaster(horizon, **options).fit(frame)
     context = estimator.chosen_["context"]
     held_out = int(len(frame) * estimator.validation_fraction)
-    if estimator.history_.valid:  # else nothing that is held out is known
+    if estimator.history_.valid:  # otherwise nothing was held out
         tail = frame.iloc[len(frame) - held_out - context :]
         error = estimator.evaluate(tail)["mae"]
         naive, season = _naive_error(tail, estimator, context, horizon)
@@ -157,7 +146,6 @@ def _naive_error(tail: Any, estimator: Any, context: int, horizon: int) -> tuple
 
 
 def _write(out: Path, mean: Any, bands: Any) -> None:
-    """Write the forecast as CSV, whole or not at all."""
     from statespan._io import replace_file
 
     levels = [] if bands is None else list(dict.fromkeys(bands.columns.get_level_values(1)))
@@ -175,24 +163,24 @@ def _write(out: Path, mean: Any, bands: Any) -> None:
 
 
 def _draw(path: Path, frame: Any, mean: Any, bands: Any) -> bool:
-    """Draw the end of the series, the forecast and the interval; whether matplotlib is there to do it."""
+    """Plot the end of the series, the forecast and the interval; False without matplotlib."""
     if find_spec("matplotlib") is None:
         return False
-    from statespan import _plotting as _look
+    from statespan import _plotting
     from statespan._io import replace_file
 
     shown = list(mean.columns)[:6]
     past = frame.iloc[-3 * len(mean) :]
-    figure = _look.figure(9, 1 + 2.4 * len(shown))
+    figure = _plotting.figure(9, 1 + 2.4 * len(shown))
     for axes, name in zip(figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0], shown):
         axes.plot(past.index, past[name], color="black", linewidth=1, label="past")
         if bands is not None and bands[name].shape[1] > 1:
             levels = list(bands[name].columns)
             label = f"{levels[0]:g} to {levels[-1]:g} quantile"
             low, high = bands[name, levels[0]].to_numpy(), bands[name, levels[-1]].to_numpy()
-            axes.fill_between(mean.index, low, high, alpha=0.25, color=_look.COLORS[0], linewidth=0, label=label)
-        axes.plot(mean.index, mean[name], color=_look.COLORS[0], label="forecast")
-        _look.tidy(axes, "", printable(str(name)), legend=axes is figure.axes[0])
+            axes.fill_between(mean.index, low, high, alpha=0.25, color=_plotting.COLORS[0], linewidth=0, label=label)
+        axes.plot(mean.index, mean[name], color=_plotting.COLORS[0], label="forecast")
+        _plotting.tidy(axes, "", printable(str(name)), legend=axes is figure.axes[0])
     figure.autofmt_xdate()
-    replace_file(path, _look.content(figure))
+    replace_file(path, _plotting.content(figure))
     return True

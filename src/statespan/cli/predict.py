@@ -15,19 +15,18 @@ import typer
 from statespan._fail import fail
 from statespan._text import csv_line
 from statespan.cli import common
-from statespan.cli.eval import check_dt_scale
-from statespan.cli.models import stored_inputs
+from statespan.cli.locate import find_run, stored_inputs, trained_rate
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from statespan.cli.inputs import Inputs
+    from statespan.data.inputs import Inputs
     from statespan.train import Recipe
 
 HELP = """Predict classes or values of files with a trained model.
 
 RUN is the folder that `statespan train` made, or the name of a published model (statespan models). Each file
-holds one series, as the data of the run does: audio as WAV, otherwise CSV (a line for each time, a column for each
+holds one series in the form of the training data: audio as WAV, otherwise CSV (a line for each time, a column for each
 feature), npy or npz. It is scaled as the training data was.
 
 \b
@@ -35,19 +34,19 @@ Examples:
   statespan predict runs/own clips/*.wav                         to the terminal and predictions.csv
   statespan predict --model digits-s4d image.csv                 a published model, by name
   statespan predict runs/own one.csv two.npy --out answers.npz
-  statespan predict runs/own slow/*.csv --dt-scale 2                 recorded with half the samples a second
+  statespan predict runs/own slow/*.csv --dt-scale 2                 recorded at half the sampling rate
+  statespan predict runs/own slow/*.csv --sampling-rate 62.5         the same, if the run knows its rate
   statespan predict runs/own data.path=/moved one.csv            where the data of the run is now
 
-The scale and the names of the classes come from the data the run was trained on, which must still be there; a published
-model has them with it.
-A WAV file says how often it was sampled: if that is not what the model was trained on, the step is adapted by itself.
+The scale and the names of the classes come from the training data of the run, which must still be there; a published
+model stores them. A WAV file contains its sampling rate: the step is adapted to it automatically.
 """
 SHOWN = 20
 ROWS_AT_ONCE = 64
 
 
 class Sample(NamedTuple):
-    """A file, its series (L, D), and the step relative to that of training."""
+    """A file, its series (L, D), and its step relative to training."""
 
     file: Path
     x: np.ndarray[Any, Any]
@@ -58,16 +57,13 @@ def predict(
     words: Annotated[
         list[Path], typer.Argument(metavar="RUN FILES", help="A run, and WAV, CSV, npy or npz.", show_default=False)
     ],
+    *,
     model: Annotated[
         Path | None, typer.Option(help="The run or published model; then all others are files.", show_default=False)
     ] = None,
     out: Annotated[Path, typer.Option(help="Where to write: .csv or .npz.")] = Path("predictions.csv"),
-    dt_scale: Annotated[
-        float | None,
-        typer.Option(
-            help="Step relative to training: 2.0 for files sampled half as often. [default: 1, or what a WAV says]"
-        ),
-    ] = None,
+    dt_scale: common.DtScale = None,
+    sampling_rate: common.SamplingRate = None,
     data: common.DataFolder = None,
     device: common.Device = None,
 ) -> None:
@@ -76,21 +72,17 @@ def predict(
     files = words[1:] if model is None else words
     if not files:
         fail("FILES must be at least one file to predict, got none")
-    run = common.find_run(words[0]) if model is None else common.find_run(model, "--model")
-    if out.suffix.lower() not in (".csv", ".npz"):
-        fail(f"--out must end in .csv or .npz, got {out}")
-    if not out.absolute().parent.is_dir():
-        fail(f"--out must be in a folder that is there, got {out}")
+    run = find_run(words[0]) if model is None else find_run(model, "--model")
+    common.check_output("--out", out, ".csv", ".npz")
     if out.resolve() in {file.resolve() for file in files}:
         fail(f"--out must not be one of the files to read, got {out}")
-    if dt_scale is not None:
-        check_dt_scale(dt_scale)
+    common.relative_step(1.0, dt_scale, sampling_rate)
     changes = [str(file) for file in files if str(file).startswith("data.") and "=" in str(file) and not file.exists()]
     files = [file for file in files if str(file) not in changes]
     if not files:
         fail("FILES must be at least one file to predict, got none")
     if absent := [file for file in files if not file.is_file()]:
-        fail(f"FILES must be files that are there, and {absent[0]} is not ({len(absent)} of {len(files)})")
+        fail(f"FILES must be existing files, and {absent[0]} is not ({len(absent)} of {len(files)})")
     console = common.terminal()
     with common.explained():
         from statespan.train import read_recipe
@@ -105,46 +97,51 @@ def predict(
                 f"predict is for classification and regression of series, and {recipe.data['name']} is {info.task}"
                 + (" of tokens" if info.d_input is None else "")
             )
-        samples = [_sample(file, dt_scale, recipe, inputs) for file in files]
+        trained = trained_rate(run) or info.sampling_rate
+        series = [_read(file, recipe, inputs) for file in files]
+        given = dt_scale is not None or sampling_rate is not None
+        if sampling_rate is not None and recipe.data["name"] == "own":
+            sampling_rate /= recipe.data.get("subsample", 1)  # of the samples that the model reads
+        fixed = common.relative_step(trained, dt_scale, sampling_rate)
+        steps = [fixed if given or not (trained and rate) else trained / rate for _, rate in series]
+        samples = [Sample(file, x, step) for file, (x, _), step in zip(files, series, steps)]
         answers = _answers(network.to(place), samples, inputs)
         _write(out, files, answers, info)
-    _show(samples, answers, info, out, console)
+    _show(samples, answers, info, console)
+    console.print(f"written: {out}", markup=False, soft_wrap=True)
 
 
 def _open(run: Path, recipe: Recipe, data: Path | None, console: Any) -> tuple[Any, Inputs]:
     """The model and how its inputs are prepared; a published model needs no data for that."""
-    from statespan.cli.inputs import of_dataset
+    from statespan.data.inputs import of_dataset
     from statespan.models import from_pretrained
     from statespan.train import load_run
 
     stored = stored_inputs(run)
-    if stored is not None:
+    if stored is not None and stored.prepare is not None:
         return from_pretrained(run), stored
     dataset = common.load_data(recipe, data, console)
     return load_run(run, data=dataset)[0], of_dataset(dataset)
 
 
-def _sample(file: Path, dt_scale: float | None, recipe: Recipe, inputs: Inputs) -> Sample:
-    """Read a file as the dataset reads its own."""
+def _read(file: Path, recipe: Recipe, inputs: Inputs) -> tuple[np.ndarray[Any, Any], float | None]:
+    """Read a file as the dataset reads its own: the series, and its sampling rate if the file has one."""
     import numpy as np
 
     from statespan.data.formats.samples import read_sample
 
     try:
-        x, frequency = read_sample(file)
+        x, rate = read_sample(file)
     except ValueError as error:
         fail(str(error))
-    info = inputs.info
     if recipe.data["name"] == "own":
-        x = x[:: recipe.data.get("subsample", 1)][: recipe.data.get("length")]
-        frequency = frequency and frequency / recipe.data.get("subsample", 1)
+        subsample = recipe.data.get("subsample", 1)
+        x, rate = x[::subsample][: recipe.data.get("length")], rate and rate / subsample
     elif file.suffix.lower() == ".wav" and inputs.whole:
         x = x * np.float32(2**15)  # whole numbers, as the dataset has them
-    if x.shape[1] != info.d_input:
-        fail(f"{file} must have {info.d_input} features, as the training data, got {x.shape[1]}")
-    if dt_scale is None:
-        dt_scale = info.frequency / frequency if info.frequency and frequency else 1.0
-    return Sample(file, x, dt_scale)
+    if x.shape[1] != inputs.info.d_input:
+        fail(f"{file} must have {inputs.info.d_input} features, as the training data, got {x.shape[1]}")
+    return x, rate
 
 
 def _answers(model: Any, samples: list[Sample], inputs: Inputs) -> np.ndarray[Any, Any]:
@@ -176,19 +173,11 @@ def _answers(model: Any, samples: list[Sample], inputs: Inputs) -> np.ndarray[An
     return found * np.array(std) + np.array(mean) if std else found
 
 
-def answer_names(info: Any) -> list[str]:
-    """Names of the classes or values."""
-    columns = getattr(info, "columns", ())
-    if info.task == "classification":
-        return list(info.classes) or [str(number) for number in range(info.d_output)]
-    return list(columns) or (["value"] if info.d_output == 1 else [f"value_{i}" for i in range(info.d_output)])
-
-
 def _write(out: Path, files: list[Path], answers: np.ndarray[Any, Any], info: Any) -> None:
-    """Write the answers, whole or not at all."""
     import numpy as np
 
     from statespan._io import replace_file
+    from statespan.data.inputs import answer_names
 
     names, classes = answer_names(info), info.task == "classification"
     best = answers.argmax(1)
@@ -207,18 +196,19 @@ def _write(out: Path, files: list[Path], answers: np.ndarray[Any, Any], info: An
     replace_file(out, "".join(lines).encode("utf-8", "backslashreplace"))
 
 
-def _show(samples: list[Sample], answers: np.ndarray[Any, Any], info: Any, out: Path, console: Any) -> None:
+def _show(samples: list[Sample], answers: np.ndarray[Any, Any], info: Any, console: Any) -> None:
+    from statespan.data.inputs import answer_names
+
     names = answer_names(info)
     wide = max(len(str(sample.file)) for sample in samples[:SHOWN])
     for sample, row in list(zip(samples, answers))[:SHOWN]:
         top = int(row.argmax())
-        said = (
+        answer = (
             f"{names[top]}  {100 * row[top]:.1f} %"
             if info.task == "classification"
             else "  ".join(f"{name} {value:.4g}" for name, value in zip(names, row))
         )
         at = f"  (dt_scale {sample.dt_scale:g})" if sample.dt_scale != 1.0 else ""
-        console.print(f"{sample.file!s:<{wide}}  {said}{at}", markup=False, soft_wrap=True)
+        console.print(f"{sample.file!s:<{wide}}  {answer}{at}", markup=False, soft_wrap=True)
     if len(samples) > SHOWN:
         console.print(f"… and {len(samples) - SHOWN} more")
-    console.print(f"written: {out}", markup=False, soft_wrap=True)

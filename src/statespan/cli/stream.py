@@ -17,24 +17,23 @@ import typer
 from statespan._fail import fail
 from statespan._text import csv_line
 from statespan.cli import common
-from statespan.cli.eval import check_dt_scale
-from statespan.cli.models import ARGUMENT, Opened, inputs_of, open_model
+from statespan.cli.locate import MODEL, Opened, inputs_of, open_model
 
 if TYPE_CHECKING:
     import numpy as np
 
-HELP = """Feed samples into a model as they come; print its answers.
+HELP = """Feed samples into a model as they arrive; print its answers.
 
-Samples come on standard input: lines of CSV (a column for each feature; a token each for models of tokens), or raw
-audio of 16-bit whole numbers. A line may have 16 MiB. Answers go to standard output as CSV. Constant time and memory,
-for ever. A run's samples are scaled as its training data was; a saved model gets them as they are, audio in [-1, 1). A
-line with NaN, infinity or no numbers ends it with exit code 2; the state is then that before the line.
+Reads standard input: lines of CSV (a column for each feature, or a token), or raw 16-bit audio. A line may have 16 MiB.
+Writes the answers to standard output as CSV, at constant cost per sample. Samples for a run are scaled as its training
+data was; a saved model gets them unscaled, audio in [-1, 1). A line with NaN, infinity or text ends the command with
+exit code 2; the state is then the one before that line.
 
 \b
 Examples:
   statespan stream runs/own < new.csv                             an answer for each line
   arecord -f S16_LE -r 16000 -t raw | statespan stream runs/words --format s16le
-  statespan stream runs/own --state box7.state < morning.csv      go on later where this ends
+  statespan stream runs/own --state box7.state < morning.csv      resume later from this state
   statespan stream runs/own --every 100 < new.csv                 an answer for every 100 samples
 """
 FORMATS = ("csv", "s16le")
@@ -42,39 +41,34 @@ LARGEST = (2 - 2**-23) * 2.0**127  # what samples of float32 can be
 
 
 def stream(
-    where: Annotated[Path, typer.Argument(metavar="MODEL", help=ARGUMENT, show_default=False)],
+    where: Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
+    *,
     form: Annotated[str, typer.Option("--format", help="csv, or s16le for raw audio.")] = "csv",
     every: Annotated[
         int | None,
         typer.Option(help="Samples between answers, read at once. [default: 1, or 1600 for audio]", show_default=False),
     ] = None,
-    dt_scale: Annotated[
-        float, typer.Option(help="Step relative to training: 2.0 for data sampled half as often.")
-    ] = 1.0,
+    dt_scale: common.DtScale = None,
+    sampling_rate: common.SamplingRate = None,
     state: Annotated[
-        Path | None, typer.Option(help="A file to go on from, if it is there, and to end with.", show_default=False)
+        Path | None, typer.Option(help="State file: resumed from if it exists, written at the end.", show_default=False)
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Where datasets are. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
-    ] = None,
+    data: common.DataFolder = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
 ) -> None:
     """Stream; :data:`HELP` is the text for users."""
-    if form not in FORMATS:
-        fail(f"--format must be {' or '.join(FORMATS)}, got {form!r}{common.guess(form, FORMATS)}")
+    common.check_choice("--format", form, FORMATS)
     block = every if every is not None else 1600 if form == "s16le" else 1
     if block < 1:
         fail(f"--every must be a number >= 1, got {every}")
-    check_dt_scale(dt_scale)
+    common.relative_step(1.0, dt_scale, sampling_rate)
     with common.explained():
         from statespan.generation import Stream
 
         opened = open_model(where, device)
-        try:
-            running = Stream(opened.model, dt_scale=dt_scale)
-        except (TypeError, ValueError) as error:
-            fail(str(error))
+        step = common.relative_step(opened.model.config.sampling_rate, dt_scale, sampling_rate)
+        with common.rejected():
+            running = Stream(opened.model, dt_scale=step)
         if state is not None and state.exists():
             running.restore(state)
         prepare, answer = _preparation(opened, data, form)
@@ -86,20 +80,20 @@ def stream(
                     fail(f"sample {number}: {error}")
                 answer(number, y)
         except (BrokenPipeError, KeyboardInterrupt):
-            _close_output()  # whoever reads has enough
+            _close_output()  # the reader is done
         finally:
             if state is not None:
                 running.save(state)
 
 
 def _close_output() -> None:
-    """What is still to be written goes nowhere, without a complaint when Python ends."""
+    """Discard the remaining output, so that Python does not complain when it exits."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _push(running: Any, x: Any) -> Any:
-    """The answer after samples (L, …): one goes step by step, more in a parallel pass."""
+    """The answer after samples (L, …): one sample by a step, more by a parallel pass."""
     y = running.push(x[None, 0]) if len(x) == 1 else running.prefill(x[None])
     return (y[0, -1] if y.ndim == 3 else y[0]).double().cpu()
 
@@ -121,7 +115,7 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
             yield seen, samples
         return
     rows: list[list[float]] = []
-    refused = ""
+    rejected = ""
     for number, line in enumerate(_lines(source), 1):
         text = line.decode("utf-8", "replace").strip()
         if not text:
@@ -130,28 +124,28 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
         if mistake and number == 1 and not values:
             continue  # names of the columns
         if mistake:
-            refused = f"line {number} {mistake}; the lines before it were read"
+            rejected = f"line {number} {mistake}; the lines before it were read"
             break
         rows.append(values)
         if len(rows) == block:
             seen += len(rows)
             yield seen, _array(rows, width)
             rows = []
-    if rows:  # those before a refused line, too: what is saved is the state before it
+    if rows:  # also before a rejected line: the saved state is the one before it
         yield seen + len(rows), _array(rows, width)
-    if refused:
-        fail(refused)
+    if rejected:
+        fail(rejected)
 
 
 def _values(text: str, width: int | None, vocabulary: int | None) -> tuple[list[float], str]:
-    """The numbers of a line, none where it has other things; and what is wrong with it, if something is."""
+    """The numbers of a line (none if it has others), and what is wrong with it, if anything."""
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         return [], f"must be numbers with commas between them, got {text[:60]!r}"
     if len(values) != (width or 1):
         return values, f"must have {width or 1} numbers, as the model reads, got {len(values)}"
-    if not all(abs(value) <= LARGEST for value in values):  # which no NaN is
+    if not all(abs(value) <= LARGEST for value in values):  # rejects NaN
         return values, f"must be finite numbers of at most {LARGEST:.4g}, got {text[:60]!r}"
     if width is None and vocabulary is not None and not (values[0].is_integer() and 0 <= values[0] < vocabulary):
         return values, f"must be a token 0 … {vocabulary - 1}, got {text[:60]!r}"
@@ -174,7 +168,7 @@ def _array(rows: list[list[float]], width: int | None) -> np.ndarray[Any, Any]:
 
 
 def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable[[Any], Any], Printer]:
-    """From samples as they come to what the model reads, and what prints its answers."""
+    """The preparation of raw samples, and the printer of answers."""
     import numpy as np
     import torch
 
@@ -185,7 +179,7 @@ def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable
     if inputs is None or inputs.prepare is None:
         plain = Printer(opened.model, [], None)
         return (lambda x: torch.from_numpy(x) if tokens else torch.from_numpy(x).to(dtype)), plain
-    from statespan.cli.predict import answer_names
+    from statespan.data.inputs import answer_names
 
     make, info = inputs.prepare, inputs.info
     scale = 2.0**15 if form == "s16le" and inputs.whole else 1.0
@@ -213,8 +207,8 @@ class Printer:
 
     Args:
         model: Whose answers they are.
-        names: Of its classes or values, where they have some.
-        info: Of the dataset, which knows the units of values; or None.
+        names: Names of its classes or values, if any.
+        info: Facts about the dataset, for the units of values; or None.
     """
 
     def __init__(self, model: Any, names: list[str], info: Any) -> None:
@@ -224,7 +218,7 @@ class Printer:
         self.mean, self.std = (getattr(info, name, ()) for name in ("target_mean", "target_std"))
 
     def __call__(self, number: int, y: Any) -> None:
-        """Print the answer (K,) after so many samples."""
+        """Print the answer (K,) after this number of samples."""
         if not self.started:
             self.started = True
             columns = [self.names[i] if i < len(self.names) else f"value_{i}" for i in range(len(y))]

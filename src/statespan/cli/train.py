@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sys
@@ -13,6 +12,7 @@ import typer
 
 from statespan._fail import complain, fail
 from statespan.cli import common
+from statespan.cli.locate import is_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from statespan.data import Dataset
     from statespan.train import Recipe, Result
 
-HELP = """Train a recipe and test what it learned.
+HELP = """Train a recipe and test the model.
 
 RECIPE is a name that `statespan recipes` lists, a YAML file of your own, or with --resume the folder of a run.
-After it, key=value changes what the recipe says.
+After it, key=value overrides the recipe.
 
 \b
 Examples:
@@ -32,12 +32,12 @@ Examples:
   statespan train digits-s4d train.epochs=5 model.layer=s4 model.ssm.init=legs
   statespan train smnist-s4d --data ~/data --device cuda
   statespan train mine.yaml train.lr=0.004 train.batch=32
-  statespan train mine.yaml train.start=runs/other    begin with another run's weights
-  statespan train runs/digits-s4d --resume            go on where a run was stopped
+  statespan train mine.yaml train.start=runs/other    start from another run's weights
+  statespan train runs/digits-s4d --resume            resume a run that was stopped
   torchrun --nproc-per-node 8 -m statespan train smnist-s4d
 
-Ctrl-C or SIGTERM saves the run and leaves with 130 or 143; --resume goes on to the same bits as without the break.
-Each run has a folder of its own in --folder: recipe.yaml, log.csv, curve.png, result.json, checkpoints/ and model/.
+Ctrl-C or SIGTERM saves the run and exits with 130 or 143; --resume then gives the same bits as an uninterrupted run.
+Each run has its own folder in --folder: recipe.yaml, log.csv, curve.png, result.json, checkpoints/ and model/.
 """
 
 
@@ -47,10 +47,11 @@ def train(
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Changes, such as train.lr=0.001.", show_default=False),
+        typer.Argument(metavar="KEY=VALUE", help="Overrides, such as train.lr=0.001.", show_default=False),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest run of this recipe.")] = False,
-    folder: Annotated[Path, typer.Option(help="Where the folders of runs are.")] = common.RUNS,
+    *,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the newest run of this recipe.")] = False,
+    folder: Annotated[Path, typer.Option(help="Folder of the runs.")] = common.RUNS,
     data: common.DataFolder = None,
     device: common.Device = None,
 ) -> None:
@@ -70,13 +71,14 @@ def train(
             find_weights(chosen.train.start)
         dataset = common.load_data(chosen, data, console)
         model = build_model(chosen, dataset)
-        _announce(chosen, dataset, model, run, resume, console)
+        _announce(chosen, dataset, model, console)
+        console.print(f"  {'resume' if resume else 'folder'}  {run}", markup=False, soft_wrap=True)
         try:
             result = fit(chosen, run, resume=resume, data=dataset, model=model, progress=True, device=device)
         except (Interrupted, KeyboardInterrupt) as stopped:
             again = shlex.join(["statespan", "train", str(run), "--resume"])
             kept = "saved" if isinstance(stopped, Interrupted) else "stopped; what was saved before is kept"
-            complain(f"{kept} in {run}; go on with: {again}")
+            complain(f"{kept} in {run}; resume with: {again}")
             sys.exit(stopped.code if isinstance(stopped, Interrupted) else 130)
     _show(result, chosen, console)
 
@@ -92,56 +94,31 @@ def _choose(text: str | None, changes: list[str], resume: bool, runs: Path) -> t
             fail(f"changes must be key=value such as train.lr=0.001, got {change!r}; see statespan train --help")
     where = Path(text)
     if where.is_dir():
-        if not common.is_run(where):
+        if not is_run(where):
             fail(f"RECIPE must be a name, a YAML file or the folder of a run, and {text} is a folder without a run")
         if not resume:
-            fail(f"{text} is the folder of a run: add --resume to go on with it, or name a recipe to start another")
+            fail(f"{text} is the folder of a run: add --resume to continue it, or name a recipe to start another")
         return read_recipe(where / "recipe.yaml", changes), where
-    recipe = read(text, changes)
-    check_writable(runs)
-    taken = _runs(runs, recipe.name)
+    recipe = common.named_recipe(text, changes)
+    common.check_writable(runs)
+    numbered = _runs(runs, recipe.name)
     if not resume:
-        number = max(taken, default=0) + 1
+        number = max(numbered, default=0) + 1
         return recipe, runs / (recipe.name if number == 1 else f"{recipe.name}-{number}")
-    if not taken:
+    if not numbered:
         fail(f"there is no run of {recipe.name} in {runs} to resume; start one without --resume")
-    run = taken[max(taken)]
+    run = numbered[max(numbered)]
     return read_recipe(run / "recipe.yaml", changes), run
 
 
-def read(text: str, changes: list[str]) -> Recipe:
-    """The recipe of this name or in this file."""
-    if text.endswith((".yaml", ".yml")):
-        from statespan.train import read_recipe
-
-        return read_recipe(Path(text), changes)
-    from statespan.train import recipes
-
-    if recipes.find(text) is None:
-        if Path(text).is_file():
-            fail(f"RECIPE must be a name or a file that ends in .yaml, got the file {text}")
-        fail(f"there is no recipe {text!r}{common.guess(text, recipes.names(), 'see statespan recipes')}")
-    return recipes.read(text, changes)
-
-
 def _runs(runs: Path, name: str) -> dict[int, Path]:
-    """The runs of a recipe by number; one that never wrote its recipe is none."""
+    """The runs of a recipe by number, of those that have written their recipe."""
     pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?\Z")
     found = {int(match[1] or 1): path for path in runs.glob(f"{name}*") if (match := pattern.match(path.name))}
-    return {number: path for number, path in found.items() if common.is_run(path)}
+    return {number: path for number, path in found.items() if is_run(path)}
 
 
-def check_writable(folder: Path, option: str = "--folder") -> None:
-    """Before anything is loaded, see that runs can be written."""
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        fail(f"{option} must be a folder that can be written to, got {folder}")
-
-
-def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, run: Path, resume: bool, console: Console) -> None:
-    """A few lines that say what is about to happen."""
+def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, console: Console) -> None:
     from rich.markup import escape
 
     info, train, number = dataset.info, recipe.train, _paper(recipe)
@@ -163,11 +140,10 @@ def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, run: Path, res
         console.print(f"  start   the weights of {train.start}", markup=False, soft_wrap=True)
     if recipe.overrides:
         console.print(f"  changed {' '.join(recipe.overrides)}", markup=False)
-    console.print(f"  {'resume' if resume else 'folder'}  {run}", markup=False, soft_wrap=True)
 
 
 def _paper(recipe: Recipe) -> str | float | int | None:
-    """The paper's number: that of the table's row which the changes lead to; none if they change the data otherwise."""
+    """The paper's number for the row of the table that the overrides give; None if they change the data otherwise."""
     from statespan.train import recipes
 
     changes = {change.replace(" ", "") for change in recipe.overrides}
@@ -180,13 +156,7 @@ def _paper(recipe: Recipe) -> str | float | int | None:
 
 
 def _show(result: Result, recipe: Recipe, console: Console) -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    table.add_column("")
-    for name in ("test", "valid"):
-        table.add_column(name, justify="right")
+    table = common.table("", "test", "valid", right=["test", "valid"])
     valid = dict(common.metric_rows(result.valid))
     for name, value in common.metric_rows(result.test):
         best = name == result.metric.replace("_", " ")

@@ -1,4 +1,4 @@
-"""Datasets: ``load`` one by name, ``names`` of all, ``status`` of what is here; see :mod:`statespan.data.base`."""
+"""Datasets: ``load`` one by name, list ``names``, and their ``status``; see :mod:`statespan.data.base`."""
 
 from statespan.data import own  # noqa: F401 - they register what they have
 from statespan.data.base import Arrays, Batch, Dataset, Info, Split, Windows, trim

@@ -1,4 +1,4 @@
-"""What is done to images at random while training: shifted, warped as if by other hands, turned and mirrored."""
+"""Random augmentation of images: shifts, warps as if by other hands, rotations and mirroring."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from statespan.data.base import Batch
 
-TURN = math.radians(12)  # these four at most
+TURN = math.radians(12)  # these four are maxima
 STRETCH = 0.12  # log of the scale of each axis
 SLANT = 0.2  # columns per row
 MOVE = 2.0  # pixels
@@ -18,11 +18,11 @@ MOVE = 2.0  # pixels
 
 @dataclass(frozen=True)
 class Shift:
-    """Shift each image of 28 x 28 by up to some pixels, down or up and to a side, black in the gap.
+    """Shift each 28 x 28 image by a few pixels in both directions, black in the gap.
 
     Args:
-        order: Which pixel of the image is at each position of the sequence.
-        most: Pixels, at most.
+        order: Pixel of the image at each position of the sequence.
+        most: Largest shift in pixels.
     """
 
     order: tuple[int, ...]
@@ -41,12 +41,12 @@ class Shift:
 
 @dataclass(frozen=True)
 class Warp:
-    """Warp each image of 28 x 28: an affine map of its own and a smooth field of displacements, black outside.
+    """Warp each 28 x 28 image by a random affine map and a smooth displacement field, black outside.
 
     Args:
-        order: Which pixel of the image is at each position of the sequence.
-        bend: Standard deviation of the displacements at the knots of the field, in pixels.
-        knots: Along each side.
+        order: Pixel of the image at each position of the sequence.
+        bend: Standard deviation of the displacements at the knots, in pixels.
+        knots: Knots along each side.
     """
 
     order: tuple[int, ...]
@@ -69,7 +69,7 @@ class Warp:
 
 @dataclass(frozen=True)
 class Turn:
-    """Turn each square image by 0, 90, 180 or 270 degrees and mirror it or not: one of the 8 ways, each as likely.
+    """Rotate each square image by a multiple of 90 degrees and mirror it or not: 8 ways, equally likely.
 
     Args:
         size: Pixels along a side.
@@ -88,7 +88,7 @@ class Turn:
 
 
 def _affine(drawn: Tensor) -> Tensor:
-    """The 2 x 2 matrices of four numbers in [-1, 1] each: turn after stretch after slant."""
+    """The 2 x 2 matrices of four numbers in [-1, 1] each: rotation after stretch after slant."""
     cos, sin = (TURN * drawn[:, 0]).cos(), (TURN * drawn[:, 0]).sin()
     turn = torch.stack([cos, -sin, sin, cos], 1).unflatten(1, (2, 2))
     slant = torch.eye(2, device=drawn.device).repeat(len(drawn), 1, 1)

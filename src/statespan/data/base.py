@@ -1,8 +1,8 @@
 """What every dataset is: compact arrays, and a pure function from row numbers to a batch.
 
 A :class:`Split` keeps its data as small arrays (pixels as bytes, samples as int16). ``take`` gathers the rows of a
-batch and turns them into what a model reads, in plain torch on whatever device the arrays are. Nothing in it is random
-and nothing has a state, so that the order of the data is only the trainer's affair.
+batch and turns them into what a model reads, in plain torch on whatever device the arrays are. It is neither random
+nor stateful, so that the trainer alone decides the order of the data.
 
 Shapes: N rows, B batch, L length, D features, K values.
 """
@@ -25,10 +25,10 @@ DTYPES = (np.uint8, np.int8, np.int16, np.int32, np.int64, np.float16, np.float3
 
 
 class Batch(NamedTuple):
-    """What a model reads and what it is to answer.
+    """The inputs of a model and its targets.
 
     * ``x``: (B, L, D) real or (B, L) int64 tokens; for retrieval (2B, L), the first documents and then the second ones;
-    * ``y``: classes (B,) int64, values (B, K), tokens (B, L) int64 or a forecast (B, horizon, K);
+    * ``y``: targets, classes (B,) int64, values (B, K), tokens (B, L) int64 or a forecast (B, horizon, K);
     * ``lengths``: true lengths, (B,) or (2B,) int64, or None where all are full;
     * ``marks``: (B, L, M) features of the calendar, for forecasting.
     """
@@ -41,18 +41,18 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Info:
-    """What a model and a trainer must know about a dataset.
+    """The facts about a dataset that models and the trainer need.
 
     Args:
         task: "classification", "regression", "retrieval", "language", "density", "masked" or "forecast".
-        length: That of the longest input.
+        length: Length of the longest input.
         d_input: Features of a real-valued input, or None.
         vocabulary: Number of tokens of an input of tokens, or None.
         d_output: Classes, values or (language, density, masked) tokens.
-        classes: Their names, where they have some.
+        classes: Names of the classes, if they have any.
         horizon: Steps to forecast.
-        d_marks: Features of the calendar.
-        frequency: Samples a second, where it means something.
+        d_marks: Number of calendar features.
+        sampling_rate: Samples a second; None if they are not samples in time.
 
     Example:
         >>> Info("classification", length=784, d_input=1, vocabulary=None, d_output=10).d_output
@@ -67,7 +67,7 @@ class Info:
     classes: tuple[str, ...] = ()
     horizon: int = 0
     d_marks: int = 0
-    frequency: float | None = None
+    sampling_rate: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, TASKS)
@@ -82,7 +82,7 @@ class Info:
 
 
 class Split(ABC):
-    """One part of a dataset: train, valid or test.
+    """One split of a dataset: train, valid or test.
 
     Attributes:
         arrays: The data by name, as small as it can be kept; some may be memory maps.
@@ -117,7 +117,7 @@ class Split(ABC):
         return {name: _tensor(array).to(device) for name, array in self.arrays.items()}
 
     def batch(self, index: Tensor | list[int]) -> Batch:
-        """The batch of these rows on the CPU; for a look at the data, not for training."""
+        """The batch of these rows on the CPU, to inspect the data."""
         return self.take(self.tensors(), torch.as_tensor(index, dtype=torch.int64))
 
 
@@ -160,7 +160,7 @@ class Windows(Split):
     Args:
         arrays: Long arrays (T, …), all of the same T.
         starts: First position of each window, (N,); or (N, W) for rows that have W windows each.
-        length: Of a window. One that reaches beyond the end repeats the last entry: ``prepare`` masks it by a length.
+        length: Length of a window. Beyond the end of the arrays the last entry repeats: ``prepare`` must mask it.
         prepare: Function from {name: (B, length, …)} (or (B, W, length, …)) and the rows of ``each`` to a
             :class:`Batch`.
         each: Arrays with one row for each window or row, such as labels and true lengths.
@@ -184,7 +184,7 @@ class Windows(Split):
     ) -> None:
         each = dict(each or {})
         if clash := {"starts"} & ({*arrays, *each}) or {*arrays} & {*each}:
-            raise ValueError(f"arrays and each must have names of their own, got {sorted(clash)} twice")
+            raise ValueError(f"arrays and each must not share names, got {sorted(clash)} twice")
         counts = {name: len(array) for name, array in arrays.items()}
         if len(set(counts.values())) != 1:
             raise ValueError(f"arrays must all have the same number of entries, got {counts}")
@@ -211,12 +211,12 @@ class Windows(Split):
 
 @dataclass(frozen=True)
 class Raw:
-    """From a series as it is recorded to a row as the arrays have it, where the two differ.
+    """From a recorded series to a row of the arrays, if the two differ.
 
     Args:
-        order: Positions in the order in which they are read; none for the order of time.
-        mean: Subtracted from each feature, (D,); none for 0.
-        std: What each feature is divided by then, (D,).
+        order: Order in which positions are read; empty for the order of time.
+        mean: Subtracted from each feature, (D,); empty for 0.
+        std: Divisor of each feature after that, (D,).
 
     Example:
         >>> Raw((1, 0), (1.0,), (2.0,))(np.array([[[3.0], [5.0]]])).tolist()
@@ -238,11 +238,10 @@ class Raw:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Three splits and what they are.
+    """Three splits and their description.
 
-    ``raw`` says how a series from outside becomes a row of the arrays, where something was done to all of them.
-    ``augment`` changes a training batch at random with the generator it is given, on the batch's device; the
-    validation and test data are never augmented.
+    ``raw`` converts a recorded series to a row of the arrays, if these were transformed. ``augment`` changes a training
+    batch at random with the given generator, on the batch's device; validation and test data are never augmented.
     """
 
     name: str
@@ -255,15 +254,17 @@ class Dataset:
 
 
 def trim(batch: Batch, length: int) -> Batch:
-    """The batch without what follows the first ``length`` positions, such as the padding that all its rows share.
+    """The batch cut to the first ``length`` positions, such as without padding that all rows share.
 
     Example:
         >>> trim(Batch(torch.ones(2, 5, 1), torch.zeros(2), torch.tensor([2, 3])), 3).x.shape
         torch.Size([2, 3, 1])
     """
     marks = None if batch.marks is None else batch.marks[:, :length]
-    told_everywhere = batch.y.ndim == 2 and not batch.y.is_floating_point()  # tokens, and not values of a whole row
-    y = batch.y[:, :length] if told_everywhere else batch.y
+    is_dense = (
+        batch.y.ndim == 2 and not batch.y.is_floating_point()
+    )  # a target at every position, not values of a whole row
+    y = batch.y[:, :length] if is_dense else batch.y
     return batch._replace(x=batch.x[:, :length], y=y, marks=marks)
 
 
@@ -279,5 +280,5 @@ def _check_arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.nd
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor on the same memory; a copy where that may not be written to, which torch would warn of."""
+    """A tensor that shares the memory; a copy of read-only memory, for which torch would warn."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,16 +1,16 @@
 """Prepared arrays kept in a folder: plain .npy files and a JSON manifest with their sizes, times and digests.
 
-What is read back is memory-mapped, never unpickled. A cache that is damaged, unfinished or of another key is made anew.
-A file of the size and time that were recorded is taken to be as it was written, so that gigabytes are not read again at
-each start; any other is read and its digest compared. :func:`check` reads and compares everything.
+Arrays are memory-mapped, never unpickled. A cache that is damaged, unfinished or of another key is rebuilt. A file with
+the recorded size and time is trusted, so that gigabytes are not read again at each start; of any other file the digest
+is compared. :func:`check` compares all digests.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,8 +21,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from statespan import _io
+from statespan._io import CheckpointError, sha256
 from statespan.data.download import Progress
-from statespan.data.files import TEMPORARY, only_writer, put, remove, sha256, sync_folder
 from statespan.data.formats import npy
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -43,11 +44,11 @@ def watched(progress: Progress | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Rows:
-    """An array too large for memory, given piece by piece.
+    """An array too large for memory, in pieces.
 
     Args:
-        shape: Of the whole.
-        dtype: Of the whole.
+        shape: Shape of the whole array.
+        dtype: Its dtype.
         pieces: Arrays that follow each other along the first axis.
     """
 
@@ -59,15 +60,14 @@ class Rows:
 def cached(
     folder: Path, name: str, key: Mapping[str, Any], build: Callable[[], Mapping[str, Array | Rows]]
 ) -> dict[str, Array]:
-    """The arrays that ``build`` makes, from the cache if they are there.
+    """The arrays that ``build`` returns, from the cache if possible.
 
     Args:
         folder: The dataset's folder; the cache is its subfolder ``.cache``.
-        name: Of the cache, a plain word.
+        name: Name of the cache, a plain word.
         key: What the arrays depend on: options, version of the code, :func:`stamp` of the files they are made of.
             JSON values only.
-        build: Makes the arrays. It may be called twice (where the disk is full or the folder read-only, they are kept
-            in memory).
+        build: Makes the arrays. It is called twice if the disk is full or read-only; the arrays then stay in memory.
 
     Returns:
         The arrays by name, memory-mapped (a change to them is not written back).
@@ -84,11 +84,13 @@ def cached(
     if (found := _read(place, text)) is not None:
         return found
     try:
-        with only_writer(place.parent):
+        _io.make_folder(place.parent)
+        with _io.locked(place.parent, wait=True):
+            _io.sweep(place.parent)
             if (found := _read(place, text)) is not None:  # another process was faster
                 return found
             _write(place, text, build())
-    except OSError as problem:
+    except (OSError, CheckpointError) as problem:
         warnings.warn(f"{place} cannot be written, the data is kept in memory: {problem}", RuntimeWarning, stacklevel=2)
         return {name: _whole(array) for name, array in build().items()}
     if (found := _read(place, text)) is None:
@@ -97,36 +99,27 @@ def cached(
 
 
 def stamp(*paths: Path) -> list[list[Any]]:
-    """Name, size and time of files or folders: what changes when they do. For a key of :func:`cached`."""
+    """Name, size and time of files or folders, for a key of :func:`cached`."""
     return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
 
 def check(folder: Path) -> dict[Path, bool]:
-    """Whether each cache below a dataset's folder is what was written, to the last byte; one that is not is removed.
-
-    Args:
-        folder: The dataset's.
+    """Verify every byte of the caches below a dataset's folder, and remove damaged ones.
 
     Returns:
-        True or False by the path of each cache.
+        Whether each cache is good, by its path.
     """
     found = {}
     for manifest in sorted([*folder.glob(f".cache/*/{MANIFEST}"), *folder.glob(f"*/.cache/*/{MANIFEST}")]):
         place = manifest.parent
         found[place] = _read(place, None, trust=False) is not None
         if not found[place]:
-            remove(place)
+            _io.remove(place)
     return found
 
 
 def _read(place: Path, key: str | None, trust: bool = True) -> dict[str, Array] | None:
-    """The arrays of a good cache, or None.
-
-    Args:
-        place: Its folder.
-        key: The one it must have, or None for any.
-        trust: Believe a file whose size and time are those recorded.
-    """
+    """The arrays of a good cache with this key (None: any), or None; ``trust`` skips digests of unchanged files."""
     try:
         manifest = json.loads((place / MANIFEST).read_text("utf8"))
         if key not in (None, manifest["key"]):
@@ -142,75 +135,57 @@ def _read(place: Path, key: str | None, trust: bool = True) -> dict[str, Array] 
                     return None
                 touched = touched or now.st_mtime_ns != facts["time"]
                 facts["time"] = now.st_mtime_ns
-            arrays[name] = np.load(path, mmap_mode="c", allow_pickle=False) if _size(path) else _empty(path)
+            arrays[name] = np.load(path, mmap_mode="c" if _entries(path) else None, allow_pickle=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    if touched:  # it was copied: the next one need not read it all again
-        with suppress(OSError):
-            draft = place.with_name(f"{TEMPORARY}{place.name}-{os.getpid()}.json")
-            _write_json(draft, manifest)
-            os.replace(draft, place / MANIFEST)
+    if touched:  # it was copied; the next start need not read all of it
+        with suppress(CheckpointError):
+            _io.replace_file(place / MANIFEST, _json(manifest))
     return arrays
 
 
 def _write(place: Path, key: str, arrays: Mapping[str, Array | Rows]) -> None:
-    temporary = place.with_name(TEMPORARY + place.name)
-    remove(temporary)
-    temporary.mkdir()
-    try:
-        facts = {name: _save(temporary / f"{name}.npy", array) for name, array in arrays.items()}
-        _write_json(temporary / MANIFEST, {"key": key, "arrays": facts})
-        sync_folder(temporary)
-        put(temporary, place)
-    except BaseException:
-        remove(temporary)
-        raise
+    if place.exists():  # damaged
+        _io.remove(place)
+    with _io.new_folder(place, 0) as draft:
+        facts = {}
+        for name, array in arrays.items():
+            path = draft / f"{name}.npy"
+            _, digest = _io.write_new(path, _npy(name, place.name.rpartition("-")[0], array))
+            now = path.stat()
+            facts[name] = {"bytes": now.st_size, "time": now.st_mtime_ns, "sha256": digest}
+        _io.write_new(draft / MANIFEST, [_json({"key": key, "arrays": facts})])
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with path.open("w", encoding="utf8") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=1).encode()
 
 
-def _save(path: Path, array: Array | Rows) -> dict[str, Any]:
-    """Write one .npy file; returns what the manifest says about it, the digest computed on the way."""
+def _npy(name: str, cache: str, array: Array | Rows) -> Iterator[bytes | memoryview]:
+    """The bytes of an .npy file, piece by piece; the watcher is told of each."""
     rows = array if isinstance(array, Rows) else Rows(array.shape, array.dtype, [array])
-    dtype = np.dtype(rows.dtype)
+    dtype, watcher = np.dtype(rows.dtype), _watcher.get() if isinstance(array, Rows) else None
     if dtype.hasobject:
-        raise TypeError(f"{path.stem} must be a plain array, got dtype {dtype}")
-    digest, count, total = hashlib.sha256(), 0, dtype.itemsize * int(np.prod(rows.shape, dtype=np.int64))
-    watcher = _watcher.get() if isinstance(array, Rows) else None
-    with path.open("wb") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": tuple(rows.shape)}
-        np.lib.format.write_array_header_1_0(file, header)
-        file.flush()
-        digest.update(path.read_bytes())
-        for piece in rows.pieces:
-            data = np.ascontiguousarray(piece, dtype=dtype).reshape(-1).view(np.uint8)
-            file.write(data.data)
-            digest.update(data.data)
-            count += data.nbytes
-            if watcher is not None:
-                watcher(path.parent.name.removeprefix(TEMPORARY).rpartition("-")[0], count, total)
-        if count != total:
-            raise ValueError(f"{path.stem}: the pieces have {count} bytes, which is not shape {tuple(rows.shape)}")
-        file.flush()
-        os.fsync(file.fileno())
-    now = path.stat()
-    return {"bytes": now.st_size, "time": now.st_mtime_ns, "sha256": digest.hexdigest()}
+        raise TypeError(f"{name} must be a plain array, got dtype {dtype}")
+    count, total = 0, dtype.itemsize * int(np.prod(rows.shape, dtype=np.int64))
+    head = io.BytesIO()
+    facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": tuple(rows.shape)}
+    np.lib.format.write_array_header_1_0(head, facts)
+    yield head.getvalue()
+    for piece in rows.pieces:
+        data = np.ascontiguousarray(piece, dtype=dtype).reshape(-1).view(np.uint8).data
+        count += data.nbytes
+        yield data
+        if watcher is not None:
+            watcher(cache, count, total)
+    if count != total:
+        raise ValueError(f"{name}: the pieces have {count} bytes, which is not shape {tuple(rows.shape)}")
 
 
-def _size(path: Path) -> int:
-    """Entries of an array, if its header fits its file."""
+def _entries(path: Path) -> int:
+    """The number of entries of an array, if its header fits its file; an array without any cannot be mapped."""
     with path.open("rb") as file:
         return math.prod(npy.header(file, path.stat().st_size)[0])
-
-
-def _empty(path: Path) -> Array:
-    """An array without entries, which cannot be mapped."""
-    return np.load(path, allow_pickle=False)
 
 
 def _whole(array: Array | Rows) -> Array:

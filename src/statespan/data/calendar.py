@@ -1,4 +1,4 @@
-"""Timestamps of a time series: reading them, checking that they are regular, and the calendar features they give.
+"""Timestamps of a time series: parsing, checking for regular steps, and calendar features.
 
 Shapes: T timestamps, M features.
 """
@@ -22,7 +22,7 @@ def parse_times(texts: Sequence[str], time_format: str | None = None, lines: Seq
         texts: One text per row.
         time_format: As for ``datetime.strptime``. None accepts ISO 8601 without a time zone ("2016-07-01 00:15:00",
             "2016-07-01") and, where the first row is not that, month/day/year with or without a time.
-        lines: The line of a file that each text stands in, from 1, to be named in an error; else rows are, from 0.
+        lines: Line number of each text in its file, from 1, for errors; otherwise they name rows, from 0.
 
     Example:
         >>> parse_times(["2016-07-01 00:00:00", "2016-07-01 01:00:00"]).astype(str).tolist()
@@ -43,22 +43,22 @@ def parse_times(texts: Sequence[str], time_format: str | None = None, lines: Seq
 
 
 def in_seconds(times: np.ndarray) -> np.ndarray:
-    """Timestamps as datetime64[s]; as they are where some lie between two seconds."""
+    """Timestamps as datetime64[s]; unchanged if some lie between two seconds."""
     seconds = times.astype("datetime64[s]")
     return seconds if (seconds == times).all() else times
 
 
 def check_regular(times: np.ndarray, lines: Sequence[int] | None = None) -> tuple[int, str]:
-    """The one step between all timestamps, as a count and a unit: "s" (seconds), "ms", "us", "ns" or "M" (months).
+    """The step between all timestamps, as a count and a unit: "s" (seconds), "ms", "us", "ns" or "M" (months).
 
-    Months are those of calendars: the same day and time each month, or the last day of each.
+    Months are calendar months: the same day and time each month, or the last day of each.
 
     Args:
         times: (T,) datetime64.
         lines: As in :func:`parse_times`.
 
     Raises:
-        ValueError: Timestamps repeat, go backwards, or leave gaps; the message names the first such row.
+        ValueError: Timestamps repeat, go backwards or have gaps; the message names the first such row.
 
     Example:
         >>> check_regular(parse_times(["2020-01-01", "2020-01-02", "2020-01-03"]))
@@ -90,7 +90,7 @@ def check_regular(times: np.ndarray, lines: Sequence[int] | None = None) -> tupl
 
 
 def mark_names(step: int, unit: str = "s") -> tuple[str, ...]:
-    """The calendar features of a series with this step: those that change within it.
+    """The calendar features that matter for a series with this step.
 
     Example:
         >>> mark_names(3600)
@@ -142,7 +142,7 @@ def _parses(text: str, time_format: str | None) -> bool:
 
 
 def _months(times: np.ndarray) -> int:
-    """The step in months, or 0 where there is none."""
+    """The step in months, or 0 if there is none."""
     month = times.astype("datetime64[M]")
     steps = np.unique(np.diff(month).astype(np.int64))
     into = times - month.astype("datetime64[s]")

@@ -1,9 +1,8 @@
-"""Download of one file: HTTPS only, resumed where it stopped, checked before it gets its name."""
+"""Download of one file: HTTPS only, resumable, verified before it gets its name."""
 
 from __future__ import annotations
 
 import http.client
-import os
 import re
 import urllib.request
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.error import HTTPError
 
-from statespan.data.files import put, remove, sha256
+from statespan._io import rename, sha256, sync, sync_folder
 
 Progress: TypeAlias = Callable[[str, int, "int | None"], None]
 BLOCK = 1 << 18
@@ -30,53 +29,56 @@ def download(
     timeout: float = TIMEOUT,
     open_url: Callable[..., Any] | None = None,
 ) -> None:
-    """Download a file. What has come stays in ``NAME.part`` when it is interrupted, and the next call goes on there.
+    """Download a file. An interrupted download stays in ``NAME.part``, and the next call resumes it.
 
     Args:
         url: An https address.
-        to: The file to write; nothing with this name is there before its SHA-256 is right.
+        to: The file to write; it does not exist before its SHA-256 is verified.
         digest: The SHA-256 in hexadecimal.
-        size: Its bytes, if known.
+        size: Its size in bytes, if known.
         progress: Called with (name, bytes done, bytes in all or None); it may raise to stop.
         timeout: Seconds to wait for a connection, and for each piece of the answer.
         open_url: What opens a request within ``timeout``, for tests.
 
     Raises:
-        OSError: No network, a server that does not answer in time or not as HTTP asks, or what came is not the file.
+        OSError: No network, no valid HTTP answer in time, or the wrong file.
     """
     if not url.startswith("https://"):
         raise ValueError(f"url must begin with https://, got {url!r}")
     part = to.with_name(to.name + ".part")
     done = part.stat().st_size if part.exists() else 0
     if size is not None and done > size:
-        remove(part)
+        part.unlink()
         done = 0
     if done != size:
         open_url = open_url or _opener().open
         try:
-            _receive(url, part, done, size, progress, partial(open_url, timeout=timeout))
+            _receive(url, part, size=size, progress=progress, open_url=partial(open_url, timeout=timeout))
         except http.client.HTTPException as problem:
             raise OSError(f"{url} does not answer as HTTP asks: {problem!r}") from problem
         except OSError as problem:
             if isinstance(problem, TimeoutError) or isinstance(getattr(problem, "reason", None), TimeoutError):
-                raise OSError(f"{url} did not answer for {timeout:g} s; the next call goes on from there") from problem
+                raise OSError(f"{url} did not answer for {timeout:g} s; the next call resumes it") from problem
             raise
     if (came := sha256(part)) != digest:
-        remove(part)
+        part.unlink()
         raise OSError(f"{url} gave a file with SHA-256 {came}, wanted {digest}; it was removed")
-    put(part, to)
+    rename(part, to)
+    sync_folder(to.parent)
 
 
 def _receive(
-    url: str, part: Path, done: int, size: int | None, progress: Progress | None, open_url: Callable[..., Any]
+    url: str, part: Path, *, size: int | None, progress: Progress | None, open_url: Callable[..., Any]
 ) -> None:
+    """Append the missing bytes to the part."""
+    done = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "statespan"})
     if done:
         request.add_header("Range", f"bytes={done}-")
     try:
         answer = open_url(request)
     except HTTPError as problem:
-        if problem.code == 416:  # all of it is here, or what is here is not a part of it: the digest tells
+        if problem.code == 416:  # the part is complete or wrong: the digest tells
             return
         raise
     with answer:
@@ -85,7 +87,7 @@ def _receive(
         rest = _content_length(url, answer.headers.get("Content-Length"))
         total = size if size is not None else done + rest if rest is not None else None
         with part.open("ab" if done else "wb") as file:
-            while block := answer.read1(BLOCK):  # what has come is kept, should the rest not come
+            while block := answer.read1(BLOCK):  # received bytes are kept if the rest fails
                 done += len(block)
                 if done > (size if size is not None else LARGEST):
                     raise OSError(f"{url} sends more than the {size if size is not None else LARGEST} bytes expected")
@@ -93,21 +95,21 @@ def _receive(
                 if progress is not None:
                     progress(part.name.removesuffix(".part"), done, total)
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
     if total is not None and done < total:
-        raise OSError(f"{url} ended after {done} of {total} bytes; the next call goes on from there")
+        raise OSError(f"{url} ended after {done} of {total} bytes; the next call resumes it")
 
 
 def _content_length(url: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,15}", text.strip()):
-        raise OSError(f"{url} says Content-Length {text[:40]!r}, which is no number of bytes")
+        raise OSError(f"{url} says Content-Length {text[:40]!r}, which is not a number of bytes")
     return int(text)
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Opens https only: there is no handler for http, ftp and file, not even behind a redirection."""
+    """Opens https only: it has no handler for http, ftp and file, even after a redirect."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),

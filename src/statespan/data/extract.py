@@ -1,15 +1,18 @@
-"""Our own extractor of tar, zip and gz: plain files and folders, inside one folder, within limits. Nothing else.
+"""Unpack tar, zip and gz archives: plain files and folders, inside one folder, within limits. Nothing else.
 
-The whole archive is unpacked into a temporary folder beside the target; only when all of it is good do its entries get
-their names. A refused archive leaves nothing behind.
+The whole archive is unpacked into a temporary folder in the target; its entries get their names only if all of it is
+good. A rejected archive leaves nothing behind.
+
+The ``data`` filter of :mod:`tarfile` is not enough: it allows links and sparse files, it writes a name twice, and
+before it is asked a header as long as it says it is has been read into memory. Zip files have no such filter at all.
 """
 
 from __future__ import annotations
 
 import gzip
-import os
 import stat
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +20,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, TypeVar, cast
 
-from statespan.data.files import TEMPORARY, put, remove, sync_folder
+from statespan import _io
+from statespan._io import TEMPORARY
 from statespan.data.metered import Metered
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip", ".gz")
@@ -28,13 +32,13 @@ ENTRY = 1 << 10  # bytes that an entry counts at least, for the ratio: names and
 T = TypeVar("T")
 
 
-class BadArchive(ValueError):  # noqa: N818 - like MissingData, it says what is wrong
-    """An archive that is damaged or that holds what a dataset does not."""
+class BadArchive(ValueError):  # noqa: N818 - like MissingData, its name says what is wrong
+    """An archive that is damaged or contains what no dataset needs."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an archive may hold.
+    """Limits of the contents of an archive.
 
     Args:
         count: Files and folders.
@@ -57,20 +61,20 @@ class _Entry:
 
 
 def is_archive(name: str) -> bool:
-    """Whether a file of this name can be unpacked."""
+    """Whether a file of this name is an archive we can unpack."""
     return name.endswith(ENDINGS)
 
 
 def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> list[str]:
-    """Unpack an archive into a folder; what is there already under the same names is replaced.
+    """Unpack an archive into a folder; existing entries of the same names are replaced.
 
     Args:
         archive: A .tar, .tar.gz, .tgz, .zip or .gz file.
-        folder: Where its entries come to lie.
-        limits: What it may hold.
+        folder: The target folder.
+        limits: Limits of its contents.
 
     Returns:
-        The names of its entries at the top.
+        The names of its top-level entries.
 
     Raises:
         BadArchive: It is damaged, too large, or holds a link, a device, a path that leads outside or one name twice.
@@ -78,17 +82,15 @@ def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> list[st
     limits = limits or Limits()
     by_ratio = max(1 << 20, int(archive.stat().st_size * limits.ratio))
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{TEMPORARY}unpack-{os.getpid()}"
-    remove(temporary)
-    temporary.mkdir()
-    try:
-        _unpack(archive, temporary, min(limits.count, by_ratio // ENTRY), min(limits.size, by_ratio))
-        names = sorted(path.name for path in temporary.iterdir())
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
+        _unpack(archive, Path(temporary), min(limits.count, by_ratio // ENTRY), min(limits.size, by_ratio))
+        names = sorted(path.name for path in Path(temporary).iterdir())
         for name in names:
-            put(temporary / name, folder / name)
+            if (folder / name).is_dir():
+                _io.remove(folder / name)
+            _io.rename(Path(temporary, name), folder / name)
+            _io.sync_folder(folder)
         return names
-    finally:
-        remove(temporary)
 
 
 def _unpack(archive: Path, folder: Path, count: int, allowed: int) -> None:
@@ -115,24 +117,27 @@ def _unpack(archive: Path, folder: Path, count: int, allowed: int) -> None:
         if entry.size > allowed - written:
             raise BadArchive(f"{archive} unpacks to more than {allowed} bytes")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("xb") as file, entry.open as source:
-            while block := _reading(archive, partial(source.read, BLOCK)):
-                written += len(block)
-                if written > allowed:
-                    raise BadArchive(f"{archive} unpacks to more than {allowed} bytes")
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
+        with entry.open as source:
+            size, _ = _io.write_new(target, _blocks(archive, source, allowed - written, allowed))
+        written += size
     if not seen:
         raise BadArchive(f"{archive} is empty")
     for path, is_folder in seen.items():
         if is_folder:
-            sync_folder(folder.joinpath(*path.parts))
-    sync_folder(folder)
+            _io.sync_folder(folder.joinpath(*path.parts))
+    _io.sync_folder(folder)
+
+
+def _blocks(archive: Path, source: IO[bytes], left: int, allowed: int) -> Iterator[bytes]:
+    while block := _reading(archive, partial(source.read, BLOCK)):
+        left -= len(block)
+        if left < 0:
+            raise BadArchive(f"{archive} unpacks to more than {allowed} bytes")
+        yield block
 
 
 def _reading(archive: Path, read: Callable[[], T]) -> T:
-    """What ``read`` gives; damaged archives make the standard library raise almost anything."""
+    """The result of ``read``; damaged archives make the standard library raise almost anything."""
     try:
         return read()
     except BadArchive:
@@ -146,7 +151,7 @@ def _inside(archive: Path, name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     bad = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or ":" in name
     if bad or not name or len(name) > 1000 or any(part.startswith(TEMPORARY) for part in path.parts):
-        raise BadArchive(f"{archive} holds the path {name!r}, which leads outside or is none")
+        raise BadArchive(f"{archive} holds the path {name!r}, which is not a relative path inside it")
     return path
 
 
@@ -178,7 +183,7 @@ def _tar(archive: Path) -> Iterator[_Entry]:
                     raise BadArchive(f"{archive} has more than {LARGEST_HEADER} bytes of global headers")
                 metered.headers()
         if file.read(BLOCK) and file.read(1):  # to the end, so that gzip compares its checksum
-            raise BadArchive(f"{archive} goes on behind its end")
+            raise BadArchive(f"{archive} continues after its end")
 
 
 def _zip(archive: Path) -> Iterator[_Entry]:

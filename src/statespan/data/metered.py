@@ -1,4 +1,4 @@
-"""A file whose headers are read within a limit: who asks for more than is left is refused before a byte is read."""
+"""A file whose headers have a limit: a larger read is rejected before a byte is read."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Metered(io.RawIOBase):
         self.headers()
 
     def headers(self) -> None:
-        """What is read from here on is headers."""
+        """From here on, headers are read."""
         self.left: int | None = self.limit
 
     def content(self) -> None:
-        """What is read from here on is content, which the caller reads piece by piece."""
+        """From here on, content is read, which the caller reads in pieces."""
         self.left = None
 
     def read(self, size: int | None = -1) -> bytes:

@@ -1,4 +1,4 @@
-"""Your own data, to classify or to predict values of: a folder of files, one CSV file or one npz file.
+"""Your own data, for classification or regression: a folder of files, one CSV file or one npz file.
 
 * a folder with a subfolder for each class, each with files of one series (WAV, CSV, npy or npz); or with subfolders
   train, test and perhaps valid that have those;
@@ -6,7 +6,7 @@
 * a CSV file with a row for each sample: columns y, perhaps split, and the series in all others;
 * an npz file with x (N, L) or (N, L, D), y (N,) or (N, K), perhaps lengths (N,) and split (N,).
 
-A split is "train", "valid" or "test". Where none is given, rows are drawn by a seed, of each class the same share.
+A split is "train", "valid" or "test". If none is given, rows are drawn with a seed, the same share of each class.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statespan._check import check_choice, check_int
+from statespan._check import check_choice, check_int, check_number
 from statespan.data.base import Batch, Dataset, Windows
 from statespan.data.formats.npy import load_all
 from statespan.data.formats.samples import ENDINGS, numbers, read_csv, read_sample, series
 from statespan.data.registry import register
-from statespan.data.scale import ScaledInfo, statistics
-from statespan.data.scale import standardize as standardized
+from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.split import split, stratified
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -34,7 +33,7 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass
 class Samples:
-    """What a reader found: series (L, D), answers as text or numbers, and the split of each or "" if none is given."""
+    """Series (L, D) as read, their answers as text or numbers, and the split of each, "" if not given."""
 
     x: list[Array]
     y: list[Any]
@@ -44,97 +43,112 @@ class Samples:
 
 @dataclass(frozen=True)
 class Series:
-    """Windows {"x": (B, L, D), "lengths": (B,), "y": …} to a batch: standardised, and 0 behind a series' own end."""
+    """Windows {"x": (B, L, D), "lengths": (B,), "y": …} to a standardized batch, 0 behind the end of a series."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     ragged: bool
-    whole: bool  # the answers are classes
+    are_classes: bool
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
         """The batch."""
         x, lengths = rows["x"], rows["lengths"].long()
         x = (x - x.new_tensor(self.mean)) / x.new_tensor(self.std)
-        y = rows["y"].long() if self.whole else rows["y"]
+        y = rows["y"].long() if self.are_classes else rows["y"]
         if not self.ragged:
             return Batch(x, y)
         inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
         return Batch(torch.where(inside[..., None], x, 0.0), y, lengths)
 
 
-@register("own", "Your own series: a folder of files, a CSV file or an npz file, given as path")
-def own(
-    folder: Path,
-    *,
-    path: str,
-    task: str = "classification",
-    target: str = "y",
-    valid: float = 0.1,
-    test: float = 0.2,
-    seed: int = 0,
-    standardize: bool = True,
-    length: int | None = None,
-    subsample: int = 1,
-) -> Dataset:
-    """Your own data.
+@dataclass(frozen=True, kw_only=True)
+class OwnOptions:
+    """Options of your own data.
 
     Args:
-        folder: Not used.
         path: The folder or file.
         task: "classification", or "regression" of one or more values.
-        target: Column of the answer in a CSV file; several for regression, with commas between them.
-        valid: Share of the rows for validation, if their split is not given (of the training rows, if it is and no
-            validation rows are).
-        test: Share of the rows for the test, if their split is not given.
-        seed: Of the split.
+        target: Column of the answer in a CSV file; several for regression, separated by commas.
+        valid: Share of the rows for validation, if no split is given (of the training rows, if a split without
+            validation rows is given).
+        test: Share of the rows for the test, if no split is given.
+        seed: Seed of the split.
         standardize: Subtract the mean and divide by the standard deviation of each feature of the training rows, and
-            of the values of a regression, whose errors are reported in their own units all the same.
-        length: Cut series that are longer.
-        subsample: Take every n-th sample of a series only.
+            of the values of a regression; its errors are still reported in the original units.
+        length: Cut longer series to this length.
+        subsample: Use only every n-th sample of a series.
+        sampling_rate: Samples a second, before ``subsample``; WAV files contain theirs.
     """
-    check_choice("task", task, ("classification", "regression"))
-    check_int("subsample", subsample, minimum=1)
-    where = Path(path).expanduser()
-    found = _read(where, task, target.split(","))
+
+    path: str
+    task: str = "classification"
+    target: str = "y"
+    valid: float = 0.1
+    test: float = 0.2
+    seed: int = 0
+    standardize: bool = True
+    length: int | None = None
+    subsample: int = 1
+    sampling_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("task", self.task, ("classification", "regression"))
+        check_int("subsample", self.subsample, minimum=1)
+        if self.length is not None:
+            check_int("length", self.length, minimum=1)
+        if self.sampling_rate is not None:
+            check_number("sampling_rate", self.sampling_rate, above=0.0)
+
+
+@register("own", "Your own series: a folder of files, a CSV file or an npz file, given as path", config=OwnOptions)
+def own(folder: Path, options: OwnOptions) -> Dataset:
+    """Your own data."""
+    where, target = Path(options.path).expanduser(), options.target
+    found = _read(where, options.task, target.split(","))
     if len(found.x) < 3:
         raise ValueError(f"{where} must have at least 3 samples, one for each split, got {len(found.x)}")
     features = sorted({x.shape[1] for x in found.x})
     if len(features) != 1:
         raise ValueError(f"{where} must have the same number of features everywhere, got {features}")
-    xs = [x[::subsample][: check_int("length", length, minimum=1) if length is not None else None] for x in found.x]
-    classes, y = _answers(where, found.y, task)
-    parts = _splits(where, found.split, y if classes else None, len(xs), valid, test, seed)
+    xs = [x[:: options.subsample][: options.length] for x in found.x]
+    classes, y = _answers(where, found.y, options.task)
+    parts = _splits(where, found.split, y if classes else None, options)
     mean, std = np.zeros(features[0]), np.ones(features[0])
     scale: dict[str, Any] = {"columns": () if classes else _value_names(target, y.shape[1])}
-    if standardize:
+    if options.standardize:
         mean, std = statistics(np.concatenate([xs[i] for i in parts[0]]))
         if not classes:
             y_mean, y_std = statistics(y[parts[0]])
-            y = standardized(y, y_mean, y_std)
+            y = standardize(y, y_mean, y_std)
             scale |= {"target_mean": tuple(y_mean.tolist()), "target_std": tuple(y_std.tolist())}
     y = y if classes else series(f"{where}: y", y)
-    lengths = np.array([len(x) for x in xs])
+    lengths = np.array([len(x) for x in xs], np.int32)
     prepare = Series(tuple(mean.tolist()), tuple(std.tolist()), bool(np.ptp(lengths)), bool(classes))
     longest = int(lengths.max())
-    first, second, third = (_windows(xs, y, rows, longest, prepare) for rows in parts)
-    rate = found.rate / subsample if found.rate else None
+    splits = []
+    for rows in parts:
+        long, each = {"x": np.concatenate([xs[i] for i in rows])}, {"lengths": lengths[rows], "y": y[rows]}
+        starts = np.cumsum(lengths[rows], dtype=np.int64) - lengths[rows]
+        splits.append(Windows(long, starts=starts, length=longest, prepare=prepare, each=each))
+    rate = _sampling_rate(where, found.rate, options)
     d_output = len(classes) if classes else y.shape[1]
-    info = ScaledInfo(task, longest, features[0], None, d_output, classes, frequency=rate, **scale)
-    return Dataset("own", info, first, second, third)
+    info = ScaledInfo(options.task, longest, features[0], None, d_output, classes, sampling_rate=rate, **scale)
+    return Dataset("own", info, splits[0], splits[1], splits[2])
+
+
+def _sampling_rate(where: Path, stored: float | None, options: OwnOptions) -> float | None:
+    """The rate of the samples that a model reads, from the files or the options."""
+    given = options.sampling_rate
+    if stored and given and stored != given:
+        raise ValueError(f"sampling_rate must be that of the files in {where}, {stored:g}, got {given:g}")
+    rate = stored or given
+    return rate / options.subsample if rate else None
 
 
 def _value_names(target: str, count: int) -> tuple[str, ...]:
-    """Names of the values to predict; the columns they came from, where there were some."""
+    """Names of the values to predict, if they come from columns."""
     names = tuple(target.split(","))
     return names if len(names) == count and names != ("y",) else ()
-
-
-def _windows(xs: list[Array], y: Array, rows: Array, longest: int, prepare: Series) -> Windows:
-    lengths = np.array([len(xs[i]) for i in rows], np.int32)
-    each = {"lengths": lengths, "y": y[rows]}
-    long = {"x": np.concatenate([xs[i] for i in rows])}
-    starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    return Windows(long, starts=starts, length=longest, prepare=prepare, each=each)
 
 
 def _answers(where: Path, y: list[Any], task: str) -> tuple[tuple[str, ...], Array]:
@@ -145,7 +159,7 @@ def _answers(where: Path, y: list[Any], task: str) -> tuple[tuple[str, ...], Arr
         except ValueError:
             raise ValueError(f"{where} must have numbers to predict for task='regression', got {y[0]!r}") from None
         if not np.isfinite(values).all():
-            raise ValueError(f"{where} must have finite values to predict, got one that is not")
+            raise ValueError(f"{where} must have finite values to predict, got NaN or infinity")
         return (), values
     words = [str(label) for label in y]
     order = sorted(set(words), key=lambda word: (0, int(word), word) if word.isdecimal() else (1, 0, word))
@@ -155,24 +169,22 @@ def _answers(where: Path, y: list[Any], task: str) -> tuple[tuple[str, ...], Arr
     return tuple(order), np.array([number[word] for word in words], np.int32)
 
 
-def _splits(
-    where: Path, given: list[str], labels: Array | None, count: int, valid: float, test: float, seed: int
-) -> list[Array]:
-    """Row numbers of the three splits, all with at least one row."""
-    shares: tuple[float, ...] = (valid, test)
-    rows, ready = np.arange(count), {}
+def _splits(where: Path, given: list[str], labels: Array | None, options: OwnOptions) -> list[Array]:
+    shares: tuple[float, ...] = (options.valid, options.test)
+    rows, ready = np.arange(len(given)), {}
     if any(given):
         if wrong := sorted(set(given) - set(SPLITS)):
             raise ValueError(f"{where}: a split must be one of {SPLITS}, got {wrong[0]!r}")
         ready = {name: np.flatnonzero(np.array(given) == name) for name in SPLITS}
-        rows, shares = ready["train"], () if len(ready["valid"]) else (valid,)
+        rows, shares = ready["train"], () if len(ready["valid"]) else (options.valid,)
+    seed = options.seed
     parts = split(len(rows), shares, seed) if labels is None else stratified(labels[rows], shares, seed)
     drawn = [rows[part] for part in parts]
     if ready:
         drawn = [drawn[0], drawn[1] if len(drawn) > 1 else ready["valid"], ready["test"]]
     for name, part in zip(SPLITS, drawn):
         if not len(part):
-            raise ValueError(f"{where}: no rows are left for {name}; there are {count} in all")
+            raise ValueError(f"{where}: no rows are left for {name}; there are {len(given)} in all")
     return drawn
 
 
@@ -184,11 +196,10 @@ def _read(where: Path, task: str, target: list[str]) -> Samples:
     if where.suffix.lower() == ".npz" and where.is_file():
         return _arrays(where)
     there = "" if where.is_absolute() else f", which is not in {Path.cwd()}"
-    raise FileNotFoundError(f"path must be a folder, a .csv file or a .npz file that is there, got {where}{there}")
+    raise FileNotFoundError(f"path must be an existing folder, .csv file or .npz file, got {where}{there}")
 
 
 def _classes(where: Path, task: str) -> Samples:
-    """Subfolders of classes, or those of the splits with subfolders of classes."""
     if task != "classification":
         raise ValueError(f"{where} must have a file labels.csv with the values to predict for task='regression'")
     found = Samples([], [], [])

@@ -1,8 +1,7 @@
-"""The datasets by name: closed, so that a recipe can name only what is registered here."""
+"""The datasets by name: a closed list, so that a recipe can name only registered ones."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import types
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from statespan import _plugins
+from statespan._suggest import suggest
 from statespan.data.base import Dataset
 from statespan.data.cache import watched
 from statespan.data.download import Progress
@@ -30,11 +30,18 @@ class Entry:
     files: tuple[Source, ...]
     folder: str
     loader: Callable[..., Dataset]
+    config: Callable[..., Any] | None = None
 
     @property
     def options(self) -> dict[str, Any]:
-        """Names and default values of the loader's options."""
-        return {p.name: p.default for p in _options(self.loader)}
+        """Names and default values of the options."""
+        return {p.name: p.default for p in self.parameters}
+
+    @property
+    def parameters(self) -> list[inspect.Parameter]:
+        """The options as they are declared: keyword-only parameters of the config class or of the loader."""
+        declared = inspect.signature(self.config or self.loader).parameters.values()
+        return [p for p in declared if p.kind is p.KEYWORD_ONLY]
 
     def place(self, folder: Path) -> Path:
         """The dataset's folder: its subfolder of the data folder, or that folder itself if it holds the files."""
@@ -46,14 +53,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Status:
-    """What of a dataset is here.
+    """What exists of a dataset.
 
     Attributes:
         ready: Whether it can be loaded without a download.
         folder: Where its files belong.
-        found: Paths of its files that are here.
-        missing: Files that it needs and that are not here; :func:`statespan.data.source.describe` says how to get them.
-        optional: Files that it would use if they were here, and is made without.
+        found: Paths of its existing files.
+        missing: Required files that are missing; :func:`statespan.data.source.describe` says how to get them.
+        optional: Missing files that it does without.
     """
 
     name: str
@@ -69,28 +76,34 @@ REGISTRY: dict[str, Entry] = {}
 
 
 def register(
-    name: str, summary: str, *, files: Sequence[Source] = (), folder: str | None = None
+    name: str,
+    summary: str,
+    *,
+    files: Sequence[Source] = (),
+    folder: str | None = None,
+    config: Callable[..., Any] | None = None,
 ) -> Callable[[Loader], Loader]:
-    """Register a loader ``load(folder: Path, *, option: type = default, …) -> Dataset``.
+    """Register a loader: ``load(folder, *, option: type = default, …)``, or ``load(folder, config)``.
 
     Args:
-        name: Of the dataset.
+        name: Name of the dataset.
         summary: What it is, in one line.
-        files: What it is read from; before the loader is called, all that are not optional are there.
-        folder: Name of its subfolder of the data folder; the dataset's name if not given. The loader is given it whole.
+        files: The files it is read from. All that are not optional exist when the loader is called.
+        folder: Name of its subfolder of the data folder; the dataset's name by default. The loader gets the full path.
+        config: A dataclass whose keyword-only fields are the options, for loaders that have many or share them.
     """
 
     def add(loader: Loader) -> Loader:
         if name in REGISTRY:
             raise ValueError(f"a dataset {name!r} is registered already")
-        REGISTRY[name] = Entry(name, summary, tuple(files), folder or name, loader)
+        REGISTRY[name] = Entry(name, summary, tuple(files), folder or name, loader, config)
         return loader
 
     return add
 
 
 def _registered() -> dict[str, Entry]:
-    """All datasets, also those of other installed packages, which are imported the first time."""
+    """All datasets, those of installed plug-ins included."""
     _plugins.modules("statespan.datasets")
     return REGISTRY
 
@@ -117,7 +130,7 @@ def entry(name: str) -> Entry:
     if not isinstance(name, str):
         raise TypeError(f"name must be that of a dataset, got {type(name).__name__} {name!r}")
     if name not in _registered():
-        raise ValueError(f"unknown dataset {name!r}{_suggest(name, REGISTRY)}; there are {', '.join(names())}")
+        raise ValueError(f"unknown dataset {name!r}{suggest(name, REGISTRY)} (known: {', '.join(names())})")
     return REGISTRY[name]
 
 
@@ -127,14 +140,14 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
     Args:
         name: One of :func:`names`.
         folder: The data folder; ``STATESPAN_DATA`` or ~/.cache/statespan/data if not given.
-        progress: Called with (name, bytes done, bytes in all or None) while something is downloaded or drawn.
+        progress: Called with (name, bytes done, bytes in all or None) while something is downloaded or generated.
         **options: The dataset's own.
 
     Returns:
         The dataset with its three splits.
 
     Raises:
-        MissingData: Its files are not here and cannot be had; the message says what to put where.
+        MissingData: Files are missing and cannot be downloaded; the message says what to put where.
         ValueError: The name or an option is unknown, or an option's value is not allowed.
     """
     chosen = entry(name)
@@ -142,11 +155,13 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
     place = chosen.place(data_folder(folder))
     fetch(name, chosen.files, place, progress)
     with watched(progress):
+        if chosen.config is not None:
+            return chosen.loader(place, chosen.config(**options))
         return chosen.loader(place, **options)
 
 
 def status(folder: Path | str | None = None) -> list[Status]:
-    """What is here of every dataset, what is missing and how to get it.
+    """What exists of every dataset, what is missing and how to get it.
 
     Args:
         folder: The data folder.
@@ -163,13 +178,13 @@ def status(folder: Path | str | None = None) -> list[Status]:
 
 
 def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
-    """Refuse options that the loader does not have, or whose values are not of its types."""
-    allowed = {parameter.name: parameter for parameter in _options(chosen.loader)}
-    hints = typing.get_type_hints(chosen.loader)
+    """Reject options that the dataset does not have, and values of the wrong type."""
+    allowed = {parameter.name: parameter for parameter in chosen.parameters}
+    hints = typing.get_type_hints(chosen.config or chosen.loader)
     for key, value in options.items():
         if key not in allowed:
             have = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in allowed.values()]
-            hint = f"{_suggest(key, allowed)}; its options are {', '.join(have) or 'none'}"
+            hint = f"{suggest(key, allowed)} (options: {', '.join(have) or 'none'})"
             raise ValueError(f"dataset {chosen.name!r} has no option {key!r}{hint}")
         if not _fits(value, hints[key]):
             wanted = getattr(hints[key], "__name__", str(hints[key]))
@@ -181,17 +196,8 @@ def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
         raise ValueError(f"dataset {chosen.name!r} needs the option {needed[0]!r}")
 
 
-def _options(loader: Callable[..., Dataset]) -> list[inspect.Parameter]:
-    return [p for p in inspect.signature(loader).parameters.values() if p.kind is p.KEYWORD_ONLY]
-
-
-def _suggest(name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
-
-
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotated type: plain types, optional ones, and tuples or lists of them."""
+    """Whether a value has an annotated type: plain types, optional ones, and tuples or lists of them."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, one) for one in inner)

@@ -1,4 +1,4 @@
-"""Standardisation with the statistics of the training data, and the way back to the original units.
+"""Standardization with the statistics of the training data, and back to the original units.
 
 Shapes: K columns.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from statespan.data.base import Info
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-ROUNDING = 4  # rounding errors, relative to its magnitude, that the values of a constant may differ by
+ROUNDING = 4  # a constant's values may differ by this many relative rounding errors
 EXTREME = 400  # powers of two; beyond, squares leave the range of float64
 
 
@@ -22,9 +22,9 @@ class ScaledInfo(Info):
     """An :class:`Info` whose targets are standardised: original = standardised · target_std + target_mean.
 
     Args:
-        target_mean: One number for each of the d_output values; empty where the targets are in their own units.
-        target_std: The same.
-        columns: Names of the d_output values, where they have some.
+        target_mean: One number for each of the d_output values; empty if the targets are in their original units.
+        target_std: Likewise.
+        columns: Names of the d_output values, if they have any.
 
     Example:
         >>> ScaledInfo("regression", 4000, 2, None, 1, target_mean=(89.0,), target_std=(13.0,)).scale
@@ -37,23 +37,23 @@ class ScaledInfo(Info):
 
     @property
     def scale(self) -> tuple[float, ...] | None:
-        """What reported errors are multiplied with; those of forecasts stay standardised, as everyone compares them."""
+        """Factor of reported errors; errors of forecasts stay standardized, as is customary."""
         return self.target_std if self.task == "regression" and self.target_std else None
 
 
 def moments(values: Array, known: Array | None = None, axes: tuple[int, ...] | None = None) -> tuple[Array, Array]:
-    """Mean and standard deviation over some axes, float64; the deviation of a constant is 0, whatever rounding left.
+    """Mean and standard deviation over some axes, float64; the deviation of a constant is exactly 0.
 
-    Both are in the unit of the values: those of values times a number are these times that number. What a constant is
-    does not depend on the unit either: values that differ by no more than the rounding of the largest, in their dtype.
+    Both scale with the unit of the values. So does the test for a constant: its values differ by no more than the
+    rounding error of the largest one, in their dtype.
 
     Args:
         values: (…, K) floating, finite.
-        known: (…, K) False where a value does not count; all of them do by default.
+        known: (…, K) False for values to ignore; none by default.
         axes: All but the last by default.
 
     Returns:
-        Mean and deviation, both 0 where no value is known.
+        Mean and deviation, both 0 if no value is known.
 
     Example:
         >>> moments(np.array([[0.0, 1e-30], [2.0, 3e-30]]))
@@ -65,7 +65,7 @@ def moments(values: Array, known: Array | None = None, axes: tuple[int, ...] | N
     high = values.max(axes, initial=-np.inf, where=where).astype(np.float64)
     low, high = (np.where(low > high, 0.0, end) for end in (low, high))  # nothing is known
     exponent = np.frexp(np.maximum(np.abs(low), np.abs(high)))[1]
-    if (np.abs(exponent) > EXTREME).any():  # in powers of two, which change no digit
+    if (np.abs(exponent) > EXTREME).any():  # by powers of two, which change no digit
         values = np.ldexp(values.astype(np.float64), -np.expand_dims(exponent, axes))
     else:
         exponent = np.zeros_like(exponent)
@@ -86,7 +86,7 @@ def magnitude(values: Array) -> Array:
 
 
 def divisor(mean: Array, std: Array) -> Array:
-    """What to divide by: the deviation; for a constant its magnitude, or 1 for that of 0.
+    """The divisor of a standardization: the deviation; for a constant its magnitude, or 1 if that is 0.
 
     Example:
         >>> divisor(np.array([3.0, -5.0, 0.0]), np.array([2.0, 0.0, 0.0])).tolist()
@@ -96,7 +96,7 @@ def divisor(mean: Array, std: Array) -> Array:
 
 
 def statistics(values: Array, known: Array | None = None, axes: tuple[int, ...] | None = None) -> tuple[Array, Array]:
-    """Mean and what to divide by: :func:`moments` and :func:`divisor`.
+    """Mean and divisor: :func:`moments` and :func:`divisor`.
 
     Example:
         >>> statistics(np.array([[0.0, 5.0], [2.0, 5.0]]))
@@ -111,9 +111,9 @@ def standardize(values: Array, mean: Array, std: Array, name: str = "values") ->
 
     Args:
         values: Finite.
-        mean: Such that it can be subtracted from the values.
-        std: Such that they can be divided by it.
-        name: What the values are called in an error.
+        mean: Broadcasts against the values.
+        std: Broadcasts against the values.
+        name: Name of the values in an error.
 
     Raises:
         ValueError: A result is too large for float32; the message says where.

@@ -1,7 +1,7 @@
-"""The files a dataset is read from: where they lie, where they come from, and how they get here.
+"""The files of a dataset: their folder, their origin, and how to get them.
 
-A file is downloaded only over HTTPS and only if its SHA-256 is known; it is checked before it gets its name. Everything
-else the user puts in its place, as one message says. ``STATESPAN_OFFLINE=1`` keeps the library off the network.
+A file is downloaded only over HTTPS and only if its SHA-256 is known; it is verified before it gets its name. The user
+provides all other files, as one message explains. ``STATESPAN_OFFLINE=1`` disables downloads.
 """
 
 from __future__ import annotations
@@ -10,14 +10,39 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from statespan import _io
 from statespan.data.download import Progress, download
 from statespan.data.extract import is_archive, unpack
-from statespan.data.files import only_writer, sha256
 
 
 class MissingData(FileNotFoundError):  # noqa: N818 - the name says it
-    """A dataset's files are not here; the message says which, where they belong and where they come from."""
+    """A dataset's files are missing; the message says which, where they belong and where they come from.
+
+    Attributes:
+        dataset: Its name.
+        folder: Where the files belong.
+        files: The missing files; :func:`describe` says how to get them.
+        reasons: Why they could not be fetched, if that was tried.
+    """
+
+    def __init__(self, dataset: str, folder: Path, files: Sequence[Source], reasons: Iterable[str] = ()) -> None:
+        self.dataset, self.folder = dataset, folder
+        self.files, self.reasons = tuple(files), tuple(dict.fromkeys(reasons))
+        lines = "".join(f"\n  {line}" for line in describe(self.files))
+        why = f"\n({'; '.join(self.reasons)})" if self.reasons else ""
+        super().__init__(f"dataset {dataset!r} needs files that are not here. Put into {folder}:{lines}{why}")
+
+    def __reduce__(self) -> tuple[Any, ...]:  # the default would pass the message as the dataset
+        return type(self), (self.dataset, self.folder, self.files, self.reasons)
+
+    @property
+    def advice(self) -> str:
+        """The message in one line, which leaves the list of files to ``statespan data``."""
+        why = f" ({'; '.join(self.reasons)})" if self.reasons else ""
+        name = self.dataset
+        return f"the files of dataset {name!r} are not in {self.folder}{why}; what to put there: statespan data {name}"
 
 
 @dataclass(frozen=True)
@@ -25,13 +50,13 @@ class Source:
     """One file (or folder) of a dataset.
 
     Args:
-        path: Where it lies, relative to the dataset's folder: ``train.csv`` or ``aclImdb/train``.
-        origin: Where it comes from, in words or as the address of a page.
+        path: Its place, relative to the dataset's folder: ``train.csv`` or ``aclImdb/train``.
+        origin: Its origin, in words or as the address of a page.
         url: HTTPS address of the file, or of the archive that holds it.
-        sha256: Of what the url gives; None where it is not known for certain, and then nothing is downloaded.
-        size: Its bytes.
-        also: Other paths at which it is accepted.
-        optional: The dataset can be made without it.
+        sha256: SHA-256 of the download; None if unknown, and then nothing is downloaded.
+        size: Size of the download in bytes.
+        also: Other paths where it is accepted.
+        optional: The dataset can be generated without it.
     """
 
     path: str
@@ -43,22 +68,22 @@ class Source:
     optional: bool = False
 
     def find(self, folder: Path) -> Path | None:
-        """The path at which it lies, or None."""
+        """Its path, or None if it is missing."""
         return next((folder / path for path in (self.path, *self.also) if (folder / path).exists()), None)
 
     @property
     def packed(self) -> bool:
-        """Whether the url gives an archive that holds it."""
+        """Whether the url is an archive that contains it."""
         return is_archive(self.download_name) and self.download_name != Path(self.path).name
 
     @property
     def download_name(self) -> str:
-        """Name of the file that the url gives."""
+        """Name of the downloaded file."""
         return (self.url or self.path).rsplit("/", 1)[-1]
 
 
 def describe(sources: Iterable[Source]) -> list[str]:
-    """Files for a message, a line for those that come together: names, where from, size and digest.
+    """Files for a message, one line per download: names, origin, size and digest.
 
     Example:
         >>> describe([Source("a.csv", origin="a friend"), Source("b.csv", origin="a friend")])
@@ -79,12 +104,12 @@ def describe(sources: Iterable[Source]) -> list[str]:
 
 
 def missing(sources: Iterable[Source], folder: Path) -> list[Source]:
-    """The files that a dataset needs and that are not here."""
+    """The required files that are missing."""
     return [source for source in sources if not source.optional and source.find(folder) is None]
 
 
 def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progress | None = None) -> None:
-    """Get what a dataset needs and what is not here: unpack an archive that lies in the folder, or download it.
+    """Get missing files of a dataset: unpack an archive in its folder, or download it.
 
     Args:
         dataset: Its name, for the message.
@@ -93,37 +118,38 @@ def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progr
         progress: Called with (name, bytes done, bytes in all or None) during a download; it may raise to stop it.
 
     Raises:
-        MissingData: What could not be got, and where it belongs.
+        MissingData: Some files could not be fetched.
     """
     reasons = []
     for url in dict.fromkeys(source.url for source in missing(sources, folder)):  # one archive may hold several
         source = next(s for s in missing(sources, folder) if s.url == url)
         try:
             reason = _get(source, folder, progress)
-        except (OSError, ValueError) as problem:  # no network, a full disk, a read-only folder, a bad archive
+        # no network, a full disk, a read-only folder, a bad archive
+        except (OSError, ValueError, _io.CheckpointError) as problem:
             reason = str(problem)
         if reason:
             reasons.append(reason)
     if left := missing(sources, folder):
-        lines = "".join(f"\n  {line}" for line in describe(left))
-        why = f"\n({'; '.join(dict.fromkeys(reasons))})" if reasons else ""
-        raise MissingData(f"dataset {dataset!r} needs files that are not here. Put into {folder}:{lines}{why}")
+        raise MissingData(dataset, folder, left, reasons)
 
 
 def _get(source: Source, folder: Path, progress: Progress | None) -> str:
-    """Get one file; returns why not, or nothing."""
+    """Get one file; returns the reason if that failed, else nothing."""
     got = folder / source.download_name
     here = source.packed and got.exists()
     if not here and (source.url is None or source.sha256 is None):
         return ""
     if not here and os.environ.get("STATESPAN_OFFLINE"):
         return "nothing is downloaded with STATESPAN_OFFLINE set"
-    with only_writer(folder):
+    _io.make_folder(folder)
+    with _io.locked(folder, wait=True):
+        _io.sweep(folder)
         if source.find(folder) is not None:  # another process was faster
             return ""
         if not here and source.url is not None and source.sha256 is not None:
             download(source.url, got, source.sha256, size=source.size, progress=progress)
-        elif source.sha256 is not None and (digest := sha256(got)) != source.sha256:
+        elif source.sha256 is not None and (digest := _io.sha256(got)) != source.sha256:
             return f"{got} is damaged: its SHA-256 is {digest}"
         if source.packed:
             unpack(got, folder)

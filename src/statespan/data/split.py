@@ -1,18 +1,20 @@
-"""Splits by seed: pure functions of the number of rows (or their labels), the shares and the seed."""
+"""Seeded splits: pure functions of the number of rows (or their labels), the shares and the seed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from statespan._check import check_int
+from statespan.data.base import Arrays, Batch
 
 
 def shuffled(n: int, seed: int) -> np.ndarray[Any, Any]:
-    """The numbers 0 … n-1 in an order that depends on the seed alone: torch's, so the reference's splits are ours.
+    """The numbers 0 … n-1 shuffled by torch with this seed, which gives the splits of the reference.
 
     Example:
         >>> sorted(shuffled(5, seed=0).tolist())
@@ -24,15 +26,15 @@ def shuffled(n: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 def split(n: int, shares: Sequence[float], seed: int) -> list[np.ndarray[Any, Any]]:
-    """Split n rows at random: the first part is what the given shares leave over.
+    """Split n rows at random: the first part is the rest after the given shares.
 
     Args:
         n: Number of rows.
-        shares: Share of each further part, each rounded down, so ``(0.1,)`` makes a training and a validation part.
-        seed: The order's.
+        shares: Share of each further part, rounded down: ``(0.1,)`` gives a training and a validation part.
+        seed: Seed of the order.
 
     Returns:
-        Row numbers of each part; together they are all rows, each once.
+        Row numbers of each part; every row is in exactly one.
 
     Example:
         >>> [len(part) for part in split(1005, (0.1, 0.1), seed=42)]
@@ -49,7 +51,7 @@ def stratified(labels: np.ndarray[Any, Any], shares: Sequence[float], seed: int)
     Args:
         labels: (n,) class of each row.
         shares: Share of each further part, rounded to the nearest number of rows.
-        seed: The order's.
+        seed: Seed of the order.
 
     Returns:
         Row numbers of each part, in ascending order.
@@ -64,12 +66,34 @@ def stratified(labels: np.ndarray[Any, Any], shares: Sequence[float], seed: int)
     rows = np.concatenate([np.zeros(0, np.int64), *(some[shuffled(len(some), seed)] for some in classes)])
     parts: list[np.ndarray[Any, Any]] = []
     left = 1.0
-    for share in reversed(shares):  # every so many rows, in the order of the classes
+    for share in reversed(shares):  # every n-th row, in the order of the classes
         count = np.floor(np.arange(len(rows) + 1) * (share / left) + 0.5 + 1e-9)
         chosen = np.diff(count) > 0
         parts.insert(0, np.sort(rows[chosen]))
         rows, left = rows[~chosen], left - share
     return [np.sort(rows), *parts]
+
+
+def hold_out(
+    train: Mapping[str, np.ndarray[Any, Any]],
+    test: Mapping[str, np.ndarray[Any, Any]],
+    prepare: Callable[[dict[str, Tensor]], Batch],
+    *,
+    valid: float,
+    seed: int,
+) -> tuple[Arrays, Arrays, Arrays]:
+    """The three splits of data that comes with a test set: a share of the training rows becomes the validation set.
+
+    Args:
+        train: Training arrays by name, one row each.
+        test: Test arrays of the same names.
+        prepare: As for :class:`~statespan.data.base.Arrays`.
+        valid: Share of the training rows for validation.
+        seed: Seed of that split.
+    """
+    kept, held = split(len(next(iter(train.values()))), (valid,), seed)
+    first, second = ({name: array[rows] for name, array in train.items()} for rows in (kept, held))
+    return Arrays(first, prepare), Arrays(second, prepare), Arrays(test, prepare)
 
 
 def _check_shares(shares: Sequence[float]) -> None:

@@ -1,4 +1,4 @@
-"""Texts as tokens: documents put end to end, each closed by <eos>, and batches padded with <pad>.
+"""Texts as tokens: documents end to end, each closed by <eos>, and batches padded with <pad>.
 
 Tokens: 0 <pad>, 1 <unk>, 2 <eos>, then the vocabulary's own.
 """
@@ -20,7 +20,7 @@ SPECIAL = 3
 
 
 def vocabulary(texts: Iterable[str], least: int = 1) -> dict[str, int]:
-    """The token of every character that occurs at least so many times; the most frequent come first.
+    """The token of every character that occurs at least ``least`` times; the most frequent come first.
 
     Example:
         >>> vocabulary(["abba", "bc"], least=2)
@@ -70,13 +70,13 @@ def smallest(n: int) -> np.dtype[Any]:
 
 
 def documents(arrays: Mapping[str, np.ndarray[Any, Any]], y: np.ndarray[Any, Any], length: int) -> Windows:
-    """A split of documents: from what :func:`encode` gave, and their labels."""
+    """A split of documents from the result of :func:`encode` and labels."""
     each = {"lengths": arrays["lengths"], "y": y}
     return Windows({"tokens": arrays["tokens"]}, starts=arrays["starts"], length=length, prepare=padded, each=each)
 
 
 def padded(rows: dict[str, Tensor]) -> Batch:
-    """Windows of tokens (B, L), or (B, 2, L) for pairs, with what follows a document's own length as <pad>."""
+    """Windows of tokens (B, L), or (B, 2, L) for pairs, padded with <pad> behind each document."""
     lengths, tokens = rows["lengths"].long(), rows["tokens"].long()
     inside = torch.arange(tokens.shape[-1], device=tokens.device) < lengths[..., None]
     tokens = torch.where(inside, tokens, PAD)

@@ -1,4 +1,4 @@
-"""What is done to recorded signals at random while training, as another recording of the same would differ.
+"""Random augmentation of recorded signals, as if they had been recorded again.
 
 Shapes: B batch, L positions, D signals, O targets.
 """
@@ -14,10 +14,10 @@ from statespan.data.base import Batch
 
 @dataclass(frozen=True)
 class Crop:
-    """Leave a part of each recording, of a length and from a place drawn for it.
+    """Crop each recording to a random length at a random place.
 
     Args:
-        least: Positions of the shortest part; the longest is all of the recording.
+        least: Length of the shortest crop; the longest is the whole recording.
 
     Example:
         >>> batch = Batch(torch.arange(1.0, 7.0).reshape(1, 6, 1), torch.zeros(1, 1))
@@ -29,7 +29,7 @@ class Crop:
     least: int
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch, x of shape (B, L, D) with L at least that of the shortest part: parts from 0 on, then zeros."""
+        """The batch, x of shape (B, L, D) with L at least ``least``: crops from position 0 on, then zeros."""
         x, whole = batch.x, batch.x.shape[1]
         lengths = torch.randint(self.least, whole + 1, (len(x),), generator=generator, device=x.device)
         first = (torch.rand(len(x), generator=generator, device=x.device) * (whole - lengths + 1)).long()
@@ -41,7 +41,7 @@ class Crop:
 
 @dataclass(frozen=True)
 class InTurn:
-    """Several changes, one after the other."""
+    """Several augmentations, one after the other."""
 
     changes: tuple[Callable[[Batch, torch.Generator], Batch], ...]
 
@@ -54,16 +54,16 @@ class InTurn:
 
 @dataclass(frozen=True)
 class Vary:
-    """Let each recording begin earlier or later, go faster or slower, be louder or softer, and have more noise.
+    """Shift, stretch and scale each recording at random, and add noise.
 
     Args:
-        move: Positions by which it begins earlier or later, at most.
-        around: What leaves at one end comes in at the other; otherwise there is silence (0).
-        speed: Logarithm of how much faster or slower it goes, at most.
-        gain: Logarithm of how much louder or softer each of its signals is, at most.
-        noise: Standard deviation of the white noise added, relative to that of each signal, at most.
-        rate: Mean and standard deviation of standardised targets that go up with the speed, such as a heart rate;
-            none for targets that stay.
+        move: Largest shift in positions.
+        around: Shift cyclically; otherwise pad with zeros.
+        speed: Largest logarithm of the change in speed.
+        gain: Largest logarithm of the change in loudness of each signal.
+        noise: Largest standard deviation of added white noise, relative to that of each signal.
+        rate: Mean and standard deviation of standardized targets that grow with the speed, such as a heart rate;
+            None for targets that stay.
 
     Example:
         >>> batch = Batch(torch.arange(4.0).reshape(1, 4, 1), torch.zeros(1, 1))
@@ -96,7 +96,7 @@ class Vary:
         return batch._replace(x=x, y=y)
 
     def _read(self, x: Tensor, faster: Tensor, move: Tensor) -> Tensor:
-        """Position t shows what is at c + faster * (t - c) - move, c being the middle; between samples on a line."""
+        """Read position c + faster * (t - c) - move at t, with c the middle, by linear interpolation."""
         length = x.shape[1]
         middle = (length - 1) / 2
         place = middle + faster * (torch.arange(length, device=x.device) - middle) - move

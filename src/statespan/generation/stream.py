@@ -20,6 +20,7 @@ from statespan.generation.rows import filling, independent, one_thread, tiled
 from statespan.generation.tree import leaves, map_leaves, replace_leaves
 from statespan.models import Forecaster, Retrieval
 from statespan.models.base import Model
+from statespan.models.rate import relative_step
 from statespan.models.tokens import TokenModel
 
 PROBE = 3  # times what batches are filled up to: rows of the test whether rows depend on each other
@@ -36,7 +37,8 @@ class Stream:
         model: A causal model with ``step``: a classifier, a regressor, or one that answers at every position; in
             evaluation mode. Its weights must not change as long as there are streams.
         streams: How many to start with.
-        dt_scale: Step of the data relative to that of training.
+        dt_scale: Step of the data relative to that of training; 1 by default.
+        sampling_rate: Samples a second of the data, in place of ``dt_scale``; the model must know its training rate.
         state_dtype: Of the SSMs' states. float64 stays equal to the convolution for any number of samples.
 
     Example:
@@ -55,7 +57,13 @@ class Stream:
     """
 
     def __init__(
-        self, model: Any, streams: int = 1, *, dt_scale: float = 1.0, state_dtype: torch.dtype = torch.float64
+        self,
+        model: Any,
+        streams: int = 1,
+        *,
+        dt_scale: float | None = None,
+        sampling_rate: float | None = None,
+        state_dtype: torch.dtype = torch.float64,
     ) -> None:
         if not isinstance(model, Model):
             raise TypeError(f"model must be a statespan model, got {type(model).__name__}")
@@ -64,6 +72,7 @@ class Stream:
             raise TypeError(f"model must answer while a sequence comes in, and a {type(model).__name__} {why}")
         if model.training:
             raise ValueError("model must be in evaluation mode, got training mode: call model.eval() first")
+        dt_scale = relative_step(model.config.sampling_rate, dt_scale=dt_scale, sampling_rate=sampling_rate)
         self.model, self.dt_scale, self.state_dtype = model, dt_scale, state_dtype
         self.device = next(model.parameters()).device
         with torch.no_grad():

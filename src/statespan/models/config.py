@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from statespan._check import check_bool, check_choice, check_int, check_number
+from statespan._suggest import suggest
 from statespan.nn import DSS, LSSL, S4, S4D, FeedForward
 from statespan.nn.layer import MIXES
 from statespan.nn.norm import NORMS
@@ -39,6 +39,7 @@ class BackboneConfig:
         prenorm: Normalize what enters each layer; False for the sum behind it.
         dropout: Probability of dropping a feature, in the layers and of what is added to the residual.
         tie_dropout: Drop the same features at every position of a sequence.
+        sampling_rate: Samples a second of the training data; None if unknown.
     """
 
     d_model: int = 128
@@ -52,6 +53,7 @@ class BackboneConfig:
     prenorm: bool = True
     dropout: float = 0.0
     tie_dropout: bool = True
+    sampling_rate: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
@@ -65,6 +67,8 @@ class BackboneConfig:
         check_bool("prenorm", self.prenorm)
         check_number("dropout", self.dropout, above=0.0, below=1.0, closed=True)
         check_bool("tie_dropout", self.tie_dropout)
+        if self.sampling_rate is not None:
+            check_number("sampling_rate", self.sampling_rate, above=0.0)
         if not isinstance(self.ssm, Mapping):
             raise TypeError(f"ssm must be a mapping of options of the layer, got {type(self.ssm).__name__}")
         check_keys("ssm", self.ssm, ssm_options(self.layer))
@@ -106,9 +110,7 @@ def check_keys(name: str, options: Mapping[Any, Any], known: Iterable[str]) -> N
     allowed = list(known)
     for key in options:
         if key not in allowed:
-            near = difflib.get_close_matches(str(key), allowed, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"{name} has no {key!r}; {hint}Allowed: {', '.join(allowed)}")
+            raise ValueError(f"{name} has no {key!r}{suggest(str(key), allowed)} (allowed: {', '.join(allowed)})")
 
 
 def check_whole(name: str, values: Any, *, minimum: int, most: int) -> tuple[int, ...]:

@@ -5,12 +5,12 @@ In a checkout they lie in ``models`` beside ``src``; a wheel carries the same fo
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from statespan._suggest import suggest
 from statespan.models.pretrained import CONFIG
 from statespan.models.registry import from_pretrained
 
@@ -51,9 +51,8 @@ def find(name: str) -> Path:
     known = names()
     if name in known:  # also keeps names such as ../x from being read
         return next(folder / name for folder in folders() if (folder / name / CONFIG).is_file())
-    near = difflib.get_close_matches(name, known, 3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"published are {', '.join(known) or 'none'}"
-    raise UnknownModelError(f"there is no published model {name!r}; {hint}")
+    hint = suggest(name, known, most=3) or f"; published are {', '.join(known) or 'none'}"
+    raise UnknownModelError(f"there is no published model {name!r}{hint}")
 
 
 def resolve(where: str | Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from statespan._suggest import suggest
 from statespan.models.base import Model
 from statespan.models.classifier import Classifier, Regressor
 from statespan.models.config import LAYERS, check_keys, parse, ssm_options
@@ -25,7 +25,8 @@ _MODELS: dict[str, type[Any]] = {
     model.name: model
     for model in (Classifier, Regressor, Retrieval, LanguageModel, MaskedModel, PixelModel, Forecaster)
 }
-_ANY_DATA = {"d_input": 1, "vocabulary": 2**20, "d_output": 2, "horizon": 1, "d_marks": 0}  # more tokens than cutoffs
+# more tokens than cutoffs
+_ANY_DATA = {"d_input": 1, "vocabulary": 2**20, "d_output": 2, "horizon": 1, "d_marks": 0, "sampling_rate": None}
 _FROM_DATA = tuple(_ANY_DATA)
 _TRIED_STATE, _TRIED_WEIGHTS = 1024, 2**24  # a larger layer is not built only to see whether it can be
 
@@ -48,7 +49,7 @@ def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool =
         >>> check("clasifier")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        ValueError: name must be one of ... got 'clasifier'; did you mean 'classifier'?
+        ValueError: name must be one of ... got 'clasifier'; did you mean classifier?
         >>> check("classifier", {"d_state": 5}, values=True)
         Traceback (most recent call last):
         ...
@@ -92,8 +93,9 @@ def build(
 
     Args:
         name: One of :func:`names`.
-        info: What the data is: anything with the attributes ``d_input``, ``vocabulary``, ``d_output``, ``horizon`` and
-            ``d_marks`` that the model needs, and ``task`` to check that the two fit; None if options say it all.
+        info: What the data is: anything with the attributes ``d_input``, ``vocabulary``, ``d_output``, ``horizon``,
+            ``d_marks`` and ``sampling_rate`` that the model needs, and ``task`` to check that the two fit; None if
+            options say it all.
         options: Fields of the model's config by name.
         device: Where the parameters live.
         dtype: Their dtype.
@@ -141,7 +143,5 @@ def _find(name: Any) -> type[Any]:
     if not isinstance(name, str):
         raise TypeError(f"name must be one of {names()}, got {type(name).__name__} {name!r}")
     if name not in _MODELS:
-        near = difflib.get_close_matches(name, _MODELS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"name must be one of {names()}, got {name!r}{hint}")
+        raise ValueError(f"name must be one of {names()}, got {name!r}{suggest(name, _MODELS)}")
     return _MODELS[name]

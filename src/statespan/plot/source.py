@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from statespan import _plotting as _look
 from statespan._check import check_choice
+from statespan._suggest import suggest
 from statespan.nn import DSS, LSSL, S4, S4D
 from statespan.nn.layer import SSMLayer
 
@@ -71,9 +71,7 @@ def fresh(layer: str = "s4d", options: Mapping[str, Any] | None = None, *, seed:
     known = sorted({*inspect.signature(S4D if layer == "dss" else LAYERS[layer]).parameters})
     for key in chosen:
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"options must be those of {LAYERS[layer].__name__}, got {key!r}{hint}")
+            raise ValueError(f"options must be those of {LAYERS[layer].__name__}, got {key!r}{suggest(key, known)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = LAYERS[layer](**chosen)

@@ -15,7 +15,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from statespan.train.strict import ConfigError, dump, parse, show, suggest
+from statespan._suggest import suggest
+from statespan.train.strict import ConfigError, dump, parse, show
 
 SECTIONS = ("data", "model", "train")
 ABOUT = ("table", "number", "time", "note")

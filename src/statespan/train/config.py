@@ -17,7 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from statespan.train.strict import KEY, ConfigError, dump, parse, show, suggest
+from statespan._suggest import suggest
+from statespan.train.strict import KEY, ConfigError, dump, parse, show
 
 __all__ = ["About", "ConfigError", "Recipe", "Train", "read_recipe", "write_recipe"]
 

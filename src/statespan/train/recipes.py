@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statespan import _plugins
+from statespan._suggest import suggest
 from statespan.train._family import complete, expand, is_family
-from statespan.train.strict import ConfigError, show, suggest
+from statespan.train.strict import ConfigError, show
 
 if TYPE_CHECKING:
     from statespan.train.config import Recipe

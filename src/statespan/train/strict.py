@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import yaml
@@ -89,12 +87,6 @@ def show(value: object, limit: int = 60) -> str:
         text = f"a {type(value).__name__} that is too large to print"
     text = text.encode("unicode_escape").decode() if not text.isprintable() else text
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def suggest(word: str, allowed: Iterable[str]) -> str:
-    """'; did you mean ...?' where one of the allowed words is close."""
-    close = difflib.get_close_matches(word[:80], list(allowed), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _check_events(text: str, where: str) -> None:

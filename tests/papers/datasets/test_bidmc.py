@@ -6,7 +6,7 @@ import torch
 
 from statespan.data.registry import load
 from statespan.papers.datasets import bidmc  # noqa: F401 - registers its datasets
-from statespan.papers.datasets.bidmc import read_ts, window_labels
+from statespan.papers.datasets.bidmc import read_archive, window_labels
 from tests.data.real import real
 
 SECONDS = 62  # 11 windows a record
@@ -52,7 +52,7 @@ def test_windows_and_their_labels(small):
         assert np.allclose(part.y[:, 0], begin / 125 + 15.5)  # the monitor's RESP is the second
         begins |= set(part.x[:, 0, 0].tolist())
     assert len(begins) == 110
-    assert (data.info.length, data.info.d_input, data.info.d_output, data.info.frequency) == (4000, 2, 1, 125.0)
+    assert (data.info.length, data.info.d_input, data.info.d_output, data.info.sampling_rate) == (4000, 2, 1, 125.0)
     assert data.info.scale == (1.0,)
 
 
@@ -100,7 +100,7 @@ def archive(path, rows, seed):
 def test_the_regression_archive(tmp_path):
     (tmp_path / "bidmc").mkdir()
     pairs = [archive(tmp_path / "bidmc" / f"BIDMC32HR_{part}.ts", n, n) for part, n in (("TRAIN", 14), ("TEST", 6))]
-    x, y = read_ts(tmp_path / "bidmc" / "BIDMC32HR_TRAIN.ts")
+    x, y = read_archive(tmp_path / "bidmc" / "BIDMC32HR_TRAIN.ts")
     assert (x == pairs[0][0]).all()
     assert (y == pairs[0][1]).all()
     data = load("bidmc-hr", tmp_path, standard="none", standard_targets=False)
@@ -117,7 +117,7 @@ def test_the_regression_archive(tmp_path):
 def test_a_bad_line_of_the_archive_is_named(tmp_path, line):
     (tmp_path / "a.ts").write_text(f"@data\n1,2:3,4:5\n{line}\n")
     with pytest.raises(ValueError, match=r"a\.ts, line 3"):
-        read_ts(tmp_path / "a.ts")
+        read_archive(tmp_path / "a.ts")
 
 
 def test_a_file_without_a_signal_is_named(tmp_path):

@@ -100,7 +100,7 @@ def test_a_table_of_ones_own(tmp_path):
     options = {"file": str(tmp_path / "mine.csv"), "time_format": "%d.%m.%Y", "context": 20, "horizon": 7}
     data = load("csv-forecast", tmp_path, **options)
     assert data.info.columns == ("b",)
-    assert data.info.frequency == 1 / 86400
+    assert data.info.sampling_rate == 1 / 86400
     y = every(data.test).y[-1, :, 0] * data.info.target_std[0] + data.info.target_mean[0]
     assert np.allclose(y, values[-7:, 1], atol=1e-4)
     other = load("csv-forecast", tmp_path, **options, target="a", valid=0.2, test=0.3)

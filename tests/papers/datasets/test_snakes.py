@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from statespan.papers.datasets.pathfinder import snakes
-from statespan.papers.datasets.pathfinder.room import NOWHERE, room
+from statespan.papers.datasets.pathfinder.clearance import NOWHERE, clearance
 from statespan.papers.datasets.pathfinder.strokes import STYLES, disc, step, tables
 
 
@@ -42,7 +42,7 @@ MARGINS = [(32, 1), (128, 2), (128, 3)]
 
 @pytest.mark.parametrize(("size", "margin"), MARGINS)
 def test_room_is_what_painting_every_dash_says(size, margin):
-    t, here = tables(STYLES[size], margin), room(STYLES[size], margin)
+    t, here = tables(STYLES[size], margin), clearance(STYLES[size], margin)
     rng = np.random.default_rng(size + margin)
     count = 300
     at = rng.integers(0, size, (count, 12, 2)).astype(np.int32)
@@ -118,7 +118,7 @@ def slow_contours(t, key):
 
 @pytest.mark.parametrize(("size", "margin"), MARGINS)
 def test_attempts_are_those_of_the_rules(size, margin):
-    here = room(STYLES[size], margin)
+    here = clearance(STYLES[size], margin)
     keys = snakes._mix(np.arange(1, 41, dtype=np.uint64))
     rows, dashes = snakes._grow(here, snakes.Streams(keys))
     lengths = []
@@ -137,7 +137,7 @@ def test_attempts_are_those_of_the_rules(size, margin):
 def test_distractors_are_those_of_the_rules(size, margin, count, places, monkeypatch):
     """Also where two places alone are tried at random before all are looked at."""
     monkeypatch.setattr(snakes, "PLACES", places)
-    here = room(STYLES[size], margin)
+    here = clearance(STYLES[size], margin)
     t, keys = here.t, snakes._mix(np.arange(1, count + 1, dtype=np.uint64))
     long = snakes.contours(here, keys)
     dashes = snakes.with_distractors(here, snakes.Streams(keys), long)
@@ -201,7 +201,7 @@ def slow_beginning(t, stream, taken, places):
 @pytest.mark.parametrize(("size", "share"), [(32, 0.285), (128, 0.147)])
 def test_the_tips_of_both_contours_cross_in_some_images(size, share):
     style = STYLES[size]
-    here = room(style, style.margins[0])
+    here = clearance(style, style.margins[0])
     long = snakes.contours(here, snakes._mix(np.arange(1, 201, dtype=np.uint64)))
     crossed = np.zeros(200, bool)
     for n in range(2, 28):
@@ -212,7 +212,7 @@ def test_the_tips_of_both_contours_cross_in_some_images(size, share):
 
 def test_space_is_counted_in_pixels():
     """Level dashes of 32 x 32 images may be two pixels apart and not one; at an edge one pixel is free."""
-    here = room(STYLES[32], 1)
+    here = clearance(STYLES[32], 1)
     level = next(i for i, ways in enumerate(here.t.head[360:]) if tuple(ways[0]) == (0, 2))
     one = np.array([[[15, 15]]], np.int32), here.kind[[[360 + level]]]
     apart = [bool(here.fits(np.array([level]), np.array([[15 + d, 15]], np.int32), *one)[0]) for d in (1, 2, 3)]
@@ -286,7 +286,7 @@ def drawn_by_pillow(style, margin, dashes, tips):
 
 @pytest.mark.parametrize(("size", "margin", "count"), [(32, 1, 20), (128, 2, 3), (128, 3, 3)])
 def test_images_are_drawn_as_the_benchmark_does(size, margin, count):
-    style, here = STYLES[size], room(STYLES[size], margin)
+    style, here = STYLES[size], clearance(STYLES[size], margin)
     keys = snakes._mix(np.arange(1, count + 1, dtype=np.uint64))
     long = snakes.contours(here, keys)
     streams = snakes.Streams(keys)
@@ -332,7 +332,7 @@ def test_an_image_depends_on_its_seed_and_number_alone(monkeypatch):
 @pytest.mark.parametrize("size", [32, 128])
 def test_labels_say_whether_the_discs_are_on_one_contour(size):
     style = STYLES[size]
-    here = room(style, style.margins[0])
+    here = clearance(style, style.margins[0])
     keys = np.arange(1, 9, dtype=np.uint64) * np.uint64(7907)
     long = snakes.contours(here, keys)
     x, y = snakes.finish(here, snakes.Streams(keys), long)

@@ -15,7 +15,7 @@ from scipy.ndimage import label as connected
 from torch import nn
 
 from statespan.papers.datasets.pathfinder import snakes
-from statespan.papers.datasets.pathfinder.room import NOWHERE, room
+from statespan.papers.datasets.pathfinder.clearance import NOWHERE, clearance
 from statespan.papers.datasets.pathfinder.strokes import STYLES
 
 # number, and its standard deviation between images
@@ -48,7 +48,7 @@ def drawn(size, count):
     x, y = np.zeros((count, size, size), np.uint8), np.zeros(count, int)
     tips, placed, overlap = np.zeros((count, 4, 2), int), np.zeros(count, int), np.zeros(count, bool)
     for one in style.margins:
-        rows, here = np.flatnonzero(margin == one), room(style, one)
+        rows, here = np.flatnonzero(margin == one), clearance(style, one)
         long = snakes.contours(here, keys[rows])
         dashes = snakes.with_distractors(here, streams.of(rows), long)
         x[rows], y[rows] = snakes.finish(here, streams.of(rows), long)
@@ -116,7 +116,7 @@ def test_the_first_contour_begins_in_the_middle_and_goes_to_the_upper_left():
     """The benchmark finds no place for other directions at 32 pixels; at 128 it does."""
     tips = drawn(32, 500)[2]
     assert set(np.unique(tips[:, 0])) == {14, 15, 16}
-    here = room(STYLES[32], 1)
+    here = clearance(STYLES[32], 1)
     long = snakes.contours(here, snakes._mix(np.arange(50, dtype=np.uint64)))
     assert ((long.direction[:, 0] >= 30) & (long.direction[:, 0] < 60)).all()  # -150 … -121 degrees
     assert len(np.unique(long.direction[:, 1])) > 30
@@ -141,7 +141,7 @@ def test_where_the_discs_are_tells_something_of_the_label():
     """
     network = pytest.importorskip("sklearn.neural_network").MLPClassifier((64, 64), max_iter=20, random_state=0)
     count = 20_000
-    long = snakes.contours(room(STYLES[32], 1), snakes._mix(np.arange(count, dtype=np.uint64)))
+    long = snakes.contours(clearance(STYLES[32], 1), snakes._mix(np.arange(count, dtype=np.uint64)))
     rng = np.random.default_rng(0)
     label, first = rng.integers(0, 2, (2, count))
     rows = np.arange(count)

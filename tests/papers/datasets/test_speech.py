@@ -42,7 +42,7 @@ def test_sc35_has_the_official_split_padded_clips_and_one_scale(small):
     data = load("sc35", small)
     assert [len(part) for part in (data.train, data.valid, data.test)] == [35, 35, 35]
     assert data.info.classes == tuple(sorted(speech.SC35))
-    assert (data.info.length, data.info.d_input, data.info.d_output, data.info.frequency) == (16000, 1, 35, 16000.0)
+    assert (data.info.length, data.info.d_input, data.info.d_output, data.info.sampling_rate) == (16000, 1, 35, 16000.0)
     train = data.train.batch(list(range(35)))
     assert train.x.shape == (35, 16000, 1)
     assert train.y.tolist() == list(range(35))
@@ -58,14 +58,14 @@ def test_scaled_once_and_subsampled(small):
     plain = load("sc35", small, standard=False).valid.batch([7]).x
     assert (plain[0, :, 0].numpy() == clip(701)[:, 0] / 32768).all()
     half = load("sc35", small, standard=False, subsample=2)
-    assert (half.info.length, half.info.frequency) == (8000, 8000.0)
+    assert (half.info.length, half.info.sampling_rate) == (8000, 8000.0)
     assert torch.equal(half.valid.batch([7]).x, plain[:, ::2])
     assert load("sc35", small, subsample=3).valid.batch([0]).x.shape[1] == load("sc35", small, subsample=3).info.length
 
 
 def test_mfcc_features(small):
     data = load("sc35", small, features="mfcc")
-    assert (data.info.length, data.info.d_input, data.info.frequency) == (161, 20, 160.0)
+    assert (data.info.length, data.info.d_input, data.info.sampling_rate) == (161, 20, 160.0)
     train = data.train.batch(list(range(35))).x
     assert train.shape == (35, 161, 20)
     assert train.mean((0, 1)).abs().max() < 1e-5

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import statespan
-from statespan.cli import inputs
+from statespan.data import inputs
 from statespan.data.base import Arrays, Batch, Dataset, Info, Raw
 from statespan.data.registry import entry
 from statespan.papers.datasets.images import Pixels

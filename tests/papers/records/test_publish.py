@@ -301,7 +301,7 @@ def test_commands_take_the_name(runs, tmp_path, models, monkeypatch):
     assert "statespan plot times draws published runs" in one_line(invoke("plot", "curves", "digits-s4d"))
     for command in (["eval"], ["stream"], ["export"], ["generate"], ["plot", "steps"], ["predict", "--model"]):
         line = one_line(invoke(*command, "digit-s4d", *(["x.csv"] if command[0] == "predict" else [])))
-        assert "published models of a similar name are digits-s4d" in line
+        assert "did you mean digits-s4d?" in line
     with pytest.raises(find.UnknownModelError, match=r"no published model 'digit-s4d'; did you mean digits-s4d\?"):
         statespan.load("digit-s4d")
     with pytest.raises(find.UnknownModelError, match=r"no published model '\.\./x'; published are digits-s4d"):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from statespan._text import is_number
 from statespan.data.calendar import check_regular, parse_times
 from statespan.data.formats.lines import LONGEST_LINE, bounded
 
@@ -85,12 +86,5 @@ def _numbers(fields: list[str], columns: tuple[str, ...], line: int, missing: bo
             return numbers
     except ValueError:
         pass
-    bad = next(i for i, field in enumerate(fields) if not _is_number(field))
+    bad = next(i for i, field in enumerate(fields) if not is_number(field, finite=True))
     raise ValueError(f"line {line}, column {columns[bad]!r}: {fields[bad]!r} is not a finite number")
-
-
-def _is_number(field: str) -> bool:
-    try:
-        return math.isfinite(float(field))
-    except ValueError:
-        return False

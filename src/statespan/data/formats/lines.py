@@ -1,4 +1,4 @@
-"""Lines of a text file, none of which may be without end."""
+"""Lines of a text file, with a limit of their length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A strict reader of .npy and .npz files: what a header says is compared with what is there before anything is made.
+"""A strict reader of .npy and .npz files: headers are checked against the file before anything is allocated.
 
 numpy's own reader reads a header as long as it says it is, and makes an array of any shape before it looks for its
 values. Nothing here is ever unpickled.

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from statespan._text import is_number
 from statespan.data.formats.lines import bounded
 from statespan.data.formats.npy import load, load_all
 from statespan.data.formats.wav import read_wav, to_float
@@ -82,21 +83,13 @@ def read_csv(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     for line, row in numbered:
         if len(row) != len(rows[0]):
             raise ValueError(f"{path}, line {line}: must have {len(rows[0])} fields, got {len(row)}")
-    return ([], rows, lines) if all(_is_number(field) for field in rows[0]) else (rows[0], rows[1:], lines[1:])
+    return ([], rows, lines) if all(is_number(field) for field in rows[0]) else (rows[0], rows[1:], lines[1:])
 
 
 def numbers(path: Path, rows: list[list[str]], lines: list[int]) -> Array:
     """The fields of the rows of a CSV file, which stand in these lines, as numbers."""
     for line, row in zip(lines, rows):
         for field in row:
-            if not _is_number(field):
+            if not is_number(field):
                 raise ValueError(f"{path}, line {line}: must have numbers only, got {field!r}")
     return np.array(rows, dtype=np.float64)
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True

@@ -13,11 +13,12 @@ from statespan.data.formats.lines import bounded
 Array = np.ndarray[Any, Any]
 
 
-def read_ts(path: str | Path) -> tuple[Any, Array]:
+def read_ts(path: str | Path, *, equal: bool = False) -> tuple[Any, Array]:
     """Read a ``.ts`` file without timestamps.
 
     Args:
         path: The file.
+        equal: Reject series of different lengths.
 
     Returns:
         The series, (n, length, channels) float64 or, where their lengths differ, a list of arrays (length, channels);
@@ -48,6 +49,10 @@ def read_ts(path: str | Path) -> tuple[Any, Array]:
             *channels, answer = line.split(":")
             series.append(_series(path, number, channels, series))
             answers.append(answer.strip())
+            if equal and len(series[-1]) != len(series[0]):
+                raise ValueError(
+                    f"{path}, line {number}: {len(series[-1])} values, the first line has {len(series[0])}"
+                )
     if not series:
         raise ValueError(f"{path} has no line of data after @data")
     equal = len({len(one) for one in series}) == 1

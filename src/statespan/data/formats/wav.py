@@ -108,7 +108,6 @@ def _decode(content: bytes) -> tuple[np.ndarray, int]:
 
 
 def _chunks(content: bytes) -> dict[bytes, bytes]:
-    """The first chunk of each name."""
     chunks: dict[bytes, bytes] = {}
     at = 12
     while at + 8 <= len(content):

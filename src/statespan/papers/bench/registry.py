@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from statespan._suggest import suggest
 from statespan.papers.bench.case import Case, Row, Settings
 from statespan.papers.bench.listing import DTYPES as NAMES
 from statespan.papers.bench.listing import Listing
@@ -98,9 +98,8 @@ def find(name: str, benchmarks: Mapping[str, Benchmark]) -> Benchmark:
     """The benchmark of this name, or a ValueError that suggests one."""
     if name in benchmarks:
         return benchmarks[name]
-    close = difflib.get_close_matches(name, benchmarks, 1, 0.5)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise ValueError(f"there is no benchmark {name!r}{hint}; there are {', '.join(benchmarks)}, and 'all'")
+    known = [*benchmarks, "all"]
+    raise ValueError(f"there is no benchmark {name!r}{suggest(name, known)} (known: {', '.join(known)})")
 
 
 def _device(benchmark: Benchmark, name: str | None) -> torch.device:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from statespan._fail import fail
+from statespan.cli import common
 from statespan.papers.bench.listing import DTYPES, LISTED, Listing
 
 if TYPE_CHECKING:
@@ -34,16 +33,16 @@ HELP = "\n".join(
     [
         "Measure speed and memory, and record them.",
         "",
-        "Every result is first compared with a reference in the same run. What does not match is shown as wrong, in",
-        "red and without a time, and the exit code is 1.",
+        "Every result is first compared with a reference in the same run. A mismatch is shown in red and without a",
+        "time, and the exit code is 1.",
         "",
         "\b",
         "Benchmarks:",
         *(f"  {b.name:<9}{b.summary}" for b in LISTED.values()),
-        "  all      every one of them that runs on the device",
+        "  all      all that run on the device",
         "",
         "\b",
-        "Sizes that --size changes, with their defaults:",
+        "Sizes to set with --size, and their defaults:",
         *(f"  {b.name:<9}{_sizes(b)}" for b in LISTED.values()),
         "",
         "\b",
@@ -63,21 +62,18 @@ def bench(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME", help="Benchmarks to run, or 'all'.", show_default=False)
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or cuda:1. [default: cuda where there is one]", show_default=False)
-    ] = None,
+    *,
+    device: common.Device = None,
     dtype: Annotated[
         str | None,
         typer.Option(
             help=f"{', '.join(DTYPES)}. [default: the benchmark's own on CUDA, float32 on CPU]", show_default=False
         ),
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small sizes and few repetitions: a look, not a result.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few repetitions, for a first look.")] = False,
     size: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUES", help="Change a size; can be repeated.", show_default=False),
+        typer.Option(metavar="NAME=VALUES", help="Set a size; repeatable.", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for records and plots.")] = Path("results/bench"),
     seed: Annotated[int, typer.Option(help="Seed of parameters and inputs.")] = 0,
@@ -89,10 +85,11 @@ def bench(
     from statespan.papers.bench.report import show, terminal
 
     try:
-        runs = _choose(names or [], device, dtype, quick, size or [], seed)
-        _check_folder(out)
+        runs = _choose(names or [], device=device, dtype=dtype, quick=quick, sizes=size or [], seed=seed)
     except ValueError as error:
         fail(str(error))
+    common.check_writable(out, "--out")
+    out.mkdir(parents=True, exist_ok=True)
     console = terminal()
     drawing = not no_plot and find_spec("matplotlib") is not None
     if not no_plot and not drawing:
@@ -109,9 +106,7 @@ def bench(
     raise typer.Exit(1 if fault else 0)
 
 
-def _choose(
-    names: list[str], device: str | None, dtype: str | None, quick: bool, size: list[str], seed: int
-) -> list[tuple[Benchmark, Settings]]:
+def _choose(names: list[str], device: str | None, **options: Any) -> list[tuple[Benchmark, Settings]]:
     """The benchmarks to run and the settings of each, everything checked before anything runs."""
     if not names:
         raise ValueError(f"name a benchmark: {', '.join(LISTED)}, or 'all'; see statespan bench --help")
@@ -120,21 +115,8 @@ def _choose(
 
     kind = (device or "").partition(":")[0]
     every = [b for b in BENCHMARKS.values() if kind not in ("cpu", "cuda") or kind in b.devices]
-    wanted = {b.name: b for name in names for b in (every if name == "all" else [find(name, BENCHMARKS)])}
-    return [
-        (b, choose_settings(b, device=device, dtype=dtype, quick=quick, seed=seed, sizes=size)) for b in wanted.values()
-    ]
-
-
-def _check_folder(folder: Path) -> None:
-    """Make the folder and see that it can be written to, before hours of measuring."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, probe = tempfile.mkstemp(dir=folder)
-        os.close(handle)
-        os.unlink(probe)
-    except OSError as error:
-        raise ValueError(f"--out must be a folder that can be written to, got {folder} ({error.strerror})") from None
+    chosen = {b.name: b for name in names for b in (every if name == "all" else [find(name, BENCHMARKS)])}
+    return [(b, choose_settings(b, device=device, **options)) for b in chosen.values()]
 
 
 def _run(benchmark: Benchmark, settings: Settings, console: Console) -> Result:

@@ -10,13 +10,14 @@ import typer
 
 from statespan._fail import fail
 from statespan.cli import common
+from statespan.cli.locate import find_run
 
 HELP = """Publish finished runs: records, small models, tables, pictures.
 
-Each run's record goes to results/tasks. Of the runs of a recipe, the weights of the one with the best validation go to
-models, if they have up to 4 MB, with a page that describes them. Tables of README.md and docs/results.md beside the
-results, the numbers of `statespan recipes` and the pictures of results/tasks are made anew; without RUN that is all. A
-run that is not finished, or one that is published already, is refused before anything is written.
+Each run's record goes to results/tasks. Of the runs of a recipe, the weights with the best validation score go to
+models, if they are at most 4 MB, with a model card. The tables of README.md and docs/results.md beside the results, the
+numbers of `statespan recipes` and the pictures of results/tasks are rewritten; without RUN nothing else is done. An
+unfinished run, or one that is already published, is rejected before anything is written.
 
 \b
 Examples:
@@ -33,12 +34,15 @@ def publish(
     runs: Annotated[
         list[Path] | None, typer.Argument(metavar="RUN", help="Folders of finished runs.", show_default=False)
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Of the model. [default: the recipe's]", show_default=False)] = None,
+    *,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the model. [default: the recipe's]", show_default=False)
+    ] = None,
     results: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),
     models: Annotated[Path, typer.Option(help="Folder of the models.")] = Path("models"),
-    replace: Annotated[bool, typer.Option("--replace", help="Take the place of what is published already.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace what is already published.")] = False,
     commit: Annotated[
-        str | None, typer.Option(help="That the runs were made with, if they do not say.", show_default=False)
+        str | None, typer.Option(help="Commit that made the runs, if they do not say.", show_default=False)
     ] = None,
     data: common.DataFolder = None,
 ) -> None:
@@ -54,13 +58,13 @@ def publish(
             from statespan.papers.records.publish import publish as write
 
             try:
-                said = write(
-                    [common.find_run(run) for run in runs], name=name, results=results, models=models,
+                messages = write(
+                    [find_run(run) for run in runs], name=name, results=results, models=models,
                     replace=replace, commit=commit, data=data,
                 )  # fmt: skip
             except PublishError as error:
                 fail(str(error))
-            for line in said:
+            for line in messages:
                 console.print(line, markup=False, soft_wrap=True)
         folder = results / "tasks"
         if not folder.is_dir():
@@ -94,7 +98,7 @@ def _recipes(results: Path) -> list[Path]:
 
 
 def _pages(results: Path) -> list[Path]:
-    """Fill the tables of the pages of a checkout, where there are some."""
+    """Fill the tables in the pages of a checkout."""
     from statespan.papers.records.table import PLACE, fill_page
 
     found = [results.absolute().parent / page for page in PAGES]

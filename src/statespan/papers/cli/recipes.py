@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from statespan._fail import fail
+from statespan._suggest import suggest
 from statespan.cli import common
 from statespan.papers import recipes as paper_recipes
 
@@ -62,7 +63,7 @@ def recipes(
         matches = [entry for entry in entries if entry.name == name]
     if not matches:
         words = {part for entry in entries for part in (entry.name, *entry.name.split("-"), *entry.task.split(", "))}
-        hint = common.guess(word or "", sorted(words), "see statespan recipes")
+        hint = suggest(word or "", sorted(words), "see statespan recipes")
         fail(f"no recipe has {word!r} in its name or task{hint}")
     _table(matches, paper_recipes.ours() if results is None else _ours(results))
     if name is not None and (name == word or len(matches) == 1):
@@ -75,7 +76,7 @@ def _print_yaml(name: str | None) -> None:
 
     if name is None or catalogue.find(name) is None:
         got = "" if name is None else f", got {name!r}"
-        hint = common.guess(name or "", catalogue.names(), "see statespan recipes")
+        hint = suggest(name or "", catalogue.names(), "see statespan recipes")
         fail(f"--yaml needs the name of a recipe{got}{hint}")
     print(catalogue.text(name), end="")
 

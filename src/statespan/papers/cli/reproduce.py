@@ -10,18 +10,17 @@ import typer
 
 from statespan._fail import fail
 from statespan.cli import common
-from statespan.cli.train import check_writable
-from statespan.papers.cli import ablate
+from statespan.papers.cli import cells
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from statespan.papers.tables.collect import Plan
 
-HELP = """Make tables and figures of the S4 and the S4D paper again.
+HELP = """Reproduce tables and figures of the S4 and the S4D paper.
 
 NAME is one that --list shows, the beginning of several (s4d-table3), figures, tables or all. After it, key=value
-changes the recipes of all cells.
+overrides the recipes of all cells.
 
 \b
 Examples:
@@ -29,13 +28,13 @@ Examples:
   statespan reproduce s4d-figure                 Figures 1 to 5 of the S4D paper, a minute on a CPU
   statespan reproduce s4d-table2 --only scifar --data ~/data --processes 4
   statespan reproduce s4d-table2 s4d-table3 --only scifar,bidmc --processes 6 --seconds 500
-  statespan reproduce s4d-table3b --processes 6 train.precision=bf16 train.compile=both   On a GPU the fastest
+  statespan reproduce s4d-table3b --processes 6 train.precision=bf16 train.compile=both   fastest on a GPU
   statespan reproduce s4-table6 --budget full
 
---budget minutes trains fewer epochs, which the page states; full trains the recipes as they are. Each table or figure
-gets NAME.md, NAME.html (one file, pictures inside), NAME.json and pictures in --out: our numbers beside the paper's,
-differences, seeds and spread. Cells are shared by tables, never run twice, and go on after any interruption. What has
-no data here, or failed, is marked so. Speeds come from the records of `statespan bench`.
+--budget minutes trains fewer epochs, as the page states; full trains the recipes unchanged. Each table or figure gets
+NAME.md, NAME.html (one file with its pictures), NAME.json and pictures in --out: our numbers beside the paper's,
+differences, seeds and spread. Tables share cells; a cell never runs twice and resumes after any interruption. Cells
+without data, or that failed, are marked. Speeds come from the records of `statespan bench`.
 """
 
 
@@ -43,24 +42,24 @@ def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME | KEY=VALUE", help="Tables, figures.", show_default=False)
     ] = None,
-    listing: Annotated[bool, typer.Option("--list", help="Show what there is, and what it costs.")] = False,
+    *,
+    listing: Annotated[bool, typer.Option("--list", help="List tables and figures, and their cost.")] = False,
     budget: Annotated[str, typer.Option(help="minutes or full.")] = "minutes",
-    only: Annotated[str, typer.Option(help="Run only recipes with these words, with commas.")] = "",
+    only: Annotated[str, typer.Option(help="Run only recipes with one of these words, comma-separated.")] = "",
     seeds: Annotated[int | None, typer.Option(help="Seeds of each cell. [default: 2 for ablations, else 1]")] = None,
     out: Annotated[Path, typer.Option(help="Folder of pages and cells.")] = Path("results/reproduce"),
     records: Annotated[Path, typer.Option(help="Folder of the benchmarks' records.")] = Path("results/bench"),
     data: common.DataFolder = None,
-    device: ablate.Places = None,
-    processes: ablate.Processes = None,
-    seconds: ablate.Seconds = math.inf,
-    keep: ablate.Keep = "result",
-    dry: Annotated[bool, typer.Option("--no-run", help="Run nothing; write pages from what is there.")] = False,
+    device: cells.Devices = None,
+    processes: cells.Processes = None,
+    seconds: cells.Seconds = math.inf,
+    keep: cells.Keep = "result",
+    dry: Annotated[bool, typer.Option("--no-run", help="Run nothing; write pages from finished cells.")] = False,
 ) -> None:
     """Reproduce; :data:`HELP` is the text for users."""
     common.need_training()
-    ablate.check_running(processes, seconds, keep)
-    if budget not in ("minutes", "full"):
-        fail(f"--budget must be minutes or full, got {budget!r}{common.guess(budget, ('minutes', 'full'))}")
+    cells.check_running(processes, seconds, keep)
+    common.check_choice("--budget", budget, ("minutes", "full"))
     if seeds is not None and seeds < 1:
         fail(f"--seeds must be an integer >= 1, got {seeds}")
     console = common.terminal()
@@ -80,13 +79,13 @@ def reproduce(
             chosen = choose(words)
         except ValueError as error:
             fail(str(error))
-        check_writable(out, "--out")
-        ablate.check_devices(device)
+        common.check_writable(out, "--out")
+        cells.check_devices(device)
         running = {"data": data, "device": device, "processes": processes, "seconds": seconds, "keep": keep}
-        _make(chosen, plan, out=out, console=console, dry=dry, running=running)
+        _make(chosen, plan, console, out=out, is_dry=dry, running=running)
 
 
-def _make(chosen: list[str], plan: Plan, *, out: Path, console: Console, dry: bool, running: dict[str, Any]) -> None:
+def _make(chosen: list[str], plan: Plan, console: Console, *, out: Path, is_dry: bool, running: dict[str, Any]) -> None:
     from statespan import _io as fsio
     from statespan.papers.runs.outcome import MERGED, merge, outcome, remove_merged
     from statespan.papers.tables import filters
@@ -95,63 +94,59 @@ def _make(chosen: list[str], plan: Plan, *, out: Path, console: Console, dry: bo
 
     fsio.make_folder(out)
     tables = {name: TABLES[name]() for name in chosen if name in TABLES}
-    cells = cells_of(tables.values(), plan)
-    if plan.only and tables and not cells:
+    wanted = cells_of(tables.values(), plan)
+    if plan.only and tables and not wanted:
         fail(f"--only must have a part of a recipe's name that these tables use, got {','.join(plan.only)}")
-    stopped, statuses = 0, []
-    if cells and not dry:
-        console.print(f"{len(cells)} cells", markup=False, soft_wrap=True)
-        stopped = ablate.run(cells, plan.cells, console, **running)
+    stopped = 0
+    statuses: list[str] = []
+    if wanted and not is_dry:
+        console.print(f"{len(wanted)} cells", markup=False, soft_wrap=True)
+        stopped = cells.run(wanted, plan.cells, console, **running)
         for name, table in tables.items():
             merge(cells_of([table], plan), plan.cells, out / f"{name}{MERGED}")
         if running["keep"] == "result":
-            remove_merged(cells, plan.cells)
-        statuses = [outcome(cell, plan.cells).status for cell in cells]
-    if FILTERS in chosen and not dry and not stopped:  # the figure shows its model, so that is kept
+            remove_merged(wanted, plan.cells)
+        statuses = [outcome(cell, plan.cells).status for cell in wanted]
+    if FILTERS in chosen and not is_dry and not stopped:  # its model is plotted, so it is kept
         folder = filters.cells(plan)
-        stopped = ablate.run([filters.cell(plan)], folder, console, **{**running, "keep": "model"})
+        stopped = cells.run([filters.cell(plan)], folder, console, **{**running, "keep": "model"})
         merge([filters.cell(plan)], folder, out / f"{FILTERS}{MERGED}")
         statuses.append(outcome(filters.cell(plan), folder).status)
     for name in chosen:
-        _write(name, tables.get(name), plan, out=out, data=running["data"], console=console)
-    ablate.finish(stopped, statuses)
+        line = _write(name, tables.get(name), plan, out=out, data=running["data"])
+        console.print(f"{name:<12} {line}".rstrip(), markup=False, soft_wrap=True)
+    cells.finish(stopped, statuses)
 
 
-def _write(name: str, table: Any, plan: Plan, *, out: Path, data: Path | None, console: Console) -> None:
+def _write(name: str, table: Any, plan: Plan, *, out: Path, data: Path | None) -> str:
+    """Write the page of a table or figure; returns what to print about it."""
     from statespan.papers.runs.outcome import outcome
     from statespan.papers.tables import filters
     from statespan.papers.tables.figures import FIGURES
     from statespan.papers.tables.registry import FILTERS, items
     from statespan.papers.tables.write import write_figure, write_table
 
-    said = ""
+    counts: dict[str, int] = {}
     if table is not None:
         counts = write_table(table, plan, out)
-        said = ", ".join(f"{count} {status}" for status, count in counts.items())
     elif name == FILTERS:
         found = outcome(filters.cell(plan), filters.cells(plan))
         if found.status != "done":
-            console.print(f"{name:<12} {found.status}{': ' + found.why if found.why else ''}", markup=False)
-            return
+            return f"{found.status}{': ' + found.why if found.why else ''}"
         write_figure(name, "S4 Figure 2: kernels as images", filters.draw(plan, data), out)
     else:
         summary = next(item.summary for item in items() if item.name == name).rstrip(".")
         write_figure(name, f"S4D Figure {name[-1]}: {summary}", FIGURES[name](), out)
-    console.print(f"{name:<12} {out / name}.html  {said}".rstrip(), markup=False, soft_wrap=True)
+    return f"{out / name}.html  {', '.join(f'{count} {status}' for status, count in counts.items())}"
 
 
 def _list(plan: Plan, console: Console) -> None:
-    from rich import box
-    from rich.table import Table
-
     from statespan.papers.tables import filters
     from statespan.papers.tables.budget import cost
     from statespan.papers.tables.collect import cells_of
     from statespan.papers.tables.registry import FILTERS, TABLES, items
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for name in ("name", "what", "cells", "cost"):
-        table.add_column(name, justify="right" if name in ("cells", "cost") else "left", no_wrap=name != "what")
+    table = common.table("name", "what", "cells", "cost", right=["cells", "cost"], wrapped=["what"])
     for item in items():
         cells = cells_of([TABLES[item.name]()], plan) if item.is_table else []
         cells = [filters.cell(plan)] if item.name == FILTERS else cells

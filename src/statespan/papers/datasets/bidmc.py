@@ -2,7 +2,7 @@
 
 Two releases are read. "physionet": the 53 records of 8 minutes as ``bidmc_NN_Signals.csv`` and
 ``bidmc_NN_Numerics.csv``. "tser": ``BIDMC32HR_TRAIN.ts`` and so on of the Monash regression archive, which the papers
-used and which is no longer easy to get.
+used and which is now hard to get.
 
 Windows of the PhysioNet records are 32 s long and begin every 3 s, 150 of them a record, 7,950 in all. The label of a
 window is the mean of the monitor's values (one a second) over the 32 seconds it covers; seconds without a value do not
@@ -22,14 +22,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from statespan._check import check_bool, check_choice, check_int, check_number
-from statespan.data.base import Arrays, Batch, Dataset, Raw, Windows
+from statespan.data.base import Batch, Dataset, Raw, Windows
 from statespan.data.cache import cached, stamp
+from statespan.data.formats.ts import read_ts
 from statespan.data.registry import register
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.source import Source
@@ -45,18 +46,56 @@ SHARES = (0.15, 0.15)  # of validation and test
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class Options:
-    """What is asked for: the value of the windows, and the arguments of a dataset."""
+@dataclass(frozen=True, kw_only=True)
+class BIDMCOptions:
+    """Options of BIDMC.
 
-    target: str
-    split: str
-    standard: str
-    standard_targets: bool
-    crop: int
-    augment: bool
-    speed: float
-    seed: int
+    Args:
+        split: "windows": 70 / 15 / 15 % of the windows at random, as in the papers. Windows overlap by up to 29 s and
+            every patient is in all parts, so the error is far below that for a new patient. "patients": 70 / 15 / 15 %
+            of the patients (39 / 7 / 7), which gives the error for a new one.
+        standard: "train": standardize the inputs with the statistics of the training records; "window": each window
+            with its own; "none": leave them as they are.
+        standard_targets: Standardize the targets.
+        crop: Train on a random crop of each window, of at least this many seconds; the other splits use whole windows.
+            Neighbouring windows overlap, so features learned on one window transfer to its neighbours.
+        augment: Rotate the training windows in time by a random amount: what leaves at one end enters at the other.
+        speed: Speed the training windows up or down by up to this fraction; heart and respiratory rates follow.
+        release: "physionet" or "tser"; by default the one whose files are here.
+        seed: Seed of the split.
+    """
+
+    split: str = "windows"
+    standard: str = "train"
+    standard_targets: bool = True
+    crop: int = SECONDS
+    augment: bool = False
+    speed: float = 0.0
+    release: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("split", self.split, ("windows", "patients"))
+        check_choice("standard", self.standard, ("train", "window", "none"))
+        check_bool("standard_targets", self.standard_targets)
+        if check_int("crop", self.crop, minimum=1) > SECONDS:
+            raise ValueError(f"crop must be 1 to {SECONDS}, the seconds of a window, got {self.crop}")
+        check_bool("augment", self.augment)
+        check_number("speed", self.speed, above=0.0, below=1.0, closed=True)
+        check_int("seed", self.seed, minimum=0)
+        if self.release is not None:
+            check_choice("release", self.release, ("physionet", "tser"))
+
+
+class Recordings(NamedTuple):
+    """Signals, the windows of them, and which samples and windows the training uses."""
+
+    x: Array  # (T, 2) of all records, end to end
+    starts: Array  # (N,) of the windows
+    y: Array  # (N,) their labels
+    parts: list[Array]  # numbers of the windows in each split
+    trained: Array  # (T,) whether a sample belongs to a training record
+    length: int  # of a window
 
 
 def prepare(rows: dict[str, Tensor]) -> Batch:
@@ -65,7 +104,7 @@ def prepare(rows: dict[str, Tensor]) -> Batch:
 
 
 def prepare_each(rows: dict[str, Tensor]) -> Batch:
-    """As :func:`prepare`, each signal of each window standardised by itself; one that is constant becomes 0."""
+    """As :func:`prepare`, each signal of each window standardized by itself; a constant one becomes 0."""
     x = rows["x"] - rows["x"].mean(1, keepdim=True)
     return Batch(x / x.square().mean(1, keepdim=True).sqrt().clamp_min(1e-4), rows["y"][:, None])
 
@@ -81,52 +120,13 @@ def _register(target: str, summary: str) -> None:
         ),
     )
 
-    def load(
-        folder: Path,
-        *,
-        split: str = "windows",
-        standard: str = "train",
-        standard_targets: bool = True,
-        crop: int = SECONDS,
-        augment: bool = False,
-        speed: float = 0.0,
-        release: str | None = None,
-        seed: int = 0,
-    ) -> Dataset:
-        check_choice("split", split, ("windows", "patients"))
-        check_choice("standard", standard, ("train", "window", "none"))
-        check_bool("standard_targets", standard_targets)
-        if check_int("crop", crop, minimum=1) > SECONDS:
-            raise ValueError(f"crop must be 1 to {SECONDS}, the seconds of a window, got {crop}")
-        check_bool("augment", augment)
-        check_number("speed", speed, above=0.0, below=1.0, closed=True)
-        check_int("seed", seed, minimum=0)
-        options = Options(target, split, standard, standard_targets, crop, augment, speed, seed)
-        found = source.find(folder) or folder / source.path
-        here = "tser" if found.suffix == ".ts" else "physionet"
-        if check_choice("release", release or here, ("physionet", "tser")) == "tser":
-            return _tser(found, options)
-        return _physionet(folder, found.parent, options)
+    def load(folder: Path, options: BIDMCOptions) -> Dataset:
+        path = source.find(folder) or folder / source.path
+        release = options.release or ("tser" if path.suffix == ".ts" else "physionet")
+        read = _tser if release == "tser" else _physionet
+        return _dataset(target, read(folder, path, target, options), options)
 
-    load.__doc__ = f"""{summary}.
-
-    Args:
-        folder: Where the files lie.
-        split: "windows": 70 / 15 / 15 % of the windows at random, as the papers. Windows overlap by up to 29 s and
-            every patient is in all parts, so the error is far below that for a new patient. "patients": 70 / 15 / 15 %
-            of the patients (39 / 7 / 7), which gives the error for a new one.
-        standard: "train": standardise the inputs with the statistics of the training records; "window": each window
-            with its own; "none": leave them as they are.
-        standard_targets: Standardise the targets.
-        crop: Let the training read a part of each window, drawn anew each time, of so many seconds or more; the other
-            splits are read whole. Windows share their parts with their neighbours, so that what is learnt of one
-            holds for those, too.
-        augment: Let the windows of the training begin anywhere: what leaves at one end comes in at the other.
-        speed: Let them go faster or slower by up to this part; heart and respiratory rates follow.
-        release: "physionet" or "tser"; the one whose files are here by default.
-        seed: Of the split.
-    """
-    register(f"bidmc-{target.lower()}", summary, files=(source,), folder="bidmc")(load)
+    register(f"bidmc-{target.lower()}", summary, files=(source,), folder="bidmc", config=BIDMCOptions)(load)
 
 
 _register("HR", "BIDMC heart rate, beats a minute (S4D Tables 4, 10)")
@@ -134,42 +134,19 @@ _register("RR", "BIDMC respiratory rate, breaths a minute (S4D Tables 4, 10)")
 _register("SpO2", "BIDMC oxygen saturation, per cent (S4D Tables 4, 10)")
 
 
-def read_ts(path: Path) -> tuple[Array, Array]:
-    """Read a ``.ts`` file of regression: series of equal length and one number each.
-
-    Returns:
-        Series (N, L, dimensions) and targets (N,), float32.
-
-    Raises:
-        ValueError: A line is not like the others; the message names file and line.
-    """
-    series: list[Array] = []
-    targets: list[float] = []
-    data = False
-    with path.open(encoding="utf8") as file:
-        for number, text in enumerate(file, 1):
-            line = text.strip()
-            if data and line:
-                *parts, target = line.split(":")
-                try:
-                    row = np.array([part.split(",") for part in parts], np.float32).T
-                    targets.append(float(target))
-                except ValueError:
-                    raise ValueError(f"{path}, line {number}: not numbers, in series of equal length") from None
-                if row.ndim != 2 or (series and row.shape != series[0].shape):
-                    raise ValueError(f"{path}, line {number}: {row.shape} values, not those of the first line")
-                series.append(row)
-            data = data or line.lower() == "@data"
-    if not series:
-        raise ValueError(f"{path} has no line of data after @data")
-    return np.stack(series), np.array(targets, np.float32)
+def read_archive(path: Path) -> tuple[Array, Array]:
+    """Series (N, L, dimensions) of equal length and their targets (N,), float32, from a ``.ts`` file."""
+    series, targets = read_ts(path, equal=True)
+    if not np.isfinite(series).all():
+        raise ValueError(f"{path} must have no missing values, got some")
+    return series.astype(np.float32), targets.astype(np.float32)
 
 
 def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
     """Starts (in samples) and labels of the windows of one record.
 
     Args:
-        numerics: The monitor's value each second (seconds,), NaN where there is none.
+        numerics: The monitor's value each second (seconds,), NaN if missing.
         samples: Length of the signals.
 
     Example:
@@ -185,8 +162,8 @@ def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
     return seconds[enough] * RATE, labels.astype(np.float32)
 
 
-def _physionet(folder: Path, place: Path, options: Options) -> Dataset:
-    files = sorted(place.glob("bidmc_*_Signals.csv"))
+def _physionet(folder: Path, path: Path, target: str, options: BIDMCOptions) -> Recordings:
+    files = sorted(path.parent.glob("bidmc_*_Signals.csv"))
 
     def build() -> dict[str, Array]:
         signals = [_columns(file, SIGNALS).astype(np.float32) for file in files]
@@ -200,83 +177,69 @@ def _physionet(folder: Path, place: Path, options: Options) -> Dataset:
 
     stamps = stamp(*files, *map(_numerics, files))
     arrays = cached(folder, "bidmc", {"version": 1, "files": stamps}, build)
-    x, ends = arrays["x"], np.cumsum(arrays["samples"])
-    column = arrays["numerics"][:, list(TARGETS).index(options.target)]
+    ends = np.cumsum(arrays["samples"])
+    column = arrays["numerics"][:, list(TARGETS).index(target)]
     numerics = np.split(column, np.cumsum(arrays["seconds"])[:-1])
-    made = [window_labels(n, samples) for n, samples in zip(numerics, arrays["samples"])]
-    starts = np.concatenate([start + end - samples for (start, _), end, samples in zip(made, ends, arrays["samples"])])
-    y = np.concatenate([labels for _, labels in made])
-    patient = np.repeat(np.arange(len(files)), [len(labels) for _, labels in made])
+    windows = [window_labels(n, samples) for n, samples in zip(numerics, arrays["samples"])]
+    starts = [start + end - samples for (start, _), end, samples in zip(windows, ends, arrays["samples"])]
+    y = np.concatenate([labels for _, labels in windows])
+    patient = np.repeat(np.arange(len(files)), [len(labels) for _, labels in windows])
     if options.split == "patients":
         parts = [np.flatnonzero(np.isin(patient, part)) for part in split_rows(len(files), SHARES, options.seed)]
     else:
         parts = split_rows(len(y), SHARES, options.seed)
-    raw = None
-    if options.standard == "train":
-        used = np.isin(np.repeat(np.arange(len(files)), arrays["samples"]), patient[parts[0]])
-        x, raw = _inputs(x, x[used])
-    y, scale = _targets(y, parts[0], options.standard_targets)
-    batch = prepare_each if options.standard == "window" else prepare
-    splits = [
-        Windows({"x": x}, starts=starts[part], length=LENGTH, prepare=batch, each={"y": y[part]}) for part in parts
-    ]
-    return _dataset(options, splits, LENGTH, scale, raw)
+    trained = np.isin(np.repeat(np.arange(len(files)), arrays["samples"]), patient[parts[0]])
+    return Recordings(arrays["x"], np.concatenate(starts), y, parts, trained, LENGTH)
 
 
-def _tser(path: Path, options: Options) -> Dataset:
+def _tser(folder: Path, path: Path, target: str, options: BIDMCOptions) -> Recordings:
     if options.split == "patients":
         raise ValueError("split must be 'windows' for the release 'tser', which does not say whose windows they are")
     files = (path, path.with_name(path.name.replace("_TRAIN", "_TEST")))
 
     def build() -> dict[str, Array]:
-        pairs = [read_ts(file) for file in files]
+        pairs = [read_archive(file) for file in files]
         return {"x": np.concatenate([x for x, _ in pairs]), "y": np.concatenate([y for _, y in pairs])}
 
-    arrays = cached(path.parent, f"bidmc-tser-{options.target.lower()}", {"version": 1, "files": stamp(*files)}, build)
+    arrays = cached(path.parent, f"bidmc-tser-{target.lower()}", {"version": 1, "files": stamp(*files)}, build)
     x, y = arrays["x"], arrays["y"]
     parts = split_rows(len(y), SHARES, options.seed)
-    raw = None
+    length = x.shape[1]
+    trained = np.repeat(np.isin(np.arange(len(y)), parts[0]), length)
+    return Recordings(x.reshape(-1, x.shape[2]), length * np.arange(len(y)), y, parts, trained, length)
+
+
+def _dataset(target: str, found: Recordings, options: BIDMCOptions) -> Dataset:
+    x, y, raw, scale = found.x, found.y, None, (0.0, 1.0)
     if options.standard == "train":
-        x, raw = _inputs(x, x[parts[0]])
-    y, scale = _targets(y, parts[0], options.standard_targets)
+        mean, std = statistics(x[found.trained])
+        x, raw = standardize(x, mean, std), Raw(mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+    if options.standard_targets:
+        mean, std = statistics(y[found.parts[0]][:, None])
+        y, scale = standardize(y[:, None], mean, std)[:, 0], (float(mean[0]), float(std[0]))
     batch = prepare_each if options.standard == "window" else prepare
-    return _dataset(options, [Arrays({"x": x[part], "y": y[part]}, batch) for part in parts], x.shape[1], scale, raw)
-
-
-def _inputs(x: Array, train: Array) -> tuple[Array, Raw]:
-    """The signals standardised with the statistics of those of the training, and how it was done."""
-    mean, std = statistics(train)
-    return standardize(x, mean, std), Raw(mean=tuple(mean.tolist()), std=tuple(std.tolist()))
-
-
-def _targets(y: Array, train: Array, standard: bool) -> tuple[Array, tuple[float, float]]:
-    if not standard:
-        return y, (0.0, 1.0)
-    mean, std = statistics(y[train][:, None])
-    return standardize(y[:, None], mean, std)[:, 0], (float(mean[0]), float(std[0]))
-
-
-def _dataset(options: Options, splits: list[Any], length: int, scale: tuple[float, float], raw: Raw | None) -> Dataset:
+    splits = [
+        Windows({"x": x}, starts=found.starts[part], length=found.length, prepare=batch, each={"y": y[part]})
+        for part in found.parts
+    ]
     info = ScaledInfo(
         "regression",
-        length=length,
+        length=found.length,
         d_input=len(SIGNALS),
         vocabulary=None,
         d_output=1,
-        frequency=float(RATE),
+        sampling_rate=float(RATE),
         target_mean=scale[:1],
         target_std=scale[1:],
-        columns=(options.target,),
+        columns=(target,),
     )
-    train, valid, test = splits
-    vary = _vary(options, length, scale)
-    return Dataset(f"bidmc-{options.target.lower()}", info, train, valid, test, augment=vary, raw=raw)
+    vary = _vary(options, found.length, None if target == "SpO2" else scale)
+    return Dataset(f"bidmc-{target.lower()}", info, splits[0], splits[1], splits[2], augment=vary, raw=raw)
 
 
-def _vary(options: Options, length: int, scale: tuple[float, float]) -> Callable[..., Batch] | None:
+def _vary(options: BIDMCOptions, length: int, rate: tuple[float, float] | None) -> Callable[..., Batch] | None:
     changes: list[Callable[..., Batch]] = []
     if options.augment or options.speed:
-        rate = None if options.target == "SpO2" else scale
         changes.append(Vary(length // 2 if options.augment else 0, around=True, speed=options.speed, rate=rate))
     if options.crop < SECONDS:
         changes.append(Crop(length * options.crop // SECONDS))

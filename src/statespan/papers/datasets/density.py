@@ -1,4 +1,4 @@
-"""Small images as tokens, to be told pixel by pixel: MNIST, and scikit-learn's digits."""
+"""Images as tokens, predicted one at a time: MNIST, CIFAR-10 and scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from statespan._check import check_int
 from statespan.data.base import Arrays, Batch, Dataset, Info
 from statespan.data.formats.idx import read_idx
 from statespan.data.registry import register
-from statespan.data.split import split, stratified
+from statespan.data.split import hold_out, stratified
+from statespan.papers.datasets.cifar import CIFAR, read_cifar
 from statespan.papers.datasets.images import MNIST
 
 
 @dataclass(frozen=True)
 class Shifted:
-    """Rows {"x": (B, L) values} to a batch: each value is to be told from those before it.
+    """Rows {"x": (B, L) values} to a batch: each value is predicted from those before it.
 
     The value v of channel c is the token 1 + v + values·c of the input, 0 stands before the first one; the targets are
     the values themselves.
 
     Args:
-        values: How many values there are.
+        values: Number of values.
         channels: Channels of a pixel, one after the other.
 
     Example:
@@ -43,7 +44,7 @@ class Shifted:
         return Batch(torch.nn.functional.pad(tokens[:, :-1], (1, 0)), y)
 
 
-@register("mnist-density", "MNIST as 784 bytes to be told one by one", files=MNIST, folder="mnist")
+@register("mnist-density", "MNIST as 784 bytes, predicted one at a time", files=MNIST, folder="mnist")
 def mnist_density(folder: Path, *, levels: int = 256, valid: float = 0.05, seed: int = 42) -> Dataset:
     """MNIST row by row, as tokens.
 
@@ -51,7 +52,7 @@ def mnist_density(folder: Path, *, levels: int = 256, valid: float = 0.05, seed:
         folder: With the four idx files.
         levels: Number of gray levels, 2 to 256; the bytes are divided into as many equal ranges.
         valid: Share of the training images kept for validation.
-        seed: Of that split.
+        seed: Seed of that split.
     """
     if check_int("levels", levels, minimum=2) > 256:
         raise ValueError(f"levels must be an integer from 2 to 256, got {levels}")
@@ -60,18 +61,33 @@ def mnist_density(folder: Path, *, levels: int = 256, valid: float = 0.05, seed:
         if x.shape[1:] != (28, 28):
             raise ValueError(f"{folder} must hold MNIST's 28 x 28 images, got {x.shape}")
     train, test = ((x.reshape(-1, 784).astype(np.uint16) * levels // 256).astype(np.uint8) for x in images)
-    kept, held = split(len(train), (valid,), seed)
-    first, second, third = (Arrays({"x": some}, Shifted(levels)) for some in (train[kept], train[held], test))
-    return Dataset("mnist-density", Info("density", 784, None, levels + 1, levels), first, second, third)
+    splits = hold_out({"x": train}, {"x": test}, Shifted(levels), valid=valid, seed=seed)
+    return Dataset("mnist-density", Info("density", 784, None, levels + 1, levels), *splits)
 
 
-@register("digits-density", "scikit-learn's digits as 64 values of 17 to be told one by one; comes with scikit-learn")
+@register("cifar-density", "CIFAR-10 as 3,072 bytes, predicted one at a time", files=CIFAR, folder="cifar10")
+def cifar_density(folder: Path, *, valid: float = 0.02, seed: int = 42) -> Dataset:
+    """CIFAR-10 as tokens: pixel by pixel, red, green and blue of each.
+
+    Args:
+        folder: With cifar-10-batches-bin.
+        valid: Share of the training images kept for validation.
+        seed: Seed of that split.
+    """
+    train, test = ({"x": x.reshape(-1, 3072)} for x, _ in read_cifar(folder))
+    splits = hold_out(train, test, Shifted(256, channels=3), valid=valid, seed=seed)
+    return Dataset("cifar-density", Info("density", 3072, None, 769, 256), *splits)
+
+
+@register(
+    "digits-density", "scikit-learn's digits as 64 values of 17, predicted one at a time; comes with scikit-learn"
+)
 def digits_density(folder: Path, *, seed: int = 0) -> Dataset:
     """The 1,797 images of 8 by 8 pixels that come with scikit-learn, as tokens.
 
     Args:
         folder: Not used.
-        seed: Of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
+        seed: Seed of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
     """
     from sklearn.datasets import load_digits
 

@@ -1,10 +1,10 @@
-"""Forecasting: ETTh1, ETTh2, ETTm1, Weather and ECL with Informer's borders, and time series of one's own.
+"""Forecasting: ETTh1, ETTh2, ETTm1, Weather and ECL with Informer's borders, and your own time series.
 
 A row of these datasets is a window: ``context`` known steps, then ``horizon`` steps to forecast. The model reads both
 lengths at once, zeros where the values are not known: x (B, context + horizon, D), marks (B, context + horizon, M) of
-the calendar, which is known for both, and y (B, horizon, K). All values are standardised with the mean and the
-standard deviation of the training rows; errors are in those units, as in the papers, and ``info.target_mean`` and
-``info.target_std`` lead back. Every window of every split counts: none is dropped at the end of the test set.
+the calendar, which is known for both, and y (B, horizon, K). All values are standardized with the mean and the
+standard deviation of the training rows; errors are in those units, as in the papers; ``info.target_mean`` and
+``info.target_std`` convert them back. All windows of a split count: none is dropped at the end of the test set.
 
 Shapes: T rows of a table, B batch, D columns read, K columns forecast, M calendar features.
 """
@@ -12,7 +12,7 @@ Shapes: T rows of a table, B batch, D columns read, K columns forecast, M calend
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ Borders = Callable[[int], tuple[int, int, int]]  # rows -> ends of train, valida
 
 @dataclass(frozen=True)
 class Masked:
-    """Gathered windows as a batch: the horizon is hidden in x and is the answer y."""
+    """Gathered windows as a batch: the horizon is masked in x and is the target y."""
 
     context: int
     targets: tuple[int, ...]
@@ -51,7 +51,7 @@ class Masked:
 
 
 def month_borders(hours: int) -> Borders:
-    """Informer's borders for ETT: 12, 4 and 4 months of 30 days; the rows after that are not used.
+    """Informer's borders for ETT: 12, 4 and 4 months of 30 days; later rows are unused.
 
     Args:
         hours: Rows an hour.
@@ -82,26 +82,62 @@ def share_borders(valid: float = 0.1, test: float = 0.2) -> Borders:
     return lambda rows: (int(rows * round(1 - valid - test, 9)), rows - int(rows * test), rows)
 
 
-def series(
-    name: str, table: Table, borders: Borders, *, features: str, target: str, context: int, horizon: int
-) -> Dataset:
+@dataclass(frozen=True, kw_only=True)
+class ForecastOptions:
+    """Options of a time series to forecast.
+
+    Args:
+        features: "S": read and forecast the target alone. "M": read and forecast all columns. "MS": read all columns,
+            forecast the target.
+        target: Column to forecast. By default that of the dataset, or the last one of a file of your own.
+        context: Known steps.
+        horizon: Steps to forecast.
+    """
+
+    features: str = "S"
+    target: str | None = None
+    context: int = 384
+    horizon: int = 96
+
+    def __post_init__(self) -> None:
+        check_choice("features", self.features, ("S", "M", "MS"))
+        check_int("context", self.context, minimum=1)
+        check_int("horizon", self.horizon, minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CSVOptions(ForecastOptions):
+    """Options of a CSV file: those of :class:`ForecastOptions`, and these.
+
+    Args:
+        file: The file, in the current folder or in the dataset's.
+        time: Name of the column of times; the first one by default.
+        valid: Share of the rows for validation.
+        test: Share of the rows for the test.
+        time_format: As for ``datetime.strptime``; ISO 8601 or month/day/year by default.
+    """
+
+    file: str
+    context: int = 96
+    horizon: int = 24
+    time: str | None = None
+    valid: float = 0.1
+    test: float = 0.2
+    time_format: str | None = None
+
+
+def series(name: str, table: Table, borders: Borders, options: ForecastOptions) -> Dataset:
     """The windows of a table as a dataset.
 
     Args:
-        name: Of the dataset.
+        name: Name of the dataset.
         table: Its rows, at regular times.
         borders: From the number of rows to the ends of the three parts. The windows of validation and test begin
             ``context`` rows before their part, so that its every step is forecast.
-        features: "S": read and forecast the target alone. "M": read and forecast all columns. "MS": read all,
-            forecast the target.
-        target: Name of the target's column.
-        context: Steps known.
-        horizon: Steps to forecast.
+        options: What to read and to forecast; the target is the last column if none is given.
     """
-    check_choice("features", features, ("S", "M", "MS"))
-    check_choice("target", target, table.columns)
-    check_int("context", context, minimum=1)
-    check_int("horizon", horizon, minimum=1)
+    target = check_choice("target", options.target or table.columns[-1], table.columns)
+    context, horizon, features = options.context, options.horizon, options.features
     step, unit = check_regular(table.times)
     chosen = (target,) if features == "S" else table.columns
     answer = chosen if features == "M" else (target,)
@@ -127,21 +163,18 @@ def series(
         d_output=len(answer),
         horizon=horizon,
         d_marks=arrays["marks"].shape[1],
-        frequency=UNITS[unit] / step if unit in UNITS else None,
+        sampling_rate=UNITS[unit] / step if unit in UNITS else None,
         target_mean=tuple(mean[list(targets)].tolist()),
         target_std=tuple(std[list(targets)].tolist()),
         columns=answer,
     )
-    train, valid, test = splits
-    return Dataset(name, info, train, valid, test)
+    return Dataset(name, info, splits[0], splits[1], splits[2])
 
 
-def _public(name: str, summary: str, source: Source, folder: str, target: str, borders: Borders) -> None:
+def _public(name: str, summary: str, source: Source, *, folder: str, target: str, borders: Borders) -> None:
     """Register one of the public tables."""
 
-    def load(
-        folder: Path, *, features: str = "S", target: str = target, context: int = 384, horizon: int = 96
-    ) -> Dataset:
+    def load(folder: Path, options: ForecastOptions) -> Dataset:
         path = source.find(folder) or folder / source.path
 
         def build() -> dict[str, np.ndarray[Any, Any]]:
@@ -152,16 +185,15 @@ def _public(name: str, summary: str, source: Source, folder: str, target: str, b
         arrays = cached(folder, name, {"version": 1, "files": stamp(path)}, build)
         columns = tuple(arrays["columns"].tobytes().decode().split("\n"))
         table = Table(arrays["times"].astype("datetime64[s]"), arrays["values"], columns)
-        return series(name, table, borders, features=features, target=target, context=context, horizon=horizon)
+        return series(name, table, borders, replace(options, target=options.target or target))
 
-    load.__doc__ = f"{summary}. Options as in :func:`series`."
-    register(name, summary, files=(source,), folder=folder)(load)
+    register(name, summary, files=(source,), folder=folder, config=ForecastOptions)(load)
 
 
 def _ett(variant: str, sha256: str, size: int, rows_an_hour: int) -> None:
     source = Source(f"{variant}.csv", url=f"{ETT}/{variant}.csv", sha256=sha256, size=size)
     summary = f"{variant}, electricity transformer (S4 Table 9)"
-    _public(variant.lower(), summary, source, "ett", "OT", month_borders(rows_an_hour))
+    _public(variant.lower(), summary, source, folder="ett", target="OT", borders=month_borders(rows_an_hour))
 
 
 _ett("ETTh1", "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066", 2589657, 1)
@@ -172,59 +204,32 @@ _public(
     "weather",
     "Weather (Informer's WTH), hourly (S4 Table 9)",
     Source("WTH.csv", origin=_INFORMER),
-    "weather",
-    "WetBulbCelsius",
-    share_borders(),
+    folder="weather",
+    target="WetBulbCelsius",
+    borders=share_borders(),
 )
 _public(
     "ecl",
     "ECL, hourly electricity of 321 clients (S4 Table 9)",
     Source("ECL.csv", origin=_INFORMER),
-    "ecl",
-    "MT_320",
-    share_borders(),
+    folder="ecl",
+    target="MT_320",
+    borders=share_borders(),
 )
 
 
-@register("csv-forecast", "A time series of your own in a CSV file")
-def csv_forecast(
-    folder: Path,
-    *,
-    file: str,
-    time: str | None = None,
-    target: str | None = None,
-    features: str = "S",
-    context: int = 96,
-    horizon: int = 24,
-    valid: float = 0.1,
-    test: float = 0.2,
-    time_format: str | None = None,
-) -> Dataset:
+@register("csv-forecast", "A time series of your own in a CSV file", config=CSVOptions)
+def csv_forecast(folder: Path, options: CSVOptions) -> Dataset:
     """A time series of your own: a CSV file with a header, a column of times and columns of numbers.
 
-    The times must be regular: the step is found from them, and rows that repeat a time, go back or leave a gap are
-    refused with the line's number (fill or resample first). The first rows train, the last ones test.
-
-    Args:
-        folder: Where the file is looked for, if there is none of this name in the current folder.
-        file: The file.
-        time: Name of the column of times; the first one by default.
-        target: Name of the column to forecast; the last one by default.
-        features: As in :func:`series`.
-        context: Steps known.
-        horizon: Steps to forecast.
-        valid: Share of the rows for validation.
-        test: Share of the rows for the test.
-        time_format: As for ``datetime.strptime``; ISO 8601 or month/day/year by default.
+    The times must be regular. The step is inferred from them; rows that repeat a time, go back or leave a gap are
+    rejected with their line number (fill or resample first). The first rows train, the last ones test.
     """
-    given = Path(file).expanduser()
+    given = Path(options.file).expanduser()
     path = given if given.exists() else folder / given
-    table = read_table(path, time, time_format)
-    wanted = table.columns[-1] if target is None else target
-    borders = share_borders(valid, test)
+    table = read_table(path, options.time, options.time_format)
+    borders = share_borders(options.valid, options.test)
     try:
-        return series(
-            "csv-forecast", table, borders, features=features, target=wanted, context=context, horizon=horizon
-        )
+        return series("csv-forecast", table, borders, options)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

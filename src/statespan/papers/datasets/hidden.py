@@ -1,4 +1,4 @@
-"""Hidden tokens: as noise in training, or to be found again by a model that learns from texts without labels.
+"""Masked tokens: as noise in training, or as targets for pre-training without labels.
 
 Shapes: B batch, L length.
 """
@@ -15,12 +15,12 @@ from statespan._check import check_bool, check_number
 from statespan.data.base import Batch, Dataset, Info, Windows
 from statespan.data.tokens import PAD, UNK, padded
 
-_PRIME, _SQUARE, _LINE = 65521, 7919, 104_729  # for a pattern that is the same everywhere, and has no rhythm
+_PRIME, _SQUARE, _LINE = 65521, 7919, 104_729  # for a fixed pattern without a rhythm
 
 
 @dataclass(frozen=True)
 class Hide:
-    """Hide this share of the tokens of a training batch behind <unk>, others each time.
+    """Replace this share of the tokens of a training batch by <unk>, drawn anew each time.
 
     Example:
         >>> batch = Batch(torch.tensor([[5, 6, 7, 8, 2, 0]]), torch.tensor([1]), torch.tensor([5]))
@@ -37,10 +37,10 @@ class Hide:
 
 @dataclass(frozen=True)
 class Find:
-    """Texts with hidden tokens to be found: y has each of these, and −1 − token, which does not count, elsewhere.
+    """Masked tokens as targets: y holds these, and −1 − token, which is ignored, elsewhere.
 
-    As it is, the same positions are hidden in every row, so that evaluations can be compared; :meth:`anew` draws
-    others for training.
+    A call masks the same positions in every row, so that evaluations can be compared; :meth:`anew` draws others for
+    training.
 
     Example:
         >>> rows = {"tokens": torch.tensor([[5, 6, 7, 8, 2]]), "lengths": torch.tensor([5]), "y": torch.tensor([1])}
@@ -58,36 +58,36 @@ class Find:
         return _ask(batch, batch.x, drawn & (batch.x != PAD))
 
     def anew(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch with other tokens hidden."""
+        """The batch with other tokens masked."""
         tokens = torch.where(batch.y < 0, -1 - batch.y, batch.y)
         return _ask(batch, tokens, _draw(tokens, self.share, generator))
 
 
 def hide(dataset: Dataset, share: float, find: bool) -> Dataset:
-    """A dataset of documents with hidden tokens.
+    """A dataset of documents with masked tokens.
 
     Args:
         dataset: With splits of documents, and no other augmentation.
-        share: Of the tokens of each training batch.
-        find: Make them what is to be told, for all splits; otherwise they are noise, in training only.
+        share: Share of the tokens of each training batch.
+        find: Make the masked tokens the targets of all splits; otherwise they are noise, in training only.
     """
     check_hidden(share, find)
     if not find:
         return dataset if share == 0 else replace(dataset, augment=Hide(share))
-    made = []
+    masked = []
     for split in (dataset.train, dataset.valid, dataset.test):
         assert isinstance(split, Windows)
         other = copy.copy(split)
         other.prepare = Find(share)
-        made.append(other)
+        masked.append(other)
     tokens = dataset.info.vocabulary
     assert tokens is not None
     info = Info("masked", dataset.info.length, None, tokens, tokens)
-    return replace(dataset, info=info, train=made[0], valid=made[1], test=made[2], augment=Find(share).anew)
+    return replace(dataset, info=info, train=masked[0], valid=masked[1], test=masked[2], augment=Find(share).anew)
 
 
 def check_hidden(share: float, find: bool) -> None:
-    """Refuse a share of hidden tokens that cannot be: it is 0 … 1, with something left, and something to find."""
+    """Reject a share of masked tokens outside [0, 1), or of 0 if they are the targets."""
     check_number("hide", share, above=0.0, below=1.0, closed=not check_bool("find", find))
 
 

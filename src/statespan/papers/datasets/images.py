@@ -16,7 +16,7 @@ from statespan.data.base import Arrays, Batch, Dataset, Info, Raw
 from statespan.data.formats.idx import read_idx
 from statespan.data.registry import register
 from statespan.data.source import Source
-from statespan.data.split import split, stratified
+from statespan.data.split import hold_out, stratified
 
 SITE = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 MNIST = tuple(
@@ -46,7 +46,7 @@ class Pixels:
 
 
 def bit_reversal(n: int) -> np.ndarray[Any, Any]:
-    """The numbers 0 … n-1 in the order of their bits read backwards.
+    """The numbers 0 … n-1 in bit-reversed order.
 
     Example:
         >>> bit_reversal(8).tolist(), bit_reversal(6).tolist()
@@ -58,32 +58,58 @@ def bit_reversal(n: int) -> np.ndarray[Any, Any]:
     return reverse[reverse < n]
 
 
-@register("smnist", "Sequential MNIST: 784 pixels in [0, 1], 10 classes", files=MNIST, folder="mnist")
-def smnist(folder: Path, *, augment: bool = False, warp: bool = False, valid: float = 0.1, seed: int = 42) -> Dataset:
-    """MNIST row by row.
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """Options of labelled images.
 
     Args:
-        folder: With the four idx files.
-        augment: Shift the training images by up to 2 pixels.
-        warp: Turn, stretch, slant, move and bend them instead.
-        valid: Share of the training images kept for validation; it is never augmented.
-        seed: Of that split.
+        augment: Shift the training images at random (CIFAR-10: by up to 4 pixels, and flip half of them; MNIST: by 2).
+        valid: Share of the training images kept for validation; these are never augmented.
+        seed: Seed of that split.
     """
-    return _mnist(folder, "smnist", np.arange(784), valid, seed, augment, warp)
+
+    augment: bool = False
+    valid: float = 0.1
+    seed: int = 42
 
 
-@register("pmnist", "Permuted MNIST: the pixels in bit-reversed order, 10 classes", files=MNIST, folder="mnist")
-def pmnist(folder: Path, *, augment: bool = False, warp: bool = False, valid: float = 0.1, seed: int = 42) -> Dataset:
-    """MNIST with its pixels in the order of the bit reversal.
+@dataclass(frozen=True, kw_only=True)
+class MNISTOptions(ImageOptions):
+    """Options of MNIST: those of :class:`ImageOptions`, and this.
 
     Args:
-        folder: With the four idx files.
-        augment: Shift the training images by up to 2 pixels.
-        warp: Turn, stretch, slant, move and bend them instead.
-        valid: Share of the training images kept for validation; it is never augmented.
-        seed: Of that split.
+        warp: Rotate, stretch, slant, move and bend the training images instead of shifting them.
     """
-    return _mnist(folder, "pmnist", bit_reversal(784), valid, seed, augment, warp)
+
+    warp: bool = False
+
+
+def _mnist(name: str, summary: str, order: np.ndarray[Any, Any]) -> None:
+    sequence = tuple(order.tolist())
+
+    def load(folder: Path, options: MNISTOptions) -> Dataset:
+        train_x, train_y, test_x, test_y = (read_idx(path) for source in MNIST if (path := source.find(folder)))
+        for x, y in ((train_x, train_y), (test_x, test_y)):
+            if x.shape[1:] != (28, 28) or y.shape != x.shape[:1] or y.max(initial=0) > 9:
+                raise ValueError(
+                    f"{folder} must hold MNIST's 28 x 28 images and labels 0 … 9, got {x.shape} and {y.shape}"
+                )
+        train, test = (
+            {"x": x.reshape(-1, 784)[:, order], "y": y.copy()} for x, y in ((train_x, train_y), (test_x, test_y))
+        )
+        return Dataset(
+            name,
+            Info("classification", 784, 1, None, 10, tuple("0123456789")),
+            *hold_out(train, test, Pixels(255.0), valid=options.valid, seed=options.seed),
+            augment=Warp(sequence) if options.warp else Shift(sequence) if options.augment else None,
+            raw=None if name == "smnist" else Raw(sequence),
+        )
+
+    register(name, summary, files=MNIST, folder="mnist", config=MNISTOptions)(load)
+
+
+_mnist("smnist", "Sequential MNIST: 784 pixels in [0, 1], 10 classes", np.arange(784))
+_mnist("pmnist", "Permuted MNIST: the pixels in bit-reversed order, 10 classes", bit_reversal(784))
 
 
 @register("digits", "scikit-learn's digits: 64 pixels in [0, 1], 10 classes; comes with scikit-learn")
@@ -93,7 +119,7 @@ def digits(folder: Path, *, subsample: int = 1, seed: int = 0) -> Dataset:
     Args:
         folder: Not used.
         subsample: Take every n-th pixel only.
-        seed: Of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
+        seed: Seed of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
     """
     from sklearn.datasets import load_digits
 
@@ -105,26 +131,3 @@ def digits(folder: Path, *, subsample: int = 1, seed: int = 0) -> Dataset:
     )
     info = Info("classification", x.shape[1], 1, None, 10, tuple("0123456789"))
     return Dataset("digits", info, train, valid, test)
-
-
-def _mnist(
-    folder: Path, name: str, order: np.ndarray[Any, Any], valid: float, seed: int, augment: bool, warp: bool
-) -> Dataset:
-    train_x, train_y, test_x, test_y = (read_idx(path) for source in MNIST if (path := source.find(folder)))
-    for x, y in ((train_x, train_y), (test_x, test_y)):
-        if x.shape[1:] != (28, 28) or y.shape != x.shape[:1] or y.max(initial=0) > 9:
-            raise ValueError(f"{folder} must hold MNIST's 28 x 28 images and labels 0 … 9, got {x.shape} and {y.shape}")
-    kept, held = split(len(train_x), (valid,), seed)
-    prepare = Pixels(255.0)
-    train_x, test_x = train_x.reshape(-1, 784)[:, order], test_x.reshape(-1, 784)[:, order]
-    sequence = tuple(order.tolist())
-    change = Warp(sequence) if warp else Shift(sequence) if augment else None
-    return Dataset(
-        name,
-        Info("classification", 784, 1, None, 10, tuple("0123456789")),
-        train=Arrays({"x": train_x[kept], "y": train_y[kept]}, prepare),
-        valid=Arrays({"x": train_x[held], "y": train_y[held]}, prepare),
-        test=Arrays({"x": test_x, "y": test_y.copy()}, prepare),
-        augment=change,
-        raw=None if name == "smnist" else Raw(sequence),
-    )

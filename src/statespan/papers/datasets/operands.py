@@ -1,7 +1,7 @@
-"""Shuffling the operands of ListOps: another expression of the same value, as no operator minds their order.
+"""Shuffling the operands of ListOps, which keeps the value of an expression.
 
-All expressions of a batch at once, on its device: where each operand goes follows from the sizes of those that are
-drawn to stand before it.
+It works on all expressions of a batch at once, on its device: the new place of an operand is the sum of the sizes of
+those before it.
 
 Shapes: B batch, L length, n levels.
 """
@@ -21,10 +21,10 @@ DIGIT, OPERATOR, END = SPECIAL, SPECIAL + 10, SPECIAL + 14  # the first token of
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Put the operands of every operator into an order drawn at random; what is no whole expression stays as it is.
+    """Shuffle the operands of every operator; incomplete expressions stay unchanged.
 
     Args:
-        levels: Operators inside one another, at most.
+        levels: Greatest depth of nested operators.
 
     Example:
         >>> x = torch.tensor([[OPERATOR, DIGIT + 1, OPERATOR + 2, DIGIT + 5, DIGIT + 7, END, END, 2, 0]])
@@ -40,7 +40,7 @@ class Shuffle:
         x = batch.x
         opens, closes = (x >= OPERATOR) & (x < END), x == END
         open_after = (opens.long() - closes.long()).cumsum(1)
-        level = open_after - opens.long()  # operators around a token; those of one level follow one another
+        level = open_after - opens.long()  # operators around a token; those of one level are in sequence
         at = torch.arange(x.shape[1], device=x.device).expand_as(x)
         latest = self._latest(opens, level, at)
         owner = latest.gather(1, level.clamp(0, self.levels - 1)[:, None])[:, 0]  # of a bracket: its operator
@@ -60,14 +60,14 @@ class Shuffle:
         return batch._replace(x=torch.empty_like(x).scatter_(1, place, x))
 
     def _latest(self, opens: Tensor, level: Tensor, at: Tensor) -> Tensor:
-        """The position of the last operator of each level up to each token, (B, n, L); 0 where there was none."""
+        """The position of the last operator of each level up to each token, (B, n, L); 0 if there was none."""
         levels = torch.arange(self.levels, device=at.device)[:, None]
         here = opens[:, None] & (level[:, None] == levels)
         return torch.where(here, at[:, None], 0).cummax(2).values
 
 
 def _before(parent: Tensor, size: Tensor, operand: Tensor, drawn: Tensor) -> Tensor:
-    """How many tokens of its siblings stand before each operand, if they are ordered by what was drawn for them."""
+    """The number of its siblings' tokens before each operand, if siblings are ordered by ``drawn``."""
     key = torch.where(operand, parent + drawn.double(), parent.shape[1])
     order = key.argsort(1)
     sizes = torch.where(operand, size, 0).gather(1, order)

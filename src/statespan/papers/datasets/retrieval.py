@@ -1,4 +1,4 @@
-"""LRA Retrieval: do two papers (ACL Anthology Network, AAN) cite each other? Both are read character by character."""
+"""LRA Retrieval: whether two papers (ACL Anthology Network, AAN) cite each other, read character by character."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ FILES = tuple(
 
 @register("retrieval", "LRA Retrieval: pairs of papers (AAN) as characters, up to 4,000 each, 2 classes", files=FILES)
 def retrieval(folder: Path, *, length: int = 4000) -> Dataset:
-    """Pairs of papers. Every paper is kept once; a pair is two places among them.
+    """Pairs of papers. Every paper is stored once; a pair refers to two of them.
 
     Args:
         folder: With new_aan_pairs.train.tsv, .eval.tsv and .test.tsv.
-        length: Longest document; they are cut to it, <eos> included.
+        length: Length of the longest document; they are cut to it, <eos> included.
     """
     check_int("length", length, minimum=2)
     paths = [path for source in FILES if (path := source.find(folder)) is not None]
@@ -50,7 +50,7 @@ def retrieval(folder: Path, *, length: int = 4000) -> Dataset:
 
 
 def _build(paths: list[Path], length: int) -> dict[str, np.ndarray[Any, Any]]:
-    number: dict[str, int] = {}  # of each document, by its text as far as it is read
+    number: dict[str, int] = {}  # of each document, by the text that is read
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     of_training = 0
     for name, path in zip(SPLITS, paths):

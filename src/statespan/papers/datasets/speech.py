@@ -3,8 +3,8 @@
 Read from the tree of the public archive: ``word/file.wav``, ``validation_list.txt`` and ``testing_list.txt``.
 
 The samples are scaled once: by default to mean 0 and standard deviation 1 over the training clips, one mean and one
-deviation for the whole signal. (The reference divides by 2¹⁵ twice and standardises each of the 16,000 positions on
-its own, which treats a word said later as a different signal.)
+deviation for the whole signal. (The reference divides by 2¹⁵ twice and standardizes each of the 16,000 positions on
+its own, which treats a delayed word as a different signal.)
 
 Shapes: N clips, B batch, L = 16000 samples (L // subsample of them read), F = 161 frames of C = 20 coefficients.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from statespan.data.split import stratified
 from statespan.data.vary import Vary
 from statespan.papers.datasets.mfcc import mfcc
 
+Array: TypeAlias = "np.ndarray[Any, Any]"
 RATE = LENGTH = 16000
 FULL = 32768.0
 MFCC = (161, 20)  # frames, coefficients
@@ -70,102 +71,106 @@ class Waveform:
 
 
 def coefficients(rows: dict[str, Tensor]) -> Batch:
-    """Gathered features (B, F, C), which are standardised already."""
+    """Gathered features (B, F, C), which are standardized already."""
     return Batch(rows["x"], rows["y"].long())
 
 
-@register("sc35", "Speech Commands, all 35 words (S4D Tables 4, 11)", files=FILES, folder="speech")
-def sc35(
-    folder: Path, *, features: str = "raw", subsample: int = 1, standard: bool = True, augment: bool = False
-) -> Dataset:
-    """Speech Commands v0.02, all 35 words, official split; shorter clips are padded with zeros to 16,000 samples.
+@dataclass(frozen=True, kw_only=True)
+class SpeechOptions:
+    """Options of Speech Commands.
 
     Args:
-        folder: The unpacked archive.
-        features: "raw" samples (16000, 1), or "mfcc": 161 frames of 20 coefficients, each standardised over the
+        features: "raw" samples (16000, 1), or "mfcc": 161 frames of 20 coefficients, each standardized over the
             training clips.
-        subsample: Read every so manieth sample of the raw signal, with no filter before, as the papers' test at half
-            the rate (2); a model takes ``dt_scale=2`` then.
-        standard: Standardise the raw samples; otherwise they are divided by 2¹⁵.
-        augment: Let the raw words of the training begin up to 0.1 s earlier or later, go up to 15 % faster or slower,
-            be louder or softer, and have noise.
+        subsample: Read every n-th sample of the raw signal, without a low-pass filter, as in the papers' test at half
+            the rate (2); a model then takes ``dt_scale=2``.
+        standard: Standardize the raw samples; otherwise they are divided by 2¹⁵.
+        augment: Let the raw training words begin up to 0.1 s earlier or later, play up to 15 % faster or slower, vary
+            their loudness, and add noise.
     """
-    root = _root(folder)
-    clips = _official(root, SC35)
-    return _load(folder, root, "sc35", SC35, clips, features, subsample, standard, augment)
+
+    features: str = "raw"
+    subsample: int = 1
+    standard: bool = True
+    augment: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("features", self.features, ("raw", "mfcc"))
+        check_int("subsample", self.subsample, minimum=1)
+        check_bool("standard", self.standard)
+        check_bool("augment", self.augment)
+        if self.features == "mfcc" and self.subsample != 1:
+            raise ValueError(f"subsample must be 1 with features 'mfcc', got {self.subsample}")
+        if self.features == "mfcc" and self.augment:
+            raise ValueError("augment must be false with features 'mfcc', which are computed before training, got true")
 
 
-@register("sc10", "Speech Commands, 10 words (S4 Table 5)", files=FILES, folder="speech")
-def sc10(
-    folder: Path,
-    *,
-    split: str = "papers",
-    features: str = "raw",
-    subsample: int = 1,
-    standard: bool = True,
-    augment: bool = False,
-) -> Dataset:
-    """Speech Commands, the words yes, no, up, down, left, right, on, off, stop and go.
+@dataclass(frozen=True, kw_only=True)
+class TenWordsOptions(SpeechOptions):
+    """Options of the ten words: those of :class:`SpeechOptions`, and this.
 
     Args:
-        folder: The unpacked archive.
         split: "papers": only clips of exactly 16,000 samples, 70 / 15 / 15 % of each word at random. The same people
             speak in all three parts. "official": the archive's lists, which keep each speaker in one part, all clips.
-        features: As for sc35.
-        subsample: As for sc35.
-        standard: As for sc35.
-        augment: As for sc35.
     """
-    check_choice("split", split, ("papers", "official"))
-    root = _root(folder)
-    clips = _official(root, SC10) if split == "official" else _papers(folder, root)
-    return _load(folder, root, f"sc10-{split}", SC10, clips, features, subsample, standard, augment)
+
+    split: str = "papers"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("split", self.split, ("papers", "official"))
 
 
-Clips = list[list[tuple[str, int]]]  # train, validation, test: file below the root, number of its word
+@register(
+    "sc35", "Speech Commands, all 35 words (S4D Tables 4, 11)", files=FILES, folder="speech", config=SpeechOptions
+)
+def sc35(folder: Path, options: SpeechOptions) -> Dataset:
+    """Speech Commands v0.02, all 35 words, official split; shorter clips are padded with zeros to 16,000 samples."""
+    return _load("sc35", folder, Clips(SC35, _official(_root(folder), SC35)), options)
 
 
-def _load(
-    folder: Path,
-    root: Path,
-    name: str,
-    words: tuple[str, ...],
-    clips: Clips,
-    features: str,
-    subsample: int,
-    standard: bool,
-    augment: bool,
-) -> Dataset:
-    check_choice("features", features, ("raw", "mfcc"))
-    check_int("subsample", subsample, minimum=1)
-    check_bool("standard", standard)
-    check_bool("augment", augment)
-    if features == "mfcc" and subsample != 1:
-        raise ValueError(f"subsample must be 1 with features 'mfcc', got {subsample}")
-    if features == "mfcc" and augment:
-        raise ValueError("augment must be false with features 'mfcc', which are made before the training, got true")
-    every = [clip for part in clips for clip in part]
-    ends = np.cumsum([len(part) for part in clips])
-    key = _key(root, words)
+@register("sc10", "Speech Commands, 10 words (S4 Table 5)", files=FILES, folder="speech", config=TenWordsOptions)
+def sc10(folder: Path, options: TenWordsOptions) -> Dataset:
+    """Speech Commands, the words yes, no, up, down, left, right, on, off, stop and go."""
+    parts = _official(_root(folder), SC10) if options.split == "official" else _papers(folder)
+    return _load(f"sc10-{options.split}", folder, Clips(SC10, parts), options)
 
-    def audio() -> dict[str, np.ndarray[Any, Any] | Rows]:
+
+Parts: TypeAlias = "list[list[tuple[str, int]]]"  # train, validation, test: file below the root, number of its word
+
+
+class Clips(NamedTuple):
+    """The words of a dataset and its clips."""
+
+    words: tuple[str, ...]
+    parts: Parts
+
+
+def _load(name: str, folder: Path, clips: Clips, options: SpeechOptions) -> Dataset:
+    root, is_mfcc, subsample = _root(folder), options.features == "mfcc", options.subsample
+    every = [clip for part in clips.parts for clip in part]
+    ends = np.cumsum([len(part) for part in clips.parts])
+    key = _key(root, clips.words)
+
+    def audio() -> dict[str, Array | Rows]:
         y = np.array([word for _, word in every], np.uint8)
         return {"x": Rows((len(every), LENGTH), np.int16, _pieces(root, every)), "y": y}
 
     arrays = cached(folder, name, key, audio)
     x, y, train = arrays["x"], arrays["y"], int(ends[0])
     prepare: Any = Waveform(0.0, FULL, subsample)
-    if features == "mfcc":
+    if is_mfcc:
         x = cached(folder, f"{name}-mfcc", key, lambda: {"x": _features(arrays["x"], train)})["x"]
         prepare = coefficients
-    elif standard:
-        made = cached(folder, f"{name}-scale", key, lambda: {"scale": _statistics(x[:train])})
-        mean, std = made["scale"].tolist()
+    elif options.standard:
+        mean, std = cached(folder, f"{name}-scale", key, lambda: {"scale": _statistics(x[:train])})["scale"].tolist()
         prepare = Waveform(mean, std, subsample)
-    length, d_input, hop = (*MFCC, 100) if features == "mfcc" else (-(-LENGTH // subsample), 1, subsample)
-    info = Info("classification", length, d_input, None, len(words), classes=words, frequency=RATE / hop)
+    length, d_input, hop = (*MFCC, 100) if is_mfcc else (-(-LENGTH // subsample), 1, subsample)
+    info = Info(
+        "classification", length, d_input, None, len(clips.words), classes=clips.words, sampling_rate=RATE / hop
+    )
     splits = [Arrays({"x": a, "y": b}, prepare) for a, b in zip(np.split(x, ends[:-1]), np.split(y, ends[:-1]))]
-    vary = Vary(move=RATE // 10 // subsample, speed=0.15, gain=0.5, noise=0.1) if augment else None
+    vary = Vary(move=RATE // 10 // subsample, speed=0.15, gain=0.5, noise=0.1) if options.augment else None
     return Dataset(name.split("-")[0], info, splits[0], splits[1], splits[2], augment=vary)
 
 
@@ -178,7 +183,6 @@ def _root(folder: Path) -> Path:
 
 
 def _tree(root: Path, words: tuple[str, ...]) -> list[tuple[str, int]]:
-    """All clips of the words, sorted."""
     if lacking := [word for word in words if not (root / word).is_dir()]:
         raise ValueError(
             f"{root} must have a folder for each of the {len(words)} words, not there: {', '.join(lacking)}"
@@ -189,8 +193,8 @@ def _tree(root: Path, words: tuple[str, ...]) -> list[tuple[str, int]]:
     return found
 
 
-def _official(root: Path, words: tuple[str, ...]) -> Clips:
-    """The split of the two lists; what neither names is training data."""
+def _official(root: Path, words: tuple[str, ...]) -> Parts:
+    """The split of the two lists; clips on neither are training data."""
     clips = _tree(root, words)
     here = {file for file, _ in clips}
     held: list[set[str]] = []
@@ -207,10 +211,11 @@ def _official(root: Path, words: tuple[str, ...]) -> Clips:
     return [train, *([clip for clip in clips if clip[0] in part] for part in held)]
 
 
-def _papers(folder: Path, root: Path) -> Clips:
+def _papers(folder: Path) -> Parts:
+    root = _root(folder)
     every = _tree(root, SC10)
 
-    def build() -> dict[str, np.ndarray[Any, Any]]:
+    def build() -> dict[str, Array]:
         return {"lengths": np.array([len(_samples(root / file)) for file, _ in every], np.int32)}
 
     lengths = cached(folder, "sc10-lengths", _key(root, SC10), build)["lengths"]
@@ -219,7 +224,7 @@ def _papers(folder: Path, root: Path) -> Clips:
     return [[clips[i] for i in part] for part in parts]
 
 
-def _samples(path: Path) -> np.ndarray[Any, Any]:
+def _samples(path: Path) -> Array:
     samples, rate = read_wav(path)
     if samples.dtype != np.int16 or samples.shape[1] != 1 or rate != RATE or len(samples) > LENGTH:
         raise ValueError(
@@ -229,7 +234,7 @@ def _samples(path: Path) -> np.ndarray[Any, Any]:
     return samples[:, 0]
 
 
-def _pieces(root: Path, clips: list[tuple[str, int]]) -> Iterator[np.ndarray[Any, Any]]:
+def _pieces(root: Path, clips: list[tuple[str, int]]) -> Iterator[Array]:
     for begin in range(0, len(clips), PIECE):
         some = clips[begin : begin + PIECE]
         piece = np.zeros((len(some), LENGTH), np.int16)
@@ -239,8 +244,8 @@ def _pieces(root: Path, clips: list[tuple[str, int]]) -> Iterator[np.ndarray[Any
         yield piece
 
 
-def _statistics(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Mean and standard deviation of all samples, from exact sums in whole numbers."""
+def _statistics(x: Array) -> Array:
+    """Mean and standard deviation of all samples, from exact integer sums."""
     total = squares = 0
     for begin in range(0, len(x), PIECE):
         piece = x[begin : begin + PIECE].astype(np.int64)
@@ -249,8 +254,8 @@ def _statistics(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.array([mean, max(squares / x.size - mean * mean, 1.0) ** 0.5])  # silence stays silence
 
 
-def _features(x: np.ndarray[Any, Any], train: int) -> np.ndarray[Any, Any]:
-    """MFCC (N, F, C) of clips in [-1, 1), each coefficient standardised over the first ``train`` clips."""
+def _features(x: Array, train: int) -> Array:
+    """MFCC (N, F, C) of clips in [-1, 1), each coefficient standardized over the first ``train`` clips."""
     features = np.empty((len(x), *MFCC), np.float32)
     for begin in range(0, len(x), PIECE):
         features[begin : begin + PIECE] = mfcc(torch.from_numpy(x[begin : begin + PIECE]) / FULL).numpy()

@@ -1,7 +1,8 @@
-"""LRA Text: movie reviews (IMDB) character by character or byte by byte; are they kind?"""
+"""LRA Text: sentiment of movie reviews (IMDB), read character by character or byte by byte."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,55 +33,64 @@ FILES = tuple(
 )
 
 
-@register("text", "LRA Text: IMDB reviews as characters or bytes, up to 4,096, 2 classes", files=FILES, folder="imdb")
-def text(
-    folder: Path,
-    *,
-    level: str = "char",
-    length: int = 4096,
-    least: int = 15,
-    valid: float = 0.1,
-    seed: int = 42,
-    hide: float = 0.0,
-    find: bool = False,
-) -> Dataset:
-    """IMDB reviews. The reference validates on the test reviews; here a part of the training reviews is kept for it.
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """Options of the reviews.
 
     Args:
-        folder: With aclImdb.
         level: "char", or "byte" of the UTF-8 text.
-        length: Longest input; reviews are cut to it, <eos> included.
+        length: Length of the longest input; reviews are cut to it, <eos> included.
         least: A character that occurs less often in the training reviews is <unk>.
         valid: Share of the training reviews kept for validation, the same of each class.
-        seed: Of that split.
-        hide: Share of the characters that are hidden in training, others each time.
-        find: Ask for the hidden characters instead of the classes, in all parts of the data: what a model can learn
-            from the reviews alone, before it is told any class (``train.start``).
+        seed: Seed of that split.
+        hide: Share of the characters that are masked in training, others each time.
+        find: Predict the masked characters instead of the classes, in all splits: pre-training without labels
+            (``train.start``).
     """
-    check_hidden(hide, find)
-    check_choice("level", level, ("char", "byte"))
-    check_int("length", length, minimum=2)
-    check_int("least", least, minimum=1)
+
+    level: str = "char"
+    length: int = 4096
+    least: int = 15
+    valid: float = 0.1
+    seed: int = 42
+    hide: float = 0.0
+    find: bool = False
+
+    def __post_init__(self) -> None:
+        check_hidden(self.hide, self.find)
+        check_choice("level", self.level, ("char", "byte"))
+        check_int("length", self.length, minimum=2)
+        check_int("least", self.least, minimum=1)
+
+
+@register(
+    "text",
+    "LRA Text: IMDB reviews as characters or bytes, up to 4,096, 2 classes",
+    files=FILES,
+    folder="imdb",
+    config=TextOptions,
+)
+def text(folder: Path, options: TextOptions) -> Dataset:
+    """IMDB reviews. The reference validates on the test reviews; here a part of the training reviews is kept for it."""
     folders = [path for source in FILES if (path := source.find(folder)) is not None]
-    key = {"version": VERSION, "level": level, "length": length, "least": least, "valid": valid, "seed": seed}
-    key["files"] = [[path.parent.name, *stamp(path)] for path in folders]
-    arrays = cached(folder, "text", key, lambda: _build(folders, level, length, least, valid, seed))
+    key: dict[str, Any] = {name: getattr(options, name) for name in ("level", "length", "least", "valid", "seed")}
+    key |= {"version": VERSION, "files": [[path.parent.name, *stamp(path)] for path in folders]}
+    arrays = cached(folder, "text", key, lambda: _build(folders, options))
     parts = []
     for name in ("train", "valid", "test"):
         part = {field: arrays[f"{name}_{field}"] for field in ("tokens", "starts", "lengths")}
-        parts.append(documents(part, arrays[f"{name}_y"], length))
-    info = Info("classification", length, None, int(arrays["vocabulary"][0]), 2, CLASSES)
-    return hidden(Dataset("text", info, parts[0], parts[1], parts[2]), hide, find)
+        parts.append(documents(part, arrays[f"{name}_y"], options.length))
+    info = Info("classification", options.length, None, int(arrays["vocabulary"][0]), 2, CLASSES)
+    return hidden(Dataset("text", info, parts[0], parts[1], parts[2]), options.hide, options.find)
 
 
-def _build(
-    folders: list[Path], level: str, length: int, least: int, valid: float, seed: int
-) -> dict[str, np.ndarray[Any, Any]]:
-    reviews = [_read(path, level) for path in folders]  # training neg, pos, test neg, pos
+def _build(folders: list[Path], options: TextOptions) -> dict[str, np.ndarray[Any, Any]]:
+    reviews = [_read(path, options.level) for path in folders]  # training neg, pos, test neg, pos
     train, test = reviews[0] + reviews[1], reviews[2] + reviews[3]
-    y = np.repeat(np.array([0, 1, 0, 1], np.uint8), [len(some) for some in reviews])
-    kept, held = stratified(y[: len(train)], (valid,), seed)
-    tokens = vocabulary(train, least) if level == "char" else {chr(i): SPECIAL + i for i in range(256)}
+    y = np.repeat(np.array([0, 1, 0, 1], np.uint8), [len(part) for part in reviews])
+    kept, held = stratified(y[: len(train)], (options.valid,), options.seed)
+    is_char = options.level == "char"
+    tokens = vocabulary(train, options.least) if is_char else {chr(i): SPECIAL + i for i in range(256)}
     arrays = {"vocabulary": np.array([SPECIAL + len(tokens)])}
     parts = {
         "train": ([train[i] for i in kept], y[kept]),
@@ -88,7 +98,7 @@ def _build(
         "test": (test, y[len(train) :]),
     }
     for name, (texts, labels) in parts.items():
-        arrays.update({f"{name}_{field}": array for field, array in encode(texts, tokens, length).items()})
+        arrays |= {f"{name}_{field}": array for field, array in encode(texts, tokens, options.length).items()}
         arrays[f"{name}_y"] = labels
     return arrays
 

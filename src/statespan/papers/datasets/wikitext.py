@@ -21,7 +21,7 @@ from statespan.data.source import Source
 
 EOS, UNKNOWN = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
-LINES = 100_000  # encoded at a time, so that the words of a large file never lie in memory together
+LINES = 100_000  # encoded at a time, so that the words of a large file are never all in memory
 
 
 def _sources(name: str, sha256: str, size: int) -> tuple[Source, ...]:
@@ -55,7 +55,7 @@ def vocabulary(path: Path) -> list[str]:
 def encode(path: Path, words: list[str]) -> np.ndarray[Any, Any]:
     """The file as numbers of its words (T,), int32, each line ended by ``<eos>``.
 
-    A word that is not in the vocabulary is ``<unk>``; where there is no such word either, it is an error.
+    A word outside the vocabulary becomes ``<unk>``; without that word it is an error.
     """
     number = {word: i for i, word in enumerate(words)}
     unknown = number.get(UNKNOWN)
@@ -88,7 +88,7 @@ def text_windows(text: np.ndarray[Any, Any], length: int, *, whole: bool) -> Win
 
     Args:
         text: Tokens (T,).
-        length: Inputs in a window.
+        length: Number of inputs in a window.
         whole: Keep the last window, which is shorter, so that each word but the first is predicted exactly once. Then
             every batch has ``lengths``; what lies beyond them does not count.
 
@@ -109,7 +109,7 @@ def text_windows(text: np.ndarray[Any, Any], length: int, *, whole: bool) -> Win
 @register("wikitext2", "WikiText-2, word level", files=SMALL)
 def wikitext2(folder: Path, *, length: int = 512, eval_length: int | None = None) -> Dataset:
     """WikiText-2: 2,088,628 / 217,646 / 245,569 tokens, 33,278 words. See :func:`wikitext103`."""
-    return _load(folder, "wikitext2", SMALL, length, eval_length)
+    return _load("wikitext2", folder, length, eval_length)
 
 
 @register("wikitext103", "WikiText-103, word level (S4 Table 8)", files=LARGE)
@@ -121,14 +121,15 @@ def wikitext103(folder: Path, *, length: int = 1024, eval_length: int | None = N
 
     Args:
         folder: Where ``wiki.train.tokens``, ``wiki.valid.tokens`` and ``wiki.test.tokens`` lie.
-        length: Tokens of a training window. The windows follow each other; what is left at the end is not used.
+        length: Tokens of a training window. The windows follow each other; the rest at the end is unused.
         eval_length: Tokens of an evaluation window, ``length`` by default. The windows follow each other and the last
             one is kept, so that every word but a file's first is predicted exactly once.
     """
-    return _load(folder, "wikitext103", LARGE, length, eval_length)
+    return _load("wikitext103", folder, length, eval_length)
 
 
-def _load(folder: Path, name: str, sources: tuple[Source, ...], length: int, eval_length: int | None) -> Dataset:
+def _load(name: str, folder: Path, length: int, eval_length: int | None) -> Dataset:
+    sources = SMALL if name == "wikitext2" else LARGE
     found = {split: source.find(folder) or folder / source.path for split, source in zip(SPLITS, sources)}
 
     def build() -> dict[str, np.ndarray[Any, Any]]:

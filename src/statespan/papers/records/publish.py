@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from statespan import _io as fsio
-from statespan.cli import inputs as kept
+from statespan.data import inputs as kept
 from statespan.data.base import Dataset
 from statespan.data.registry import entry
 from statespan.models import from_pretrained
@@ -151,7 +151,7 @@ def _plan_model(
         "rows": {str(rows): measure(rows=rows) for rows in CHECKED},
     }  # fmt: skip
     _check_weights(run, record)
-    sampled = dataset.info.frequency is not None and recipe.data.get("features", "raw") == "raw"
+    sampled = dataset.info.sampling_rate is not None and recipe.data.get("features", "raw") == "raw"
     if sampled and "subsample" in entry(recipe.data["name"]).options and "subsample" not in recipe.data:
         record["rates"] = {"2": measure(["data.subsample=2"], 2.0)}
     about = kept.to_json(dataset)

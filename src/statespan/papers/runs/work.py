@@ -191,7 +191,11 @@ class Worker:
             self._prune(folder)
             return DONE, ""
         except MissingData as error:
-            return self._fault(folder, MISSING, _missing(error))
+            return self._fault(
+                folder,
+                MISSING,
+                f"the files of dataset {error.dataset!r} are not here; see statespan data {error.dataset}",
+            )
         except (torch.OutOfMemoryError, MemoryError):
             return self._fault(folder, FAILED, "out of memory")
         except Exception as error:  # a cell that fails, for whatever reason, must not stop the others
@@ -237,8 +241,3 @@ class Worker:
             fsio.make_folder(folder)
             fsio.replace_file(folder / FAULT, (json.dumps({"status": status, "why": why}) + "\n").encode())
         return status, why
-
-
-def _missing(error: BaseException) -> str:
-    name = str(error).partition("'")[2].partition("'")[0]
-    return f"the files of dataset {name!r} are not here; see statespan data {name}"

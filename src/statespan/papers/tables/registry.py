@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from statespan._suggest import suggest
 from statespan.papers.tables import s4_tables, s4d_tables
 from statespan.papers.tables.figures import FIGURES
 from statespan.papers.tables.spec import Table
@@ -74,8 +74,7 @@ def choose(words: list[str]) -> list[str]:
             if word[-1:].isdigit():  # s4d-table1 is not the beginning of s4d-table10
                 begun = [name for name in begun if not name[len(word) :][:1].isdigit()]
             if not begun or not word:
-                near = difflib.get_close_matches(word, [*known, "all", "figures", "tables"], 1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                hint = suggest(word, [*known, "all", "figures", "tables"])
                 raise ValueError(f"NAME must be a table or figure that --list shows, got {word!r}{hint}")
             chosen += begun
     return list(dict.fromkeys(chosen))

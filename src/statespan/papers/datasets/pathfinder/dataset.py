@@ -1,6 +1,6 @@
-"""LRA Pathfinder and Path-X: do two discs lie at the ends of one dashed contour? Images pixel by pixel.
+"""LRA Pathfinder and Path-X: whether two discs are the ends of one dashed contour, read pixel by pixel.
 
-The benchmark's own images are read if they are there; otherwise :mod:`~statespan.papers.datasets.pathfinder.snakes`
+The benchmark's own images are read if they exist; otherwise :mod:`~statespan.papers.datasets.pathfinder.snakes`
 draws images by the same rules.
 """
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,7 +33,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 VERSION = 3
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}  # by the length of contours
 SPLITS = ("train", "valid", "test")
-PIECE = {32: 8192, 128: 1024}  # images that one process draws: seconds of work, so that a bar moves
+PIECE = {32: 8192, 128: 1024}  # images that one process draws: seconds of work, for a smooth progress bar
 
 
 def _files(size: int, contour: int) -> Source:
@@ -43,78 +43,74 @@ def _files(size: int, contour: int) -> Source:
     return Source(f"{level}/metadata", origin=origin, also=(base, f"lra_release/{base}"), optional=True)
 
 
-def _register(name: str, size: int, summary: str) -> None:
-    def load(
-        folder: Path,
-        *,
-        train: int = 160_000,
-        valid: int = 20_000,
-        test: int = 20_000,
-        seed: int = 42,
-        contour: int = 14,
-        center: bool = False,
-        generate: bool = False,
-        augment: bool = False,
-    ) -> Dataset:
-        if check_int("contour", contour, minimum=1) not in LEVELS:
-            raise ValueError(f"contour must be one of {tuple(LEVELS)}, the levels of the benchmark, got {contour}")
-        dataset = _load(name, size, contour, folder, (train, valid, test), seed, center, generate)
-        return replace(dataset, augment=Turn(size)) if augment else dataset
-
-    load.__doc__ = f"""{summary}, from the benchmark's files or drawn anew.
+@dataclass(frozen=True, kw_only=True)
+class PathfinderOptions:
+    """Options of Pathfinder and Path-X, read from the benchmark's files or drawn.
 
     Args:
-        folder: With curv_contour_length_14 (or the level of the contours), or without.
         train: Number of training images to draw.
-        valid: Number of validation images.
-        test: Number of test images.
-        seed: Of the images that are drawn; of the split 80/10/10 of the benchmark's.
-        contour: Dashes of a long contour: 14 as the papers, or 6 or 9, which the benchmark has as easier levels.
+        valid: Number of validation images to draw.
+        test: Number of test images to draw.
+        seed: Seed of the images that are drawn; of the 80/10/10 split of the benchmark's.
+        contour: Dashes of a long contour: 14 as in the papers, or 6 or 9, the benchmark's easier levels.
         center: Pixels in [-1, 1] instead of [0, 1].
-        generate: Draw the images even where the files are here.
-        augment: Turn and mirror the training images, which changes no answer.
+        generate: Draw the images even if the files are here.
+        augment: Rotate and mirror the training images, which changes no answer.
     """
-    register(name, summary, files=(_files(size, 14),), folder=f"pathfinder{size}")(load)
+
+    train: int = 160_000
+    valid: int = 20_000
+    test: int = 20_000
+    seed: int = 42
+    contour: int = 14
+    center: bool = False
+    generate: bool = False
+    augment: bool = False
+
+    def __post_init__(self) -> None:
+        if check_int("contour", self.contour, minimum=1) not in LEVELS:
+            raise ValueError(f"contour must be one of {tuple(LEVELS)}, the levels of the benchmark, got {self.contour}")
+
+
+def _register(name: str, size: int, summary: str) -> None:
+    def load(folder: Path, options: PathfinderOptions) -> Dataset:
+        metadata = _files(size, options.contour).find(folder)
+        if options.generate or metadata is None:
+            parts = [_drawn(folder, size, part, options) for part in SPLITS]
+        else:
+            base, seed = metadata.parent, options.seed
+            files = stamp(*sorted(metadata.iterdir()))
+            key = {"version": VERSION, "seed": seed, "size": size, "contour": options.contour, "files": files}
+            arrays = cached(folder, name, key, lambda: _read(base, size, seed))
+            parts = [{"x": arrays[f"{part}_x"], "y": arrays[f"{part}_y"]} for part in SPLITS]
+        prepare = Pixels(255.0, (0.5,), (0.5,)) if options.center else Pixels(255.0)
+        info = Info("classification", size * size, 1, None, 2, ("apart", "joined"))
+        splits = [Arrays(part, prepare) for part in parts]
+        return Dataset(name, info, splits[0], splits[1], splits[2], augment=Turn(size) if options.augment else None)
+
+    register(name, summary, files=(_files(size, 14),), folder=f"pathfinder{size}", config=PathfinderOptions)(load)
 
 
 _register("pathfinder", 32, "LRA Pathfinder: 1,024 pixels, 2 classes")
 _register("path-x", 128, "LRA Path-X: Pathfinder with 16,384 pixels, 2 classes")
 
 
-def _load(
-    name: str, size: int, contour: int, folder: Path, counts: tuple[int, ...], seed: int, center: bool, generate: bool
-) -> Dataset:
-    metadata = _files(size, contour).find(folder)
-    if generate or metadata is None:
-        parts = [_drawn(folder, style_of(size, contour), i, count, seed) for i, count in enumerate(counts)]
-    else:
-        base = metadata.parent
-        files = stamp(*sorted(metadata.iterdir()))
-        key = {"version": VERSION, "seed": seed, "size": size, "contour": contour, "files": files}
-        arrays = cached(folder, name, key, lambda: _read(base, size, seed))
-        parts = [{"x": arrays[f"{part}_x"], "y": arrays[f"{part}_y"]} for part in SPLITS]
-    prepare = Pixels(255.0, (0.5,), (0.5,)) if center else Pixels(255.0)
-    first, second, third = (Arrays(part, prepare) for part in parts)
-    return Dataset(name, Info("classification", size * size, 1, None, 2, ("apart", "joined")), first, second, third)
-
-
-def _drawn(folder: Path, style: Style, part: int, count: int, seed: int) -> dict[str, Array]:
-    check_int(SPLITS[part], count, minimum=1)
-    check_int("seed", seed, minimum=0)
-    key = {"version": VERSION, "split": SPLITS[part], "count": count, "seed": seed}
-    key |= {"size": style.size, "contour": style.contour}
-    own_seed = 3 * seed + part
+def _drawn(folder: Path, size: int, part: str, options: PathfinderOptions) -> dict[str, Array]:
+    style, seed = style_of(size, options.contour), check_int("seed", options.seed, minimum=0)
+    count = check_int(part, getattr(options, part), minimum=1)
+    key = {"version": VERSION, "split": part, "count": count, "seed": seed, "size": size, "contour": options.contour}
+    own_seed = 3 * seed + SPLITS.index(part)
 
     def build() -> dict[str, Array | Rows]:
         labels: list[Array] = []
-        x = Rows((count, style.size**2), np.uint8, _pieces(style, own_seed, count, labels.append))
+        x = Rows((count, size**2), np.uint8, _pieces(style, own_seed, count, labels.append))
         return {"x": x, "y": Rows((count,), np.uint8, _later(labels))}  # in this order
 
-    return cached(folder, f"pathfinder{style.size}", key, build)
+    return cached(folder, f"pathfinder{size}", key, build)
 
 
 def _later(labels: list[Array]) -> Iterator[Array]:
-    """The labels, which are complete once the images before them are written."""
+    """The labels, complete once the images are written."""
     yield from labels
 
 
@@ -149,7 +145,7 @@ def work() -> None:
 
 
 def _read(base: Path, size: int, seed: int) -> dict[str, Array | Rows]:
-    """The benchmark's images and labels in three parts; an empty file, of which the release has one, is left out."""
+    """The benchmark's images and labels in three parts, without empty files, of which the release has one."""
     samples = [(path, label) for path, label in _samples(base) if path.stat().st_size]
     if not samples:
         raise ValueError(f"{base} must have images and their metadata, got none")

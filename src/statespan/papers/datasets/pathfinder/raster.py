@@ -103,7 +103,6 @@ def _at(edge: Edge, row: int) -> np.float32:
 
 
 def _filled(edges: list[Edge]) -> list[tuple[int, int, int]]:
-    """Row, first and last pixel of what a polygon's edges enclose."""
     spans = []
     bottom = max(edge[4] for edge in edges)
     for row in range(min(edge[3] for edge in edges), bottom + 1):

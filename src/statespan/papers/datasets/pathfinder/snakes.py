@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from statespan.papers.datasets.pathfinder.room import NOWHERE, Room, room
+from statespan.papers.datasets.pathfinder.clearance import NOWHERE, Clearance, clearance
 from statespan.papers.datasets.pathfinder.strokes import DEGREES, Style, fine_disc, step
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -60,7 +60,7 @@ def images(style: Style, seed: int, numbers: Array) -> tuple[Array, Array]:
     out, labels = np.zeros((len(numbers), style.size, style.size), np.uint8), np.zeros(len(numbers), np.uint8)
     for one in style.margins:
         rows = np.flatnonzero(margin == one)
-        here = room(style, one)
+        here = clearance(style, one)
         long = contours(here, keys[rows])
         for some in np.array_split(np.arange(len(rows)), -(-len(rows) // DRAWN) or 1):
             out[rows[some]], labels[rows[some]] = finish(here, streams.of(rows[some]), long.of(some))
@@ -117,7 +117,7 @@ class Dashes:
         return self.at[rows][:, which], self.direction[rows][:, which]
 
 
-def contours(here: Room, keys: Array) -> Dashes:
+def contours(here: Clearance, keys: Array) -> Dashes:
     """Both long contours of every image: of dash k, that of the first contour and then that of the second."""
     out = Dashes(len(keys), 2 * here.t.style.contour)
     todo, attempts = np.arange(len(keys)), 0
@@ -132,7 +132,7 @@ def contours(here: Room, keys: Array) -> Dashes:
     return out
 
 
-def _grow(here: Room, streams: Streams) -> tuple[Array, Dashes]:
+def _grow(here: Clearance, streams: Streams) -> tuple[Array, Dashes]:
     """One attempt at two long contours in each row: the rows where it succeeded, and the dashes of all."""
     t, style = here.t, here.t.style
     dashes = Dashes(len(streams.state), 2 * style.contour)
@@ -146,7 +146,9 @@ def _grow(here: Room, streams: Streams) -> tuple[Array, Dashes]:
     for n in range(2, 2 * style.contour):
         # of those before, the newest dash of either contour takes no room yet
         others = dashes.these(rows, slice(n - 2))
-        good, pivot, at, direction = _extend(here, streams, rows, pivot, dashes.direction[rows, n - 2], others)
+        good, pivot, at, direction = _extend(
+            here, streams, rows, pivot=pivot, before=dashes.direction[rows, n - 2], others=others
+        )
         rows, pivot, other = rows[good], pivot[good], other[good]
         dashes.put(rows, n, at[good], direction[good])
         pivot, other = other, pivot
@@ -154,7 +156,7 @@ def _grow(here: Room, streams: Streams) -> tuple[Array, Dashes]:
 
 
 def _extend(
-    here: Room, streams: Streams, rows: Array, pivot: Array, before: Array, others: tuple[Array, Array]
+    here: Clearance, streams: Streams, rows: Array, *, pivot: Array, before: Array, others: tuple[Array, Array]
 ) -> tuple[Array, Array, Array, Array]:
     """The dash that follows one of direction ``before``, beside others at (R, n, 2) with directions (R, n).
 
@@ -178,7 +180,7 @@ def _extend(
     return good, pivot, heads[everyone, chosen], DEGREES + near[everyone, chosen]
 
 
-def with_distractors(here: Room, streams: Streams, long: Dashes) -> Dashes:
+def with_distractors(here: Clearance, streams: Streams, long: Dashes) -> Dashes:
     """The dashes with short contours behind them, as many as there was room for."""
     style, count = here.t.style, 2 * here.t.style.contour
     everyone = np.arange(len(streams.state))
@@ -188,11 +190,11 @@ def with_distractors(here: Room, streams: Streams, long: Dashes) -> Dashes:
         left = everyone
         for _ in range(AGAIN):
             if len(left):
-                left = _short(here, streams, dashes, left, first)
+                left = _short(here, streams, dashes, rows=left, first=first)
     return dashes
 
 
-def _short(here: Room, streams: Streams, dashes: Dashes, rows: Array, first: int) -> Array:
+def _short(here: Clearance, streams: Streams, dashes: Dashes, *, rows: Array, first: int) -> Array:
     """One attempt at a short contour in each row, its dashes from ``first`` on: the rows where it failed."""
     style, everyone = here.t.style, rows
     counted = np.array([i for i in range(first) if i != 2 * style.contour - 2])  # the first contour's newest does not
@@ -203,7 +205,9 @@ def _short(here: Room, streams: Streams, dashes: Dashes, rows: Array, first: int
     pivot = here.first_pivot(degree, tail)
     for n in range(first + 1, first + style.short):
         others = dashes.these(rows, np.concatenate([counted, np.arange(first, n - 1)]))
-        good, pivot, at, direction = _extend(here, streams, rows, pivot, dashes.direction[rows, n - 1], others)
+        good, pivot, at, direction = _extend(
+            here, streams, rows, pivot=pivot, before=dashes.direction[rows, n - 1], others=others
+        )
         rows, pivot = rows[good], pivot[good]
         dashes.put(rows, n, at[good], direction[good])
     left = np.setdiff1d(everyone, rows, assume_unique=True)
@@ -211,7 +215,7 @@ def _short(here: Room, streams: Streams, dashes: Dashes, rows: Array, first: int
     return left
 
 
-def _begin(here: Room, streams: Streams, rows: Array, others: tuple[Array, Array]) -> tuple[Array, Array]:
+def _begin(here: Clearance, streams: Streams, rows: Array, others: tuple[Array, Array]) -> tuple[Array, Array]:
     """A direction and a place where a contour may begin, for each row; no direction where none was found."""
     at, kind = others[0], here.kind[others[1]]
     chosen, tail = np.full(len(rows), NOWHERE), np.zeros((len(rows), 2), np.int32)
@@ -219,7 +223,7 @@ def _begin(here: Room, streams: Streams, rows: Array, others: tuple[Array, Array
     for _ in range(TRIES):
         degree = streams.below(DEGREES, rows[todo])
         todo, degree = todo[here.t.works[degree]], degree[here.t.works[degree]]
-        found, place = _place(here, streams, rows[todo], degree, (at[todo], kind[todo]))
+        found, place = _place(here, streams, rows[todo], degree=degree, others=(at[todo], kind[todo]))
         todo, degree, place = todo[found], degree[found], place[found]
         good = here.inside(degree, place)
         chosen[todo[good]], tail[todo[good]] = degree[good], place[good]
@@ -228,7 +232,7 @@ def _begin(here: Room, streams: Streams, rows: Array, others: tuple[Array, Array
 
 
 def _place(
-    here: Room, streams: Streams, rows: Array, degree: Array, others: tuple[Array, Array]
+    here: Clearance, streams: Streams, rows: Array, *, degree: Array, others: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     """One of the places (R, 2) with room for a first dash, all equally likely, and whether there is any."""
     size, (at, kind) = here.t.style.size, others
@@ -249,7 +253,7 @@ def _place(
     return found, tail
 
 
-def _free_places(here: Room, degree: int, at: Array, kind: Array) -> Array:
+def _free_places(here: Clearance, degree: int, at: Array, kind: Array) -> Array:
     """All places (n, 2) with room for a first dash in one image."""
     size = here.t.style.size
     places = np.argwhere(np.ones((size, size), bool)).astype(np.int32)
@@ -257,7 +261,7 @@ def _free_places(here: Room, degree: int, at: Array, kind: Array) -> Array:
     return places[here.free(np.full(len(places), degree), places, *each)]
 
 
-def finish(here: Room, streams: Streams, long: Dashes) -> tuple[Array, Array]:
+def finish(here: Clearance, streams: Streams, long: Dashes) -> tuple[Array, Array]:
     """Images and labels from the long contours: add the distractors and draw everything."""
     t, style, everyone = here.t, here.t.style, np.arange(len(streams.state))
     width = style.size + 2 * t.half

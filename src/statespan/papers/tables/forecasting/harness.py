@@ -121,9 +121,9 @@ def build(name: str, setting: Setting, dataset: Dataset, variant: Variant) -> tu
 
 def _rhythms(dataset: Dataset) -> int:
     """How many of the calendar features, which are in the order of their periods, the training part shows twice."""
-    assert dataset.info.frequency is not None
-    seconds = len(dataset.train.arrays["values"]) / dataset.info.frequency
-    names = mark_names(round(1 / dataset.info.frequency))
+    assert dataset.info.sampling_rate is not None
+    seconds = len(dataset.train.arrays["values"]) / dataset.info.sampling_rate
+    names = mark_names(round(1 / dataset.info.sampling_rate))
     return sum(seconds >= 1.9 * PERIODS[name] for name in names)
 
 

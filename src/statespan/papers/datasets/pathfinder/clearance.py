@@ -22,7 +22,7 @@ FREE = 255 * 3 // 10  # of the pixels that a first dash needs, no more is taken
 NOWHERE = -1  # direction of a dash that is not there
 
 
-class Room:
+class Clearance:
     """The tables of one style and margin.
 
     Args:
@@ -81,9 +81,9 @@ class Room:
 
 
 @lru_cache
-def room(style: Style, margin: int) -> Room:
+def clearance(style: Style, margin: int) -> Clearance:
     """The tables of a style."""
-    return Room(tables(style, margin))
+    return Clearance(tables(style, margin))
 
 
 class Pairs:

@@ -1,7 +1,7 @@
-"""From series as people have them to what a model reads: as its dataset does it, or as is kept beside its weights.
+"""From recorded series to what a model reads: as its dataset prepares them, or as stored beside its weights.
 
-A published model is used where its training data is not. Most datasets do no more than put positions into another
-order and scale each feature; then these few numbers are all that has to be kept.
+A published model is used where its training data is missing. Most datasets only reorder positions and scale each
+feature; then these few numbers are all that has to be stored.
 
 Shapes: B batch, L length, D features.
 """
@@ -21,7 +21,7 @@ import torch
 from statespan.data.base import Batch, Dataset
 from statespan.data.scale import ScaledInfo
 
-MOST_NAMES = 1000  # names of classes that are kept; a language has more words
+MOST_NAMES = 1000  # names of classes that are stored; a language has more words
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Inputs:
     """How series are prepared.
 
     Attributes:
-        info: What the data is, names and units of the answers included.
+        info: Facts about the data, names and units of the answers included.
         whole: Whether audio is read as whole numbers of 16 bits.
-        prepare: From series (B, L, D) to a batch; None where that is not known.
+        prepare: From series (B, L, D) to a batch; None if unknown.
     """
 
     info: Any
@@ -46,7 +46,7 @@ class Scaled:
     Args:
         scale: (D,).
         shift: (D,).
-        order: Positions as they are read; none for as they come.
+        order: Order in which positions are read; empty for the order of time.
     """
 
     scale: tuple[float, ...]
@@ -64,7 +64,7 @@ class Scaled:
 
 
 def of_dataset(dataset: Dataset) -> Inputs:
-    """As a dataset prepares its own rows."""
+    """The preparation that a dataset applies to its own rows."""
     whole = "x" in dataset.test.arrays and dataset.test.arrays["x"].dtype == np.int16
     split: Any = dataset.test
 
@@ -85,8 +85,16 @@ def of_dataset(dataset: Dataset) -> Inputs:
     return Inputs(dataset.info, bool(whole), prepare if series else None)
 
 
+def answer_names(info: Any) -> list[str]:
+    """Names of the classes or values that a model predicts."""
+    columns = getattr(info, "columns", ())
+    if info.task == "classification":
+        return list(info.classes) or [str(number) for number in range(info.d_output)]
+    return list(columns) or (["value"] if info.d_output == 1 else [f"value_{i}" for i in range(info.d_output)])
+
+
 def to_json(dataset: Dataset) -> dict[str, Any]:
-    """What :func:`read` needs: ``prepare`` is None where more is done to the data than :class:`Scaled` does."""
+    """The content for :func:`read`: ``prepare`` is None if :class:`Scaled` cannot express the preparation."""
     inputs = of_dataset(dataset)
     info = dataclasses.asdict(inputs.info)
     if len(info["classes"]) > MOST_NAMES:
@@ -96,7 +104,7 @@ def to_json(dataset: Dataset) -> dict[str, Any]:
 
 
 def read(path: Path) -> Inputs:
-    """What is kept beside the weights of a published model.
+    """The inputs stored beside the weights of a published model.
 
     Raises:
         ValueError: The file is not what :func:`to_json` made.

@@ -1,0 +1,133 @@
+"""Which run or model a command means: a folder, or the name of a published model; and how its inputs are prepared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from statespan._fail import fail
+from statespan._suggest import suggest
+from statespan.cli import common
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from statespan.data import Dataset
+    from statespan.data.inputs import Inputs
+
+MODEL = "The folder of a run or of a saved model, or the name of a published model."
+RUN = "The folder of a run, or the name of a published model."
+
+
+class Opened(NamedTuple):
+    """A model, and the run or the published model it comes from, if any."""
+
+    model: Any
+    run: Path | None
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run."""
+    return (folder / "recipe.yaml").is_file()
+
+
+def locate(where: Path) -> Path:
+    """The folder a user means: the one named, or that of the published model of this name."""
+    from statespan.models import find
+
+    try:
+        return find.resolve(where)
+    except find.UnknownModelError:
+        return where
+
+
+def published_hint(where: Path) -> str:
+    """For what may be a misspelt name: the nearest published models, or some of them."""
+    from statespan.models.find import names
+
+    known = names()
+    if where.exists() or len(where.parts) != 1 or not known:
+        return ""
+    return suggest(str(where), known, most=3) or f"; published models are {', '.join(known[:6])}"
+
+
+def find_run(folder: Path, argument: str = "RUN") -> Path:
+    """The folder of an existing run or published model; ``argument`` is where it was given."""
+    given, folder = folder, locate(folder)
+    if is_run(folder):
+        return folder
+    near = [path for path in folder.parent.glob("*") if is_run(path)] if folder.parent.is_dir() else []
+    near = near or [path for path in common.RUNS.glob("*") if is_run(path)]
+    hint = f"; runs are {', '.join(sorted(map(str, near))[:6])}" if near else ""
+    hint += published_hint(given) or ("" if near else "; make one with: statespan train digits-s4d")
+    fail(f"{argument} must be the folder of a run, and {folder} is {_kind(folder)}{hint}")
+
+
+def open_model(where: Path, device: str | None) -> Opened:
+    """Load a model in evaluation mode.
+
+    Args:
+        where: The folder of a run or of a saved model, or the name of a published model.
+        device: Where to put it; CUDA if available, if not given.
+    """
+    from statespan.models import from_pretrained
+    from statespan.train.device import pick_device
+
+    place = pick_device(device)
+    where = locate(where)
+    if (where / "config.json").is_file():
+        return Opened(from_pretrained(where, device=place), where if is_run(where) else None)
+    if not is_run(where):
+        hint = published_hint(where)
+        fail(f"MODEL must be the folder of a run or of a saved model, and {where} is {_kind(where)}{hint}")
+    if not (where / "model" / "config.json").is_file():
+        fail(f"the run {where} has no model yet; finish it with: statespan train {where} --resume")
+    return Opened(from_pretrained(where / "model", device=place), where)
+
+
+def dataset_of(opened: Opened, data: Path | None, console: Console) -> Dataset | None:
+    """The dataset of a run; None without a run."""
+    if opened.run is None:
+        return None
+    common.need_training()
+    from statespan.train import read_recipe
+
+    return common.load_data(read_recipe(opened.run / "recipe.yaml"), data, console)
+
+
+def inputs_of(opened: Opened, data: Path | None, console: Console) -> Inputs | None:
+    """How the samples of a run are prepared; a published model needs no data for that. None without a run."""
+    from statespan.data import inputs
+
+    if opened.run is not None and (found := stored_inputs(opened.run)) is not None and found.prepare is not None:
+        return found
+    dataset = dataset_of(opened, data, console)
+    return None if dataset is None else inputs.of_dataset(dataset)
+
+
+def trained_rate(run: Path) -> float | None:
+    """Samples a second of a run's training data, from the config of its saved model; None if unknown."""
+    import json
+
+    try:
+        place = run if (run / "config.json").is_file() else run / "model"
+        rate = json.loads((place / "config.json").read_text(encoding="utf-8"))["config"].get("sampling_rate")
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):  # whoever loads the model says what is wrong
+        return None
+    return float(rate) if isinstance(rate, (int, float)) else None
+
+
+def stored_inputs(folder: Path) -> Inputs | None:
+    """What a published model keeps about its inputs."""
+    from statespan.data import inputs
+
+    if not (folder / "inputs.json").is_file():
+        return None
+    try:
+        return inputs.read(folder / "inputs.json")
+    except ValueError as error:
+        fail(str(error))
+
+
+def _kind(path: Path) -> str:
+    return "a file" if path.is_file() else "a folder without a run" if path.is_dir() else "not there"
