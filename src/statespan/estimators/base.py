@@ -19,7 +19,7 @@ from statespan.data.base import Arrays, Batch
 from statespan.data.split import split, stratified
 from statespan.estimators import store
 from statespan.estimators.defaults import Choice
-from statespan.estimators.fitting import History, Settings, train
+from statespan.estimators.fitting import fit_network, train_config
 from statespan.estimators.network import Network, NetworkConfig
 from statespan.estimators.saved import SavedEstimator
 from statespan.estimators.scaling import STANDARDS, Scale
@@ -28,6 +28,7 @@ from statespan.estimators.times import as_gaps
 from statespan.models.irregular import announce_cost
 from statespan.train.device import pick_device
 from statespan.train.feed import moved
+from statespan.train.loop import Splits
 from statespan.train.order import derive
 from statespan.train.tasks import Task
 
@@ -128,9 +129,10 @@ class SeriesEstimator(SavedEstimator):
             torch.default_generator.manual_seed(derive(seed, "weights"))
             self.network_ = Network(config).to(device)
         parts = [self._arrays(panel.rows(part), answers[part], None if gaps is None else gaps[part]) for part in rows]
-        settings = Settings(
-            choice.epochs, choice.batch_size, choice.learning_rate, patience=choice.patience, seed=seed,
-            capture=gaps is None,
+        can_be_captured = gaps is None and not panel.ragged  # lengths are checked on the way, which no graph can
+        how = train_config(
+            len(rows[0]), batch=choice.batch_size, epochs=choice.epochs, lr=choice.learning_rate,
+            patience=choice.patience, compile="auto" if can_be_captured else "none", seed=seed,
         )  # fmt: skip
         self.chosen_ = {name: getattr(choice, name) for name in CHOSEN}
         self.chosen_line_ = self._line(panel, choice, len(rows[1]), device)
@@ -139,10 +141,9 @@ class SeriesEstimator(SavedEstimator):
             if gaps is not None:
                 updates = choice.epochs * max(1, len(rows[0]) // choice.batch_size)
                 announce_cost(self.network_.body, choice.batch_size, length, updates)
-        held_out = parts[1] if len(rows[1]) else None
-        self.history_: History = train(
-            self.network_, self._task(answers[rows[0]]), parts[0], held_out, settings, device,
-            show=bool(self.verbose),
+        self.history_ = fit_network(
+            self.network_, Splits(parts[0], parts[1] if len(rows[1]) else None), how,
+            task=self._task(answers[rows[0]]), device=device, progress=bool(self.verbose),
         )  # fmt: skip
         self.n_iter_ = self.history_.steps
         return self

@@ -16,7 +16,7 @@ from torch import Tensor
 from statespan._check import check_choice, check_int, check_number
 from statespan.data.scale import divisor
 from statespan.estimators import store
-from statespan.estimators.fitting import History, Settings, train
+from statespan.estimators.fitting import fit_network, train_config
 from statespan.estimators.forecast_defaults import check_parameters, choose, describe, refuse_answers
 from statespan.estimators.horizon import Horizon, HorizonConfig
 from statespan.estimators.saved import SavedEstimator
@@ -33,6 +33,7 @@ from statespan.estimators.windows import (
     thinned,
 )
 from statespan.train.device import pick_device
+from statespan.train.loop import Splits
 from statespan.train.order import derive
 
 if TYPE_CHECKING:
@@ -176,13 +177,13 @@ class S4Forecaster(SavedEstimator):
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
         steps, batch = self.chosen_["steps"], self.chosen_["batch_size"]
-        settings = Settings(
-            epochs=-(-steps * batch // len(learn)) + 1, batch=batch, lr=self.learning_rate, weight_decay=0.01,
-            patience=self.chosen_["patience"], validations=20, seed=seed, steps=steps,
+        how = train_config(
+            len(learn), batch=batch, steps=steps, epochs=-(-steps * batch // len(learn)) + 1, validations=20,
+            lr=self.learning_rate, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed,
         )  # fmt: skip
-        self.history_: History = train(
-            self.network_, forecasts(tuple(self.quantiles)), learn, judge, settings, device,
-            show=bool(self.verbose),
+        self.history_ = fit_network(
+            self.network_, Splits(learn, judge), how,
+            task=forecasts(tuple(self.quantiles)), device=device, progress=bool(self.verbose),
         )  # fmt: skip
         self.lines_ = [recent(line, context) for line in lines]
         return self

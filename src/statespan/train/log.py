@@ -30,7 +30,7 @@ class Log:
         tensorboard: Whether to write that as well.
     """
 
-    def __init__(self, folder: Path, columns: Sequence[str], size: int, step: int, tensorboard: bool) -> None:
+    def __init__(self, folder: Path, columns: Sequence[str], *, size: int, step: int, tensorboard: bool) -> None:
         self.columns = columns
         self.file = Appended(folder / "log.csv", size)
         self.times = Appended(folder / TIMES, _times_until(folder / TIMES, step))
@@ -42,7 +42,7 @@ class Log:
 
             self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
-    def write(self, step: int, values: dict[str, float | int]) -> None:
+    def write(self, step: int, values: dict[str, float]) -> None:
         """Add a row; columns without a value stay empty."""
         row = [str(step), *(repr(values[name]) if name in values else "" for name in self.columns)]
         self.file.append((",".join(row) + "\n").encode())

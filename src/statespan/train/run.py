@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from statespan import _io as fsio
+from statespan import _io as io
 from statespan.data.base import Dataset, Info
 from statespan.train import checkpoint, state
 from statespan.train.config import ConfigError, Recipe, read_recipe, write_recipe
-from statespan.train.device import launched, pick_device, quiet
+from statespan.train.device import Processes, launched, pick_device, quiet
 from statespan.train.feed import Feed
 from statespan.train.log import waiting
 from statespan.train.loop import Loop
 from statespan.train.metrics import measure
 from statespan.train.order import derive
 from statespan.train.result import FIRST, Result, write_result
+from statespan.train.sinks import RunFolder
 from statespan.train.start import begin, find_weights, remember, remembered
 from statespan.train.tasks import Objective, task_of
 
@@ -38,6 +39,7 @@ def fit(
     model: Model = None,
     progress: bool = True,
     device: torch.device | str | None = None,
+    announce: Callable[[Dataset, nn.Module], None] | None = None,
 ) -> Result:
     """Train, test, and leave everything in a folder.
 
@@ -52,6 +54,7 @@ def fit(
         model: A module (or a function from the dataset's info to one) instead of the recipe's model.
         progress: Show a progress bar.
         device: "cpu", "cuda", "cuda:1" or "mps"; CUDA where there is some, if not given.
+        announce: Called with the dataset and the model before training.
 
     Returns:
         The metrics and where everything is.
@@ -62,72 +65,85 @@ def fit(
         NonFiniteError: The loss or a gradient is not finite.
         Interrupted: SIGTERM or SIGINT came; the run is saved. Uncaught, the process ends with 143 or 130.
     """
-    folder = Path(folder)
-    place = pick_device(device)
+    folder, place = Path(folder), pick_device(device)
     if model is None:
         check_model(recipe)  # before the data, which may take long
     if recipe.train.start is not None and not resume:
         find_weights(recipe.train.start)
     dataset = load_data(recipe, data)
-    with launched(recipe.train, place) as fabric:
-        return _fit(recipe, folder, dataset, model, fabric, resume, progress)
+    with launched(recipe.train, place) as processes:
+        network = build_model(recipe, dataset, model)
+        if announce is not None and processes.is_global_zero:
+            announce(dataset, network)
+        started_from = _starting_weights(recipe, folder, network, resume=resume)
+        io.make_folder(folder / "checkpoints")  # only now: what cannot begin leaves nothing behind
+        with io.locked(folder, wanted=processes.is_global_zero):
+            loop = _prepared(recipe, folder, dataset, network, processes=processes, resume=resume)
+            if processes.is_global_zero:
+                if started_from is not None:
+                    remember(folder, started_from)
+                io.replace_file(folder / "recipe.yaml", write_recipe(recipe).encode())
+            processes.barrier()
+            loop.run(progress)
+            return _finish(loop, recipe, folder, started_from, progress=progress)
 
 
-def _fit(
-    recipe: Recipe, folder: Path, dataset: Dataset, model: Model, fabric: Any, resume: bool, progress: bool
-) -> Result:
-    network = build_model(recipe, dataset, model)
+def _starting_weights(recipe: Recipe, folder: Path, network: nn.Module, *, resume: bool) -> dict[str, Any] | None:
+    """Put the weights that a recipe starts from into the network; returns where they are from."""
     if recipe.train.start is None:
-        start = None
-    elif resume and checkpoint.any_in(folder / "checkpoints"):
-        start = remembered(folder)
-    else:
-        start = begin(network, recipe.train.start)
-    fsio.make_folder(folder / "checkpoints")  # only now: what cannot begin leaves nothing behind
-    lead = fabric.is_global_zero
-    with fsio.locked(folder, wanted=lead):
-        if not resume and any((folder / name).exists() for name in ("recipe.yaml", "result.json")):
-            raise ConfigError(f"{folder} holds a run already: resume it, or choose another folder")
-        fabric.barrier()
-        if lead:
-            fsio.sweep(folder)
-            fsio.sweep(folder / "checkpoints")
-        with quiet():
-            loop = Loop(recipe, folder, dataset, network, fabric)
-        if resume:
-            loop.resume()
-        if lead:
-            if start is not None:
-                remember(folder, start)
-            fsio.replace_file(folder / "recipe.yaml", write_recipe(recipe).encode())
-        fabric.barrier()
-        loop.run(progress)
-        best = loop.load_best()
-        with waiting("testing", progress and lead):
-            test, valid = loop.measure("test"), loop.measure("valid")
-            first = loop.measure("test", rows=FIRST)
-        result = Result(
-            folder,
-            test=test,
-            valid=valid,
-            metric=loop.task.metric,
-            steps=loop.progress.step,
-            epochs=loop.progress.step / loop.plan.steps_per_epoch,
-            best_step=best,
-            parameters=sum(p.numel() for p in network.parameters() if p.requires_grad),
-            seconds=loop.progress.seconds,
-            first=first,
-            rows={split: len(getattr(dataset, split)) for split in ("train", "valid", "test")},
-            start=start,
-        )
-        if lead:
-            write_result(result, recipe, fabric.device, fabric.world_size)
-            save: Any = getattr(network, "save_pretrained", None)
-            if save is not None and not loop.sharded:
-                with loop.averaged():
-                    save(folder / "model")
-        fabric.barrier()
-        return result
+        return None
+    if resume and checkpoint.any_in(folder / "checkpoints"):
+        return remembered(folder)
+    return begin(network, recipe.train.start)
+
+
+def _prepared(
+    recipe: Recipe, folder: Path, dataset: Dataset, network: nn.Module, *, processes: Processes, resume: bool
+) -> Loop:
+    """The loop in its folder, which is cleaned of what an interrupted write left."""
+    if not resume and any((folder / name).exists() for name in ("recipe.yaml", "result.json")):
+        raise ConfigError(f"{folder} holds a run already: resume it, or choose another folder")
+    processes.barrier()
+    if processes.is_global_zero:
+        io.sweep(folder)
+        io.sweep(folder / "checkpoints")
+    sink = RunFolder(folder, recipe, is_lead=processes.is_global_zero)
+    with quiet():
+        loop = Loop(recipe.train, dataset, network, task=task_of(dataset), processes=processes, sink=sink)
+    if resume:
+        loop.resume(sink)
+    return loop
+
+
+def _finish(loop: Loop, recipe: Recipe, folder: Path, started_from: dict[str, Any] | None, *, progress: bool) -> Result:
+    """Test the best weights and write the result."""
+    dataset, network, processes = loop.data, loop.model, loop.processes
+    best = loop.load_best()
+    with waiting("testing", progress and processes.is_global_zero):
+        test, valid = loop.measure("test"), loop.measure("valid")
+        first = loop.measure("test", rows=FIRST)
+    result = Result(
+        folder,
+        test=test,
+        valid=valid,
+        metric=loop.task.metric,
+        steps=loop.progress.step,
+        epochs=loop.progress.step / loop.plan.steps_per_epoch,
+        best_step=best,
+        parameters=sum(p.numel() for p in network.parameters() if p.requires_grad),
+        seconds=loop.progress.seconds,
+        first=first,
+        rows={split: len(getattr(dataset, split)) for split in SPLITS},
+        start=started_from,
+    )
+    if processes.is_global_zero:
+        write_result(result, recipe, processes.device, processes.world_size)
+        save: Any = getattr(network, "save_pretrained", None)
+        if save is not None and not loop.is_sharded:
+            with loop.averaged():
+                save(folder / "model")
+    processes.barrier()
+    return result
 
 
 def evaluate(
@@ -171,11 +187,17 @@ def evaluate(
         network, recipe, dataset = load_run(run, overrides=overrides, data=data, model=model)
     single = dataclasses.replace(recipe.train, strategy="auto")
     task = task_of(dataset)
-    with launched(single, place) as fabric, quiet():
-        module: Any = fabric.setup_module(Objective(network, task))
-        feed = Feed(getattr(dataset, split), fabric.device, single.resident)
-        size, groups = single.valid_batch or single.batch, single.group_lengths
-        return measure(fabric, module, task, feed, size, dt_scale, rows=rows, group_lengths=groups)
+    with launched(single, place) as processes, quiet():
+        return measure(
+            processes,
+            processes.setup_module(Objective(network, task)),
+            task,
+            Feed(getattr(dataset, split), processes.device, single.resident),
+            batch=single.valid_batch or single.batch,
+            dt_scale=dt_scale,
+            rows=rows,
+            group_lengths=single.group_lengths,
+        )
 
 
 def load_run(
@@ -197,7 +219,7 @@ def load_run(
         return from_pretrained(folder), recipe, load_data(recipe, data)
     found = checkpoint.latest(folder / "checkpoints")
     if found is None:
-        raise fsio.CheckpointError(f"there is no checkpoint in {folder / 'checkpoints'}")
+        raise io.CheckpointError(f"there is no checkpoint in {folder / 'checkpoints'}")
     tensors, facts = found
     best = facts.progress.get("best_step", -1) if recipe.train.test_weights == "best" else -1
     if best not in (-1, facts.step):

@@ -187,6 +187,7 @@ class Objective(nn.Module):
         y: Tensor,
         lengths: Tensor | None = None,
         marks: Tensor | None = None,
+        *,
         dt_scale: float = 1.0,
     ) -> Tensor:
         """The loss of a batch in training mode, its sums in evaluation mode."""

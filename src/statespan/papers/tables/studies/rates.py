@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from statespan.data.base import Arrays, Batch
 from statespan.estimators import S4Classifier, read_ts
-from statespan.estimators.fitting import Settings, train
+from statespan.estimators.fitting import fit_network, train_config
 from statespan.estimators.network import resampled
 from statespan.estimators.tasks import classes
 from statespan.papers.baselines.attention import Attention
@@ -29,6 +29,7 @@ from statespan.papers.baselines.transformer import Transformer
 from statespan.papers.bench.record import write
 from statespan.papers.tables.studies.common import parser, read, row, save
 from statespan.train.device import pick_device
+from statespan.train.loop import Splits
 from statespan.train.order import derive
 
 SETS = ("GunPoint", "OSULeaf")
@@ -92,7 +93,8 @@ class Attending(nn.Module):
 def _fit(model: nn.Module, X: Any, y: Any, epochs: int, device: torch.device) -> nn.Module:
     model = model.to(device)
     data = Arrays({"x": X.astype(np.float32), "y": y.astype(np.int64)}, lambda rows: Batch(rows["x"], rows["y"]))
-    train(model, classes(), data, None, Settings(epochs, 16, lr=0.001), device)
+    how = train_config(len(data), batch=16, epochs=epochs, lr=0.001)
+    fit_network(model, Splits(data), how, task=classes(), device=device)
     return model.eval()
 
 
