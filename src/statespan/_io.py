@@ -65,6 +65,15 @@ def write_new(path: Path, parts: Iterable[Bytes]) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file in place of what is there under its name; a failure leaves the old one."""
     draft = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan import _io as fsio
+from statespan import _io as io
 from statespan._io import CheckpointError
 
 FORMAT, VERSION = "statespan checkpoint", 2
@@ -74,10 +74,10 @@ def save(folder: Path, tensors: dict[str, Tensor], facts: Facts, keep: int = 2) 
     serial = 1 + max((s for step, s, _ in _listed(folder) if step == facts.step), default=-1)
     path = folder / f"{facts.step:012d}-{serial}"
     size = sum(t.numel() * t.element_size() for t in tensors.values())
-    with fsio.new_folder(path, size) as draft:
-        written, digest = fsio.write_new(draft / TENSORS, _safetensors(tensors))
+    with io.new_folder(path, size) as draft:
+        written, digest = io.write_new(draft / TENSORS, _safetensors(tensors))
         body = {**facts.__dict__, "serial": serial, "bytes": written, "tensors": digest}
-        fsio.write_new(draft / FACTS, [_pack(body)])
+        io.write_new(draft / FACTS, [_pack(body)])
         _check_tensors(draft, *_read_facts(draft, path.name)[1:])  # before it gets its name and anything older goes
     _prune(folder, keep)
     return path
@@ -127,8 +127,8 @@ def any_in(folder: Path) -> bool:
 def at_step(folder: Path, step: int) -> tuple[dict[str, Tensor], Facts]:
     """The newest whole checkpoint of a step."""
     problem: CheckpointError | None = None
-    for found, _, path in _listed(folder):
-        if found == step:
+    for number, _, path in _listed(folder):
+        if number == step:
             try:
                 return load(path)
             except CheckpointError as error:
@@ -138,17 +138,17 @@ def at_step(folder: Path, step: int) -> tuple[dict[str, Tensor], Facts]:
 
 def remove_after(folder: Path, step: int) -> None:
     """Remove the checkpoints after a step: a run that starts from there makes them again."""
-    for found, _, path in _listed(folder):
-        if found > step:
-            fsio.remove(path)
+    for number, _, path in _listed(folder):
+        if number > step:
+            io.remove(path)
 
 
 def _listed(folder: Path) -> list[tuple[int, int, Path]]:
     """(step, serial, path) of everything that is named like a checkpoint, newest first."""
     if not folder.is_dir():
         return []
-    found = [(match, path) for path in folder.iterdir() if (match := NAME.match(path.name)) and path.is_dir()]
-    return sorted(((int(match[1]), int(match[2]), path) for match, path in found), reverse=True)
+    matches = [(NAME.match(path.name), path) for path in folder.iterdir() if path.is_dir()]
+    return sorted(((int(match[1]), int(match[2]), path) for match, path in matches if match), reverse=True)
 
 
 def _prune(folder: Path, keep: int) -> None:
@@ -166,10 +166,10 @@ def _prune(folder: Path, keep: int) -> None:
     for _, _, path in listed[keep:]:
         if path not in wanted:
             with contextlib.suppress(CheckpointError):  # what matters is written
-                fsio.remove(path)
+                io.remove(path)
 
 
-def _safetensors(tensors: dict[str, Tensor]) -> Iterator[fsio.Bytes]:
+def _safetensors(tensors: dict[str, Tensor]) -> Iterator[io.Bytes]:
     """The file piece by piece, so that no second copy of the tensors is made: header's size, header, data."""
     order = list(DTYPES)
     items = sorted(tensors.items(), key=lambda item: (order.index(item[1].dtype), item[0]))
@@ -240,19 +240,16 @@ def _check_name(name: str, step: int, serial: int | None) -> None:
 def _check_tensors(path: Path, size: int, digest: str) -> None:
     file = path / TENSORS
     try:
-        found = file.stat().st_size
-        if found != size:
-            raise CheckpointError(f"{file} is damaged: it has {found} bytes instead of {size}")
+        actual = file.stat().st_size
+        if actual != size:
+            raise CheckpointError(f"{file} is damaged: it has {actual} bytes instead of {size}")
         with file.open("rb") as handle:
             if int.from_bytes(handle.read(8), "little") > LARGEST_HEADER:
                 raise CheckpointError(f"{file} is damaged: its header is larger than {LARGEST_HEADER} bytes")
-            handle.seek(0)
-            computed = hashlib.sha256()
-            while block := handle.read(1 << 20):
-                computed.update(block)
+        computed = io.sha256(file)
     except OSError as error:
         raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from None
-    if computed.hexdigest() != digest:
+    if computed != digest:
         raise CheckpointError(f"{file} is damaged: its digest is wrong")
 
 

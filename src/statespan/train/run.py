@@ -39,7 +39,6 @@ def fit(
     model: Model = None,
     progress: bool = True,
     device: torch.device | str | None = None,
-    announce: Callable[[Dataset, nn.Module], None] | None = None,
 ) -> Result:
     """Train, test, and leave everything in a folder.
 
@@ -54,7 +53,6 @@ def fit(
         model: A module (or a function from the dataset's info to one) instead of the recipe's model.
         progress: Show a progress bar.
         device: "cpu", "cuda", "cuda:1" or "mps"; CUDA where there is some, if not given.
-        announce: Called with the dataset and the model before training.
 
     Returns:
         The metrics and where everything is.
@@ -73,8 +71,6 @@ def fit(
     dataset = load_data(recipe, data)
     with launched(recipe.train, place) as processes:
         network = build_model(recipe, dataset, model)
-        if announce is not None and processes.is_global_zero:
-            announce(dataset, network)
         started_from = _starting_weights(recipe, folder, network, resume=resume)
         io.make_folder(folder / "checkpoints")  # only now: what cannot begin leaves nothing behind
         with io.locked(folder, wanted=processes.is_global_zero):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from statespan import _io as fsio
+from statespan import _io as io
 from statespan.train.config import ConfigError
 
 FILE = "start.json"
@@ -75,7 +75,7 @@ def begin(network: nn.Module, start: str) -> dict[str, Any]:
 
 def remember(folder: Path, facts: dict[str, Any]) -> None:
     """Leave in a run's folder what it began with."""
-    fsio.replace_file(folder / FILE, (json.dumps(facts, indent=2) + "\n").encode())
+    io.replace_file(folder / FILE, (json.dumps(facts, indent=2) + "\n").encode())
 
 
 def remembered(folder: Path) -> dict[str, Any] | None:
