@@ -172,7 +172,7 @@ class SeriesEstimator(SavedEstimator):
             for start in range(0, len(panel), size):
                 batch = data.take(arrays, torch.arange(start, min(start + size, len(panel))))
                 batch = moved(batch, device)
-                scores = self.network_(batch.x, lengths=batch.lengths, marks=batch.marks, dt_scale=float(dt_scale))
+                scores = self.network_(batch.x, lengths=batch.lengths, gaps=batch.gaps, dt_scale=float(dt_scale))
                 found.append(scores.double().cpu())
         answers = torch.cat(found).numpy()
         if not np.isfinite(answers).all():
@@ -303,4 +303,4 @@ class SeriesEstimator(SavedEstimator):
 
 
 def _batch(rows: dict[str, torch.Tensor]) -> Batch:
-    return Batch(rows["x"], rows["y"], rows.get("lengths"), rows.get("gaps"))
+    return Batch(rows["x"], rows["y"], rows.get("lengths"), gaps=rows.get("gaps"))
