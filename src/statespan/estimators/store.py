@@ -23,8 +23,9 @@ def save(
     folder: str | Path,
     kind: str,
     config: dict[str, Any],
+    *,
     network: nn.Module,
-    arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    arrays: Mapping[str, np.ndarray[Any, Any]],
 ) -> None:
     """Write a fitted estimator; at any moment the folder holds the old one or the new one, whole.
 
@@ -36,7 +37,7 @@ def save(
         arrays: Data that is saved beside them.
     """
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
-    tensors |= {f"array.{name}": torch.from_numpy(np.ascontiguousarray(a)) for name, a in (arrays or {}).items()}
+    tensors |= {f"array.{name}": torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
     write(folder, Stored(PREFIX + kind, plain(config), torch.float32, tensors))
 
 

@@ -14,7 +14,7 @@ from statespan import data as datasets
 from statespan.data.base import Dataset, Windows
 from statespan.data.calendar import mark_names
 from statespan.estimators.fitting import fit_network, train_config
-from statespan.estimators.windows import PERIODS, thinned
+from statespan.estimators.inputs.windows import PERIODS, thinned
 from statespan.papers.baselines.informer import Informer
 from statespan.papers.baselines.linear import DLinear, NLinear
 from statespan.papers.baselines.lstm import LSTM

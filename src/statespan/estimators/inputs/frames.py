@@ -93,6 +93,14 @@ def from_long(frame: Any, series: str, time: str, values: str | list[str] | None
     return ordered.set_index([series, time])[wanted]
 
 
+def series_names(X: Any) -> list[Any] | None:
+    """What a long frame calls its series, in order of first appearance; None for anything else."""
+    index = getattr(X, "index", None)
+    if index is None or getattr(index, "nlevels", 1) != 2:
+        return None
+    return list(dict.fromkeys(index.get_level_values(0)))
+
+
 def aligned(y: Any, ids: Any) -> Any:
     """Answers in the order of the series: by name where a long frame named them and y is a Series with those names."""
     if ids is None or not is_pandas(y) or type(y).__name__ not in ("Series", "DataFrame"):

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from statespan.estimators.frames import is_frame, is_pandas, long_series, wide_series
+from statespan.estimators.inputs.frames import is_frame, is_pandas, long_series, wide_series
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 FORMS = (
@@ -165,7 +165,7 @@ def _warn_of_channels_first(panel: Panel) -> None:
             f"X is read as (n, length, channels): {len(panel)} series of {samples} of {channels} channels. Where the "
             "channels come first, as in aeon and sktime, set channels_first=True or give X.swapaxes(1, 2)",
             UserWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
 
 

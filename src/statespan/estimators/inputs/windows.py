@@ -15,7 +15,7 @@ from torch import Tensor
 from statespan.data.base import Batch, Windows
 from statespan.data.calendar import mark_names, marks
 from statespan.data.scale import moments, standardize
-from statespan.estimators.timeline import Form, Line, future_times
+from statespan.estimators.inputs.timeline import Form, Line, future_times
 
 Array = np.ndarray[Any, Any]
 

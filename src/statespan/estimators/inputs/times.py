@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from statespan.estimators.series import Panel
+from statespan.estimators.inputs.series import Panel
 
 Array = np.ndarray[Any, Any]
 
@@ -26,7 +26,7 @@ def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array,
         Gaps (n, L) float32, for the first sample of a series its usual gap, 1 behind its end; and the unit.
 
     Example:
-        >>> from statespan.estimators.series import as_panel
+        >>> from statespan.estimators.inputs.series import as_panel
         >>> gaps, step = as_gaps([[0.0, 2.0, 8.0], [1.0, 3.0]], as_panel([[5.0, 6.0, 7.0], [8.0, 9.0]]))
         >>> gaps.tolist(), step
         ([[2.0, 1.0, 3.0], [1.0, 1.0, 1.0]], 2.0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import DataConversionWarning
 
-from statespan.estimators.series import Array
+from statespan.estimators.inputs.series import Array
 
 
 def one_column(y: Any, n: int) -> Array:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from statespan.data.calendar import UNITS, check_regular, in_seconds
-from statespan.estimators.frames import is_frame, is_pandas
-from statespan.estimators.series import plain_array
+from statespan.estimators.inputs.frames import is_frame, is_pandas
+from statespan.estimators.inputs.series import plain_array
 
 Array = np.ndarray[Any, Any]
 FORMS = (
