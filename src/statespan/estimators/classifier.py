@@ -26,21 +26,21 @@ Array = np.ndarray[Any, Any]
 class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
     """Classes of series, by bidirectional S4D layers.
 
-    What is None is chosen from the data, and one line says how. Series may be of unequal lengths, of any number of
-    channels, and at prediction of another sampling rate than in training.
+    Settings that are None are chosen from the data, and one line says how. Series may have unequal lengths, any number
+    of channels, and another sampling rate at prediction than in training.
 
     Args:
         d_model: Features of the layers.
         n_layers: Number of layers.
         d_state: State size of each SSM, even.
-        stride: Samples that are brought together (behind filters that see all of them) to one position of the layers;
-            1 for none. Long series are slow without.
+        stride: Samples that a filter bank summarises in one position of the layers; 1 for none. Long series are slow
+            without.
         dropout: Probability of dropping a feature.
         epochs: Passes over the training series, at most.
         batch_size: Series an update.
         learning_rate: Of everything but A, B and Δ of the SSMs, which learn with 0.001.
-        validation_fraction: Share of the series that is held out, to end with the weights that are best on it; 0.0 for
-            none, which is the default for fewer than 300 series.
+        validation_fraction: Share of the series that is held out to choose the best weights; 0.0 for none, the default
+            for fewer than 300 series.
         patience: Passes without improvement on the held-out part after which training ends.
         class_weight: None, "balanced" (rare classes count as much as frequent ones) or a dictionary {class: weight}.
         standardize: "channel": with the mean and deviation of the training series; "series": each series with its

@@ -10,12 +10,7 @@ from statespan.estimators.inputs.timeline import Line
 
 
 def choose(estimator: Any, rows: int) -> dict[str, int]:
-    """Sizes and settings for a series of so many rows.
-
-    Args:
-        estimator: Its parameters are taken where they are not None.
-        rows: Of the longest series.
-    """
+    """Sizes and settings for a series of so many rows."""
     context = max(1, min(max(336, 2 * estimator.horizon), 720, (rows - estimator.horizon) // 3))
     auto = {
         "context": context, "d_model": 32, "n_layers": 2, "d_state": 32, "steps": 600, "batch_size": 32, "patience": 6,

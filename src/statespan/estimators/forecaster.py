@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Array = np.ndarray[Any, Any]
-AT_ONCE = 256  # windows forecast together
-JUDGED = 512  # held-out windows that are looked at, evenly spread
+PREDICT_BATCH = 256  # windows forecast together
+VALID_WINDOWS = 512  # held-out windows to validate with, evenly spread
 ROUNDING = 1e-12  # share of a sum of squares that is rounding
 
 
@@ -131,7 +131,7 @@ class S4Forecaster(Estimator):
         learn = make_windows(parts, [(0, end) for end in ends], context, horizon, masked=self.masked_)
         spans = [(end, len(line.values)) for line, end in zip(lines, ends)]
         judge = make_windows(parts, spans, context, horizon, masked=self.masked_) if held_out else None
-        judge = None if judge is None else thinned(judge, JUDGED)
+        judge = None if judge is None else thinned(judge, VALID_WINDOWS)
         if learn is None:
             longest = max(len(line.values) for line in lines)
             known = ", with a known value to forecast" if self.masked_ else ""
@@ -235,16 +235,18 @@ class S4Forecaster(Estimator):
         sums = torch.zeros(5, dtype=torch.float64)
         with torch.inference_mode():
             arrays = windows.tensors()
-            for start in range(0, len(windows), AT_ONCE):
-                batch = windows.take(arrays, torch.arange(start, min(start + AT_ONCE, len(windows))))
+            for start in range(0, len(windows), PREDICT_BATCH):
+                batch = windows.take(arrays, torch.arange(start, min(start + PREDICT_BATCH, len(windows))))
                 marks = None if batch.marks is None else batch.marks.to(device)
-                found = self.network_(batch.x.to(device), marks=marks)
-                found = self._held(batch.x[:, :context], found)[..., 0].double()
+                forecast = self.network_(batch.x.to(device), marks=marks)
+                forecast = self._held(batch.x[:, :context], forecast)[..., 0].double()
                 y = batch.y.double()
-                there = ~torch.isnan(y)
-                y, found = y[there], found[there]
-                error = found - y
-                sums += torch.stack([error.square().sum(), error.abs().sum(), y.sum(), y.square().sum(), there.sum()])
+                is_known = ~torch.isnan(y)
+                y, forecast = y[is_known], forecast[is_known]
+                error = forecast - y
+                sums += torch.stack(
+                    [error.square().sum(), error.abs().sum(), y.sum(), y.square().sum(), is_known.sum()]
+                )
         square, absolute, total, squares, count = sums.tolist()
         spread = squares - total**2 / max(count, 1)
         return {

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Array = np.ndarray[Any, Any]
-AT_ONCE = 1 << 23  # samples times features that are predicted together
+PREDICT_SAMPLES = 1 << 23  # samples times features that are predicted together
 CHOSEN = (
     "d_model", "n_layers", "d_state", "stride", "dropout", "epochs", "batch_size", "learning_rate",
     "validation_fraction", "patience",
@@ -106,11 +106,7 @@ class SeriesEstimator(Estimator):
         rows = self._parts(n, labels, choice, seed)
         self.scale_ = Scale.of(panel.rows(rows[0]), self.standardize)
         self.masked_ = self.missing == "mask"
-        config = NetworkConfig(
-            self._body, self.n_channels_in_ * (2 if self.masked_ else 1), choice.stride, choice.d_model,
-            self._options(choice, -(-length // choice.stride), outputs),
-        )  # fmt: skip
-        device = pick_device(self.device)
+        config, device = self._network_config(choice, -(-length // choice.stride), outputs), pick_device(self.device)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(seed, "weights"))
             self.network_ = Network(config).to(device)
@@ -150,7 +146,7 @@ class SeriesEstimator(Estimator):
         gaps = None if times is None else as_gaps(times, panel, self.step_)[0]
         data = self._arrays(panel, np.zeros(len(panel), np.float32), gaps)
         device = next(self.network_.parameters()).device
-        size = max(1, AT_ONCE // (length * 64))
+        size = max(1, PREDICT_SAMPLES // (length * 64))
         parts = []
         with torch.inference_mode():
             arrays = data.tensors()
@@ -198,14 +194,16 @@ class SeriesEstimator(Estimator):
         super()._check_parameters()
         check_choice("standardize", self.standardize, STANDARDS)
 
-    def _options(self, choice: Choice, positions: int, outputs: int) -> dict[str, Any]:
-        """The body: the longest time scales are those of a whole series, the shortest a few positions."""
+    def _network_config(self, choice: Choice, positions: int, outputs: int) -> NetworkConfig:
+        """The longest time scales are those of a whole series, the shortest a few positions."""
         slowest = min(1.0 / max(positions, 2), 0.1)
-        return {
+        options = {
             "d_output": outputs, "d_model": choice.d_model, "d_state": choice.d_state, "n_layers": choice.n_layers,
             "layer": "s4d", "ssm": {"init": "lin", "dt_min": slowest, "dt_max": 0.5}, "mix": "glu", "norm": "batch",
             "dropout": choice.dropout, "bidirectional": True, "pool": "mean",
         }  # fmt: skip
+        d_input = self.n_channels_in_ * (2 if self.masked_ else 1)
+        return NetworkConfig(self._body, d_input, choice.stride, choice.d_model, options)
 
     def _parts(self, n: int, labels: Array | None, choice: Choice, seed: int) -> list[Array]:
         """Row numbers to learn from and to hold out."""

@@ -6,8 +6,8 @@ A folder ``000000001200-0`` (step and serial number) has
 * ``state.json``: step, serial number, recipe, progress, size and SHA-256 of the tensors, and a SHA-256 of itself.
 
 It gets its name only when all of it is on the disk and was read back. Which one is the last is found by reading them,
-newest first: the first whose digests are right and whose name is that of its step and serial number. Nothing in a
-checkpoint can run code. Version 1 had no serial number in ``state.json``; it is still read, and its step is compared.
+newest first: the first with the right digests and the name of its step and serial number. Nothing in a checkpoint
+can run code. Version 1 had no serial number in ``state.json``; it is still read, and its step is compared.
 """
 
 from __future__ import annotations
@@ -153,18 +153,18 @@ def _listed(folder: Path) -> list[tuple[int, int, Path]]:
 
 def _prune(folder: Path, keep: int) -> None:
     listed = _listed(folder)
-    steps, wanted = set(), set()
+    best_steps, best_paths = set(), set()
     for _, _, path in listed[:keep]:
         try:
-            steps.add(_read_facts(path)[0].progress.get("best_step"))
+            best_steps.add(_read_facts(path)[0].progress.get("best_step"))
         except CheckpointError:
             continue
     for step, _, path in listed:  # the newest of each such step
-        if step in steps:
-            wanted.add(path)
-            steps.discard(step)
+        if step in best_steps:
+            best_paths.add(path)
+            best_steps.discard(step)
     for _, _, path in listed[keep:]:
-        if path not in wanted:
+        if path not in best_paths:
             with contextlib.suppress(CheckpointError):  # what matters is written
                 io.remove(path)
 

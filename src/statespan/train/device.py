@@ -24,12 +24,7 @@ Processes: TypeAlias = "OneProcess | Fabric"
 
 
 class OneProcess:
-    """One process on one device: what training asks of Lightning Fabric, which takes seconds to import.
-
-    Args:
-        device: Where the model goes.
-        precision: That of a recipe; only "bf16" makes a difference here.
-    """
+    """One process on one device: what training asks of Lightning Fabric, which takes seconds to import."""
 
     world_size = 1
     global_rank = 0
@@ -82,14 +77,14 @@ def pick_device(device: torch.device | str | None) -> torch.device:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        found = torch.device(device)
+        chosen = torch.device(device)
     except (RuntimeError, TypeError):
-        found = torch.device("meta")
-    if found.type not in ("cpu", "cuda", "mps"):
+        chosen = torch.device("meta")
+    if chosen.type not in ("cpu", "cuda", "mps"):
         raise ConfigError(f"device is {device}; allowed are cpu, cuda, cuda:0 … and mps")
-    if found.type == "cuda" and not torch.cuda.is_available():
+    if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device is {device}, and there is no CUDA device here; allowed are cpu and mps")
-    return found
+    return chosen
 
 
 def quiet() -> contextlib.AbstractContextManager[None]:

@@ -48,16 +48,7 @@ class Splits(NamedTuple):
 
 
 class Loop:
-    """A run: made from its settings, put where it was by :meth:`resume`, and then :meth:`run`.
-
-    Args:
-        train: How to train.
-        data: The data.
-        model: The model, with its first weights.
-        task: Its task.
-        processes: Devices and processes.
-        sink: Where checkpoints and logs go.
-    """
+    """A run: made from its settings, put where it was by :meth:`resume`, and then :meth:`run`."""
 
     def __init__(
         self, train: Train, data: Dataset | Splits, model: nn.Module, *, task: Task, processes: Processes, sink: Sink

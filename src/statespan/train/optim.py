@@ -75,10 +75,10 @@ def param_groups(
                 # of a shared parameter's places, one that asks for no decay wins
                 groups[parameter] = _group(*_owner(model, path, module, name), special)
     settings = {"ssm": (min(ssm_lr, lr), 0.0), "no_decay": (lr, 0.0), "decay": (lr, weight_decay)}
-    found = {name: [p for p, group in groups.items() if group == name] for name in settings}
+    members = {name: [p for p, group in groups.items() if group == name] for name in settings}
     return [
         {"name": name, "params": parameters, "lr": settings[name][0], "weight_decay": settings[name][1]}
-        for name, parameters in found.items()
+        for name, parameters in members.items()
         if parameters
     ]
 
@@ -89,7 +89,7 @@ def build_optimizer(model: nn.Module, train: Train, *, captured: bool = False) -
     Args:
         model: The model, on its device.
         train: The settings.
-        captured: Whether its step will be captured as a CUDA graph; then the learning rates are tensors.
+        captured: Whether a CUDA graph will capture its step; then the learning rates are tensors.
     """
     special = {"slow_C": train.slow_C, "fast_dt": train.fast_dt}
     groups = param_groups(model, train.lr, train.weight_decay, train.ssm_lr, **special)

@@ -46,10 +46,10 @@ def fit(
     ``model/`` (the weights that were tested, for ``from_pretrained``). Started by torchrun, all processes train as one.
 
     Args:
-        recipe: What to train on what and how.
+        recipe: The data, the model and how to train.
         folder: The run's folder; made if it is not there.
-        resume: Go on with the run in the folder, to the same bits as without the break; start it if there is none.
-        data: The dataset, or the folder that datasets are in, instead of the default one.
+        resume: Resume the run in the folder, to the same bits as an uninterrupted one; start it if there is none.
+        data: The dataset, or a folder of datasets instead of the default one.
         model: A module (or a function from the dataset's info to one) instead of the recipe's model.
         progress: Show a progress bar.
         device: "cpu", "cuda", "cuda:1" or "mps"; CUDA where there is some, if not given.
@@ -213,10 +213,10 @@ def load_run(
         from statespan.models import from_pretrained
 
         return from_pretrained(folder), recipe, load_data(recipe, data)
-    found = checkpoint.latest(folder / "checkpoints")
-    if found is None:
+    newest = checkpoint.latest(folder / "checkpoints")
+    if newest is None:
         raise io.CheckpointError(f"there is no checkpoint in {folder / 'checkpoints'}")
-    tensors, facts = found
+    tensors, facts = newest
     best = facts.progress.get("best_step", -1) if recipe.train.test_weights == "best" else -1
     if best not in (-1, facts.step):
         tensors, _ = checkpoint.at_step(folder / "checkpoints", best)
@@ -240,16 +240,16 @@ def load_data(recipe: Recipe, data: Data = None) -> Dataset:
 
 
 def without_others(recipe: Recipe, split: str) -> list[str]:
-    """Overrides that leave one row of each other split, where rows are made: that takes long, and nobody reads them."""
+    """Overrides that leave one row of each other split if rows are generated, which takes long."""
     from statespan.data.registry import entry
 
     # a number of training rows is how many are made; of what is read, all are used
-    made = type(entry(recipe.data["name"]).options.get("train")) is int
-    return [f"data.{part}=1" for part in SPLITS if made and part != split]
+    is_made = type(entry(recipe.data["name"]).options.get("train")) is int
+    return [f"data.{part}=1" for part in SPLITS if is_made and part != split]
 
 
 def check_model(recipe: Recipe, *, values: bool = False) -> None:
-    """Refuse a recipe that names an unknown model, or options it does not have; or values that are not allowed."""
+    """Reject an unknown model, options it does not have, or with ``values`` values that are not allowed."""
     import statespan.models
 
     options = dict(recipe.model)
@@ -260,7 +260,7 @@ def check_model(recipe: Recipe, *, values: bool = False) -> None:
 
 
 def check_data(recipe: Recipe) -> None:
-    """Refuse a recipe that names an unknown dataset, options it does not have, or values of another type."""
+    """Reject an unknown dataset, options it does not have, or values of another type."""
     from statespan.data.registry import check_options, entry
 
     options = dict(recipe.data)

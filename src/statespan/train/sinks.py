@@ -35,12 +35,7 @@ class Sink(ABC):
 
     @abstractmethod
     def opened(self, progress: Progress, columns: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-        """A context to train in.
-
-        Args:
-            progress: Where the run is.
-            columns: Names of the values that :meth:`write` may be given.
-        """
+        """A context to train in."""
 
     @abstractmethod
     def write(self, progress: Progress, values: dict[str, float]) -> None:
@@ -64,13 +59,7 @@ class Sink(ABC):
 
 
 class RunFolder(Sink):
-    """A run on the disk: ``log.csv``, ``times.csv``, ``checkpoints/`` and ``tensorboard/``.
-
-    Args:
-        folder: The run's folder.
-        recipe: What the run is made from; checkpoints hold it.
-        is_lead: Whether this process is the one that writes.
-    """
+    """A run on the disk: ``log.csv``, ``times.csv``, ``checkpoints/`` and ``tensorboard/``."""
 
     def __init__(self, folder: Path, recipe: Recipe, *, is_lead: bool = True) -> None:
         self.folder: Path = folder

@@ -61,14 +61,7 @@ class Progress:
 
 
 class RunState:
-    """Everything of a run that changes, as named tensors, and back.
-
-    Args:
-        model: The model.
-        optimizer: Its optimizer.
-        average: The moving average of its weights, if there is one.
-        meter: Sums of the loss.
-    """
+    """Everything of a run that changes, as named tensors, and back."""
 
     is_collective = False  # whether every process must take part in collecting
 
@@ -195,7 +188,7 @@ def random_state() -> dict[str, Tensor]:
     """The states of the global generators of Python, numpy and torch, as tensors."""
     version, words, gauss = random.getstate()
     legacy: Any = np.random.get_state(legacy=False)
-    found = {
+    states = {
         "torch": torch.get_rng_state(),
         "python": torch.tensor([version, *words], dtype=torch.int64),
         "python_gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
@@ -203,8 +196,8 @@ def random_state() -> dict[str, Tensor]:
         "numpy_gauss": torch.tensor([legacy["has_gauss"], legacy["gauss"]], dtype=torch.float64),
     }
     if torch.cuda.is_available():
-        found["cuda"] = torch.cuda.get_rng_state()
-    return found
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
 
 
 def set_random_state(state: dict[str, Tensor]) -> None:

@@ -19,16 +19,7 @@ from statespan.train.guard import Guard
 
 
 class Step:
-    """What one update does.
-
-    Args:
-        processes: Run the passes.
-        module: The objective as ``processes`` set it up.
-        optimizer: The optimizer itself.
-        train: The settings.
-        average: The moving average of the weights, if there is one.
-        is_sharded: Whether each process has a part of every gradient.
-    """
+    """What one update does."""
 
     def __init__(
         self,

@@ -171,12 +171,7 @@ def _same_shape(values: Tensor, y: Tensor) -> Tensor:
 
 
 class Objective(nn.Module):
-    """A model and its task as one module, so that whatever wraps modules (DDP, FSDP) sees the loss as its output.
-
-    Args:
-        model: The model.
-        task: Its task.
-    """
+    """A model and its task as one module, so that whatever wraps modules (DDP, FSDP) sees the loss as its output."""
 
     def __init__(self, model: nn.Module, task: Task) -> None:
         super().__init__()
