@@ -19,7 +19,7 @@ def choose(estimator: Any, rows: int) -> dict[str, int]:
     return {name: auto[name] if given[name] is None else int(given[name]) for name in auto}
 
 
-def describe(estimator: Any, lines: list[Line], windows: int, judged: int, device: Any) -> str:
+def describe(estimator: Any, lines: list[Line], *, windows: int, held_out: int, device: Any) -> str:
     """What was read and chosen, in one line."""
     rows, columns, chosen = sum(len(line.values) for line in lines), lines[0].values.shape[1], estimator.chosen_
     count = sum(p.numel() for p in estimator.network_.parameters())
@@ -29,7 +29,7 @@ def describe(estimator: Any, lines: list[Line], windows: int, judged: int, devic
         f"S4Forecaster: {many} of {columns} column{'s' * (columns > 1)}{names} -> {estimator.horizon} rows from "
         f"{chosen['context']}; {chosen['n_layers']} layers of {chosen['d_model']} features (state "
         f"{chosen['d_state']}), {count:,} weights; up to {chosen['steps']} updates of {chosen['batch_size']} of "
-        f"{windows} windows, {f'{judged} held out for early stopping' if judged else 'none held out'}; on {device}"
+        f"{windows} windows, {f'{held_out} held out for early stopping' if held_out else 'none held out'}; on {device}"
     )
 
 

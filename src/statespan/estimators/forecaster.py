@@ -144,7 +144,9 @@ class S4Forecaster(Estimator):
             torch.default_generator.manual_seed(derive(seed, "weights"))
             self.network_ = Horizon(self._config(parts[0], context)).to(device)
         self.n_features_in_ = lines[0].values.shape[1]
-        self.chosen_line_ = describe(self, lines, len(learn), 0 if judge is None else len(judge), device)
+        self.chosen_line_ = describe(
+            self, lines, windows=len(learn), held_out=0 if judge is None else len(judge), device=device
+        )
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
         steps, batch = self.chosen_["steps"], self.chosen_["batch_size"]

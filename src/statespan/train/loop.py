@@ -231,7 +231,6 @@ class Loop:
         self,
         split: str,
         *,
-        dt_scale: float = 1.0,
         rows: int | None = None,
         poll: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
@@ -245,7 +244,6 @@ class Loop:
                 self.task,
                 self.feeds[split],
                 batch=self.train.valid_batch or max(1, self.train.batch // self.processes.world_size),
-                dt_scale=dt_scale,
                 rows=rows,
                 group_lengths=self.train.group_lengths,
                 poll=poll,
