@@ -10,6 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+from statespan.estimators import S4Classifier, S4Forecaster, S4Regressor
 from tests.estimators.make import classifier, forecaster, regressor, waves
 
 OTHER_LENGTHS = "series of another length than in training are welcome"
@@ -71,3 +72,14 @@ def test_same_seed_same_bits_and_the_callers_random_numbers_are_left_alone():
     assert np.array_equal(first, second)
     assert not np.array_equal(first, other)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_settings_are_those_of_the_signature():
+    assert {"d_model", "class_weight", "stride", "random_state"} <= classifier().get_params().keys()
+    assert "class_weight" not in regressor().get_params()
+    assert S4Forecaster(7).horizon == 7  # the one setting that needs no name
+    for kind in (S4Classifier, S4Regressor):
+        with pytest.raises(TypeError, match="positional"):
+            kind(16)
+    with pytest.raises(TypeError, match="positional"):
+        S4Forecaster(7, 16)

@@ -6,9 +6,9 @@ import torch
 
 from statespan.estimators import S4Forecaster
 from statespan.estimators.horizon import Horizon, HorizonConfig
+from statespan.estimators.inputs.timeline import Form, Line, future_times
+from statespan.estimators.inputs.windows import make_windows, prepare
 from statespan.estimators.tasks import forecasts
-from statespan.estimators.timeline import Form, Line, future_times
-from statespan.estimators.windows import make_windows, prepare
 from tests.estimators.make import forecaster
 
 

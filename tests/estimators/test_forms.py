@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from statespan.estimators import load
-from statespan.estimators.series import as_panel
+from statespan.estimators.inputs.series import as_panel
 from tests.estimators.make import classifier, forecaster, regressor, waves
 
 X, Y = waves(12, 24, channels=3)

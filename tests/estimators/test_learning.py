@@ -134,3 +134,14 @@ def test_a_damaged_or_foreign_folder_is_refused(tmp_path):
     config.write_text(config.read_text().replace('"masked": false', '"masked": true'))
     with pytest.raises(LoadError, match="damaged"):
         load(tmp_path / "model")
+
+
+def test_fitting_imports_no_lightning():
+    """It takes seconds to import, and one process does without."""
+    program = (
+        "import sys, numpy as np; from statespan.estimators import S4Classifier;"
+        "S4Classifier(d_model=4, n_layers=1, epochs=1, verbose=0).fit(np.eye(6), [0, 1] * 3);"
+        "print({'lightning', 'rich'} & {m.partition('.')[0] for m in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from statespan.estimators import from_long
-from statespan.estimators.scaling import Scale
-from statespan.estimators.series import as_panel
+from statespan.estimators.inputs.scaling import Scale
+from statespan.estimators.inputs.series import as_panel
 from tests.estimators.make import classifier, regressor, waves
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from statespan.estimators import load
-from statespan.estimators.series import as_panel
-from statespan.estimators.times import as_gaps
+from statespan.estimators.inputs.series import as_panel
+from statespan.estimators.inputs.times import as_gaps
 from tests.estimators.make import classifier, waves
 
 

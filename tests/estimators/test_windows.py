@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from statespan.estimators.timeline import Form, Line
-from statespan.estimators.windows import calendar_names, known_moments, make_windows, prepare, recent, thinned
+from statespan.estimators.inputs.timeline import Form, Line
+from statespan.estimators.inputs.windows import calendar_names, known_moments, make_windows, prepare, recent, thinned
 
 
 def prepared(rows, masked=False):

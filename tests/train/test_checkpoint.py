@@ -16,7 +16,7 @@ from statespan import _io as fsio
 from statespan.train import CheckpointError, ConfigError
 from statespan.train.checkpoint import Facts, any_in, at_step, latest, load, remove_after, save
 from statespan.train.config import Train
-from statespan.train.loop import _check_same
+from statespan.train.sinks import _check_same
 from tests.train.make import Toy, assert_same, run
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool, torch.float16]

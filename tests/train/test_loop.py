@@ -159,21 +159,21 @@ class Poison(nn.Module):
     [("forward", r"the output of norm \(Poison\)"), ("backward", r"the gradient that norm \(Poison\) passes back")],
 )
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-@pytest.mark.parametrize("look_every", [1, 4])
-def test_a_bad_step_changes_nothing(where, name, optimizer, look_every, ema, tmp_path, monkeypatch):
+@pytest.mark.parametrize("check_every", [1, 4])
+def test_a_bad_step_changes_nothing(where, name, optimizer, check_every, ema, tmp_path, monkeypatch):
     """Step 8 is bad (nine calls); seen at once or some steps later, nothing has moved since the step before."""
     seen = {}
 
     class Watched(loops.Loop):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            self.look_every = look_every
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.check_every = check_every
 
-        def _look(self):
+        def _check(self):
             try:
-                super()._look()
+                super()._check()
             except NonFiniteError:
-                seen.update(self._state().collect(self.model, self.step.optimizer, self.average, {}))
+                seen.update(self.state.collect())
                 raise
 
     monkeypatch.setattr("statespan.train.run.Loop", Watched)

@@ -14,8 +14,8 @@ from statespan.train import Train
 from statespan.train.ema import Average
 from statespan.train.feed import Feed
 from statespan.train.lamb import Lamb
+from statespan.train.optim import rate
 from statespan.train.order import Plan, order
-from statespan.train.schedule import rate
 from statespan.train.tasks import TASKS, task_of
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import distributed
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from statespan.train import sharded
 from statespan.train.optim import build_optimizer
+from statespan.train.state import ShardedState
 from statespan.train.tasks import TASKS, Objective
 from tests.train.make import Toy, dataset, recipe
 
@@ -33,13 +33,13 @@ def work(rank, folder):
     first, second = make(0), make(1)
     for _ in range(3):
         step(*first)
-    taken = sharded.collect(*first, None, meter)
+    taken = ShardedState(*first, None, meter).collect()
     assert taken["model/first.weight"].shape == (6, 10)
     assert taken["optimizer/first.weight/exp_avg"].shape == (6, 10)
-    sharded.restore(taken, *second, None, {"sum": torch.zeros(())})
+    ShardedState(*second, None, {"sum": torch.zeros(())}).restore(taken)
     for pair in (first, second):
         step(*pair)
-    one, two = (sharded.collect(*pair, None, meter) for pair in (first, second))
+    one, two = (ShardedState(*pair, None, meter).collect() for pair in (first, second))
     assert all(torch.equal(one[name], two[name]) for name in one if not name.startswith("random/"))
     assert not torch.equal(one["model/first.weight"], taken["model/first.weight"])
     distributed.destroy_process_group()

@@ -30,13 +30,15 @@ class Batch(NamedTuple):
     * ``x``: (B, L, D) real or (B, L) int64 tokens; for retrieval (2B, L), the first documents and then the second ones;
     * ``y``: targets, classes (B,) int64, values (B, K), tokens (B, L) int64 or a forecast (B, horizon, K);
     * ``lengths``: true lengths, (B,) or (2B,) int64, or None where all are full;
-    * ``marks``: (B, L, M) features of the calendar, for forecasting.
+    * ``marks``: (B, L, M) features of the calendar, for forecasting;
+    * ``gaps``: (B, L) time from the sample before to this one in units of the usual step, if samples are irregular.
     """
 
     x: Tensor
     y: Tensor
     lengths: Tensor | None = None
     marks: Tensor | None = None
+    gaps: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class Windows(Split):
         ...     return Batch(rows["text"][:, :-1].long(), rows["text"][:, 1:].long())
         >>> split = Windows({"text": np.arange(10, dtype=np.int16)}, starts=np.array([0, 4]), length=5, prepare=prepare)
         >>> split.batch([1])
-        Batch(x=tensor([[4, 5, 6, 7]]), y=tensor([[5, 6, 7, 8]]), lengths=None, marks=None)
+        Batch(x=tensor([[4, 5, 6, 7]]), y=tensor([[5, 6, 7, 8]]), lengths=None, marks=None, gaps=None)
     """
 
     def __init__(
@@ -261,11 +263,11 @@ def trim(batch: Batch, length: int) -> Batch:
         torch.Size([2, 3, 1])
     """
     marks = None if batch.marks is None else batch.marks[:, :length]
-    is_dense = (
-        batch.y.ndim == 2 and not batch.y.is_floating_point()
-    )  # a target at every position, not values of a whole row
+    # a target at every position, not the values of a whole row
+    is_dense = batch.y.ndim == 2 and not batch.y.is_floating_point()
     y = batch.y[:, :length] if is_dense else batch.y
-    return batch._replace(x=batch.x[:, :length], y=y, marks=marks)
+    gaps = None if batch.gaps is None else batch.gaps[:, :length]
+    return batch._replace(x=batch.x[:, :length], y=y, marks=marks, gaps=gaps)
 
 
 def _check_arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:

@@ -15,7 +15,7 @@ if find_spec("sklearn") is None:
 from statespan.data.formats.ts import read_ts
 from statespan.estimators.classifier import S4Classifier
 from statespan.estimators.forecaster import S4Forecaster
-from statespan.estimators.frames import from_long
+from statespan.estimators.inputs.frames import from_long
 from statespan.estimators.regressor import S4Regressor
 from statespan.models.pretrained import LoadError
 

@@ -1,305 +1,148 @@
-"""What the classifier and the regressor share: reading series, choosing settings, training, predicting, saving.
-
-Shapes: n series, L longest length, C channels, K classes or values.
-"""
+"""What all estimators share: their settings, the rate of their samples, saving and loading."""
 
 from __future__ import annotations
 
-import sys
 from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from statespan._check import check_bool, check_choice, check_int, check_number
-from statespan.data.base import Arrays, Batch
-from statespan.data.split import split, stratified
 from statespan.estimators import store
-from statespan.estimators.defaults import Choice
-from statespan.estimators.fitting import History, Settings, train
-from statespan.estimators.network import Network, NetworkConfig
-from statespan.estimators.saved import SavedEstimator
-from statespan.estimators.scaling import STANDARDS, Scale
-from statespan.estimators.series import Panel, as_panel
-from statespan.estimators.times import as_gaps
-from statespan.models.irregular import announce_cost
+from statespan.models.pretrained import LoadError
 from statespan.train.device import pick_device
-from statespan.train.feed import moved
-from statespan.train.order import derive
-from statespan.train.tasks import Task
 
 if TYPE_CHECKING:
+    import torch
     from typing_extensions import Self
 
-Array = np.ndarray[Any, Any]
-AT_ONCE = 1 << 23  # samples times features that are predicted together
-CHOSEN = (
-    "d_model", "n_layers", "d_state", "stride", "dropout", "epochs", "batch_size", "learning_rate",
-    "validation_fraction", "patience",
-)  # fmt: skip
+COUNTS = ("d_model", "n_layers", "stride", "context", "epochs", "steps", "batch_size", "patience")
 
 
-class SeriesEstimator(SavedEstimator):
-    """One answer for a series; see :class:`S4Classifier` and :class:`S4Regressor`."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class Estimator(BaseEstimator):  # type: ignore[misc]
+    """An estimator with a network, a seed, and a folder to live in; see the classes for people for the settings."""
 
-    _body: str
-
-    def __init__(
-        self,
-        *,
-        d_model: int | None = None,
-        n_layers: int | None = None,
-        d_state: int | None = None,
-        stride: int | None = None,
-        dropout: float | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        validation_fraction: float | None = None,
-        patience: int | None = None,
-        standardize: str = "channel",
-        missing: str = "error",
-        channels_first: bool = False,
-        device: str | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-    ) -> None:
-        self.d_model = d_model
-        self.n_layers = n_layers
-        self.d_state = d_state
-        self.stride = stride
-        self.dropout = dropout
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.standardize = standardize
-        self.missing = missing
-        self.channels_first = channels_first
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    d_model: int | None = None
+    n_layers: int | None = None
+    d_state: int | None = None
+    dropout: float | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    validation_fraction: float | None = None
+    patience: int | None = None
+    missing: str = "error"
+    channels_first: bool = False
+    device: str | None = None
+    random_state: Any = 0
+    verbose: int = 1
 
     @abstractmethod
-    def _fit_answers(self, y: Any, panel: Panel) -> tuple[Array, int, Array | None]:
-        """The answers as the network learns them, their number K, and the classes to balance the held-out part by."""
+    def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+        """Everything that was learnt but the network's weights: plain values, and arrays."""
 
     @abstractmethod
-    def _task(self, answers: Array) -> Task:
-        """What to optimize."""
+    def _set_state(self, config: dict[str, Any], tensors: dict[str, torch.Tensor], device: torch.device) -> None:
+        """The inverse of :meth:`_state`; makes the network as well."""
 
-    @abstractmethod
-    def _fitted(self) -> dict[str, Any]:
-        """What was learnt besides the network, as plain values."""
+    def save(self, folder: str | Path) -> None:
+        """Save the fitted estimator in a folder: the weights as safetensors, everything else as JSON.
 
-    @abstractmethod
-    def _restore(self, fitted: dict[str, Any]) -> None:
-        """The inverse of :meth:`_fitted`."""
-
-    def _fit(self, X: Any, y: Any, times: Any = None) -> Self:
-        self._check_parameters()
-        panel = as_panel(X, missing=self.missing, channels_first=self.channels_first, warn=True)
-        self.n_channels_in_ = panel.values.shape[2]
-        self._note_features(X, panel)
-        answers, outputs, labels = self._fit_answers(y, panel)
-        seed = self._seed()
-        n, length = panel.values.shape[:2]
-        gaps = None
-        self.step_: float | None = None
-        if times is not None:
-            gaps, self.step_ = as_gaps(times, panel)
-            if self.stride not in (None, 1):
-                raise ValueError(f"stride must be 1 for samples at irregular times, got {self.stride}")
-        given = {name: getattr(self, name) for name in CHOSEN}
-        choice = Choice.of(n, length, given if gaps is None else {**given, "stride": 1})
-        rows = self._parts(n, labels, choice, seed)
-        self.scale_ = Scale.of(panel.rows(rows[0]), self.standardize)
-        self.masked_ = self.missing == "mask"
-        config = NetworkConfig(
-            self._body, self.n_channels_in_ * (2 if self.masked_ else 1), choice.stride, choice.d_model,
-            self._options(choice, -(-length // choice.stride), outputs),
-        )  # fmt: skip
-        device = pick_device(self.device)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(derive(seed, "weights"))
-            self.network_ = Network(config).to(device)
-        parts = [self._arrays(panel.rows(part), answers[part], None if gaps is None else gaps[part]) for part in rows]
-        settings = Settings(
-            choice.epochs, choice.batch_size, choice.learning_rate, patience=choice.patience, seed=seed,
-            capture=gaps is None,
-        )  # fmt: skip
-        self.chosen_ = {name: getattr(choice, name) for name in CHOSEN}
-        self.chosen_line_ = self._line(panel, choice, len(rows[1]), device)
-        if self.verbose:
-            print(self.chosen_line_, file=sys.stderr)
-            if gaps is not None:
-                updates = choice.epochs * max(1, len(rows[0]) // choice.batch_size)
-                announce_cost(self.network_.body, choice.batch_size, length, updates)
-        held_out = parts[1] if len(rows[1]) else None
-        self.history_: History = train(
-            self.network_, self._task(answers[rows[0]]), parts[0], held_out, settings, device,
-            show=bool(self.verbose),
-        )  # fmt: skip
-        self.n_iter_ = self.history_.steps
-        return self
-
-    def _outputs(self, X: Any, dt_scale: float, times: Any = None) -> Array:
-        """What the network says (n, K), float64."""
+        Args:
+            folder: Made if it is not there.
+        """
         check_is_fitted(self, "network_")
-        check_number("dt_scale", dt_scale, above=0.0)
-        panel = as_panel(X, missing=self.missing, channels_first=self.channels_first)
-        length, channels = panel.values.shape[1:]
-        if channels != self.n_channels_in_:
-            turned = "; X.swapaxes(1, 2) has as many" if length == self.n_channels_in_ and channels > 1 else ""
-            raise ValueError(f"X must have {self.n_channels_in_} channels, as in fit, got {channels}{turned}")
-        if (times is None) != (self.step_ is None):
-            had, has = ("without", "with") if self.step_ is None else ("with", "without")
-            raise ValueError(f"times must be given as in fit, which was {had} times, got X {has}")
-        if times is not None and dt_scale != 1.0:
-            raise ValueError(f"dt_scale must be 1.0 where times are given, which say it all, got {dt_scale}")
-        gaps = None if times is None else as_gaps(times, panel, self.step_)[0]
-        data = self._arrays(panel, np.zeros(len(panel), np.float32), gaps)
-        device = next(self.network_.parameters()).device
-        size = max(1, AT_ONCE // (length * 64))
-        found = []
-        with torch.inference_mode():
-            arrays = data.tensors()
-            for start in range(0, len(panel), size):
-                batch = data.take(arrays, torch.arange(start, min(start + size, len(panel))))
-                batch = moved(batch, device)
-                scores = self.network_(batch.x, lengths=batch.lengths, marks=batch.marks, dt_scale=float(dt_scale))
-                found.append(scores.double().cpu())
-        answers = torch.cat(found).numpy()
-        if not np.isfinite(answers).all():
-            number = int((~np.isfinite(answers)).any(1).argmax())
-            raise ValueError(
-                f"X must be of the magnitude that it had in fit, and series {number} is too far from it for an answer; "
-                f"got values up to {np.abs(panel.values[number]).max():.1e}, check their unit"
-            )
-        return answers
-
-    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        network = self.network_.config
+        seed = int(self.random_state) if isinstance(self.random_state, (int, np.integer)) else None
+        config, arrays = self._state()
         config = {
-            "network": {name: getattr(network, name) for name in NetworkConfig.__dataclass_fields__},
-            "scale": self.scale_.to_dict(),
-            "n_channels": self.n_channels_in_,
-            "masked": self.masked_,
-            "step": self.step_,
+            "parameters": {**self.get_params(), "random_state": seed},
+            "sampling_rate": self.sampling_rate_,
             "chosen": self.chosen_,
             "line": self.chosen_line_,
-            "fitted": self._fitted(),
+            **config,
         }
-        return config, {}
+        store.save(folder, type(self).__name__, config, network=self.network_, arrays=arrays)
 
-    def _set_state(self, config: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
-        network = NetworkConfig(**config["network"])
-        if network.body != self._body:
-            raise ValueError("its network is not that of its weights")
-        self.network_ = store.build(Network, network, tensors).to(device)
-        self.n_channels_in_ = check_int("n_channels", config["n_channels"], minimum=1)
-        self.masked_ = check_bool("masked", config["masked"])
-        step = config["step"]
-        self.step_ = None if step is None else check_number("step", step, above=0.0)
-        if network.d_input != self.n_channels_in_ * (2 if self.masked_ else 1):
-            raise ValueError("its network does not read its channels")
-        self.scale_ = Scale.from_dict(config["scale"], self.n_channels_in_)
-        self.chosen_, self.chosen_line_ = dict(config["chosen"]), str(config["line"])
-        self._restore(config["fitted"])
+    @classmethod
+    def load(cls, folder: str | Path, *, device: str | None = None) -> Self:
+        """The estimator that :meth:`save` saved, which predicts the same.
+
+        Args:
+            folder: Where it was saved.
+            device: Where to put it: "cpu", "cuda"…; CUDA by default if there is a CUDA device.
+
+        Raises:
+            LoadError: Anything is missing or damaged, or it is another kind of estimator.
+        """
+        kind, config, tensors = store.load(folder)
+        if kind != cls.__name__:
+            raise LoadError(f"{folder} holds {kind}, not {cls.__name__}; statespan.estimators.load reads any")
+        return cls._from_stored(config, tensors, device)
+
+    @classmethod
+    def _from_stored(cls, config: dict[str, Any], tensors: dict[str, torch.Tensor], device: str | None) -> Self:
+        place = pick_device(device)
+        try:
+            estimator = cls(**store.parameters_in(config["parameters"]))
+            rate = config.get("sampling_rate")
+            estimator.sampling_rate_ = None if rate is None else check_number("sampling_rate", rate, above=0.0)
+            estimator.chosen_, estimator.chosen_line_ = dict(config["chosen"]), str(config["line"])
+            estimator._set_state(config, tensors, place)
+        except LoadError:
+            raise
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
+            raise LoadError(f"the estimator cannot be built from what was saved: {error}") from error
+        return estimator
 
     def _check_parameters(self) -> None:
-        """Refuse parameters that cannot be used, whatever the data."""
-        for name, least in (
-            ("d_model", 1),
-            ("n_layers", 1),
-            ("stride", 1),
-            ("epochs", 1),
-            ("batch_size", 1),
-            ("patience", 1),
-        ):
-            if getattr(self, name) is not None:
-                check_int(name, getattr(self, name), minimum=least)
+        """Reject parameters that cannot be used, whatever the data."""
+        for name in COUNTS:
+            if getattr(self, name, None) is not None:
+                check_int(name, getattr(self, name), minimum=1)
         if self.d_state is not None:
             check_int("d_state", self.d_state, minimum=2, even=True)
-        if self.dropout is not None:
-            check_number("dropout", self.dropout, above=0.0, below=1.0, closed=True)
+        for name in ("dropout", "validation_fraction"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), above=0.0, below=1.0, closed=True)
         if self.learning_rate is not None:
             check_number("learning_rate", self.learning_rate, above=0.0)
-        if self.validation_fraction is not None:
-            check_number("validation_fraction", self.validation_fraction, above=0.0, below=1.0, closed=True)
-        check_choice("standardize", self.standardize, STANDARDS)
         check_choice("missing", self.missing, ("error", "mask"))
         check_bool("channels_first", self.channels_first)
         pick_device(self.device)
 
-    def _options(self, choice: Choice, positions: int, outputs: int) -> dict[str, Any]:
-        """The body: the longest time scales are those of a whole series, the shortest a few positions."""
-        slowest = min(1.0 / max(positions, 2), 0.1)
-        return {
-            "d_output": outputs, "d_model": choice.d_model, "d_state": choice.d_state, "n_layers": choice.n_layers,
-            "layer": "s4d", "ssm": {"init": "lin", "dt_min": slowest, "dt_max": 0.5}, "mix": "glu", "norm": "batch",
-            "dropout": choice.dropout, "bidirectional": True, "pool": "mean",
-        }  # fmt: skip
+    def _set_rate(self, sampling_rate: float | None) -> None:
+        """Remember the rate of the samples that are learnt from."""
+        given = sampling_rate is not None
+        self.sampling_rate_ = check_number("sampling_rate", sampling_rate, above=0.0) if given else None
 
-    def _parts(self, n: int, labels: Array | None, choice: Choice, seed: int) -> list[Array]:
-        """Row numbers to learn from and to hold out."""
-        if not choice.validation_fraction:
-            return [np.arange(n), np.arange(0)]
-        shares = (choice.validation_fraction,)
-        number = derive(seed, "held out") % 2**31
-        parts = split(n, shares, number) if labels is None else stratified(labels, shares, number)
-        if not len(parts[1]) or not len(parts[0]):
+    def _dt_scale(self, dt_scale: float | None, sampling_rate: float | None) -> float:
+        """The step of samples relative to training, from whichever of the two is given."""
+        check_is_fitted(self, "network_")
+        if sampling_rate is None:
+            return 1.0 if dt_scale is None else float(check_number("dt_scale", dt_scale, above=0.0))
+        if dt_scale is not None:
+            raise ValueError(f"give dt_scale or sampling_rate, not both, got {dt_scale} and {sampling_rate}")
+        check_number("sampling_rate", sampling_rate, above=0.0)
+        if self.sampling_rate_ is None:
             raise ValueError(
-                "validation_fraction must leave series to learn from and to hold out, got "
-                f"{choice.validation_fraction} of {n} series"
+                f"sampling_rate must be given to fit, too, got {sampling_rate} here alone; "
+                "dt_scale says how many times as long the step is as in training"
             )
-        return parts
+        return self.sampling_rate_ / float(sampling_rate)
 
-    def _arrays(self, panel: Panel, answers: Array, gaps: Array | None) -> Arrays:
-        """Standardised series and their answers, as training reads them."""
-        x = self.scale_.apply(panel)
-        if self.masked_:
-            known = panel.known
-            x = np.concatenate([x, known.astype(np.float32)], -1)
-        arrays = {"x": x, "y": answers}
-        if panel.ragged:
-            arrays["lengths"] = panel.lengths.astype(np.int64)
-        if gaps is not None:
-            arrays["gaps"] = gaps
-        return Arrays(arrays, _batch)
-
-    def _line(self, panel: Panel, choice: Choice, held_out: int, device: torch.device) -> str:
-        n, length, channels = panel.values.shape
-        shortest = int(panel.lengths.min())
-        samples = f"{length}" if shortest == length else f"{shortest} to {length}"
-        count = sum(p.numel() for p in self.network_.parameters())
-        data = f"{n} series of {samples} samples, {channels} channel{'s' * (channels > 1)}{self._answers_in_words()}"
-        return f"{type(self).__name__}: {data} -> {choice.line(held_out, count, str(device))}"
-
-    def _answers_in_words(self) -> str:
-        return ""
-
-    def _note_features(self, X: Any, panel: Panel) -> None:
-        """The attributes of scikit-learn's conventions, for arrays and wide frames."""
-        columns = getattr(X, "columns", None)
-        for name in ("feature_names_in_", "n_features_in_"):
-            if hasattr(self, name):
-                delattr(self, name)
-        if panel.ids is None:
-            self.n_features_in_ = panel.values.shape[1]
-        if columns is not None and panel.ids is None and all(isinstance(column, str) for column in columns):
-            self.feature_names_in_ = np.asarray(columns, dtype=object)
+    def _seed(self) -> int:
+        """The seed of a fit: that of the user, or drawn from the generator given."""
+        state = self.random_state
+        if state is None or hasattr(state, "randint"):
+            source: Any = np.random.mtrand._rand if state is None else state
+            return int(source.randint(2**31 - 1))
+        return check_int("random_state", state, minimum=0)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "mask"
-        tags.input_tags.three_d_array = True
         return tags
-
-
-def _batch(rows: dict[str, torch.Tensor]) -> Batch:
-    return Batch(rows["x"], rows["y"], rows.get("lengths"), rows.get("gaps"))

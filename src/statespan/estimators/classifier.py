@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -10,38 +11,36 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from statespan.estimators import store
-from statespan.estimators.answers import one_column
-from statespan.estimators.base import SeriesEstimator
-from statespan.estimators.frames import aligned
-from statespan.estimators.series import Panel
+from statespan.estimators.inputs.answers import one_column
+from statespan.estimators.inputs.frames import aligned, series_names
+from statespan.estimators.inputs.series import Panel
+from statespan.estimators.series_estimator import SeriesEstimator
 from statespan.estimators.tasks import classes
 from statespan.models.pretrained import LoadError
 from statespan.train.tasks import Task
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 Array = np.ndarray[Any, Any]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
     """Classes of series, by bidirectional S4D layers.
 
-    What is None is chosen from the data, and one line says how. Series may be of unequal lengths, of any number of
-    channels, and at prediction of another sampling rate than in training.
+    Settings that are None are chosen from the data, and one line says how. Series may have unequal lengths, any number
+    of channels, and another sampling rate at prediction than in training.
 
     Args:
         d_model: Features of the layers.
         n_layers: Number of layers.
         d_state: State size of each SSM, even.
-        stride: Samples that are brought together (behind filters that see all of them) to one position of the layers;
-            1 for none. Long series are slow without.
+        stride: Samples that a filter bank summarises in one position of the layers; 1 for none. Long series are slow
+            without.
         dropout: Probability of dropping a feature.
         epochs: Passes over the training series, at most.
         batch_size: Series an update.
         learning_rate: Of everything but A, B and Δ of the SSMs, which learn with 0.001.
-        validation_fraction: Share of the series that is held out, to end with the weights that are best on it; 0.0 for
-            none, which is the default for fewer than 300 series.
+        validation_fraction: Share of the series that is held out to choose the best weights; 0.0 for none, the default
+            for fewer than 300 series.
         patience: Passes without improvement on the held-out part after which training ends.
         class_weight: None, "balanced" (rare classes count as much as frequent ones) or a dictionary {class: weight}.
         standardize: "channel": with the mean and deviation of the training series; "series": each series with its
@@ -68,86 +67,54 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         (['fast', 'slow'], 1.0)
         >>> model.predict(X[:2, ::2], dt_scale=2.0).tolist()  # every second sample only
         ['slow', 'fast']
+        >>> model = model.fit(X, y, sampling_rate=50)
+        >>> model.predict(X[:2, ::2], sampling_rate=25).tolist()  # the same, in samples a second
+        ['slow', 'fast']
     """
 
-    _body = "classifier"
+    _body: ClassVar[str] = "classifier"
 
-    def __init__(
-        self,
-        *,
-        d_model: int | None = None,
-        n_layers: int | None = None,
-        d_state: int | None = None,
-        stride: int | None = None,
-        dropout: float | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        validation_fraction: float | None = None,
-        patience: int | None = None,
-        class_weight: Any = None,
-        standardize: str = "channel",
-        missing: str = "error",
-        channels_first: bool = False,
-        device: str | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-    ) -> None:
-        super().__init__(
-            d_model=d_model, n_layers=n_layers, d_state=d_state, stride=stride, dropout=dropout, epochs=epochs,
-            batch_size=batch_size, learning_rate=learning_rate, validation_fraction=validation_fraction,
-            patience=patience, standardize=standardize, missing=missing, channels_first=channels_first, device=device,
-            random_state=random_state, verbose=verbose,
-        )  # fmt: skip
-        self.class_weight = class_weight
+    class_weight: Any = None
 
-    def fit(self, X: Any, y: Any, *, times: Any = None) -> Self:
-        """Learn from series and their classes.
-
-        Args:
-            X: An array (n, length) or (n, length, channels), a list of n arrays (length,) or (length, channels), or a
-                pandas frame: wide (a row for each series) or long (an index of two levels, series and time). See
-                ``channels_first`` for arrays in another order.
-            y: (n,) classes: numbers, texts or booleans. For a long frame a Series whose index names the series.
-            times: Where samples do not come in equal steps, their times: an array (n, length), one (length,) for all,
-                or a list of arrays; numbers or dates.
-
-        Returns:
-            The estimator itself.
-        """
-        return self._fit(X, y, times)
-
-    def predict(self, X: Any, *, dt_scale: float = 1.0, times: Any = None) -> Array:
+    def predict(
+        self, X: Any, *, dt_scale: float | None = None, times: Any = None, sampling_rate: float | None = None
+    ) -> Array:
         """The most likely class of each series.
 
         Args:
             X: As in ``fit``.
             dt_scale: Step of these samples relative to those of training: 2.0 for series sampled half as often.
-            times: Times of the samples, where ``fit`` was given such.
+            times: Times of the samples, if ``fit`` was given such.
+            sampling_rate: Samples a second, if ``fit`` was given that; instead of ``dt_scale``.
 
         Returns:
             (n,) classes.
         """
-        best = self._outputs(X, dt_scale, times).argmax(1)
-        found: Array = self.classes_[best]
-        return found
+        best = self._outputs(X, dt_scale, times, sampling_rate).argmax(1)
+        classes: Array = self.classes_[best]
+        return classes
 
-    def predict_proba(self, X: Any, *, dt_scale: float = 1.0, times: Any = None) -> Array:
-        """The probabilities of the classes, in the order of ``classes_``.
-
-        Args:
-            X: As in ``fit``.
-            dt_scale: As in ``predict``.
-            times: As in ``predict``.
+    def predict_proba(
+        self, X: Any, *, dt_scale: float | None = None, times: Any = None, sampling_rate: float | None = None
+    ) -> Array:
+        """The probabilities of the classes, in the order of ``classes_``; the arguments are those of ``predict``.
 
         Returns:
             (n, K), rows that add up to 1.
         """
-        scores = self._outputs(X, dt_scale, times)
+        scores = self._outputs(X, dt_scale, times, sampling_rate)
         odds = np.exp(scores - scores.max(1, keepdims=True))
         return odds / odds.sum(1, keepdims=True)
 
-    def score(self, X: Any, y: Any, *, dt_scale: float = 1.0, times: Any = None) -> float:
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        dt_scale: float | None = None,
+        times: Any = None,
+        sampling_rate: float | None = None,
+    ) -> float:
         """The share of series whose class is predicted.
 
         Args:
@@ -155,10 +122,10 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
             y: (n,) classes.
             dt_scale: As in ``predict``.
             times: As in ``predict``.
+            sampling_rate: As in ``predict``.
         """
-        found = self.predict(X, dt_scale=dt_scale, times=times)
-        wanted = one_column(aligned(y, _ids(X)), len(found))
-        return float((found == wanted).mean())
+        predicted = self.predict(X, dt_scale=dt_scale, times=times, sampling_rate=sampling_rate)
+        return float((predicted == one_column(aligned(y, series_names(X)), len(predicted))).mean())
 
     def _fit_answers(self, y: Any, panel: Panel) -> tuple[Array, int, Array | None]:
         labels = one_column(aligned(y, panel.ids), len(panel))
@@ -195,10 +162,3 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         self.classes_ = store.labels_in(fitted["classes"])
         if len(self.classes_) != self.network_.body.config.d_output:
             raise LoadError("the estimator has another number of classes than its network")
-
-
-def _ids(X: Any) -> Any:
-    index = getattr(X, "index", None)
-    if getattr(index, "nlevels", 1) != 2:
-        return None
-    return list(dict.fromkeys(index.get_level_values(0)))  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""The parameters of a forecaster: checked, chosen from the data where the user did not choose, and told."""
+"""The settings of a forecaster: checked, chosen from the data if the user did not choose, and printed."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ from typing import Any
 
 from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.estimators.horizon import CENTRES
-from statespan.estimators.timeline import Line
-from statespan.train.device import pick_device
+from statespan.estimators.inputs.timeline import Line
 
 
 def choose(estimator: Any, rows: int) -> dict[str, int]:
-    """Sizes and settings for a series of so many rows.
-
-    Args:
-        estimator: Its parameters are taken where they are not None.
-        rows: Of the longest series.
-    """
+    """Sizes and settings for a series of so many rows."""
     context = max(1, min(max(336, 2 * estimator.horizon), 720, (rows - estimator.horizon) // 3))
     auto = {
         "context": context, "d_model": 32, "n_layers": 2, "d_state": 32, "steps": 600, "batch_size": 32, "patience": 6,
@@ -25,7 +19,7 @@ def choose(estimator: Any, rows: int) -> dict[str, int]:
     return {name: auto[name] if given[name] is None else int(given[name]) for name in auto}
 
 
-def describe(estimator: Any, lines: list[Line], windows: int, judged: int, device: Any) -> str:
+def describe(estimator: Any, lines: list[Line], *, windows: int, held_out: int, device: Any) -> str:
     """What was read and chosen, in one line."""
     rows, columns, chosen = sum(len(line.values) for line in lines), lines[0].values.shape[1], estimator.chosen_
     count = sum(p.numel() for p in estimator.network_.parameters())
@@ -35,7 +29,7 @@ def describe(estimator: Any, lines: list[Line], windows: int, judged: int, devic
         f"S4Forecaster: {many} of {columns} column{'s' * (columns > 1)}{names} -> {estimator.horizon} rows from "
         f"{chosen['context']}; {chosen['n_layers']} layers of {chosen['d_model']} features (state "
         f"{chosen['d_state']}), {count:,} weights; up to {chosen['steps']} updates of {chosen['batch_size']} of "
-        f"{windows} windows, {f'{judged} held out for early stopping' if judged else 'none held out'}; on {device}"
+        f"{windows} windows, {f'{held_out} held out for early stopping' if held_out else 'none held out'}; on {device}"
     )
 
 
@@ -48,14 +42,12 @@ def refuse_answers(y: Any) -> None:
         )
 
 
-def check_parameters(estimator: Any) -> None:
-    """Refuse parameters that cannot be used, whatever the data."""
+def check_choices(estimator: Any) -> None:
+    """Reject values of the forecaster's own settings that cannot be used, whatever the data."""
     check_int("horizon", estimator.horizon, minimum=1)
-    for name in ("context", "d_model", "n_layers", "steps", "batch_size", "patience"):
-        if getattr(estimator, name) is not None:
-            check_int(name, getattr(estimator, name), minimum=1)
-    if estimator.d_state is not None:
-        check_int("d_state", estimator.d_state, minimum=2, even=True)
+    for name in ("dropout", "learning_rate", "validation_fraction"):
+        if getattr(estimator, name) is None:
+            raise TypeError(f"{name} must be a number, got None")
     quantiles = estimator.quantiles
     if isinstance(quantiles, str) or not hasattr(quantiles, "__iter__"):
         raise TypeError(f"quantiles must be a tuple of numbers between 0 and 1, got {quantiles!r}")
@@ -66,9 +58,3 @@ def check_parameters(estimator: Any) -> None:
     check_bool("joint", estimator.joint)
     check_bool("calendar", estimator.calendar)
     check_choice("centre", estimator.centre, CENTRES)
-    check_number("dropout", estimator.dropout, above=0.0, below=1.0, closed=True)
-    check_number("learning_rate", estimator.learning_rate, above=0.0)
-    check_number("validation_fraction", estimator.validation_fraction, above=0.0, below=1.0, closed=True)
-    check_choice("missing", estimator.missing, ("error", "mask"))
-    check_bool("channels_first", estimator.channels_first)
-    pick_device(estimator.device)

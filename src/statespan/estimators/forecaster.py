@@ -6,6 +6,7 @@ Shapes: T rows, C columns, H horizon, Q quantiles.
 from __future__ import annotations
 
 import sys
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,16 +14,15 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from statespan._check import check_choice, check_int, check_number
+from statespan._check import check_choice, check_int
 from statespan.data.scale import divisor
 from statespan.estimators import store
-from statespan.estimators.fitting import History, Settings, train
-from statespan.estimators.forecast_defaults import check_parameters, choose, describe, refuse_answers
+from statespan.estimators.base import Estimator
+from statespan.estimators.fitting import fit_network, train_config
+from statespan.estimators.forecast_defaults import check_choices, choose, describe, refuse_answers
 from statespan.estimators.horizon import Horizon, HorizonConfig
-from statespan.estimators.saved import SavedEstimator
-from statespan.estimators.tasks import forecasts
-from statespan.estimators.timeline import Form, Line, read_lines, write_lines
-from statespan.estimators.windows import (
+from statespan.estimators.inputs.timeline import Form, Line, read_lines, write_lines
+from statespan.estimators.inputs.windows import (
     PERIODS,
     Prepared,
     calendar_names,
@@ -32,19 +32,22 @@ from statespan.estimators.windows import (
     recent,
     thinned,
 )
+from statespan.estimators.tasks import forecasts
 from statespan.train.device import pick_device
+from statespan.train.loop import Splits
 from statespan.train.order import derive
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Array = np.ndarray[Any, Any]
-AT_ONCE = 256  # windows forecast together
-JUDGED = 512  # held-out windows that are looked at, evenly spread
+PREDICT_BATCH = 256  # windows forecast together
+VALID_WINDOWS = 512  # held-out windows to validate with, evenly spread
 ROUNDING = 1e-12  # share of a sum of squares that is rounding
 
 
-class S4Forecaster(SavedEstimator):
+@dataclass(eq=False, repr=False)
+class S4Forecaster(Estimator):
     """Forecasts of time series with intervals, by a masked sequence-to-sequence S4D.
 
     One series or many, of one column or several; with dates, the calendar is read too. What is None is chosen from the
@@ -88,52 +91,19 @@ class S4Forecaster(SavedEstimator):
         (12, 3)
     """
 
-    def __init__(
-        self,
-        horizon: int = 24,
-        *,
-        context: int | None = None,
-        quantiles: tuple[float, ...] = (0.1, 0.5, 0.9),
-        joint: bool = False,
-        centre: str = "last",
-        calendar: bool = True,
-        d_model: int | None = None,
-        n_layers: int | None = None,
-        d_state: int | None = None,
-        dropout: float = 0.1,
-        steps: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 0.004,
-        validation_fraction: float = 0.1,
-        patience: int | None = None,
-        missing: str = "error",
-        channels_first: bool = False,
-        device: str | None = None,
-        random_state: Any = 0,
-        verbose: int = 1,
-    ) -> None:
-        self.horizon = horizon
-        self.context = context
-        self.quantiles = quantiles
-        self.joint = joint
-        self.centre = centre
-        self.calendar = calendar
-        self.d_model = d_model
-        self.n_layers = n_layers
-        self.d_state = d_state
-        self.dropout = dropout
-        self.steps = steps
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.missing = missing
-        self.channels_first = channels_first
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    horizon: int = 24
+    _: KW_ONLY
+    context: int | None = None
+    quantiles: tuple[float, ...] = (0.1, 0.5, 0.9)
+    joint: bool = False
+    centre: str = "last"
+    calendar: bool = True
+    dropout: float = 0.1
+    steps: int | None = None
+    learning_rate: float = 0.004
+    validation_fraction: float = 0.1
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, sampling_rate: float | None = None) -> Self:
         """Learn from the past.
 
         Args:
@@ -141,11 +111,13 @@ class S4Forecaster(SavedEstimator):
                 with a row for each time, or a long DataFrame with an index of two levels, series and time. Times must
                 be regular and sorted: dates, periods or whole numbers; dates and periods also give the calendar.
             y: None; there because pipelines give it.
+            sampling_rate: Rows a second, to forecast rows of another rate later.
 
         Returns:
             The estimator itself.
         """
-        check_parameters(self)
+        self._check_parameters()
+        self._set_rate(sampling_rate)
         refuse_answers(y)
         lines, self.form_ = read_lines(X, missing=self.missing, channels_first=self.channels_first, warn=True)
         self.chosen_ = choose(self, max(len(line.values) for line in lines))
@@ -159,7 +131,7 @@ class S4Forecaster(SavedEstimator):
         learn = make_windows(parts, [(0, end) for end in ends], context, horizon, masked=self.masked_)
         spans = [(end, len(line.values)) for line, end in zip(lines, ends)]
         judge = make_windows(parts, spans, context, horizon, masked=self.masked_) if held_out else None
-        judge = None if judge is None else thinned(judge, JUDGED)
+        judge = None if judge is None else thinned(judge, VALID_WINDOWS)
         if learn is None:
             longest = max(len(line.values) for line in lines)
             known = ", with a known value to forecast" if self.masked_ else ""
@@ -172,22 +144,31 @@ class S4Forecaster(SavedEstimator):
             torch.default_generator.manual_seed(derive(seed, "weights"))
             self.network_ = Horizon(self._config(parts[0], context)).to(device)
         self.n_features_in_ = lines[0].values.shape[1]
-        self.chosen_line_ = describe(self, lines, len(learn), 0 if judge is None else len(judge), device)
+        self.chosen_line_ = describe(
+            self, lines, windows=len(learn), held_out=0 if judge is None else len(judge), device=device
+        )
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
         steps, batch = self.chosen_["steps"], self.chosen_["batch_size"]
-        settings = Settings(
-            epochs=-(-steps * batch // len(learn)) + 1, batch=batch, lr=self.learning_rate, weight_decay=0.01,
-            patience=self.chosen_["patience"], validations=20, seed=seed, steps=steps,
+        how = train_config(
+            len(learn), batch=batch, steps=steps, epochs=-(-steps * batch // len(learn)) + 1, validations=20,
+            lr=self.learning_rate, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed,
         )  # fmt: skip
-        self.history_: History = train(
-            self.network_, forecasts(tuple(self.quantiles)), learn, judge, settings, device,
-            show=bool(self.verbose),
+        self.history_ = fit_network(
+            self.network_, Splits(learn, judge), how,
+            task=forecasts(tuple(self.quantiles)), device=device, progress=bool(self.verbose),
         )  # fmt: skip
         self.lines_ = [recent(line, context) for line in lines]
         return self
 
-    def predict(self, X: Any = None, *, horizon: int | None = None, dt_scale: float = 1.0) -> Any:
+    def predict(
+        self,
+        X: Any = None,
+        *,
+        horizon: int | None = None,
+        dt_scale: float | None = None,
+        sampling_rate: float | None = None,
+    ) -> Any:
         """The mean of each row to come.
 
         Args:
@@ -195,20 +176,23 @@ class S4Forecaster(SavedEstimator):
                 rows makes no difference.
             horizon: Rows to forecast, at most those of training; all by default.
             dt_scale: Step of these rows relative to those of training: 2.0 for rows that come half as often.
+            sampling_rate: Rows a second, if ``fit`` was given that; instead of ``dt_scale``.
 
         Returns:
             As X: (H,), (H, C), a list of arrays, or a frame whose index continues that of X.
         """
-        found, lines, form = self._forecast(X, horizon, dt_scale)
-        return write_lines([one[..., 0] for one in found], lines, form)
+        forecasts, lines, form = self._forecast(X, horizon, self._dt_scale(dt_scale, sampling_rate))
+        return write_lines([values[..., 0] for values in forecasts], lines, form)
 
-    def predict_quantiles(self, X: Any = None, *, horizon: int | None = None, dt_scale: float = 1.0) -> Any:
-        """The quantiles of each row to come, in ascending order.
-
-        Args:
-            X: As in ``predict``.
-            horizon: As in ``predict``.
-            dt_scale: As in ``predict``.
+    def predict_quantiles(
+        self,
+        X: Any = None,
+        *,
+        horizon: int | None = None,
+        dt_scale: float | None = None,
+        sampling_rate: float | None = None,
+    ) -> Any:
+        """The quantiles of each row to come, in ascending order; the arguments are those of ``predict``.
 
         Returns:
             (H, C, Q), or (H, Q) for one array of one dimension; of a frame a frame with the quantiles as a second level
@@ -218,8 +202,8 @@ class S4Forecaster(SavedEstimator):
         quantiles = tuple(sorted(self.quantiles))
         if not quantiles:
             raise ValueError("predict_quantiles needs quantiles, and this estimator was fitted with quantiles=()")
-        found, lines, form = self._forecast(X, horizon, dt_scale)
-        return write_lines([np.sort(one[..., 1:], -1) for one in found], lines, form, quantiles)
+        forecasts, lines, form = self._forecast(X, horizon, self._dt_scale(dt_scale, sampling_rate))
+        return write_lines([np.sort(values[..., 1:], -1) for values in forecasts], lines, form, quantiles)
 
     def score(self, X: Any, y: Any = None) -> float:
         """R² of the mean over every window of X: the share of the variance that is explained.
@@ -253,22 +237,28 @@ class S4Forecaster(SavedEstimator):
         sums = torch.zeros(5, dtype=torch.float64)
         with torch.inference_mode():
             arrays = windows.tensors()
-            for start in range(0, len(windows), AT_ONCE):
-                batch = windows.take(arrays, torch.arange(start, min(start + AT_ONCE, len(windows))))
+            for start in range(0, len(windows), PREDICT_BATCH):
+                batch = windows.take(arrays, torch.arange(start, min(start + PREDICT_BATCH, len(windows))))
                 marks = None if batch.marks is None else batch.marks.to(device)
-                found = self.network_(batch.x.to(device), marks=marks)
-                found = self._held(batch.x[:, :context], found)[..., 0].double()
+                forecast = self.network_(batch.x.to(device), marks=marks)
+                forecast = self._held(batch.x[:, :context], forecast)[..., 0].double()
                 y = batch.y.double()
-                there = ~torch.isnan(y)
-                y, found = y[there], found[there]
-                error = found - y
-                sums += torch.stack([error.square().sum(), error.abs().sum(), y.sum(), y.square().sum(), there.sum()])
+                is_known = ~torch.isnan(y)
+                y, forecast = y[is_known], forecast[is_known]
+                error = forecast - y
+                sums += torch.stack(
+                    [error.square().sum(), error.abs().sum(), y.sum(), y.square().sum(), is_known.sum()]
+                )
         square, absolute, total, squares, count = sums.tolist()
         spread = squares - total**2 / max(count, 1)
         return {
             "mse": square / max(count, 1), "mae": absolute / max(count, 1),
             "r2": 1 - square / spread if spread > ROUNDING * squares else 0.0, "windows": len(windows),
         }  # fmt: skip
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choices(self)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         form, network = self.form_, self.network_.config
@@ -282,8 +272,6 @@ class S4Forecaster(SavedEstimator):
             "scale": {"mean": self.mean_, "std": self.std_, "constant": self.constant_},
             "form": {name: getattr(form, name) for name in Form.__dataclass_fields__},
             "calendar": self.calendar_,
-            "chosen": self.chosen_,
-            "line": self.chosen_line_,
             "series": [line.name for line in self.lines_],
         }
         return config, past
@@ -302,14 +290,11 @@ class S4Forecaster(SavedEstimator):
         self.calendar_ = tuple(check_choice("calendar", name, PERIODS) for name in config["calendar"])
         if len(self.calendar_) != network.d_marks:
             raise ValueError("its network does not read its calendar")
-        self.chosen_, self.chosen_line_ = dict(config["chosen"]), str(config["line"])
         check_int("context", self.chosen_["context"], minimum=1)
         self.lines_ = [_line_in(tensors, number, name, self.form_) for number, name in enumerate(config["series"])]
 
     def _forecast(self, X: Any, horizon: int | None, dt_scale: float) -> tuple[list[Array], list[Line], Form]:
         """Forecasts (H, C, 1 + Q) in the units of the data."""
-        check_is_fitted(self, "network_")
-        check_number("dt_scale", dt_scale, above=0.0)
         most = max(1, int(self.horizon / dt_scale))
         steps = most if horizon is None else check_int("horizon", horizon, minimum=1)
         if steps > most:
@@ -320,10 +305,10 @@ class S4Forecaster(SavedEstimator):
             if len(line.values) < context:
                 what = "X" if line.name is None else f"series {line.name!r}"
                 raise ValueError(f"{what} must have at least the {context} rows of the context, got {len(line.values)}")
-        found = [self._after(recent(line, context), form, context, steps, float(dt_scale)) for line in lines]
-        return found, lines, form
+        sizes: dict[str, Any] = {"context": context, "steps": steps, "dt_scale": dt_scale}
+        return [self._after(recent(line, context), form, **sizes) for line in lines], lines, form
 
-    def _after(self, line: Line, form: Form, context: int, steps: int, dt_scale: float) -> Array:
+    def _after(self, line: Line, form: Form, *, context: int, steps: int, dt_scale: float) -> Array:
         """The forecast (H, C, 1 + Q) of one series from its last rows."""
         part = prepare(line, form, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_, ahead=steps)
         values = part.values if part.known is None else np.concatenate([part.values, part.known], -1)
@@ -332,16 +317,16 @@ class S4Forecaster(SavedEstimator):
         device = next(self.network_.parameters()).device
         with torch.inference_mode():
             y = self.network_.after(known.to(device), steps, None if marks is None else marks.to(device), dt_scale)
-            y = self._held(known, y)[0].double().numpy()
+            standardized = self._held(known, y)[0].double().numpy()
         with np.errstate(over="ignore", invalid="ignore"):
-            found: Array = y * self.std_[:, None] + self.mean_[:, None]
-        if not np.isfinite(found).all():
+            forecast: Array = standardized * self.std_[:, None] + self.mean_[:, None]
+        if not np.isfinite(forecast).all():
             what = "X" if line.name is None else f"series {line.name!r}"
             raise ValueError(
                 f"{what} must be of the magnitude that it had in fit, and far enough from the end of float64 that its "
                 f"forecasts are finite; got values up to {np.nanmax(np.abs(line.values)):.1e}, check their unit"
             )
-        return found
+        return forecast
 
     def _held(self, known: Tensor, y: Tensor) -> Tensor:
         """Forecasts (B, H, C, 1 + Q) with columns that were constant in fit held at the last of the rows (B, T, …)."""
@@ -381,7 +366,6 @@ class S4Forecaster(SavedEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.missing == "mask"
         tags.target_tags.required = False
         return tags
 

@@ -1,4 +1,4 @@
-"""The forecasting network: S4 with a masked end, around it a norm that each window takes off and puts back.
+"""The forecasting network: S4 with a masked end inside a reversible normalisation of each window.
 
 A window is forecast relative to its own last known values (as NLinear does), or to its mean, so the network need not
 know levels it never saw. Columns are forecast one by one with the same weights, or all together.

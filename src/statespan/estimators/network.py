@@ -149,7 +149,7 @@ class Network(nn.Module):
         self.body = BODIES[config.body](config.body_config())
 
     def forward(
-        self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0, marks: Tensor | None = None
+        self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0, gaps: Tensor | None = None
     ) -> Tensor:
         """The answers for series.
 
@@ -157,13 +157,13 @@ class Network(nn.Module):
             x: (B, L, C).
             lengths: True lengths (B,), or None.
             dt_scale: Step of the data relative to that of training.
-            marks: Gaps (B, L) between samples at irregular times, where there are such; then there is no stem.
+            gaps: Gaps (B, L) between samples at irregular times, if they are; then there is no stem.
 
         Returns:
             Class scores or values (B, K).
         """
-        if marks is not None:
-            return answer_with_gaps(self.body, x, marks, lengths=lengths)
+        if gaps is not None:
+            return answer_with_gaps(self.body, x, gaps, lengths=lengths)
         if self.stem is not None:
             x, lengths = self.stem(x, lengths=lengths, dt_scale=dt_scale)
             return self.body(x, lengths=lengths)

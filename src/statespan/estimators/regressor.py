@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import RegressorMixin
 
 from statespan.data.scale import divisor, magnitude, moments, standardize
 from statespan.estimators import store
-from statespan.estimators.answers import real_columns
-from statespan.estimators.base import SeriesEstimator
-from statespan.estimators.frames import aligned
-from statespan.estimators.series import Panel
+from statespan.estimators.inputs.answers import real_columns
+from statespan.estimators.inputs.frames import aligned, series_names
+from statespan.estimators.inputs.series import Panel
+from statespan.estimators.series_estimator import SeriesEstimator
 from statespan.estimators.tasks import values
 from statespan.models.pretrained import LoadError
 from statespan.train.tasks import Task
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Array = np.ndarray[Any, Any]
 
@@ -27,26 +24,8 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
     """Real values of series, one or several each, by bidirectional S4D layers.
 
     The values are standardised for training and given back in their own units; one that was constant in training is
-    predicted as that constant. All parameters are those of
-    :class:`S4Classifier`, but for its ``class_weight``; what is None is chosen from the data, and one line says how.
-
-    Args:
-        d_model: Features of the layers.
-        n_layers: Number of layers.
-        d_state: State size of each SSM, even.
-        stride: Samples that are brought together to one position of the layers; 1 for none.
-        dropout: Probability of dropping a feature.
-        epochs: Passes over the training series, at most.
-        batch_size: Series an update.
-        learning_rate: Of everything but A, B and Δ of the SSMs.
-        validation_fraction: Share of the series that is held out for early stopping; 0.0 for none.
-        patience: Passes without improvement on the held-out part after which training ends.
-        standardize: "channel", "series" or "none", of the series.
-        missing: "error" or "mask".
-        channels_first: Arrays are (n, channels, length), and arrays of a list (channels, length).
-        device: "cpu", "cuda"…
-        random_state: Seed.
-        verbose: 0 for silence, 1 for one line about the choice and a progress bar.
+    predicted as that constant. The
+    settings are those of :class:`S4Classifier`, but for its ``class_weight``.
 
     Attributes:
         chosen_: What was chosen, by name; ``chosen_line_`` is the same in words.
@@ -62,56 +41,42 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         True
     """
 
-    _body = "regressor"
+    _body: ClassVar[str] = "regressor"
 
-    def fit(self, X: Any, y: Any, *, times: Any = None) -> Self:
-        """Learn from series and their values.
-
-        Args:
-            X: As for :meth:`S4Classifier.fit`.
-            y: (n,) or (n, values).
-            times: As for :meth:`S4Classifier.fit`.
-
-        Returns:
-            The estimator itself.
-        """
-        return self._fit(X, y, times)
-
-    def predict(self, X: Any, *, dt_scale: float = 1.0, times: Any = None) -> Array:
-        """The values of each series.
-
-        Args:
-            X: As in ``fit``.
-            dt_scale: Step of these samples relative to those of training: 2.0 for series sampled half as often.
-            times: Times of the samples, where ``fit`` was given such.
+    def predict(
+        self, X: Any, *, dt_scale: float | None = None, times: Any = None, sampling_rate: float | None = None
+    ) -> Array:
+        """The values of each series; the arguments are those of :meth:`S4Classifier.predict`.
 
         Returns:
             (n,), or (n, values) where ``fit`` was given such.
         """
-        scores = self._outputs(X, dt_scale, times)
+        scores = self._outputs(X, dt_scale, times, sampling_rate)
         with np.errstate(over="ignore"):
-            found = scores * self.target_std_ + self.target_mean_
-        if not np.isfinite(found).all():
+            values = scores * self.target_std_ + self.target_mean_
+        if not np.isfinite(values).all():
             raise ValueError("y was too near the end of float64 in fit for finite answers; divide it by a larger unit")
-        return found[:, 0] if self.single_ else found
+        return values[:, 0] if self.single_ else values
 
-    def score(self, X: Any, y: Any, *, dt_scale: float = 1.0, times: Any = None) -> float:
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        dt_scale: float | None = None,
+        times: Any = None,
+        sampling_rate: float | None = None,
+    ) -> float:
         """R², the share of the variance that is explained, averaged over the values.
 
-        Args:
-            X: As in ``fit``.
-            y: As in ``fit``.
-            dt_scale: As in ``predict``.
-            times: As in ``predict``.
+        The arguments are those of :meth:`S4Classifier.score`, with values as ``y``.
         """
         from sklearn.metrics import r2_score
 
-        from statespan.estimators.classifier import _ids
-
-        found = self.predict(X, dt_scale=dt_scale, times=times)
-        wanted = real_columns(aligned(y, _ids(X)), len(found))
+        predicted = self.predict(X, dt_scale=dt_scale, times=times, sampling_rate=sampling_rate)
+        wanted = real_columns(aligned(y, series_names(X)), len(predicted))
         exponent = -magnitude(wanted)  # a power of two for each value, which changes no digit: squares stay in range
-        return float(r2_score(np.ldexp(wanted, exponent), np.ldexp(found, exponent)))
+        return float(r2_score(np.ldexp(wanted, exponent), np.ldexp(predicted, exponent)))
 
     def _fit_answers(self, y: Any, panel: Panel) -> tuple[Array, int, Array | None]:
         answers = real_columns(aligned(y, panel.ids), len(panel))

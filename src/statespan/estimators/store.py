@@ -23,20 +23,13 @@ def save(
     folder: str | Path,
     kind: str,
     config: dict[str, Any],
+    *,
     network: nn.Module,
-    arrays: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    arrays: Mapping[str, np.ndarray[Any, Any]],
 ) -> None:
-    """Write a fitted estimator; at any moment the folder holds the old one or the new one, whole.
-
-    Args:
-        folder: Made if it is not there.
-        kind: The estimator's name.
-        config: Everything plain.
-        network: Its weights are saved.
-        arrays: Data that is saved beside them.
-    """
+    """Write a fitted estimator; at any moment the folder holds the old one or the new one, whole."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
-    tensors |= {f"array.{name}": torch.from_numpy(np.ascontiguousarray(a)) for name, a in (arrays or {}).items()}
+    tensors |= {f"array.{name}": torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
     write(folder, Stored(PREFIX + kind, plain(config), torch.float32, tensors))
 
 
@@ -81,10 +74,10 @@ def build(kind: Callable[[Any], nn.Module], config: Any, tensors: Mapping[str, t
 
 def array(tensors: Mapping[str, torch.Tensor], name: str, dtype: torch.dtype, dims: int) -> np.ndarray[Any, Any]:
     """Data that was saved beside the weights."""
-    found = tensors.get(f"array.{name}")
-    if found is None or found.dtype != dtype or found.ndim != dims:
-        raise LoadError(f"the estimator must have {name} of {dims} dimensions in {dtype}, got {found}")
-    return found.numpy()
+    tensor = tensors.get(f"array.{name}")
+    if tensor is None or tensor.dtype != dtype or tensor.ndim != dims:
+        raise LoadError(f"the estimator must have {name} of {dims} dimensions in {dtype}, got {tensor}")
+    return tensor.numpy()
 
 
 def plain(value: Any) -> Any:
@@ -128,12 +121,12 @@ def labels_in(stored: Any) -> np.ndarray[Any, Any]:
 def numbers_in(stored: Any, what: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Stored finite numbers of this shape as float64."""
     try:
-        found = np.array(stored, dtype=np.float64)
+        numbers = np.array(stored, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise LoadError(f"{what} of the estimator cannot be read: {error}") from None
-    if found.shape != shape or not np.isfinite(found).all():
-        raise LoadError(f"{what} of the estimator must be finite numbers of shape {shape}, got shape {found.shape}")
-    return found
+    if numbers.shape != shape or not np.isfinite(numbers).all():
+        raise LoadError(f"{what} of the estimator must be finite numbers of shape {shape}, got shape {numbers.shape}")
+    return numbers
 
 
 def parameters_in(stored: Any) -> dict[str, Any]:

@@ -61,13 +61,13 @@ class Forecasts(Task):
 
     def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
         """(loss, square errors, absolute errors, count)."""
-        found = output(model, batch, dt_scale).float()  # (B, T, K, 1 + Q)
+        forecast = output(model, batch, dt_scale).float()  # (B, T, K, 1 + Q)
         known = ~torch.isnan(batch.y)
-        error = torch.where(known, batch.y, 0.0) - torch.where(known, found[..., 0], 0.0)
+        error = torch.where(known, batch.y, 0.0) - torch.where(known, forecast[..., 0], 0.0)
         square, count = error.square().sum(), known.sum().to(error.dtype)
         loss = square
         for number, quantile in enumerate(self.quantiles, 1):
-            over = torch.where(known, batch.y, 0.0) - torch.where(known, found[..., number], 0.0)
+            over = torch.where(known, batch.y, 0.0) - torch.where(known, forecast[..., number], 0.0)
             loss = loss + torch.maximum(quantile * over, (quantile - 1.0) * over).sum() / len(self.quantiles)
         return torch.stack([loss, square.detach(), error.detach().abs().sum(), count.clamp(min=1.0)])
 

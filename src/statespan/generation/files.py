@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from statespan.models.pretrained import LoadError, _write_file, check_header
+from statespan._io import replace_file
+from statespan.models.pretrained import LoadError, check_header
 
 FORMAT = "statespan stream 1"
 
@@ -19,7 +20,7 @@ def write_state(path: Path, tensors: Sequence[Tensor], kind: str) -> None:
     from safetensors.torch import save
 
     named = {f"{i:05d}": tensor.detach().cpu().contiguous() for i, tensor in enumerate(tensors)}
-    _write_file(path, save(named, {"format": FORMAT, "kind": kind, "digest": _digest(named)}))
+    replace_file(path, save(named, {"format": FORMAT, "kind": kind, "digest": _digest(named)}))
 
 
 def read_state(path: Path, like: Sequence[Tensor], kind: str) -> list[Tensor]:

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from statespan import _io as io
 from statespan._version import __version__
 
 FORMAT = 1
 CONFIG = "config.json"
 _WEIGHTS = re.compile(r"model-[0-9a-f]{16}\.safetensors")
-_PART = re.compile(r"\.(config\.json|model-[0-9a-f]{16}\.safetensors)\.part")
 LARGEST_CONFIG = 1 << 20  # bytes
 LARGEST_HEADER = 1 << 18  # bytes of a safetensors header: about 2,500 tensors
 FEW_LAYERS = 16  # which are built in a moment, whatever the weights are
@@ -52,11 +52,14 @@ def write(folder: str | Path, stored: Stored) -> None:
     Args:
         folder: Made if it is not there.
         stored: What to save.
+
+    Raises:
+        CheckpointError: It could not be written; what was there before is as it was.
     """
     from safetensors.torch import save
 
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    io.make_folder(folder)
     weights = save({name: tensor.detach().cpu().contiguous() for name, tensor in stored.tensors.items()})
     check_header(folder, weights[:8])
     digest = hashlib.sha256(weights).hexdigest()
@@ -70,10 +73,11 @@ def write(folder: str | Path, stored: Stored) -> None:
         "weights": {"file": file, "bytes": len(weights), "sha256": digest},
     }
     text = json.dumps({**content, "digest": _digest(content)}, indent=2, allow_nan=False) + "\n"
-    _write_file(folder / file, weights)
-    _write_file(folder / CONFIG, text.encode())
+    io.replace_file(folder / file, weights)
+    io.replace_file(folder / CONFIG, text.encode())
+    io.sweep(folder)
     for path in folder.iterdir():
-        if path.name != file and (_WEIGHTS.fullmatch(path.name) or _PART.fullmatch(path.name)):
+        if path.name != file and _WEIGHTS.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
@@ -194,23 +198,3 @@ def _read_file(path: Path, most: int) -> bytes:
             return file.read(size)
     except OSError as error:
         raise LoadError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    """Whole and on the disk, or not at all."""
-    draft = path.with_name(f".{path.name}.part")
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    if hasattr(os, "O_DIRECTORY"):  # where a folder can be synced, the rename is on the disk too
-        handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

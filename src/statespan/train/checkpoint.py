@@ -6,8 +6,8 @@ A folder ``000000001200-0`` (step and serial number) has
 * ``state.json``: step, serial number, recipe, progress, size and SHA-256 of the tensors, and a SHA-256 of itself.
 
 It gets its name only when all of it is on the disk and was read back. Which one is the last is found by reading them,
-newest first: the first whose digests are right and whose name is that of its step and serial number. Nothing in a
-checkpoint can run code. Version 1 had no serial number in ``state.json``; it is still read, and its step is compared.
+newest first: the first with the right digests and the name of its step and serial number. Nothing in a checkpoint
+can run code. Version 1 had no serial number in ``state.json``; it is still read, and its step is compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan import _io as fsio
+from statespan import _io as io
 from statespan._io import CheckpointError
 
 FORMAT, VERSION = "statespan checkpoint", 2
@@ -74,10 +74,10 @@ def save(folder: Path, tensors: dict[str, Tensor], facts: Facts, keep: int = 2) 
     serial = 1 + max((s for step, s, _ in _listed(folder) if step == facts.step), default=-1)
     path = folder / f"{facts.step:012d}-{serial}"
     size = sum(t.numel() * t.element_size() for t in tensors.values())
-    with fsio.new_folder(path, size) as draft:
-        written, digest = fsio.write_new(draft / TENSORS, _safetensors(tensors))
+    with io.new_folder(path, size) as draft:
+        written, digest = io.write_new(draft / TENSORS, _safetensors(tensors))
         body = {**facts.__dict__, "serial": serial, "bytes": written, "tensors": digest}
-        fsio.write_new(draft / FACTS, [_pack(body)])
+        io.write_new(draft / FACTS, [_pack(body)])
         _check_tensors(draft, *_read_facts(draft, path.name)[1:])  # before it gets its name and anything older goes
     _prune(folder, keep)
     return path
@@ -127,8 +127,8 @@ def any_in(folder: Path) -> bool:
 def at_step(folder: Path, step: int) -> tuple[dict[str, Tensor], Facts]:
     """The newest whole checkpoint of a step."""
     problem: CheckpointError | None = None
-    for found, _, path in _listed(folder):
-        if found == step:
+    for number, _, path in _listed(folder):
+        if number == step:
             try:
                 return load(path)
             except CheckpointError as error:
@@ -138,38 +138,38 @@ def at_step(folder: Path, step: int) -> tuple[dict[str, Tensor], Facts]:
 
 def remove_after(folder: Path, step: int) -> None:
     """Remove the checkpoints after a step: a run that starts from there makes them again."""
-    for found, _, path in _listed(folder):
-        if found > step:
-            fsio.remove(path)
+    for number, _, path in _listed(folder):
+        if number > step:
+            io.remove(path)
 
 
 def _listed(folder: Path) -> list[tuple[int, int, Path]]:
     """(step, serial, path) of everything that is named like a checkpoint, newest first."""
     if not folder.is_dir():
         return []
-    found = [(match, path) for path in folder.iterdir() if (match := NAME.match(path.name)) and path.is_dir()]
-    return sorted(((int(match[1]), int(match[2]), path) for match, path in found), reverse=True)
+    matches = [(NAME.match(path.name), path) for path in folder.iterdir() if path.is_dir()]
+    return sorted(((int(match[1]), int(match[2]), path) for match, path in matches if match), reverse=True)
 
 
 def _prune(folder: Path, keep: int) -> None:
     listed = _listed(folder)
-    steps, wanted = set(), set()
+    best_steps, best_paths = set(), set()
     for _, _, path in listed[:keep]:
         try:
-            steps.add(_read_facts(path)[0].progress.get("best_step"))
+            best_steps.add(_read_facts(path)[0].progress.get("best_step"))
         except CheckpointError:
             continue
     for step, _, path in listed:  # the newest of each such step
-        if step in steps:
-            wanted.add(path)
-            steps.discard(step)
+        if step in best_steps:
+            best_paths.add(path)
+            best_steps.discard(step)
     for _, _, path in listed[keep:]:
-        if path not in wanted:
+        if path not in best_paths:
             with contextlib.suppress(CheckpointError):  # what matters is written
-                fsio.remove(path)
+                io.remove(path)
 
 
-def _safetensors(tensors: dict[str, Tensor]) -> Iterator[fsio.Bytes]:
+def _safetensors(tensors: dict[str, Tensor]) -> Iterator[io.Bytes]:
     """The file piece by piece, so that no second copy of the tensors is made: header's size, header, data."""
     order = list(DTYPES)
     items = sorted(tensors.items(), key=lambda item: (order.index(item[1].dtype), item[0]))
@@ -240,19 +240,16 @@ def _check_name(name: str, step: int, serial: int | None) -> None:
 def _check_tensors(path: Path, size: int, digest: str) -> None:
     file = path / TENSORS
     try:
-        found = file.stat().st_size
-        if found != size:
-            raise CheckpointError(f"{file} is damaged: it has {found} bytes instead of {size}")
+        actual = file.stat().st_size
+        if actual != size:
+            raise CheckpointError(f"{file} is damaged: it has {actual} bytes instead of {size}")
         with file.open("rb") as handle:
             if int.from_bytes(handle.read(8), "little") > LARGEST_HEADER:
                 raise CheckpointError(f"{file} is damaged: its header is larger than {LARGEST_HEADER} bytes")
-            handle.seek(0)
-            computed = hashlib.sha256()
-            while block := handle.read(1 << 20):
-                computed.update(block)
+        computed = io.sha256(file)
     except OSError as error:
         raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from None
-    if computed.hexdigest() != digest:
+    if computed != digest:
         raise CheckpointError(f"{file} is damaged: its digest is wrong")
 
 

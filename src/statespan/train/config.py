@@ -1,4 +1,4 @@
-"""Recipes: what to train on what and how, as typed data read from strict YAML.
+"""Recipes: the data, the model and how to train, as typed data read from strict YAML.
 
 A recipe has the sections ``data``, ``model``, ``train`` and ``about``. The first two are a registered ``name`` and
 plain options, which the registries of datasets and models check; a recipe cannot name anything else to import or run.
@@ -30,21 +30,21 @@ def _at(low: float, high: float = math.inf, *, open_low: bool = False) -> dict[s
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """How to train.
+    """How to train: the section ``train`` of a recipe.
 
     A *step* is one update of the weights from ``batch`` sequences, however many processes and pieces they are spread
     over, so the same recipe trains the same on one device and on eight.
 
     Args:
-        start: What to begin with instead of weights drawn at random: the folder of a finished run or of a saved model,
-            or the name of a published one. Its layers must be the same; what reads and what answers may differ.
-        epochs: Passes over the training data; the incomplete batch at the end of one is left out.
+        start: Weights to start from instead of random ones: the folder of a finished run or of a saved model, or the
+            name of a published one. The layers must be the same; the encoder and head may differ.
+        epochs: Passes over the training data; an incomplete last batch is left out.
         steps: Updates; instead of ``epochs``.
         batch: Sequences an update, over all processes.
-        accumulate: Pieces a process's share of the batch is cut into.
+        accumulate: Gradient accumulation: pieces that a process's share of the batch is cut into.
         optimizer: "adamw" or "lamb".
         lr: Learning rate.
-        weight_decay: Weight decay, of what :func:`statespan.train.param_groups` says.
+        weight_decay: Weight decay of the parameters that :func:`statespan.train.param_groups` says.
         ssm_lr: Learning rate of the SSM parameters; never more than ``lr`` is used.
         slow_C: Count C among the SSM parameters.
         fast_dt: Do not count Δ among them.
@@ -58,12 +58,11 @@ class Train:
         factor: Of "multistep" and "plateau".
         plateau_patience: Validations without improvement after which "plateau" multiplies the rate by ``factor``.
         clip: Largest norm of the gradient.
-        ema: Decay of the moving average of the weights, which is then what is evaluated.
+        ema: Decay of the moving average of the weights, which are then evaluated instead.
         precision: "fp32", "tf32" or "bf16" (weights and updates stay fp32).
         patience: Validations without improvement after which training ends.
         validate_every: Steps between validations; an epoch's if not given.
-        group_lengths: Make batches of sequences of similar length, each cut to what its longest needs; for data of
-            different lengths, most of which would be padding otherwise.
+        group_lengths: Make batches of sequences of similar length, each cut to its longest; saves padding.
         valid_batch: Sequences a process evaluates at once; ``batch`` if not given.
         test_weights: Test with the "best" weights by validation, or the "last".
         compile: How a step runs on CUDA: "none" (as written), "graph" (as a CUDA graph), "compile" (torch.compile),
@@ -149,11 +148,11 @@ class Recipe:
     """A whole experiment as data.
 
     Args:
-        name: Of the recipe.
+        name: Its name.
         data: Name and options of a dataset.
         model: Name and options of a model.
         train: How to train.
-        about: Where it comes from.
+        about: Where the experiment comes from.
         overrides: What the user changed, as ``key=value``.
     """
 
@@ -166,11 +165,11 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain data, all defaults written out; the overrides are in it already."""
-        found = {"name": self.name, "data": dict(self.data), "model": dict(self.model)}
+        sections = {"name": self.name, "data": dict(self.data), "model": dict(self.model)}
         for section in ("train", "about"):
             values = dataclasses.asdict(getattr(self, section))
-            found[section] = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
-        return copy.deepcopy(found)
+            sections[section] = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+        return copy.deepcopy(sections)
 
 
 def read_recipe(source: Path | str | Mapping[str, Any] | Recipe, overrides: Sequence[str] = ()) -> Recipe:

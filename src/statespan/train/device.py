@@ -1,15 +1,17 @@
-"""Lightning Fabric, set up without its messages: one process, or those that torchrun started."""
+"""The processes and the device of a run: one process, or all that torchrun started, by Lightning Fabric."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from statespan._quiet import quiet as silenced
 from statespan.train.config import ConfigError, Train
@@ -18,20 +20,71 @@ from statespan.train.signals import Interrupted
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
+Processes: TypeAlias = "OneProcess | Fabric"
+
+
+class OneProcess:
+    """One process on one device: what training asks of Lightning Fabric, which takes seconds to import."""
+
+    world_size = 1
+    global_rank = 0
+    is_global_zero = True
+
+    def __init__(self, device: torch.device, precision: str = "fp32") -> None:
+        self.device = device if device.type == "cpu" else torch.device(device.type, device.index or 0)
+        self.is_half = precision == "bf16"
+
+    def setup_module(self, module: nn.Module) -> nn.Module:
+        """The module on the device, in mixed precision where that is wanted."""
+        module = module.to(self.device)
+        return _MixedPrecision(module, self.autocast) if self.is_half else module
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The precision of a forward pass."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self.is_half else nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add to the gradients those of a loss."""
+        loss.backward()
+
+    def no_backward_sync(self, module: nn.Module, enabled: bool = True) -> AbstractContextManager[None]:
+        """There is no other process to wait for."""
+        return nullcontext()
+
+    def all_reduce(self, value: Tensor, reduce_op: str = "mean") -> Tensor:
+        """The value itself: that of all processes."""
+        return value
+
+    def barrier(self) -> None:
+        """There is no other process to wait for."""
+
+
+class _MixedPrecision(nn.Module):
+    def __init__(self, inner: nn.Module, autocast: Callable[[], AbstractContextManager[object]]) -> None:
+        super().__init__()
+        self.inner, self.autocast = inner, autocast
+
+    def forward(self, *parts: Tensor | None, dt_scale: float = 1.0) -> Tensor:
+        """As Fabric does it: the inputs in 16 bits, the output in 32."""
+        half = [p.bfloat16() if p is not None and p.is_floating_point() else p for p in parts]
+        with self.autocast():
+            output: Tensor = self.inner(*half, dt_scale=dt_scale)
+        return output.to(torch.get_default_dtype())
+
 
 def pick_device(device: torch.device | str | None) -> torch.device:
     """The device to use: the one given, or CUDA where there is some, or the CPU."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        found = torch.device(device)
+        chosen = torch.device(device)
     except (RuntimeError, TypeError):
-        found = torch.device("meta")
-    if found.type not in ("cpu", "cuda", "mps"):
+        chosen = torch.device("meta")
+    if chosen.type not in ("cpu", "cuda", "mps"):
         raise ConfigError(f"device is {device}; allowed are cpu, cuda, cuda:0 … and mps")
-    if found.type == "cuda" and not torch.cuda.is_available():
+    if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device is {device}, and there is no CUDA device here; allowed are cpu and mps")
-    return found
+    return chosen
 
 
 def quiet() -> contextlib.AbstractContextManager[None]:
@@ -45,12 +98,18 @@ _kept: list[object] = []
 
 
 @contextlib.contextmanager
-def launched(train: Train, device: torch.device) -> Iterator[Fabric]:
-    """Fabric for one process, or for all that torchrun started, for as long as the context lasts."""
+def launched(train: Train, device: torch.device) -> Iterator[Processes]:
+    """One process, or all that torchrun started, for as long as the context lasts."""
+    several = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
+    world = int(os.environ["WORLD_SIZE"]) if several else 1
+    if train.strategy == "auto" and world == 1:
+        with one_process(train, device) as process:
+            yield process
+        return
     joined = torch.distributed.is_available() and torch.distributed.is_initialized()
-    fabric = _launch(train, device)
+    fabric = _launch(train, device, world)
     try:
-        with _numerics(train):
+        with _numerics(train, fabric.device):
             try:
                 yield fabric
             except Interrupted:
@@ -62,22 +121,28 @@ def launched(train: Train, device: torch.device) -> Iterator[Fabric]:
             torch.distributed.destroy_process_group()
 
 
-def _launch(train: Train, device: torch.device) -> Fabric:
+@contextlib.contextmanager
+def one_process(train: Train, device: torch.device) -> Iterator[OneProcess]:
+    """This process alone, for as long as the context lasts, whatever else torchrun started."""
+    process = OneProcess(device, train.precision)
+    current = contextlib.nullcontext() if process.device.type != "cuda" else torch.cuda.device(process.device)
+    with current, _numerics(train, process.device):
+        yield process
+
+
+def _launch(train: Train, device: torch.device, world: int) -> Fabric:
     with quiet():
         from lightning.fabric import Fabric
     with quiet():  # again, as the import sets the levels of its loggers
-        several = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
-        world = int(os.environ["WORLD_SIZE"]) if several else 1
-        local = int(os.environ["LOCAL_WORLD_SIZE"]) if several else 1
+        local = int(os.environ["LOCAL_WORLD_SIZE"]) if world > 1 else 1
         if train.strategy == "fsdp" and device.type != "cuda":
             raise ConfigError(f"train.strategy is fsdp, which needs CUDA, and the device is {device.type}")
-        strategy = "ddp" if train.strategy == "auto" and world > 1 else train.strategy
         one = [device.index] if device.type == "cuda" and device.index is not None and world == 1 else local
         fabric = Fabric(
             accelerator=device.type,
             devices=one,
             num_nodes=world // local,
-            strategy=strategy,
+            strategy="ddp" if train.strategy == "auto" else train.strategy,
             precision="bf16-mixed" if train.precision == "bf16" else "32-true",
         )
         fabric.launch()
@@ -85,25 +150,23 @@ def _launch(train: Train, device: torch.device) -> Fabric:
 
 
 @contextlib.contextmanager
-def _numerics(train: Train) -> Iterator[None]:
+def _numerics(train: Train, device: torch.device) -> Iterator[None]:
     """The global settings of torch that a recipe asks for, put back afterwards, and so are the random states."""
-    precision = torch.get_float32_matmul_precision()
-    strict = torch.are_deterministic_algorithms_enabled()
-    cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    python, legacy, threads = random.getstate(), np.random.get_state(), torch.get_num_threads()
-    with torch.random.fork_rng(devices=cuda):
-        try:
-            if train.precision == "tf32":
-                torch.set_float32_matmul_precision("high")
-            if train.deterministic:
-                os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-                torch.use_deterministic_algorithms(True)
-            if train.threads is not None:
-                torch.set_num_threads(train.threads)
-            yield
-        finally:
-            torch.set_num_threads(threads)
-            random.setstate(python)
-            np.random.set_state(legacy)
-            torch.set_float32_matmul_precision(precision)
-            torch.use_deterministic_algorithms(strict)
+    touched = device.type == "cuda" or (torch.cuda.is_available() and torch.cuda.is_initialized())
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[torch.cuda.current_device()] if touched else []))
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())
+        if train.precision == "tf32":
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision("high")
+        if train.deterministic:
+            warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+            before = torch.are_deterministic_algorithms_enabled()
+            stack.callback(torch.use_deterministic_algorithms, before, warn_only=warn_only)
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
+        if train.threads is not None:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(train.threads)
+        yield

@@ -14,10 +14,6 @@ class Average:
 
     The first updates count more: at update t the decay is at most (1 + t) / (10 + t). Buffers are not averaged.
 
-    Args:
-        model: The model.
-        decay: Between 0 and 1.
-
     Example:
         >>> model = nn.Linear(1, 1)
         >>> average = Average(model, 0.5)
@@ -35,8 +31,8 @@ class Average:
         self.decay = decay
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.values = {name: p.detach().clone() for name, p in self.parameters.items()}
-        some = next(iter(self.values.values()), torch.zeros(()))
-        self.weight = torch.zeros((), device=some.device)
+        first = next(iter(self.values.values()), torch.zeros(()))
+        self.weight = torch.zeros((), device=first.device)
 
     def prepare(self, step: int) -> None:
         """Set the weight of the update that follows ``step`` others; apart, so that :meth:`update` can be captured."""
@@ -54,12 +50,12 @@ class Average:
     @contextmanager
     def swapped(self) -> Iterator[None]:
         """The model with the averages as its parameters, for as long as the context lasts."""
-        own = {name: p.detach().clone() for name, p in self.parameters.items()}
+        before = {name: p.detach().clone() for name, p in self.parameters.items()}
         self._set(self.values)
         try:
             yield
         finally:
-            self._set(own)
+            self._set(before)
 
     @torch.no_grad()
     def _set(self, values: dict[str, Tensor]) -> None:

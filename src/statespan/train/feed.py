@@ -1,4 +1,4 @@
-"""From row numbers to batches on the device: gathered there if the data is small, prepared ahead by a thread if not."""
+"""From row numbers to batches on the device: gathered there if the data is small, prefetched by a thread if not."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ from torch import Tensor
 
 from statespan.data.base import Batch, Split
 
-AHEAD = 4  # batches prepared before they are asked for
-SHARE = 8  # data larger than 1 / SHARE of the device's memory stays off it
+PREFETCH = 4  # batches
+MEMORY_SHARE = 8  # data larger than 1 / MEMORY_SHARE of the device's memory stays off it
 
 
 class Feed:
     """The batches of one split on one device.
-
-    Args:
-        split: The data.
-        device: Where the model is.
-        resident: "auto", "always" or "never" on the device; a thread prepares batches ahead if not.
 
     Example:
         >>> import numpy as np
@@ -36,7 +31,7 @@ class Feed:
     def __init__(self, split: Split, device: torch.device, resident: str = "auto") -> None:
         self.split, self.device = split, device
         size = sum(array.nbytes for array in split.arrays.values())
-        self.resident = resident == "always" or (resident == "auto" and size <= _room(device))
+        self.resident = resident == "always" or (resident == "auto" and size <= _largest_resident(device))
         self.place = device if self.resident else torch.device("cpu")
         self.arrays = split.tensors(self.place)
 
@@ -49,10 +44,10 @@ class Feed:
         waiting = iter(indices)
         pool = ThreadPoolExecutor(1, thread_name_prefix="statespan-feed")
         try:
-            ahead = deque(pool.submit(self._prepare, index) for index in islice(waiting, AHEAD))
-            while ahead:
-                batch = ahead.popleft().result()
-                ahead.extend(pool.submit(self._prepare, index) for index in islice(waiting, 1))
+            futures = deque(pool.submit(self._prepare, index) for index in islice(waiting, PREFETCH))
+            while futures:
+                batch = futures.popleft().result()
+                futures.extend(pool.submit(self._prepare, index) for index in islice(waiting, 1))
                 yield moved(batch, self.device)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -69,8 +64,8 @@ def moved(batch: Batch, device: torch.device) -> Batch:
     return Batch(*(None if t is None else t.to(device, non_blocking=True) for t in batch))  # type: ignore[arg-type]
 
 
-def _room(device: torch.device) -> float:
+def _largest_resident(device: torch.device) -> float:
     """Bytes that data may take on a device: a fixed share, so that where it is does not change between runs."""
     if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory / SHARE
+        return torch.cuda.get_device_properties(device).total_memory / MEMORY_SHARE
     return float("inf") if device.type == "cpu" else 2**30

@@ -53,7 +53,7 @@ class GraphStep:
         self.step = step
         self.batches = {_shape(example): _copy(example) for example in examples}
         start = {name: value.clone() for name, value in model.state_dict().items()}
-        device = step.fabric.device
+        device = step.processes.device
         step.keep_gradients = True
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))

@@ -21,9 +21,6 @@ class NonFiniteError(ArithmeticError):
 class Guard:
     """The flag and the count of good steps.
 
-    Args:
-        device: Where the model is.
-
     Example:
         >>> guard = Guard(torch.device("cpu"))
         >>> for loss in (1.0, 2.0, float("nan"), 3.0):
@@ -53,11 +50,6 @@ class Guard:
 
 def find_cause(model: nn.Module, batch: tuple[Tensor | None, ...], loss_of: Callable[[], Tensor]) -> str | None:
     """Run a bad step again and say where the first number that is not finite came from.
-
-    Args:
-        model: The model.
-        batch: What goes in.
-        loss_of: The forward pass, from the batch to the loss.
 
     Returns:
         In words, or None if this step is good.

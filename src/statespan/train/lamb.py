@@ -37,6 +37,7 @@ class Lamb(Optimizer):
         self,
         params: Any,
         lr: float | Tensor = 1e-3,
+        *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,

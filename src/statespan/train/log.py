@@ -30,7 +30,7 @@ class Log:
         tensorboard: Whether to write that as well.
     """
 
-    def __init__(self, folder: Path, columns: Sequence[str], size: int, step: int, tensorboard: bool) -> None:
+    def __init__(self, folder: Path, columns: Sequence[str], *, size: int, step: int, tensorboard: bool) -> None:
         self.columns = columns
         self.file = Appended(folder / "log.csv", size)
         self.times = Appended(folder / TIMES, _times_until(folder / TIMES, step))
@@ -42,7 +42,7 @@ class Log:
 
             self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
-    def write(self, step: int, values: dict[str, float | int]) -> None:
+    def write(self, step: int, values: dict[str, float]) -> None:
         """Add a row; columns without a value stay empty."""
         row = [str(step), *(repr(values[name]) if name in values else "" for name in self.columns)]
         self.file.append((",".join(row) + "\n").encode())
@@ -70,28 +70,22 @@ def read_times(folder: Path) -> dict[int, float]:
     """Seconds that a run had taken at its validations, by step; a line that was cut short is none."""
     path = folder / TIMES
     lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-    return {int(found[1]): float(found[2]) for line in lines if (found := _TIME.fullmatch(line))}
+    return {int(match[1]): float(match[2]) for line in lines if (match := _TIME.fullmatch(line))}
 
 
 def _times_until(path: Path, step: int) -> int:
     """Bytes of whole lines up to this step: what a run that goes on from there keeps."""
     size = 0
     for line in path.read_text().splitlines(keepends=True) if path.is_file() else []:
-        found = _TIME.fullmatch(line)
-        if not found or int(found[1]) > step:
+        match = _TIME.fullmatch(line)
+        if not match or int(match[1]) > step:
             break
         size += len(line)
     return size
 
 
 class Bar:
-    """A progress bar: epoch, loss, metric, speed and time left; nothing at all where it is not wanted.
-
-    Args:
-        total: Steps.
-        done: Steps made already.
-        wanted: Whether to show it.
-    """
+    """A progress bar: epoch, loss, metric, speed and time left; nothing at all where it is not wanted."""
 
     def __init__(self, total: int, done: int, wanted: bool) -> None:
         self.progress: Any = None

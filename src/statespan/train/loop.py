@@ -9,102 +9,111 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import signal
 import time
-from collections.abc import Generator, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from statespan._io import CheckpointError
-from statespan.data.base import Batch, Dataset, trim
-from statespan.train import checkpoint, sharded, state
-from statespan.train.checkpoint import Facts
-from statespan.train.config import ConfigError, Recipe, Train
+from statespan.data.base import Batch, Dataset, Split, trim
+from statespan.train.config import ConfigError, Train
+from statespan.train.device import Processes
 from statespan.train.ema import Average
 from statespan.train.feed import Feed, moved
 from statespan.train.graph import CannotCaptureError, GraphStep
 from statespan.train.guard import NonFiniteError, find_cause
-from statespan.train.log import Bar, Log
+from statespan.train.log import Bar
 from statespan.train.metrics import measure
-from statespan.train.optim import build_optimizer
+from statespan.train.optim import build_optimizer, rate
 from statespan.train.order import Plan, derive, seed_python, seed_torch
-from statespan.train.schedule import rate
 from statespan.train.signals import Interrupted, Signals
-from statespan.train.state import Progress
+from statespan.train.sinks import RunFolder, Sink
+from statespan.train.state import Progress, RunState, ShardedState
 from statespan.train.step import Step
-from statespan.train.tasks import Objective, task_of
+from statespan.train.tasks import Objective, Task
 
-if TYPE_CHECKING:
-    from lightning.fabric import Fabric
+CHECK_EVERY = 20  # steps after which the host waits for a device that runs ahead of it
 
-LOOK_EVERY = 20  # steps after which the host waits for a device that runs ahead of it
+
+class Splits(NamedTuple):
+    """What to train on and, if there is any, what to validate with."""
+
+    train: Split
+    valid: Split | None = None
+    augment: Callable[[Batch, torch.Generator], Batch] | None = None
 
 
 class Loop:
-    """A run: made from a recipe, put where it was by :meth:`resume`, and then :meth:`run`.
+    """A run: made from its settings, put where it was by :meth:`resume`, and then :meth:`run`."""
 
-    Args:
-        recipe: The recipe.
-        folder: The run's folder.
-        dataset: The data.
-        model: The model, with its first weights.
-        fabric: Devices and processes.
-    """
-
-    def __init__(self, recipe: Recipe, folder: Path, dataset: Dataset, model: nn.Module, fabric: Fabric) -> None:
+    def __init__(
+        self, train: Train, data: Dataset | Splits, model: nn.Module, *, task: Task, processes: Processes, sink: Sink
+    ) -> None:
         self.made = time.perf_counter()  # what compiling takes is a part of the time that a run takes
-        self.recipe, self.train, self.folder, self.fabric = recipe, recipe.train, folder, fabric
-        self.dataset, self.model, self.task = dataset, model, task_of(dataset)
+        self.train, self.data, self.model, self.task = train, data, model, task
+        self.processes, self.sink = processes, sink
         self.progress, self.signals = Progress(), Signals()
         self.saved: Progress | None = None
         self.polls = 0
         self.feeds: dict[str, Feed] = {}
-        self.sharded = self.train.strategy == "fsdp"
-        self.feed = Feed(dataset.train, fabric.device, self.train.resident)
+        self.is_sharded = train.strategy == "fsdp"
+        self.feed = Feed(data.train, processes.device, train.resident)
         self.plan = self._plan()
-        self.total = self.train.steps or self.train.epochs * self.plan.steps_per_epoch
-        self.validate_every = self.train.validate_every or self.plan.steps_per_epoch
-        self.look_every = 1 if fabric.device.type == "cpu" else min(LOOK_EVERY, self.train.log_every)
+        self.total = train.steps or train.epochs * self.plan.steps_per_epoch
+        self.validate_every = train.validate_every or self.plan.steps_per_epoch
+        self.check_every = 1 if processes.device.type == "cpu" else min(CHECK_EVERY, train.log_every)
         self._set_up()
 
     def _plan(self) -> Plan:
-        train, world = self.train, self.fabric.world_size
-        if len(self.dataset.train) < train.batch:
-            raise ConfigError(
-                f"train.batch is {train.batch}; allowed are at most the {len(self.dataset.train)} rows there are"
-            )
+        train, world, n = self.train, self.processes.world_size, len(self.data.train)
+        if n < train.batch:
+            raise ConfigError(f"train.batch is {train.batch}; allowed are at most the {n} rows there are")
         if train.batch % (world * train.accumulate):
             pieces = f"{world} processes x {train.accumulate} pieces (train.accumulate)"
             raise ConfigError(
                 f"train.batch is {train.batch}; allowed is a multiple of {world * train.accumulate} for {pieces}"
             )
-        rank, place = self.fabric.global_rank, str(self.feed.place)
-        lengths = self.dataset.train.lengths if train.group_lengths else None
+        lengths = self.data.train.lengths if train.group_lengths else None
         if train.group_lengths and lengths is None:
             raise ConfigError("train.group_lengths is true; allowed is false for data whose rows all have one length")
-        known = None if lengths is None else torch.from_numpy(lengths)
-        return Plan(len(self.dataset.train), train.batch, train.accumulate, world, rank, train.seed, place, known)
+        return Plan(
+            n,
+            train.batch,
+            train.accumulate,
+            world=world,
+            rank=self.processes.global_rank,
+            seed=train.seed,
+            device=str(self.feed.place),
+            lengths=None if lengths is None else torch.from_numpy(lengths),
+        )
 
     def _set_up(self) -> None:
-        fabric, train = self.fabric, self.train
-        on_cuda = fabric.device.type == "cuda"
-        alone = on_cuda and fabric.world_size == 1 and not self.sharded
+        processes, train = self.processes, self.train
+        on_cuda = processes.device.type == "cuda"
+        alone = on_cuda and processes.world_size == 1 and not self.is_sharded
         captured = alone and train.compile in ("auto", "graph", "both")
         self.compiled = on_cuda and train.compile in ("compile", "both")
-        if self.sharded and (train.ema is not None or train.optimizer == "lamb"):
+        if self.is_sharded and (train.ema is not None or train.optimizer == "lamb"):
             raise ConfigError("train.strategy is fsdp; allowed with it are neither train.ema nor train.optimizer=lamb")
         if self.compiled:
             self.model.compile()
         self.objective = Objective(self.model, self.task).train()
-        self.module: Any = fabric.setup_module(self.objective)
+        self.module: Any = processes.setup_module(self.objective)
         self.average = None if train.ema is None else Average(self.model, train.ema)
         optimizer = build_optimizer(self.model, train, captured=captured)
-        self.step = Step(fabric, self.module, optimizer, train, self.average, self.sharded)
+        self.step = Step(
+            processes, self.module, optimizer, train=train, average=self.average, is_sharded=self.is_sharded
+        )
+        self.state: RunState
+        if self.is_sharded:
+            outermost: Any = self.module._forward_module  # from which FSDP gathers
+            self.state = ShardedState(outermost, optimizer, None, self.step.meter)
+        else:
+            self.state = RunState(self.model, optimizer, self.average, self.step.meter)
         self.updater: Step | GraphStep = self.step
         if captured:
             self._seed(0, 0)
@@ -117,23 +126,12 @@ class Loop:
                         f"as its step waits for the device: {error}"
                     ) from error
 
-    @property
-    def checkpoints(self) -> Path:
-        """Where the checkpoints are."""
-        return self.folder / "checkpoints"
-
-    def resume(self) -> None:
-        """Go on from the newest whole checkpoint, if there is one."""
-        found = checkpoint.latest(self.checkpoints)
-        if found is None:
-            return
-        tensors, facts = found
-        _check_same(facts.recipe, self.recipe.to_dict())
-        self.progress = Progress.of(facts.progress)
-        self._state().restore(tensors, self._stateful(), self.step.optimizer, self.average, self.step.meter)
-        self.saved = dataclasses.replace(self.progress)
-        if self.fabric.is_global_zero:
-            checkpoint.remove_after(self.checkpoints, facts.step)
+    def resume(self, folder: RunFolder) -> None:
+        """Go on from the newest whole checkpoint in the folder of the run, if there is one."""
+        if (newest := folder.resume()) is not None:
+            tensors, self.progress = newest
+            self.state.restore(tensors)
+            self.saved = dataclasses.replace(self.progress)
 
     def run(self, progress: bool = True) -> None:
         """Train to the end, or until a signal asks to stop.
@@ -152,19 +150,18 @@ class Loop:
 
     @contextlib.contextmanager
     def opened(self, progress: bool) -> Iterator[Iterator[Batch]]:
-        """Log, progress bar, signals, and the batches from the step of now on."""
+        """Log, progress bar, signals, and the batches from the current step on."""
         self.began = self.made - self.progress.seconds
-        lead = self.fabric.is_global_zero
-        columns = ("epoch", "lr", "train_loss", *(f"valid_{name}" for name in self._metric_names()))
+        metrics = self.task.metrics(dict.fromkeys(self.task.sums, 1.0))
+        columns = ("epoch", "lr", "train_loss", *(f"valid_{name}" for name in metrics))
         self.start = now = self.progress.step
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self.signals)
-            self.log = Log(self.folder, columns, self.progress.log_bytes, now, self.train.tensorboard) if lead else None
-            if self.log is not None:
-                stack.callback(self.log.close)
-            self.bar = stack.enter_context(Bar(self.total, now, progress and lead))
+            if self.sink.folder is not None:
+                stack.enter_context(self.signals)
+            stack.enter_context(self.sink.opened(self.progress, columns))
+            self.bar = stack.enter_context(Bar(self.total, now, progress and self.processes.is_global_zero))
             if self.saved is None:
-                seed_python(derive(self.train.seed, "python", self.fabric.global_rank))
+                seed_python(derive(self.train.seed, "python", self.processes.global_rank))
             batches = self._batches(now)
             stack.callback(batches.close)
             yield batches
@@ -194,25 +191,27 @@ class Loop:
             self.updater.piece(batch, last=piece == train.accumulate - 1)
         self.updater.update()
         self.progress.step = step + 1
-        logged = self.progress.step % train.log_every == 0 or self.progress.step == self.total
-        if logged or self.progress.step % self.look_every == 0:
-            self._look()
-        if logged:
+        is_logged = self.progress.step % train.log_every == 0 or self.progress.step == self.total
+        if is_logged or self.progress.step % self.check_every == 0:
+            self._check()
+        if is_logged:
             loss = self.step.mean_loss()
             self._write({"lr": train.lr * factor, "train_loss": loss})
             self.bar.show(epoch=str(1 + step // self.plan.steps_per_epoch), loss=f"{loss:.4g}")
         self.bar.advance()
 
     def _validate(self) -> None:
-        self._look()
+        self._check()
+        if self.data.valid is None:
+            return
         progress, step = self.progress, self.progress.step
-        name = f"valid {self.task.metric.replace('_', ' ')}"
-        self.bar.show(**{name: "…"})
-        found = self.measure("valid", poll=self._poll)
-        value, loss = (found.get(name, math.nan) for name in (self.task.metric, "loss"))
+        label = f"valid {self.task.metric.replace('_', ' ')}"
+        self.bar.show(**{label: "…"})
+        metrics = self.measure("valid", poll=self._poll)
+        value, loss = (metrics.get(name, math.nan) for name in (self.task.metric, "loss"))
         # a metric such as the accuracy of a few samples is often the same; then the surer model is better
-        surer = value == progress.best and progress.best_loss is not None and loss < progress.best_loss
-        if not found or surer or self.task.better(value, progress.best):
+        is_surer = value == progress.best and progress.best_loss is not None and loss < progress.best_loss
+        if not metrics or is_surer or self.task.better(value, progress.best):
             progress.best, progress.best_loss = (x if math.isfinite(x) else None for x in (value, loss))
             progress.best_step = step
             progress.waited = progress.plateau = 0
@@ -223,22 +222,32 @@ class Loop:
             progress.lowered += 1
             progress.plateau = 0
         progress.validated = step
-        self._write({f"valid_{name}": number for name, number in found.items()})
-        if self.log is not None:
-            self.log.time(step, time.perf_counter() - self.began)
-        self.bar.show(**{name: f"{value:.4g}"})
+        self._write({f"valid_{name}": number for name, number in metrics.items()})
+        self.sink.validated(progress, value, time.perf_counter() - self.began)
+        self.bar.show(**{label: f"{value:.4g}"})
         self.save()
 
     def measure(
-        self, split: str, dt_scale: float = 1.0, poll: Any = lambda: None, rows: int | None = None
+        self,
+        split: str,
+        *,
+        rows: int | None = None,
+        poll: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
-        """The metrics on a split, or its first rows, with the weights of now, averaged where there are averages."""
+        """The metrics on a split, or its first rows, with the current weights, averaged where there are averages."""
         if split not in self.feeds:
-            self.feeds[split] = Feed(getattr(self.dataset, split), self.fabric.device, self.train.resident)
-        size = self.train.valid_batch or max(1, self.train.batch // self.fabric.world_size)
+            self.feeds[split] = Feed(getattr(self.data, split), self.processes.device, self.train.resident)
         with self.averaged(), self._eager():
-            groups = self.train.group_lengths
-            return measure(self.fabric, self.module, self.task, self.feeds[split], size, dt_scale, poll, rows, groups)
+            return measure(
+                self.processes,
+                self.module,
+                self.task,
+                self.feeds[split],
+                batch=self.train.valid_batch or max(1, self.train.batch // self.processes.world_size),
+                rows=rows,
+                group_lengths=self.train.group_lengths,
+                poll=poll,
+            )
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:
         """The averaged weights for as long as the context lasts, where there are averages."""
@@ -248,28 +257,21 @@ class Loop:
         """Take the weights that are to be tested; returns their step."""
         step = self.progress.best_step if self.train.test_weights == "best" else self.progress.step
         if 0 <= step != self.progress.step:
-            tensors, _ = checkpoint.at_step(self.checkpoints, step)
-            self._state().load_weights(self._stateful(), tensors)
+            self.state.load_weights(self.sink.weights_at(step))
             self.average = None
         return step if step >= 0 else self.progress.step
 
     def save(self) -> None:
-        """Write a checkpoint of now, if there is none."""
-        self._look()
+        """Save the current state, unless it is saved already."""
+        self._check()
         if self.saved == self.progress:
             return
         self.progress.seconds = time.perf_counter() - self.began
-        tensors: dict[str, Tensor] = {}
         problem: CheckpointError | None = None
-        if self.sharded or self.log is not None:
-            tensors = self._state().collect(self._stateful(), self.step.optimizer, self.average, self.step.meter)
-        if self.log is not None:
-            try:
-                self.progress.log_bytes = self.log.sync()
-                facts = Facts(self.progress.step, self.recipe.to_dict(), dataclasses.asdict(self.progress))
-                checkpoint.save(self.checkpoints, tensors, facts, self.train.keep)
-            except CheckpointError as error:
-                problem = error
+        try:
+            self.sink.save(self.progress, self.state)
+        except CheckpointError as error:
+            problem = error
         if self._any(problem is not None):
             raise problem or CheckpointError("the first process could not save a checkpoint")
         self.saved = dataclasses.replace(self.progress)
@@ -277,21 +279,20 @@ class Loop:
     def _poll(self) -> None:
         """Leave if a signal came; several processes agree, from time to time, to do so together."""
         self.polls += 1
-        if (self.fabric.world_size == 1 or self.polls % self.look_every == 0) and self._any(self.signals.received != 0):
-            raise Interrupted(self.signals.received or signal.SIGTERM, str(self.folder))
+        is_due = self.processes.world_size == 1 or self.polls % self.check_every == 0
+        if is_due and self._any(self.signals.received != 0):
+            raise Interrupted(self.signals.received or signal.SIGTERM, str(self.sink.folder))
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Stop if an update was bad."""
         good = self.step.guard.first_bad()
         if good is None:
             return
-        before = self.saved.step if self.saved else None
         bad = self.start + good
-        kept = "there is no checkpoint yet" if before is None else f"the last checkpoint is of step {before}"
-        cause = "not looked for with fsdp" if self.sharded else self._cause(bad) or "in another process"
+        cause = "not looked for with fsdp" if self.is_sharded else self._cause(bad) or "in another process"
         raise NonFiniteError(
             f"the loss or a gradient is not finite in step {bad} (epoch {1 + bad // self.plan.steps_per_epoch}); "
-            f"first: {cause}; nothing was updated; {kept}"
+            f"first: {cause}; nothing was updated; {self.sink.advice(self.saved)}"
         )
 
     def _cause(self, step: int) -> str | None:
@@ -301,7 +302,7 @@ class Loop:
             self._seed(step, piece)
 
             def loss(batch: Batch = batch) -> Tensor:
-                with self.fabric.autocast(), self._eager():
+                with self.processes.autocast(), self._eager():
                     return self.objective(*batch)
 
             cause = find_cause(self.model, batch, loss)
@@ -311,8 +312,8 @@ class Loop:
 
     def _batches(self, step: int) -> Generator[Batch, None, None]:
         """The pieces from a step on, augmented; each augmentation has a generator of its own."""
-        augment, world, rank = self.dataset.augment, self.fabric.world_size, self.fabric.global_rank
-        generator = torch.Generator(self.fabric.device)
+        augment, world, rank = self.data.augment, self.processes.world_size, self.processes.global_rank
+        generator = torch.Generator(self.processes.device)
         for number, batch in enumerate(self.feed.batches(self.plan.stream(step)), step * self.train.accumulate):
             if (length := self.plan.length(*divmod(number, self.train.accumulate))) is not None:
                 batch = trim(batch, length)
@@ -325,53 +326,29 @@ class Loop:
         """A batch of every shape there is, the largest first."""
         if not self.plan.shapes():
             return [next(self._batches(0))]
-        whole = moved(self.dataset.train.take(self.feed.arrays, self.plan.index(0, 0)), self.fabric.device)
-        made = []
+        whole = moved(self.data.train.take(self.feed.arrays, self.plan.index(0, 0)), self.processes.device)
+        examples = []
         for length in self.plan.shapes():
             lengths = None if whole.lengths is None else whole.lengths.clamp(max=length)
-            made.append(trim(whole, length)._replace(lengths=lengths))
-        return made
+            examples.append(trim(whole, length)._replace(lengths=lengths))
+        return examples
 
     def _seed(self, step: int, piece: int) -> None:
-        seed_torch(self.fabric.device, derive(self.train.seed, "step", step, piece, self.fabric.global_rank))
+        # a run in memory is one process, and a step is one piece there
+        where = (step,) if self.sink.folder is None else (step, piece, self.processes.global_rank)
+        seed_torch(self.processes.device, derive(self.train.seed, "step", *where))
 
     def _write(self, values: dict[str, float]) -> None:
-        if self.log is not None:
-            step = self.progress.step
-            self.log.write(step, {"epoch": step / self.plan.steps_per_epoch, **values})
-            self.progress.log_bytes = self.log.file.size
+        epoch = self.progress.step / self.plan.steps_per_epoch
+        self.sink.write(self.progress, {"epoch": epoch, **values})
 
     def _any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
-        if self.fabric.world_size == 1:
+        if self.processes.world_size == 1:
             return flag
-        flags: Any = self.fabric.all_reduce(torch.tensor(float(flag), device=self.fabric.device), reduce_op="sum")
+        flags: Any = self.processes.all_reduce(torch.tensor(float(flag), device=self.processes.device), reduce_op="sum")
         return bool(flags > 0)
-
-    def _metric_names(self) -> list[str]:
-        return list(self.task.metrics(dict.fromkeys(self.task.sums, 1.0)))
-
-    def _state(self) -> Any:
-        return sharded if self.sharded else state
-
-    def _stateful(self) -> nn.Module:
-        return self.module._forward_module if self.sharded else self.model  # FSDP gathers from its outermost module
 
     def _eager(self) -> Any:
         """Without the compiler, which would start again for the last batch's size."""
         return torch.compiler.set_stance("force_eager") if self.compiled else contextlib.nullcontext()
-
-
-def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse to go on with another recipe; only what says when to stop, log and save may change."""
-    new = json.loads(json.dumps(new))  # as the old one was
-    free = {"epochs", "steps", "patience", "log_every", "save_every", "keep", "tensorboard", "valid_batch"}
-    defaults = {"train": json.loads(json.dumps(dataclasses.asdict(Train())))}  # of settings that are newer than the run
-    for section in ("data", "model", "train"):
-        before = {**defaults.get(section, {}), **old.get(section, {})}
-        for key in sorted({*before, *new[section]}):
-            was, now = before.get(key), new[section].get(key)
-            if was != now and not (section == "train" and key in free):
-                raise ConfigError(
-                    f"{section}.{key} is {now!r}; allowed is {was!r}, with which the run to continue began"
-                )

@@ -1,7 +1,8 @@
-"""Parameter groups: SSM parameters want a small learning rate and no weight decay."""
+"""Optimizers and learning rates. SSM parameters want a small learning rate and no weight decay."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,10 +75,10 @@ def param_groups(
                 # of a shared parameter's places, one that asks for no decay wins
                 groups[parameter] = _group(*_owner(model, path, module, name), special)
     settings = {"ssm": (min(ssm_lr, lr), 0.0), "no_decay": (lr, 0.0), "decay": (lr, weight_decay)}
-    found = {name: [p for p, group in groups.items() if group == name] for name in settings}
+    members = {name: [p for p, group in groups.items() if group == name] for name in settings}
     return [
         {"name": name, "params": parameters, "lr": settings[name][0], "weight_decay": settings[name][1]}
-        for name, parameters in found.items()
+        for name, parameters in members.items()
         if parameters
     ]
 
@@ -88,7 +89,7 @@ def build_optimizer(model: nn.Module, train: Train, *, captured: bool = False) -
     Args:
         model: The model, on its device.
         train: The settings.
-        captured: Whether its step will be captured as a CUDA graph; then the learning rates are tensors.
+        captured: Whether a CUDA graph will capture its step; then the learning rates are tensors.
     """
     special = {"slow_C": train.slow_C, "fast_dt": train.fast_dt}
     groups = param_groups(model, train.lr, train.weight_decay, train.ssm_lr, **special)
@@ -103,6 +104,35 @@ def build_optimizer(model: nn.Module, train: Train, *, captured: bool = False) -
 
         return Lamb(groups, betas=train.betas, eps=train.eps)
     return torch.optim.AdamW(groups, betas=train.betas, eps=train.eps, fused=True, capturable=captured)
+
+
+def rate(train: Train, step: int, total: int, steps_per_epoch: int) -> float:
+    """The factor of the learning rates at an update.
+
+    Args:
+        train: The settings.
+        step: Number of updates made before this one.
+        total: Number of updates of the whole run.
+        steps_per_epoch: Updates an epoch.
+
+    Returns:
+        A number in [0, 1]: linear warm-up times the schedule.
+
+    Example:
+        >>> from statespan.train import Train
+        >>> train = Train(warmup=2, schedule="cosine")
+        >>> [round(rate(train, step, 6, 3), 3) for step in range(6)]
+        [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
+    """
+    if step < train.warmup:
+        return (step + 1) / train.warmup
+    if train.schedule == "cosine":
+        end = train.decay_steps or total
+        done = min(1.0, (step - train.warmup) / max(1, end - train.warmup))
+        return train.min_lr + (1 - train.min_lr) * 0.5 * (1 + math.cos(math.pi * done))
+    if train.schedule == "multistep":
+        return float(train.factor ** sum(step // steps_per_epoch >= epoch for epoch in train.milestones))
+    return 1.0
 
 
 def _owner(model: nn.Module, path: str, module: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -106,10 +106,10 @@ def history(folder: Path, metric: str, most: int = POINTS) -> dict[str, list[flo
     epochs, losses = dict(log.get("epoch", [])), log.get("train_loss", [])
     steps = sorted(values)
     finite = [step for step in steps if math.isfinite(values[step])]
-    kept = {*steps[:: -(-len(steps) // max(1, most - 3))]} | {*steps[-1:]} if steps else set()
-    kept |= {least(finite, key=values.__getitem__) for least in (min, max)} if finite else set()
+    chosen = {*steps[:: -(-len(steps) // max(1, most - 3))]} | {*steps[-1:]} if steps else set()
+    chosen |= {least(finite, key=values.__getitem__) for least in (min, max)} if finite else set()
     rows: list[tuple[float | None, ...]] = []
-    for step in sorted(kept):
+    for step in sorted(chosen):
         before = [loss for at, loss in losses if at <= step]
         loss = float(f"{before[-1]:.6g}") if before else None
         rows.append((round(epochs[step], 4), times.get(step), loss, float(f"{values[step]:.6g}")))

@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from statespan import _io as fsio
+from statespan import _io as io
 from statespan.data.base import Dataset, Info
 from statespan.train import checkpoint, state
 from statespan.train.config import ConfigError, Recipe, read_recipe, write_recipe
-from statespan.train.device import launched, pick_device, quiet
+from statespan.train.device import Processes, launched, pick_device, quiet
 from statespan.train.feed import Feed
 from statespan.train.log import waiting
 from statespan.train.loop import Loop
 from statespan.train.metrics import measure
 from statespan.train.order import derive
 from statespan.train.result import FIRST, Result, write_result
+from statespan.train.sinks import RunFolder
 from statespan.train.start import begin, find_weights, remember, remembered
 from statespan.train.tasks import Objective, task_of
 
@@ -45,10 +46,10 @@ def fit(
     ``model/`` (the weights that were tested, for ``from_pretrained``). Started by torchrun, all processes train as one.
 
     Args:
-        recipe: What to train on what and how.
+        recipe: The data, the model and how to train.
         folder: The run's folder; made if it is not there.
-        resume: Go on with the run in the folder, to the same bits as without the break; start it if there is none.
-        data: The dataset, or the folder that datasets are in, instead of the default one.
+        resume: Resume the run in the folder, to the same bits as an uninterrupted one; start it if there is none.
+        data: The dataset, or a folder of datasets instead of the default one.
         model: A module (or a function from the dataset's info to one) instead of the recipe's model.
         progress: Show a progress bar.
         device: "cpu", "cuda", "cuda:1" or "mps"; CUDA where there is some, if not given.
@@ -62,72 +63,83 @@ def fit(
         NonFiniteError: The loss or a gradient is not finite.
         Interrupted: SIGTERM or SIGINT came; the run is saved. Uncaught, the process ends with 143 or 130.
     """
-    folder = Path(folder)
-    place = pick_device(device)
+    folder, place = Path(folder), pick_device(device)
     if model is None:
         check_model(recipe)  # before the data, which may take long
     if recipe.train.start is not None and not resume:
         find_weights(recipe.train.start)
     dataset = load_data(recipe, data)
-    with launched(recipe.train, place) as fabric:
-        return _fit(recipe, folder, dataset, model, fabric, resume, progress)
+    with launched(recipe.train, place) as processes:
+        network = build_model(recipe, dataset, model)
+        started_from = _starting_weights(recipe, folder, network, resume=resume)
+        io.make_folder(folder / "checkpoints")  # only now: what cannot begin leaves nothing behind
+        with io.locked(folder, wanted=processes.is_global_zero):
+            loop = _prepared(recipe, folder, dataset, network, processes=processes, resume=resume)
+            if processes.is_global_zero:
+                if started_from is not None:
+                    remember(folder, started_from)
+                io.replace_file(folder / "recipe.yaml", write_recipe(recipe).encode())
+            processes.barrier()
+            loop.run(progress)
+            return _finish(loop, recipe, folder, started_from, progress=progress)
 
 
-def _fit(
-    recipe: Recipe, folder: Path, dataset: Dataset, model: Model, fabric: Any, resume: bool, progress: bool
-) -> Result:
-    network = build_model(recipe, dataset, model)
+def _starting_weights(recipe: Recipe, folder: Path, network: nn.Module, *, resume: bool) -> dict[str, Any] | None:
+    """Put the weights that a recipe starts from into the network; returns where they are from."""
     if recipe.train.start is None:
-        start = None
-    elif resume and checkpoint.any_in(folder / "checkpoints"):
-        start = remembered(folder)
-    else:
-        start = begin(network, recipe.train.start)
-    fsio.make_folder(folder / "checkpoints")  # only now: what cannot begin leaves nothing behind
-    lead = fabric.is_global_zero
-    with fsio.locked(folder, wanted=lead):
-        if not resume and any((folder / name).exists() for name in ("recipe.yaml", "result.json")):
-            raise ConfigError(f"{folder} holds a run already: resume it, or choose another folder")
-        fabric.barrier()
-        if lead:
-            fsio.sweep(folder)
-            fsio.sweep(folder / "checkpoints")
-        with quiet():
-            loop = Loop(recipe, folder, dataset, network, fabric)
-        if resume:
-            loop.resume()
-        if lead:
-            if start is not None:
-                remember(folder, start)
-            fsio.replace_file(folder / "recipe.yaml", write_recipe(recipe).encode())
-        fabric.barrier()
-        loop.run(progress)
-        best = loop.load_best()
-        with waiting("testing", progress and lead):
-            test, valid = loop.measure("test"), loop.measure("valid")
-            first = loop.measure("test", rows=FIRST)
-        result = Result(
-            folder,
-            test=test,
-            valid=valid,
-            metric=loop.task.metric,
-            steps=loop.progress.step,
-            epochs=loop.progress.step / loop.plan.steps_per_epoch,
-            best_step=best,
-            parameters=sum(p.numel() for p in network.parameters() if p.requires_grad),
-            seconds=loop.progress.seconds,
-            first=first,
-            rows={split: len(getattr(dataset, split)) for split in ("train", "valid", "test")},
-            start=start,
-        )
-        if lead:
-            write_result(result, recipe, fabric.device, fabric.world_size)
-            save: Any = getattr(network, "save_pretrained", None)
-            if save is not None and not loop.sharded:
-                with loop.averaged():
-                    save(folder / "model")
-        fabric.barrier()
-        return result
+        return None
+    if resume and checkpoint.any_in(folder / "checkpoints"):
+        return remembered(folder)
+    return begin(network, recipe.train.start)
+
+
+def _prepared(
+    recipe: Recipe, folder: Path, dataset: Dataset, network: nn.Module, *, processes: Processes, resume: bool
+) -> Loop:
+    """The loop in its folder, which is cleaned of what an interrupted write left."""
+    if not resume and any((folder / name).exists() for name in ("recipe.yaml", "result.json")):
+        raise ConfigError(f"{folder} holds a run already: resume it, or choose another folder")
+    processes.barrier()
+    if processes.is_global_zero:
+        io.sweep(folder)
+        io.sweep(folder / "checkpoints")
+    sink = RunFolder(folder, recipe, is_lead=processes.is_global_zero)
+    with quiet():
+        loop = Loop(recipe.train, dataset, network, task=task_of(dataset), processes=processes, sink=sink)
+    if resume:
+        loop.resume(sink)
+    return loop
+
+
+def _finish(loop: Loop, recipe: Recipe, folder: Path, started_from: dict[str, Any] | None, *, progress: bool) -> Result:
+    """Test the best weights and write the result."""
+    dataset, network, processes = loop.data, loop.model, loop.processes
+    best = loop.load_best()
+    with waiting("testing", progress and processes.is_global_zero):
+        test, valid = loop.measure("test"), loop.measure("valid")
+        first = loop.measure("test", rows=FIRST)
+    result = Result(
+        folder,
+        test=test,
+        valid=valid,
+        metric=loop.task.metric,
+        steps=loop.progress.step,
+        epochs=loop.progress.step / loop.plan.steps_per_epoch,
+        best_step=best,
+        parameters=sum(p.numel() for p in network.parameters() if p.requires_grad),
+        seconds=loop.progress.seconds,
+        first=first,
+        rows={split: len(getattr(dataset, split)) for split in SPLITS},
+        start=started_from,
+    )
+    if processes.is_global_zero:
+        write_result(result, recipe, processes.device, processes.world_size)
+        save: Any = getattr(network, "save_pretrained", None)
+        if save is not None and not loop.is_sharded:
+            with loop.averaged():
+                save(folder / "model")
+    processes.barrier()
+    return result
 
 
 def evaluate(
@@ -171,11 +183,17 @@ def evaluate(
         network, recipe, dataset = load_run(run, overrides=overrides, data=data, model=model)
     single = dataclasses.replace(recipe.train, strategy="auto")
     task = task_of(dataset)
-    with launched(single, place) as fabric, quiet():
-        module: Any = fabric.setup_module(Objective(network, task))
-        feed = Feed(getattr(dataset, split), fabric.device, single.resident)
-        size, groups = single.valid_batch or single.batch, single.group_lengths
-        return measure(fabric, module, task, feed, size, dt_scale, rows=rows, group_lengths=groups)
+    with launched(single, place) as processes, quiet():
+        return measure(
+            processes,
+            processes.setup_module(Objective(network, task)),
+            task,
+            Feed(getattr(dataset, split), processes.device, single.resident),
+            batch=single.valid_batch or single.batch,
+            dt_scale=dt_scale,
+            rows=rows,
+            group_lengths=single.group_lengths,
+        )
 
 
 def load_run(
@@ -195,10 +213,10 @@ def load_run(
         from statespan.models import from_pretrained
 
         return from_pretrained(folder), recipe, load_data(recipe, data)
-    found = checkpoint.latest(folder / "checkpoints")
-    if found is None:
-        raise fsio.CheckpointError(f"there is no checkpoint in {folder / 'checkpoints'}")
-    tensors, facts = found
+    newest = checkpoint.latest(folder / "checkpoints")
+    if newest is None:
+        raise io.CheckpointError(f"there is no checkpoint in {folder / 'checkpoints'}")
+    tensors, facts = newest
     best = facts.progress.get("best_step", -1) if recipe.train.test_weights == "best" else -1
     if best not in (-1, facts.step):
         tensors, _ = checkpoint.at_step(folder / "checkpoints", best)
@@ -222,16 +240,16 @@ def load_data(recipe: Recipe, data: Data = None) -> Dataset:
 
 
 def without_others(recipe: Recipe, split: str) -> list[str]:
-    """Overrides that leave one row of each other split, where rows are made: that takes long, and nobody reads them."""
+    """Overrides that leave one row of each other split if rows are generated, which takes long."""
     from statespan.data.registry import entry
 
     # a number of training rows is how many are made; of what is read, all are used
-    made = type(entry(recipe.data["name"]).options.get("train")) is int
-    return [f"data.{part}=1" for part in SPLITS if made and part != split]
+    is_made = type(entry(recipe.data["name"]).options.get("train")) is int
+    return [f"data.{part}=1" for part in SPLITS if is_made and part != split]
 
 
 def check_model(recipe: Recipe, *, values: bool = False) -> None:
-    """Refuse a recipe that names an unknown model, or options it does not have; or values that are not allowed."""
+    """Reject an unknown model, options it does not have, or with ``values`` values that are not allowed."""
     import statespan.models
 
     options = dict(recipe.model)
@@ -242,7 +260,7 @@ def check_model(recipe: Recipe, *, values: bool = False) -> None:
 
 
 def check_data(recipe: Recipe) -> None:
-    """Refuse a recipe that names an unknown dataset, options it does not have, or values of another type."""
+    """Reject an unknown dataset, options it does not have, or values of another type."""
     from statespan.data.registry import check_options, entry
 
     options = dict(recipe.data)

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT set a flag; the loop looks at it, saves and leaves."""
+"""SIGTERM and SIGINT set a flag; the loop checks it, saves and exits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ from typing import Any
 
 
 class Interrupted(SystemExit):
-    """The run was asked to stop; all of it is saved. Uncaught, it ends the process with 143 (SIGTERM) or 130 (SIGINT).
-
-    Args:
-        number: The signal.
-        saved: Where the run is.
-    """
+    """The run was asked to stop and is saved. Uncaught, it exits with 143 (SIGTERM) or 130 (SIGINT)."""
 
     def __init__(self, number: int, saved: str) -> None:
         super().__init__(128 + number)

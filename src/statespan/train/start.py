@@ -1,4 +1,4 @@
-"""Beginning with trained weights: those of another run, of a published model, or of a saved one."""
+"""Starting from trained weights: those of another run, of a published model, or of a saved one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from statespan import _io as fsio
+from statespan import _io as io
 from statespan.train.config import ConfigError
 
 FILE = "start.json"
-BODY = "backbone."  # what two models must have in common; what reads and what answers may differ
+BODY = "backbone."  # what two models must have in common; encoder and head may differ
 
 
 def find_weights(start: str) -> Path:
-    """The folder with the weights that are meant.
+    """The folder with the weights.
 
     Raises:
         ConfigError: There is none.
@@ -49,7 +49,7 @@ def begin(network: nn.Module, start: str) -> dict[str, Any]:
         start: As in the recipe.
 
     Returns:
-        What is to be remembered: how many tensors fitted, and which run they are from.
+        For the record: how many tensors fitted, and which run they are from.
 
     Raises:
         ConfigError: There are no such weights, or they are of another kind of network.
@@ -58,38 +58,38 @@ def begin(network: nn.Module, start: str) -> dict[str, Any]:
 
     folder = find_weights(start)
     try:
-        found = read(folder).tensors
+        trained = read(folder).tensors
     except LoadError as error:
         raise ConfigError(f"train.start is {start}; it cannot be read: {error}") from error
-    own = network.state_dict()
-    fitting = [name for name, tensor in own.items() if name in found and found[name].shape == tensor.shape]
-    apart = [name for name in {**own, **found} if name.startswith(BODY) and name not in fitting]
-    if apart:
-        example = f"{apart[0]} is {_shape(found, apart[0])} there and {_shape(own, apart[0])} here"
+    weights = network.state_dict()
+    fitting = [name for name, tensor in weights.items() if name in trained and trained[name].shape == tensor.shape]
+    different = [name for name in {**weights, **trained} if name.startswith(BODY) and name not in fitting]
+    if different:
+        example = f"{different[0]} is {_shape(trained, different[0])} there and {_shape(weights, different[0])} here"
         raise ConfigError(f"train.start is {start}; allowed are weights of the same layers: {example}")
     with torch.no_grad():
         for name in fitting:
-            own[name].copy_(found[name])
-    return {"tensors": len(fitting), "of": len(own), **_origin(folder)}
+            weights[name].copy_(trained[name])
+    return {"tensors": len(fitting), "of": len(weights), **_origin(folder)}
 
 
 def remember(folder: Path, facts: dict[str, Any]) -> None:
-    """Leave in a run's folder what it began with."""
-    fsio.replace_file(folder / FILE, (json.dumps(facts, indent=2) + "\n").encode())
+    """Write down in a run's folder which weights it started from."""
+    io.replace_file(folder / FILE, (json.dumps(facts, indent=2) + "\n").encode())
 
 
 def remembered(folder: Path) -> dict[str, Any] | None:
-    """What a run began with."""
+    """Which weights a run started from."""
     path = folder / FILE
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def _origin(folder: Path) -> dict[str, Any]:
     """The run that made some weights, and the time it took with all that came before; a name if nothing is known."""
-    kept = [path for path in (folder / "record.json", folder.parent / "result.json") if path.is_file()]
-    if not kept:
+    records = [path for path in (folder / "record.json", folder.parent / "result.json") if path.is_file()]
+    if not records:
         return {"name": folder.resolve().name}
-    record = json.loads(kept[0].read_text(encoding="utf-8"))
+    record = json.loads(records[0].read_text(encoding="utf-8"))
     before = record.get("start") or {}
     recipe = record["recipe"]
     if before:

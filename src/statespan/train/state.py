@@ -60,41 +60,101 @@ class Progress:
         return cls(**data)
 
 
-def collect(
-    model: nn.Module, optimizer: Optimizer, average: Average | None, meter: dict[str, Tensor]
-) -> dict[str, Tensor]:
-    """Copies of all tensors of a run on the CPU; shared ones become separate."""
-    found = {f"model/{name}": value for name, value in model.state_dict().items()}
-    for name, parameter in model.named_parameters():
-        found |= {f"optimizer/{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
-    found |= {f"ema/{name}": value for name, value in (average.values if average else {}).items()}
-    found |= {f"loss/{name}": value for name, value in meter.items()}
-    found |= {f"random/{name}": value for name, value in random_state().items()}
-    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in found.items()}
+class RunState:
+    """Everything of a run that changes, as named tensors, and back."""
+
+    is_collective = False  # whether every process must take part in collecting
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, average: Average | None, meter: dict[str, Tensor]
+    ) -> None:
+        self.model, self.optimizer, self.average, self.meter = model, optimizer, average, meter
+
+    def collect(self) -> dict[str, Tensor]:
+        """Copies of all tensors of a run on the CPU; shared ones become separate."""
+        tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            values = self.optimizer.state.get(parameter, {})
+            tensors |= {f"optimizer/{name}/{key}": value for key, value in values.items()}
+        tensors |= {f"ema/{name}": value for name, value in (self.average.values if self.average else {}).items()}
+        return self._copies(tensors)
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Put everything back, in place, so that a captured step goes on with it."""
+        load_model(self.model, part(tensors, "model"))
+        parameters = dict(self.model.named_parameters())
+        for path, value in part(tensors, "optimizer").items():
+            name, _, key = path.rpartition("/")
+            if name not in parameters:
+                raise CheckpointError(f"the checkpoint is of another model: there is no parameter {name}")
+            state = self.optimizer.state[parameters[name]]
+            if key in state:
+                state[key].copy_(value)
+            else:
+                state[key] = value.to(parameters[name].device)
+        _copy("ema", self.average.values if self.average else {}, part(tensors, "ema"))
+        self._restore_rest(tensors)
+
+    def load_weights(self, tensors: dict[str, Tensor]) -> None:
+        """The weights to use the model with: the averages where there are some."""
+        load_weights(self.model, tensors)
+
+    def _copies(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        tensors |= {f"loss/{name}": value for name, value in self.meter.items()}
+        tensors |= {f"random/{name}": value for name, value in random_state().items()}
+        return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+
+    def _restore_rest(self, tensors: dict[str, Tensor]) -> None:
+        _copy("loss", self.meter, part(tensors, "loss"))
+        set_random_state(part(tensors, "random"))
 
 
-def restore(
-    tensors: dict[str, Tensor],
-    model: nn.Module,
-    optimizer: Optimizer,
-    average: Average | None,
-    meter: dict[str, Tensor],
-) -> None:
-    """Put everything back, in place, so that a captured step goes on with it."""
-    load_model(model, part(tensors, "model"))
-    parameters = dict(model.named_parameters())
-    for path, value in part(tensors, "optimizer").items():
-        name, _, key = path.rpartition("/")
-        if name not in parameters:
-            raise CheckpointError(f"the checkpoint is of another model: there is no parameter {name}")
-        state = optimizer.state[parameters[name]]
-        if key in state:
-            state[key].copy_(value)
-        else:
-            state[key] = value.to(parameters[name].device)
-    _copy("ema", average.values if average else {}, part(tensors, "ema"))
-    _copy("loss", meter, part(tensors, "loss"))
-    set_random_state(part(tensors, "random"))
+class ShardedState(RunState):
+    """The same for weights that are spread over processes (FSDP); ``model`` is the module that FSDP wrapped.
+
+    Every process takes part. :meth:`collect` gathers whole tensors in the first process and gives the others nothing.
+    """
+
+    is_collective = True
+    INNER = "model."  # where the model is in the objective, which is what is sharded
+
+    def collect(self) -> dict[str, Tensor]:
+        """See :meth:`RunState.collect`."""
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        weights, optimizer_state = get_state_dict(self.model, self.optimizer, options=_full())
+        tensors: dict[str, Any] = {f"model/{name.removeprefix(self.INNER)}": value for name, value in weights.items()}
+        states: dict[str, Any] = optimizer_state.get("state", {})  # type: ignore[assignment]
+        for name, values in states.items():
+            tensors |= {f"optimizer/{name.removeprefix(self.INNER)}/{key}": value for key, value in values.items()}
+        return self._copies(tensors)
+
+    @torch.no_grad()
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Put everything back; every process reads the checkpoint and keeps its part."""
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+        self.load_weights(tensors)
+        fresh = get_optimizer_state_dict(self.model, self.optimizer, options=_full())
+        states: dict[str, Any] = {}
+        for path, value in part(tensors, "optimizer").items():
+            name, _, key = path.rpartition("/")
+            states.setdefault(self.INNER + name, {})[key] = value
+        set_optimizer_state_dict(self.model, self.optimizer, {**fresh, "state": states}, options=_full())
+        self._restore_rest(tensors)
+
+    def load_weights(self, tensors: dict[str, Tensor]) -> None:
+        """Weights and buffers."""
+        from torch.distributed.checkpoint.state_dict import set_model_state_dict
+
+        weights: dict[str, Any] = {self.INNER + name: value for name, value in part(tensors, "model").items()}
+        set_model_state_dict(self.model, weights, options=_full())
+
+
+def _full() -> Any:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+    return StateDictOptions(full_state_dict=True, cpu_offload=torch.cuda.is_available())
 
 
 def load_model(model: nn.Module, values: dict[str, Tensor]) -> None:
@@ -128,7 +188,7 @@ def random_state() -> dict[str, Tensor]:
     """The states of the global generators of Python, numpy and torch, as tensors."""
     version, words, gauss = random.getstate()
     legacy: Any = np.random.get_state(legacy=False)
-    found = {
+    states = {
         "torch": torch.get_rng_state(),
         "python": torch.tensor([version, *words], dtype=torch.int64),
         "python_gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
@@ -136,8 +196,8 @@ def random_state() -> dict[str, Tensor]:
         "numpy_gauss": torch.tensor([legacy["has_gauss"], legacy["gauss"]], dtype=torch.float64),
     }
     if torch.cuda.is_available():
-        found["cuda"] = torch.cuda.get_rng_state()
-    return found
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
 
 
 def set_random_state(state: dict[str, Tensor]) -> None:

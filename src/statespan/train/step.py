@@ -5,7 +5,7 @@ Nothing here waits for the device, so that a step can be captured as a CUDA grap
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,48 +13,41 @@ from torch.optim import Optimizer
 
 from statespan.data.base import Batch
 from statespan.train.config import Train
+from statespan.train.device import Processes
 from statespan.train.ema import Average
 from statespan.train.guard import Guard
 
-if TYPE_CHECKING:
-    from lightning.fabric import Fabric
-
 
 class Step:
-    """What one update does.
-
-    Args:
-        fabric: Runs the passes.
-        module: The objective as Fabric wrapped it.
-        optimizer: The optimizer itself.
-        train: The settings.
-        average: The moving average of the weights, if there is one.
-        sharded: Whether each process has a part of every gradient.
-    """
+    """What one update does."""
 
     def __init__(
         self,
-        fabric: Fabric,
+        processes: Processes,
         module: nn.Module,
         optimizer: Optimizer,
+        *,
         train: Train,
         average: Average | None,
-        sharded: bool = False,
+        is_sharded: bool = False,
     ) -> None:
-        self.fabric, self.module, self.optimizer = fabric, module, optimizer
-        self.train, self.average, self.sharded = train, average, sharded
+        self.processes, self.module, self.optimizer = processes, module, optimizer
+        self.train, self.average, self.is_sharded = train, average, is_sharded
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.guard = Guard(fabric.device)
+        self.guard = Guard(processes.device)
         optimizer.found_inf = self.guard.bad  # type: ignore[attr-defined]  # torch's fused optimizers skip where it is 1
         self.keep_gradients = False  # a graph needs them where they are
-        self.loss = torch.zeros((), device=fabric.device)  # of this step
-        self.meter = {"sum": torch.zeros((), device=fabric.device), "count": torch.zeros((), device=fabric.device)}
+        self.loss = torch.zeros((), device=processes.device)  # of this step
+        self.meter = {
+            "sum": torch.zeros((), device=processes.device),
+            "count": torch.zeros((), device=processes.device),
+        }
 
     def piece(self, batch: Batch, last: bool) -> None:
         """Forward and backward of one piece of the batch; gradients add up until :meth:`update`."""
-        with self.fabric.no_backward_sync(self.module, enabled=not last):  # type: ignore[arg-type]
+        with self.processes.no_backward_sync(self.module, enabled=not last):  # type: ignore[arg-type]
             loss = self.module(*batch) / self.train.accumulate
-            self.fabric.backward(loss)
+            self.processes.backward(loss)
         self.loss += loss.detach()
 
     @torch.no_grad()
@@ -62,9 +55,9 @@ class Step:
         """Update the weights with the gradients of all pieces, unless something is not finite."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        if self.fabric.world_size > 1:
+        if self.processes.world_size > 1:
             self.loss.copy_(self._reduced(self.loss, "mean"))
-            norm = self._reduced(norm.square(), "sum").sqrt() if self.sharded else norm
+            norm = self._reduced(norm.square(), "sum").sqrt() if self.is_sharded else norm
         self.guard.look(self.loss, norm)
         if self.train.clip is not None:
             torch._foreach_mul_(gradients, (self.train.clip / (norm + 1e-6)).clamp(max=1.0))
@@ -95,5 +88,5 @@ class Step:
         return total / max(count, 1)
 
     def _reduced(self, value: Tensor, how: str) -> Tensor:
-        reduced: Any = self.fabric.all_reduce(value.clone(), reduce_op=how)
+        reduced: Any = self.processes.all_reduce(value.clone(), reduce_op=how)
         return reduced

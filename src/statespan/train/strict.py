@@ -107,18 +107,18 @@ def _check_events(text: str, where: str) -> None:
 
 def _plain(node: yaml.Node, where: str) -> Any:
     if isinstance(node, yaml.MappingNode):
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str) or not KEY.match(key):
                 shown = show(key) if isinstance(key, str) else "a list or a mapping"
                 raise ConfigError(f"{where} has the key {shown}; allowed are names of letters, digits, _ and -")
-            if key in found:
+            if key in mapping:
                 raise ConfigError(
                     f"{where} has the key {show(key)} twice, again in line {key_node.start_mark.line + 1}"
                 )
-            found[key] = _plain(value_node, where)
-        return found
+            mapping[key] = _plain(value_node, where)
+        return mapping
     if isinstance(node, yaml.SequenceNode):
         return [_plain(child, where) for child in node.value]
     return _scalar(node, where)

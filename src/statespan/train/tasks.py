@@ -158,6 +158,7 @@ def extras(batch: Batch, dt_scale: float) -> dict[str, Any]:
     given: dict[str, Any] = {
         "lengths": batch.lengths,
         "marks": batch.marks,
+        "gaps": batch.gaps,
         "dt_scale": None if dt_scale == 1.0 else dt_scale,
     }
     return {name: value for name, value in given.items() if value is not None}
@@ -170,25 +171,13 @@ def _same_shape(values: Tensor, y: Tensor) -> Tensor:
 
 
 class Objective(nn.Module):
-    """A model and its task as one module, so that whatever wraps modules (DDP, FSDP) sees the loss as its output.
-
-    Args:
-        model: The model.
-        task: Its task.
-    """
+    """A model and its task as one module, so that whatever wraps modules (DDP, FSDP) sees the loss as its output."""
 
     def __init__(self, model: nn.Module, task: Task) -> None:
         super().__init__()
         self.model, self.task = model, task
 
-    def forward(
-        self,
-        x: Tensor,
-        y: Tensor,
-        lengths: Tensor | None = None,
-        marks: Tensor | None = None,
-        dt_scale: float = 1.0,
-    ) -> Tensor:
-        """The loss of a batch in training mode, its sums in evaluation mode."""
-        batch = Batch(x, y, lengths, marks)
+    def forward(self, *parts: Any, dt_scale: float = 1.0) -> Tensor:
+        """The loss of a batch, given as its parts, in training mode; its sums in evaluation mode."""
+        batch = Batch(*parts)
         return self.task.loss(self.model, batch) if self.training else self.task.add(self.model, batch, dt_scale)

@@ -156,14 +156,17 @@ def _looped(recipe: Any, info: Info, settings: Settings) -> Work:
     """The same number of steps by the loop, with its data, log, guard and seeds."""
     from statespan.train.device import launched, quiet
     from statespan.train.loop import Loop
+    from statespan.train.sinks import RunFolder
+    from statespan.train.tasks import task_of
 
     if recipe.train.compile == "both":
         torch._dynamo.reset()
     model = _model(recipe, info, settings)
     folder = Path(tempfile.mkdtemp())
     (folder / "checkpoints").mkdir()
-    with launched(recipe.train, settings.device) as fabric, quiet():
-        loop = Loop(recipe, folder, _dataset(info, 40 * recipe.train.batch), model, fabric)
+    dataset, sink = _dataset(info, 40 * recipe.train.batch), RunFolder(folder, recipe)
+    with launched(recipe.train, settings.device) as processes, quiet():
+        loop = Loop(recipe.train, dataset, model, task=task_of(dataset), processes=processes, sink=sink)
     weakref.finalize(loop, shutil.rmtree, folder, ignore_errors=True)
 
     def run() -> Tensors:

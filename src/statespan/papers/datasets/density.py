@@ -31,7 +31,7 @@ class Shifted:
 
     Example:
         >>> Shifted(4)({"x": torch.tensor([[3, 0, 2]])})
-        Batch(x=tensor([[0, 4, 1]]), y=tensor([[3, 0, 2]]), lengths=None, marks=None)
+        Batch(x=tensor([[0, 4, 1]]), y=tensor([[3, 0, 2]]), lengths=None, marks=None, gaps=None)
     """
 
     values: int

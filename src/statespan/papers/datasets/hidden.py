@@ -44,8 +44,8 @@ class Find:
 
     Example:
         >>> rows = {"tokens": torch.tensor([[5, 6, 7, 8, 2]]), "lengths": torch.tensor([5]), "y": torch.tensor([1])}
-        >>> Find(0.5)(rows)
-        Batch(x=tensor([[1, 6, 7, 8, 1]]), y=tensor([[ 5, -7, -8, -9,  2]]), lengths=tensor([5]), marks=None)
+        >>> Find(0.5)(rows)[:3]
+        (tensor([[1, 6, 7, 8, 1]]), tensor([[ 5, -7, -8, -9,  2]]), tensor([5]))
     """
 
     share: float

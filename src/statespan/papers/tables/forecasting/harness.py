@@ -13,8 +13,8 @@ from torch import nn
 from statespan import data as datasets
 from statespan.data.base import Dataset, Windows
 from statespan.data.calendar import mark_names
-from statespan.estimators.fitting import OneDevice, Settings, train
-from statespan.estimators.windows import PERIODS, thinned
+from statespan.estimators.fitting import fit_network, train_config
+from statespan.estimators.inputs.windows import PERIODS, thinned
 from statespan.papers.baselines.informer import Informer
 from statespan.papers.baselines.linear import DLinear, NLinear
 from statespan.papers.baselines.lstm import LSTM
@@ -22,7 +22,9 @@ from statespan.papers.baselines.mean import Mean
 from statespan.papers.baselines.naive import SeasonalNaive
 from statespan.papers.baselines.s4 import S4
 from statespan.papers.tables.forecasting.settings import SEASONS, Setting
+from statespan.train.device import OneProcess
 from statespan.train.feed import Feed
+from statespan.train.loop import Splits
 from statespan.train.metrics import measure
 from statespan.train.order import derive
 from statespan.train.tasks import TASKS, Objective
@@ -180,17 +182,15 @@ def _fit(
     if name == "SeasonalNaive":
         return _measure(model, valid, device)["mse"], model.eval(), 0
     assert isinstance(dataset.train, Windows)
-    how = Settings(
-        epochs=10**6, batch=budget.batch, lr=lr, weight_decay=decay, validations=budget.looks, seed=seed,
-        steps=budget.steps, capture=name != "LSTM",
+    how = train_config(
+        len(dataset.train), batch=budget.batch, steps=budget.steps, validations=budget.looks, lr=lr,
+        weight_decay=decay, compile="none" if name == "LSTM" else "auto", seed=seed,
     )  # fmt: skip
-    history = train(model, TASKS["forecast"], dataset.train, valid, how, device)
+    history = fit_network(model, Splits(dataset.train, valid), how, task=TASKS["forecast"], device=device)
     assert history.best is not None
     return history.best, model, history.steps
 
 
 def _measure(model: nn.Module, split: Windows, device: torch.device) -> dict[str, float]:
-    fabric: Any = OneDevice(device)
-    return measure(
-        fabric, Objective(model, TASKS["forecast"]).eval(), TASKS["forecast"], Feed(split, device), TEST_BATCH
-    )
+    task = TASKS["forecast"]
+    return measure(OneProcess(device), Objective(model, task), task, Feed(split, device), batch=TEST_BATCH)

@@ -22,12 +22,13 @@ from statespan import _plotting as look
 from statespan._io import replace_file
 from statespan.data.base import Arrays, Batch
 from statespan.estimators import S4Classifier, read_ts
-from statespan.estimators.fitting import Settings, train
+from statespan.estimators.fitting import fit_network, train_config
 from statespan.estimators.network import resampled
 from statespan.estimators.tasks import classes
 from statespan.papers.baselines.attention import Attention
 from statespan.papers.baselines.transformer import Transformer
 from statespan.papers.tables.studies.common import Study, parser
+from statespan.train.loop import Splits
 from statespan.train.order import derive
 
 SETS = ("GunPoint", "OSULeaf")
@@ -91,7 +92,8 @@ class Attending(nn.Module):
 def _fit(model: nn.Module, X: Any, y: Any, *, epochs: int, device: torch.device) -> nn.Module:
     model = model.to(device)
     data = Arrays({"x": X.astype(np.float32), "y": y.astype(np.int64)}, lambda rows: Batch(rows["x"], rows["y"]))
-    train(model, classes(), data, None, Settings(epochs, 16, lr=0.001), device)
+    how = train_config(len(data), batch=16, epochs=epochs, lr=0.001)
+    fit_network(model, Splits(data), how, task=classes(), device=device)
     return model.eval()
 
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from statespan.data.base import Batch, Windows
 from statespan.data.calendar import mark_names, marks
 from statespan.data.scale import moments, standardize
-from statespan.estimators.timeline import Form, Line, future_times
+from statespan.estimators.inputs.timeline import Form, Line, future_times
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Ahead:
+class SplitWindow:
     """Gathered rows as a batch: the first ``context`` are read, the others are the answer.
 
     An answer is NaN where it is not known, and where no value of its column was known before: nothing could be told.
@@ -121,35 +121,28 @@ def make_windows(
     """All windows whose answers lie in the span (first row, end) of their series; None where there is none.
 
     Windows without an answer to score are left out: they would count as forecast without an error.
-
-    Args:
-        parts: The series.
-        spans: For each series, the rows that are to be forecast; what is read may lie before.
-        context: Rows T.
-        horizon: Rows H.
-        masked: Whether to add what is known.
     """
     starts, offset = [], 0
     for part, (first, end) in zip(parts, spans):
         begin = max(0, first - context)
-        own = np.arange(begin, end - context - horizon + 1)
+        begins = np.arange(begin, end - context - horizon + 1)
         if part.known is not None:
             before = np.pad(np.cumsum(part.known, 0), ((1, 0), (0, 0)))  # (T + 1, C) known values before each row
-            read, all_rows = before[own + context], before[own + context + horizon]
-            own = own[((read > 0) & (all_rows > read)).any(1)]
-        starts.append(offset + own)
+            read, all_rows = before[begins + context], before[begins + context + horizon]
+            begins = begins[((read > 0) & (all_rows > read)).any(1)]
+        starts.append(offset + begins)
         offset += len(part.values)
-    every = np.concatenate(starts)
-    if not len(every):
+    all_starts = np.concatenate(starts)
+    if not len(all_starts):
         return None
     arrays = {"values": np.concatenate([part.values for part in parts])}
     if masked:
         known = [part.known for part in parts if part.known is not None]
         arrays["known"] = np.concatenate(known)
-        arrays["seen"] = np.concatenate([np.logical_or.accumulate(one) for one in known])
+        arrays["seen"] = np.concatenate([np.logical_or.accumulate(values) for values in known])
     if parts[0].marks is not None:
         arrays["marks"] = np.concatenate([part.marks[: len(part.values)] for part in parts if part.marks is not None])
-    return Windows(arrays, starts=every, length=context + horizon, prepare=Ahead(context, masked))
+    return Windows(arrays, starts=all_starts, length=context + horizon, prepare=SplitWindow(context, masked))
 
 
 def thinned(split: Any, most: int | None = None, *, every: int = 1) -> Windows:
@@ -157,8 +150,8 @@ def thinned(split: Any, most: int | None = None, *, every: int = 1) -> Windows:
 
     Args:
         split: A :class:`~statespan.data.base.Windows`.
-        most: About how many to keep at most; None for all.
-        every: Keep every so manieth, where ``most`` is None.
+        most: About how many to keep at most; None for no limit.
+        every: Keep every n-th window if ``most`` is None.
     """
     if most is not None:
         every = max(1, -(-len(split) // most))

@@ -12,7 +12,7 @@ import numpy as np
 
 from statespan._check import check_choice
 from statespan.data.scale import standardize, statistics
-from statespan.estimators.series import Panel
+from statespan.estimators.inputs.series import Panel
 from statespan.estimators.store import numbers_in
 
 STANDARDS = ("channel", "series", "none")
@@ -29,7 +29,7 @@ class Scale:
         std: (C,); for a channel that is constant its magnitude.
 
     Example:
-        >>> from statespan.estimators.series import as_panel
+        >>> from statespan.estimators.inputs.series import as_panel
         >>> panel = as_panel([[1.0, 3.0], [5.0]])
         >>> scale = Scale.of(panel, "channel")
         >>> scale.mean.tolist(), scale.apply(panel)[:, :, 0].round(1).tolist()

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from statespan.estimators.frames import is_frame, is_pandas, long_series, wide_series
+from statespan.estimators.inputs.frames import is_frame, is_pandas, long_series, wide_series
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 FORMS = (
@@ -134,16 +134,16 @@ def _of_array(array: Array, channels_first: bool) -> Panel:
 def _of_list(series: list[Any], channels_first: bool) -> Panel:
     if not series:
         raise ValueError("X must have at least one series, found a list with 0 sample(s)")
-    if all(isinstance(one, (int, float, np.number)) for one in series):
+    if all(isinstance(item, (int, float, np.number)) for item in series):
         raise ValueError(f"X must be {FORMS}, got a list of numbers: one series. Reshape your data: [X] is a set of it")
     arrays: list[Array] = []
-    for number, one in enumerate(series):
+    for number, item in enumerate(series):
         name = f"X[{number}]"
-        array = _numbers(one.to_numpy() if is_pandas(one) else plain_array(one), name)
+        array = _numbers(item.to_numpy() if is_pandas(item) else plain_array(item), name)
         if array.ndim not in (1, 2):
             shape = "(channels, length)" if channels_first else "(length, channels)"
             raise ValueError(f"{name} must have shape (length,) or {shape}, got {array.shape}")
-        array = array[:, None] if array.ndim == 1 else array.T if channels_first and not is_pandas(one) else array
+        array = array[:, None] if array.ndim == 1 else array.T if channels_first and not is_pandas(item) else array
         if array.shape[0] == 0 or array.shape[1] == 0:
             raise ValueError(f"{name} must have at least one sample, got an empty series of shape {array.shape}")
         if arrays and array.shape[1] != arrays[0].shape[1]:
@@ -165,7 +165,7 @@ def _warn_of_channels_first(panel: Panel) -> None:
             f"X is read as (n, length, channels): {len(panel)} series of {samples} of {channels} channels. Where the "
             "channels come first, as in aeon and sktime, set channels_first=True or give X.swapaxes(1, 2)",
             UserWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
 
 
@@ -177,19 +177,19 @@ def _finished(panel: Panel, missing: str, ids: Any) -> Panel:
         raise ValueError(
             f"X must be finite in float64, got infinity (inf) in series {row}, sample {at}, channel {channel}"
         )
-    gone = np.isnan(values)
+    is_missing = np.isnan(values)
     mask: Array | None = None
-    if gone.any():
+    if is_missing.any():
         if missing == "error":
-            row, at, channel = (int(i[0]) for i in np.nonzero(gone))
+            row, at, channel = (int(i[0]) for i in np.nonzero(is_missing))
             raise ValueError(
                 f"X must have no missing values with missing='error', got NaN in series {row}, sample {at}, channel "
                 f"{channel}; missing='mask' learns with them"
             )
-        empty = (gone | ~panel.inside[..., None]).all((1, 2))
+        empty = (is_missing | ~panel.inside[..., None]).all((1, 2))
         if empty.any():
             raise ValueError(f"X must have at least one value in each series, got only NaN in series {empty.argmax()}")
-        mask, values = gone, np.where(gone, values.dtype.type(0), values)
+        mask, values = is_missing, np.where(is_missing, values.dtype.type(0), values)
     return Panel(values, panel.lengths, mask, ids)
 
 
@@ -210,6 +210,17 @@ def _numbers(array: Array, name: str) -> Array:
         raise TypeError(f"{name} must be numbers, got {array.dtype}")
     with np.errstate(over="ignore"):  # what is too large for float64 becomes infinite, which is refused
         return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+
+
+def as_float64(array: Array, name: str) -> Array:
+    """Numbers as float64; those too large for it become infinite, which is rejected later."""
+    if array.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: {name} must be real, got {array.dtype}")
+    try:
+        with np.errstate(over="ignore"):
+            return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{name} must be numbers: {error}") from None
 
 
 def _sparse(X: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Pandas frames, which are recognised without importing pandas: nobody who has one has not.
+"""Pandas frames, recognised without importing pandas: anyone holding a frame has it imported.
 
 Wide: a row for each series, a column for each time. Long: an index of two levels, series and time, and a column for
 each channel. Times may be numbers, dates or texts; they only give the order.
@@ -57,12 +57,12 @@ def long_series(frame: Any) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any,
     for row, name in enumerate(names):
         groups.setdefault(name, []).append(row)
     for name, rows in groups.items():
-        own = times[rows]
-        if own.has_duplicates:
+        row_times = times[rows]
+        if row_times.has_duplicates:
             raise ValueError(
-                f"each time must stand once in a series, and series {name!r} has {_first_double(own)!r} twice"
+                f"each time must stand once in a series, and series {name!r} has {_first_double(row_times)!r} twice"
             )
-        if not own.is_monotonic_increasing:
+        if not row_times.is_monotonic_increasing:
             raise ValueError(f"X must be sorted by time, and series {name!r} is not; X.sort_index() sorts it")
     return [values[rows] for rows in groups.values()], np.array(list(groups))
 
@@ -81,16 +81,24 @@ def from_long(frame: Any, series: str, time: str, values: str | list[str] | None
     """
     if not is_frame(frame):
         raise TypeError(f"frame must be a pandas DataFrame, got {type(frame).__name__}")
-    wanted = [values] if isinstance(values, str) else values
-    wanted = [c for c in frame.columns if c not in (series, time)] if wanted is None else wanted
-    for column in (series, time, *wanted):
+    channels = [values] if isinstance(values, str) else values
+    channels = [c for c in frame.columns if c not in (series, time)] if channels is None else channels
+    for column in (series, time, *channels):
         if column not in frame.columns:
             raise ValueError(f"frame has no column {column!r}; its columns are {', '.join(map(str, frame.columns))}")
     # a stable sort keeps the series in the order in which they first appear
     ordered = frame.sort_values(time, kind="stable")
     first = {name: number for number, name in enumerate(dict.fromkeys(frame[series]))}
     ordered = ordered.sort_values(series, kind="stable", key=lambda names: names.map(first))
-    return ordered.set_index([series, time])[wanted]
+    return ordered.set_index([series, time])[channels]
+
+
+def series_names(X: Any) -> list[Any] | None:
+    """What a long frame calls its series, in order of first appearance; None for anything else."""
+    index = getattr(X, "index", None)
+    if index is None or getattr(index, "nlevels", 1) != 2:
+        return None
+    return list(dict.fromkeys(index.get_level_values(0)))
 
 
 def aligned(y: Any, ids: Any) -> Any:

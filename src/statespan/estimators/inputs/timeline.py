@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from statespan.data.calendar import UNITS, check_regular, in_seconds
-from statespan.estimators.frames import is_frame, is_pandas
-from statespan.estimators.series import plain_array
+from statespan.estimators.inputs.frames import is_frame, is_pandas
+from statespan.estimators.inputs.series import as_float64, plain_array
 
 Array = np.ndarray[Any, Any]
 FORMS = (
@@ -115,44 +115,40 @@ def future_times(last: Any, form: Form, count: int) -> Array:
         ['2020-02-29T00:00:00', '2020-03-31T00:00:00']
     """
     assert form.step is not None
-    ahead = np.arange(1, count + 1) * form.step
+    offsets = np.arange(1, count + 1) * form.step
     if form.unit == NUMBERED:
-        return last + ahead
+        return last + offsets
     if form.unit in UNITS:
-        return np.asarray(last).astype(form.times_dtype) + ahead.astype(f"timedelta64[{form.unit}]")
+        return np.asarray(last).astype(form.times_dtype) + offsets.astype(f"timedelta64[{form.unit}]")
     start = np.datetime64(last, "s")
     month = start.astype("datetime64[M]")
     into, left = start - month.astype("datetime64[s]"), (month + 1).astype("datetime64[s]") - start
-    months = month + ahead.astype("timedelta64[M]")
+    months = month + offsets.astype("timedelta64[M]")
     ends = (months + 1).astype("datetime64[s]")
     if left <= np.timedelta64(86400, "s"):  # the last day of a month stays the last day
         return ends - left
     return np.minimum(months.astype("datetime64[s]") + into, ends - np.timedelta64(86400, "s"))
 
 
-def write_lines(found: list[Array], lines: list[Line], form: Form, quantiles: tuple[float, ...] | None = None) -> Any:
+def write_lines(
+    forecasts: list[Array], lines: list[Line], form: Form, quantiles: tuple[float, ...] | None = None
+) -> Any:
     """Forecasts (H, C), or (H, C, Q), of the series in the form those came in.
-
-    Args:
-        found: One forecast for each series.
-        lines: The series.
-        form: Their form.
-        quantiles: What the last axis is, where there is one.
 
     Returns:
         Arrays, or frames whose index continues that of the series; quantiles are a second level of the columns.
     """
     if form.kind == "list":
-        return found
+        return forecasts
     if form.kind in ("vector", "array"):
-        return found[0][:, 0] if form.kind == "vector" else found[0]
+        return forecasts[0][:, 0] if form.kind == "vector" else forecasts[0]
     import pandas as pd
 
     columns: Any = list(form.columns)
     if quantiles is not None:
         columns = pd.MultiIndex.from_product([columns, list(quantiles)], names=[None, "quantile"])
     frames = []
-    for one, line in zip(found, lines):
+    for one, line in zip(forecasts, lines):
         index = _index(line, form, len(one))
         frames.append(pd.DataFrame(one.reshape(len(one), -1), index=index, columns=columns))
     if form.kind == "long":
@@ -217,11 +213,11 @@ def _of_pandas(X: Any) -> tuple[list[Line], Form]:
         times, period = _times(X.index, "X")
         return [Line(_frame_values(X), times)], Form("frame", columns, names, *_regular(times, "X"), period)
     parts = {name: X.xs(name, level=0) for name in dict.fromkeys(X.index.get_level_values(0))}
-    found = {name: _times(part.index, f"series {name!r}") for name, part in parts.items()}
-    dtype: Any = np.result_type(*(times for times, _ in found.values())) if found else None
+    indices = {name: _times(part.index, f"series {name!r}") for name, part in parts.items()}
+    dtype: Any = np.result_type(*(times for times, _ in indices.values())) if indices else None
     lines, steps = [], {}
     for name, part in parts.items():
-        times = found[name][0].astype(dtype)
+        times = indices[name][0].astype(dtype)
         lines.append(Line(_frame_values(part), times, name))
         steps[_regular(times, f"series {name!r}")] = name
     if len(steps) > 1:
@@ -231,7 +227,7 @@ def _of_pandas(X: Any) -> tuple[list[Line], Form]:
             f"in series {second!r}; resample them to one"
         )
     step, unit = next(iter(steps), (None, "s"))
-    period = next((period for _, period in found.values()), None)
+    period = next((period for _, period in indices.values()), None)
     return lines, Form("long", columns, names, step, unit, period)
 
 
@@ -281,34 +277,28 @@ def _frame_values(frame: Any) -> Array:
 def _columns(array: Array, name: str) -> Array:
     if array.ndim not in (1, 2):
         raise ValueError(f"{name} must have shape (rows,) or (rows, columns), got {array.shape}")
-    if array.dtype.kind == "c":
-        raise ValueError(f"Complex data not supported: {name} must be real, got {array.dtype}")
-    try:
-        with np.errstate(over="ignore"):  # what is too large for float64 becomes infinite, which is refused
-            values = array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{name} must be numbers: {error}") from None
+    values = as_float64(array, name)
     return values[:, None] if values.ndim == 1 else values
 
 
 def _check(line: Line, missing: str, shortest: int, columns: int) -> None:
     what = "X" if line.name is None else f"series {line.name!r}"
-    rows, own = line.values.shape
-    if own == 0 or own != columns:
-        raise ValueError(f"{what} must have {max(columns, 1)} columns, as all series, got {own}")
+    rows, own_columns = line.values.shape
+    if own_columns == 0 or own_columns != columns:
+        raise ValueError(f"{what} must have {max(columns, 1)} columns, as all series, got {own_columns}")
     if rows < shortest:
         raise ValueError(f"{what} must have at least {shortest} rows, got {rows}")
     if np.isinf(line.values).any():
         row, column = (int(i[0]) for i in np.nonzero(np.isinf(line.values)))
         raise ValueError(f"{what} must be finite in float64, got infinity in row {row}, column {column}")
-    gone = np.isnan(line.values)
-    if gone.any() and missing == "error":
-        row, column = (int(i[0]) for i in np.nonzero(gone))
+    is_missing = np.isnan(line.values)
+    if is_missing.any() and missing == "error":
+        row, column = (int(i[0]) for i in np.nonzero(is_missing))
         raise ValueError(
             f"{what} must have no missing values with missing='error', got NaN in row {row}, column {column}; "
             "missing='mask' learns with them"
         )
-    if gone.all(0).any():
+    if is_missing.all(0).any():
         raise ValueError(
-            f"{what} must have at least one value in each column, got only NaN in column {gone.all(0).argmax()}"
+            f"{what} must have at least one value in each column, got only NaN in column {is_missing.all(0).argmax()}"
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import DataConversionWarning
 
-from statespan.estimators.series import Array
+from statespan.estimators.inputs.series import Array, as_float64
 
 
 def one_column(y: Any, n: int) -> Array:
@@ -17,25 +17,25 @@ def one_column(y: Any, n: int) -> Array:
     Raises:
         ValueError: There are more or fewer, or one is missing.
     """
-    found = _array(y)
-    if found.ndim == 2 and found.shape[1] == 1:
+    labels = _array(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
         message = "A column-vector y was passed when a 1d array was expected; y.ravel() makes one"
         warnings.warn(message, DataConversionWarning, stacklevel=4)
-        found = found[:, 0]
-    if found.ndim != 1:
-        raise ValueError(f"y must have shape ({n},), one class for each series, got {found.shape}")
-    _check_count(found, n)
-    if found.dtype == object:
-        if any(value is None or type(value).__name__ == "NAType" or value != value for value in found):
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise ValueError(f"y must have shape ({n},), one class for each series, got {labels.shape}")
+    _check_count(labels, n)
+    if labels.dtype == object:
+        if any(value is None or type(value).__name__ == "NAType" or value != value for value in labels):
             raise ValueError("y must have a class for each series, got a missing one (None, NA or NaN)")
-        kinds = {type(value) for value in found}
+        kinds = {type(value) for value in labels}
         if any(issubclass(kind, str) for kind in kinds) and len(kinds) > 1:
             raise TypeError(f"y must be all text or all numbers, got {', '.join(sorted(k.__name__ for k in kinds))}")
         if kinds <= {str}:
-            found = found.astype(str)
-    elif found.dtype.kind == "f" and not np.isfinite(found).all():
+            labels = labels.astype(str)
+    elif labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("y must have a class for each series, got NaN or infinity")
-    return found
+    return labels
 
 
 def real_columns(y: Any, n: int) -> Array:
@@ -44,17 +44,11 @@ def real_columns(y: Any, n: int) -> Array:
     Raises:
         ValueError: There are more or fewer, or one is missing or no number.
     """
-    found = _array(y)
-    if found.ndim not in (1, 2) or (found.ndim == 2 and found.shape[1] == 0):
-        raise ValueError(f"y must have shape ({n},) or ({n}, values), got {found.shape}")
-    _check_count(found, n)
-    if found.dtype.kind == "c":
-        raise ValueError(f"Complex data not supported: y must be real, got {found.dtype}")
-    try:
-        with np.errstate(over="ignore"):  # what is too large for float64 becomes infinite, which is refused
-            values = found.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"y must be numbers: {error}") from None
+    array = _array(y)
+    if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
+        raise ValueError(f"y must have shape ({n},) or ({n}, values), got {array.shape}")
+    _check_count(array, n)
+    values = as_float64(array, "y")
     if not np.isfinite(values).all():
         raise ValueError("y must be finite in float64, got NaN or infinity")
     return values
@@ -75,6 +69,8 @@ def _array(y: Any) -> Array:
         raise ValueError("y must have one answer for each series, got answers of unequal lengths") from None
 
 
-def _check_count(found: Array, n: int) -> None:
-    if len(found) != n:
-        raise ValueError(f"y must have one answer for each of the {n} series, got {len(found)} (inconsistent numbers)")
+def _check_count(answers: Array, n: int) -> None:
+    if len(answers) != n:
+        raise ValueError(
+            f"y must have one answer for each of the {n} series, got {len(answers)} (inconsistent numbers)"
+        )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from statespan.estimators.series import Panel
+from statespan.estimators.inputs.series import Panel
 
 Array = np.ndarray[Any, Any]
 
@@ -26,7 +26,7 @@ def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array,
         Gaps (n, L) float32, for the first sample of a series its usual gap, 1 behind its end; and the unit.
 
     Example:
-        >>> from statespan.estimators.series import as_panel
+        >>> from statespan.estimators.inputs.series import as_panel
         >>> gaps, step = as_gaps([[0.0, 2.0, 8.0], [1.0, 3.0]], as_panel([[5.0, 6.0, 7.0], [8.0, 9.0]]))
         >>> gaps.tolist(), step
         ([[2.0, 1.0, 3.0], [1.0, 1.0, 1.0]], 2.0)
@@ -43,13 +43,13 @@ def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array,
         if not np.isfinite(row).all():
             raise ValueError(f"times must be finite, and series {number} has one that is not")
         with np.errstate(over="ignore"):
-            own = np.diff(row)
-        if (own < 0).any():
+            steps = np.diff(row)
+        if (steps < 0).any():
             raise ValueError(
-                f"times must not go back, and series {number} does behind sample {int((own < 0).argmax())}"
+                f"times must not go back, and series {number} does behind sample {int((steps < 0).argmax())}"
             )
-        gaps[number, 1 : len(row)] = own
-        gaps[number, 0] = np.median(own[own > 0]) if (own > 0).any() else np.nan
+        gaps[number, 1 : len(row)] = steps
+        gaps[number, 0] = np.median(steps[steps > 0]) if (steps > 0).any() else np.nan
     if step is None:
         inside = panel.inside.copy()
         inside[:, 0] = False
@@ -59,11 +59,11 @@ def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array,
         step = float(np.median(positive))
     with np.errstate(over="ignore"):
         gaps = np.where(np.isnan(gaps), 1.0, gaps / step)
-        found = np.where(panel.inside, gaps, 1.0).astype(np.float32)
-    if not np.isfinite(found).all():
-        number = int((~np.isfinite(found)).any(1).argmax())
+        scaled = np.where(panel.inside, gaps, 1.0).astype(np.float32)
+    if not np.isfinite(scaled).all():
+        number = int((~np.isfinite(scaled)).any(1).argmax())
         raise ValueError(f"times must have gaps of the order of the usual one, {step:g}, and series {number} has not")
-    return found, step
+    return scaled, step
 
 
 def _rows(times: Any, n: int) -> list[Array]:

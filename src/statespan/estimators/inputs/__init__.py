@@ -1,0 +1,1 @@
+"""What people have their series in, read into arrays, checked, and standardised."""

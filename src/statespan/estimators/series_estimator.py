@@ -1,0 +1,264 @@
+"""What the classifier and the regressor share: reading series, choosing settings, training, predicting, saving.
+
+Shapes: n series, L longest length, C channels, K classes or values.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statespan._check import check_bool, check_choice, check_int, check_number
+from statespan.data.base import Arrays, Batch
+from statespan.data.split import split, stratified
+from statespan.estimators import store
+from statespan.estimators.base import Estimator
+from statespan.estimators.defaults import Choice
+from statespan.estimators.fitting import fit_network, train_config
+from statespan.estimators.inputs.scaling import STANDARDS, Scale
+from statespan.estimators.inputs.series import Panel, as_panel
+from statespan.estimators.inputs.times import as_gaps
+from statespan.estimators.network import Network, NetworkConfig
+from statespan.models.irregular import announce_cost
+from statespan.train.device import pick_device
+from statespan.train.feed import moved
+from statespan.train.loop import Splits
+from statespan.train.order import derive
+from statespan.train.tasks import Task
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Array = np.ndarray[Any, Any]
+PREDICT_SAMPLES = 1 << 23  # samples times features that are predicted together
+CHOSEN = (
+    "d_model", "n_layers", "d_state", "stride", "dropout", "epochs", "batch_size", "learning_rate",
+    "validation_fraction", "patience",
+)  # fmt: skip
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SeriesEstimator(Estimator):
+    """One answer for a series; see :class:`S4Classifier` and :class:`S4Regressor`."""
+
+    _body: ClassVar[str]
+
+    stride: int | None = None
+    epochs: int | None = None
+    standardize: str = "channel"
+
+    @abstractmethod
+    def _fit_answers(self, y: Any, panel: Panel) -> tuple[Array, int, Array | None]:
+        """The answers as the network learns them, their number K, and the classes to balance the held-out part by."""
+
+    @abstractmethod
+    def _task(self, answers: Array) -> Task:
+        """What to optimize."""
+
+    @abstractmethod
+    def _fitted(self) -> dict[str, Any]:
+        """What was learnt besides the network, as plain values."""
+
+    @abstractmethod
+    def _restore(self, fitted: dict[str, Any]) -> None:
+        """The inverse of :meth:`_fitted`."""
+
+    def fit(self, X: Any, y: Any, *, times: Any = None, sampling_rate: float | None = None) -> Self:
+        """Learn from series and their answers.
+
+        Args:
+            X: An array (n, length) or (n, length, channels), a list of n arrays (length,) or (length, channels), or a
+                pandas frame: wide (a row for each series) or long (an index of two levels, series and time). See
+                ``channels_first`` for arrays in another order.
+            y: Answers: classes (n,) (numbers, texts or booleans), or values (n,) or (n, values). For a long frame a
+                Series whose index names the series.
+            times: Times of samples that do not come in equal steps: an array (n, length), one (length,) for all, or a
+                list of arrays; numbers or dates.
+            sampling_rate: Samples a second, to predict from samples of another rate later.
+
+        Returns:
+            The estimator itself.
+        """
+        self._check_parameters()
+        self._set_rate(sampling_rate)
+        panel = as_panel(X, missing=self.missing, channels_first=self.channels_first, warn=True)
+        self.n_channels_in_ = panel.values.shape[2]
+        self._note_features(X, panel)
+        answers, outputs, labels = self._fit_answers(y, panel)
+        seed = self._seed()
+        n, length = panel.values.shape[:2]
+        gaps = None
+        self.step_: float | None = None
+        if times is not None:
+            if sampling_rate is not None:
+                raise ValueError(f"sampling_rate must be None if times are given, got {sampling_rate}")
+            gaps, self.step_ = as_gaps(times, panel)
+            if self.stride not in (None, 1):
+                raise ValueError(f"stride must be 1 for samples at irregular times, got {self.stride}")
+        given = {name: getattr(self, name) for name in CHOSEN}
+        choice = Choice.of(n, length, given if gaps is None else {**given, "stride": 1})
+        rows = self._parts(n, labels, choice, seed)
+        self.scale_ = Scale.of(panel.rows(rows[0]), self.standardize)
+        self.masked_ = self.missing == "mask"
+        config, device = self._network_config(choice, -(-length // choice.stride), outputs), pick_device(self.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive(seed, "weights"))
+            self.network_ = Network(config).to(device)
+        parts = [self._arrays(panel.rows(part), answers[part], None if gaps is None else gaps[part]) for part in rows]
+        can_be_captured = gaps is None and not panel.ragged  # lengths are checked on the way, which no graph can
+        how = train_config(
+            len(rows[0]), batch=choice.batch_size, epochs=choice.epochs, lr=choice.learning_rate,
+            patience=choice.patience, compile="auto" if can_be_captured else "none", seed=seed,
+        )  # fmt: skip
+        self.chosen_ = {name: getattr(choice, name) for name in CHOSEN}
+        self.chosen_line_ = self._line(panel, choice, len(rows[1]), device)
+        if self.verbose:
+            print(self.chosen_line_, file=sys.stderr)
+            if gaps is not None:
+                updates = choice.epochs * max(1, len(rows[0]) // choice.batch_size)
+                announce_cost(self.network_.body, choice.batch_size, length, updates)
+        self.history_ = fit_network(
+            self.network_, Splits(parts[0], parts[1] if len(rows[1]) else None), how,
+            task=self._task(answers[rows[0]]), device=device, progress=bool(self.verbose),
+        )  # fmt: skip
+        self.n_iter_ = self.history_.steps
+        return self
+
+    def _outputs(self, X: Any, dt_scale: float | None, times: Any, sampling_rate: float | None) -> Array:
+        """The network's outputs (n, K), float64."""
+        scale = self._dt_scale(dt_scale, sampling_rate)
+        panel = as_panel(X, missing=self.missing, channels_first=self.channels_first)
+        length, channels = panel.values.shape[1:]
+        if channels != self.n_channels_in_:
+            turned = "; X.swapaxes(1, 2) has as many" if length == self.n_channels_in_ and channels > 1 else ""
+            raise ValueError(f"X must have {self.n_channels_in_} channels, as in fit, got {channels}{turned}")
+        if (times is None) != (self.step_ is None):
+            had, has = ("without", "with") if self.step_ is None else ("with", "without")
+            raise ValueError(f"times must be given as in fit, which was {had} times, got X {has}")
+        if times is not None and scale != 1.0:
+            raise ValueError(f"dt_scale must be 1.0 where times are given, which say it all, got {scale}")
+        gaps = None if times is None else as_gaps(times, panel, self.step_)[0]
+        data = self._arrays(panel, np.zeros(len(panel), np.float32), gaps)
+        device = next(self.network_.parameters()).device
+        size = max(1, PREDICT_SAMPLES // (length * 64))
+        parts = []
+        with torch.inference_mode():
+            arrays = data.tensors()
+            for start in range(0, len(panel), size):
+                batch = data.take(arrays, torch.arange(start, min(start + size, len(panel))))
+                batch = moved(batch, device)
+                scores = self.network_(batch.x, lengths=batch.lengths, gaps=batch.gaps, dt_scale=scale)
+                parts.append(scores.double().cpu())
+        answers = torch.cat(parts).numpy()
+        if not np.isfinite(answers).all():
+            number = int((~np.isfinite(answers)).any(1).argmax())
+            raise ValueError(
+                f"X must be of the magnitude that it had in fit, and series {number} is too far from it for an answer; "
+                f"got values up to {np.abs(panel.values[number]).max():.1e}, check their unit"
+            )
+        return answers
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        network = self.network_.config
+        config = {
+            "network": {name: getattr(network, name) for name in NetworkConfig.__dataclass_fields__},
+            "scale": self.scale_.to_dict(),
+            "n_channels": self.n_channels_in_,
+            "masked": self.masked_,
+            "step": self.step_,
+            "fitted": self._fitted(),
+        }
+        return config, {}
+
+    def _set_state(self, config: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
+        network = NetworkConfig(**config["network"])
+        if network.body != self._body:
+            raise ValueError("its network is not that of its weights")
+        self.network_ = store.build(Network, network, tensors).to(device)
+        self.n_channels_in_ = check_int("n_channels", config["n_channels"], minimum=1)
+        self.masked_ = check_bool("masked", config["masked"])
+        step = config["step"]
+        self.step_ = None if step is None else check_number("step", step, above=0.0)
+        if network.d_input != self.n_channels_in_ * (2 if self.masked_ else 1):
+            raise ValueError("its network does not read its channels")
+        self.scale_ = Scale.from_dict(config["scale"], self.n_channels_in_)
+        self._restore(config["fitted"])
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choice("standardize", self.standardize, STANDARDS)
+
+    def _network_config(self, choice: Choice, positions: int, outputs: int) -> NetworkConfig:
+        """The longest time scales are those of a whole series, the shortest a few positions."""
+        slowest = min(1.0 / max(positions, 2), 0.1)
+        options = {
+            "d_output": outputs, "d_model": choice.d_model, "d_state": choice.d_state, "n_layers": choice.n_layers,
+            "layer": "s4d", "ssm": {"init": "lin", "dt_min": slowest, "dt_max": 0.5}, "mix": "glu", "norm": "batch",
+            "dropout": choice.dropout, "bidirectional": True, "pool": "mean",
+        }  # fmt: skip
+        d_input = self.n_channels_in_ * (2 if self.masked_ else 1)
+        return NetworkConfig(self._body, d_input, choice.stride, choice.d_model, options)
+
+    def _parts(self, n: int, labels: Array | None, choice: Choice, seed: int) -> list[Array]:
+        """Row numbers to learn from and to hold out."""
+        if not choice.validation_fraction:
+            return [np.arange(n), np.arange(0)]
+        shares = (choice.validation_fraction,)
+        number = derive(seed, "held out") % 2**31
+        parts = split(n, shares, number) if labels is None else stratified(labels, shares, number)
+        if not len(parts[1]) or not len(parts[0]):
+            raise ValueError(
+                "validation_fraction must leave series to learn from and to hold out, got "
+                f"{choice.validation_fraction} of {n} series"
+            )
+        return parts
+
+    def _arrays(self, panel: Panel, answers: Array, gaps: Array | None) -> Arrays:
+        """Standardised series and their answers, as training reads them."""
+        x = self.scale_.apply(panel)
+        if self.masked_:
+            known = panel.known
+            x = np.concatenate([x, known.astype(np.float32)], -1)
+        arrays = {"x": x, "y": answers}
+        if panel.ragged:
+            arrays["lengths"] = panel.lengths.astype(np.int64)
+        if gaps is not None:
+            arrays["gaps"] = gaps
+        return Arrays(arrays, _batch)
+
+    def _line(self, panel: Panel, choice: Choice, held_out: int, device: torch.device) -> str:
+        n, length, channels = panel.values.shape
+        shortest = int(panel.lengths.min())
+        samples = f"{length}" if shortest == length else f"{shortest} to {length}"
+        count = sum(p.numel() for p in self.network_.parameters())
+        data = f"{n} series of {samples} samples, {channels} channel{'s' * (channels > 1)}{self._answers_in_words()}"
+        return f"{type(self).__name__}: {data} -> {choice.line(held_out, count, str(device))}"
+
+    def _answers_in_words(self) -> str:
+        return ""
+
+    def _note_features(self, X: Any, panel: Panel) -> None:
+        """The attributes of scikit-learn's conventions, for arrays and wide frames."""
+        columns = getattr(X, "columns", None)
+        for name in ("feature_names_in_", "n_features_in_"):
+            if hasattr(self, name):
+                delattr(self, name)
+        if panel.ids is None:
+            self.n_features_in_ = panel.values.shape[1]
+        if columns is not None and panel.ids is None and all(isinstance(column, str) for column in columns):
+            self.feature_names_in_ = np.asarray(columns, dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        return tags
+
+
+def _batch(rows: dict[str, torch.Tensor]) -> Batch:
+    return Batch(rows["x"], rows["y"], rows.get("lengths"), gaps=rows.get("gaps"))

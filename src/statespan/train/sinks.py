@@ -1,0 +1,186 @@
+"""Where a loop leaves what it makes: in the folder of a run, from which it can be resumed, or in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from statespan.train import checkpoint
+from statespan.train.checkpoint import Facts
+from statespan.train.config import ConfigError, Recipe, Train
+from statespan.train.log import Log
+from statespan.train.state import Progress, RunState
+
+# settings that only say when to stop, log and save: a run may be resumed with others
+FREE = {"epochs", "steps", "patience", "log_every", "save_every", "keep", "tensorboard", "valid_batch"}
+
+
+class Sink(ABC):
+    """What a loop writes to.
+
+    Attributes:
+        folder: That of the run; None if nothing is written to the disk, and then signals are left to the caller.
+    """
+
+    folder: Path | None = None
+
+    @abstractmethod
+    def opened(self, progress: Progress, columns: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+        """A context to train in."""
+
+    @abstractmethod
+    def write(self, progress: Progress, values: dict[str, float]) -> None:
+        """Take a row of values of this step."""
+
+    @abstractmethod
+    def validated(self, progress: Progress, value: float, seconds: float) -> None:
+        """Take the metric of this step's validation, and the seconds that the run has taken."""
+
+    @abstractmethod
+    def save(self, progress: Progress, state: RunState) -> None:
+        """Keep what the loop may ask for later; may raise :class:`CheckpointError`."""
+
+    @abstractmethod
+    def weights_at(self, step: int) -> dict[str, Tensor]:
+        """Tensors that were saved at a step: the last one or the best one."""
+
+    @abstractmethod
+    def advice(self, saved: Progress | None) -> str:
+        """What to tell someone whose run cannot go on, whose last save was this."""
+
+
+class RunFolder(Sink):
+    """A run on the disk: ``log.csv``, ``times.csv``, ``checkpoints/`` and ``tensorboard/``."""
+
+    def __init__(self, folder: Path, recipe: Recipe, *, is_lead: bool = True) -> None:
+        self.folder: Path = folder
+        self.recipe, self.is_lead = recipe, is_lead
+        self.checkpoints = folder / "checkpoints"
+        self.log: Log | None = None
+
+    def resume(self) -> tuple[dict[str, Tensor], Progress] | None:
+        """The newest whole checkpoint, or None; those after it, which are damaged, are removed.
+
+        Raises:
+            ConfigError: The run was started with another recipe.
+        """
+        newest = checkpoint.latest(self.checkpoints)
+        if newest is None:
+            return None
+        tensors, facts = newest
+        _check_same(facts.recipe, self.recipe.to_dict())
+        if self.is_lead:
+            checkpoint.remove_after(self.checkpoints, facts.step)
+        return tensors, Progress.of(facts.progress)
+
+    @contextlib.contextmanager
+    def opened(self, progress: Progress, columns: Sequence[str]) -> Iterator[None]:
+        """See :meth:`Sink.opened`."""
+        if not self.is_lead:
+            yield
+            return
+        board = self.recipe.train.tensorboard
+        self.log = Log(self.folder, columns, size=progress.log_bytes, step=progress.step, tensorboard=board)
+        with contextlib.closing(self.log):
+            yield
+
+    def write(self, progress: Progress, values: dict[str, float]) -> None:
+        """See :meth:`Sink.write`."""
+        if self.log is not None:
+            self.log.write(progress.step, values)
+            progress.log_bytes = self.log.file.size
+
+    def validated(self, progress: Progress, value: float, seconds: float) -> None:
+        """See :meth:`Sink.validated`; the metric is in the log already."""
+        if self.log is not None:
+            self.log.time(progress.step, seconds)
+
+    def save(self, progress: Progress, state: RunState) -> None:
+        """Write a checkpoint."""
+        tensors = state.collect() if self.is_lead or state.is_collective else {}
+        if self.log is not None:
+            progress.log_bytes = self.log.sync()
+            facts = Facts(progress.step, self.recipe.to_dict(), dataclasses.asdict(progress))
+            checkpoint.save(self.checkpoints, tensors, facts, self.recipe.train.keep)
+
+    def weights_at(self, step: int) -> dict[str, Tensor]:
+        """The tensors of the checkpoint of a step."""
+        return checkpoint.at_step(self.checkpoints, step)[0]
+
+    def advice(self, saved: Progress | None) -> str:
+        """See :meth:`Sink.advice`."""
+        return "there is no checkpoint yet" if saved is None else f"the last checkpoint is of step {saved.step}"
+
+
+@dataclass
+class History:
+    """What training did: the updates made, and (update, held-out metric) where there was a held-out part."""
+
+    steps: int = 0
+    best_step: int = 0
+    best: float | None = None
+    train_loss: list[float] = field(default_factory=list)
+    valid: list[tuple[int, float]] = field(default_factory=list)
+
+
+class Memory(Sink):
+    """The history and the best weights, in memory."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.best: dict[str, Tensor] = {}
+
+    def opened(self, progress: Progress, columns: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+        """See :meth:`Sink.opened`."""
+        return contextlib.nullcontext()
+
+    def write(self, progress: Progress, values: dict[str, float]) -> None:
+        """See :meth:`Sink.write`."""
+        self.history.steps = progress.step
+        if "train_loss" in values:
+            self.history.train_loss.append(values["train_loss"])
+
+    def validated(self, progress: Progress, value: float, seconds: float) -> None:
+        """See :meth:`Sink.validated`."""
+        self.history.valid.append((progress.step, value if math.isfinite(value) else math.inf))
+        self.history.best, self.history.best_step = progress.best, max(progress.best_step, 0)
+
+    def save(self, progress: Progress, state: RunState) -> None:
+        """Keep the weights, if none were better."""
+        if progress.step == progress.best_step:
+            tensors = {f"model/{name}": value for name, value in state.model.state_dict().items()}
+            tensors |= {
+                f"model/{name}": value for name, value in (state.average.values if state.average else {}).items()
+            }
+            self.best = {name: value.detach().clone() for name, value in tensors.items()}
+
+    def weights_at(self, step: int) -> dict[str, Tensor]:
+        """The best weights, of whatever step."""
+        return self.best
+
+    def advice(self, saved: Progress | None) -> str:
+        """See :meth:`Sink.advice`."""
+        return "try a smaller learning rate"
+
+
+def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Refuse to go on with another recipe."""
+    new = json.loads(json.dumps(new))  # as the old one was
+    defaults = {"train": json.loads(json.dumps(dataclasses.asdict(Train())))}  # of settings that are newer than the run
+    for section in ("data", "model", "train"):
+        before = {**defaults.get(section, {}), **old.get(section, {})}
+        for key in sorted({*before, *new[section]}):
+            was, now = before.get(key), new[section].get(key)
+            if was != now and not (section == "train" and key in FREE):
+                raise ConfigError(
+                    f"{section}.{key} is {now!r}; allowed is {was!r}, with which the run to continue began"
+                )
