@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from statespan._fail import fail
-from statespan.papers.bench.listing import DTYPES, LISTED, Listing
+from statespan.papers.bench.catalog import CATALOG, DTYPES, Listing
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from statespan.papers.bench.case import Settings
-    from statespan.papers.bench.registry import Benchmark
-    from statespan.papers.bench.runner import Result
+    from statespan.papers.bench.case import Benchmark, BenchOptions
+    from statespan.papers.bench.runner import BenchResult
 
 
 def _sizes(listing: Listing) -> str:
@@ -39,12 +38,12 @@ HELP = "\n".join(
         "",
         "\b",
         "Benchmarks:",
-        *(f"  {b.name:<9}{b.summary}" for b in LISTED.values()),
-        "  all      every one of them that runs on the device",
+        *(f"  {b.name:<10}{b.summary}" for b in CATALOG.values()),
+        "  all       every one of them that runs on the device",
         "",
         "\b",
         "Sizes that --size changes, with their defaults:",
-        *(f"  {b.name:<9}{_sizes(b)}" for b in LISTED.values()),
+        *(f"  {b.name:<10}{_sizes(b)}" for b in CATALOG.values()),
         "",
         "\b",
         "Examples:",
@@ -98,8 +97,8 @@ def bench(
     if not no_plot and not drawing:
         console.print('no plots without matplotlib: pip install "statespan[plot]"', markup=False)
     fault = False
-    for benchmark, settings in runs:
-        result = _run(benchmark, settings, console)
+    for benchmark, options in runs:
+        result = _run(benchmark, options, console)
         show(result, console)
         path = write_record(result, out)
         console.print(f"written: {path}", soft_wrap=True)
@@ -111,18 +110,19 @@ def bench(
 
 def _choose(
     names: list[str], device: str | None, dtype: str | None, quick: bool, size: list[str], seed: int
-) -> list[tuple[Benchmark, Settings]]:
-    """The benchmarks to run and the settings of each, everything checked before anything runs."""
+) -> list[tuple[Benchmark, BenchOptions]]:
+    """The benchmarks to run and the options of each, everything checked before anything runs."""
     if not names:
-        raise ValueError(f"name a benchmark: {', '.join(LISTED)}, or 'all'; see statespan bench --help")
-    from statespan.papers.bench.benchmarks import BENCHMARKS
-    from statespan.papers.bench.registry import choose_settings, find
+        raise ValueError(f"name a benchmark: {', '.join(CATALOG)}, or 'all'; see statespan bench --help")
+    from statespan.papers.bench.options import choose_options, find
 
     kind = (device or "").partition(":")[0]
-    every = [b for b in BENCHMARKS.values() if kind not in ("cpu", "cuda") or kind in b.devices]
-    wanted = {b.name: b for name in names for b in (every if name == "all" else [find(name, BENCHMARKS)])}
+    wanted: dict[str, Benchmark] = {}
+    for name in names:
+        found = [find(each) for each in CATALOG] if name == "all" else [find(name)]
+        wanted |= {b.name: b for b in found if name != "all" or kind not in ("cpu", "cuda") or kind in b.devices}
     return [
-        (b, choose_settings(b, device=device, dtype=dtype, quick=quick, seed=seed, sizes=size)) for b in wanted.values()
+        (b, choose_options(b, device=device, dtype=dtype, quick=quick, seed=seed, sizes=size)) for b in wanted.values()
     ]
 
 
@@ -137,7 +137,7 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"--out must be a folder that can be written to, got {folder} ({error.strerror})") from None
 
 
-def _run(benchmark: Benchmark, settings: Settings, console: Console) -> Result:
+def _run(benchmark: Benchmark, options: BenchOptions, console: Console) -> BenchResult:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from statespan.papers.bench.runner import run_benchmark
@@ -154,6 +154,6 @@ def _run(benchmark: Benchmark, settings: Settings, console: Console) -> Result:
         task = progress.add_task("", name=benchmark.name, total=1)
         return run_benchmark(
             benchmark,
-            settings,
+            options,
             lambda done, total, name: progress.update(task, completed=done, total=total, description=name),
         )

@@ -1,62 +1,30 @@
-"""What every benchmark declares, and the choices a user has."""
+"""From what the user wrote to a benchmark and its options."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
 
-from statespan.papers.bench.case import Case, Row, Settings
-from statespan.papers.bench.listing import DTYPES as NAMES
-from statespan.papers.bench.listing import Listing
+from statespan.papers.bench.case import Benchmark, BenchOptions
+from statespan.papers.bench.catalog import CATALOG, DTYPES
 
-DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in NAMES}
 SHORT = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
-Finish = Callable[[Sequence[Row], Settings], tuple[list[Row], list[str]]]
+
+def find(name: str) -> Benchmark:
+    """The benchmark of this name, whose module has the same; or a ValueError that suggests one."""
+    if name not in CATALOG:
+        close = difflib.get_close_matches(name, CATALOG, 1, 0.5)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(f"there is no benchmark {name!r}{hint}; there are {', '.join(CATALOG)}, and 'all'")
+    return import_module(f"statespan.papers.bench.{name}").BENCHMARK
 
 
-def as_they_are(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str]]:
-    """No figures to add to the rows and nothing to say about them."""
-    return list(rows), []
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """A benchmark: what it runs, at which sizes, and what is said about the rows.
-
-    Args:
-        listing: Its name, summary and sizes.
-        caption: The setting in words, for the table and the record.
-        cases: From the user's choices to what is run.
-        dtype: The default precision on CUDA; on a CPU it is float32.
-        devices: The kinds of device it runs on, the first being the default where there is a choice of one.
-        finish: Adds what needs all rows (relative figures, fitted exponents), and says it in lines.
-        lines: Its rows are points of curves over the length, one for each name; they are shown and drawn so.
-        rounds: How often to measure all cases in turn on a CPU, whose other load comes and goes over minutes.
-        rate: The figure of its rows that is drawn over the batch, one curve for each name, if that is what it measures.
-    """
-
-    listing: Listing
-    caption: str
-    cases: Callable[[Settings], Iterable[Case]]
-    dtype: str = "bfloat16"
-    devices: tuple[str, ...] = ("cuda", "cpu")
-    finish: Finish = as_they_are
-    lines: bool = False
-    rounds: int = 1
-    rate: str = ""
-
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        return self.listing.name
-
-
-def choose_settings(
+def choose_options(
     benchmark: Benchmark,
     *,
     device: str | None = None,
@@ -64,19 +32,16 @@ def choose_settings(
     quick: bool = False,
     seed: int = 0,
     sizes: Sequence[str] = (),
-) -> Settings:
-    """The settings of a run from what the user wrote.
+) -> BenchOptions:
+    """The options of a run from what the user wrote; a ValueError of one line names a wrong argument.
 
     Args:
         benchmark: The benchmark.
         device: "cpu", "cuda" or "cuda:1"; None for the best there is.
-        dtype: A name in :data:`DTYPES` or :data:`SHORT`; None for the benchmark's own.
+        dtype: One of ``DTYPES`` or :data:`SHORT`; None for the benchmark's own.
         quick: Small sizes, few repetitions.
         seed: At least 0.
         sizes: Changes, each "name=value" with values like "1024,4096" or "64x512x1024".
-
-    Returns:
-        The settings. A ValueError of one line says what is wrong with an argument.
     """
     if seed < 0:
         raise ValueError(f"--seed must be an integer >= 0, got {seed}")
@@ -91,16 +56,7 @@ def choose_settings(
         if key not in chosen:
             raise ValueError(f"--size of {benchmark.name} must be one of {', '.join(chosen)}, got {change!r}")
         chosen[key] = _parse(change, text, chosen[key])
-    return Settings(place, DTYPES[name], seed, quick, chosen)
-
-
-def find(name: str, benchmarks: Mapping[str, Benchmark]) -> Benchmark:
-    """The benchmark of this name, or a ValueError that suggests one."""
-    if name in benchmarks:
-        return benchmarks[name]
-    close = difflib.get_close_matches(name, benchmarks, 1, 0.5)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise ValueError(f"there is no benchmark {name!r}{hint}; there are {', '.join(benchmarks)}, and 'all'")
+    return BenchOptions(place, getattr(torch, name), seed, quick, chosen)
 
 
 def _device(benchmark: Benchmark, name: str | None) -> torch.device:
