@@ -47,8 +47,11 @@ class FeatureAttention(MultiHead[LinearState]):
 
     scaled: ClassVar[bool]
     """Whether the features of keys come with a scale."""
-    n_features: int
-    """Features F of the kernel."""
+
+    @property
+    def n_features(self) -> int:
+        """Features F of the kernel."""
+        return self.d_head
 
     def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> LinearState:
         """The empty sums.
@@ -191,14 +194,7 @@ def _decay(scale: Tensor, top: Tensor) -> Tensor:
 class LinearAttention(FeatureAttention):
     """Linear attention, the Linear Transformer's (Katharopoulos et al. 2020): features ``elu(x) + 1``, at least 1e-13.
 
-    Args:
-        d_model: Number of features D.
-        n_heads: Number of heads H.
-        d_head: Features E of each head; None for d_model / n_heads.
-        causal: Whether a position sees itself and the past alone.
-        dropout: Probability of dropping a feature of the heads' outputs.
-        device: Where the parameters live.
-        dtype: Their dtype; the sums are at least float32.
+    Its arguments are those of :class:`MultiHead`; the sums are at least float32, whatever the dtype.
 
     Example:
         >>> layer = LinearAttention(d_model=16, n_heads=4)
@@ -208,20 +204,6 @@ class LinearAttention(FeatureAttention):
     """
 
     scaled = False
-
-    def __init__(
-        self,
-        d_model: int,
-        n_heads: int,
-        *,
-        d_head: int | None = None,
-        causal: bool = True,
-        dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(d_model, n_heads, d_head=d_head, causal=causal, dropout=dropout, device=device, dtype=dtype)
-        self.n_features = self.d_head
 
     def _features(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         # elu + 1 without its cancellation, and with a floor of 1e-13, which keeps float32 from underflow
@@ -268,10 +250,16 @@ class Performer(FeatureAttention):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(d_model, n_heads, d_head=d_head, causal=causal, dropout=dropout, device=device, dtype=dtype)
-        usual = max(1, round(self.d_head * math.log(self.d_head)))
-        self.n_features = usual if n_features is None else check_int("n_features", n_features, minimum=1)
-        self.register_buffer("projection", self.out.weight.new_empty(self.n_features, self.d_head))
+        if n_features is None:
+            n_features = max(1, round(self.d_head * math.log(self.d_head)))
+        rows = check_int("n_features", n_features, minimum=1)
+        self.register_buffer("projection", self.out.weight.new_empty(rows, self.d_head))
         self.redraw()
+
+    @property
+    def n_features(self) -> int:
+        """Random features F, one for each direction."""
+        return self.projection.shape[0]
 
     def reset_parameters(self) -> None:
         """Initialise the linear maps and the directions anew."""

@@ -150,6 +150,21 @@ class Benchmark:
         return CATALOG[self.name]
 
 
+def with_ratios(
+    rows: Sequence[Row], base_name: str, same: Sequence[str], ratios: Callable[[Row, Row], dict[str, float]]
+) -> list[Row]:
+    """The rows with figures relative to the row ``base_name`` that has the same settings ``same``."""
+
+    def key(row: Row) -> tuple[Any, ...]:
+        return tuple(row.setting[name] for name in same)
+
+    bases = {key(row): row for row in rows if row.name == base_name and row.status == OK}
+    return [
+        replace(row, extra=ratios(row, bases[key(row)])) if row.status == OK and key(row) in bases else row
+        for row in rows
+    ]
+
+
 def with_rate(rows: Sequence[Row], name: str) -> list[Row]:
     """The rows with a figure ``name``: sequences, tokens or images per second."""
     return [

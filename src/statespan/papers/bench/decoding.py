@@ -27,16 +27,9 @@ SEQUENCES_COMPARED = 2  # with the parallel model
 def steps_work(
     model: Any, options: BenchOptions, batch: int, steps: int = 1, *, length: int, state: Any = None, graph: bool = True
 ) -> Work:
-    """Steps of a model with the choice of a token in each, as a CUDA graph where there is one.
+    """Steps of a model of tokens with the choice of a token in each, as a CUDA graph where there is one.
 
-    Args:
-        model: A model of tokens, on the device and in the precision to measure.
-        options: The user's choices.
-        batch: B.
-        steps: Steps of a run.
-        length: Tokens that are read in the comparison with the parallel model.
-        state: To start from; None for zeros.
-        graph: Whether to capture the steps.
+    They start from ``state``, or from zeros. Steps through ``length`` tokens are compared with the parallel model.
     """
     device = options.device
     tokens = torch.randint(model.config.vocabulary, (SEQUENCES_COMPARED, length), device=device)
@@ -90,12 +83,7 @@ def step_floor(
 ) -> Floor:
     """The floor of steps: all weights are read, all states read and written, and each weight multiplies each row.
 
-    Args:
-        model: On any device.
-        batch: B.
-        read: States of one row, and the share of the steps in which each is read and written.
-        itemsize: Bytes of a weight.
-        steps: How many.
+    ``read`` are the states of one row, and the share of the steps in which each is read and written.
     """
     weights = count_parameters(model)
     states = sum(share * sum(leaf.numel() * 4 for leaf in leaves(state)) for state, share in read)

@@ -36,14 +36,8 @@ def layer_work(
 ) -> Work:
     """A layer's forward and backward pass with the gradients of the input and all parameters.
 
-    Args:
-        make: Makes the layer, from (B, L, D) to the same.
-        options: The user's choices; half precision runs under autocast.
-        batch: B.
-        length: L.
-        path: How an SSM is applied.
-        forward: What to run in place of the layer's forward pass.
-        compared: Whether a copy of the layer in wide precision, on the path "fft", is the reference.
+    ``forward`` is what to run in place of the layer's own forward pass. Unless ``compared`` is False, the reference is
+    a copy of the layer in wide precision on the path "fft".
     """
     layer = make().to(options.device, options.parameter_dtype)
     shape = (batch, length, cast(int, layer.d_model))
@@ -78,11 +72,7 @@ def with_gradients(y: Tensor, x: Tensor, dy: Tensor, parameters: dict[str, Tenso
 def ssm_floor(options: BenchOptions, tokens: int, d_model: int, mixed: int) -> Floor:
     """The floor of an SSM layer's forward and backward pass, whatever its state.
 
-    Args:
-        options: For the size of a number.
-        tokens: B · L.
-        d_model: D.
-        mixed: Outputs of the linear map: D, or 2 D with a GLU; 0 without one.
+    There are B · L ``tokens``, and its linear map has ``mixed`` outputs: D, 2 D with a GLU, 0 without one.
     """
     moved = "x read twice, y and dx written, dy read"
     return Floor(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ class TaskSizes(NamedTuple):
     batch: int
     length: int
     vocabulary: int  # 0 for three real features at each position
-    norm: str
+    norm: Literal["layer", "batch"]
 
 
 def tasks(options: BenchOptions) -> list[TaskSizes]:

@@ -6,7 +6,6 @@ Shapes: B batch, H heads, L length. The memory layout is (B, H, L), seen as (B, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,11 +15,12 @@ from torch import Tensor
 from statespan import S4, S4D
 from statespan.papers.bench import engine_paths
 from statespan.papers.bench.accuracy import TOLERANCE, in_pieces
-from statespan.papers.bench.case import OK, Benchmark, BenchOptions, Case, Floor, Row, Tensors, Work
+from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Floor, Row, Tensors, Work, with_ratios
 from statespan.papers.bench.layer_work import with_gradients
 from statespan.ssm import DPLR, Diagonal, Structure
 
 FORWARD, BUILD, TRAIN, COPY = "forward", "build + forward", "build + forward + backward", "copy"
+CLONE = "u.clone()"
 
 Shape = tuple[int, int, int]
 
@@ -42,7 +42,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
         two = Floor(2.0 * tensor, 0.0, "u read, y written")
         five = Floor(5.0 * tensor, 0.0, "u read twice, y and du written, dy read")
         setting = {"batch": batch, "heads": heads, "length": length, "d_state": options.sizes["d_state"]}
-        yield Case("u.clone()", {**setting, "part": COPY}, partial(_copy, options, shape), two, 0.0)
+        yield Case(CLONE, {**setting, "part": COPY}, partial(_copy, options, shape), two, 0.0)
         for part, floor in ((FORWARD, two), (BUILD, two), (TRAIN, five)):
             for kind in ("S4D", "S4"):
                 for path in engine_paths.available(options.device):
@@ -103,18 +103,8 @@ def _work(options: BenchOptions, variant: Variant, shape: Shape) -> Work:
 
 def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
     """Add "copies": the time over that of u.clone() at the same shape, both as CUDA graphs where there are such."""
-    copies = {_shape(row): row for row in rows if row.setting["part"] == COPY and row.status == OK}
-    final = []
-    for row in rows:
-        copy = copies.get(_shape(row))
-        if copy is not None and row.status == OK:
-            row = replace(row, extra={"copies": copy.speed_over(row)})
-        final.append(row)
-    return final, []
-
-
-def _shape(row: Row) -> tuple[object, ...]:
-    return tuple(row.setting[key] for key in ("batch", "heads", "length"))
+    same = ("batch", "heads", "length")
+    return with_ratios(rows, CLONE, same, lambda row, clone: {"copies": clone.speed_over(row)}), []
 
 
 BENCHMARK = Benchmark(

@@ -35,13 +35,8 @@ def choose_options(
 ) -> BenchOptions:
     """The options of a run from what the user wrote; a ValueError of one line names a wrong argument.
 
-    Args:
-        benchmark: The benchmark.
-        device: "cpu", "cuda" or "cuda:1"; None for the best there is.
-        dtype: One of ``DTYPES`` or :data:`SHORT`; None for the benchmark's own.
-        quick: Small sizes, few repetitions.
-        seed: At least 0.
-        sizes: Changes, each "name=value" with values like "1024,4096" or "64x512x1024".
+    Without ``device`` and ``dtype`` they are the best there is and the benchmark's own. ``sizes`` are changes such as
+    "lengths=1024,4096" or "shapes=64x512x1024".
     """
     if seed < 0:
         raise ValueError(f"--seed must be an integer >= 0, got {seed}")

@@ -23,15 +23,9 @@ TIME, MEMORY = ("time, ms", "time_ms"), ("peak memory, MB", "memory_mb")
 
 
 def plot(result: BenchResult, path: Path, device: str | None = None) -> bool:
-    """Draw a run to a PNG file, whole or not at all. Needs matplotlib.
+    """Draw a run to a PNG file, whole or not at all; returns whether there was anything to draw. Needs matplotlib.
 
-    Args:
-        result: The run.
-        path: Where to.
-        device: Name of the device it ran on; that of its options on this machine if not given.
-
-    Returns:
-        Whether there was anything to draw.
+    ``device`` is the name of the device it ran on; that of its options on this machine if not given.
     """
     rows = [row for row in result.rows if row.status == OK and row.setting.get("part") != "copy"]
     if not rows:

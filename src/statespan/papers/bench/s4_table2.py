@@ -9,14 +9,13 @@ feature beside what grows with N, and the FFTs of such a sequence need as much.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from statespan import LSSL, S4
 from statespan.papers.bench import naive
 from statespan.papers.bench.accuracy import TOLERANCE
-from statespan.papers.bench.case import OK, Benchmark, BenchOptions, Case, Row
+from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row, with_ratios
 from statespan.papers.bench.layer_work import Forward, call, layer_work, ssm_floor
 
 NAIVE = "LSSL Krylov"
@@ -32,8 +31,8 @@ def cases(options: BenchOptions) -> Iterator[Case]:
     batch, length = options.sizes["batch"], options.sizes["length"]
     krylov = naive.forward_with(partial(naive.krylov, dtype=options.parameter_dtype))
     for d in options.sizes["d_model"]:
-        lssl = partial(LSSL, d, d, device=options.device)
-        s4 = partial(S4, d, d // 2, device=options.device)
+        lssl = partial(LSSL, d, d, mix="linear", device=options.device)
+        s4 = partial(S4, d, d // 2, mix="linear", device=options.device)
         cauchy = partial(s4, kernel="cauchy")
         ways: list[tuple[str, Any, str, Forward, str]] = [
             (NAIVE, lssl, "fft", krylov, "all of Ā^l B̄ in memory, as the LSSL paper has it"),
@@ -53,23 +52,22 @@ def cases(options: BenchOptions) -> Iterator[Case]:
 
 def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
     """Add "speedup" and "memory_saving" over LSSL's own way at the same width, and say it as the paper does."""
-    base = {row.setting["d_model"]: row for row in rows if row.name == NAIVE and row.status == OK}
-    final, findings = [], []
-    for row in rows:
-        d = row.setting["d_model"]
-        if row.status != OK or d not in base:
-            final.append(row)
-            continue
-        time = row.speed_over(base[d], graphs=False)
-        memory = (base[d].memory_mb or 0.0) / (row.memory_mb or 1.0)
-        final.append(replace(row, extra={"speedup": time, "memory_saving": memory}))
-        if row.name == "S4":
+    final = with_ratios(rows, NAIVE, ["d_model"], _ratios)
+    findings = []
+    for row in final:
+        if row.name == "S4" and row.extra:
+            d, time, memory = row.setting["d_model"], row.extra["speedup"], row.extra["memory_saving"]
             paper = ""
             if d in PAPER:
                 lssl_ms, s4_ms, lssl_mb, s4_mb = PAPER[d]
                 paper = f" (paper, A100: {lssl_ms / s4_ms:.1f} and {lssl_mb / s4_mb:.0f})"
             findings.append(f"d = {d}: S4 is {time:.1f} times as fast as LSSL, in 1/{memory:.0f} of its memory{paper}")
     return final, findings
+
+
+def _ratios(row: Row, lssl: Row) -> dict[str, float]:
+    memory = (lssl.memory_mb or 0.0) / (row.memory_mb or 1.0)
+    return {"speedup": row.speed_over(lssl, graphs=False), "memory_saving": memory}
 
 
 BENCHMARK = Benchmark(

@@ -9,7 +9,6 @@ as large as the projections: 597,002 and 600,586 parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -21,7 +20,7 @@ from statespan.papers.baselines.attention import Attention
 from statespan.papers.baselines.linear_attention import LinearAttention, Performer
 from statespan.papers.baselines.transformer import TransformerBlock
 from statespan.papers.bench.accuracy import TOLERANCE
-from statespan.papers.bench.case import OK, Benchmark, BenchOptions, Case, Floor, Row, Work
+from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Floor, Row, Work, with_ratios
 from statespan.papers.bench.layer_work import attention_floor, ssm_floor
 from statespan.papers.bench.training import DEPTH, Residual, step_work
 
@@ -48,8 +47,8 @@ def mixers(options: BenchOptions) -> dict[str, Make]:
         "Performer": partial(Performer, D, heads, **attention),
         "Linear Transformer": partial(LinearAttention, D, heads, **attention),
         FLASH: partial(Attention, D, heads, flash=True, **attention),
-        "S4": partial(S4, D, D, n_ssm=1, device=options.device),
-        FFT: partial(S4, D, D, n_ssm=1, device=options.device),
+        "S4": partial(S4, D, D, n_ssm=1, mix="linear", device=options.device),
+        FFT: partial(S4, D, D, n_ssm=1, mix="linear", device=options.device),
     }
 
 
@@ -97,20 +96,20 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
 
     Speeds are those of CUDA graphs where both have one: without, a slow CPU in front of the GPU hides the difference.
     """
-    base = {row.setting["length"]: row for row in rows if row.name == BASE and row.status == OK}
-    final, findings = [], []
-    for row in rows:
+    final = with_ratios(rows, BASE, ["length"], _ratios)
+    findings = []
+    for row in final:
         length = row.setting["length"]
-        if row.status != OK or length not in base:
-            final.append(row)
-            continue
-        speed = row.speed_over(base[length])
-        memory = (row.memory_mb or 0.0) / (base[length].memory_mb or 1.0)
-        final.append(replace(row, extra={"speed": speed, "memory": memory}))
-        if (row.name, length) in PAPER:
+        if row.extra and (row.name, length) in PAPER:
+            speed, memory = row.extra["speed"], row.extra["memory"]
             paper = "{:.2f}x and {:.3g}x".format(*PAPER[row.name, length])
             findings.append(f"L = {length}: {row.name} {speed:.2f}x speed, {memory:.3g}x memory (paper, A100: {paper})")
     return final, findings
+
+
+def _ratios(row: Row, transformer: Row) -> dict[str, float]:
+    memory = (row.memory_mb or 0.0) / (transformer.memory_mb or 1.0)
+    return {"speed": row.speed_over(transformer), "memory": memory}
 
 
 BENCHMARK = Benchmark(

@@ -118,14 +118,9 @@ def _at_context(
 
 
 def batches(options: BenchOptions, cached: int, weights: int, itemsize: int, *, few: bool = False) -> list[int]:
-    """The largest power of two of rows whose caches fit, and smaller ones.
+    """The largest power of two of rows whose caches fit, each of ``cached`` numbers, and smaller ones.
 
-    Args:
-        options: The user's choices.
-        cached: Numbers of a row's cache.
-        weights: Numbers of the model.
-        itemsize: Bytes of a number.
-        few: Whether to leave out the smallest, where caches are most of the work at any batch.
+    ``few`` leaves out the smallest, where caches are most of the work at any batch.
     """
     if options.device.type == "cpu":
         return [2]

@@ -21,7 +21,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
     batch, D, N = sizes["batch"], sizes["d_model"], sizes["d_state"]
     for kind, layer in (("S4D", S4D), ("S4", S4)):
         for length in sizes["lengths"]:
-            make = partial(layer, D, N, device=options.device)
+            make = partial(layer, D, N, mix="linear", device=options.device)
             prepare = partial(layer_work, make, options, batch, length)
             floor = ssm_floor(options, batch * length, D, D)
             setting = {"length": length, "batch": batch, "d_model": D, "d_state": N}

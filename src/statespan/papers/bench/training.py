@@ -92,7 +92,7 @@ def step_work(
         inputs: Tokens (B, L) or numbers (B, L, features), on any device.
         options: The user's choices.
         path: How SSMs are applied.
-        variant: "eager", "torch.compile", "CUDA graph", or both.
+        variant: :data:`EAGER` or another.
         sample: Compare this many sequences only, for models whose reference would not fit otherwise.
         reference: A model with the same parameters to compare with; None for the model itself.
         graph: Whether to time it as a CUDA graph too.
