@@ -42,6 +42,19 @@ class LinearState(NamedTuple):
     """(B, H); stays 0 for features that need no scale."""
 
 
+class Features(NamedTuple):
+    """What attention sums over."""
+
+    q: Tensor
+    """Features of queries (B, H, L, F), L ≥ 1."""
+    k: Tensor
+    """Features of keys (B, H, L, F)."""
+    v: Tensor
+    """Values (B, H, L, V)."""
+    log_k: Tensor | None
+    """The logarithm of the keys' scale (B, H, L); None for 1."""
+
+
 class FeatureAttention(MultiHead[LinearState]):
     """Attention whose kernel is a product of features; see the module. Dropout acts on the heads' outputs."""
 
@@ -79,10 +92,10 @@ class FeatureAttention(MultiHead[LinearState]):
         if self.causal:
             return self._extend(q, k, v, None, mask)[0]
         with full_precision(q):
-            phi_q, phi_k, log_k, v1 = self._prepare(q, k, v, mask)
+            phi_q, phi_k, ones_v, log_k = self._prepare(q, k, v, mask)
             if log_k is not None:
                 phi_k = phi_k * (log_k - log_k.amax(-1, keepdim=True).detach()).exp()[..., None]
-            return self._finish(phi_q @ (phi_k.mT @ v1), v.dtype)
+            return self._finish(phi_q @ (phi_k.mT @ ones_v), v.dtype)
 
     def _extend(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, mask: Tensor | None
@@ -92,19 +105,17 @@ class FeatureAttention(MultiHead[LinearState]):
             return v, state
         with full_precision(q):
             sums = one_sum if q.shape[2] == 1 else chunked_sums
-            y, after = sums(*self._prepare(q, k, v, mask), state)
+            y, after = sums(self._prepare(q, k, v, mask), state)
             return self._finish(y, v.dtype), after
 
-    def _prepare(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    def _prepare(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Features:
         """Features in float32 or better, those of padding zero, and the values with a column of ones."""
         q, k, v = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (q, k, v))
         phi_q, phi_k, log_k = self._features(q, k)
         if mask is not None:
             phi_k = phi_k * mask[:, None, :, None]
             log_k = None if log_k is None else log_k.masked_fill(~mask[:, None], NOTHING)
-        return phi_q, phi_k, log_k, nn.functional.pad(v, (0, 1), value=1.0)
+        return Features(phi_q, phi_k, nn.functional.pad(v, (0, 1), value=1.0), log_k)
 
     def _finish(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         total = y[..., -1:]
@@ -118,8 +129,9 @@ class FeatureAttention(MultiHead[LinearState]):
         check_tensor("state.log_scale", state.log_scale, (batch, self.n_heads), kind="real")
 
 
-def one_sum(q: Tensor, k: Tensor, log_k: Tensor | None, v: Tensor, state: LinearState) -> tuple[Tensor, LinearState]:
+def one_sum(features: Features, state: LinearState) -> tuple[Tensor, LinearState]:
     """The recurrence: :func:`chunked_sums` for L = 1."""
+    q, k, v, log_k = features
     sums, scale, dtype = state.sums, state.log_scale, state.sums.dtype
     new = k.mT @ v  # (B, H, F, V)
     if log_k is not None:
@@ -131,22 +143,12 @@ def one_sum(q: Tensor, k: Tensor, log_k: Tensor | None, v: Tensor, state: Linear
     return q @ sums.to(q.dtype), LinearState(sums.to(dtype), scale.to(dtype))
 
 
-def chunked_sums(
-    q: Tensor, k: Tensor, log_k: Tensor | None, v: Tensor, state: LinearState, *, chunk: int = CHUNK
-) -> tuple[Tensor, LinearState]:
+def chunked_sums(features: Features, state: LinearState, *, chunk: int = CHUNK) -> tuple[Tensor, LinearState]:
     """``Σ_{s ≤ t} (φ(q_t)·φ(k_s)) v_s`` for every t, in time and memory linear in L.
 
-    Args:
-        q: Features of queries (B, H, L, F), L ≥ 1.
-        k: Features of keys (B, H, L, F).
-        log_k: The logarithm of their scale (B, H, L), or None for 1.
-        v: Values (B, H, L, V).
-        state: The sums before the first sample.
-        chunk: Length of the chunks.
-
-    Returns:
-        The sums (B, H, L, V), each position's up to a factor of its own, and the state after the last sample.
+    Returns the sums (B, H, L, V), each position's up to a factor of its own, and the state after the last sample.
     """
+    q, k, v, log_k = features
     length = q.shape[2]
     c = min(chunk, length)
     rest = -length % c
