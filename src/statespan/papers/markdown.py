@@ -1,4 +1,4 @@
-"""Generated tables in Markdown pages: each stands between a comment that says what it shows and ``<!-- end -->``."""
+"""Generated tables in Markdown pages: each stands between a comment that describes it and ``<!-- end -->``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def marker(pattern: str) -> re.Pattern[str]:
 
 
 def fill(text: str, place: re.Pattern[str], table: Table) -> str:
-    """The text with every table made anew.
+    """The text with every table regenerated.
 
     Args:
         text: A page.

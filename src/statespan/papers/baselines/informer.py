@@ -1,4 +1,4 @@
-"""The Informer (Zhou et al., AAAI 2021), small: attention of few queries, a distilling encoder, a decoder in one go.
+"""The Informer (Zhou et al., AAAI 2021), small: sparse attention, a distilling encoder, a one-pass decoder.
 
 Shapes: B windows, T context, H horizon, C columns read, K forecast, M calendar features, D features, N heads of
 E = D / N features, L and S lengths of queries and keys.
@@ -137,7 +137,7 @@ class Embedding(nn.Module):
 
 
 class Informer(nn.Module):
-    """The Informer: an encoder that halves the context after each layer but the last, and a decoder without loops.
+    """The Informer: an encoder that halves the context after each layer but the last, and a one-pass decoder.
 
     The decoder reads the last ``label`` known rows and zeros for the horizon, and forecasts the whole horizon at once.
 

@@ -9,7 +9,7 @@ from statespan._check import check_int
 
 
 class SeasonalNaive(nn.Module):
-    """What was one season before (or two, or three, so that it is known). Nothing is learned.
+    """The value of one season before, or of as many as make it known. There are no parameters.
 
     Args:
         context: Rows T that are known.

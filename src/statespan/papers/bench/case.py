@@ -139,7 +139,7 @@ class Benchmark:
     cases: Callable[[BenchOptions], Iterable[Case]]
     dtype: str = "bfloat16"  # the default on CUDA; on a CPU it is float32
     devices: tuple[str, ...] = ("cuda", "cpu")
-    finish: Finish = unchanged  # adds figures that need all rows, and says what they show
+    finish: Finish = unchanged  # adds figures that need all rows, and returns the findings
     lines: bool = False  # the rows are points of curves over the length, one for each name
     rounds: int = 1  # how often to measure all cases in turn on a CPU, whose other load comes and goes over minutes
     rate: str = ""  # the figure to draw over the batch, one curve for each name

@@ -30,10 +30,10 @@ def cases(options: BenchOptions) -> Iterator[Case]:
     batch, length, D, N = (sizes[key] for key in ("batch", "length", "d_model", "d_state"))
     tolerance = TOLERANCE[options.dtype]
     for kind, layer in (("S4D", S4D), ("S4", S4)):
-        for part, parts in PARTS.items():
+        for part, layer_options in PARTS.items():
             setting = {"part": part, "length": length, "batch": batch, "d_model": D, "d_state": N}
             floor = ssm_floor(options, batch * length, D, D if part == WHOLE else 0)
-            make = partial(layer, D, N, **parts)
+            make = partial(layer, D, N, **layer_options)
             for path in engine_paths.available(options.device):
                 prepare = partial(layer_work, make, options, batch, length, path=path)
                 yield Case(f"{kind} {path}", setting, prepare, floor, tolerance)
@@ -56,7 +56,7 @@ def _naive(kind: str, tolerance: float) -> list[tuple[str, naive.KernelFunction,
 
 
 def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
-    """Add "speedup" of each row over the last naive one, which is as exact as ours, and say the best over all."""
+    """Add "speedup" of each row over the last naive one, which is as exact as ours, and report the best over all."""
     final, findings = list(rows), []
     for kind, part in product(("S4D", "S4"), PARTS):
         group = [r for r in rows if r.name.split()[0] == kind and r.setting["part"] == part and r.time_ms]

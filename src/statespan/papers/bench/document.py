@@ -1,4 +1,4 @@
-"""Tables of the documentation, made from the records: no figure is typed by hand.
+"""Tables of the documentation, generated from the records: no figure is typed by hand.
 
 ``python -m statespan.papers.bench.document docs/engine.md`` fills every place of the form
 
@@ -7,7 +7,7 @@
 
 with a table of the record's rows: the settings named before the bar, the figures behind it. ``S4 as S4D-LegS`` gives a
 column another heading. A second bar and words keep only the rows that contain one of them. ``findings`` in the place of
-columns is for what the record says in words, ``claims`` for which of a paper's conclusions hold in a table of
+columns lists the findings of the record, ``claims`` which of a paper's conclusions hold in a table of
 ``statespan reproduce``.
 """
 
@@ -39,7 +39,7 @@ HEADINGS = {
 
 
 def filled(text: str, root: Path) -> str:
-    """The text with every table made anew from the records under ``root``; missing records leave a note."""
+    """The text with every table regenerated from the records under ``root``; missing records leave a note."""
 
     def table(match: re.Match[str]) -> str:
         path = root / match["path"]
@@ -63,13 +63,13 @@ def _table(record: Mapping[str, Any], columns: str) -> str:
         return "\n".join([*(f"- {finding}" for finding in findings), *where])
     settings, figures, *words = (part.strip() for part in columns.split("|"))
     names, numbers = ([_heading(column) for column in part.split(",")] for part in (settings, figures))
-    kept = [word.strip() for word in words[0].split(",")] if words else [""]
+    words_kept = [word.strip() for word in words[0].split(",")] if words else [""]
     lines = [
         "| " + " | ".join(heading for _, heading in (*names, *numbers)) + " |",
         "|" + "---|" * len(names) + "---:|" * len(numbers),
     ]
     for row in record["rows"]:
-        if any(word in row["name"] for word in kept):
+        if any(word in row["name"] for word in words_kept):
             cells = [str(row.get(name, row["setting"].get(name, ""))) for name, _ in names]
             cells += [_figure(row.get(name, row["extra"].get(name)), row["status"]) for name, _ in numbers]
             lines.append("| " + " | ".join(cells) + " |")

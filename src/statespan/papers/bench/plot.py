@@ -1,6 +1,6 @@
 """A run as a picture: bars of time and memory, lines over the length, or rates over the batch.
 
-``python -m statespan.papers.bench.plot results/bench/*.json`` draws the pictures anew from the records.
+``python -m statespan.papers.bench.plot results/bench/*.json`` redraws the pictures from the records.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _binary(length: int) -> str:
 
 
 def main(paths: list[str]) -> None:
-    """Draw the picture of each record that has one beside it."""
+    """Redraw the picture of each record that has one beside it."""
     for path in map(Path, paths):
         picture = path.with_suffix(".png")
         if picture.exists():

@@ -55,7 +55,7 @@ def write_record(result: BenchResult, folder: Path) -> Path:
 
 
 def read_record(path: Path) -> tuple[BenchResult, str]:
-    """The run that a record tells of, and the name of its device."""
+    """The run of a record, and the name of its device."""
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     chosen, machine = record["settings"], record["machine"]
     dtype = getattr(torch, chosen["dtype"])

@@ -1,4 +1,4 @@
-"""A run on the terminal: one table, then what it says."""
+"""A run on the terminal: one table, then its findings."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
 
 
 def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
-    """Add "speedup" and "memory_saving" over LSSL's own way at the same width, and say it as the paper does."""
+    """Add "speedup" and "memory_saving" over LSSL's own way at the same width, and report it as the paper does."""
     final = with_ratios(rows, NAIVE, ["d_model"], _ratios)
     findings = []
     for row in final:

@@ -39,7 +39,7 @@ Make = Callable[[], nn.Module]
 
 
 def mixers(options: BenchOptions) -> dict[str, Make]:
-    """How each model mixes positions."""
+    """The mixer of each model."""
     D, heads = options.sizes["d_model"], options.sizes["n_heads"]
     attention = {"d_head": D // 2 // heads, "causal": False, "device": options.device}
     return {
@@ -92,7 +92,7 @@ def _floor(options: BenchOptions, name: str, length: int) -> Floor:
 
 
 def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
-    """Add "speed" and "memory" relative to the Transformer at the same length, and say them beside the paper's.
+    """Add "speed" and "memory" relative to the Transformer at the same length, and report them beside the paper's.
 
     Speeds are those of CUDA graphs where both have one: without, a slow CPU in front of the GPU hides the difference.
     """

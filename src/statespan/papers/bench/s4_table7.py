@@ -1,7 +1,7 @@
 """`s4_table7`: images per second of the CIFAR-10 density models, the generation part of the S4 paper's Table 7.
 
 The S4 models are those of appendix D.3.1: a U-Net of S4 and feed-forward layers that reads 3,072 values, of which each
-third, twelfth and forty-eighth wakes one more of its levels. The Transformer has about as many parameters as the base
+third, twelfth and forty-eighth runs one more of its levels. The Transformer has about as many parameters as the base
 model, flash attention and a cache. An image is 3,072 steps, a run here is one period of the U-Net.
 """
 
@@ -65,7 +65,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
 
 
 def _shares(state: Any, pools: Sequence[int]) -> Iterator[tuple[Any, float]]:
-    """The states of a U-Net level by level, and the share of the steps in which each is woken."""
+    """The states of a U-Net level by level, and the share of the steps in which each runs."""
     (level,) = state
     share = 1.0
     for factor in pools:
@@ -107,7 +107,7 @@ def _work(options: BenchOptions, config: PixelsConfig, batch: int) -> Work:
 
 
 def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
-    """Add "images_per_s" (of the Transformer as if its whole image were at that context) and say the best ones."""
+    """Add "images_per_s" (of the Transformer as if its whole image were at that context) and report the best ones."""
     length, limit = options.sizes["length"], 1e3 * options.sizes["memory_gb"]
     final = []
     for row in rows:
@@ -118,9 +118,9 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
     fitting = [row for row in final if row.status == OK and (row.memory_mb or 0.0) <= limit]
     findings, best = [], {}
     for name in models(options):
-        mine = [row for row in fitting if row.name == name]
-        if mine:
-            row = max(mine, key=lambda row: row.extra["images_per_s"])
+        candidates = [row for row in fitting if row.name == name]
+        if candidates:
+            row = max(candidates, key=lambda row: row.extra["images_per_s"])
             best[name] = row.extra["images_per_s"]
             floor = best[name] * (row.ratio or 0.0)
             findings.append(

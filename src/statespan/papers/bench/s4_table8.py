@@ -52,7 +52,7 @@ def config(options: BenchOptions) -> LanguageConfig:
 
 
 def stack_sizes(options: BenchOptions) -> StackSizes:
-    """Those of all Transformers."""
+    """The sizes of all Transformers."""
     return StackSizes(*(options.sizes[name] for name in StackSizes._fields))
 
 
@@ -92,7 +92,7 @@ def _hugging_face(options: BenchOptions) -> Iterator[Case]:
         yield from _at_context(options, STATIC, context, work=work, weights=weights)
     for context in options.sizes["as_it_comes"]:
         work = partial(hugging_face_work, options, stack, as_it_comes=True)
-        # three copies: the cache before, the one after, and what is lost between them
+        # three copies: the cache before, the one after, and fragmentation between them
         yield from _at_context(options, AS_IT_COMES, context, work=work, weights=weights, itemsize=4, copies=3)
 
 
@@ -174,7 +174,7 @@ def _after(options: BenchOptions, context: int) -> Work:
 
 
 def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
-    """Add "tokens_per_s"; say each model's best, how far it is from its floor, and who is how much faster."""
+    """Add "tokens_per_s"; report each model's best, its distance from the floor, and the ratios between models."""
     final = with_rate(rows, "tokens_per_s")
     best: dict[str, Row] = {}
     for row in final:
@@ -209,7 +209,7 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
 
 
 def _kind(name: str) -> str:
-    """A name without its context."""
+    """The name of a row without its context."""
     return name.partition(" at ")[0]
 
 
