@@ -5,7 +5,8 @@ import pytest
 from statespan.papers.markdown import fill, fill_page, marker, root_of
 
 PLACE = marker(r"lines: (?P<count>\d+)")
-PAGE = "before\n<!-- lines: 2 -->\nold\n<!-- end -->\nbetween\n<!-- lines: 0 -->\n<!-- end -->\n<!-- other -->\nx\n<!-- end -->\n"
+MARKED = "before\n<!-- lines: 2 -->\nold\n<!-- end -->\nbetween\n<!-- lines: 0 -->\n<!-- end -->\n"
+PAGE = f"{MARKED}<!-- other -->\nx\n<!-- end -->\n"
 FILLED = PAGE.replace("old\n", "line\nline\n")
 
 
