@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from statespan.generation.tree import leaves
-from statespan.papers.bench.accuracy import TOLERANCE
+from statespan.papers.bench.case import TOLERANCE
 from statespan.papers.bench.catalog import CATALOG
 from statespan.papers.bench.options import choose_options, find
 from tests.papers.bench.run import ok, quick

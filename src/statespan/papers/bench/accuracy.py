@@ -10,9 +10,6 @@ from torch import Tensor
 
 from statespan.papers.bench.case import Tensors
 
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""Allowed error of one SSM or layer by the precision of its data: a few roundings of it at the peak."""
-
 PIECE = 1 << 25
 """Numbers of input that a reference works on at a time."""
 

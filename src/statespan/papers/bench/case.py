@@ -17,6 +17,11 @@ from statespan.papers.bench.catalog import CATALOG, Listing
 
 Tensors = Mapping[str, Tensor]
 
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+"""Allowed error of one SSM or layer by the precision of its data: a few roundings of it at the peak."""
+DEPTH = 2.5
+"""A model's tolerance over that of one layer: the roundings of all its layers add up in its scores and gradients."""
+
 OK, WRONG, FAILED, SKIPPED = "ok", "wrong", "failed", "skipped"
 
 
@@ -116,6 +121,16 @@ class BenchOptions:
     def parameter_dtype(self) -> torch.dtype:
         """The precision of a layer's parameters: autocast keeps them in float32."""
         return torch.float32 if self.half else self.dtype
+
+    @property
+    def tolerance(self) -> float:
+        """The allowed error of one SSM or layer."""
+        return TOLERANCE[self.dtype]
+
+    @property
+    def model_tolerance(self) -> float:
+        """The allowed error of a whole model."""
+        return DEPTH * TOLERANCE[self.dtype]
 
     def autocast(self) -> torch.autocast:
         """The context that whole layers run in."""

@@ -10,11 +10,9 @@ from typing import Any
 
 import torch
 
-from statespan import S4, S4D
 from statespan.papers.bench import engine_paths, naive
-from statespan.papers.bench.accuracy import TOLERANCE
 from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row
-from statespan.papers.bench.layer_work import layer_work, ssm_floor
+from statespan.papers.bench.layer_work import KINDS, layer_work, ssm_floor
 
 ROUNDED = 5e-3
 """Allowed error with a matrix in complex64: the Vandermonde phase l · arg Ā is rounded to 24 bits, 2e-3 at L = 16384;
@@ -28,16 +26,15 @@ def cases(options: BenchOptions) -> Iterator[Case]:
     """Each SSM on each path, then with the naive kernels: alone, and with the rest of a layer around it."""
     sizes = options.sizes
     batch, length, D, N = (sizes[key] for key in ("batch", "length", "d_model", "d_state"))
-    tolerance = TOLERANCE[options.dtype]
-    for kind, layer in (("S4D", S4D), ("S4", S4)):
+    for kind, layer in KINDS.items():
         for part, layer_options in PARTS.items():
             setting = {"part": part, "length": length, "batch": batch, "d_model": D, "d_state": N}
             floor = ssm_floor(options, batch * length, D, D if part == WHOLE else 0)
             make = partial(layer, D, N, **layer_options)
             for path in engine_paths.available(options.device):
                 prepare = partial(layer_work, make, options, batch, length, path=path)
-                yield Case(f"{kind} {path}", setting, prepare, floor, tolerance)
-            for label, kernel, allowed in _naive(kind, tolerance):
+                yield Case(f"{kind} {path}", setting, prepare, floor, options.tolerance)
+            for label, kernel, allowed in _naive(kind, options.tolerance):
                 prepare = partial(layer_work, make, options, batch, length, forward=naive.forward_with(kernel))
                 yield Case(f"{kind} naive {label}", setting, prepare, floor, allowed)
 

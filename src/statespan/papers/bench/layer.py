@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from statespan import S4, S4D
 from statespan.papers.baselines.attention import Attention
 from statespan.papers.bench import engine_paths
-from statespan.papers.bench.accuracy import TOLERANCE
 from statespan.papers.bench.case import Benchmark, BenchOptions, Case
-from statespan.papers.bench.layer_work import attention_floor, layer_work, ssm_floor
+from statespan.papers.bench.layer_work import KINDS, attention_floor, layer_work, ssm_floor
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
@@ -20,11 +18,11 @@ def cases(options: BenchOptions) -> Iterator[Case]:
         batch = max(1, options.sizes["tokens"] // length)
         setting = {"length": length, "batch": batch, "d_model": D}
         floor = ssm_floor(options, batch * length, D, 2 * D)
-        for kind, layer in (("S4D", S4D), ("S4", S4)):
+        for kind, layer in KINDS.items():
             for path in engine_paths.available(options.device):
                 make = partial(layer, D, N, mix="glu", device=options.device)
                 prepare = partial(layer_work, make, options, batch, length, path=path)
-                yield Case(f"{kind} {path}", {**setting, "d_state": N}, prepare, floor, TOLERANCE[options.dtype])
+                yield Case(f"{kind} {path}", {**setting, "d_state": N}, prepare, floor, options.tolerance)
         yield flash_attention(options, batch, length)
 
 

@@ -12,10 +12,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from statespan import S4, S4D
 from statespan.ops import use_path
 from statespan.papers.bench.accuracy import in_pieces
 from statespan.papers.bench.case import BenchOptions, Floor, Tensors, Work, count_parameters
 
+KINDS = {"S4D": S4D, "S4": S4}
 Forward = Callable[[nn.Module, Tensor], Tensor]
 
 

@@ -9,12 +9,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import nn
 
-from statespan import S4, S4D
 from statespan.nn.block import ResidualBlock
-from statespan.papers.bench.accuracy import TOLERANCE
 from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row, Work, with_rate
-from statespan.papers.bench.layer_work import ssm_floor
-from statespan.papers.bench.training import BOTH, COMPILED, DEPTH, EAGER, GRAPHED, Residual, step_work
+from statespan.papers.bench.layer_work import KINDS, ssm_floor
+from statespan.papers.bench.training import BOTH, COMPILED, EAGER, GRAPHED, Residual, step_work
 
 CLASSES = 10
 
@@ -51,28 +49,24 @@ def variants(options: BenchOptions) -> list[str]:
 
 def cases(options: BenchOptions) -> Iterator[Case]:
     """Each task with S4D and S4 in each variant, and by the FFT."""
-    tolerance = DEPTH * TOLERANCE[options.dtype]
     for task in tasks(options):
         setting = {"task": task.name, "length": task.length, "batch": task.batch, "d_model": task.d_model}
         setting |= {"n_layers": task.n_layers, "d_state": options.sizes["d_state"]}
         layer = ssm_floor(options, task.batch * task.length, task.d_model, 2 * task.d_model)
         floor = layer.in_each_of(task.n_layers, "layers")
-        for kind in ("S4D", "S4"):
+        for kind in KINDS:
             ways = [("auto", variant) for variant in variants(options)] + [("fft", EAGER)]
             for path, variant in ways:
                 name = f"{kind} {variant}" + (", fft" if path == "fft" else "")
                 prepare = partial(_work, options, task, kind, path=path, variant=variant)
-                yield Case(name, setting, prepare, floor, tolerance, optional=variant != EAGER)
+                yield Case(name, setting, prepare, floor, options.model_tolerance, optional=variant != EAGER)
 
 
 def build(task: TaskSizes, kind: str, d_state: int, device: torch.device) -> Residual:
     """The model of a task."""
     D = task.d_model
-    layer = {"S4D": S4D, "S4": S4}[kind]
-    blocks = [
-        ResidualBlock(layer(D, d_state, bidirectional=True, mix="glu", device=device), norm=task.norm, device=device)
-        for _ in range(task.n_layers)
-    ]
+    layer = partial(KINDS[kind], D, d_state, bidirectional=True, mix="glu", device=device)
+    blocks = [ResidualBlock(layer(), norm=task.norm, device=device) for _ in range(task.n_layers)]
     encoder = nn.Embedding(task.vocabulary, D) if task.vocabulary else nn.Linear(3, D)
     return Residual(encoder, blocks, nn.Linear(D, CLASSES))
 

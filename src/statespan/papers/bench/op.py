@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from statespan import S4, S4D
 from statespan.papers.bench import engine_paths
-from statespan.papers.bench.accuracy import TOLERANCE, in_pieces
+from statespan.papers.bench.accuracy import in_pieces
 from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Floor, Row, Tensors, Work, with_ratios
-from statespan.papers.bench.layer_work import with_gradients
+from statespan.papers.bench.layer_work import KINDS, with_gradients
 from statespan.ssm import DPLR, Diagonal, Structure
 
 FORWARD, BUILD, TRAIN, COPY = "forward", "build + forward", "build + forward + backward", "copy"
@@ -35,7 +34,6 @@ class Variant(NamedTuple):
 
 def cases(options: BenchOptions) -> Iterator[Case]:
     """A copy, then each SSM on each path: applied, built and applied, and with all gradients."""
-    tolerance = TOLERANCE[options.dtype]
     for shape in options.sizes["shapes"]:
         batch, heads, length = shape
         tensor = batch * heads * length * options.dtype.itemsize
@@ -44,15 +42,15 @@ def cases(options: BenchOptions) -> Iterator[Case]:
         setting = {"batch": batch, "heads": heads, "length": length, "d_state": options.sizes["d_state"]}
         yield Case(CLONE, {**setting, "part": COPY}, partial(_copy, options, shape), two, 0.0)
         for part, floor in ((FORWARD, two), (BUILD, two), (TRAIN, five)):
-            for kind in ("S4D", "S4"):
+            for kind in KINDS:
                 for path in engine_paths.available(options.device):
                     prepare = partial(_work, options, Variant(kind, path, part), shape)
-                    yield Case(f"{kind} {path}", {**setting, "part": part}, prepare, floor, tolerance)
+                    yield Case(f"{kind} {path}", {**setting, "part": part}, prepare, floor, options.tolerance)
 
 
 def leaves(kind: str, heads: int, d_state: int, device: torch.device) -> dict[str, Tensor]:
     """The parameters of an S4D's or S4's SSM as leaf tensors: A, B, C, dt, and P for S4."""
-    ssm = {"S4D": S4D, "S4": S4}[kind](heads, d_state, device=device).structure()
+    ssm = KINDS[kind](heads, d_state, device=device).structure()
     names = ("A", "P", "B", "C", "dt") if kind == "S4" else ("A", "B", "C", "dt")
     return {name: getattr(ssm, name).detach().clone().requires_grad_() for name in names}
 

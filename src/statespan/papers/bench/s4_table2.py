@@ -14,7 +14,6 @@ from typing import Any
 
 from statespan import LSSL, S4
 from statespan.papers.bench import naive
-from statespan.papers.bench.accuracy import TOLERANCE
 from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row, with_ratios
 from statespan.papers.bench.layer_work import Forward, call, layer_work, ssm_floor
 
@@ -47,7 +46,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
             setting = {"d_model": d, "d_state": d_state, "batch": batch, "length": length}
             prepare = partial(layer_work, make, options, batch, length, path=path, forward=forward)
             floor = ssm_floor(options, batch * length, d, d)
-            yield Case(name, setting, prepare, floor, TOLERANCE[options.dtype], optional=name == NAIVE, notes=notes)
+            yield Case(name, setting, prepare, floor, options.tolerance, optional=name == NAIVE, notes=notes)
 
 
 def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:

@@ -19,10 +19,9 @@ from statespan.nn.block import ResidualBlock
 from statespan.papers.baselines.attention import Attention
 from statespan.papers.baselines.linear_attention import LinearAttention, Performer
 from statespan.papers.baselines.transformer import TransformerBlock
-from statespan.papers.bench.accuracy import TOLERANCE
 from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Floor, Row, Work, with_ratios
 from statespan.papers.bench.layer_work import attention_floor, ssm_floor
-from statespan.papers.bench.training import DEPTH, Residual, step_work
+from statespan.papers.bench.training import Residual, step_work
 
 N_LAYERS, VOCABULARY, CLASSES = 4, 256, 10
 BASE, FLASH, FFT = "Transformer", "Transformer, flash", "S4, fft"
@@ -70,7 +69,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
         for name, make in mixers(options).items():
             prepare = partial(_work, options, make, name, length)
             floor = _floor(options, name, length).in_each_of(N_LAYERS, "layers")
-            yield Case(name, setting, prepare, floor, DEPTH * TOLERANCE[options.dtype])
+            yield Case(name, setting, prepare, floor, options.model_tolerance)
 
 
 def _work(options: BenchOptions, make: Make, name: str, length: int) -> Work:

@@ -18,11 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from statespan.models import PixelModel, PixelsConfig
-from statespan.papers.bench.accuracy import TOLERANCE
 from statespan.papers.bench.case import OK, Benchmark, BenchOptions, Case, Row, Work, count_parameters
 from statespan.papers.bench.decoding import STATE, step_floor, steps_work
 from statespan.papers.bench.kv_cache import CachedTransformer, StackSizes, cached_floor, cached_work
-from statespan.papers.bench.training import DEPTH
 
 VALUES, CHANNELS = 256, 3
 TRANSFORMER = "Transformer"
@@ -45,7 +43,7 @@ def models(options: BenchOptions) -> dict[str, PixelsConfig]:
 def cases(options: BenchOptions) -> Iterator[Case]:
     """Each model at each batch, and the Transformer at some contexts of an image."""
     sizes, itemsize = options.sizes, options.dtype.itemsize
-    tolerance, period = DEPTH * TOLERANCE[options.dtype], math.prod(sizes["pools"])
+    tolerance, period = options.model_tolerance, math.prod(sizes["pools"])
     for name, config in models(options).items():
         shape = PixelModel(config, device="meta")
         shares = list(_shares(shape.initial_state(1, dtype=STATE), sizes["pools"]))

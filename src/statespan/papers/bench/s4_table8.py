@@ -18,7 +18,6 @@ from torch import Tensor
 
 from statespan.models import LanguageConfig, LanguageModel
 from statespan.nn import AdaptiveTokens
-from statespan.papers.bench.accuracy import TOLERANCE
 from statespan.papers.bench.case import (
     OK,
     Benchmark,
@@ -33,7 +32,6 @@ from statespan.papers.bench.case import (
 from statespan.papers.bench.decoding import STATE, step_floor, steps_work
 from statespan.papers.bench.hugging_face import AS_IT_COMES, STATIC, hugging_face_work
 from statespan.papers.bench.kv_cache import CachedTransformer, StackSizes, cached_floor, cached_work
-from statespan.papers.bench.training import DEPTH
 
 OURS, PLAIN, TRANSFORMER, AFTER = "S4", "S4 without a graph", "Transformer", "S4 after"
 PAPER = {OURS: 48_000.0, AS_IT_COMES: 800.0}
@@ -61,12 +59,11 @@ def cases(options: BenchOptions) -> Iterator[Case]:
     sizes = options.sizes
     shape = LanguageModel(config(options), device="meta")
     state = shape.initial_state(1, dtype=STATE)
-    tolerance = DEPTH * TOLERANCE[options.dtype]
 
     def ours(name: str, batch: int, prepare: Callable[[], Work], **setting: Any) -> Case:
         floor = step_floor(shape, batch, [(state, 1.0)], itemsize=options.dtype.itemsize)
         setting = {"batch": batch, "d_model": sizes["d_model"], **setting}
-        return Case(name, setting, prepare, floor, tolerance, optional=batch > 1)
+        return Case(name, setting, prepare, floor, options.model_tolerance, optional=batch > 1)
 
     for batch in sizes["batches"]:
         yield ours(OURS, batch, partial(_work, options, batch), part="throughput")
@@ -76,7 +73,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
         make = partial(transformer, options, context)
         weights = count_parameters(make(device=torch.device("meta")))
         work = partial(cached_work, partial(make, device=options.device), options)
-        yield from _at_context(options, TRANSFORMER, context, work=work, weights=weights, tolerance=tolerance)
+        yield from _at_context(options, TRANSFORMER, context, work=work, weights=weights, is_compared=True)
     if find_spec("transformers") is not None:
         yield from _hugging_face(options)
     for context in sizes["after"]:
@@ -105,10 +102,11 @@ def _at_context(
     weights: int,
     itemsize: int | None = None,
     copies: int = 1,
-    tolerance: float | None = None,
+    is_compared: bool = False,
 ) -> Iterator[Case]:
     """Steps of a Transformer with a cache full up to a context, at the batches whose caches fit."""
     stack, itemsize = stack_sizes(options), itemsize or options.dtype.itemsize
+    tolerance = options.model_tolerance if is_compared else None
     cached = 2 * stack.n_layers * context * stack.d_model
     for batch in batches(options, copies * cached, weights, itemsize, few=context > LONG):
         floor = cached_floor(stack, weights, batch, context=context, itemsize=itemsize)

@@ -8,25 +8,23 @@ from functools import partial
 from math import log
 from statistics import linear_regression
 
-from statespan import S4, S4D
-from statespan.papers.bench.accuracy import TOLERANCE
 from statespan.papers.bench.case import OK, Benchmark, BenchOptions, Case, Row
 from statespan.papers.bench.layer import flash_attention
-from statespan.papers.bench.layer_work import layer_work, ssm_floor
+from statespan.papers.bench.layer_work import KINDS, layer_work, ssm_floor
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
     """S4D, S4 and flash attention at each length, as far as each stays within the time limit."""
     sizes = options.sizes
     batch, D, N = sizes["batch"], sizes["d_model"], sizes["d_state"]
-    for kind, layer in (("S4D", S4D), ("S4", S4)):
+    for kind, layer in KINDS.items():
         for length in sizes["lengths"]:
             make = partial(layer, D, N, mix="linear", device=options.device)
             prepare = partial(layer_work, make, options, batch, length)
             floor = ssm_floor(options, batch * length, D, D)
             setting = {"length": length, "batch": batch, "d_model": D, "d_state": N}
             skip = too_long(kind, length, 1, sizes["limit_ms"])
-            yield Case(kind, setting, prepare, floor, TOLERANCE[options.dtype], skip=skip)
+            yield Case(kind, setting, prepare, floor, options.tolerance, skip=skip)
     for length in sizes["lengths"]:
         case = flash_attention(options, batch, length)
         yield replace(case, skip=too_long(case.name, length, 2, sizes["limit_ms"]))

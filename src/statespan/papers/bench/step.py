@@ -11,12 +11,10 @@ from functools import partial
 
 import torch
 
-from statespan import S4, S4D
 from statespan.ops import fftconv
-from statespan.papers.bench.accuracy import TOLERANCE
 from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Floor, Tensors, Work, count_parameters
+from statespan.papers.bench.layer_work import KINDS
 
-KINDS = {"S4D": S4D, "S4": S4}
 STATES = {"float32": torch.float32, "float64": torch.float64}
 DRIFT = 2e-6
 """Allowed difference over all steps in float32, relative to the peak."""
@@ -33,7 +31,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
                 row = D * N * (4 if states == "float32" else 8)
                 floor = Floor(2.0 * batch * row, 10.0 * batch * D * N, "states of all rows read and written")
                 setting = {"batch": batch, "d_model": D, "d_state": N}
-                tolerance = max(DRIFT, TOLERANCE[options.dtype] if options.half else 0.0)
+                tolerance = max(DRIFT, options.tolerance if options.half else 0.0)
                 prepare = partial(_work, options, kind, states, batch)
                 yield Case(f"{kind}, {states} states", setting, prepare, floor, tolerance, optional=batch > 1)
 

@@ -19,8 +19,6 @@ from statespan.papers.bench.measure import capture, measure_memory
 from statespan.train import param_groups
 
 EAGER, COMPILED, GRAPHED, BOTH = "eager", "torch.compile", "CUDA graph", "torch.compile, CUDA graph"
-DEPTH = 2.5
-"""A model's tolerance over that of one layer: the roundings of all its layers add up in its scores and gradients."""
 
 
 class Residual(nn.Module):
