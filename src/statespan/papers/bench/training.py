@@ -6,13 +6,13 @@ Shapes: B batch, L length, D features.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
+from statespan._quiet import quiet
 from statespan.ops import use_path
 from statespan.papers.bench.case import BenchOptions, Tensors, Work, count_parameters
 from statespan.papers.bench.measure import capture, measure_memory
@@ -126,8 +126,7 @@ def _compiled(model: Residual) -> Callable[[Tensor], Tensor]:
     compiled = torch.compile(model)
 
     def forward(x: Tensor) -> Tensor:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             return compiled(x)
 
     return forward
