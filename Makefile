@@ -1,11 +1,11 @@
-# Two commands are all a newcomer needs; each does its own set-up.
-#   make run    trains a small S4D on handwritten digits and prints its test accuracy
-#   make test   lint, types and tests (a few minutes on two cores)
-#   make soak   the long counts of the promises (not part of `make test`)
-#   make lock   requirements/ci.lock.txt again: the newest versions that constraints.txt allows, with their hashes
-#   make gallery  the pictures of docs/gallery.md and docs/tutorial.md again (minutes, and needs MNIST and ETTh1)
+# A newcomer needs two commands, `make run` and `make test`; each sets up its own environment.
+#   make run      trains a small S4D on handwritten digits and prints its test accuracy
+#   make test     runs lint, type checks and tests (a few minutes on two cores)
+#   make soak     runs the long grids of the tests (not part of `make test`)
+#   make lock     updates requirements/ci.lock.txt: the newest versions that constraints.txt allows, with hashes
+#   make gallery  redraws the pictures of docs/gallery.md and docs/tutorial.md (minutes; needs MNIST and ETTh1)
 
-# Bytecode goes into .venv, whatever the shell says: without it every process of the tests would compile all it imports.
+# Write bytecode even if the shell forbids it: otherwise every test process recompiles all it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
@@ -33,7 +33,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The CPU build of PyTorch is not on PyPI: it comes from the wheels that pip is pointed to, or from PyTorch's index.
+# PyPI does not have the CPU build of PyTorch: take it from PIP_FIND_LINKS, or else from PyTorch's index.
 lock:
 	$(PYTHON) -m pip install -q --no-compile --upgrade --target build/uv uv
 	build/uv/bin/uv pip compile -q --no-config --generate-hashes --no-annotate --no-header --prerelease disallow \
@@ -45,7 +45,7 @@ lock:
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# The marker is written last, so an interrupted set-up starts again. LOCKED=1: only files whose hashes are known, as CI does.
+# The marker is written last, so an interrupted set-up starts over. LOCKED=1 installs only hash-locked files, as CI does.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 ifdef LOCKED

@@ -1,4 +1,4 @@
-"""The documents say what the records say."""
+"""README and docs agree with the records, the code and each other."""
 
 import json
 import re
@@ -28,7 +28,7 @@ COMMANDS = sorted(
         line.strip()
         for page in PAGES
         for line in re.findall(r"^(?: {4})?(?:torchrun [-\w ]*-m )?(statespan \w.*)$", page.read_text(), re.MULTILINE)
-        if line.split()[1] != "implements"  # a sentence
+        if line.split()[1] != "implements"  # prose, not a command
     }
 )
 
@@ -51,18 +51,18 @@ def test_readme_shows_the_recorded_run():
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
-def test_tables_of_results_are_what_the_records_give(page):
+def test_result_tables_match_the_records(page):
     text = (ROOT / page).read_text()
     assert len(table.PLACE.findall(text)) == 1
     assert table.filled(text, ROOT, "../" * page.count("/")) == text
 
 
-def test_the_papers_augmented_where_they_did():
+def test_augmented_results_are_compared_with_augmented_ones():
     """S4 section 4.3: 93.16 with flips and crops, beside 91.13 (Table 6) without."""
     short, long = ((ROOT / page).read_text() for page in ("README.md", "docs/results.md"))
     assert "the papers' was not" not in short + long
     (row,) = [line for line in short.splitlines() if line.startswith("| sCIFAR |")]
-    assert row.split(" | ")[1::2] == ["91.80", "93.16"]
+    assert row.split(" | ")[1:4:2] == ["91.80", "93.16"]
     rows = [line for line in long.splitlines() if line.startswith("| sCIFAR |")]
     assert rows
     for row in rows:
@@ -70,28 +70,28 @@ def test_the_papers_augmented_where_they_did():
     assert recipes.read("scifar-s4").about.number == "91.13"
 
 
-def test_results_that_cannot_be_compared_are_marked_in_the_readme():
+def test_readme_marks_results_that_are_not_comparable():
     rows = {line.split(" | ")[0][2:]: line for line in (ROOT / "README.md").read_text().splitlines() if "|" in line}
     marked = ("LRA ListOps", "LRA Pathfinder", "LRA Path-X", "BIDMC HR", "BIDMC RR", "BIDMC SpO2", "Speech, raw")
     unmarked = {
         name: cell
         for name in (*marked, "Speech, raw, 0.5×")
-        for cell in rows[name].rstrip(" |").split(" | ")[2::2]  # the two columns of ours
+        for cell in rows[name].rstrip(" |").split(" | ")[2::2]  # the columns of our results
         if cell != "–" and "≠" not in cell and not (name.startswith("BIDMC") and "†" not in cell)
     }
-    assert unmarked == {}  # BIDMC's plain runs have the papers' kind of split; the crops of the others overlap it
+    assert unmarked == {}  # plain BIDMC runs use the papers' kind of split; crops overlap it
     assert [name for name in ("LRA ListOps", "BIDMC HR", "Speech, raw") if "≠" not in rows[name]] == []
     assert [name for name in ("sMNIST", "pMNIST", "sCIFAR", "LRA Image", "LRA Text") if "≠" in rows[name]] == []
     seen = ("sMNIST", "LRA ListOps", "LRA Text", "BIDMC HR", "BIDMC RR", "BIDMC SpO2")
     assert [name for name in seen if "§" not in rows[name]] == []
 
 
-def test_which_rows_have_a_recipe_is_what_the_recipes_say():
+def test_coverage_table_matches_the_recipes():
     text = (ROOT / "docs/reproduce.md").read_text()
     assert len(coverage.PLACE.findall(text)) == 1
     assert coverage.filled(text) == text
-    found = coverage.covered()
-    assert {name: found[name][0] for name in ("S4 Table 4", "S4 section 4.3", "S4D Table 3b", "S4D Table 10")} == {
+    covered = coverage.covered()
+    assert {name: covered[name][0] for name in ("S4 Table 4", "S4 section 4.3", "S4D Table 3b", "S4D Table 10")} == {
         "S4 Table 4": 6, "S4 section 4.3": 2, "S4D Table 3b": 42, "S4D Table 10": 18,
     }  # fmt: skip
     assert "LSSL" in coverage.without()["S4 Table 6"]
@@ -99,41 +99,55 @@ def test_which_rows_have_a_recipe_is_what_the_recipes_say():
         assert not re.search(r"recipe\s+for\s+each\s+row|file\s+for\s+each\s+row", page.read_text()), page.name
 
 
-def test_forecasts_are_named_after_the_model_that_made_them():
+def test_forecast_columns_name_the_model_that_was_trained():
     record = json.loads((ROOT / "results/forecast-cuda.json").read_text())
     assert record["findings"] == findings(record["rows"])
     page = (ROOT / "docs/timeseries.md").read_text()
     assert "|  | horizon | S4D-LegS (best of 3 or mean) | S4 in the paper |" in page
     assert not re.search(r"^\|.*\| S4 \|", page, re.MULTILINE)
-    made = [fit for fit in record["fits"] if fit["model"] == "S4"]
-    assert {len(fit["tried"]) for fit in made} == {4}  # three variants and their mean
-    assert {"variant" in fit or fit.get("combined") == 3 for fit in made} == {True}
+    s4_fits = [fit for fit in record["fits"] if fit["model"] == "S4"]
+    assert {len(fit["tried"]) for fit in s4_fits} == {4}  # three variants and their mean
+    assert {"variant" in fit or fit.get("combined") == 3 for fit in s4_fits} == {True}
 
 
-def test_the_map_of_the_package_is_the_tree():
+def test_map_in_contributing_matches_the_tree():
     text = tree.PAGE.read_text()
     assert len(tree.PLACE.findall(text)) == 1
-    assert tree.filled(text) == text, "python -m tests.tree writes the map anew"
+    assert tree.filled(text) == text, "python -m tests.tree updates the map"
     shown = "\n".join(tree.lines())
-    for path in tree.PACKAGE.rglob("*.py"):  # not by the way the map is made
+    for path in tree.PACKAGE.rglob("*.py"):  # independent of how the map is built
         word = path.parent.name + "/" if path.name == "__init__.py" else path.stem
         assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", shown), path
 
 
-def test_records_say_nothing_about_the_place_they_were_made_at():
+def test_records_contain_no_local_paths():
     for path in ROOT.glob("results/**/*.json"):
         assert not re.search(r'"[^"]*(?:/home/|/root|/tmp/|/Users/|/work/|[A-Z]:\\\\)', path.read_text()), path
 
 
-def test_links_in_the_documents_lead_somewhere():
+def anchors(page):
+    """The anchors of a page's headings, as GitHub forms them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_resolve():
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
+            path = page.parent / target if target else page
+            assert path.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in anchors(path), f"{page.name}: {target}#{anchor}"
+
+
+def test_readme_is_short_and_links_every_page():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 200
+    assert [page.name for page in ROOT.glob("docs/*.md") if f"](docs/{page.name})" not in text] == []
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_commands_in_the_documents_can_be_given(line):
-    """Command, options, recipe and keys are there; that it then works was tried by hand."""
+def test_commands_in_the_documents_parse(line):
+    """The command, its options, recipe and keys exist."""
     _, name, *arguments = shlex.split(line.partition(" < ")[0], comments=True)
     command = typer.main.get_command(app()).commands[name]
     if name == "bench":
@@ -155,13 +169,13 @@ def test_commands_in_the_documents_can_be_given(line):
         assert product(base, [parse_axis(text) for text in given["grid"]], given["seeds"])
 
 
-def test_pictures_of_the_documents_are_small():
+def test_pictures_are_small():
     pictures = [*ROOT.glob("docs/*/*.png"), *ROOT.glob("results/reproduce/*.png")]
     assert len(pictures) > 20
     assert [path.name for path in pictures if not 1_000 < path.stat().st_size < 150_000] == []
 
 
-def test_the_tutorial_shows_what_its_script_draws(tmp_path, monkeypatch):
+def test_tutorial_shows_every_picture_of_its_script(tmp_path, monkeypatch):
     script = str(ROOT / "examples" / "tutorial.py")
     monkeypatch.setattr(sys, "argv", [script, "--out", str(tmp_path)])
     runpy.run_path(script, run_name="__main__")
@@ -170,7 +184,7 @@ def test_the_tutorial_shows_what_its_script_draws(tmp_path, monkeypatch):
     assert len(drawn) == 10
 
 
-def test_every_dataset_and_model_is_described():
+def test_every_dataset_and_model_is_documented():
     page = (ROOT / "docs/data.md").read_text()
     assert [name for name in data.names() if f"`{name}`" not in page] == []
     from statespan import models

@@ -1,6 +1,6 @@
-"""The map of the package in CONTRIBUTING.md, made from the tree: ``python -m tests.tree`` writes it.
+"""The map of the package in CONTRIBUTING.md, generated from the tree: ``python -m tests.tree`` writes it.
 
-A line for each folder says what its ``__init__.py`` says first; below it are its modules.
+Each folder shows the first sentence of its ``__init__.py``, and below it its modules.
 """
 
 import ast
@@ -16,30 +16,26 @@ WIDTH = 119
 
 
 def summary(module):
-    """The first sentence of a module's docstring."""
+    """The first paragraph of a module's docstring as plain text."""
     text = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
     plain = re.sub(r":\w+:`([^`]*)`", r"\1", text.partition("\n\n")[0]).replace("``", "")
     return " ".join(plain.split())
 
 
-def lines(package=PACKAGE, name="src/statespan", depth=0):
-    """The map of a package and of what is below it."""
-    inner = "    " + "  " * (depth + 1)
-    below = inner + "    "
-    modules = sorted(path.stem for path in package.glob("*.py") if path.stem != "__init__")
-    head = f"{inner[2:]}{name}/"
-    found = textwrap.wrap(f"{head}  {summary(package / '__init__.py')}", WIDTH, subsequent_indent=below)
-    if modules:
-        found += textwrap.wrap(
-            ", ".join(modules), WIDTH, initial_indent=inner + "    ", subsequent_indent=inner + "    "
-        )
-    for folder in sorted(path for path in package.iterdir() if (path / "__init__.py").is_file()):
-        found += lines(folder, folder.name, depth + 1)
-    return found
+def lines(folder=PACKAGE, name="src/statespan", depth=0):
+    """The map of a package and its subpackages."""
+    indent = "    " + "  " * depth
+    inner = indent + "      "
+    modules = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    rows = textwrap.wrap(f"{indent}{name}/  {summary(folder / '__init__.py')}", WIDTH, subsequent_indent=inner)
+    rows += textwrap.wrap(", ".join(modules), WIDTH, initial_indent=inner, subsequent_indent=inner)
+    for child in sorted(path.parent for path in folder.glob("*/__init__.py")):
+        rows += lines(child, child.name, depth + 1)
+    return rows
 
 
 def filled(text):
-    """The page with the map made anew."""
+    """The page with an updated map."""
     return PLACE.sub(lambda match: match[1] + "\n".join(lines()) + "\n" + match[2], text)
 
 

@@ -54,7 +54,7 @@ def difference(record: Record, task: Task) -> str:
         return OVERLAP
     rows = (record.get("rows") or {}).get("train")
     if rows is not None and rows < task.whole:
-        return f"training on {rows:,} {task.part}"
+        return f"trained on {rows:,} {task.part}"
     return ""
 
 

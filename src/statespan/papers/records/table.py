@@ -5,9 +5,9 @@
     <!-- results/tasks: short -->
     <!-- end -->
 
-with a table of the tasks. "short" has a line for each task: what training as the papers train gave, and in a column of
-its own what augmentation or trained weights to begin with gave. "long" has a line for each recipe and every column. A
-task without a record says so.
+with a table of the tasks. "short" has one row per task: the result under the papers' protocol, the result with
+augmentation or pretrained weights in a column of its own, and the recipes of both. "long" has one row per recipe and
+every column. A task without a record says so.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from statespan.papers.records.tasks import TASKS, Task, judged, other, paper, pa
 
 PLACE = markdown.marker(r"(?P<path>[\w/.-]+): (?P<kind>short|long)")
 NOT_YET, NONE = "not run yet", "–"
-SHORT = ("task", "paper", "ours", "paper, augmented", "ours, with tricks")
+SHORT = ("task", "paper", "ours", "paper, augmented", "ours, with tricks", "recipes")
 LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
-NUMBERS = {*SHORT[1:], "aim", "parameters", "epochs", "time"}
+NUMBERS = {*SHORT[1:5], "aim", "parameters", "epochs", "time"}
 FORECASTS = "ETT, Weather forecasting"
 UNITS = (
-    "Test accuracy in %, RMSE (BIDMC), perplexity (WikiText-2, hidden tokens) or bits per pixel (MNIST density); with "
-    "several seeds mean ± standard deviation (seeds)."
+    "Metrics: test accuracy in %; RMSE for BIDMC; perplexity for WikiText-2 and hidden tokens; bits per pixel for "
+    "MNIST density. Several seeds are shown as mean ± standard deviation (number of seeds)."
 )
 
 Record = Mapping[str, Any]
@@ -144,6 +144,7 @@ def _short(task: Task, plain: Group | None, tricks: Group | None) -> dict[str, s
         "ours": NONE if plain is None else plain.text(task),
         "paper, augmented": paper_augmented(task) or NONE,
         "ours, with tricks": NONE if tricks is None else tricks.text(task),
+        "recipes": ", ".join(dict.fromkeys(f"`{group.recipe}`" for group in (plain, tricks) if group)),
     }
 
 
@@ -193,10 +194,11 @@ def _others(records: Mapping[str, Record]) -> list[tuple[Task, Group]]:
 
 def _short_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
     text = (
-        f"{UNITS} *paper*: the best of S4 and S4D. *ours*: the papers' protocol, that is the data as it is and random "
-        "weights to begin with. *with tricks*: augmented training data or trained weights to begin with; the papers "
-        f"report augmentation for sCIFAR alone (S4 section 4.3). {NONE}: no such run or number. If several recipes "
-        "exist, the one with the best validation score is shown."
+        f"{UNITS} *paper*: the best of S4 and S4D. *ours*: the papers' protocol (unmodified training data, random "
+        "initial weights). *with tricks*: augmented training data or pretrained weights; the papers report "
+        "augmentation for sCIFAR only (S4 section 4.3). *recipes*: the recipe of *ours*, then that of *with tricks*, "
+        f"before overrides. {NONE}: no such run or number. If several recipes exist, the one with the best validation "
+        "score is shown."
     )
     if shown:
         minutes = [time for _, group in shown for time in group.minutes]
@@ -207,8 +209,8 @@ def _short_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
 
 def _long_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
     text = (
-        f"{UNITS} *paper*: the best of S4 and S4D, and with {AUGMENTED} what the S4 paper reports with augmentation "
-        "(section 4.3). *time*: compiling, training and validation. *seeds*: each number, and its seed. *rows*: train, "
+        f"{UNITS} *paper*: the best of S4 and S4D; with {AUGMENTED}, the S4 paper's result with augmentation (section "
+        "4.3). *time*: compilation, training and validation. *seeds*: each result with its seed. *rows*: training and "
         "test."
     )
     notes: dict[str, list[str]] = {}
@@ -224,9 +226,9 @@ def _sign_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
     found = []
     if AUGMENTED in used:
         options = ", ".join(f"`data.{option}`" for option in CHANGES)
-        found.append(f"{AUGMENTED}: the training data was changed at random ({options}).")
+        found.append(f"{AUGMENTED}: the training data was randomly augmented ({options}).")
     if STARTED in used:
-        found.append(f"{STARTED}: begun with the weights of another recipe, whose time is counted too.")
+        found.append(f"{STARTED}: initialised with the weights of another recipe; the time includes its training.")
     if DIFFERENT in used:
         reasons: dict[str, dict[str, None]] = {}
         for task, group in shown:
@@ -236,7 +238,7 @@ def _sign_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
         why = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
         found.append(f"{DIFFERENT}: not comparable with the paper's number: the data or its split differs ({why}).")
     if SEEN in used:
-        found.append(f"{SEEN}: settings were chosen after test scores had been seen; the recipe's header says which.")
+        found.append(f"{SEEN}: some settings were chosen after seeing test scores; the recipe's header says which.")
     plain = {task.name for task, group in shown if group.is_plain}
     found += [f"{task.name}: {task.scratch}." for task in TASKS if task.scratch and task.name not in plain]
     return [f"- {note}" for note in found]

@@ -70,15 +70,16 @@ class Task:
 WINDOWS, PATIENTS, RAW = {"split": "windows"}, {"split": "patients"}, {"features": "raw"}
 LONG = {"contour": 14}
 DEFAULTS = {**WINDOWS, **RAW, **LONG}  # what the datasets do if a recipe does not say
-SPEECH = "clips of Speech Commands v0.01, where the papers have all of v0.02"
+SPEECH = "clips of Speech Commands v0.01 instead of all of v0.02"
 CHANCE = (
-    "on earlier images, which were not the release's, training from random weights stayed at chance; on these it had "
-    "88.8 in validation after 13 of 45 epochs, when its machine was taken back (`results/tasks/unfinished`)"
+    "on an earlier version of the images, which did not match the release, training from random weights stayed at "
+    "chance; on the current images it had reached 88.8 in validation after 13 of 45 epochs when the run was cut short "
+    "(`results/tasks/unfinished`)"
 )
 WORDS = 20_000  # all clips of ten words make more training rows than this in v0.02, and fewer in v0.01
 LABELS = (
-    "training and test windows of one patient overlap, as in the papers; labels are means over windows, because the "
-    "papers' rule is not published"
+    "training and test windows of the same patient overlap, as in the papers; labels are means over windows, because "
+    "the papers' rule is not published"
 )
 TASKS = (
     Task("sMNIST", "smnist", "smnist", aim=99.6),
@@ -111,7 +112,7 @@ TASKS = (
         "sc10",
         options=RAW,
         dt_scale=2.0,
-        note="not trained for the rate",
+        note="not trained at this sampling rate",
         whole=WORDS,
         part=SPEECH,
     ),
