@@ -10,7 +10,7 @@ import torch
 import statespan
 from statespan.cli import main
 from statespan.cli.app import _terminated
-from statespan.papers.bench.benchmarks import BENCHMARKS
+from statespan.papers.bench.catalog import CATALOG
 from tests.papers.bench.run import invoke
 
 # fmt: off
@@ -38,10 +38,10 @@ def test_help_lists_every_benchmark_with_its_line_and_sizes():
     done = invoke("bench", "--help")
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
-    for benchmark in BENCHMARKS.values():
-        assert f"    {benchmark.name:<9}{benchmark.listing.summary}" in lines
+    for benchmark in CATALOG.values():
+        assert f"    {benchmark.name:<10}{benchmark.summary}" in lines
         mine = [line.split() for line in lines if line.strip().startswith(f"{benchmark.name} ") and "=" in line]
-        assert [word.partition("=")[0] for word in mine[0][1:]] == list(benchmark.listing.sizes)
+        assert [word.partition("=")[0] for word in mine[0][1:]] == list(benchmark.sizes)
     assert sum(line.startswith("    statespan bench ") for line in lines) >= 4
 
 

@@ -1,4 +1,4 @@
-"""What a record says about where it was made: the device and the packages, and nothing that names a place."""
+"""Where and with what a record was made: the device, the packages and the code, and no path or host name."""
 
 from __future__ import annotations
 
@@ -71,23 +71,23 @@ def provenance(device: torch.device, *packages: str) -> dict[str, Any]:
 
 
 HERE = Path(__file__).resolve().parent
-RECENT = 400  # commits that are asked for the code of a run
+RECENT = 400  # commits that are searched for the code of a run
 
 
 def commit() -> str | None:
     """The commit of the checkout that this code runs from, with "+changes" if it differs.
 
-    Outside of a checkout it is what ``STATESPAN_COMMIT`` says, or None: a copy of the code cannot know it by itself.
+    Outside of a checkout it is the value of ``STATESPAN_COMMIT``, or None: a copy of the code cannot know it by itself.
     """
     if not _in_checkout():
-        said = os.environ.get("STATESPAN_COMMIT", "")
-        return said if re.fullmatch(r"[0-9a-f]{7,40}(\+changes)?", said) else None
+        given = os.environ.get("STATESPAN_COMMIT", "")
+        return given if re.fullmatch(r"[0-9a-f]{7,40}(\+changes)?", given) else None
     head = _git("rev-parse", "HEAD").decode().strip()
     return f"{head}+changes" if head and _git("status", "--porcelain").strip() else head or None
 
 
 def source() -> str:
-    """A digest of the code and the recipes: which version ran, also where there is no git to ask.
+    """A digest of the code and the recipes: which version ran, also where there is no git.
 
     Example:
         >>> len(source())
@@ -101,15 +101,15 @@ def commit_of(digest: str) -> str | None:
     """The newest of the latest commits whose code has this digest; None if there is none."""
     if not _in_checkout():
         return None
-    for one in _git("rev-list", f"--max-count={RECENT}", "HEAD", "--", ".").decode().split():
-        packed = _git("archive", one, ".")
+    for revision in _git("rev-list", f"--max-count={RECENT}", "HEAD", "--", ".").decode().split():
+        packed = _git("archive", revision, ".")
         if not packed:  # git is too old or too slow for it
             return None
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             files = [(PurePosixPath(item.name), archive.extractfile(item)) for item in archive if item.isfile()]
             code = [(path, file.read()) for path, file in files if file is not None and _is_code(path)]
         if _digest(code) == digest:
-            return one
+            return revision
     return None
 
 
@@ -125,12 +125,12 @@ def _digest(files: Iterable[tuple[PurePath, bytes]]) -> str:
 
 
 def _in_checkout() -> bool:
-    """Whether git knows this very code, and not only some other checkout around it."""
+    """Whether git tracks this very code, and not only some other checkout around it."""
     return bool(_git("ls-files", "_version.py").strip())
 
 
 def _git(*arguments: str) -> bytes:
-    """What git says, or nothing."""
+    """The output of git, or nothing if it fails."""
     try:
         done = subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, timeout=10)
     except (OSError, subprocess.SubprocessError):

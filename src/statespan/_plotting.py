@@ -1,4 +1,4 @@
-"""One look for all pictures: colours that colour-blind people can tell apart, labelled axes, small files.
+"""One style for all pictures: colours that colour-blind people can tell apart, labelled axes, small files.
 
 Needs matplotlib, which is imported when something is drawn.
 """
@@ -15,30 +15,30 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#00
 """Okabe and Ito's colours, without the yellow that is hard to see on white."""
 GREY = "#666666"
 SIGNED = "PuOr_r"
-"""The colour map of numbers of both signs."""
+"""The colour map of signed numbers."""
 FORMATS = ("png", "svg")
 _SMALL = 8
 
 
 def figure(width: float = 8.0, height: float = 3.2) -> Any:
-    """An empty figure of so many inches."""
+    """An empty figure, its size in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(made)
-    return made
+    empty = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(empty)
+    return empty
 
 
 def panels(count: int, columns: int = 3, *, width: float = 9.0, height: float = 2.5, **options: Any) -> tuple[Any, Any]:
     """A figure and ``count`` axes in rows of at most ``columns``, of ``height`` inches each."""
     columns = min(columns, count)
     rows = -(-count // columns)
-    made = figure(width, 0.4 + height * rows)
-    axes = made.subplots(rows, columns, squeeze=False, **options).ravel()
-    for one in axes[count:]:
-        one.set_visible(False)
-    return made, axes[:count]
+    grid = figure(width, 0.4 + height * rows)
+    axes = grid.subplots(rows, columns, squeeze=False, **options).ravel()
+    for unused in axes[count:]:
+        unused.set_visible(False)
+    return grid, axes[:count]
 
 
 def tidy(axes: Any, x: str, y: str, title: str = "", *, legend: bool = False, grid: bool = True) -> None:
@@ -57,26 +57,26 @@ def tidy(axes: Any, x: str, y: str, title: str = "", *, legend: bool = False, gr
 
 
 def title(figure: Any, text: str, below: str = "") -> None:
-    """What a figure shows, and under it in grey where it comes from."""
+    """A title for the whole figure, and its source in grey below it."""
     figure.suptitle(text, fontsize=10, fontweight="bold")
     if below:
         figure.supxlabel(below, fontsize=7, color=GREY)
 
 
 def shades(count: int) -> list[Any]:
-    """Colours of things that have an order, from dark to light."""
+    """Colours of ordered things, from dark to light."""
     from matplotlib import colormaps
 
     return [colormaps["viridis"](0.9 * number / max(1, count - 1)) for number in range(count)]
 
 
 def colors() -> Iterator[str]:
-    """The colours, again and again."""
+    """The colours, repeated without end."""
     return cycle(COLORS)
 
 
 def image(axes: Any, values: Any, largest: float | None = None) -> Any:
-    """A matrix of numbers of both signs as a picture, white at 0."""
+    """A matrix of signed numbers as a picture, white at 0."""
     top = float(abs(values).max()) if largest is None else largest
     top = top or 1.0
     axes.set_xticks([])
@@ -97,7 +97,7 @@ def content(figure: Any, kind: str = "png") -> bytes:
         raise ValueError(f"kind must be one of {', '.join(FORMATS)}, got {kind!r}")
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "statespan", "svg.fonttype": "none"}):
-        # a date or a version in the file would make it another one every time
+        # a date or a version in the file would make it differ every time
         metadata: dict[str, Any] = {"Software": None} if kind == "png" else {"Date": None, "Creator": "statespan"}
         small: dict[str, Any] = {"pil_kwargs": {"compress_level": 9}} if kind == "png" else {}
         figure.savefig(buffer, format=kind, dpi=110, metadata=metadata, **small)

@@ -7,7 +7,7 @@ import torch
 from torch.autograd import gradcheck
 
 from statespan.papers.baselines import linear_attention
-from statespan.papers.baselines.linear_attention import LinearState, Performer, chunked_sums, one_sum
+from statespan.papers.baselines.linear_attention import Features, LinearState, Performer, chunked_sums, one_sum
 from tests.nn.make import peak_error
 from tests.papers.baselines.make_attention import Sizes, build, heads_of, run_steps
 
@@ -72,11 +72,11 @@ def test_chunks_of_any_length(scaled, group, monkeypatch):
             top = torch.maximum(log_k.cummax(-1).values, log_scale[..., None])
             wanted = wanted * (-top).exp()[..., None]
         for chunk in (1, 2, 3, 7, 64):
-            y, after = chunked_sums(q, k, log_k, v, state, chunk=chunk)
+            y, after = chunked_sums(Features(q, k, v, log_k), state, chunk=chunk)
             assert peak_error(y, wanted) <= 1e-13
             assert peak_error(after.sums * after.log_scale.exp()[..., None, None], end) <= 1e-13
         if length == 1:
-            y, after = one_sum(q, k, log_k, v, state)
+            y, after = one_sum(Features(q, k, v, log_k), state)
             assert peak_error(y, wanted) <= 1e-13
             assert peak_error(after.sums * after.log_scale.exp()[..., None, None], end) <= 1e-13
 
@@ -90,12 +90,13 @@ def test_gradients_across_chunks_and_groups(scaled, chunk, monkeypatch):
 
     def function(q, k, v, sums, *scales):
         log_k, log_scale = scales if scaled else (None, torch.zeros(2, 2, dtype=torch.float64))
-        y, after = chunked_sums(q, k, log_k, v, LinearState(sums, log_scale), chunk=chunk)
+        y, after = chunked_sums(Features(q, k, v, log_k), LinearState(sums, log_scale), chunk=chunk)
         if log_k is None:
             return y, after.sums
         # A scale is chosen without a gradient, so what is compared is free of it.
         top = torch.maximum(log_k.detach().cummax(-1).values, log_scale.detach()[..., None])
-        more, _ = one_sum(q[:, :, :1], k[:, :, :1], log_k[..., :1], v[:, :, :1], after)
+        first = Features(q[:, :, :1], k[:, :, :1], v[:, :, :1], log_k[..., :1])
+        more, _ = one_sum(first, after)
         last = torch.maximum(after.log_scale, log_k[..., 0]).detach()
         return y * top.exp()[..., None], more * last.exp()[..., None, None]
 

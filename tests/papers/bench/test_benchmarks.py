@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from statespan.generation.tree import leaves
-from statespan.papers.bench.benchmarks import BENCHMARKS
-from statespan.papers.bench.compare import TOLERANCE
+from statespan.papers.bench.case import TOLERANCE
+from statespan.papers.bench.catalog import CATALOG
+from statespan.papers.bench.options import choose_options, find
 from tests.papers.bench.run import ok, quick
 
 EXPECTED = {  # rows in quick mode on a CPU, by name and how often
@@ -17,13 +18,13 @@ EXPECTED = {  # rows in quick mode on a CPU, by name and how often
     "layer": {"S4D chunks": 2, "S4D fft": 2, "S4 chunks": 2, "S4 fft": 2, "flash attention": 2},
     "model": {"S4D eager": 2, "S4D eager, fft": 2, "S4 eager": 2, "S4 eager, fft": 2},
     "loop": {"bare step": 2, "loop": 2},
-    "table2": dict.fromkeys(("LSSL Krylov", "LSSL fft", "LSSL chunks", "S4 Cauchy", "S4 fft", "S4"), 2),
-    "table3": dict.fromkeys(
+    "s4_table2": dict.fromkeys(("LSSL Krylov", "LSSL fft", "LSSL chunks", "S4 Cauchy", "S4 fft", "S4"), 2),
+    "s4_table3": dict.fromkeys(
         ("Transformer", "Performer", "Linear Transformer", "Transformer, flash", "S4", "S4, fft"), 2
     ),
     "step": {f"{kind}, {state} states": 2 for kind in ("S4D", "S4") for state in ("float32", "float64")},
-    "table7": {"S4 base": 2, "S4 large": 2, "Transformer at 8": 1, "Transformer at 24": 1},
-    "table8": {
+    "s4_table7": {"S4 base": 2, "S4 large": 2, "Transformer at 8": 1, "Transformer at 24": 1},
+    "s4_table8": {
         "S4": 2,
         "S4 without a graph": 1,
         "Transformer at 16": 1,
@@ -45,7 +46,7 @@ EXPECTED = {  # rows in quick mode on a CPU, by name and how often
     },
 }
 if find_spec("transformers") is not None:
-    EXPECTED["table8"] |= {"Hugging Face GPT-2 at 16": 1, "Hugging Face GPT-2 as it comes at 16": 1}
+    EXPECTED["s4_table8"] |= {"Hugging Face GPT-2 at 16": 1, "Hugging Face GPT-2 as it comes at 16": 1}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def records(tmp_path_factory):
     return get
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", CATALOG)
 def test_quick_run_records_every_row(name, records):
     record = records(name)
     rows = ok(record)
@@ -83,7 +84,7 @@ def test_quick_run_records_every_row(name, records):
         assert all(math.isfinite(value) for value in row["extra"].values())
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", CATALOG)
 def test_results_were_compared_with_their_reference(name, records):
     for row in records(name)["rows"]:
         # torch's own kernel, at lengths whose weights do not fit; steps of a model that other benchmarks compare;
@@ -94,7 +95,7 @@ def test_results_were_compared_with_their_reference(name, records):
         assert row["error"] == max(row["compared"].values())
         assert row["error"] <= row["tolerance"]
         assert "output" in row["compared"]
-        trains = name not in ("step", "table7", "table8")
+        trains = name not in ("step", "s4_table7", "s4_table8")
         if trains and row["setting"].get("part") not in ("copy", "forward", "build + forward"):
             assert "input gradient" in row["compared"]
         if row["name"] != "u.clone()":  # rounding there is: the comparison was not of a tensor with itself
@@ -125,9 +126,8 @@ def test_layer_keeps_the_number_of_tokens(records):
 
 def test_model_has_the_sizes_of_the_papers():
     from statespan.papers.bench.model import build, tasks
-    from statespan.papers.bench.registry import choose_settings
 
-    cifar, listops = tasks(choose_settings(BENCHMARKS["model"], device="cpu"))
+    cifar, listops = tasks(choose_options(find("model"), device="cpu"))
     assert (cifar.n_layers, cifar.d_model, cifar.batch, cifar.length) == (6, 512, 50, 1024)
     assert (listops.n_layers, listops.d_model, listops.batch, listops.length) == (8, 128, 50, 2048)
     model = build(listops, "S4D", 64, "cpu")
@@ -144,15 +144,18 @@ def test_model_counts_sequences(records):
 def test_table2_has_the_appendix_s_sizes(records):
     from statespan import LSSL, S4
 
-    assert dict(BENCHMARKS["table2"].listing.sizes)["d_model"] == (128, 256, 512)
-    rows = records("table2")["rows"]
+    assert dict(find("s4_table2").listing.sizes)["d_model"] == (128, 256, 512)
+    rows = records("s4_table2")["rows"]
     for row in rows:
         d = row["setting"]["d_model"]
         assert row["setting"]["d_state"] == (d if row["name"].startswith("LSSL") else d // 2)
         base = next(r for r in rows if r["name"] == "LSSL Krylov" and r["setting"]["d_model"] == d)
         assert row["extra"]["speedup"] == pytest.approx(base["time_ms"] / row["time_ms"])
         assert row["extra"]["memory_saving"] == pytest.approx(base["memory_mb"] / row["memory_mb"])
-    count = {kind: sum(p.numel() for p in kind.parameters()) for kind in (LSSL(256, 256), S4(256, 128))}
+    count = {
+        kind: sum(p.numel() for p in kind.parameters())
+        for kind in (LSSL(256, 256, mix="linear"), S4(256, 128, mix="linear"))
+    }
     lssl, s4 = count.values()
     assert abs(s4 / lssl - 1) < 0.002  # "to parameter-match the LSSL"
 
@@ -169,18 +172,17 @@ def test_cpu_compares_what_has_the_same_around_it(records):
 
 
 def test_table3_parameters_match_at_the_paper_s_size(records):
-    from statespan.papers.bench import s4_table3 as table3
-    from statespan.papers.bench.registry import choose_settings
+    from statespan.papers.bench import s4_table3
 
-    settings = choose_settings(BENCHMARKS["table3"], device="cpu")
+    settings = choose_options(find("s4_table3"), device="cpu")
     counts = {
-        name: sum(p.numel() for p in table3.build(make, 256).parameters())
-        for name, make in table3.mixers(settings).items()
+        name: sum(p.numel() for p in s4_table3.build(make, 256).parameters())
+        for name, make in s4_table3.mixers(settings).items()
     }
     assert set(counts.values()) == {597_002, 600_586}  # "roughly 600k parameters"
-    for row in records("table3")["rows"]:
+    for row in records("s4_table3")["rows"]:
         assert row["parameters"] == pytest.approx(6602, rel=0.05)
-        base = next(r for r in records("table3")["rows"] if r["setting"] == row["setting"])
+        base = next(r for r in records("s4_table3")["rows"] if r["setting"] == row["setting"])
         assert base["name"] == "Transformer"
         assert row["extra"]["speed"] == pytest.approx(base["time_ms"] / row["time_ms"])
         assert row["extra"]["memory"] == pytest.approx(row["memory_mb"] / base["memory_mb"])
@@ -188,7 +190,7 @@ def test_table3_parameters_match_at_the_paper_s_size(records):
 
 def test_table3_transformer_holds_its_weights(records):
     """Quadratic memory where the weights are held, at most linear elsewhere, from length 64 to 128."""
-    memory = {(r["name"], r["setting"]["length"]): r["memory_mb"] for r in records("table3")["rows"]}
+    memory = {(r["name"], r["setting"]["length"]): r["memory_mb"] for r in records("s4_table3")["rows"]}
     growth = {name: memory[name, 128] / memory[name, 64] for name, _ in memory}
     assert growth.pop("Transformer") > 3.2
     assert max(growth.values()) < 2.1
@@ -197,39 +199,37 @@ def test_table3_transformer_holds_its_weights(records):
 def test_table7_and_table8_have_the_models_of_the_appendix(records):
     """249M parameters for words; for images a Transformer of about the base model's size."""
     from statespan.models import LanguageModel, PixelModel
-    from statespan.papers.bench import s4_table7 as table7
-    from statespan.papers.bench import s4_table8 as table8
+    from statespan.papers.bench import s4_table7, s4_table8
     from statespan.papers.bench.decoding import STATE
-    from statespan.papers.bench.registry import choose_settings
 
     def count(model):
         return sum(p.numel() for p in model.parameters())
 
-    words = choose_settings(BENCHMARKS["table8"], device="cpu")
-    ours = LanguageModel(table8.config(words), device="meta")
+    words = choose_options(find("s4_table8"), device="cpu")
+    ours = LanguageModel(s4_table8.config(words), device="meta")
     assert 249e6 <= count(ours) < 250e6
-    assert 240e6 <= count(table8.transformer(words, 1024, torch.device("meta"))) < 256e6
+    assert 240e6 <= count(s4_table8.transformer(words, 1024, torch.device("meta"))) < 256e6
     assert sum(leaf.numel() for leaf in leaves(ours.initial_state(1, dtype=STATE))) == 32 * 1024 * 64
-    images = choose_settings(BENCHMARKS["table7"], device="cpu")
-    configs = table7.models(images)
+    images = choose_options(find("s4_table7"), device="cpu")
+    configs = s4_table7.models(images)
     base = count(PixelModel(configs["S4 base"], device="meta"))
-    assert abs(count(table7.transformer(images, torch.device("meta"))) / base - 1) < 0.1
+    assert abs(count(s4_table7.transformer(images, torch.device("meta"))) / base - 1) < 0.1
     shape = PixelModel(configs["S4 base"], device="meta").initial_state(1, dtype=STATE)
-    shares = {share: sum(x.numel() for x in leaves(state)) for state, share in table7._shares(shape, (3, 4, 4))}
+    shares = {share: sum(x.numel() for x in leaves(state)) for state, share in s4_table7._shares(shape, (3, 4, 4))}
     assert shares == {1.0: 16 * 128 * 64, 1 / 3: 16 * 128 * 64, 1 / 12: 16 * 128 * 64, 1 / 48: 8 * 128 * 64}
 
 
 def test_generation_rates(records):
-    for row in records("table8")["rows"]:
+    for row in records("s4_table8")["rows"]:
         assert row["extra"]["tokens_per_s"] == pytest.approx(1e3 * row["setting"]["batch"] / row["time_ms"])
-    for row in records("table7")["rows"]:
+    for row in records("s4_table7")["rows"]:
         per_image = row["time_ms"] * 24 / row["setting"]["steps"]
         assert row["extra"]["images_per_s"] == pytest.approx(1e3 * row["setting"]["batch"] / per_image)
-    assert any(line.startswith("S4 over Transformer at 32: ") for line in records("table8")["findings"])
-    assert any(line.startswith("a step after 128 tokens takes ") for line in records("table8")["findings"])
-    assert any(line.startswith("S4 base over Transformer: ") for line in records("table7")["findings"])
+    assert any(line.startswith("S4 over Transformer at 32: ") for line in records("s4_table8")["findings"])
+    assert any(line.startswith("a step after 128 tokens takes ") for line in records("s4_table8")["findings"])
+    assert any(line.startswith("S4 base over Transformer: ") for line in records("s4_table7")["findings"])
     ours = "S4 over Hugging Face GPT-2 as it comes at 16: "
-    said = [line for line in records("table8")["findings"] if line.startswith(ours)]
+    said = [line for line in records("s4_table8")["findings"] if line.startswith(ours)]
     assert len(said) == (find_spec("transformers") is not None)
     assert all(line.endswith("x (paper: 60x)") for line in said)
 
@@ -238,25 +238,23 @@ def test_batches_fill_the_memory(monkeypatch):
     """Rows of caches up to 0.8 of a GPU of 100 GB, a power of two, and fractions of that."""
     from types import SimpleNamespace
 
-    from statespan.papers.bench import s4_table8 as table8
-    from statespan.papers.bench.registry import choose_settings
+    from statespan.papers.bench import s4_table8
 
-    settings = replace(choose_settings(BENCHMARKS["table8"], device="cpu"), device=torch.device("cuda"))
+    settings = replace(choose_options(find("s4_table8"), device="cpu"), device=torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=100 * 10**9))
     cached = 2 * 16 * 8192 * 1024
-    assert table8.batches(settings, cached, 10**8, 2) == [8, 32, 128]  # 0.54 GB each
-    assert table8.batches(settings, 3 * cached, 10**8, 4) == [1, 4, 16]
-    assert table8.batches(settings, 4 * cached, 10**8, 2, few=True) == [8, 32]
-    assert table8.batches(settings, 500 * cached, 10**8, 4) == [1]
+    assert s4_table8.batches(settings, cached, 10**8, 2) == [8, 32, 128]  # 0.54 GB each
+    assert s4_table8.batches(settings, 3 * cached, 10**8, 4) == [1, 4, 16]
+    assert s4_table8.batches(settings, 4 * cached, 10**8, 2, few=True) == [8, 32]
+    assert s4_table8.batches(settings, 500 * cached, 10**8, 4) == [1]
 
 
 @pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 def test_hugging_face_s_caches_hold_the_context():
     """Both attend to the whole context at every step, and give what one pass over the same keys and values gives."""
-    from statespan.papers.bench.cached import hugging_face_work
-    from statespan.papers.bench.registry import choose_settings
+    from statespan.papers.bench.hugging_face import hugging_face_work
 
-    settings = choose_settings(BENCHMARKS["table8"], device="cpu", dtype="float32", quick=True)
+    settings = choose_options(find("s4_table8"), device="cpu", dtype="float32", quick=True)
     outputs = []
     for as_it_comes in (False, True):
         torch.manual_seed(3)

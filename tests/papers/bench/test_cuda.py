@@ -38,11 +38,11 @@ def test_model_runs_in_every_variant(tmp_path):
         assert times[f"{kind} CUDA graph"] < times[f"{kind} eager"]
 
 
-@pytest.mark.parametrize("name", ["step", "table7", "table8"])
+@pytest.mark.parametrize("name", ["step", "s4_table7", "s4_table8"])
 def test_generation_runs_as_graphs(name, tmp_path):
     rows = [row for row in run(tmp_path, name) if not row["name"].startswith("Hugging Face")]
     assert {row["status"] for row in rows} == {"ok"}, [row["reason"] for row in rows]
     assert all(row["memory_mb"] > 0 for row in rows)
-    if name == "table8":
+    if name == "s4_table8":
         times = {row["name"]: row["time_ms"] for row in rows if row["setting"]["batch"] == 1}
         assert times["S4"] < times["S4 without a graph"]

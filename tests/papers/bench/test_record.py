@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ import torch
 
 import statespan
 from statespan import _machine
+from statespan._io import CheckpointError
 from statespan.ops import plain
-from statespan.papers.bench import record as module
+from statespan.papers.bench.plot import main
+from statespan.papers.bench.record import read_record, write_record
 from tests.papers.bench.run import quick
 
 
@@ -28,6 +31,7 @@ def test_record_says_what_ran_where(tmp_path):
     }
     assert record["versions"]["statespan"] == statespan.__version__
     assert record["versions"]["torch"] == torch.__version__
+    assert record["versions"]["source"] == _machine.source()
     assert record["machine"]["cpu_threads"] == torch.get_num_threads()
     age = datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.fromisoformat(record["date"])
     assert 0 <= age.total_seconds() < 120
@@ -39,27 +43,29 @@ def test_commit_is_that_of_the_checkout():
     here = Path(statespan.__file__).parent
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
     if head.returncode != 0:
-        assert module.commit() is None
+        assert _machine.commit() is None
     else:
-        assert module.commit().removesuffix("+changes") == head.stdout.strip()
+        assert _machine.commit().removesuffix("+changes") == head.stdout.strip()
 
 
 def test_no_commit_outside_of_a_checkout(monkeypatch, tmp_path):
     monkeypatch.setattr(_machine, "HERE", tmp_path)
     for said, meant in (("", None), ("0123abc", "0123abc"), ("main", None)):  # what a copy is told
         monkeypatch.setenv("STATESPAN_COMMIT", said)
-        assert module.commit() == meant
+        assert _machine.commit() == meant
 
 
-@pytest.mark.parametrize("step", ["replace", "fdopen"])
+@pytest.mark.parametrize("step", ["replace", "write"])
 def test_a_failed_write_leaves_what_was_there(monkeypatch, tmp_path, step):
-    path = tmp_path / "a.json"
-    module.write(path, b"old")
+    quick(tmp_path, "op", "--no-plot", "--size", "shapes=1x2x40")
+    path = tmp_path / "op-cpu-quick.json"
+    before = path.read_bytes()
+    result, _ = read_record(path)
     monkeypatch.setattr(os, step, lambda *a, **k: (_ for _ in ()).throw(OSError("full")))
-    with pytest.raises(OSError, match="full"):
-        module.write(path, b"new")
-    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
-    assert path.read_bytes() == b"old"
+    with pytest.raises(CheckpointError, match="full"):
+        write_record(result, tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == before
 
 
 def test_a_record_never_holds_what_is_no_number(monkeypatch, tmp_path):
@@ -79,8 +85,6 @@ def test_quick_runs_never_replace_real_ones(tmp_path):
 
 
 def test_a_picture_is_drawn_anew_from_its_record(tmp_path):
-    from statespan.papers.bench.redraw import main, read_result
-
     _, record = quick(tmp_path, "scaling", "--size", "lengths=32,64")
     path = tmp_path / "scaling-cpu-quick.json"
     picture = path.with_suffix(".png")
@@ -88,6 +92,6 @@ def test_a_picture_is_drawn_anew_from_its_record(tmp_path):
     picture.write_bytes(b"")
     main([str(path)])
     assert picture.read_bytes() == before
-    result, where = read_result(path)
+    result, where = read_record(path)
     assert where == record["machine"]["device"]
-    assert [row.record() for row in result.rows] == record["rows"]
+    assert [asdict(row) for row in result.rows] == record["rows"]

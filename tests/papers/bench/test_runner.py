@@ -9,17 +9,16 @@ import torch
 from statespan import S4D
 from statespan.ops import plain
 from statespan.papers.bench import runner
-from statespan.papers.bench.benchmarks import BENCHMARKS
-from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, Case, Floor, Row, Settings, Work
-from statespan.papers.bench.compare import compare, in_pieces
-from statespan.papers.bench.measure import Machine, Times, measure_memory, measure_time
-from statespan.papers.bench.registry import as_they_are, choose_settings
+from statespan.papers.bench.accuracy import compare, in_pieces
+from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, BenchOptions, Case, Floor, Row, Work, unchanged
+from statespan.papers.bench.measure import MachineRates, Times, measure_memory, measure_time
+from statespan.papers.bench.options import choose_options, find
 from statespan.papers.bench.runner import floor_ms, one_line, run_benchmark, run_case
 from statespan.papers.bench.scaling import exponent, too_long
 from tests.papers.bench.run import quick
 
-SETTINGS = Settings(torch.device("cpu"), torch.float32, 0, True, {})
-MACHINE = Machine(bandwidth=1e9, matmul=1e12)
+SETTINGS = BenchOptions(torch.device("cpu"), torch.float32, 0, True, {})
+MACHINE = MachineRates(bandwidth=1e9, matmul=1e12)
 
 
 def case(run, reference=None, tolerance=1e-6, **options):
@@ -103,7 +102,7 @@ def test_a_failure_is_one_line_and_stops_nothing():
     assert one_line(KeyError()) == "KeyError"
     assert len(one_line(ValueError("x" * 500))) == 200
     right = case(lambda: {"y": torch.ones(1)}, lambda: {"y": torch.ones(1)})
-    benchmark = BENCHMARKS["op"]
+    benchmark = find("op")
     for optional, fault in ((True, False), (False, True)):
         broken = case(fail, dict, optional=optional)
         changed = replace(benchmark, cases=lambda s, b=broken: [b, right], finish=lambda rows, s: (list(rows), []))
@@ -131,7 +130,7 @@ def test_compare_by_hand():
 
 
 def test_in_pieces_sums_gradients_and_joins_the_rest(monkeypatch):
-    monkeypatch.setattr("statespan.papers.bench.compare.PIECE", 8)  # two sequences of 4 at a time
+    monkeypatch.setattr("statespan.papers.bench.accuracy.PIECE", 8)  # two sequences of 4 at a time
     x, dy = torch.arange(20.0).view(5, 2, 2), torch.ones(5, 2, 2)
     sizes = []
 
@@ -172,7 +171,7 @@ def test_time_is_in_milliseconds():
 
 
 def test_exponent_of_a_power_law():
-    assert exponent([(n, 3.0 * n**1.5) for n in (1, 2, 4, 8)]) == pytest.approx(1.5)
+    assert exponent((1, 2, 4, 8), [3.0 * n**1.5 for n in (1, 2, 4, 8)]) == pytest.approx(1.5)
 
 
 def test_scaling_stops_where_it_would_take_too_long():
@@ -184,14 +183,14 @@ def test_scaling_stops_where_it_would_take_too_long():
 
 
 def test_settings_from_words():
-    op = BENCHMARKS["op"]
-    settings = choose_settings(op, device="cpu", dtype="bf16", sizes=["shapes=1x2x3,4x5x6", "d_state=8"])
+    op = find("op")
+    settings = choose_options(op, device="cpu", dtype="bf16", sizes=["shapes=1x2x3,4x5x6", "d_state=8"])
     assert settings.sizes == {"shapes": ((1, 2, 3), (4, 5, 6)), "d_state": 8}
     assert (settings.dtype, settings.wide, settings.half) == (torch.bfloat16, torch.float32, True)
-    assert choose_settings(op, device="cpu").wide == torch.float64
+    assert choose_options(op, device="cpu").wide == torch.float64
     for change in ("shapes=3", "shapes=1x2", "d_state=0", "d_state=2,4", "d_state=x", "d_state", "length=3"):
         with pytest.raises(ValueError, match=change.split("=")[0]):
-            choose_settings(op, device="cpu", sizes=[change])
+            choose_options(op, device="cpu", sizes=[change])
 
 
 def test_rounds(monkeypatch):
@@ -207,9 +206,9 @@ def test_rounds(monkeypatch):
         raise RuntimeError("no")
 
     monkeypatch.setattr(runner, "measure_time", measured)
-    monkeypatch.setattr(runner, "measure_machine", lambda *_: MACHINE)
+    monkeypatch.setattr(runner, "measure_rates", lambda *_: MACHINE)
     cases = [case(lambda name=name: {"y": name}, tolerance=None) for name in "ab"] + [case(fail, tolerance=None)]
-    benchmark = replace(BENCHMARKS["cpu"], cases=lambda _: cases, finish=as_they_are, rounds=3)
+    benchmark = replace(find("cpu"), cases=lambda _: cases, finish=unchanged, rounds=3)
     result = run_benchmark(benchmark, replace(SETTINGS, quick=False))
     assert order == list("ababab")
     found = [(row.status, row.time_ms, row.low_ms, row.high_ms, row.ratio) for row in result.rows]

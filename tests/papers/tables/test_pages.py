@@ -129,7 +129,7 @@ def test_list_shows_everything_with_its_cost():
     assert done.exit_code == 0
     for name in ("s4-table9", "s4-figure2", "s4d-table3b", "s4d-figure5"):
         assert name in done.stdout
-    assert "statespan bench table2" in done.stdout
+    assert "statespan bench s4_table2" in done.stdout
 
 
 MISTAKES = {

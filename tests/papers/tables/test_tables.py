@@ -194,13 +194,13 @@ def test_benchmarks_are_read_from_their_records(tmp_path):
     table = TABLES["s4-table2"]()
     found = {(one.entry.row, one.entry.column): one for one in numbers(table, plan(tmp_path))}
     assert all(one.status == "done" and isinstance(one.entry, Measured) for one in found.values())
-    record = json.loads((RECORDS / "table2-cuda.json").read_text())
+    record = json.loads((RECORDS / "s4_table2-cuda.json").read_text())
     one = found["S4, chunk engine", "ms, 512"]
     (row,) = [r for r in record["rows"] if r["name"] == one.entry.name and r["setting"]["d_model"] == 512]
     assert one.ours == row["time_ms"]
     missing = numbers(table, plan(tmp_path, records=tmp_path))
     assert {one.status for one in missing} == {"waiting"}
-    assert "statespan bench table2" in missing[0].why
+    assert "statespan bench s4_table2" in missing[0].why
 
 
 def test_the_best_batch_is_one_that_fits(tmp_path):
@@ -210,7 +210,7 @@ def test_the_best_batch_is_one_that_fits(tmp_path):
         for b, mb, rate in ((1, 80, 0.5), (64, 15_999, 30.0), (128, 16_001, 40.0))
     ]
     record = {"rows": rows, "machine": {"device": "a GPU"}, "date": "2030-01-02T03:04:05"}
-    (tmp_path / "table7-cuda.json").write_text(json.dumps(record))
+    (tmp_path / "s4_table7-cuda.json").write_text(json.dumps(record))
     rates = {
         one.entry.row: one
         for one in numbers(TABLES["s4-table7"](), plan(tmp_path, records=tmp_path))
@@ -232,7 +232,7 @@ def test_table_2_has_the_papers_algorithm_beside_the_chunk_engine(tmp_path):
     for row, name in (("S4, chunk engine", "S4"), ("S4, Cauchy kernel", "S4 Cauchy")):
         for width, paper in ((128, "4.77"), (256, "3.07"), (512, "4.75")):
             one = found[row, f"ms, {width}"]
-            assert (one.entry.paper, [one.ours]) == (paper, rows_of("table2", name, "time_ms", d_model=width))
+            assert (one.entry.paper, [one.ours]) == (paper, rows_of("s4_table2", name, "time_ms", d_model=width))
     assert "chunk engine" in TABLES["s4-table2"]().about
     assert "Cauchy" in TABLES["s4-table2"]().about
 
@@ -242,8 +242,8 @@ def test_table_3_has_eager_speeds_beside_those_of_cuda_graphs(tmp_path):
     for length in (1024, 4096):
         for row, name in (("S4", "S4"), ("Linear Trans.", "Linear Transformer"), ("Transformer", "Transformer")):
             for how, figure in (("eager", "time_ms"), ("graph", "graph_ms")):
-                (base,) = rows_of("table3", "Transformer", figure, length=length)
-                (time,) = rows_of("table3", name, figure, length=length)
+                (base,) = rows_of("s4_table3", "Transformer", figure, length=length)
+                (time,) = rows_of("s4_table3", name, figure, length=length)
                 assert found[row, f"speed {how}, {length}"].ours == pytest.approx(base / time, rel=1e-9)
     assert found["S4", "speed eager, 1024"].ours < 1 < found["S4", "speed graph, 1024"].ours
     assert "CUDA graphs" in TABLES["s4-table3"]().about
@@ -257,10 +257,10 @@ def test_table_8_compares_like_with_like_first(tmp_path):
         flash: "Transformer at 8192", static: "Hugging Face GPT-2 at 8192",
         eager: "Hugging Face GPT-2 as it comes at 8192",
     }  # fmt: skip
-    best = max(rows_of("table8", "S4", "tokens_per_s"))
+    best = max(rows_of("s4_table8", "S4", "tokens_per_s"))
     assert found[s4, "tokens/s"].ours == best
     for row, name in names.items():
-        rate = max(rows_of("table8", name, "tokens_per_s"))
+        rate = max(rows_of("s4_table8", name, "tokens_per_s"))
         assert found[row, "tokens/s"].ours == rate
         assert found[row, "S4 over it"].ours == pytest.approx(best / rate, rel=1e-12)
     shown = [round(found[row, "S4 over it"].ours, 1) for row in names]
@@ -288,7 +288,7 @@ def test_numbers_far_apart_are_drawn_on_a_logarithmic_scale(rate, scale, tmp_pat
         for name in ("S4 base", "S4 large")
     ]
     record = {"rows": rows, "machine": {"device": "a GPU"}, "date": "2030-01-02T03:04:05"}
-    (tmp_path / "table7-cuda.json").write_text(json.dumps(record))
+    (tmp_path / "s4_table7-cuda.json").write_text(json.dumps(record))
     table = TABLES["s4-table7"]()
     figure = dots(table, numbers(table, plan(tmp_path, records=tmp_path)))
     assert [axes.get_xscale() for axes in figure.axes] == [scale]

@@ -33,7 +33,7 @@ class MultiHead(Initialised, ABC, Generic[State]):
         d_head: Features E of each head; None for d_model / n_heads.
         causal: Whether a position sees itself and the past alone. Without, there is no recurrence, so ``prefill`` and
             ``step`` refuse.
-        dropout: Probability of dropping.
+        dropout: Probability of dropping a weight, or where there are none a feature of the heads' outputs.
         device: Where the parameters live.
         dtype: Their dtype.
     """
@@ -43,11 +43,11 @@ class MultiHead(Initialised, ABC, Generic[State]):
         d_model: int,
         n_heads: int,
         *,
-        d_head: int | None,
-        causal: bool,
-        dropout: float,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        d_head: int | None = None,
+        causal: bool = True,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.d_model = check_int("d_model", d_model, minimum=1)

@@ -1,4 +1,4 @@
-"""The Informer (Zhou et al., AAAI 2021), small: attention of few queries, a distilling encoder, a decoder in one go.
+"""The Informer (Zhou et al., AAAI 2021), small: sparse attention, a distilling encoder, a one-pass decoder.
 
 Shapes: B windows, T context, H horizon, C columns read, K forecast, M calendar features, D features, N heads of
 E = D / N features, L and S lengths of queries and keys.
@@ -15,19 +15,19 @@ from statespan._check import check_bool, check_int, check_number
 
 
 def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool = False) -> Tensor:
-    """ProbSparse attention: only the queries that attend to something in particular attend, the others take the mean.
+    """ProbSparse attention: only the most selective queries attend, the others take the mean.
 
-    How particular a query is is measured on a random sample of ``factor · ln S`` keys, by the largest of its scores
-    minus their mean; the ``factor · ln L`` most particular ones attend to all keys. With a factor so large that all
-    keys are sampled and all queries attend, it is softmax attention.
+    The selectivity of a query is the largest of its scores minus their mean, on a random sample of ``factor · ln S``
+    keys; the ``factor · ln L`` most selective ones attend to all keys. With a factor so large that all
+    keys are sampled and all queries attend, it is softmax attention. A causal one, with L = S, sees itself and the past
+    alone; queries that do not attend then take the mean of those.
 
     Args:
         q: (B, N, L, E).
         k: (B, N, S, E).
         v: (B, N, S, E).
-        factor: How many.
-        causal: Attend to oneself and the past only, L = S; the queries that do not attend take the mean of what they
-            may see.
+        factor: How many keys are sampled and queries attend.
+        causal: Whether it is.
 
     Returns:
         (B, N, L, E).
@@ -39,10 +39,10 @@ def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool
     with torch.no_grad():  # which queries attend has no gradient
         if sampled < keys:  # each query has its own sample
             choice = torch.randint(keys, (length, sampled), device=q.device)
-            some = torch.einsum("bnle,bnlse->bnls", q, k[:, :, choice])  # (B, N, L, sampled)
+            sample = torch.einsum("bnle,bnlse->bnls", q, k[:, :, choice])  # (B, N, L, sampled)
         else:
-            some = q @ k.mT
-        top = (some.amax(-1) - some.sum(-1) / keys).topk(attending, sorted=False).indices  # (B, N, attending)
+            sample = q @ k.mT
+        top = (sample.amax(-1) - sample.sum(-1) / keys).topk(attending, sorted=False).indices  # (B, N, attending)
     chosen = q.gather(2, top[..., None].expand(-1, -1, -1, width))
     scores = chosen @ k.mT / math.sqrt(width)  # (B, N, attending, S)
     if causal:
@@ -55,13 +55,9 @@ def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool
 
 
 class Mixer(nn.Module):
-    """Heads around an attention: of the sequence with itself, or with another one.
+    """Heads around an attention of the sequence with itself, or with another one.
 
-    Args:
-        d_model: Features D.
-        n_heads: Heads N.
-        factor: Of :func:`prob_attention`; None for full attention.
-        causal: See only the past.
+    ``factor`` is that of :func:`prob_attention`; None for full attention.
     """
 
     def __init__(self, d_model: int, n_heads: int, *, factor: int | None, causal: bool) -> None:
@@ -85,29 +81,28 @@ class Mixer(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))
 
 
-class FeedForward(nn.Sequential):
-    """Two linear maps with GELU between them."""
+class Layer(nn.Module):
+    """Attention and a feed-forward network, each with a residual and a norm behind it.
 
-    def __init__(self, d_model: int, dropout: float) -> None:
-        super().__init__(
+    A layer of the decoder is causal, and between the two it attends to what the encoder returns.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, *, factor: int, dropout: float, decodes: bool) -> None:
+        super().__init__()
+        self.mixer = Mixer(d_model, n_heads, factor=factor, causal=decodes)
+        self.cross = Mixer(d_model, n_heads, factor=None, causal=False) if decodes else None
+        self.feed = nn.Sequential(
             nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Dropout(dropout), nn.Linear(4 * d_model, d_model)
         )
-
-
-class EncoderLayer(nn.Module):
-    """Attention and a feed-forward network, each with a residual and a norm behind it."""
-
-    def __init__(self, d_model: int, n_heads: int, factor: int, dropout: float) -> None:
-        super().__init__()
-        self.mixer = Mixer(d_model, n_heads, factor=factor, causal=False)
-        self.feed = FeedForward(d_model, dropout)
-        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(2))
+        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(3 if decodes else 2))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """X (B, L, D)."""
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        """X (B, L, D), and in the decoder memory (B, S, D)."""
         x = self.norms[0](x + self.dropout(self.mixer(x)))
-        return self.norms[1](x + self.dropout(self.feed(x)))
+        if self.cross is not None:
+            x = self.norms[1](x + self.dropout(self.cross(x, memory)))
+        return self.norms[-1](x + self.dropout(self.feed(x)))
 
 
 class Distill(nn.Module):
@@ -122,24 +117,6 @@ class Distill(nn.Module):
         """X (B, L, D) to (B, ⌈L/2⌉, D)."""
         y = nn.functional.elu(self.norm(self.conv(x.mT)))
         return nn.functional.max_pool1d(y, 3, stride=2, padding=1).mT
-
-
-class DecoderLayer(nn.Module):
-    """Causal attention, attention to what the encoder says, and a feed-forward network."""
-
-    def __init__(self, d_model: int, n_heads: int, factor: int, dropout: float) -> None:
-        super().__init__()
-        self.own = Mixer(d_model, n_heads, factor=factor, causal=True)
-        self.cross = Mixer(d_model, n_heads, factor=None, causal=False)
-        self.feed = FeedForward(d_model, dropout)
-        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(3))
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
-        """X (B, L, D), memory (B, S, D)."""
-        x = self.norms[0](x + self.dropout(self.own(x)))
-        x = self.norms[1](x + self.dropout(self.cross(x, memory)))
-        return self.norms[2](x + self.dropout(self.feed(x)))
 
 
 class Embedding(nn.Module):
@@ -160,9 +137,9 @@ class Embedding(nn.Module):
 
 
 class Informer(nn.Module):
-    """The Informer: an encoder that halves the context after each layer but the last, and a decoder without loops.
+    """The Informer: an encoder that halves the context after each layer but the last, and a one-pass decoder.
 
-    The decoder reads the last ``label`` known rows and zeros for the horizon, and says the whole horizon at once.
+    The decoder reads the last ``label`` known rows and zeros for the horizon, and forecasts the whole horizon at once.
 
     Args:
         context: Rows T.
@@ -212,11 +189,11 @@ class Informer(nn.Module):
         self.writer = Embedding(d_input, d_marks, d_model, dropout)
         layers: list[nn.Module] = []
         for number in range(check_int("n_layers", n_layers, minimum=1)):
-            layers.append(EncoderLayer(d_model, n_heads, factor, dropout))
+            layers.append(Layer(d_model, n_heads, factor=factor, dropout=dropout, decodes=False))
             if check_bool("distil", distil) and number < n_layers - 1:
                 layers.append(Distill(d_model))
         self.encoder = nn.Sequential(*layers, nn.LayerNorm(d_model))
-        self.decoder = DecoderLayer(d_model, n_heads, factor, dropout)
+        self.decoder = Layer(d_model, n_heads, factor=factor, dropout=dropout, decodes=True)
         self.norm = nn.LayerNorm(d_model)
         self.map = nn.Linear(d_model, d_output)
 

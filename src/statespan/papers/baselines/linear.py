@@ -36,7 +36,7 @@ class NLinear(nn.Module):
 
 
 class DLinear(nn.Module):
-    """One linear map of the trend, a moving average, and one of what is left.
+    """One linear map of the trend, a moving average, and one of the remainder.
 
     Args:
         context: Rows T.
@@ -67,7 +67,7 @@ class DLinear(nn.Module):
 
 
 def _mean_map(context: int, horizon: int) -> nn.Linear:
-    """A linear map that begins as the mean, as its authors begin."""
+    """A linear map that begins as the mean, as in the authors' code."""
     linear = nn.Linear(context, horizon)
     nn.init.constant_(linear.weight, 1.0 / context)
     nn.init.zeros_(linear.bias)

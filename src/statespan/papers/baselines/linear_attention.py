@@ -42,13 +42,29 @@ class LinearState(NamedTuple):
     """(B, H); stays 0 for features that need no scale."""
 
 
+class Features(NamedTuple):
+    """What attention sums over."""
+
+    q: Tensor
+    """Features of queries (B, H, L, F), L ≥ 1."""
+    k: Tensor
+    """Features of keys (B, H, L, F)."""
+    v: Tensor
+    """Values (B, H, L, V)."""
+    log_k: Tensor | None
+    """The logarithm of the keys' scale (B, H, L); None for 1."""
+
+
 class FeatureAttention(MultiHead[LinearState]):
     """Attention whose kernel is a product of features; see the module. Dropout acts on the heads' outputs."""
 
     scaled: ClassVar[bool]
     """Whether the features of keys come with a scale."""
-    n_features: int
-    """Features F of the kernel."""
+
+    @property
+    def n_features(self) -> int:
+        """Features F of the kernel."""
+        return self.d_head
 
     def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> LinearState:
         """The empty sums.
@@ -76,10 +92,10 @@ class FeatureAttention(MultiHead[LinearState]):
         if self.causal:
             return self._extend(q, k, v, None, mask)[0]
         with full_precision(q):
-            phi_q, phi_k, log_k, v1 = self._prepare(q, k, v, mask)
+            phi_q, phi_k, ones_v, log_k = self._prepare(q, k, v, mask)
             if log_k is not None:
                 phi_k = phi_k * (log_k - log_k.amax(-1, keepdim=True).detach()).exp()[..., None]
-            return self._finish(phi_q @ (phi_k.mT @ v1), v.dtype)
+            return self._finish(phi_q @ (phi_k.mT @ ones_v), v.dtype)
 
     def _extend(
         self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, mask: Tensor | None
@@ -89,19 +105,17 @@ class FeatureAttention(MultiHead[LinearState]):
             return v, state
         with full_precision(q):
             sums = one_sum if q.shape[2] == 1 else chunked_sums
-            y, after = sums(*self._prepare(q, k, v, mask), state)
+            y, after = sums(self._prepare(q, k, v, mask), state)
             return self._finish(y, v.dtype), after
 
-    def _prepare(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    def _prepare(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Features:
         """Features in float32 or better, those of padding zero, and the values with a column of ones."""
         q, k, v = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (q, k, v))
         phi_q, phi_k, log_k = self._features(q, k)
         if mask is not None:
             phi_k = phi_k * mask[:, None, :, None]
             log_k = None if log_k is None else log_k.masked_fill(~mask[:, None], NOTHING)
-        return phi_q, phi_k, log_k, nn.functional.pad(v, (0, 1), value=1.0)
+        return Features(phi_q, phi_k, nn.functional.pad(v, (0, 1), value=1.0), log_k)
 
     def _finish(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         total = y[..., -1:]
@@ -115,8 +129,9 @@ class FeatureAttention(MultiHead[LinearState]):
         check_tensor("state.log_scale", state.log_scale, (batch, self.n_heads), kind="real")
 
 
-def one_sum(q: Tensor, k: Tensor, log_k: Tensor | None, v: Tensor, state: LinearState) -> tuple[Tensor, LinearState]:
+def one_sum(features: Features, state: LinearState) -> tuple[Tensor, LinearState]:
     """The recurrence: :func:`chunked_sums` for L = 1."""
+    q, k, v, log_k = features
     sums, scale, dtype = state.sums, state.log_scale, state.sums.dtype
     new = k.mT @ v  # (B, H, F, V)
     if log_k is not None:
@@ -128,22 +143,12 @@ def one_sum(q: Tensor, k: Tensor, log_k: Tensor | None, v: Tensor, state: Linear
     return q @ sums.to(q.dtype), LinearState(sums.to(dtype), scale.to(dtype))
 
 
-def chunked_sums(
-    q: Tensor, k: Tensor, log_k: Tensor | None, v: Tensor, state: LinearState, *, chunk: int = CHUNK
-) -> tuple[Tensor, LinearState]:
+def chunked_sums(features: Features, state: LinearState, *, chunk: int = CHUNK) -> tuple[Tensor, LinearState]:
     """``Σ_{s ≤ t} (φ(q_t)·φ(k_s)) v_s`` for every t, in time and memory linear in L.
 
-    Args:
-        q: Features of queries (B, H, L, F), L ≥ 1.
-        k: Features of keys (B, H, L, F).
-        log_k: The logarithm of their scale (B, H, L), or None for 1.
-        v: Values (B, H, L, V).
-        state: The sums before the first sample.
-        chunk: Length of the chunks.
-
-    Returns:
-        The sums (B, H, L, V), each position's up to a factor of its own, and the state after the last sample.
+    Returns the sums (B, H, L, V), each position's up to a factor of its own, and the state after the last sample.
     """
+    q, k, v, log_k = features
     length = q.shape[2]
     c = min(chunk, length)
     rest = -length % c
@@ -191,14 +196,7 @@ def _decay(scale: Tensor, top: Tensor) -> Tensor:
 class LinearAttention(FeatureAttention):
     """Linear attention, the Linear Transformer's (Katharopoulos et al. 2020): features ``elu(x) + 1``, at least 1e-13.
 
-    Args:
-        d_model: Number of features D.
-        n_heads: Number of heads H.
-        d_head: Features E of each head; None for d_model / n_heads.
-        causal: Whether a position sees itself and the past alone.
-        dropout: Probability of dropping a feature of the heads' outputs.
-        device: Where the parameters live.
-        dtype: Their dtype; the sums are at least float32.
+    Its arguments are those of :class:`MultiHead`; the sums are at least float32, whatever the dtype.
 
     Example:
         >>> layer = LinearAttention(d_model=16, n_heads=4)
@@ -208,20 +206,6 @@ class LinearAttention(FeatureAttention):
     """
 
     scaled = False
-
-    def __init__(
-        self,
-        d_model: int,
-        n_heads: int,
-        *,
-        d_head: int | None = None,
-        causal: bool = True,
-        dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(d_model, n_heads, d_head=d_head, causal=causal, dropout=dropout, device=device, dtype=dtype)
-        self.n_features = self.d_head
 
     def _features(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         # elu + 1 without its cancellation, and with a floor of 1e-13, which keeps float32 from underflow
@@ -268,10 +252,16 @@ class Performer(FeatureAttention):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(d_model, n_heads, d_head=d_head, causal=causal, dropout=dropout, device=device, dtype=dtype)
-        usual = max(1, round(self.d_head * math.log(self.d_head)))
-        self.n_features = usual if n_features is None else check_int("n_features", n_features, minimum=1)
-        self.register_buffer("projection", self.out.weight.new_empty(self.n_features, self.d_head))
+        if n_features is None:
+            n_features = max(1, round(self.d_head * math.log(self.d_head)))
+        rows = check_int("n_features", n_features, minimum=1)
+        self.register_buffer("projection", self.out.weight.new_empty(rows, self.d_head))
         self.redraw()
+
+    @property
+    def n_features(self) -> int:
+        """Random features F, one for each direction."""
+        return self.projection.shape[0]
 
     def reset_parameters(self) -> None:
         """Initialise the linear maps and the directions anew."""

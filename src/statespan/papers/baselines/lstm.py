@@ -1,4 +1,4 @@
-"""An LSTM that reads the context and says the whole horizon at once.
+"""An LSTM that reads the context and forecasts the whole horizon at once.
 
 Shapes: B windows, T context, H horizon, C columns read, K forecast, M calendar features.
 """

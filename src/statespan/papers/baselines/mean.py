@@ -14,9 +14,9 @@ from statespan._check import check_int
 
 
 class Mean(nn.Module):
-    """Forecasts the mean of the forecasts of its members, which are trained by themselves; for evaluation only.
+    """Forecasts the mean of the forecasts of its members, which are trained separately; for evaluation only.
 
-    Where one member is led astray by a change that it could not see coming, the others hold it back.
+    Where one member is far off after an unforeseen change, the others limit the error.
 
     Args:
         members: The models, at least one.

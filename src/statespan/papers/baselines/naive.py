@@ -1,4 +1,4 @@
-"""The forecast that everything has to beat: the last season again and again."""
+"""The forecast that everything has to beat: the last season repeated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statespan._check import check_int
 
 
 class SeasonalNaive(nn.Module):
-    """What was one season before (or two, or three, so that it is known). Nothing is learnt.
+    """The value of one season before, or of as many as make it known. There are no parameters.
 
     Args:
         context: Rows T that are known.

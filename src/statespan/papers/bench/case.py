@@ -1,4 +1,4 @@
-"""What a benchmark is made of: a case is something to run, a row is what the runner found.
+"""What a benchmark is made of: a case is something to run, a row is what the runner measured.
 
 A case brings its own reference, and the runner times nothing whose results it has not compared with that reference in
 the same run. So a fast path that is wrong has no time.
@@ -6,147 +6,106 @@ the same run. So a fast path that is wrong has no time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from statespan.papers.bench.catalog import CATALOG, Listing
 
 Tensors = Mapping[str, Tensor]
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+"""Allowed error of one SSM or layer by the precision of its data: a few roundings of it at the peak."""
+DEPTH = 2.5
+"""A model's tolerance over that of one layer: the roundings of all its layers add up in its scores and gradients."""
 
 OK, WRONG, FAILED, SKIPPED = "ok", "wrong", "failed", "skipped"
 
 
 @dataclass(frozen=True)
 class Floor:
-    """The least that any implementation must do. Its time is the longer of the two parts, each at the machine's rate.
+    """The least work that any implementation must do. Its time is the longer of the two parts."""
 
-    Args:
-        bytes: To move through memory; the rate is that of a plain copy.
-        flops: Of matrix products; the rate is that of a large one in the same dtype.
-        how: What was counted, in words.
-    """
+    bytes: float  # moved through memory, at the rate of a plain copy
+    flops: float  # of matrix products, at the rate of a large one in the same dtype
+    how: str  # what was counted, in words
 
-    bytes: float
-    flops: float
-    how: str
+    def in_each_of(self, count: int, parts: str) -> Floor:
+        """The floor of ``count`` such parts in a row."""
+        return Floor(count * self.bytes, count * self.flops, f"in each of {count} {parts} {self.how}")
 
 
 @dataclass(frozen=True)
 class Work:
-    """A case made ready to run.
-
-    Args:
-        run: What is timed. It returns the results by name: "output", and where it has a backward pass "input gradient".
-        reference: What those results must be; None where the case is a model of its own with nothing to compare to.
-        parameters: How many parameters are trained; None where that says nothing.
-        peak_bytes: Peak memory, where it was found while preparing (a CUDA graph allocates nothing when it runs).
-        sample: The same on few sequences, compared in place of ``run`` where the reference of all would not fit.
-        graph: Whether to time it as a CUDA graph too, which leaves out the cost of launching kernels.
-    """
+    """A case made ready to run."""
 
     run: Callable[[], Tensors]
+    """What is timed. It returns the results by name: "output", and where it has a backward pass "input gradient"."""
     reference: Callable[[], Tensors] | None
-    parameters: int | None = None
-    peak_bytes: float | None = None
-    sample: Callable[[], Tensors] | None = None
-    graph: bool = False
+    """What those results must be; None where the case is a model of its own with nothing to compare to."""
+    parameters: int | None = None  # how many are trained; None where that says nothing
+    peak_bytes: float | None = None  # measured while preparing, as a CUDA graph allocates nothing when it runs
+    sample: Callable[[], Tensors] | None = None  # compared in place of ``run`` where the whole reference would not fit
+    graph: bool = False  # also time it as a CUDA graph, which leaves out the cost of launching kernels
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a result.
-
-    Args:
-        name: What ran.
-        setting: Its sizes.
-        status: "ok", "wrong" (refused: the results are not the reference's), "failed" or "skipped".
-        time_ms: Median time; None unless the status is "ok", as for all figures below.
-        low_ms: The 20 % quantile.
-        high_ms: The 80 % quantile.
-        graph_ms: Median time replayed as a CUDA graph, which leaves out the cost of launching kernels; None elsewhere
-            and where it cannot be captured.
-        floor_ms: The least time the machine needs for what must be done.
-        floor_how: How that was computed.
-        ratio: ``time_ms / floor_ms``.
-        memory_mb: Peak memory of one run beyond inputs and parameters, in 10⁶ bytes.
-        parameters: How many parameters are trained.
-        error: Largest difference from the reference over the reference's peak, over all compared tensors; None if
-            nothing was compared or it is not finite.
-        tolerance: What it may be.
-        compared: The error of each compared tensor.
-        reason: One line, for every status but "ok".
-        notes: One line.
-        extra: Figures of this benchmark alone, e.g. "copies" or "speedup".
-    """
+    """One line of a result; the figures are None unless the status is "ok"."""
 
     name: str
-    setting: Mapping[str, Any]
-    status: str = OK
-    time_ms: float | None = None
-    low_ms: float | None = None
-    high_ms: float | None = None
-    graph_ms: float | None = None
-    floor_ms: float | None = None
+    setting: Mapping[str, Any]  # the sizes
+    status: str = OK  # or "wrong" (refused: the results are not the reference's), "failed", "skipped"
+    time_ms: float | None = None  # median
+    low_ms: float | None = None  # 20 % quantile
+    high_ms: float | None = None  # 80 % quantile
+    graph_ms: float | None = None  # median as a CUDA graph; None elsewhere and where it cannot be captured
+    floor_ms: float | None = None  # the least time this machine needs for the work
     floor_how: str = ""
-    ratio: float | None = None
-    memory_mb: float | None = None
-    parameters: int | None = None
-    error: float | None = None
+    ratio: float | None = None  # time_ms / floor_ms
+    memory_mb: float | None = None  # peak of one run beyond inputs and parameters, in 10⁶ bytes
+    parameters: int | None = None  # how many are trained
+    error: float | None = None  # the largest of ``compared``; None if nothing was compared or it is not finite
     tolerance: float | None = None
     compared: Mapping[str, float | None] = field(default_factory=dict)
-    reason: str = ""
+    """For each tensor the largest difference from the reference over the reference's peak."""
+    reason: str = ""  # one line, for every status but "ok"
     notes: str = ""
-    extra: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, float] = field(default_factory=dict)  # figures of this benchmark alone, such as "speedup"
 
-    def record(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
+    def speed_over(self, base: Row, *, graphs: bool = True) -> float:
+        """How many times as fast as ``base`` it is, by the times as CUDA graphs where both have one."""
+        if graphs and self.graph_ms and base.graph_ms:
+            return base.graph_ms / self.graph_ms
+        return (base.time_ms or 0.0) / (self.time_ms or 1.0)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Something to run.
+    """Something to run."""
 
-    Args:
-        name: What runs, e.g. "S4D fft".
-        setting: Its sizes, e.g. ``{"length": 1024}``.
-        prepare: Makes parameters, inputs and reference; the random seed is set before each call.
-        floor: The least that must be done.
-        tolerance: Allowed error; None for a model of its own.
-        optional: Its failure is a finding, not a fault: baselines and variants that not every machine can run.
-        notes: One line for the table.
-        skip: From the rows so far to the reason not to run this one, or None.
-    """
-
-    name: str
-    setting: Mapping[str, Any]
-    prepare: Callable[[], Work]
+    name: str  # such as "S4D fft"
+    setting: Mapping[str, Any]  # its sizes, such as {"length": 1024}
+    prepare: Callable[[], Work]  # makes parameters, inputs and reference; the random seed is set before each call
     floor: Floor
-    tolerance: float | None
-    optional: bool = False
+    tolerance: float | None  # allowed error; None where there is no reference
+    optional: bool = False  # its failure is a finding, not a fault: baselines and variants not every machine can run
     notes: str = ""
-    skip: Callable[[Sequence[Row]], str | None] | None = None
+    skip: Callable[[Sequence[Row]], str | None] | None = None  # from the rows so far to the reason not to run it
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the user chose for a run.
-
-    Args:
-        device: Where it runs.
-        dtype: The precision of the data; float16 and bfloat16 run whole layers under autocast.
-        seed: Of parameters and inputs.
-        quick: Small sizes, few repetitions.
-        sizes: The benchmark's sizes by name, with the user's changes.
-    """
+class BenchOptions:
+    """The user's choices for a run."""
 
     device: torch.device
-    dtype: torch.dtype
-    seed: int
-    quick: bool
-    sizes: Mapping[str, Any]
+    dtype: torch.dtype  # of the data; float16 and bfloat16 run whole layers under autocast
+    seed: int  # of parameters and inputs
+    quick: bool  # small sizes, few repetitions
+    sizes: Mapping[str, Any]  # those of the benchmark by name, with the user's changes
 
     @property
     def half(self) -> bool:
@@ -160,9 +119,74 @@ class Settings:
 
     @property
     def parameter_dtype(self) -> torch.dtype:
-        """Of a layer's parameters: autocast keeps them in float32."""
+        """The precision of a layer's parameters: autocast keeps them in float32."""
         return torch.float32 if self.half else self.dtype
+
+    @property
+    def tolerance(self) -> float:
+        """The allowed error of one SSM or layer."""
+        return TOLERANCE[self.dtype]
+
+    @property
+    def model_tolerance(self) -> float:
+        """The allowed error of a whole model."""
+        return DEPTH * TOLERANCE[self.dtype]
 
     def autocast(self) -> torch.autocast:
         """The context that whole layers run in."""
         return torch.autocast(self.device.type, dtype=self.dtype if self.half else None, enabled=self.half)
+
+
+Finish = Callable[[Sequence[Row], BenchOptions], tuple[list[Row], list[str]]]
+
+
+def unchanged(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+    """The ``finish`` of a benchmark without figures or findings of its own."""
+    return list(rows), []
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark: what it runs, and what its rows say together. Its sizes are in the catalog."""
+
+    name: str
+    caption: str  # the setting in words, for the table and the record
+    cases: Callable[[BenchOptions], Iterable[Case]]
+    dtype: str = "bfloat16"  # the default on CUDA; on a CPU it is float32
+    devices: tuple[str, ...] = ("cuda", "cpu")
+    finish: Finish = unchanged  # adds figures that need all rows, and returns the findings
+    lines: bool = False  # the rows are points of curves over the length, one for each name
+    rounds: int = 1  # how often to measure all cases in turn on a CPU, whose other load comes and goes over minutes
+    rate: str = ""  # the figure to draw over the batch, one curve for each name
+
+    @property
+    def listing(self) -> Listing:
+        """Its summary and sizes."""
+        return CATALOG[self.name]
+
+
+def with_ratios(
+    rows: Sequence[Row], base_name: str, same: Sequence[str], ratios: Callable[[Row, Row], dict[str, float]]
+) -> list[Row]:
+    """The rows with figures relative to the row ``base_name`` that has the same settings ``same``."""
+
+    def key(row: Row) -> tuple[Any, ...]:
+        return tuple(row.setting[name] for name in same)
+
+    bases = {key(row): row for row in rows if row.name == base_name and row.status == OK}
+    return [
+        replace(row, extra=ratios(row, bases[key(row)])) if row.status == OK and key(row) in bases else row
+        for row in rows
+    ]
+
+
+def with_rate(rows: Sequence[Row], name: str) -> list[Row]:
+    """The rows with a figure ``name``: sequences, tokens or images per second."""
+    return [
+        replace(row, extra={name: 1e3 * row.setting["batch"] / row.time_ms}) if row.time_ms else row for row in rows
+    ]
+
+
+def count_parameters(model: nn.Module, *, trained: bool = False) -> int:
+    """How many numbers the parameters of a model are, or those of them that are trained."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad or not trained)

@@ -10,37 +10,32 @@ from typing import Any
 
 import torch
 
-from statespan import S4, S4D
-from statespan.papers.bench import naive, paths
-from statespan.papers.bench.case import Case, Row, Settings
-from statespan.papers.bench.compare import TOLERANCE
-from statespan.papers.bench.layers import layer_work, ssm_floor
-from statespan.papers.bench.listing import LISTED
-from statespan.papers.bench.registry import Benchmark
+from statespan.papers.bench import engine_paths, naive
+from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row
+from statespan.papers.bench.layer_work import KINDS, layer_work, ssm_floor
 
 ROUNDED = 5e-3
 """Allowed error with a matrix in complex64: the Vandermonde phase l · arg Ā is rounded to 24 bits, 2e-3 at L = 16384;
 the Cauchy kernel itself is as good as ours, but not its gradient of Δ."""
 
 WHOLE, ALONE = "layer", "SSM alone"
-PARTS: dict[str, dict[str, Any]] = {ALONE: {"activation": None, "mix": None}, WHOLE: {}}
+PARTS: dict[str, dict[str, Any]] = {ALONE: {"activation": None, "mix": None}, WHOLE: {"mix": "linear"}}
 
 
-def cases(settings: Settings) -> Iterator[Case]:
+def cases(options: BenchOptions) -> Iterator[Case]:
     """Each SSM on each path, then with the naive kernels: alone, and with the rest of a layer around it."""
-    sizes = settings.sizes
+    sizes = options.sizes
     batch, length, D, N = (sizes[key] for key in ("batch", "length", "d_model", "d_state"))
-    tolerance = TOLERANCE[settings.dtype]
-    for kind, layer in (("S4D", S4D), ("S4", S4)):
-        for part, options in PARTS.items():
+    for kind, layer in KINDS.items():
+        for part, layer_options in PARTS.items():
             setting = {"part": part, "length": length, "batch": batch, "d_model": D, "d_state": N}
-            floor = ssm_floor(settings, batch * length, D, D if part == WHOLE else 0)
-            make = partial(layer, D, N, **options)
-            for path in paths.available(settings.device):
-                prepare = partial(layer_work, make, settings, batch, length, path=path)
-                yield Case(f"{kind} {path}", setting, prepare, floor, tolerance)
-            for label, kernel, allowed in _naive(kind, tolerance):
-                prepare = partial(layer_work, make, settings, batch, length, forward=naive.forward_with(kernel))
+            floor = ssm_floor(options, batch * length, D, D if part == WHOLE else 0)
+            make = partial(layer, D, N, **layer_options)
+            for path in engine_paths.available(options.device):
+                prepare = partial(layer_work, make, options, batch, length, path=path)
+                yield Case(f"{kind} {path}", setting, prepare, floor, options.tolerance)
+            for label, kernel, allowed in _naive(kind, options.tolerance):
+                prepare = partial(layer_work, make, options, batch, length, forward=naive.forward_with(kernel))
                 yield Case(f"{kind} naive {label}", setting, prepare, floor, allowed)
 
 
@@ -57,26 +52,25 @@ def _naive(kind: str, tolerance: float) -> list[tuple[str, naive.KernelFunction,
     ]
 
 
-def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str]]:
-    """Add "speedup" of each row over the last naive one, which is as exact as ours, and say the best over all."""
+def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+    """Add "speedup" of each row over the last naive one, which is as exact as ours, and report the best over all."""
     final, findings = list(rows), []
     for kind, part in product(("S4D", "S4"), PARTS):
-        mine = [r for r in rows if r.name.split()[0] == kind and r.setting["part"] == part and r.time_ms]
-        base = next((row for row in reversed(mine) if "naive" in row.name), None)
-        if base is None or not base.time_ms:
+        group = [r for r in rows if r.name.split()[0] == kind and r.setting["part"] == part and r.time_ms]
+        naives = [row for row in group if "naive" in row.name]
+        if not naives:
             continue
-        speed = {row.name: base.time_ms / (row.time_ms or 1.0) for row in mine}
-        final = [replace(r, extra={"speedup": speed[r.name]}) if r in mine else r for r in final]
-        ours = {name: value for name, value in speed.items() if "naive" not in name}
-        if ours:
-            best = max(ours, key=lambda name: ours[name])
-            slower = {row.name: ours[best] / speed[row.name] for row in mine if "naive" in row.name}
-            findings += [f"{part}: {best} is {x:.1f} times as fast as {name}" for name, x in slower.items()]
+        final = [replace(r, extra={"speedup": r.speed_over(naives[-1])}) if r in group else r for r in final]
+        fastest = min((row for row in group if row not in naives), key=lambda row: row.time_ms or 0.0, default=None)
+        if fastest is not None:
+            findings += [
+                f"{part}: {fastest.name} is {fastest.speed_over(row):.1f} times as fast as {row.name}" for row in naives
+            ]
     return final, findings
 
 
 BENCHMARK = Benchmark(
-    LISTED["cpu"],
+    "cpu",
     caption=(
         "One causal layer (SSM, GELU, linear map) and its SSM alone, forward and backward with all gradients. The "
         "naive kernels hold the whole Vandermonde (H, N/2, L) or Cauchy matrix (H, N, L/2 + 1), the latter for each of "

@@ -1,4 +1,4 @@
-"""Tables of the documentation, made from the records: no figure is typed by hand.
+"""Tables of the documentation, generated from the records: no figure is typed by hand.
 
 ``python -m statespan.papers.bench.document docs/engine.md`` fills every place of the form
 
@@ -7,7 +7,7 @@
 
 with a table of the record's rows: the settings named before the bar, the figures behind it. ``S4 as S4D-LegS`` gives a
 column another heading. A second bar and words keep only the rows that contain one of them. ``findings`` in the place of
-columns is for what the record says in words, ``claims`` for which of a paper's conclusions hold in a table of
+columns lists the findings of the record, ``claims`` which of a paper's conclusions hold in a table of
 ``statespan reproduce``.
 """
 
@@ -17,10 +17,13 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-PLACE = re.compile(r"(<!-- (?P<path>[\w/.-]+\.json): (?P<columns>[^>]*?) -->\n)(?P<table>.*?)(<!-- end -->)", re.S)
+from statespan.papers.markdown import fill, fill_page, marker, root_of
+
+PLACE = marker(r"(?P<path>[\w/.-]+\.json): (?P<columns>[^>]*?)")
 HEADINGS = {
     "name": "",
     "time_ms": "ms",
@@ -28,7 +31,6 @@ HEADINGS = {
     "floor_ms": "floor, ms",
     "ratio": "time / floor",
     "memory_mb": "MB",
-    "error": "error",
     "step_ms": "ms a step",
     "overhead_percent": "added, %",
     "images_per_s": "images/s",
@@ -37,49 +39,47 @@ HEADINGS = {
 
 
 def filled(text: str, root: Path) -> str:
-    """The text with every table made anew from the records under ``root``; missing records leave a note."""
+    """The text with every table regenerated from the records under ``root``; missing records leave a note."""
 
     def table(match: re.Match[str]) -> str:
         path = root / match["path"]
         if not path.exists():
-            body = f"*(not measured yet: {match['path']})*\n"
-        else:
-            body = _table(json.loads(path.read_text()), match["columns"])
-        return f"{match[1]}{body}{match[5]}"
+            return f"*(not measured yet: {match['path']})*\n"
+        return _table(json.loads(path.read_text()), match["columns"].strip())
 
-    return PLACE.sub(table, text)
+    return fill(text, PLACE, table)
 
 
 def _table(record: Mapping[str, Any], columns: str) -> str:
-    if columns.strip() == "claims":
+    if columns == "claims":
         rows = [f"| {claim['text']} | {claim['verdict']} |" for claim in record["claims"]]
         return "\n".join(["| the paper says | here |", "|---|---|", *rows, ""])
     machine, versions = record["machine"], record["versions"]
     where = ["", f"{machine['device']}, torch {versions['torch']}, {record['date'][:10]}.", ""]
-    if columns.strip() == "findings":
-        found = record["findings"]
-        said = [f"{what}: {value}" for what, value in found.items()] if isinstance(found, Mapping) else found
-        return "\n".join([*(f"- {each}" for each in said), *where])
+    if columns == "findings":
+        findings = record["findings"]
+        if isinstance(findings, Mapping):
+            findings = [f"{name}: {value}" for name, value in findings.items()]
+        return "\n".join([*(f"- {finding}" for finding in findings), *where])
     settings, figures, *words = (part.strip() for part in columns.split("|"))
-    heads = {name: head for c in (settings + "," + figures).split(",") for name, head in [_heading(c)]}
-    names, numbers = ([_heading(c)[0] for c in part.split(",")] for part in (settings, figures))
-    wanted = [w.strip() for w in words[0].split(",")] if words else [""]
+    names, numbers = ([_heading(column) for column in part.split(",")] for part in (settings, figures))
+    words_kept = [word.strip() for word in words[0].split(",")] if words else [""]
     lines = [
-        "| " + " | ".join(heads[c] for c in (*names, *numbers)) + " |",
+        "| " + " | ".join(heading for _, heading in (*names, *numbers)) + " |",
         "|" + "---|" * len(names) + "---:|" * len(numbers),
     ]
     for row in record["rows"]:
-        if any(word in row["name"] for word in wanted):
-            cells = [str(row.get(c, row["setting"].get(c, ""))) for c in names]
-            cells += [_figure(row.get(c, row["extra"].get(c)), row["status"]) for c in numbers]
+        if any(word in row["name"] for word in words_kept):
+            cells = [str(row.get(name, row["setting"].get(name, ""))) for name, _ in names]
+            cells += [_figure(row.get(name, row["extra"].get(name)), row["status"]) for name, _ in numbers]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, *where])
 
 
 def _heading(column: str) -> tuple[str, str]:
     """The name of a column in the record, and its heading."""
-    name, _, head = (part.strip() for part in column.partition(" as "))
-    return name, head or HEADINGS.get(name, name)
+    name, _, heading = (part.strip() for part in column.partition(" as "))
+    return name, heading or HEADINGS.get(name, name)
 
 
 def _figure(value: float | None, status: str) -> str:
@@ -91,8 +91,7 @@ def _figure(value: float | None, status: str) -> str:
 def main(paths: list[str]) -> None:
     """Fill the tables of these files, which lie in a checkout beside ``results``."""
     for path in map(Path, paths):
-        root = next(p for p in path.resolve().parents if (p / "results").is_dir())
-        path.write_text(filled(path.read_text(), root))
+        fill_page(path, partial(filled, root=root_of(path)))
 
 
 if __name__ == "__main__":

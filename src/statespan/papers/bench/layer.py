@@ -5,42 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from statespan import S4, S4D
 from statespan.papers.baselines.attention import Attention
-from statespan.papers.bench import paths
-from statespan.papers.bench.case import Case, Settings, Work
-from statespan.papers.bench.compare import TOLERANCE
-from statespan.papers.bench.layers import attention_floor, layer_work, ssm_floor
-from statespan.papers.bench.listing import LISTED
-from statespan.papers.bench.registry import Benchmark
+from statespan.papers.bench import engine_paths
+from statespan.papers.bench.case import Benchmark, BenchOptions, Case
+from statespan.papers.bench.layer_work import KINDS, attention_floor, layer_work, ssm_floor
 
 
-def cases(settings: Settings) -> Iterator[Case]:
+def cases(options: BenchOptions) -> Iterator[Case]:
     """S4D and S4 on each path, and flash attention, at each length."""
-    sizes = settings.sizes
-    D, N, n_heads = sizes["d_model"], sizes["d_state"], sizes["n_heads"]
-    for length in sizes["lengths"]:
-        batch = max(1, sizes["tokens"] // length)
+    D, N = options.sizes["d_model"], options.sizes["d_state"]
+    for length in options.sizes["lengths"]:
+        batch = max(1, options.sizes["tokens"] // length)
         setting = {"length": length, "batch": batch, "d_model": D}
-        floor = ssm_floor(settings, batch * length, D, 2 * D)
-        for kind, layer in (("S4D", S4D), ("S4", S4)):
-            for path in paths.available(settings.device):
-                make = partial(layer, D, N, mix="glu", device=settings.device)
-                prepare = partial(layer_work, make, settings, batch, length, path=path)
-                yield Case(f"{kind} {path}", {**setting, "d_state": N}, prepare, floor, TOLERANCE[settings.dtype])
-        floor = attention_floor(settings, batch, length, D, D, causal=True)
-        prepare = partial(flash_attention, settings, D, n_heads, batch, length)
-        yield Case("flash attention", {**setting, "n_heads": n_heads}, prepare, floor, None, optional=True)
+        floor = ssm_floor(options, batch * length, D, 2 * D)
+        for kind, layer in KINDS.items():
+            for path in engine_paths.available(options.device):
+                make = partial(layer, D, N, mix="glu", device=options.device)
+                prepare = partial(layer_work, make, options, batch, length, path=path)
+                yield Case(f"{kind} {path}", {**setting, "d_state": N}, prepare, floor, options.tolerance)
+        yield flash_attention(options, batch, length)
 
 
-def flash_attention(settings: Settings, d_model: int, n_heads: int, batch: int, length: int) -> Work:
+def flash_attention(options: BenchOptions, batch: int, length: int) -> Case:
     """Causal attention of the same width by torch's fused kernel, which is not ours to check."""
-    make = partial(Attention, d_model, n_heads, causal=True, flash=True, device=settings.device)
-    return layer_work(make, settings, batch, length, reference=None)
+    D, n_heads = options.sizes["d_model"], options.sizes["n_heads"]
+    make = partial(Attention, D, n_heads, causal=True, flash=True, device=options.device)
+    prepare = partial(layer_work, make, options, batch, length, compared=False)
+    floor = attention_floor(options, batch, length, D, inner=D, causal=True)
+    setting = {"length": length, "batch": batch, "d_model": D, "n_heads": n_heads}
+    return Case("flash attention", setting, prepare, floor, None, optional=True)
 
 
 BENCHMARK = Benchmark(
-    LISTED["layer"],
+    "layer",
     caption="One causal layer (SSM, GELU, linear map with GLU), forward and backward with all gradients.",
     cases=cases,
 )

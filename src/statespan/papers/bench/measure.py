@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 Run = Callable[[], object]
+T = TypeVar("T")
 
 MEMORY_HOW = {
     "cuda": "peak of torch.cuda.max_memory_allocated during one run, less what was allocated before it",
@@ -22,21 +23,14 @@ MEMORY_HOW = {
 }
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What the machine can do, measured in the same run as everything else.
+class MachineRates(NamedTuple):
+    """What the machine can do, measured in the same run as everything else."""
 
-    Args:
-        bandwidth: Bytes read or written per second by a plain copy of a large tensor.
-        matmul: Floating point operations per second of one large matrix product.
-    """
-
-    bandwidth: float
-    matmul: float
+    bandwidth: float  # bytes read or written per second by a plain copy of a large tensor
+    matmul: float  # floating point operations per second of one large matrix product
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(NamedTuple):
     """Quantiles in milliseconds."""
 
     median: float
@@ -44,7 +38,7 @@ class Times:
     high: float
 
 
-def measure_machine(device: torch.device, dtype: torch.dtype, quick: bool) -> Machine:
+def measure_rates(device: torch.device, dtype: torch.dtype, quick: bool) -> MachineRates:
     """Measure copy bandwidth and the rate of matrix products in this dtype."""
     megabytes = (64 if quick else 1024) if device.type == "cuda" else (32 if quick else 256)
     source = torch.ones(megabytes << 18, dtype=torch.float32, device=device)
@@ -54,7 +48,7 @@ def measure_machine(device: torch.device, dtype: torch.dtype, quick: bool) -> Ma
     side = (1024 if quick else 8192) if device.type == "cuda" else (256 if quick else 1024)
     a = torch.randn(side, side, device=device).to(dtype)
     product = measure_time(lambda: a @ a, device, quick)
-    return Machine(bandwidth, 2e3 * side**3 / product.median)
+    return MachineRates(bandwidth, 2e3 * side**3 / product.median)
 
 
 def measure_time(run: Run, device: torch.device, quick: bool) -> Times:
@@ -65,8 +59,8 @@ def measure_time(run: Run, device: torch.device, quick: bool) -> Times:
 
 
 def median_of(rounds: Sequence[Times]) -> Times:
-    """Of times that were measured in several rounds, each quantile's median."""
-    return Times(*(statistics.median(getattr(x, name) for x in rounds) for name in ("median", "low", "high")))
+    """Each quantile's median over several rounds."""
+    return Times(*map(statistics.median, zip(*rounds)))
 
 
 def measure_graph(run: Run, device: torch.device, quick: bool) -> float | None:
@@ -89,6 +83,29 @@ def measure_graph(run: Run, device: torch.device, quick: bool) -> float | None:
     median = measure_time(graph.replay, device, quick).median
     del results
     return median
+
+
+def allocated(device: torch.device) -> int:
+    """Bytes of CUDA memory in use; 0 for a CPU."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def peak_over(before: int, device: torch.device) -> float | None:
+    """The peak of CUDA memory over ``before`` bytes since its statistics were reset; None on a CPU."""
+    return torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else None
+
+
+def capture(step: Callable[[], T], device: torch.device, warm_up: Run) -> tuple[torch.cuda.CUDAGraph, T]:
+    """A step as a CUDA graph and what it returns, after ``warm_up`` has run on the stream of the graph."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        warm_up()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        results = step()
+    return graph, results
 
 
 def measure_memory(run: Run, device: torch.device) -> float:
@@ -151,13 +168,13 @@ def _cuda_samples(run: Run, flush: Tensor, count: int) -> list[float]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The profiler writes lines of its own to the error stream, below Python's; keep them off the user's terminal."""
+    """Keep what the profiler writes to the error stream, below Python's, off the user's terminal."""
     sys.stderr.flush()
-    kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(sink)

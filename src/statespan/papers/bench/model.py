@@ -3,109 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from statespan import S4, S4D
 from statespan.nn.block import ResidualBlock
-from statespan.papers.bench.case import Case, Floor, Row, Settings, Work
-from statespan.papers.bench.compare import TOLERANCE
-from statespan.papers.bench.layers import ssm_floor
-from statespan.papers.bench.listing import LISTED
-from statespan.papers.bench.registry import Benchmark
+from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row, Work, with_rate
+from statespan.papers.bench.layer_work import KINDS, ssm_floor
 from statespan.papers.bench.training import BOTH, COMPILED, EAGER, GRAPHED, Residual, step_work
 
-DEPTH = 2.5
-"""A model's tolerance over that of one layer: the roundings of all its layers add up in its scores and gradients."""
+CLASSES = 10
 
 
-@dataclass(frozen=True)
-class Task:
-    """The shape of a model and its data."""
+class TaskSizes(NamedTuple):
+    """The sizes of a model and its data."""
 
     name: str
     n_layers: int
     d_model: int
     batch: int
     length: int
-    tokens: int
-    """Size of the vocabulary; 0 for three real features at each position."""
-    batch_norm: bool
+    vocabulary: int  # 0 for three real features at each position
+    norm: Literal["layer", "batch"]
 
 
-def tasks(settings: Settings) -> list[Task]:
+def tasks(options: BenchOptions) -> list[TaskSizes]:
     """Sequential CIFAR and ListOps with the models of the S4D paper."""
-    if settings.quick:
-        return [Task("sCIFAR", 2, 8, 2, 64, 0, False), Task("ListOps", 2, 8, 3, 100, 18, True)]
-    batch = settings.sizes["batch"]
-    return [Task("sCIFAR", 6, 512, batch, 1024, 0, False), Task("ListOps", 8, 128, batch, 2048, 18, True)]
+    if options.quick:
+        return [TaskSizes("sCIFAR", 2, 8, 2, 64, 0, "layer"), TaskSizes("ListOps", 2, 8, 3, 100, 18, "batch")]
+    batch = options.sizes["batch"]
+    return [
+        TaskSizes("sCIFAR", 6, 512, batch, 1024, 0, "layer"),
+        TaskSizes("ListOps", 8, 128, batch, 2048, 18, "batch"),
+    ]
 
 
-def variants(settings: Settings) -> list[str]:
+def variants(options: BenchOptions) -> list[str]:
     """What runs on this device."""
-    if settings.device.type == "cuda":
+    if options.device.type == "cuda":
         return [EAGER, COMPILED, GRAPHED, BOTH]
-    return [EAGER] if settings.quick else [EAGER, COMPILED]
+    return [EAGER] if options.quick else [EAGER, COMPILED]
 
 
-def cases(settings: Settings) -> Iterator[Case]:
+def cases(options: BenchOptions) -> Iterator[Case]:
     """Each task with S4D and S4 in each variant, and by the FFT."""
-    for task in tasks(settings):
+    for task in tasks(options):
         setting = {"task": task.name, "length": task.length, "batch": task.batch, "d_model": task.d_model}
-        setting |= {"n_layers": task.n_layers, "d_state": settings.sizes["d_state"]}
-        for kind in ("S4D", "S4"):
-            ways = [("auto", variant) for variant in variants(settings)] + [("fft", EAGER)]
+        setting |= {"n_layers": task.n_layers, "d_state": options.sizes["d_state"]}
+        layer = ssm_floor(options, task.batch * task.length, task.d_model, 2 * task.d_model)
+        floor = layer.in_each_of(task.n_layers, "layers")
+        for kind in KINDS:
+            ways = [("auto", variant) for variant in variants(options)] + [("fft", EAGER)]
             for path, variant in ways:
                 name = f"{kind} {variant}" + (", fft" if path == "fft" else "")
-                prepare = partial(_work, settings, task, kind, path, variant)
-                tolerance = DEPTH * TOLERANCE[settings.dtype]
-                yield Case(name, setting, prepare, _floor(settings, task), tolerance, optional=variant != EAGER)
+                prepare = partial(_work, options, task, kind, path=path, variant=variant)
+                yield Case(name, setting, prepare, floor, options.model_tolerance, optional=variant != EAGER)
 
 
-def build(task: Task, kind: str, d_state: int, device: torch.device) -> Residual:
+def build(task: TaskSizes, kind: str, d_state: int, device: torch.device) -> Residual:
     """The model of a task."""
     D = task.d_model
-    layer = {"S4D": S4D, "S4": S4}[kind]
-    norm = "batch" if task.batch_norm else "layer"
-    blocks = [
-        ResidualBlock(layer(D, d_state, bidirectional=True, mix="glu", device=device), norm=norm, device=device)
-        for _ in range(task.n_layers)
-    ]
-    encoder = nn.Embedding(task.tokens, D) if task.tokens else nn.Linear(3, D)
-    return Residual(encoder, blocks, D, 10)
+    layer = partial(KINDS[kind], D, d_state, bidirectional=True, mix="glu", device=device)
+    blocks = [ResidualBlock(layer(), norm=task.norm, device=device) for _ in range(task.n_layers)]
+    encoder = nn.Embedding(task.vocabulary, D) if task.vocabulary else nn.Linear(3, D)
+    return Residual(encoder, blocks, nn.Linear(D, CLASSES))
 
 
-def _inputs(task: Task) -> Tensor:
-    if task.tokens:
-        return torch.randint(task.tokens, (task.batch, task.length))
-    return torch.randn(task.batch, task.length, 3)
+def _work(options: BenchOptions, task: TaskSizes, kind: str, *, path: str, variant: str) -> Work:
+    model = build(task, kind, options.sizes["d_state"], options.device)
+    shape = (task.batch, task.length)
+    inputs = torch.randint(task.vocabulary, shape) if task.vocabulary else torch.randn(*shape, 3)
+    return step_work(model, inputs, options, path=path, variant=variant)
 
 
-def _work(settings: Settings, task: Task, kind: str, path: str, variant: str) -> Work:
-    model = build(task, kind, settings.sizes["d_state"], settings.device)
-    return step_work(model, _inputs(task), settings, classes=10, path=path, variant=variant)
-
-
-def _floor(settings: Settings, task: Task) -> Floor:
-    layer = ssm_floor(settings, task.batch * task.length, task.d_model, 2 * task.d_model)
-    return Floor(
-        task.n_layers * layer.bytes, task.n_layers * layer.flops, f"in each of {task.n_layers} layers {layer.how}"
-    )
-
-
-def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
     """Add "sequences_per_s"."""
-    return [
-        replace(row, extra={"sequences_per_s": 1e3 * row.setting["batch"] / row.time_ms}) if row.time_ms else row
-        for row in rows
-    ], []
+    return with_rate(rows, "sequences_per_s"), []
 
 
 BENCHMARK = Benchmark(
-    LISTED["model"],
+    "model",
     caption=(
         "One training step (forward, loss, backward, AdamW) of residual models of bidirectional layers with GLU. "
         "sCIFAR: LayerNorm, 3 inputs a pixel; ListOps: BatchNorm, 18 tokens; mean over the sequence, 10 classes."

@@ -1,4 +1,6 @@
-"""The papers' kernels as they stand there, with every large matrix in memory: what the library is compared with.
+"""The papers' kernels as printed, with every large matrix in memory: what the library is compared with.
+
+All take a layer and a length L, and return the kernel (K, H, L), real.
 
 Shapes: H heads, M = N/2 kept complex modes, N state size, L length, K channels, F = L/2 + 1 frequencies.
 """
@@ -21,13 +23,7 @@ KernelFunction = Callable[[SSMLayer, int], Tensor]
 def vandermonde(layer: SSMLayer, length: int, dtype: torch.dtype = torch.complex64) -> Tensor:
     """S4D's kernel ``2 Re Σ_n C_n B̄_n exp(l log Ā_n)`` by the whole Vandermonde matrix (H, M, L) (S4D equation (7)).
 
-    Args:
-        layer: An S4D layer.
-        length: L.
-        dtype: Of the Vandermonde matrix; complex64 as in the papers' code, complex128 for the library's accuracy.
-
-    Returns:
-        The kernel (K, H, L), real.
+    ``dtype`` is that of the matrix: complex64 as in the papers' code, complex128 for the library's accuracy.
     """
     ssm = layer.structure()
     assert isinstance(ssm, Diagonal)
@@ -40,17 +36,9 @@ def cauchy(layer: SSMLayer, length: int, dtype: torch.dtype = torch.complex64, s
     """S4's kernel by Algorithm 1 of its paper: generating function, Cauchy matrix (H, N, F), Woodbury, inverse FFT.
 
     At the roots of unity ω, ``Σ_l K_l ω^l = C̃ (I - ωĀ)⁻¹ B̄ = C̃ ((1-ω) I - (1+ω) ΔA/2)⁻¹ ΔB``, written without the
-    division by 1+ω of the paper's form, which fails at ω = -1.
-
-    Args:
-        layer: An S4 layer with the bilinear rule.
-        length: L.
-        dtype: Of the Cauchy matrix.
-        shared: Make one Cauchy matrix for the four products, or as the papers' code without its extension does divide
-            in each of them, ``Σ_n v_n / (z - λ_n)``, all four at once.
-
-    Returns:
-        The kernel (K, H, L), real.
+    division by 1+ω of the paper's form, which fails at ω = -1. With ``shared`` there is one Cauchy matrix for the four
+    products; without, each of them divides, ``Σ_n v_n / (z - λ_n)``, as the papers' code without its extension does.
+    The rule of the layer is the bilinear one.
     """
     ssm = layer.structure()
     assert isinstance(ssm, DPLR)
@@ -80,16 +68,7 @@ def cauchy(layer: SSMLayer, length: int, dtype: torch.dtype = torch.complex64, s
 
 
 def krylov(layer: SSMLayer, length: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """LSSL's kernel ``C Ā^l B̄`` by the whole Krylov matrix (H, N, L), doubled from one column with powers of Ā.
-
-    Args:
-        layer: An LSSL layer.
-        length: L.
-        dtype: Of the Krylov matrix and the powers.
-
-    Returns:
-        The kernel (K, H, L), real.
-    """
+    """LSSL's kernel ``C Ā^l B̄`` by the whole Krylov matrix (H, N, L), doubled from one column with powers of Ā."""
     ssm = layer.structure()
     assert isinstance(ssm, Dense)
     power, Bbar, C = (t.to(dtype) for t in ssm.discrete())
@@ -101,14 +80,7 @@ def krylov(layer: SSMLayer, length: int, dtype: torch.dtype = torch.float32) -> 
 
 
 def forward_with(kernel: KernelFunction) -> Callable[[nn.Module, Tensor], Tensor]:
-    """The forward pass of a causal layer of one channel, with this kernel in place of its own.
-
-    Args:
-        kernel: One of the functions above.
-
-    Returns:
-        From the layer, whose parameters are used, and x (B, L, D) to y (B, L, D).
-    """
+    """The forward pass of a causal layer of one channel, with this kernel in place of its own."""
 
     def forward(layer: nn.Module, x: Tensor) -> Tensor:
         assert isinstance(layer, SSMLayer)

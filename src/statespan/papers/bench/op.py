@@ -6,46 +6,51 @@ Shapes: B batch, H heads, L length. The memory layout is (B, H, L), seen as (B, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from statespan import S4, S4D
-from statespan.papers.bench import paths
-from statespan.papers.bench.case import OK, Case, Floor, Row, Settings, Tensors, Work
-from statespan.papers.bench.compare import TOLERANCE, in_pieces
-from statespan.papers.bench.listing import LISTED
-from statespan.papers.bench.registry import Benchmark
+from statespan.papers.bench import engine_paths
+from statespan.papers.bench.accuracy import in_pieces
+from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Floor, Row, Tensors, Work, with_ratios
+from statespan.papers.bench.layer_work import KINDS, with_gradients
 from statespan.ssm import DPLR, Diagonal, Structure
 
 FORWARD, BUILD, TRAIN, COPY = "forward", "build + forward", "build + forward + backward", "copy"
+CLONE = "u.clone()"
 
 Shape = tuple[int, int, int]
 
 
-def cases(settings: Settings) -> Iterator[Case]:
+class Variant(NamedTuple):
+    """What is applied, and how."""
+
+    kind: str
+    path: str
+    part: str
+
+
+def cases(options: BenchOptions) -> Iterator[Case]:
     """A copy, then each SSM on each path: applied, built and applied, and with all gradients."""
-    tolerance = TOLERANCE[settings.dtype]
-    for shape in settings.sizes["shapes"]:
+    for shape in options.sizes["shapes"]:
         batch, heads, length = shape
-        tensor = batch * heads * length * settings.dtype.itemsize
+        tensor = batch * heads * length * options.dtype.itemsize
         two = Floor(2.0 * tensor, 0.0, "u read, y written")
         five = Floor(5.0 * tensor, 0.0, "u read twice, y and du written, dy read")
-        setting = {"batch": batch, "heads": heads, "length": length, "d_state": settings.sizes["d_state"]}
-        yield Case("u.clone()", {**setting, "part": COPY}, partial(_copy, settings, shape), two, 0.0)
+        setting = {"batch": batch, "heads": heads, "length": length, "d_state": options.sizes["d_state"]}
+        yield Case(CLONE, {**setting, "part": COPY}, partial(_copy, options, shape), two, 0.0)
         for part, floor in ((FORWARD, two), (BUILD, two), (TRAIN, five)):
-            for kind in ("S4D", "S4"):
-                for path in paths.available(settings.device):
-                    prepare = partial(_work, settings, kind, path, part, shape)
-                    yield Case(f"{kind} {path}", {**setting, "part": part}, prepare, floor, tolerance)
+            for kind in KINDS:
+                for path in engine_paths.available(options.device):
+                    prepare = partial(_work, options, Variant(kind, path, part), shape)
+                    yield Case(f"{kind} {path}", {**setting, "part": part}, prepare, floor, options.tolerance)
 
 
 def leaves(kind: str, heads: int, d_state: int, device: torch.device) -> dict[str, Tensor]:
     """The parameters of an S4D's or S4's SSM as leaf tensors: A, B, C, dt, and P for S4."""
-    ssm = {"S4D": S4D, "S4": S4}[kind](heads, d_state, device=device).structure()
+    ssm = KINDS[kind](heads, d_state, device=device).structure()
     names = ("A", "P", "B", "C", "dt") if kind == "S4" else ("A", "B", "C", "dt")
     return {name: getattr(ssm, name).detach().clone().requires_grad_() for name in names}
 
@@ -57,63 +62,51 @@ def structure(leaf: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> St
     return make(**wide)
 
 
-def _input(settings: Settings, shape: Shape) -> Tensor:
-    return torch.randn(shape, device=settings.device).to(settings.dtype).mT
+def _input(options: BenchOptions, shape: Shape) -> Tensor:
+    return torch.randn(shape, device=options.device).to(options.dtype).mT
 
 
-def _copy(settings: Settings, shape: Shape) -> Work:
-    u = _input(settings, shape)
+def _copy(options: BenchOptions, shape: Shape) -> Work:
+    u = _input(options, shape)
     return Work(lambda: {"output": u.clone()}, lambda: {"output": u}, graph=True)
 
 
-def _work(settings: Settings, kind: str, path: str, part: str, shape: Shape) -> Work:
-    leaf = leaves(kind, shape[1], settings.sizes["d_state"], settings.device)
-    dtype = torch.promote_types(settings.dtype, torch.float32)
-    u, dy = _input(settings, shape), _input(settings, shape)
+def _work(options: BenchOptions, variant: Variant, shape: Shape) -> Work:
+    kind, path, part = variant
+    leaf = leaves(kind, shape[1], options.sizes["d_state"], options.device)
+    dtype = torch.promote_types(options.dtype, torch.float32)
+    u, dy = _input(options, shape), _input(options, shape)
 
     def results(u: Tensor, dy: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensors:
         if part != TRAIN:
             with torch.no_grad():
                 return {"output": apply(u).squeeze(2)}
         u = u.requires_grad_()
-        y = apply(u).squeeze(2)  # not indexed: the gradient of that is a copy in another order
-        du, *gradients = torch.autograd.grad(y, [u, *leaf.values()], dy.to(y.dtype))
-        return {"output": y.detach(), "input gradient": du} | {f"gradient of {n}": g for n, g in zip(leaf, gradients)}
+        # squeezed, not indexed: the gradient of indexing is a copy in another order
+        return with_gradients(apply(u).squeeze(2), u, dy, leaf)
 
     def reference() -> Tensors:
-        def wanted(u: Tensor, dy: Tensor) -> Tensors:
-            return results(u, dy, lambda u: paths.apply(structure(leaf, settings.wide), u, "fft"))
+        def piece(u: Tensor, dy: Tensor) -> Tensors:
+            return results(u, dy, lambda u: engine_paths.apply(structure(leaf, options.wide), u, "fft"))
 
-        return in_pieces(wanted, u.detach(), dy, settings.wide)
+        return in_pieces(piece, u.detach(), dy, options.wide)
 
     def build_and_apply(u: Tensor) -> Tensor:
-        return paths.apply(structure(leaf, dtype), u, path)
+        return engine_paths.apply(structure(leaf, dtype), u, path)
 
     with torch.no_grad():
-        apply = paths.built(structure(leaf, dtype), u, path) if part == FORWARD else build_and_apply
+        apply = engine_paths.built(structure(leaf, dtype), u, path) if part == FORWARD else build_and_apply
     return Work(lambda: results(u, dy, apply), reference, graph=True)
 
 
-def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
     """Add "copies": the time over that of u.clone() at the same shape, both as CUDA graphs where there are such."""
-    copies = {_shape(row): row for row in rows if row.setting["part"] == COPY and row.status == OK}
-    final = []
-    for row in rows:
-        copy = copies.get(_shape(row))
-        if copy is not None and row.status == OK:
-            graphs = row.graph_ms and copy.graph_ms
-            times = (row.graph_ms, copy.graph_ms) if graphs else (row.time_ms, copy.time_ms)
-            row = replace(row, extra={"copies": (times[0] or 0.0) / (times[1] or 1.0)})
-        final.append(row)
-    return final, []
-
-
-def _shape(row: Row) -> tuple[object, ...]:
-    return tuple(row.setting[key] for key in ("batch", "heads", "length"))
+    same = ("batch", "heads", "length")
+    return with_ratios(rows, CLONE, same, lambda row, clone: {"copies": clone.speed_over(row)}), []
 
 
 BENCHMARK = Benchmark(
-    LISTED["op"],
+    "op",
     caption=(
         "One SSM, no layer around it; memory layout (batch, heads, length). "
         '"forward" has the operators built beforehand; "copies" is the time over that of u.clone(), as CUDA graphs '

@@ -1,80 +1,63 @@
-"""Records: what ran where, as JSON, written whole or not at all."""
+"""Records: what ran where, as JSON."""
 
 from __future__ import annotations
 
-import datetime
 import json
-import os
-import platform
-import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from statespan._machine import commit, device_name, installed
-from statespan._version import __version__
-from statespan.papers.bench.measure import MEMORY_HOW
-from statespan.papers.bench.runner import Result
+from statespan._io import replace_file
+from statespan._machine import provenance
+from statespan.papers.bench.case import BenchOptions, Row
+from statespan.papers.bench.measure import MEMORY_HOW, MachineRates
+from statespan.papers.bench.options import find
+from statespan.papers.bench.runner import BenchResult
 
-__all__ = ["commit", "record", "stem", "write", "write_record"]
 
-
-def record(result: Result) -> dict[str, Any]:
+def make_record(result: BenchResult) -> dict[str, Any]:
     """A run as plain data."""
-    settings = result.settings
+    options = result.options
+    where = provenance(options.device, "triton")
+    where["machine"] |= {
+        "copy_gb_per_s": result.rates.bandwidth / 1e9,
+        "matmul_tflop_per_s": result.rates.matmul / 1e12,
+    }
     return {
         "benchmark": result.benchmark.name,
         "caption": result.benchmark.caption,
         "settings": {
-            "device": settings.device.type,
-            "dtype": str(settings.dtype).removeprefix("torch."),
-            "quick": settings.quick,
-            "sizes": dict(settings.sizes),
+            "device": options.device.type,
+            "dtype": str(options.dtype).removeprefix("torch."),
+            "quick": options.quick,
+            "sizes": dict(options.sizes),
         },
-        "seed": settings.seed,
-        "rows": [row.record() for row in result.rows],
+        "seed": options.seed,
+        "rows": [asdict(row) for row in result.rows],
         "findings": list(result.findings),
-        "machine": {
-            "device": device_name(settings.device),
-            "copy_gb_per_s": result.machine.bandwidth / 1e9,
-            "matmul_tflop_per_s": result.machine.matmul / 1e12,
-            "cpu_threads": torch.get_num_threads(),
-        },
-        "memory_how": MEMORY_HOW[settings.device.type],
-        "versions": {
-            "statespan": __version__,
-            "commit": commit(),
-            "torch": torch.__version__,
-            "triton": installed("triton"),
-            "python": platform.python_version(),
-        },
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "memory_how": MEMORY_HOW[options.device.type],
         "wall_seconds": round(result.seconds, 1),
+        **where,
     }
 
 
-def stem(result: Result) -> str:
-    """The name of a record's files: quick runs never take the place of real ones."""
-    quick = "-quick" if result.settings.quick else ""
-    return f"{result.benchmark.name}-{result.settings.device.type}{quick}"
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: a reader never sees half of it, and a failure leaves nothing behind."""
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(draft, 0o644)
-        os.replace(draft, path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
-
-
-def write_record(result: Result, folder: Path) -> Path:
-    """Write a run's record; returns its path."""
-    path = folder / f"{stem(result)}.json"
-    write(path, (json.dumps(record(result), indent=2, allow_nan=False) + "\n").encode())
+def write_record(result: BenchResult, folder: Path) -> Path:
+    """Write a run's record whole or not at all; quick runs never take the place of real ones. Returns its path."""
+    quick = "-quick" if result.options.quick else ""
+    path = folder / f"{result.benchmark.name}-{result.options.device.type}{quick}.json"
+    replace_file(path, (json.dumps(make_record(result), indent=2, allow_nan=False) + "\n").encode())
     return path
+
+
+def read_record(path: Path) -> tuple[BenchResult, str]:
+    """The run of a record, and the name of its device."""
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    chosen, machine = record["settings"], record["machine"]
+    dtype = getattr(torch, chosen["dtype"])
+    options = BenchOptions(torch.device(chosen["device"]), dtype, record["seed"], chosen["quick"], chosen["sizes"])
+    rates = MachineRates(machine["copy_gb_per_s"] * 1e9, machine["matmul_tflop_per_s"] * 1e12)
+    rows, findings = tuple(Row(**row) for row in record["rows"]), tuple(record["findings"])
+    result = BenchResult(find(record["benchmark"]), options, rates, rows, findings, False, record["wall_seconds"])
+    return result, machine["device"]

@@ -1,4 +1,4 @@
-"""A run on the terminal: one table, then what it says."""
+"""A run on the terminal: one table, then its findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from statespan._machine import device_name
 from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, Row
 from statespan.papers.bench.measure import MEMORY_HOW
-from statespan.papers.bench.runner import Result
+from statespan.papers.bench.runner import BenchResult
 
 STYLE = {OK: "none", WRONG: "bold red", FAILED: "yellow", SKIPPED: "dim"}
 SECTIONS = ("task", "part", "length", "batch", "heads", "d_model")
@@ -25,16 +25,16 @@ def terminal() -> Console:
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
-def show(result: Result, console: Console) -> None:
+def show(result: BenchResult, console: Console) -> None:
     """Print a run."""
-    settings, machine, rows = result.settings, result.machine, result.rows
+    options, rates, rows = result.options, result.rates, result.rows
     sections = [name for name in SECTIONS if len({str(row.setting.get(name)) for row in rows}) > 1]
     same = {k: v for k, v in rows[0].setting.items() if all(row.setting.get(k, v) == v for row in rows)}
-    about = [str(settings.dtype).removeprefix("torch."), *(f"{name} {number(value)}" for name, value in same.items())]
+    about = [str(options.dtype).removeprefix("torch."), *(f"{name} {number(value)}" for name, value in same.items())]
     console.print(f"\n[bold]{result.benchmark.name}[/bold]: {escape(result.benchmark.caption)}")
     console.print(
-        f"[dim]{escape(device_name(settings.device))}; {', '.join(about)}; copy {machine.bandwidth / 1e9:.4g} GB/s, "
-        f"matmul {machine.matmul / 1e12:.3g} TFLOP/s[/dim]"
+        f"[dim]{escape(device_name(options.device))}; {', '.join(about)}; copy {rates.bandwidth / 1e9:.4g} GB/s, "
+        f"matmul {rates.matmul / 1e12:.3g} TFLOP/s[/dim]"
     )
     console.print(_table(rows, sections, result.benchmark.lines))
     for row in rows:
@@ -45,28 +45,27 @@ def show(result: Result, console: Console) -> None:
         console.print(escape(finding))
     for how in dict.fromkeys(row.floor_how.partition(":")[0] for row in rows if row.floor_how):
         console.print(f"[dim]floor: {escape(how)}[/dim]")
-    console.print(f"[dim]memory: {MEMORY_HOW[settings.device.type]}[/dim]")
+    console.print(f"[dim]memory: {MEMORY_HOW[options.device.type]}[/dim]")
 
 
 def _table(rows: Sequence[Row], sections: Sequence[str], lines: bool) -> Table:
     """Rows under a heading for each setting; for lines, lengths under a heading for each name."""
     extras = [] if lines else list(dict.fromkeys(name for row in rows for name in row.extra))
+    graphs = any(row.graph_ms for row in rows)
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("")
-    graphs = any(row.graph_ms for row in rows)
     figures = ["ms", "20-80 %", *(["as graph"] if graphs else []), "floor", "x floor", "MB", "error"]
     for name in (*figures, *(name.replace("_", " ") for name in extras)):
         table.add_column(name, justify="right", no_wrap=True)
     heading = ""
     for row in rows:
-        words = ", ".join(_words(row, sections))
+        words, style = ", ".join(_words(row, sections)), STYLE[row.status]
         above, label = (row.name, words) if lines else (words, row.name)
         if above and above != heading:
             table.add_row(f"[bold cyan]{escape(above)}[/]")
             heading = above
-        indent = "  " if above else ""
-        cells = _figures(row, extras, graphs) if row.status == OK else [f"[{STYLE[row.status]}]{row.status}[/]"]
-        table.add_row(f"{indent}[{STYLE[row.status]}]{escape(label)}[/]", *cells)
+        cells = _figures(row, extras, graphs) if row.status == OK else [f"[{style}]{row.status}[/]"]
+        table.add_row(f"{'  ' if above else ''}[{style}]{escape(label)}[/]", *cells)
     return table
 
 
@@ -92,8 +91,5 @@ def number(value: Any) -> str:
 
 def _words(row: Row, names: Sequence[str]) -> list[str]:
     """The named settings in words; a task or part speaks for itself."""
-    present = [name for name in names if name in row.setting]
-    return [
-        str(row.setting[name]) if isinstance(row.setting[name], str) else f"{name} {number(row.setting[name])}"
-        for name in present
-    ]
+    values = {name: row.setting[name] for name in names if name in row.setting}
+    return [value if isinstance(value, str) else f"{name} {number(value)}" for name, value in values.items()]

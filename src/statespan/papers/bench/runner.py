@@ -11,85 +11,68 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, Case, Floor, Row, Settings, Work
-from statespan.papers.bench.compare import compare
+from statespan.papers.bench.accuracy import compare
+from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, Benchmark, BenchOptions, Case, Floor, Row, Work
 from statespan.papers.bench.measure import (
-    Machine,
+    MachineRates,
     Times,
     measure_graph,
-    measure_machine,
     measure_memory,
+    measure_rates,
     measure_time,
     median_of,
 )
-from statespan.papers.bench.registry import Benchmark
 
 Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a run found.
-
-    Args:
-        benchmark: What ran.
-        settings: With these choices.
-        machine: The machine's own rates, measured in this run.
-        rows: One for each case.
-        findings: What the rows say together, a line each.
-        fault: Whether a result was wrong, or something failed that must not.
-        seconds: Wall time.
-    """
+class BenchResult:
+    """What a run of a benchmark measured."""
 
     benchmark: Benchmark
-    settings: Settings
-    machine: Machine
-    rows: tuple[Row, ...]
-    findings: tuple[str, ...]
-    fault: bool
-    seconds: float
+    options: BenchOptions
+    rates: MachineRates  # measured in this run
+    rows: tuple[Row, ...]  # one for each case
+    findings: tuple[str, ...]  # what the rows say together, a line each
+    fault: bool  # whether a result was wrong, or a case failed that is not optional
+    seconds: float  # wall time
 
 
 def run_benchmark(
-    benchmark: Benchmark, settings: Settings, progress: Progress = lambda done, total, name: None
-) -> Result:
+    benchmark: Benchmark, options: BenchOptions, progress: Progress = lambda done, total, name: None
+) -> BenchResult:
     """Run all cases of a benchmark.
 
-    Args:
-        benchmark: What to run.
-        settings: The user's choices.
-        progress: Called before each case and at the end with the number of cases done, their total and what runs next.
-
-    Returns:
-        The rows, in the order of the cases.
+    ``progress`` is called before each case and at the end with the number of cases done, their total and what is next.
     """
     start = time.perf_counter()
     progress(0, 1, "the machine's own rates")
-    machine = measure_machine(settings.device, settings.dtype, settings.quick)
-    cases = list(benchmark.cases(settings))
-    rounds = benchmark.rounds if settings.device.type == "cpu" and not settings.quick else 1
+    rates = measure_rates(options.device, options.dtype, options.quick)
+    cases = list(benchmark.cases(options))
+    rounds = benchmark.rounds if options.device.type == "cpu" and not options.quick else 1
     rows: list[Row] = []
     fault, total = False, rounds * len(cases)
     for done, case in enumerate(cases):
-        progress(done, total, f"{case.name} {_words(case)}")
-        row = run_case(case, settings, machine, rows)
+        progress(done, total, _label(case))
+        row = run_case(case, options, rates, rows)
         fault = fault or row.status == WRONG or (row.status == FAILED and not case.optional)
         rows.append(row)
-    times = [[_times(row)] for row in rows]
+    times = [[Times(row.time_ms or 0.0, row.low_ms or 0.0, row.high_ms or 0.0)] for row in rows]
     for done in range(len(cases), total):
         i = done % len(cases)
-        progress(done, total, f"{cases[i].name} {_words(cases[i])}, round {done // len(cases) + 1}")
+        progress(done, total, f"{_label(cases[i])}, round {done // len(cases) + 1}")
         if rows[i].status == OK:
-            torch.manual_seed(settings.seed)
-            times[i].append(measure_time(cases[i].prepare().run, settings.device, settings.quick))
-    rows = [_with(row, median_of(each)) if row.status == OK else row for row, each in zip(rows, times, strict=True)]
+            torch.manual_seed(options.seed)
+            times[i].append(measure_time(cases[i].prepare().run, options.device, options.quick))
+    rows = [_timed(row, median_of(each)) if row.status == OK else row for row, each in zip(rows, times, strict=True)]
     progress(total, total, "done")
-    final, findings = benchmark.finish(rows, settings)
-    return Result(benchmark, settings, machine, tuple(final), tuple(findings), fault, time.perf_counter() - start)
+    final, findings = benchmark.finish(rows, options)
+    return BenchResult(benchmark, options, rates, tuple(final), tuple(findings), fault, time.perf_counter() - start)
 
 
-def run_case(case: Case, settings: Settings, machine: Machine, before: Sequence[Row] = ()) -> Row:
-    """Run one case: a wrong or failing one gets no time."""
+def run_case(case: Case, options: BenchOptions, rates: MachineRates, before: Sequence[Row] = ()) -> Row:
+    """Run one case after the rows ``before``: a wrong or failing one gets no time."""
     row = Row(case.name, case.setting, tolerance=case.tolerance, notes=case.notes)
     reason = case.skip(before) if case.skip else None
     if reason:
@@ -99,16 +82,19 @@ def run_case(case: Case, settings: Settings, machine: Machine, before: Sequence[
             # of the first product in the backward pass's own thread; it sets the context and all is well
             warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
             warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype feature")
-            torch.manual_seed(settings.seed)
+            torch.manual_seed(options.seed)
             work = case.prepare()
-            row = _checked(row, work)
-            return row if row.status == WRONG else _measured(row, case, work, settings, machine)
+            row = _compared(row, work)
+            if row.status == WRONG:
+                return row
+            floor, how = floor_ms(case.floor, rates)
+            return _measured(replace(row, floor_ms=floor, floor_how=how), work, options)
     except torch.OutOfMemoryError:
         return replace(row, status=FAILED, reason="out of memory")
     except Exception as error:
         return replace(row, status=FAILED, reason=one_line(error))
     finally:
-        if settings.device.type == "cuda":
+        if options.device.type == "cuda":
             gc.collect()
             torch.cuda.empty_cache()
 
@@ -122,17 +108,17 @@ def one_line(error: BaseException) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def floor_ms(floor: Floor, machine: Machine) -> tuple[float, str]:
+def floor_ms(floor: Floor, rates: MachineRates) -> tuple[float, str]:
     """The floor's time, and how it was computed."""
-    moving, computing = 1e3 * floor.bytes / machine.bandwidth, 1e3 * floor.flops / machine.matmul
+    moving, computing = 1e3 * floor.bytes / rates.bandwidth, 1e3 * floor.flops / rates.matmul
     if moving >= computing:
-        how = f"{floor.bytes / 1e6:.4g} MB at the measured copy bandwidth of {machine.bandwidth / 1e9:.4g} GB/s"
+        how = f"{floor.bytes / 1e6:.4g} MB at the measured copy bandwidth of {rates.bandwidth / 1e9:.4g} GB/s"
     else:
-        how = f"{floor.flops / 1e9:.4g} GFLOP at the measured matmul rate of {machine.matmul / 1e12:.4g} TFLOP/s"
+        how = f"{floor.flops / 1e9:.4g} GFLOP at the measured matmul rate of {rates.matmul / 1e12:.4g} TFLOP/s"
     return max(moving, computing), f"{floor.how}: {how}"
 
 
-def _checked(row: Row, work: Work) -> Row:
+def _compared(row: Row, work: Work) -> Row:
     """The row with the errors of this run's results against the reference; "wrong" where one is too large."""
     tolerance = row.tolerance
     if (work.reference is None) != (tolerance is None):
@@ -146,28 +132,23 @@ def _checked(row: Row, work: Work) -> Row:
     if worst <= tolerance:
         return row
     name = max(errors, key=lambda key: errors[key], default="output")
-    found = f"{name} is {worst:.1e} of its peak off" if math.isfinite(worst) else f"{name} is missing or not finite"
-    return replace(row, status=WRONG, reason=f"{found}, allowed is {tolerance:.0e}")
+    fault = f"{name} is {worst:.1e} of its peak off" if math.isfinite(worst) else f"{name} is missing or not finite"
+    return replace(row, status=WRONG, reason=f"{fault}, allowed is {tolerance:.0e}")
 
 
-def _measured(row: Row, case: Case, work: Work, settings: Settings, machine: Machine) -> Row:
+def _measured(row: Row, work: Work, options: BenchOptions) -> Row:
+    device, quick = options.device, options.quick
     work.run()
-    memory = work.peak_bytes if work.peak_bytes is not None else measure_memory(work.run, settings.device)
-    graph = work.graph and settings.device.type == "cuda"
-    floor, how = floor_ms(case.floor, machine)
-    row = replace(row, status=OK, floor_ms=floor, floor_how=how, memory_mb=memory / 1e6)
-    row = _with(row, measure_time(work.run, settings.device, settings.quick))
-    return replace(row, graph_ms=measure_graph(work.run, settings.device, settings.quick) if graph else None)
+    memory = work.peak_bytes if work.peak_bytes is not None else measure_memory(work.run, device)
+    row = replace(_timed(row, measure_time(work.run, device, quick)), memory_mb=memory / 1e6)
+    graph = measure_graph(work.run, device, quick) if work.graph and device.type == "cuda" else None
+    return replace(row, graph_ms=graph)
 
 
-def _with(row: Row, times: Times) -> Row:
+def _timed(row: Row, times: Times) -> Row:
     ratio = times.median / row.floor_ms if row.floor_ms else None
     return replace(row, time_ms=times.median, low_ms=times.low, high_ms=times.high, ratio=ratio)
 
 
-def _times(row: Row) -> Times:
-    return Times(row.time_ms or 0.0, row.low_ms or 0.0, row.high_ms or 0.0)
-
-
-def _words(case: Case) -> str:
-    return " ".join(f"{key}={value}" for key, value in case.setting.items())
+def _label(case: Case) -> str:
+    return " ".join([case.name, *(f"{key}={value}" for key, value in case.setting.items())])

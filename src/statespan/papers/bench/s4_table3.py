@@ -1,4 +1,4 @@
-"""`table3`: S4 against efficient Transformers, the S4 paper's Table 3.
+"""`s4_table3`: S4 against efficient Transformers, the S4 paper's Table 3.
 
 Its appendix D.1 gives 4 layers, 256 features, 4 heads with 128 features for all queries, keys or values, batch 32 and
 "roughly 600k parameters". The four projections of 4 layers are 527k and an embedding of 256 bytes 66k, so these models
@@ -9,7 +9,6 @@ as large as the projections: 597,002 and 600,586 parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,12 +19,8 @@ from statespan.nn.block import ResidualBlock
 from statespan.papers.baselines.attention import Attention
 from statespan.papers.baselines.linear_attention import LinearAttention, Performer
 from statespan.papers.baselines.transformer import TransformerBlock
-from statespan.papers.bench.case import OK, Case, Floor, Row, Settings, Work
-from statespan.papers.bench.compare import TOLERANCE
-from statespan.papers.bench.layers import attention_floor, ssm_floor
-from statespan.papers.bench.listing import LISTED
-from statespan.papers.bench.model import DEPTH
-from statespan.papers.bench.registry import Benchmark
+from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Floor, Row, Work, with_ratios
+from statespan.papers.bench.layer_work import attention_floor, ssm_floor
 from statespan.papers.bench.training import Residual, step_work
 
 N_LAYERS, VOCABULARY, CLASSES = 4, 256, 10
@@ -42,82 +37,82 @@ PAPER = {  # A100: (speed, memory) over the Transformer's
 Make = Callable[[], nn.Module]
 
 
-def mixers(settings: Settings) -> dict[str, Make]:
-    """How each model mixes positions."""
-    D, heads = settings.sizes["d_model"], settings.sizes["n_heads"]
-    attention = {"d_head": D // 2 // heads, "causal": False, "device": settings.device}
+def mixers(options: BenchOptions) -> dict[str, Make]:
+    """The mixer of each model."""
+    D, heads = options.sizes["d_model"], options.sizes["n_heads"]
+    attention = {"d_head": D // 2 // heads, "causal": False, "device": options.device}
     return {
         BASE: partial(Attention, D, heads, flash=False, **attention),
         "Performer": partial(Performer, D, heads, **attention),
         "Linear Transformer": partial(LinearAttention, D, heads, **attention),
         FLASH: partial(Attention, D, heads, flash=True, **attention),
-        "S4": partial(S4, D, D, n_ssm=1, device=settings.device),
-        FFT: partial(S4, D, D, n_ssm=1, device=settings.device),
+        "S4": partial(S4, D, D, n_ssm=1, mix="linear", device=options.device),
+        FFT: partial(S4, D, D, n_ssm=1, mix="linear", device=options.device),
     }
 
 
 def build(make: Make, d_model: int) -> Residual:
     """The model around a mixer, from bytes to classes."""
     blocks = [_block(make(), d_model) for _ in range(N_LAYERS)]
-    return Residual(nn.Embedding(VOCABULARY, d_model), blocks, d_model, CLASSES)
+    return Residual(nn.Embedding(VOCABULARY, d_model), blocks, nn.Linear(d_model, CLASSES))
 
 
 def _block(mixer: nn.Module, d_model: int) -> nn.Module:
     return ResidualBlock(mixer) if isinstance(mixer, S4) else TransformerBlock(d_model, mixer, d_ff=None)
 
 
-def cases(settings: Settings) -> Iterator[Case]:
+def cases(options: BenchOptions) -> Iterator[Case]:
     """Each model at each length."""
-    batch, D = settings.sizes["batch"], settings.sizes["d_model"]
-    for length in settings.sizes["lengths"]:
+    batch, D = options.sizes["batch"], options.sizes["d_model"]
+    for length in options.sizes["lengths"]:
         setting = {"length": length, "batch": batch, "d_model": D, "n_layers": N_LAYERS}
-        for name, make in mixers(settings).items():
-            prepare = partial(_work, settings, make, name, length, "fft" if name == FFT else "auto")
-            tolerance = DEPTH * TOLERANCE[settings.dtype]
-            yield Case(name, setting, prepare, _floor(settings, name, batch, length, D), tolerance)
+        for name, make in mixers(options).items():
+            prepare = partial(_work, options, make, name, length)
+            floor = _floor(options, name, length).in_each_of(N_LAYERS, "layers")
+            yield Case(name, setting, prepare, floor, options.model_tolerance)
 
 
-def _work(settings: Settings, make: Make, name: str, length: int, path: str) -> Work:
-    D = settings.sizes["d_model"]
-    inputs = torch.randint(VOCABULARY, (settings.sizes["batch"], length))
+def _work(options: BenchOptions, make: Make, name: str, length: int) -> Work:
+    D = options.sizes["d_model"]
+    inputs = torch.randint(VOCABULARY, (options.sizes["batch"], length))
     model = build(make, D)
-    plain = build(mixers(settings)[BASE], D) if name == FLASH else None
-    return step_work(model, inputs, settings, classes=CLASSES, path=path, sample=2, reference=plain, graph=True)
+    plain = build(mixers(options)[BASE], D) if name == FLASH else None
+    path = "fft" if name == FFT else "auto"
+    return step_work(model, inputs, options, path=path, sample=2, reference=plain, graph=True)
 
 
-def _floor(settings: Settings, name: str, batch: int, length: int, d_model: int) -> Floor:
+def _floor(options: BenchOptions, name: str, length: int) -> Floor:
+    """The floor of one layer."""
+    batch, D = options.sizes["batch"], options.sizes["d_model"]
     if name.startswith(BASE):
-        layer = attention_floor(settings, batch, length, d_model, d_model // 2, causal=False)
-    else:  # linear in L: two products with d_model × d_model numbers, or four with half as many
-        layer = ssm_floor(settings, batch * length, d_model, d_model if name in ("S4", FFT) else 2 * d_model)
-    return Floor(N_LAYERS * layer.bytes, N_LAYERS * layer.flops, f"in each of {N_LAYERS} layers {layer.how}")
+        return attention_floor(options, batch, length, D, inner=D // 2, causal=False)
+    # linear in L: two products with d_model × d_model numbers, or four with half as many
+    return ssm_floor(options, batch * length, D, D if name in ("S4", FFT) else 2 * D)
 
 
-def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str]]:
-    """Add "speed" and "memory" relative to the Transformer at the same length, and say them beside the paper's.
+def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+    """Add "speed" and "memory" relative to the Transformer at the same length, and report them beside the paper's.
 
     Speeds are those of CUDA graphs where both have one: without, a slow CPU in front of the GPU hides the difference.
     """
-    base = {row.setting["length"]: row for row in rows if row.name == BASE and row.status == OK}
-    final, findings = [], []
-    for row in rows:
+    final = with_ratios(rows, BASE, ["length"], _ratios)
+    findings = []
+    for row in final:
         length = row.setting["length"]
-        if row.status != OK or length not in base:
-            final.append(row)
-            continue
-        graphs = base[length].graph_ms and row.graph_ms
-        times = (base[length].graph_ms, row.graph_ms) if graphs else (base[length].time_ms, row.time_ms)
-        speed = (times[0] or 0.0) / (times[1] or 1.0)
-        memory = (row.memory_mb or 0.0) / (base[length].memory_mb or 1.0)
-        final.append(replace(row, extra={"speed": speed, "memory": memory}))
-        if (row.name, length) in PAPER:
+        if row.extra and (row.name, length) in PAPER:
+            speed, memory = row.extra["speed"], row.extra["memory"]
             paper = "{:.2f}x and {:.3g}x".format(*PAPER[row.name, length])
             findings.append(f"L = {length}: {row.name} {speed:.2f}x speed, {memory:.3g}x memory (paper, A100: {paper})")
     return final, findings
 
 
+def _ratios(row: Row, transformer: Row) -> dict[str, float]:
+    memory = (row.memory_mb or 0.0) / (transformer.memory_mb or 1.0)
+    return {"speed": row.speed_over(transformer), "memory": memory}
+
+
 BENCHMARK = Benchmark(
-    LISTED["table3"],
+    "s4_table3",
     caption=(
         "Table 3 of the S4 paper by its appendix D.1: a training step (forward, loss, backward, AdamW) of 4 layers "
         "without feed-forward networks, heads with half of the features together, S4 with N = d_model and shared "

@@ -1,7 +1,7 @@
-"""`table7`: images a second of the CIFAR-10 density models, the generation part of the S4 paper's Table 7.
+"""`s4_table7`: images per second of the CIFAR-10 density models, the generation part of the S4 paper's Table 7.
 
 The S4 models are those of appendix D.3.1: a U-Net of S4 and feed-forward layers that reads 3,072 values, of which each
-third, twelfth and forty-eighth wakes one more of its levels. The Transformer has about as many parameters as the base
+third, twelfth and forty-eighth runs one more of its levels. The Transformer has about as many parameters as the base
 model, flash attention and a cache. An image is 3,072 steps, a run here is one period of the U-Net.
 """
 
@@ -15,24 +15,21 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from statespan.models import PixelModel, PixelsConfig
-from statespan.papers.bench.cached import CachedTransformer, Values, cached_floor, cached_work
-from statespan.papers.bench.case import OK, Case, Row, Settings, Work
-from statespan.papers.bench.compare import TOLERANCE
-from statespan.papers.bench.decoding import CHECKED, STATE, step_floor, steps_work
-from statespan.papers.bench.listing import LISTED
-from statespan.papers.bench.model import DEPTH
-from statespan.papers.bench.registry import Benchmark
+from statespan.papers.bench.case import OK, Benchmark, BenchOptions, Case, Row, Work, count_parameters
+from statespan.papers.bench.decoding import STATE, step_floor, steps_work
+from statespan.papers.bench.kv_cache import CachedTransformer, StackSizes, cached_floor, cached_work
 
 VALUES, CHANNELS = 256, 3
 TRANSFORMER = "Transformer"
 PAPER = {"S4 base": 20.84, "S4 large": 3.36, TRANSFORMER: 0.32}
 
 
-def models(settings: Settings) -> dict[str, PixelsConfig]:
+def models(options: BenchOptions) -> dict[str, PixelsConfig]:
     """The models of the paper."""
-    sizes = settings.sizes
+    sizes = options.sizes
     shared: dict[str, Any] = {
         "vocabulary": 1 + VALUES * CHANNELS, "d_output": VALUES, "layer": "s4", "d_state": sizes["d_state"],
         "pools": sizes["pools"], "mix": "linear",
@@ -43,29 +40,30 @@ def models(settings: Settings) -> dict[str, PixelsConfig]:
     }
 
 
-def cases(settings: Settings) -> Iterator[Case]:
+def cases(options: BenchOptions) -> Iterator[Case]:
     """Each model at each batch, and the Transformer at some contexts of an image."""
-    sizes, dtype = settings.sizes, settings.dtype
-    tolerance, period = DEPTH * TOLERANCE[dtype], math.prod(sizes["pools"])
-    for name, config in models(settings).items():
+    sizes, itemsize = options.sizes, options.dtype.itemsize
+    tolerance, period = options.model_tolerance, math.prod(sizes["pools"])
+    for name, config in models(options).items():
         shape = PixelModel(config, device="meta")
         shares = list(_shares(shape.initial_state(1, dtype=STATE), sizes["pools"]))
         for batch in sizes["batches"]:
-            floor = step_floor(shape, batch, shares, dtype.itemsize, period)
+            floor = step_floor(shape, batch, shares, itemsize=itemsize, steps=period)
             setting = {"batch": batch, "d_model": config.d_model, "n_layers": config.n_layers, "steps": period}
-            yield Case(name, setting, partial(_work, settings, config, batch), floor, tolerance, optional=batch > 1)
-    D, layers, _ = sizes["transformer"]
-    weights = sum(p.numel() for p in transformer(settings, device=torch.device("meta")).parameters())
+            yield Case(name, setting, partial(_work, options, config, batch), floor, tolerance, optional=batch > 1)
+    stack = StackSizes(*sizes["transformer"])
+    weights = count_parameters(transformer(options, torch.device("meta")))
     for context in sizes["contexts"]:
         for batch in sizes["transformer_batches"]:
-            prepare = partial(cached_work, partial(transformer, settings, settings.device), settings, batch, context)
-            floor = cached_floor(D, layers, weights, batch, context, dtype.itemsize)
-            setting = {"batch": batch, "d_model": D, "n_layers": layers, "steps": 1, "context": context}
+            prepare = partial(cached_work, partial(transformer, options, options.device), options, batch, context)
+            floor = cached_floor(stack, weights, batch, context=context, itemsize=itemsize)
+            setting = {"batch": batch, "d_model": stack.d_model, "n_layers": stack.n_layers}
+            setting |= {"steps": 1, "context": context}
             yield Case(f"{TRANSFORMER} at {context}", setting, prepare, floor, tolerance, optional=True)
 
 
 def _shares(state: Any, pools: Sequence[int]) -> Iterator[tuple[Any, float]]:
-    """The states of a U-Net level by level, and the share of the steps in which each is woken."""
+    """The states of a U-Net level by level, and the share of the steps in which each runs."""
     (level,) = state
     share = 1.0
     for factor in pools:
@@ -76,42 +74,58 @@ def _shares(state: Any, pools: Sequence[int]) -> Iterator[tuple[Any, float]]:
     yield level, share
 
 
-def transformer(settings: Settings, device: torch.device) -> CachedTransformer:
+class PixelTokens(nn.Module):
+    """A table of tokens, and a linear map to the values of a channel."""
+
+    def __init__(self, d_model: int, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.table = nn.Embedding(1 + VALUES * CHANNELS, d_model, device=device, dtype=dtype)
+        self.linear = nn.Linear(d_model, VALUES, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features of tokens."""
+        return self.table(x)
+
+    def log_probs(self, features: Tensor) -> Tensor:
+        """Log-probabilities of values."""
+        return self.linear(features).log_softmax(-1)
+
+
+def transformer(options: BenchOptions, device: torch.device) -> CachedTransformer:
     """A Transformer of as many parameters as the base model."""
-    D, layers, heads = settings.sizes["transformer"]
-    tokens = Values(1 + VALUES * CHANNELS, VALUES, D, device, settings.dtype)
-    return CachedTransformer(D, heads, layers, tokens, max(settings.sizes["length"], 12), device, settings.dtype)
+    stack = StackSizes(*options.sizes["transformer"])
+    tokens = PixelTokens(stack.d_model, device, options.dtype)
+    return CachedTransformer(stack, tokens, max(options.sizes["length"], 12))
 
 
-def _work(settings: Settings, config: PixelsConfig, batch: int) -> Work:
-    model = PixelModel(config, device=settings.device).to(settings.dtype).eval()
-    period = math.prod(settings.sizes["pools"])
-    tokens = torch.randint(config.vocabulary, (CHECKED, period + 2), device=settings.device)
-    return steps_work(model, settings, batch, period, tokens=tokens)
+def _work(options: BenchOptions, config: PixelsConfig, batch: int) -> Work:
+    model = PixelModel(config, device=options.device).to(options.dtype).eval()
+    period = math.prod(options.sizes["pools"])
+    return steps_work(model, options, batch, period, length=period + 2)
 
 
-def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str]]:
-    """Add "images_per_s" (of the Transformer as if its whole image were at that context) and say the best ones."""
-    length, limit = settings.sizes["length"], 1e3 * settings.sizes["memory_gb"]
+def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+    """Add "images_per_s" (of the Transformer as if its whole image were at that context) and report the best ones."""
+    length, limit = options.sizes["length"], 1e3 * options.sizes["memory_gb"]
     final = []
     for row in rows:
         if row.time_ms:
             image = row.time_ms * length / row.setting["steps"]
             row = replace(row, extra={"images_per_s": 1e3 * row.setting["batch"] / image})
         final.append(row)
-    fits = [row for row in final if row.status == OK and (row.memory_mb or 0.0) <= limit]
+    fitting = [row for row in final if row.status == OK and (row.memory_mb or 0.0) <= limit]
     findings, best = [], {}
-    for name in models(settings):
-        mine = [row for row in fits if row.name == name]
-        if mine:
-            row = max(mine, key=lambda row: row.extra["images_per_s"])
+    for name in models(options):
+        candidates = [row for row in fitting if row.name == name]
+        if candidates:
+            row = max(candidates, key=lambda row: row.extra["images_per_s"])
             best[name] = row.extra["images_per_s"]
             floor = best[name] * (row.ratio or 0.0)
             findings.append(
                 f"{name}: {best[name]:,.3g} images/s at batch {row.setting['batch']:,} within {limit / 1e3:g} GB "
                 f"(paper, A100: {PAPER[name]}); the floor there is {floor:,.3g}, {row.ratio:.2f}x"
             )
-    mean = _whole_image(fits, settings)
+    mean = _whole_image(fitting, options)
     if mean:
         findings.append(f"{TRANSFORMER}: {mean:,.3g} images/s over a whole image within {limit / 1e3:g} GB "
                         f"(paper, {PAPER[TRANSFORMER]})")  # fmt: skip
@@ -119,10 +133,10 @@ def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str
     return final, findings
 
 
-def _whole_image(rows: Sequence[Row], settings: Settings) -> float:
-    """Images a second of the Transformer at its best batch: times at contexts between those measured lie on lines."""
-    contexts, rates = settings.sizes["contexts"], [0.0]
-    for batch in settings.sizes["transformer_batches"]:
+def _whole_image(rows: Sequence[Row], options: BenchOptions) -> float:
+    """Images per second of the Transformer at its best batch, its time interpolated between the contexts measured."""
+    contexts, rates = options.sizes["contexts"], [0.0]
+    for batch in options.sizes["transformer_batches"]:
         times = {row.setting["context"]: row.time_ms for row in rows if row.name.startswith(TRANSFORMER)
                  and row.setting["batch"] == batch}  # fmt: skip
         if set(times) != set(contexts):
@@ -134,7 +148,7 @@ def _whole_image(rows: Sequence[Row], settings: Settings) -> float:
 
 
 BENCHMARK = Benchmark(
-    LISTED["table7"],
+    "s4_table7",
     caption=(
         "Steps of generation of 3,072 values: the models of appendix D.3.1 of the S4 paper over one period of their "
         "U-Net, with the choice of each value and float32 states, and one step of a Transformer of about the size of "

@@ -1,4 +1,4 @@
-"""`table8`: tokens a second of the WikiText-103 models, the generation part of the S4 paper's Table 8.
+"""`s4_table8`: tokens per second of the WikiText-103 models, the generation part of the S4 paper's Table 8.
 
 The S4 model is that of appendix D.3.2 (16 blocks of S4, S4 and a feed-forward network, 1,024 features, 249M
 parameters), whole: embedding, steps of all layers, adaptive softmax over 267,735 words and the choice of one. The
@@ -14,23 +14,24 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from statespan.models import LanguageConfig, LanguageModel
-from statespan.papers.bench.cached import (
-    AS_IT_COMES,
-    HUGGING_FACE,
-    CachedTransformer,
-    cached_floor,
-    cached_work,
-    hugging_face_work,
-    words,
+from statespan.nn import AdaptiveTokens
+from statespan.papers.bench.case import (
+    OK,
+    Benchmark,
+    BenchOptions,
+    Case,
+    Row,
+    Tensors,
+    Work,
+    count_parameters,
+    with_rate,
 )
-from statespan.papers.bench.case import OK, Case, Row, Settings, Work
-from statespan.papers.bench.compare import TOLERANCE
-from statespan.papers.bench.decoding import CHECKED, STATE, step_floor, steps_work
-from statespan.papers.bench.listing import LISTED
-from statespan.papers.bench.model import DEPTH
-from statespan.papers.bench.registry import Benchmark
+from statespan.papers.bench.decoding import STATE, step_floor, steps_work
+from statespan.papers.bench.hugging_face import AS_IT_COMES, STATIC, hugging_face_work
+from statespan.papers.bench.kv_cache import CachedTransformer, StackSizes, cached_floor, cached_work
 
 OURS, PLAIN, TRANSFORMER, AFTER = "S4", "S4 without a graph", "Transformer", "S4 after"
 PAPER = {OURS: 48_000.0, AS_IT_COMES: 800.0}
@@ -38,141 +39,145 @@ PIECE = 8192
 """Tokens of a context that are read at a time."""
 LONG = 8192
 """Beyond this context small batches of Transformers are left out: all that they read is their caches."""
+COMPARED = 12
+"""Tokens of the comparison with the parallel model."""
 
 
-def config(settings: Settings) -> LanguageConfig:
+def config(options: BenchOptions) -> LanguageConfig:
     """The language model."""
-    sizes = settings.sizes
-    return LanguageConfig(
-        vocabulary=sizes["vocabulary"], d_model=sizes["d_model"], d_state=sizes["d_state"], n_layers=sizes["n_layers"],
-        cutoffs=sizes["cutoffs"], layer="s4",
-    )  # fmt: skip
+    names = ("vocabulary", "d_model", "d_state", "n_layers", "cutoffs")
+    return LanguageConfig(layer="s4", **{name: options.sizes[name] for name in names})
 
 
-def cases(settings: Settings) -> Iterator[Case]:
+def stack_sizes(options: BenchOptions) -> StackSizes:
+    """The sizes of all Transformers."""
+    return StackSizes(*(options.sizes[name] for name in StackSizes._fields))
+
+
+def cases(options: BenchOptions) -> Iterator[Case]:
     """S4 at each batch, Transformers at each context and batch, and S4 after each context."""
-    sizes, dtype = settings.sizes, settings.dtype
-    D, layers, heads = sizes["d_model"], sizes["n_layers"], sizes["n_heads"]
-    shape = LanguageModel(config(settings), device="meta")
+    sizes = options.sizes
+    shape = LanguageModel(config(options), device="meta")
     state = shape.initial_state(1, dtype=STATE)
-    tolerance = DEPTH * TOLERANCE[dtype]
 
     def ours(name: str, batch: int, prepare: Callable[[], Work], **setting: Any) -> Case:
-        floor = step_floor(shape, batch, [(state, 1.0)], dtype.itemsize)
-        return Case(name, {"batch": batch, "d_model": D, **setting}, prepare, floor, tolerance, optional=batch > 1)
+        floor = step_floor(shape, batch, [(state, 1.0)], itemsize=options.dtype.itemsize)
+        setting = {"batch": batch, "d_model": sizes["d_model"], **setting}
+        return Case(name, setting, prepare, floor, options.model_tolerance, optional=batch > 1)
 
     for batch in sizes["batches"]:
-        yield ours(OURS, batch, partial(_work, settings, batch), part="throughput")
-    yield ours(
-        PLAIN, sizes["batches"][0], partial(_work, settings, sizes["batches"][0], graph=False), part="throughput"
-    )
+        yield ours(OURS, batch, partial(_work, options, batch), part="throughput")
+    first = sizes["batches"][0]
+    yield ours(PLAIN, first, partial(_work, options, first, graph=False), part="throughput")
     for context in sizes["contexts"]:
-        baseline = partial(transformer, settings, context)
-        weights = sum(p.numel() for p in baseline(device=torch.device("meta")).parameters())
-        for batch in batches(settings, 2 * layers * context * D, weights, dtype.itemsize, few=context > LONG):
-            prepare = partial(cached_work, partial(baseline, device=settings.device), settings, batch, context)
-            floor = cached_floor(D, layers, weights, batch, context, dtype.itemsize)
-            setting = {"part": "throughput", "batch": batch, "d_model": D, "context": context}
-            yield Case(f"{TRANSFORMER} at {context}", setting, prepare, floor, tolerance, optional=True)
+        make = partial(transformer, options, context)
+        weights = count_parameters(make(device=torch.device("meta")))
+        work = partial(cached_work, partial(make, device=options.device), options)
+        yield from _at_context(options, TRANSFORMER, context, work=work, weights=weights, is_compared=True)
     if find_spec("transformers") is not None:
-        yield from _hugging_face(settings, D, heads, layers)
+        yield from _hugging_face(options)
     for context in sizes["after"]:
-        yield ours(f"{AFTER} {context}", 1, partial(_after, settings, context), part="context", context=context)
+        yield ours(f"{AFTER} {context}", 1, partial(_after, options, context), part="context", context=context)
 
 
-def _hugging_face(settings: Settings, D: int, heads: int, layers: int) -> Iterator[Case]:
+def _hugging_face(options: BenchOptions) -> Iterator[Case]:
     """GPT-2 with a static cache in the precision of all others, and as it comes."""
-    weights = 12 * layers * D * D
-    for kind, size in ((HUGGING_FACE, "hugging_face"), (AS_IT_COMES, "as_it_comes")):
-        as_it_comes = kind == AS_IT_COMES
-        itemsize = 4 if as_it_comes else settings.dtype.itemsize
-        copies = 3 if as_it_comes else 1  # the cache before, the one after, and what is lost between them
-        for context in settings.sizes[size]:
-            cached = 2 * layers * context * D
-            for batch in batches(settings, copies * cached, weights, itemsize, few=context > LONG):
-                prepare = partial(
-                    hugging_face_work, settings, batch, context, D, heads, layers, as_it_comes=as_it_comes
-                )
-                floor = cached_floor(D, layers, weights, batch, context, itemsize)
-                setting = {"part": "throughput", "batch": batch, "d_model": D, "context": context}
-                yield Case(f"{kind} at {context}", setting, prepare, floor, None, optional=True)
+    stack = stack_sizes(options)
+    weights = 12 * stack.n_layers * stack.d_model**2
+    for context in options.sizes["hugging_face"]:
+        work = partial(hugging_face_work, options, stack, as_it_comes=False)
+        yield from _at_context(options, STATIC, context, work=work, weights=weights)
+    for context in options.sizes["as_it_comes"]:
+        work = partial(hugging_face_work, options, stack, as_it_comes=True)
+        # three copies: the cache before, the one after, and fragmentation between them
+        yield from _at_context(options, AS_IT_COMES, context, work=work, weights=weights, itemsize=4, copies=3)
 
 
-def batches(settings: Settings, cached: int, weights: int, itemsize: int, *, few: bool = False) -> list[int]:
-    """The largest power of two of rows whose caches fit, and smaller ones.
+def _at_context(
+    options: BenchOptions,
+    kind: str,
+    context: int,
+    *,
+    work: Callable[..., Work],
+    weights: int,
+    itemsize: int | None = None,
+    copies: int = 1,
+    is_compared: bool = False,
+) -> Iterator[Case]:
+    """Steps of a Transformer with a cache full up to a context, at the batches whose caches fit."""
+    stack, itemsize = stack_sizes(options), itemsize or options.dtype.itemsize
+    tolerance = options.model_tolerance if is_compared else None
+    cached = 2 * stack.n_layers * context * stack.d_model
+    for batch in batches(options, copies * cached, weights, itemsize, few=context > LONG):
+        floor = cached_floor(stack, weights, batch, context=context, itemsize=itemsize)
+        setting = {"part": "throughput", "batch": batch, "d_model": stack.d_model, "context": context}
+        prepare = partial(work, batch=batch, context=context)
+        yield Case(f"{kind} at {context}", setting, prepare, floor, tolerance, optional=True)
 
-    Args:
-        settings: The user's choices.
-        cached: Numbers of a row's cache.
-        weights: Numbers of the model.
-        itemsize: Bytes of a number.
-        few: Whether to leave out the smallest, where caches are most of the work at any batch.
+
+def batches(options: BenchOptions, cached: int, weights: int, itemsize: int, *, few: bool = False) -> list[int]:
+    """The largest power of two of rows whose caches fit, each of ``cached`` numbers, and smaller ones.
+
+    ``few`` leaves out the smallest, where caches are most of the work at any batch.
     """
-    if settings.device.type == "cpu":
+    if options.device.type == "cpu":
         return [2]
-    room = 0.8 * torch.cuda.get_device_properties(settings.device).total_memory / itemsize - weights
-    largest = max(1, min(int(room / cached), settings.sizes["batches"][-1]))
+    free = 0.8 * torch.cuda.get_device_properties(options.device).total_memory / itemsize - weights
+    largest = max(1, min(int(free / cached), options.sizes["batches"][-1]))
     top = 1 << (largest.bit_length() - 1)
     return [batch for batch in (() if few else (top // 16,)) + (top // 4, top) if batch]
 
 
-def transformer(settings: Settings, context: int, device: torch.device) -> CachedTransformer:
+def transformer(options: BenchOptions, context: int, device: torch.device) -> CachedTransformer:
     """The Transformer of the same size."""
-    sizes, dtype = settings.sizes, settings.dtype
-    tokens = words(sizes["vocabulary"], sizes["d_model"], sizes["cutoffs"], device, dtype)
-    places = max(12, min(context, PIECE))
-    return CachedTransformer(sizes["d_model"], sizes["n_heads"], sizes["n_layers"], tokens, places, device, dtype)
+    sizes, stack = options.sizes, stack_sizes(options)
+    factory: dict[str, Any] = {"device": device, "dtype": options.dtype}
+    tokens = AdaptiveTokens(sizes["vocabulary"], stack.d_model, cutoffs=sizes["cutoffs"], **factory)
+    return CachedTransformer(stack, tokens, max(COMPARED, min(context, PIECE)))
 
 
-def _model(settings: Settings) -> LanguageModel:
-    return LanguageModel(config(settings), device=settings.device).to(settings.dtype).eval()
+def _model(options: BenchOptions) -> LanguageModel:
+    return LanguageModel(config(options), device=options.device).to(options.dtype).eval()
 
 
-def _tokens(settings: Settings, length: int) -> torch.Tensor:
-    return torch.randint(settings.sizes["vocabulary"], (CHECKED, length), device=settings.device)
-
-
-def _work(settings: Settings, batch: int, graph: bool = True) -> Work:
-    return steps_work(_model(settings), settings, batch, 1, tokens=_tokens(settings, 12), graph=graph)
+def _work(options: BenchOptions, batch: int, graph: bool = True) -> Work:
+    return steps_work(_model(options), options, batch, length=COMPARED, graph=graph)
 
 
 @torch.no_grad()
-def _after(settings: Settings, context: int) -> Work:
+def _after(options: BenchOptions, context: int) -> Work:
     """A step after a context, compared with a pass over the context that ends with the same token."""
-    model = _model(settings)
-    tokens = torch.randint(settings.sizes["vocabulary"], (1, context), device=settings.device)
+    model = _model(options)
+    tokens = torch.randint(options.sizes["vocabulary"], (1, context), device=options.device)
 
-    def read(tokens: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def read(tokens: Tensor) -> tuple[Tensor, Any]:
         state, y = model.initial_state(1, dtype=STATE), torch.empty(0)
         for piece in tokens.split(PIECE, 1):
             y, state = model.prefill(piece, state, last=True)
         return y, state
 
     _, state = read(tokens[:, :-1])
-    work = steps_work(model, settings, 1, 1, tokens=_tokens(settings, 12), state=state)
+    work = steps_work(model, options, 1, length=COMPARED, state=state)
 
     @torch.no_grad()
-    def last() -> dict[str, torch.Tensor]:
+    def stepped() -> Tensors:
         _, before = read(tokens[:, :-1])
         return {"output": model.step(tokens[:, -1], before)[0]}
 
     @torch.no_grad()
-    def wanted() -> dict[str, torch.Tensor]:
+    def parallel() -> Tensors:
         return {"output": read(tokens)[0]}
 
-    return replace(work, sample=last, reference=wanted)
+    return replace(work, sample=stepped, reference=parallel)
 
 
-def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str]]:
-    """Add "tokens_per_s"; say each model's best, how far it is from its floor, and who is how much faster."""
-    final = [
-        replace(row, extra={"tokens_per_s": 1e3 * row.setting["batch"] / row.time_ms}) if row.time_ms else row
-        for row in rows
-    ]
+def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+    """Add "tokens_per_s"; report each model's best, its distance from the floor, and the ratios between models."""
+    final = with_rate(rows, "tokens_per_s")
     best: dict[str, Row] = {}
     for row in final:
-        fast = row.extra.get("tokens_per_s", 0.0)
-        if row.status == OK and row.setting["part"] == "throughput" and fast > _rate(best.get(row.name)):
+        rate = row.extra.get("tokens_per_s", 0.0)
+        if row.status == OK and row.setting["part"] == "throughput" and rate > _rate(best.get(row.name)):
             best[row.name] = row
     findings = []
     for name, row in best.items():
@@ -192,16 +197,17 @@ def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str
     after = [row for row in final if row.setting["part"] == "context" and row.status == OK]
     if len(after) > 1:
         first, last = after[0], after[-1]
-        ratio = (last.time_ms or 0.0) / (first.time_ms or 1.0)
-        findings.append(f"a step after {last.setting['context']:,} tokens takes {ratio:.3f}x the time of one after "
-                        f"{first.setting['context']:,}")  # fmt: skip
+        findings.append(
+            f"a step after {last.setting['context']:,} tokens takes {first.speed_over(last):.3f}x the time of one "
+            f"after {first.setting['context']:,}"
+        )
     if find_spec("transformers") is None:
-        findings.append(f"{HUGGING_FACE} was not measured: transformers is not installed")
+        findings.append(f"{STATIC} was not measured: transformers is not installed")
     return final, findings
 
 
 def _kind(name: str) -> str:
-    """A name without its context."""
+    """The name of a row without its context."""
     return name.partition(" at ")[0]
 
 
@@ -210,7 +216,7 @@ def _rate(row: Row | None) -> float:
 
 
 BENCHMARK = Benchmark(
-    LISTED["table8"],
+    "s4_table8",
     caption=(
         "One step of generation: the model of appendix D.3.2 of the S4 paper with embedding, adaptive softmax and the "
         "choice of a word, float32 states, against Transformers of the same size with a cache that is full up to the "
@@ -220,4 +226,4 @@ BENCHMARK = Benchmark(
     cases=cases,
     finish=finish,
     rate="tokens_per_s",
-)  # fmt: skip
+)

@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from math import log
+from statistics import linear_regression
 
-from statespan import S4, S4D
-from statespan.papers.bench.case import OK, Case, Row, Settings
-from statespan.papers.bench.compare import TOLERANCE
+from statespan.papers.bench.case import OK, Benchmark, BenchOptions, Case, Row
 from statespan.papers.bench.layer import flash_attention
-from statespan.papers.bench.layers import attention_floor, layer_work, ssm_floor
-from statespan.papers.bench.listing import LISTED
-from statespan.papers.bench.registry import Benchmark
+from statespan.papers.bench.layer_work import KINDS, layer_work, ssm_floor
 
 
-def cases(settings: Settings) -> Iterator[Case]:
+def cases(options: BenchOptions) -> Iterator[Case]:
     """S4D, S4 and flash attention at each length, as far as each stays within the time limit."""
-    sizes = settings.sizes
-    batch, D, N, n_heads = sizes["batch"], sizes["d_model"], sizes["d_state"], sizes["n_heads"]
-    for kind, layer in (("S4D", S4D), ("S4", S4)):
+    sizes = options.sizes
+    batch, D, N = sizes["batch"], sizes["d_model"], sizes["d_state"]
+    for kind, layer in KINDS.items():
         for length in sizes["lengths"]:
-            make = partial(layer, D, N, device=settings.device)
-            prepare = partial(layer_work, make, settings, batch, length)
-            floor = ssm_floor(settings, batch * length, D, D)
+            make = partial(layer, D, N, mix="linear", device=options.device)
+            prepare = partial(layer_work, make, options, batch, length)
+            floor = ssm_floor(options, batch * length, D, D)
             setting = {"length": length, "batch": batch, "d_model": D, "d_state": N}
             skip = too_long(kind, length, 1, sizes["limit_ms"])
-            yield Case(kind, setting, prepare, floor, TOLERANCE[settings.dtype], skip=skip)
+            yield Case(kind, setting, prepare, floor, options.tolerance, skip=skip)
     for length in sizes["lengths"]:
-        name = "flash attention"
-        prepare = partial(flash_attention, settings, D, n_heads, batch, length)
-        floor = attention_floor(settings, batch, length, D, D, causal=True)
-        setting = {"length": length, "batch": batch, "d_model": D, "n_heads": n_heads}
-        skip = too_long(name, length, 2, sizes["limit_ms"])
-        yield Case(name, setting, prepare, floor, None, optional=True, skip=skip)
+        case = flash_attention(options, batch, length)
+        yield replace(case, skip=too_long(case.name, length, 2, sizes["limit_ms"]))
 
 
 def too_long(name: str, length: int, power: int, limit_ms: float) -> Callable[[Sequence[Row]], str | None]:
-    """A rule that skips a length if the last one of the same name ran out, or foretells more than the limit."""
+    """A rule that skips a length if the last one of the same name failed, or if it predicts more than the limit."""
 
     def skip(rows: Sequence[Row]) -> str | None:
         before = [row for row in rows if row.name == name]
@@ -53,7 +46,7 @@ def too_long(name: str, length: int, power: int, limit_ms: float) -> Callable[[S
     return skip
 
 
-def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
     """Fit exponents of time (of CUDA graphs where there are such) and memory over the upper half of the lengths."""
     final, findings = list(rows), []
     for name in dict.fromkeys(row.name for row in rows):
@@ -61,25 +54,25 @@ def finish(rows: Sequence[Row], settings: Settings) -> tuple[list[Row], list[str
         if len(done) < 2:
             continue
         upper = done[min(len(done) // 2, len(done) - 2) :]
+        lengths = [row.setting["length"] for row in upper]
         graphs = all(row.graph_ms for row in upper)
-        time = exponent([(row.setting["length"], (row.graph_ms if graphs else row.time_ms) or 0.0) for row in upper])
-        memory = exponent([(row.setting["length"], row.memory_mb or 0.0) for row in upper])
-        first, last = upper[0].setting["length"], upper[-1].setting["length"]
-        findings.append(f"{name}: time ~ L^{time:.2f}, memory ~ L^{memory:.2f}, from L = {first:,} to {last:,}")
+        time = exponent(lengths, [(row.graph_ms if graphs else row.time_ms) or 0.0 for row in upper])
+        memory = exponent(lengths, [row.memory_mb or 0.0 for row in upper])
+        findings.append(
+            f"{name}: time ~ L^{time:.2f}, memory ~ L^{memory:.2f}, from L = {lengths[0]:,} to {lengths[-1]:,}"
+        )
         extra = {"time_exponent": time, "memory_exponent": memory}
         final = [replace(row, extra=extra) if row.name == name and row.status == OK else row for row in final]
     return final, findings
 
 
-def exponent(points: Sequence[tuple[float, float]]) -> float:
-    """The slope of the least-squares line through the logarithms of (x, y)."""
-    xs, ys = zip(*((math.log(x), math.log(y)) for x, y in points))
-    x_mean, y_mean = sum(xs) / len(xs), sum(ys) / len(ys)
-    return sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys)) / sum((x - x_mean) ** 2 for x in xs)
+def exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """The slope of the least-squares line through the logarithms."""
+    return linear_regression([log(x) for x in xs], [log(y) for y in ys]).slope
 
 
 BENCHMARK = Benchmark(
-    LISTED["scaling"],
+    "scaling",
     caption=(
         "One causal layer (SSM, GELU, linear map), forward and backward with all gradients. Exponents are slopes in "
         "the log-log plane over the upper half of the lengths, of the times as CUDA graphs on a GPU."

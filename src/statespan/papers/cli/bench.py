@@ -10,14 +10,13 @@ import typer
 
 from statespan._fail import fail
 from statespan.cli import common
-from statespan.papers.bench.listing import DTYPES, LISTED, Listing
+from statespan.papers.bench.catalog import CATALOG, DTYPES, Listing
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from statespan.papers.bench.case import Settings
-    from statespan.papers.bench.registry import Benchmark
-    from statespan.papers.bench.runner import Result
+    from statespan.papers.bench.case import Benchmark, BenchOptions
+    from statespan.papers.bench.runner import BenchResult
 
 
 def _sizes(listing: Listing) -> str:
@@ -38,12 +37,12 @@ HELP = "\n".join(
         "",
         "\b",
         "Benchmarks:",
-        *(f"  {b.name:<9}{b.summary}" for b in LISTED.values()),
-        "  all      all that run on the device",
+        *(f"  {b.name:<10}{b.summary}" for b in CATALOG.values()),
+        "  all       all that run on the device",
         "",
         "\b",
         "Sizes to set with --size, and their defaults:",
-        *(f"  {b.name:<9}{_sizes(b)}" for b in LISTED.values()),
+        *(f"  {b.name:<10}{_sizes(b)}" for b in CATALOG.values()),
         "",
         "\b",
         "Examples:",
@@ -95,8 +94,8 @@ def bench(
     if not no_plot and not drawing:
         console.print('no plots without matplotlib: pip install "statespan[plot]"', markup=False)
     fault = False
-    for benchmark, settings in runs:
-        result = _run(benchmark, settings, console)
+    for benchmark, options in runs:
+        result = _run(benchmark, options, console)
         show(result, console)
         path = write_record(result, out)
         console.print(f"written: {path}", soft_wrap=True)
@@ -106,20 +105,21 @@ def bench(
     raise typer.Exit(1 if fault else 0)
 
 
-def _choose(names: list[str], device: str | None, **options: Any) -> list[tuple[Benchmark, Settings]]:
-    """The benchmarks to run and the settings of each, everything checked before anything runs."""
+def _choose(names: list[str], device: str | None, **options: Any) -> list[tuple[Benchmark, BenchOptions]]:
+    """The benchmarks to run and the options of each, everything checked before anything runs."""
     if not names:
-        raise ValueError(f"name a benchmark: {', '.join(LISTED)}, or 'all'; see statespan bench --help")
-    from statespan.papers.bench.benchmarks import BENCHMARKS
-    from statespan.papers.bench.registry import choose_settings, find
+        raise ValueError(f"name a benchmark: {', '.join(CATALOG)}, or 'all'; see statespan bench --help")
+    from statespan.papers.bench.options import choose_options, find
 
     kind = (device or "").partition(":")[0]
-    every = [b for b in BENCHMARKS.values() if kind not in ("cpu", "cuda") or kind in b.devices]
-    chosen = {b.name: b for name in names for b in (every if name == "all" else [find(name, BENCHMARKS)])}
-    return [(b, choose_settings(b, device=device, **options)) for b in chosen.values()]
+    every = [
+        b for b in map(find, CATALOG if "all" in names else ()) if kind not in ("cpu", "cuda") or kind in b.devices
+    ]
+    chosen = {b.name: b for name in names for b in (every if name == "all" else [find(name)])}
+    return [(b, choose_options(b, device=device, **options)) for b in chosen.values()]
 
 
-def _run(benchmark: Benchmark, settings: Settings, console: Console) -> Result:
+def _run(benchmark: Benchmark, options: BenchOptions, console: Console) -> BenchResult:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from statespan.papers.bench.runner import run_benchmark
@@ -136,6 +136,6 @@ def _run(benchmark: Benchmark, settings: Settings, console: Console) -> Result:
         task = progress.add_task("", name=benchmark.name, total=1)
         return run_benchmark(
             benchmark,
-            settings,
+            options,
             lambda done, total, name: progress.update(task, completed=done, total=total, description=name),
         )

@@ -151,7 +151,7 @@ def _list(plan: Plan, console: Console) -> None:
         cells = cells_of([TABLES[item.name]()], plan) if item.is_table else []
         cells = [filters.cell(plan)] if item.name == FILTERS else cells
         measured = item.name in ("s4-table2", "s4-table3")
-        free = f"statespan bench {item.name[3:]}" if measured else "seconds, CPU"
+        free = f"statespan bench {item.name.replace('-', '_')}" if measured else "seconds, CPU"
         took = common.duration(sum(cost(cell.recipe) for cell in cells)) if cells else free
         table.add_row(item.name, item.summary, str(len(cells) or ""), took)
     console.print(table)

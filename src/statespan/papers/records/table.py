@@ -20,6 +20,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from statespan._text import metric_number
+from statespan.papers import markdown
 from statespan.papers.records.grid import Grid
 from statespan.papers.records.record import model_name, seconds_before
 from statespan.papers.records.schema import Record, read_runs
@@ -27,7 +28,7 @@ from statespan.papers.records.signs import AUGMENTED, CHANGES, DIFFERENT, SEEN, 
 from statespan.papers.records.signs import signs as signs_of
 from statespan.papers.records.tasks import TASKS, Task, judged, other, paper, paper_augmented, value
 
-PLACE = re.compile(r"(<!-- (?P<path>[\w/.-]+): (?P<kind>short|long) -->\n)(?P<table>.*?)(<!-- end -->)", re.S)
+PLACE = markdown.marker(r"(?P<path>[\w/.-]+): (?P<kind>short|long)")
 NOT_YET, NONE = "not run yet", "–"
 SHORT = ("task", "paper", "ours", "paper, augmented", "ours, with tricks", "recipes")
 LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
@@ -105,11 +106,9 @@ def filled(text: str, root: Path, up: str = "") -> str:
     """The text with every table made anew from the records under ``root``; ``up`` leads from the page to it."""
 
     def table(match: re.Match[str]) -> str:
-        records = read_runs(root / match["path"])
-        body = make(records, match["kind"], f"{up}{match['path']}", up)
-        return f"{match[1]}{body}{match[5]}"
+        return make(read_runs(root / match["path"]), match["kind"], f"{up}{match['path']}", up)
 
-    return PLACE.sub(table, text)
+    return markdown.fill(text, PLACE, table)
 
 
 def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") -> str:
@@ -268,14 +267,9 @@ def _device(record: Record) -> str:
 
 def fill_page(path: Path) -> None:
     """Fill the tables of a page that lies in a checkout, beside ``results`` or below."""
-    from statespan._io import replace_file
-
-    root = next(p for p in path.resolve().parents if (p / "results").is_dir())
+    root = markdown.root_of(path)
     depth = len(path.resolve().relative_to(root).parts) - 1
-    text = path.read_text(encoding="utf-8")
-    updated = filled(text, root, "../" * depth)
-    if updated != text:
-        replace_file(path, updated.encode())
+    markdown.fill_page(path, lambda text: filled(text, root, "../" * depth))
 
 
 def main(paths: list[str]) -> None:

@@ -13,13 +13,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from statespan.papers import markdown
 from statespan.papers import recipes as paper_recipes
 from statespan.papers.records.grid import Grid
 from statespan.papers.tables.registry import TABLES
 from statespan.papers.tables.spec import Printed, read
 from statespan.train import recipes
 
-PLACE = re.compile(r"(<!-- recipes: coverage -->\n)(?P<table>.*?)(<!-- end -->)", re.S)
+PLACE = markdown.marker("recipes: coverage")
 
 
 def tables_of(text: str) -> list[str]:
@@ -83,7 +84,7 @@ def table() -> str:
 
 def filled(text: str) -> str:
     """The text with every table made anew."""
-    return PLACE.sub(lambda match: f"{match[1]}{table()}{match[3]}", text)
+    return markdown.fill(text, PLACE, lambda match: table())
 
 
 def _order(name: str) -> tuple[str, int, str]:
@@ -93,11 +94,7 @@ def _order(name: str) -> tuple[str, int, str]:
 
 def fill_page(path: Path) -> None:
     """Fill the tables of a page, if they are not what they should be."""
-    from statespan._io import replace_file
-
-    text = path.read_text(encoding="utf-8")
-    if (updated := filled(text)) != text:
-        replace_file(path, updated.encode())
+    markdown.fill_page(path, filled)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def table2() -> Table:
     for row, (name, parts) in rows.items():
         for unit, figure, numbers in zip(("ms", "MB"), ("time_ms", "memory_mb"), parts):
             for size, text in zip(sizes, numbers):
-                entries.append(Measured(row, f"{unit}, {size}", text, "table2", name, figure, {"d_model": size}))
+                entries.append(Measured(row, f"{unit}, {size}", text, "s4_table2", name, figure, {"d_model": size}))
     columns = tuple(Column(f"{unit}, {size}", True) for unit in ("ms", "MB") for size in sizes)
     about = (
         "A training step of one layer: milliseconds and memory. The paper's on an A100; ours as the record says. The "
@@ -64,9 +64,9 @@ def table3() -> Table:
         for row, (name, numbers) in models.items():
             speed, memory = numbers[2 * place : 2 * place + 2]
             entries += [
-                Measured(row, parts[0], speed, "table3", name, "time_ms", setting, over=base),
-                Measured(row, parts[1], speed, "table3", name, "graph_ms", setting, over=base),
-                Measured(row, parts[2], memory, "table3", name, "memory", setting),
+                Measured(row, parts[0], speed, "s4_table3", name, "time_ms", setting, over=base),
+                Measured(row, parts[1], speed, "s4_table3", name, "graph_ms", setting, over=base),
+                Measured(row, parts[2], memory, "s4_table3", name, "memory", setting),
             ]
     entries.sort(key=lambda entry: list(models).index(entry.row))
     about = (
@@ -133,10 +133,10 @@ def table7() -> Table:
     for size, bpd, speed in (("base", "2.92", "20.84"), ("large", "2.85", "3.36")):
         row = f"S4 ({size})"
         entries.append(Trained(row, "bpd", bpd, f"cifar-density-{size}"))
-        entries.append(Measured(row, "images/s", speed, "table7", f"S4 {size}", "images_per_s", memory_mb=16e3))
+        entries.append(Measured(row, "images/s", speed, "s4_table7", f"S4 {size}", "images_per_s", memory_mb=16e3))
     about = (
         "Bits per dimension on the test images; images generated a second within 16 GB (the paper's on an A100). "
-        "`statespan bench table7` also has a Transformer of ours at several contexts."
+        "`statespan bench s4_table7` also has a Transformer of ours at several contexts."
     )
     return Table("s4-table7", "S4 Table 7: CIFAR-10 density", about, columns, tuple(entries))
 
@@ -154,18 +154,18 @@ def table8() -> Table:
     ours = "S4 (ours: bf16, CUDA graph)"
     entries: list[Entry] = [
         Trained(ours, "test ppl", "20.95", "wikitext103-s4"),
-        Measured(ours, "tokens/s", "48K", "table8", "S4", "tokens_per_s"),
+        Measured(ours, "tokens/s", "48K", "s4_table8", "S4", "tokens_per_s"),
     ]
     for row, (name, ppl, speed, ratio) in speeds.items():
         entries += [Printed(row, "test ppl", ppl)] if ppl else []
-        entries.append(Measured(row, "tokens/s", speed, "table8", name, "tokens_per_s"))
-        entries.append(Measured(row, "S4 over it", ratio, "table8", name, "tokens_per_s", over="S4"))
+        entries.append(Measured(row, "tokens/s", speed, "s4_table8", name, "tokens_per_s"))
+        entries.append(Measured(row, "S4 over it", ratio, "s4_table8", name, "tokens_per_s", over="S4"))
     entries += others("s4-wikitext", columns)
     about = (
         "Perplexity of the test text; tokens generated per second at the best batch, of Transformers after 8,192 "
         "tokens (the paper's on an A100). Compare S4 with the two Transformers in bfloat16 first: one of ours, and "
         "Hugging Face's GPT-2 with a static cache. GPT-2 as it comes runs eagerly in float32 and copies its cache in "
-        "every step, which is most of the last ratio. `statespan bench table8` has other contexts."
+        "every step, which is most of the last ratio. `statespan bench s4_table8` has other contexts."
     )
     return Table("s4-table8", "S4 Table 8: WikiText-103", about, columns, tuple(entries))
 

@@ -1,4 +1,4 @@
-"""The ways the library can apply an SSM to a sequence, for benchmarks that compare them."""
+"""The paths on which the library can apply an SSM to a sequence, for benchmarks that compare them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statespan.ssm import Structure
 
 
 def available(device: torch.device) -> tuple[str, ...]:
-    """The paths that are there for this kind of device."""
+    """The paths of this kind of device."""
     return ("triton", "chunks", "fft") if device.type == "cuda" else ("chunks", "fft")
 
 

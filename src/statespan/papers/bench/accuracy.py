@@ -10,38 +10,23 @@ from torch import Tensor
 
 from statespan.papers.bench.case import Tensors
 
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""Allowed error of one SSM or layer by the precision of its data: a few roundings of it at the peak."""
-
 PIECE = 1 << 25
 """Numbers of input that a reference works on at a time."""
 
 
 def compare(got: Tensors, want: Tensors) -> dict[str, float]:
-    """The error of each tensor.
+    """For each tensor in either, ``max |got - want| / max |want|``.
 
-    Args:
-        got: What ran.
-        want: The reference.
-
-    Returns:
-        For each name in either, ``max |got - want| / max |want|``; infinite where anything is missing, has another
-        shape or is not finite.
+    It is infinite where a tensor is missing, has another shape or is not finite.
     """
     return {name: _error(got.get(name), want.get(name)) for name in [*want, *(n for n in got if n not in want)]}
 
 
 def in_pieces(results: Callable[[Tensor, Tensor], Tensors], x: Tensor, dy: Tensor, dtype: torch.dtype) -> Tensors:
-    """A reference worked out on a few sequences at a time, so that its memory stays small.
+    """A reference computed on a few sequences at a time, so that its memory stays small.
 
-    Args:
-        results: From inputs and output gradients (B, L, D) to results by name.
-        x: (B, L, D), cast to ``dtype`` piece by piece.
-        dy: (B, L, D).
-        dtype: The precision of the reference.
-
-    Returns:
-        The results of all sequences: what starts with "gradient of" is summed, the rest has a batch and is joined.
+    ``results`` takes inputs and output gradients (B, L, D) in ``dtype``. Of what it returns, names that start with
+    "gradient of" are summed over the pieces; the others have a batch dimension and are joined.
     """
     size = max(1, PIECE // max(1, x[0].numel()))
     pieces = [results(part.to(dtype, copy=True), dpart) for part, dpart in zip(x.split(size), dy.split(size))]

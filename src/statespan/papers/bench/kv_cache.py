@@ -1,0 +1,132 @@
+"""The Transformer that `s4_table7` and `s4_table8` compare with: flash attention and a cache of fixed size.
+
+Shapes: B batch, H heads, E features of a head, M slots of a cache, D features.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from statespan.generation.adaptive import choose
+from statespan.generation.capture import Captured, CudaRecorder
+from statespan.generation.sampling import Sampling
+from statespan.nn import AdaptiveTokens
+from statespan.papers.baselines.attention import Attention
+from statespan.papers.baselines.transformer import Transformer
+from statespan.papers.bench.case import BenchOptions, Floor, Tensors, Work, count_parameters
+from statespan.papers.bench.measure import allocated, peak_over
+
+
+class StackSizes(NamedTuple):
+    """The sizes of a stack of Transformer blocks."""
+
+    d_model: int
+    n_layers: int
+    n_heads: int
+
+
+class CachedTransformer(nn.Module):
+    """A Transformer of tokens with a cache of fixed size, and one step of it at a given context.
+
+    Args:
+        sizes: Features D, number of blocks, number of heads H.
+        tokens: What embeds tokens and gives their log-probabilities; the other parameters are like its own.
+        places: Positions that have a vector of their own; those beyond share them in turn.
+    """
+
+    def __init__(self, sizes: StackSizes, tokens: Any, places: int) -> None:
+        super().__init__()
+        like = next(tokens.parameters())
+        factory = {"device": like.device, "dtype": like.dtype}
+        self.tokens, self.place = tokens, nn.Embedding(places, sizes.d_model, **factory)
+        mixers = [Attention(sizes.d_model, sizes.n_heads, **factory) for _ in range(sizes.n_layers)]
+        self.stack = Transformer(sizes.d_model, mixers, d_ff=4 * sizes.d_model, **factory)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The log-probabilities (B, L, V) after tokens x (B, L), in one pass."""
+        places = torch.arange(x.shape[1], device=x.device)
+        return self.tokens.log_probs(self.stack(self.tokens(x) + self.place(places)))
+
+    def cache(self, batch: int, slots: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of each block, (B, H, M, E)."""
+        mixers: list[Any] = [block.mixer for block in self.stack._blocks()]
+        shape = (batch, mixers[0].n_heads, slots, mixers[0].d_head)
+        weight = mixers[0].out.weight
+        return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in mixers]
+
+    def step(self, x: Tensor, cache: list[tuple[Tensor, Tensor]], context: int) -> Tensor:
+        """The features (B, D) after one more token x (B,), the ``context``-th of its sequence.
+
+        Its key and value go into the cache in place; attention is over what is in use, without a mask, which is the
+        case that the fused kernels are made for.
+        """
+        y = self.tokens(x) + self.place.weight[(context - 1) % self.place.num_embeddings]
+        for block, (keys, values) in zip(self.stack._blocks(), cache):
+            mixer: Any = block.mixer
+            z = block.mixer_norm(y)[:, None]
+            q, k, v = mixer._heads(z, None)
+            keys[:, :, context - 1], values[:, :, context - 1] = k[:, :, 0], v[:, :, 0]
+            mixed = scaled_dot_product_attention(q, keys[:, :, :context], values[:, :, :context])
+            y = block._after(y, mixer._output(mixed, None)[:, 0], None)
+        return self.stack.norm(y)
+
+    def choose(self, features: Tensor, uniform: Tensor) -> Tensor:
+        """A token for each row, as our own models choose theirs."""
+        if isinstance(self.tokens, AdaptiveTokens):
+            return choose(self.tokens, features, uniform, 1.0)[0]
+        return Sampling()(self.tokens.log_probs(features), uniform)
+
+
+def cached_work(make: Callable[[], CachedTransformer], options: BenchOptions, batch: int, context: int) -> Work:
+    """A step of a Transformer at a context, and the choice of a token; compared with its own parallel pass."""
+    device = options.device
+    before = allocated(device)
+    model = make().eval()
+    tokens = torch.randint(2, (2, 12), device=device)
+    with torch.no_grad():
+        cache = model.cache(batch, context)
+        x = torch.zeros(batch, dtype=torch.int64, device=device)
+        uniform = torch.rand(batch, dtype=torch.float64, device=device)
+
+        def step() -> None:
+            x.copy_(model.choose(model.step(x, cache, context), uniform))
+
+        advance: Callable[[], None] = step
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            advance = Captured(step, [], CudaRecorder(device))
+        for _ in range(2):
+            advance()
+
+    @torch.no_grad()
+    def run() -> Tensors:
+        advance()
+        return {"output": x}
+
+    @torch.no_grad()
+    def stepped() -> Tensors:
+        cache = model.cache(len(tokens), tokens.shape[1])
+        steps = [model.step(tokens[:, t], cache, t + 1) for t in range(tokens.shape[1])]
+        return {"output": model.tokens.log_probs(torch.stack(steps, 1))}
+
+    @torch.no_grad()
+    def parallel() -> Tensors:
+        return {"output": copy.deepcopy(model).to(options.wide)(tokens)}
+
+    return Work(run, parallel, count_parameters(model), peak_over(before, device), stepped)
+
+
+def cached_floor(sizes: StackSizes, weights: int, batch: int, *, context: int, itemsize: int) -> Floor:
+    """All weights are read, and the keys and values of all rows."""
+    cached = batch * sizes.n_layers * context * sizes.d_model
+    return Floor(
+        bytes=itemsize * weights + 2.0 * cached * itemsize,
+        flops=2.0 * batch * weights + 4.0 * cached,
+        how="weights, and the keys and values of all rows, read once; a product with each of them",
+    )

@@ -1,0 +1,94 @@
+"""Forward and backward of one layer: what most benchmarks run.
+
+Shapes: B batch, L length, D features.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from statespan import S4, S4D
+from statespan.ops import use_path
+from statespan.papers.bench.accuracy import in_pieces
+from statespan.papers.bench.case import BenchOptions, Floor, Tensors, Work, count_parameters
+
+KINDS = {"S4D": S4D, "S4": S4}
+Forward = Callable[[nn.Module, Tensor], Tensor]
+
+
+def call(layer: nn.Module, x: Tensor) -> Tensor:
+    """The layer's own forward pass."""
+    return layer(x)
+
+
+def layer_work(
+    make: Callable[[], nn.Module],
+    options: BenchOptions,
+    batch: int,
+    length: int,
+    *,
+    path: str = "auto",
+    forward: Forward = call,
+    compared: bool = True,
+) -> Work:
+    """A layer's forward and backward pass with the gradients of the input and all parameters.
+
+    ``forward`` is what to run in place of the layer's own forward pass. Unless ``compared`` is False, the reference is
+    a copy of the layer in wide precision on the path "fft".
+    """
+    layer = make().to(options.device, options.parameter_dtype)
+    shape = (batch, length, cast(int, layer.d_model))
+    x, dy = (torch.randn(shape, device=options.device).to(options.dtype) for _ in range(2))
+
+    def run() -> Tensors:
+        with use_path(path), options.autocast():
+            y = forward(layer, x.requires_grad_())
+        return with_gradients(y, x, dy, dict(layer.named_parameters()))
+
+    def reference() -> Tensors:
+        wide = copy.deepcopy(layer).to(options.wide)
+
+        def piece(x: Tensor, dy: Tensor) -> Tensors:
+            with use_path("fft"):
+                y = wide(x.requires_grad_())
+            return with_gradients(y, x, dy, dict(wide.named_parameters()))
+
+        return in_pieces(piece, x.detach(), dy, options.wide)
+
+    return Work(run, reference if compared else None, count_parameters(layer, trained=True), graph=True)
+
+
+def with_gradients(y: Tensor, x: Tensor, dy: Tensor, parameters: dict[str, Tensor]) -> Tensors:
+    """The output, the gradient of the input, and that of each parameter that is trained."""
+    trained = {name: p for name, p in parameters.items() if p.requires_grad}
+    dx, *gradients = torch.autograd.grad(y, [x, *trained.values()], dy.to(y.dtype))
+    named = {f"gradient of {name}": gradient for name, gradient in zip(trained, gradients)}
+    return {"output": y.detach(), "input gradient": dx, **named}
+
+
+def ssm_floor(options: BenchOptions, tokens: int, d_model: int, mixed: int) -> Floor:
+    """The floor of an SSM layer's forward and backward pass, whatever its state.
+
+    There are B · L ``tokens``, and its linear map has ``mixed`` outputs: D, 2 D with a GLU, 0 without one.
+    """
+    moved = "x read twice, y and dx written, dy read"
+    return Floor(
+        bytes=5.0 * tokens * d_model * options.dtype.itemsize,
+        flops=6.0 * tokens * d_model * mixed,
+        how=f"{moved}; three products with the mixing matrix" if mixed else moved,
+    )
+
+
+def attention_floor(options: BenchOptions, batch: int, length: int, d_model: int, *, inner: int, causal: bool) -> Floor:
+    """The floor of an attention layer's forward and backward pass, its heads ``inner`` features wide together."""
+    tokens = batch * length
+    return Floor(
+        bytes=5.0 * tokens * d_model * options.dtype.itemsize,
+        flops=24.0 * tokens * d_model * inner + 12.0 * tokens * length * inner / (2 if causal else 1),
+        how="x read twice, y and dx written, dy read; products of the projections and of the L × L weights",
+    )
