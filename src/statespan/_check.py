@@ -34,6 +34,15 @@ def check_int(name: str, value: Any, *, minimum: int, even: bool = False) -> int
     return number
 
 
+def check_integers(name: str, values: Any, *, minimum: int, most: int) -> tuple[int, ...]:
+    """Return ``values`` as a tuple if they are at most ``most`` integers of at least ``minimum``."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise TypeError(f"{name} must be a sequence of integers, got {type(values).__name__} {values!r}")
+    if len(values) > most:
+        raise ValueError(f"{name} must be at most {most} integers, got {len(values)}")
+    return tuple(check_int(name, value, minimum=minimum) for value in values)
+
+
 def check_number(name: str, value: Any, *, above: float, below: float = math.inf, closed: bool = False) -> float:
     """Return ``value`` if it is a finite real number in (above, below), or [above, below) where ``closed``."""
     allowed = f"a number {'>=' if closed else '>'} {above:g}" + (f" and < {below:g}" if below < math.inf else "")
@@ -42,7 +51,7 @@ def check_number(name: str, value: Any, *, above: float, below: float = math.inf
         raise TypeError(f"{name} must be {allowed}, got {type(value).__name__} {value!r}")
     number = float(value)
     inside = number >= above if closed else number > above
-    if not (inside and number < below):  # which no NaN and no infinity is
+    if not (inside and number < below):  # rejects NaN and infinity
         raise ValueError(f"{name} must be {allowed}, got {number!r}")
     return number
 
@@ -56,6 +65,16 @@ def check_dtype(name: str, value: Any) -> torch.dtype:
     if value not in FLOATS:
         raise ValueError(f"{name} must be one of {FLOATS}, got {value}")
     return value
+
+
+def check_same_dtype(x: Tensor, dtype: torch.dtype, owner: str) -> None:
+    """Refuse an input whose dtype is not that of its module, unless autocast makes them alike."""
+    if x.dtype == dtype:
+        return
+    if x.is_meta or not torch.is_autocast_enabled(x.device.type) or x.dtype == torch.float64:
+        raise TypeError(
+            f"x must have the dtype of the {owner}, {dtype}, got {x.dtype}; cast one of them or use autocast"
+        )
 
 
 def check_bool(name: str, value: Any) -> bool:

@@ -61,7 +61,7 @@ class Step(nn.Module):
         model = freeze_parameters(model)
         self.tree: Any = model.initial_state(1, dtype=state_dtype)
         with torch.no_grad():
-            self.step = model.stepper(dt_scale)  # type: ignore[operator]
+            self.step = model.stepper(dt_scale)
 
     def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """The outputs, then the new state."""

@@ -21,7 +21,7 @@ from torch.nn.functional import glu, linear, pad
 
 from statespan.generation.tree import leaves, map_leaves
 from statespan.nn.adaptive import AdaptiveTokens
-from statespan.nn.layer import GLU
+from statespan.ops.fusion import GLU
 
 TILE = {"cpu": 16, "cuda": 256}
 VECTOR = 32  # numbers of the longest vectors of today, twice: what elementwise functions take at a time

@@ -162,7 +162,7 @@ class Stream:
         x, block = self._input(x, len(rows))
         if not block:
             raise ValueError(f"x must be a block of each stream with a length, got shape {tuple(x[:, 0].shape)}")
-        y, state = self.model.prefill(x, self._gather(rows), dt_scale=self.dt_scale)  # type: ignore[operator]
+        y, state = self.model.prefill(x, self._gather(rows), dt_scale=self.dt_scale)
         self._checked(y, x)
         self._scatter(rows, state)
         return y

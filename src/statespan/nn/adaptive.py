@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from statespan._check import check_int
 from statespan.nn.initial import Initialised
-from statespan.nn.untouched import untouched
+from statespan.ops.fusion import untouched
 
 SCALE = 0.5
 """Of the initial weights: tables have this standard deviation over the root of their width."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from statespan._check import check_choice, check_dtype, check_int
 from statespan.nn.initial import assign
 from statespan.nn.options import SSMOptions
-from statespan.nn.real_part import REAL_PARTS, inverse_real_part, real_part
+from statespan.nn.real_part import REAL_PARTS, RealPart, inverse_real_part, real_part
 from statespan.ops import apply, apply_from, state_after
 from statespan.ops.source import Modal, Source
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
@@ -188,7 +188,7 @@ class ModalParameters(SSMParameters):
     A_imag: Tensor
     B: Tensor
 
-    def __init__(self, options: SSMOptions, real_part: str) -> None:
+    def __init__(self, options: SSMOptions, real_part: RealPart) -> None:
         super().__init__(options)
         self.real_part = check_choice("real_part", real_part, REAL_PARTS)
 
@@ -237,13 +237,14 @@ class DiagonalParameters(ModalParameters):
     def __init__(
         self,
         options: SSMOptions,
-        init: str,
-        init_options: dict[str, Any] | None,
-        real_part: str,
-        softmax: bool,
-        softmax_length: int | None,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        *,
+        init: str = "legs",
+        init_options: dict[str, Any] | None = None,
+        real_part: RealPart = "exp",
+        softmax: bool = False,
+        softmax_length: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         keywords = {} if init_options is None else init_options
         if not (isinstance(keywords, dict) and all(isinstance(key, str) for key in keywords)):
@@ -322,11 +323,12 @@ class DPLRParameters(ModalParameters):
     def __init__(
         self,
         options: SSMOptions,
-        init: str,
-        real_part: str,
-        algorithm: str,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        *,
+        init: str = "legs",
+        real_part: RealPart = "exp",
+        algorithm: str = "krylov",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         if algorithm == "cauchy" and options.discretization != "bilinear":
             raise ValueError(f"kernel='cauchy' needs discretization='bilinear', got {options.discretization!r}")
@@ -374,7 +376,12 @@ class DenseParameters(SSMParameters):
     B: Tensor
 
     def __init__(
-        self, options: SSMOptions, init: str, device: torch.device | str | None, dtype: torch.dtype | None
+        self,
+        options: SSMOptions,
+        *,
+        init: str = "legs",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(options)
         self.init = init

@@ -23,7 +23,7 @@ ROUNDED = 5e-3
 the Cauchy kernel itself is as good as ours, but not its gradient of Δ."""
 
 WHOLE, ALONE = "layer", "SSM alone"
-PARTS: dict[str, dict[str, Any]] = {ALONE: {"activation": None, "mix": None}, WHOLE: {}}
+PARTS: dict[str, dict[str, Any]] = {ALONE: {"activation": None, "mix": None}, WHOLE: {"mix": "linear"}}
 
 
 def cases(settings: Settings) -> Iterator[Case]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from statespan import S4, S4D
 from statespan.nn.block import ResidualBlock
+from statespan.nn.norm import NormName
 from statespan.papers.bench.case import Case, Floor, Row, Settings, Work
 from statespan.papers.bench.compare import TOLERANCE
 from statespan.papers.bench.layers import ssm_floor
@@ -69,7 +70,7 @@ def build(task: Task, kind: str, d_state: int, device: torch.device) -> Residual
     """The model of a task."""
     D = task.d_model
     layer = {"S4D": S4D, "S4": S4}[kind]
-    norm = "batch" if task.batch_norm else "layer"
+    norm: NormName = "batch" if task.batch_norm else "layer"
     blocks = [
         ResidualBlock(layer(D, d_state, bidirectional=True, mix="glu", device=device), norm=norm, device=device)
         for _ in range(task.n_layers)

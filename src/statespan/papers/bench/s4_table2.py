@@ -35,8 +35,8 @@ def cases(settings: Settings) -> Iterator[Case]:
     batch, length = settings.sizes["batch"], settings.sizes["length"]
     krylov = naive.forward_with(partial(naive.krylov, dtype=settings.parameter_dtype))
     for d in settings.sizes["d_model"]:
-        lssl = partial(LSSL, d, d, device=settings.device)
-        s4 = partial(S4, d, d // 2, device=settings.device)
+        lssl = partial(LSSL, d, d, mix="linear", device=settings.device)
+        s4 = partial(S4, d, d // 2, mix="linear", device=settings.device)
         cauchy = partial(s4, kernel="cauchy")
         ways: list[tuple[str, Callable[[], nn.Module], str, Forward, str]] = [
             (NAIVE, lssl, "fft", krylov, "all of Ā^l B̄ in memory, as the LSSL paper has it"),

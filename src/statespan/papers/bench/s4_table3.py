@@ -51,8 +51,8 @@ def mixers(settings: Settings) -> dict[str, Make]:
         "Performer": partial(Performer, D, heads, **attention),
         "Linear Transformer": partial(LinearAttention, D, heads, **attention),
         FLASH: partial(Attention, D, heads, flash=True, **attention),
-        "S4": partial(S4, D, D, n_ssm=1, device=settings.device),
-        FFT: partial(S4, D, D, n_ssm=1, device=settings.device),
+        "S4": partial(S4, D, D, n_ssm=1, mix="linear", device=settings.device),
+        FFT: partial(S4, D, D, n_ssm=1, mix="linear", device=settings.device),
     }
 
 

@@ -22,7 +22,7 @@ def cases(settings: Settings) -> Iterator[Case]:
     batch, D, N, n_heads = sizes["batch"], sizes["d_model"], sizes["d_state"], sizes["n_heads"]
     for kind, layer in (("S4D", S4D), ("S4", S4)):
         for length in sizes["lengths"]:
-            make = partial(layer, D, N, device=settings.device)
+            make = partial(layer, D, N, mix="linear", device=settings.device)
             prepare = partial(layer_work, make, settings, batch, length)
             floor = ssm_floor(settings, batch * length, D, D)
             setting = {"length": length, "batch": batch, "d_model": D, "d_state": N}
