@@ -1,7 +1,7 @@
 """A model in a folder: ``config.json`` and the weights it names, as safetensors.
 
-The weights' file carries its digest in its name, so a new one never overwrites an old one. Writing ``config.json``, by
-a rename, is the one moment at which the folder changes from the old model to the new one.
+The name of the weights' file contains its digest, so a new one never overwrites an old one. The folder changes from the
+old model to the new one at one moment, when ``config.json`` is renamed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from statespan._io import replace_file, sweep
 from statespan._version import __version__
 
 FORMAT = 1
 CONFIG = "config.json"
 _WEIGHTS = re.compile(r"model-[0-9a-f]{16}\.safetensors")
-_PART = re.compile(r"\.(config\.json|model-[0-9a-f]{16}\.safetensors)\.part")
 LARGEST_CONFIG = 1 << 20  # bytes
 LARGEST_HEADER = 1 << 18  # bytes of a safetensors header: about 2,500 tensors
-FEW_LAYERS = 16  # which are built in a moment, whatever the weights are
+FEW_LAYERS = 16  # built in a moment, whatever the weights are
 _KEYS: dict[str, type] = {"format": int, "statespan": str, "model": str, "dtype": str, "config": dict, "weights": dict}
 _WEIGHT_KEYS: dict[str, type] = {"file": str, "bytes": int, "sha256": str}
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
@@ -38,7 +38,7 @@ class LoadError(ValueError):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a folder holds: a model's name, its config, its dtype and its weights by name."""
+    """The content of a folder: a model's name, its config, its dtype and its weights by name."""
 
     name: str
     config: dict[str, Any]
@@ -70,10 +70,11 @@ def write(folder: str | Path, stored: Stored) -> None:
         "weights": {"file": file, "bytes": len(weights), "sha256": digest},
     }
     text = json.dumps({**content, "digest": _digest(content)}, indent=2, allow_nan=False) + "\n"
-    _write_file(folder / file, weights)
-    _write_file(folder / CONFIG, text.encode())
+    replace_file(folder / file, weights)
+    replace_file(folder / CONFIG, text.encode())
+    sweep(folder)
     for path in folder.iterdir():
-        if path.name != file and (_WEIGHTS.fullmatch(path.name) or _PART.fullmatch(path.name)):
+        if path.name != file and _WEIGHTS.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
@@ -97,6 +98,11 @@ def read(folder: str | Path) -> Stored:
     return Stored(content["model"], content["config"], _DTYPES[content["dtype"]], tensors)
 
 
+def read_name(folder: Path) -> str:
+    """The name of the model in a folder."""
+    return _read_config(folder / CONFIG)["model"]
+
+
 def check_header(path: Path, first: bytes) -> None:
     """Refuse a safetensors file, of which these are the first 8 bytes, if its header is too long to be read."""
     length = int.from_bytes(first, "little")
@@ -107,7 +113,7 @@ def check_header(path: Path, first: bytes) -> None:
 def build_module(make: Callable[[int], nn.Module], n_layers: int, tensors: int) -> Any:
     """Build a module on the meta device, if it has the number of tensors that were saved.
 
-    That number is known from modules of one and of two layers. To build thousands of layers takes minutes.
+    Modules of one and of two layers tell that number, as building thousands of layers takes minutes.
 
     Args:
         make: Builds it with so many layers.
@@ -170,18 +176,18 @@ def _check_schema(path: Path, content: dict[str, Any], keys: dict[str, type]) ->
 
 
 def _digest(content: dict[str, Any]) -> str:
-    """Of the values, however they are laid out."""
+    """Of the values, whatever the layout of the file."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({key for key, _ in pairs}) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("a key is repeated in one object")
     return dict(pairs)
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _read_file(path: Path, most: int) -> bytes:
@@ -194,23 +200,3 @@ def _read_file(path: Path, most: int) -> bytes:
             return file.read(size)
     except OSError as error:
         raise LoadError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    """Whole and on the disk, or not at all."""
-    draft = path.with_name(f".{path.name}.part")
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    if hasattr(os, "O_DIRECTORY"):  # where a folder can be synced, the rename is on the disk too
-        handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
