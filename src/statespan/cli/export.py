@@ -63,7 +63,7 @@ def export(
         model = open_model(where, "cpu").model
         dtype = {"float64": torch.float64, "float32": torch.float32}[state]
         try:
-            error = write(model, path, to=to, view=view, dt_scale=dt_scale, state_dtype=dtype)
+            error = write(model, path, to=to, view=view, dt_scale=dt_scale, state_dtype=dtype)  # type: ignore[arg-type]
         except ExportError as problem:
             common.give_up(f"{path} was written, and is wrong: {problem}")
         except ValueError as problem:

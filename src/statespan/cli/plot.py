@@ -134,7 +134,8 @@ def _draw(
             fail(f"SOURCE must be the folder of a run or of a saved model, and {folders[0]} is none{hint}")
         parts = drawing.read_parts(folders[0])
     else:
-        parts = drawing.fresh(layer, {**({} if init is None else {"init": init}), **_options(changes)}, seed=seed)
+        layer_options = {**({} if init is None else {"init": init}), **_options(changes)}
+        parts = drawing.fresh(layer, layer_options, seed=seed)  # type: ignore[arg-type]
     if kind == "filters":
         options.setdefault("side", None)
         options["side"] = options["side"] or _side(folders)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,8 @@ from statespan.generation.tree import leaves, replace_leaves
 from statespan.models import Forecaster, Retrieval
 from statespan.models.base import Model
 
-VIEWS = ("step", "sequence")
+ViewName: TypeAlias = Literal["step", "sequence"]
+VIEWS: tuple[str, ...] = get_args(ViewName)
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class View:
     paired: bool
 
 
-class Sequence(nn.Module):
+class SequenceView(nn.Module):
     """``forward`` of a frozen model."""
 
     def __init__(self, model: Model, dt_scale: float) -> None:
@@ -53,7 +54,7 @@ class Sequence(nn.Module):
         return self.model(x) if marks is None else self.model(x, marks=marks)
 
 
-class Step(nn.Module):
+class StepView(nn.Module):
     """``step`` of a model from and to a list of tensors; all begin as zeros."""
 
     def __init__(self, model: Model, dt_scale: float, state_dtype: torch.dtype) -> None:
@@ -69,7 +70,7 @@ class Step(nn.Module):
         return y, *leaves(new)
 
 
-class ForecastStep(nn.Module):
+class ForecastStepView(nn.Module):
     """The same for a forecaster, where ``future`` (B, 1) says whether a position is to be forecast."""
 
     def __init__(self, model: Forecaster, dt_scale: float, state_dtype: torch.dtype) -> None:
@@ -99,35 +100,35 @@ def view_of(model: Any, view: str, dt_scale: float, state_dtype: torch.dtype) ->
     if view == "sequence":
         names = ("x", "marks") if marked else ("x",)
         least = max(getattr(model.config, "horizon", 0) + 1, 2 * _frames(model))
-        found = View(Sequence(model, dt_scale), names, ("y",), names, least, paired)
-        return found, example(model, found, 4, least + 70)
+        traced = View(SequenceView(model, dt_scale), names, ("y",), names, least, paired)
+        return traced, example(model, traced, 4, least + 70)
     forecasts = isinstance(model, Forecaster)
-    module: Any = (ForecastStep if forecasts else Step)(model, dt_scale, state_dtype)
+    module: Any = (ForecastStepView if forecasts else StepView)(model, dt_scale, state_dtype)
     states = tuple(f"state_{i}" for i in range(len(leaves(module.tree))))
     first = ("x", *(("future",) if forecasts else ()), *(("marks",) if marked else ()))
-    found = View(module, (*first, *states), ("y", *(f"new_{name}" for name in states)), (), 1, paired)
-    return found, example(model, found, 4, 1)
+    traced = View(module, (*first, *states), ("y", *(f"new_{name}" for name in states)), (), 1, paired)
+    return traced, example(model, traced, 4, 1)
 
 
 def example(model: Any, view: View, batch: int, length: int) -> tuple[Tensor, ...]:
     """Random inputs of a view."""
     config, dtype = model.config, next(p.dtype for p in model.parameters())
     sizes = (batch, length) if view.lengthy else (batch,)
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     if getattr(config, "vocabulary", None) is not None:
-        found["x"] = torch.randint(config.vocabulary, sizes)
+        values["x"] = torch.randint(config.vocabulary, sizes)
     else:
-        found["x"] = torch.randn(*sizes, config.d_input).to(dtype)
-    found["marks"] = torch.randn(*sizes, getattr(config, "d_marks", 0)).to(dtype)
-    found["future"] = torch.arange(batch)[:, None] % 2 == 1
+        values["x"] = torch.randn(*sizes, config.d_input).to(dtype)
+    values["marks"] = torch.randn(*sizes, getattr(config, "d_marks", 0)).to(dtype)
+    values["future"] = torch.arange(batch)[:, None] % 2 == 1
     if not view.lengthy:
         module: Any = view.module
         for i, leaf in enumerate(leaves(module.tree)):
             shape = (batch, *leaf.shape[1:])
-            found[f"state_{i}"] = (
+            values[f"state_{i}"] = (
                 torch.randn(shape).to(leaf.dtype) if leaf.is_floating_point() else torch.zeros(shape, dtype=leaf.dtype)
             )
-    return tuple(found[name] for name in view.inputs)
+    return tuple(values[name] for name in view.inputs)
 
 
 def _frames(model: Any) -> int:

@@ -1,4 +1,4 @@
-"""Models that give one answer for a sequence.
+"""Models with one answer for a sequence.
 
 Shapes: B batch, L length, K = d_output classes or values.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -14,7 +14,7 @@ from statespan.nn.layer import MIXES, Mix
 from statespan.nn.norm import NORMS, NormName
 
 LayerName: TypeAlias = Literal["s4", "s4d", "dss", "lssl"]
-LAYERS: dict[str, Callable[..., SSMLayer]] = {"s4": S4, "s4d": S4D, "dss": DSS, "lssl": LSSL}
+LAYERS: dict[str, type[SSMLayer]] = {"s4": S4, "s4d": S4D, "dss": DSS, "lssl": LSSL}
 _NOT_OF_THE_SSM = ("d_model", "d_state", "bidirectional", "mix", "dropout", "tie_dropout", "device", "dtype")
 
 Config = TypeVar("Config", bound="BackboneConfig")
@@ -119,9 +119,10 @@ def make_layers(
     """The layers of a stack: n_layers times ``repeats`` SSM layers, and a feed-forward layer where there is one."""
     common: Any = {"dropout": config.dropout, "tie_dropout": config.tie_dropout, **where}
     options = {"bidirectional": bidirectional, "mix": config.mix, **common, **config.ssm}
+    make: Any = LAYERS[config.layer]
     layers: list[SequenceLayer] = []
     for _ in range(config.n_layers):
-        layers += [LAYERS[config.layer](width, config.d_state, **options) for _ in range(repeats)]
+        layers += [make(width, config.d_state, **options) for _ in range(repeats)]
         if config.feed_forward:
             layers.append(FeedForward(width, config.feed_forward, **common))
     return layers

@@ -1,4 +1,4 @@
-"""Models by name: the only way in which a recipe or a file can choose one."""
+"""Models by name, as recipes and files choose them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MODELS: dict[str, type[Any]] = {
 }
 _ANY_DATA = {"d_input": 1, "vocabulary": 2**20, "d_output": 2, "horizon": 1, "d_marks": 0}  # more tokens than cutoffs
 _FROM_DATA = tuple(_ANY_DATA)
-_TRIED_STATE, _TRIED_WEIGHTS = 1024, 2**24  # a larger layer is not built only to see whether it can be
+_TRIED_STATE, _TRIED_WEIGHTS = 1024, 2**24  # larger layers are not built only to check their values
 
 
 def names() -> tuple[str, ...]:
@@ -41,8 +41,8 @@ def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool =
     Args:
         name: One of :func:`names`.
         options: Fields of the model's config by name.
-        values: Refuse values that are not allowed, too: a layer is built, on no device. What only the data can tell,
-            such as whether a vocabulary is large enough, is not looked at.
+        values: Refuse values that are not allowed, too: a layer is built on the meta device. Values that depend on
+            the data, such as the size of a vocabulary, are not checked.
 
     Example:
         >>> check("clasifier")  # doctest: +ELLIPSIS
@@ -92,8 +92,8 @@ def build(
 
     Args:
         name: One of :func:`names`.
-        info: What the data is: anything with the attributes ``d_input``, ``vocabulary``, ``d_output``, ``horizon`` and
-            ``d_marks`` that the model needs, and ``task`` to check that the two fit; None if options say it all.
+        info: The sizes of the data: anything with the attributes ``d_input``, ``vocabulary``, ``d_output``, ``horizon``
+            and ``d_marks`` that the model needs, and ``task`` to check that the two fit; None if options have them all.
         options: Fields of the model's config by name.
         device: Where the parameters live.
         dtype: Their dtype.

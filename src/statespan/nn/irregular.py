@@ -1,4 +1,4 @@
-"""Layers and stacks of them on samples at irregular times; see :mod:`statespan.ssm.irregular`.
+"""Layers and backbones on samples at irregular times; see :mod:`statespan.ssm.irregular`.
 
 Shapes: B batch, L length, D = d_model features, K channels.
 """
@@ -25,7 +25,7 @@ def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = 
 
     With gaps of 1 everywhere it equals ``module(x, lengths=lengths)``; with gaps of 2, the same with ``dt_scale=2.0``.
     The SSMs must be diagonal (S4D): S4 and LSSL would need a matrix exponential at every sample, and the softmax of DSS
-    assumes equal steps. Besides its input and output, a layer stores about √L states per sequence.
+    assumes equal steps. For gradients, a layer stores its input, its output and about √L states per sequence.
 
     Args:
         module: :class:`~statespan.S4D`, or :class:`~statespan.nn.ResidualBlock` and :class:`~statespan.nn.Backbone` of

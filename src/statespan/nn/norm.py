@@ -40,14 +40,13 @@ class ResidualNorm(nn.Module):
 class BatchNorm(ResidualNorm):
     """Batch normalization of each feature over the batch and the length, from real positions only.
 
-    In training it normalizes with the statistics of the batch and moves the running ones towards them. In evaluation
-    it uses the running ones, and is then a map of each position alone: that is how a model with it can run step by
-    step. Statistics of a batch are computed in at least float32.
+    In training it normalizes with the statistics of the batch, in at least float32, and moves the running ones towards
+    them. In evaluation it uses the running ones and maps each position alone, so a model can run step by step.
 
     Args:
         d_model: Number of features D.
         eps: Added to the variance.
-        momentum: Share of a batch in the running statistics.
+        momentum: Weight of a batch in the running statistics.
         device: Where the parameters live.
         dtype: Their dtype.
     """

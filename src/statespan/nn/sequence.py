@@ -22,7 +22,7 @@ StepFunction: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 class SequenceModule(Initialised, ABC):
     """A module with three uses that give the same numbers: ``forward``, ``prefill`` and ``step``.
 
-    A module that looks ahead has no recurrence and refuses ``prefill``, ``step`` and ``initial_state``.
+    A module without a recurrence, such as one that looks ahead, has ``forward`` alone and refuses the others.
     """
 
     @abstractmethod
@@ -38,7 +38,6 @@ class SequenceModule(Initialised, ABC):
             y of shape (B, L, d_output).
         """
 
-    @abstractmethod
     def prefill(
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, Any]:
@@ -53,6 +52,7 @@ class SequenceModule(Initialised, ABC):
         Returns:
             y of shape (B, L, d_output), and the new state.
         """
+        raise self._no_recurrence("prefill")
 
     def step(self, x: Tensor, state: Any, *, dt_scale: float = 1.0) -> tuple[Tensor, Any]:
         """One step of the recurrence, in constant time and memory. For many steps in a row, use :meth:`stepper`.
@@ -67,7 +67,6 @@ class SequenceModule(Initialised, ABC):
         """
         return self.stepper(dt_scale)(x, state)
 
-    @abstractmethod
     def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Callable[..., tuple[Tensor, Any]]:
         """``step`` as a function with the set-up done once, for many steps with the same parameters.
 
@@ -78,8 +77,8 @@ class SequenceModule(Initialised, ABC):
         Returns:
             A function ``(x, state) -> (y, state)``.
         """
+        raise self._no_recurrence("step")
 
-    @abstractmethod
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> Any:
         """The state before the first sample.
 
@@ -88,6 +87,10 @@ class SequenceModule(Initialised, ABC):
             dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length; None for
                 the smallest dtype that each layer stays exact with.
         """
+        raise self._no_recurrence("initial_state")
+
+    def _no_recurrence(self, use: str) -> TypeError:
+        return TypeError(f"{use} needs a module with a recurrence, got {type(self).__name__}")
 
 
 class SequenceLayer(SequenceModule):
@@ -97,20 +100,14 @@ class SequenceLayer(SequenceModule):
     :class:`~statespan.nn.Backbone`.
 
     Example:
-        >>> from statespan.nn import Backbone
-        >>> class Scale(SequenceLayer):
+        >>> from statespan.nn import S4D, Backbone
+        >>> class Smooth(SequenceLayer):
         ...     def __init__(self, d_model):
         ...         super().__init__()
         ...         self.d_model = self.d_output = d_model
         ...     def forward(self, x, *, lengths=None, dt_scale=1.0):
-        ...         return 2 * x
-        ...     def prefill(self, x, state=None, *, lengths=None, dt_scale=1.0):
-        ...         return 2 * x, ()
-        ...     def stepper(self, dt_scale=1.0, *, in_place=False):
-        ...         return lambda x, state: (2 * x, ())
-        ...     def initial_state(self, batch, *, dtype=None):
-        ...         return ()
-        >>> Backbone([Scale(4)])(torch.randn(2, 10, 4)).shape
+        ...         return (x + x.roll(1, 1)) / 2
+        >>> Backbone([S4D(4), Smooth(4)])(torch.randn(2, 10, 4)).shape
         torch.Size([2, 10, 4])
     """
 

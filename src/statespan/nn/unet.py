@@ -189,7 +189,7 @@ class Level(Composite):
         return [*self.down, *([] if self.inner is None else [self.inner]), *self.up]
 
     def flow(self, x: Tensor, call: Call, padding: Padding | None) -> Tensor:
-        """Down, further down, up."""
+        """Down, to the coarser levels, and up."""
         passed = []
         for block in self.down:
             x = call(block, x)
@@ -206,8 +206,8 @@ class UNet(Composite):
 
     Args:
         d_model: Number of features D at the finest resolution.
-        layers: Makes the layers of one stack, for a number of features: SSM layers and :class:`FeedForward`. It is
-            asked once for the coarsest resolution and twice, for the ways down and up, for each other one.
+        layers: A function from a number of features to the layers of one stack. It is called once for the coarsest
+            resolution, and twice, for the way down and the way up, for each other one.
         pools: Factors of the resamplings, finest first.
         expand: Factor on the number of features at each of them.
         norm: "layer", "batch" or "none".
@@ -266,7 +266,7 @@ class UNet(Composite):
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:
-    """Positions index (B, M) of x (B, L, D)."""
+    """The positions ``index`` (B, M) of x (B, L, D)."""
     return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))
 
 
