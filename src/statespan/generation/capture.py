@@ -9,22 +9,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 Run = Callable[[], object]
-
-
-class Recorder(Protocol):
-    """Records a run of kernels."""
-
-    def warm(self, function: Run) -> None:
-        """Run a function eagerly, on the stream of the recordings."""
-
-    def record(self, function: Run) -> Run:
-        """Call a function without running its kernels; the result runs them."""
 
 
 class CudaRecorder:
@@ -39,7 +28,7 @@ class CudaRecorder:
         self.pool = torch.cuda.graph_pool_handle()
 
     def warm(self, function: Run) -> None:
-        """Run on the stream of the recordings."""
+        """Run a function eagerly, on the stream of the recordings."""
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -47,7 +36,7 @@ class CudaRecorder:
         current.wait_stream(self.stream)
 
     def record(self, function: Run) -> Run:
-        """A graph's replay."""
+        """Call a function without running its kernels; the result runs them."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
         # torch.cuda.graph would return all free memory each time, which takes seconds for dozens of small graphs
@@ -75,7 +64,7 @@ class Captured:
         recorder: Where it runs.
     """
 
-    def __init__(self, function: Run, host: Sequence[Tensor], recorder: Recorder) -> None:
+    def __init__(self, function: Run, host: Sequence[Tensor], recorder: CudaRecorder) -> None:
         self.function, self.host, self.recorder = function, host, recorder
         self.seen: set[tuple[int, ...]] = set()
         self.replays: dict[tuple[int, ...], tuple[Run, tuple[int, ...]]] = {}

@@ -11,14 +11,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from statespan._check import check_bool, check_choice, check_int
 from statespan.models.base import Model
 from statespan.models.config import BackboneConfig, make_backbone
 from statespan.models.encoder import Encoder, check_inputs
 from statespan.nn import SequenceHead
 from statespan.nn.heads import Head
 from statespan.nn.padding import Lengths
-from statespan.nn.pool import POOLS, PoolMode
+from statespan.nn.pool import PoolMode
 from statespan.nn.sequence import StepFunction
 
 
@@ -44,9 +43,6 @@ class ClassifierConfig(BackboneConfig):
         """Refuse what cannot be built."""
         super().__post_init__()
         check_inputs(self.d_input, self.vocabulary)
-        check_int("d_output", self.d_output, minimum=1)
-        check_bool("bidirectional", self.bidirectional)
-        check_choice("pool", self.pool, POOLS)
 
 
 class Pooled(Model):

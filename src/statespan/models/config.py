@@ -6,16 +6,19 @@ import difflib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.nn import DSS, LSSL, S4, S4D, Backbone, FeedForward, SequenceLayer, SSMLayer
-from statespan.nn.layer import MIXES, Mix
-from statespan.nn.norm import NORMS, NormName
+from statespan.nn.layer import Mix
+from statespan.nn.norm import NormName
 
 LayerName: TypeAlias = Literal["s4", "s4d", "dss", "lssl"]
 LAYERS: dict[str, type[SSMLayer]] = {"s4": S4, "s4d": S4D, "dss": DSS, "lssl": LSSL}
 _NOT_OF_THE_SSM = ("d_model", "d_state", "bidirectional", "mix", "dropout", "tie_dropout", "device", "dtype")
+
+COUNT = {"minimum": 0}
+"""Metadata of a field that may be 0."""
 
 Config = TypeVar("Config", bound="BackboneConfig")
 
@@ -39,29 +42,28 @@ class BackboneConfig:
     """
 
     d_model: int = 128
-    d_state: int = 64
+    d_state: int = field(default=64, metadata={"minimum": 2, "even": True})
     n_layers: int = 4
     layer: LayerName = "s4"
     ssm: Mapping[str, Any] = field(default_factory=dict)
     mix: Mix = "glu"
-    feed_forward: int = 0
+    feed_forward: int = field(default=0, metadata=COUNT)
     norm: NormName = "layer"
     prenorm: bool = True
     dropout: float = 0.0
     tie_dropout: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
-        check_int("d_model", self.d_model, minimum=1)
-        check_int("d_state", self.d_state, minimum=2, even=True)
-        check_int("n_layers", self.n_layers, minimum=1)
-        check_choice("layer", self.layer, LAYERS)
-        check_choice("mix", self.mix, MIXES)
-        check_int("feed_forward", self.feed_forward, minimum=0)
-        check_choice("norm", self.norm, NORMS)
-        check_bool("prenorm", self.prenorm)
+        """Check fields by their annotations: integers >= 1 unless the metadata says otherwise, bools and choices."""
+        hints = get_type_hints(type(self))
+        for name, value, options in ((f.name, getattr(self, f.name), f.metadata) for f in fields(self)):
+            if hints[name] is int:
+                check_int(name, value, **{"minimum": 1, **options})
+            elif hints[name] is bool:
+                check_bool(name, value)
+            elif get_origin(hints[name]) is Literal:
+                check_choice(name, value, get_args(hints[name]))
         check_number("dropout", self.dropout, above=0.0, below=1.0, closed=True)
-        check_bool("tie_dropout", self.tie_dropout)
         if not isinstance(self.ssm, Mapping):
             raise TypeError(f"ssm must be a mapping of options of the layer, got {type(self.ssm).__name__}")
         check_keys("ssm", self.ssm, ssm_options(self.layer))

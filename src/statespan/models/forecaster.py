@@ -6,15 +6,15 @@ Shapes: B batch, L length, D = d_model features, M = d_marks calendar features, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_bool, check_int, check_tensor
+from statespan._check import check_bool, check_tensor
 from statespan.models.base import Model
-from statespan.models.config import BackboneConfig, make_backbone
+from statespan.models.config import COUNT, BackboneConfig, make_backbone
 from statespan.models.encoder import Encoder
 from statespan.nn.padding import Lengths, Padding, fill
 from statespan.ops.fusion import unviewed
@@ -35,17 +35,8 @@ class ForecasterConfig(BackboneConfig):
     d_input: int
     d_output: int
     horizon: int
-    d_marks: int = 0
+    d_marks: int = field(default=0, metadata=COUNT)
     bidirectional: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
-        super().__post_init__()
-        check_int("d_input", self.d_input, minimum=1)
-        check_int("d_output", self.d_output, minimum=1)
-        check_int("horizon", self.horizon, minimum=1)
-        check_int("d_marks", self.d_marks, minimum=0)
-        check_bool("bidirectional", self.bidirectional)
 
 
 class Forecaster(Model):

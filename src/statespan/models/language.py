@@ -5,13 +5,13 @@ Shapes: B batch, L length, D = d_model features, V tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from statespan._check import check_int, check_integers
-from statespan.models.config import BackboneConfig, make_backbone
+from statespan._check import check_integers
+from statespan.models.config import COUNT, BackboneConfig, make_backbone
 from statespan.models.tokens import TokenModel
 from statespan.nn import AdaptiveTokens
 from statespan.nn.adaptive import check_cutoffs
@@ -33,7 +33,7 @@ class LanguageConfig(BackboneConfig):
     """
 
     vocabulary: int
-    feed_forward: int = 4
+    feed_forward: int = field(default=4, metadata=COUNT)
     tie_dropout: bool = False
     layers_per_block: int = 2
     cutoffs: tuple[int, ...] = ()
@@ -42,9 +42,6 @@ class LanguageConfig(BackboneConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         super().__post_init__()
-        check_int("vocabulary", self.vocabulary, minimum=1)
-        check_int("layers_per_block", self.layers_per_block, minimum=1)
-        check_int("div_val", self.div_val, minimum=1)
         if check_integers("cutoffs", self.cutoffs, minimum=1, most=16):
             check_cutoffs(self.cutoffs, self.vocabulary)
         object.__setattr__(self, "cutoffs", tuple(self.cutoffs))

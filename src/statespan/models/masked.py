@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from statespan._check import check_bool, check_int
 from statespan.models.config import BackboneConfig, make_backbone
 from statespan.models.encoder import Encoder
 from statespan.models.tokens import TokenModel
@@ -27,12 +26,6 @@ class MaskedConfig(BackboneConfig):
 
     vocabulary: int
     bidirectional: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
-        super().__post_init__()
-        check_int("vocabulary", self.vocabulary, minimum=1)
-        check_bool("bidirectional", self.bidirectional)
 
 
 class MaskedModel(TokenModel):

@@ -5,14 +5,14 @@ Shapes: B batch, L length, D = d_model features, K = d_output values of a pixel'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_int, check_integers
-from statespan.models.config import BackboneConfig, make_layers, residual_options
+from statespan._check import check_integers
+from statespan.models.config import COUNT, BackboneConfig, make_layers, residual_options
 from statespan.models.tokens import TokenModel
 from statespan.nn import UNet
 from statespan.nn.logistic import LogisticMixture
@@ -34,18 +34,14 @@ class PixelsConfig(BackboneConfig):
     vocabulary: int
     d_output: int
     n_layers: int = 8
-    feed_forward: int = 2
+    feed_forward: int = field(default=2, metadata=COUNT)
     pools: tuple[int, ...] = (3, 4, 4)
     expand: int = 1
-    mixture: int = 0
+    mixture: int = field(default=0, metadata=COUNT)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         super().__post_init__()
-        check_int("vocabulary", self.vocabulary, minimum=1)
-        check_int("d_output", self.d_output, minimum=1)
-        check_int("expand", self.expand, minimum=1)
-        check_int("mixture", self.mixture, minimum=0)
         object.__setattr__(self, "pools", check_integers("pools", self.pools, minimum=1, most=16))
 
     def least_weights(self) -> int:
