@@ -55,7 +55,7 @@ class SequenceView(nn.Module):
 
 
 class StepView(nn.Module):
-    """``step`` of a model from and to a list of tensors; all begin as zeros."""
+    """``step`` of a model from and to a list of tensors, all of which begin as zeros."""
 
     def __init__(self, model: Model, dt_scale: float, state_dtype: torch.dtype) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class ForecastStepView(nn.Module):
 
 
 def freeze_parameters(model: Any) -> Any:
-    """A copy in evaluation mode that nothing is trained in."""
+    """A copy in evaluation mode without gradients."""
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 

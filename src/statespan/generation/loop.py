@@ -1,4 +1,4 @@
-"""Generating: one parallel pass over the prompt, then step after step, each of which reads the choice before it.
+"""Generating: one parallel pass over the prompt, then step after step, each of which reads the last choice.
 
 The random numbers of a sequence depend on the seed and the number of its row alone: they are the same in any batch,
 with and without a CUDA graph. The model's outputs agree to rounding, 2e-6 of their peak in float32; so tokens are the

@@ -125,23 +125,24 @@ def build_module(make: Callable[[int], nn.Module], n_layers: int, tensors: int) 
     """
     with torch.device("meta"):
         if n_layers > FEW_LAYERS:
-            one, two = (len(make(n).state_dict()) for n in (1, 2))
-            expected = one + (n_layers - 1) * (two - one)
+            with_one, with_two = (len(make(n).state_dict()) for n in (1, 2))
+            expected = with_one + (n_layers - 1) * (with_two - with_one)
             if tensors != expected:
                 raise LoadError(f"a config of {n_layers} layers must have {expected} weights by name, got {tensors}")
         return make(n_layers)
 
 
-def check_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Refuse tensors whose names, shapes or dtypes are not those wanted."""
-    missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
+def check_tensors(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of other names, shapes or dtypes than wanted."""
+    missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or extra:
         raise LoadError(f"weights must be those of the config: {missing[:3]} are missing, {extra[:3]} are unknown")
     for name, tensor in wanted.items():
-        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+        got = tensors[name]
+        if got.shape != tensor.shape or got.dtype != tensor.dtype:
             raise LoadError(
-                f"weight {name} must be {tensor.dtype} of shape {tuple(tensor.shape)}, got {found[name].dtype} of "
-                f"shape {tuple(found[name].shape)}"
+                f"weight {name} must be {tensor.dtype} of shape {tuple(tensor.shape)}, got {got.dtype} of "
+                f"shape {tuple(got.shape)}"
             )
 
 
