@@ -55,37 +55,27 @@ class SequenceView(nn.Module):
 
 
 class StepView(nn.Module):
-    """``step`` of a model from and to a list of tensors, all of which begin as zeros."""
+    """``step`` of a model from and to a list of tensors, all of which begin as zeros.
 
-    def __init__(self, model: Model, dt_scale: float, state_dtype: torch.dtype) -> None:
+    Args:
+        model: The model.
+        dt_scale: Step of the data relative to that of training.
+        state_dtype: Of the SSMs' states.
+        names: Arguments of the step between its input and the state.
+    """
+
+    def __init__(self, model: Model, dt_scale: float, state_dtype: torch.dtype, names: tuple[str, ...]) -> None:
         super().__init__()
         model = freeze_parameters(model)
-        self.tree: Any = model.initial_state(1, dtype=state_dtype)
+        self.names, self.tree = names, model.initial_state(1, dtype=state_dtype)
         with torch.no_grad():
             self.step = model.stepper(dt_scale)
 
-    def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """The outputs, then the new state."""
-        y, new = self.step(x, replace_leaves(self.tree, list(state)))
+        state = replace_leaves(self.tree, list(rest[len(self.names) :]))
+        y, new = self.step(x, state, **dict(zip(self.names, rest)))
         return y, *leaves(new)
-
-
-class ForecastStepView(nn.Module):
-    """The same for a forecaster, where ``future`` (B, 1) says whether a position is to be forecast."""
-
-    def __init__(self, model: Forecaster, dt_scale: float, state_dtype: torch.dtype) -> None:
-        super().__init__()
-        self.model = freeze_parameters(model)
-        self.tree: Any = model.initial_state(1, dtype=state_dtype)
-        self.marked = bool(model.config.d_marks)
-        with torch.no_grad():
-            self.step = self.model.backbone.stepper(dt_scale)
-
-    def forward(self, x: Tensor, future: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        """The outputs, then the new state."""
-        marks, state = (rest[0], rest[1:]) if self.marked else (None, rest)
-        y, new = self.step(self.model._encode(x, marks, future), replace_leaves(self.tree, list(state)))
-        return self.model.linear(y), *leaves(new)
 
 
 def freeze_parameters(model: Any) -> Any:
@@ -102,11 +92,10 @@ def view_of(model: Any, view: str, dt_scale: float, state_dtype: torch.dtype) ->
         least = max(getattr(model.config, "horizon", 0) + 1, 2 * _frames(model))
         traced = View(SequenceView(model, dt_scale), names, ("y",), names, least, paired)
         return traced, example(model, traced, 4, least + 70)
-    forecasts = isinstance(model, Forecaster)
-    module: Any = (ForecastStepView if forecasts else StepView)(model, dt_scale, state_dtype)
+    extra = ("future", *(("marks",) if marked else ())) if isinstance(model, Forecaster) else ()
+    module = StepView(model, dt_scale, state_dtype, extra)
     states = tuple(f"state_{i}" for i in range(len(leaves(module.tree))))
-    first = ("x", *(("future",) if forecasts else ()), *(("marks",) if marked else ()))
-    traced = View(module, (*first, *states), ("y", *(f"new_{name}" for name in states)), (), 1, paired)
+    traced = View(module, ("x", *extra, *states), ("y", *(f"new_{name}" for name in states)), (), 1, paired)
     return traced, example(model, traced, 4, 1)
 
 

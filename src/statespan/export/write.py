@@ -123,9 +123,8 @@ def _traced(view: View, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProg
     if view.lengthy:
         dynamic: Any = tuple(axes[name] for name in view.inputs)
     else:  # x, and the rest in one tuple
-        named = 2 if "future" in view.inputs else 1
-        each = tuple(axes[name] for name in view.inputs)
-        dynamic = (*each[:named], each[named:])
+        first, *rest = (axes[name] for name in view.inputs)
+        dynamic = (first, tuple(rest))
     with quiet("torch.onnx", "torch.export", "onnxscript", "onnx_ir"):
         return torch.export.export(
             view.module,

@@ -152,18 +152,19 @@ class Forecaster(Model):
         return self.stepper(dt_scale)(x, state, marks, future)
 
     def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Callable[..., tuple[Tensor, Any]]:
-        """``step`` as a function ``(x, state, marks=None, future=False)`` with the set-up done once.
+        """A function ``(x, state, marks=None, future=False)``; see :class:`SequenceModule`.
 
-        Args:
-            dt_scale: As in ``forward``.
-            in_place: Write new states over the old ones.
+        ``future`` may also be a mask (B, 1).
         """
         backbone = self.backbone.stepper(dt_scale, in_place=in_place)
 
-        def step(x: Tensor, state: Any, marks: Tensor | None = None, future: bool = False) -> tuple[Tensor, Any]:
+        def step(
+            x: Tensor, state: Any, marks: Tensor | None = None, future: bool | Tensor = False
+        ) -> tuple[Tensor, Any]:
             x, marks = self.encoder.check(x, "batch"), self._check_marks(marks, x.shape[0])
-            hidden = torch.full((1,), check_bool("future", future), device=x.device)
-            y, after = backbone(self._encode(x, marks, hidden), state)
+            if not isinstance(future, Tensor):
+                future = torch.full((1,), check_bool("future", future), device=x.device)
+            y, after = backbone(self._encode(x, marks, future), state)
             return self.linear(y), after
 
         return step
