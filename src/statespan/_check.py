@@ -1,4 +1,4 @@
-"""Argument checks: one typed error that names the argument, what came and what is allowed."""
+"""Argument checks: one typed error that names the argument, the value that came and what is allowed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def check_tensor(name: str, value: Any, shape: Sequence[int | str], *, kind: str
 
     Args:
         name: The argument's name.
-        value: What the caller gave.
+        value: Its value.
         shape: One entry a dimension: a number that must match, or a word for any size.
         kind: "real" (float32 or float64), "complex" (complex64 or complex128) or "float" (any floating type).
     """
@@ -116,7 +116,7 @@ def check_lengths(lengths: Any, batch: int, longest: int) -> Tensor:
         raise TypeError(f"lengths must be whole numbers (torch.int64 or torch.int32), got {lengths.dtype}")
     if lengths.shape != (batch,):
         raise ValueError(f"lengths must have shape ({batch},), one per sequence, got {tuple(lengths.shape)}")
-    # numbers that are not known yet, or only to a GPU, are checked there: nobody waits for them
+    # values in a graph or on a GPU are checked there, so that nothing has to wait for them
     if torch.compiler.is_compiling() or lengths.is_cuda:
         inside = ((lengths >= 0) & (lengths <= longest)).all()
         torch._assert_async(inside, "lengths must be between 0 and the length of x")

@@ -19,7 +19,7 @@ def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
         name: The name of a published model (``statespan models`` lists them), or a folder: of a model that
             ``save_pretrained`` wrote, of a run, or of an estimator that ``save`` wrote. A run that has not finished
             yet is read from its checkpoints, which takes its dataset.
-        device: Where to put it; None for the CPU, and for an estimator for CUDA if there is some.
+        device: Where to put it; None for the CPU, and for an estimator CUDA if available.
 
     Returns:
         The model or the estimator.

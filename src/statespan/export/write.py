@@ -46,7 +46,7 @@ def export(
 ) -> float | None:
     """Write a model for other programs: real numbers only, any batch, any length.
 
-    The step has the inputs ``x`` (B, …), for a forecaster ``future`` (B, 1) and ``marks`` where there are some, and
+    The step has the inputs ``x`` (B, …), for a forecaster ``future`` (B, 1) and ``marks`` if it has any, and
     ``state_0`` …, all of which begin as zeros; its outputs are ``y`` and ``new_state_0`` …. The sequence has the inputs
     ``x`` (B, L, …) and ``marks``, and the output ``y``.
 

@@ -35,7 +35,7 @@ def forecast(
     past = check_tensor("prompt", past, ("batch", "length", config.d_input), kind="float")
     batch, length, _ = past.shape
     if lengths is not None and config.d_marks:
-        raise ValueError("lengths must be None where there are marks, which stand at fixed positions, got some")
+        raise ValueError("lengths must be None with marks, which have fixed positions, got lengths")
     if marks is not None:
         marks = check_tensor("marks", marks, (batch, length + steps, config.d_marks), kind="float").to(like.device)
     past = past.to(like.device, like.dtype)

@@ -78,7 +78,7 @@ def generate(
         lengths: True length of each prompt (B,); what follows is ignored.
         rows: Number of each row (B,), for the random numbers, so that a batch can be generated in pieces; 0, 1, … if
             None.
-        marks: Calendar features (B, P + steps, M), for a forecaster that has some.
+        marks: Calendar features (B, P + steps, M), for a forecaster that has any.
         dt_scale: Step of the data relative to that of training.
         state_dtype: Of the SSMs' states; None for the smallest that is exact, see ``SSMLayer.initial_state``.
         graph: Use CUDA graphs on a GPU.

@@ -1,4 +1,4 @@
-"""What all models are: a config that rebuilds them, a backbone, and a folder to live in.
+"""The base of all models: a config that rebuilds them, a backbone, and saving to a folder.
 
 Shapes: B batch, L length, D = d_model features.
 """

@@ -25,7 +25,7 @@ Config = TypeVar("Config", bound="BackboneConfig")
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneConfig:
-    """What all models share.
+    """The fields that all models share.
 
     Args:
         d_model: Number of features.

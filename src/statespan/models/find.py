@@ -64,8 +64,3 @@ def resolve(where: str | Path) -> Path:
     if folder.exists() and str(where) not in names():
         raise UnknownModelError(f"{where} must be a folder with a model or a run, or the name of a published model")
     return find(str(where))
-
-
-def is_published(folder: Path) -> bool:
-    """Whether a folder is that of a published model: weights, and the recipe they come from."""
-    return (folder / CONFIG).is_file() and (folder / RECIPE).is_file()

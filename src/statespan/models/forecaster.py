@@ -42,8 +42,8 @@ class ForecasterConfig(BackboneConfig):
 class Forecaster(Model):
     """Forecasts of series: the sequence with a masked end goes in, the values of that end come out.
 
-    In the masked end a learned vector stands for the values, so what the input holds there has no influence. Calendar
-    features, where there are some, are given for the end too. Its state is that of the backbone.
+    In the masked end a learned vector replaces the values, so the input there has no influence. Calendar features, if
+    any, are given for the end too. Its state is that of the backbone.
 
     Example:
         >>> model = Forecaster(ForecasterConfig(d_input=1, d_output=1, horizon=24, d_model=16, n_layers=2)).eval()
@@ -83,7 +83,7 @@ class Forecaster(Model):
 
         Args:
             x: (B, L, d_input), the past and then ``horizon`` positions whose values are not read.
-            marks: Calendar features (B, L, M), where the model has some.
+            marks: Calendar features (B, L, M), if the model has any.
             lengths: True length of each sequence (B,), ``horizon`` … L, with the masked end; what follows is ignored.
             dt_scale: Step of the data relative to that of training.
 
@@ -121,7 +121,7 @@ class Forecaster(Model):
         Args:
             x: (B, L, d_input).
             state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start.
-            marks: Calendar features (B, L, M), where the model has some.
+            marks: Calendar features (B, L, M), if the model has any.
             lengths: As in ``forward``; the state returned is the one after each sequence's own length.
             dt_scale: As in ``forward``.
             future: Forecast these positions; the values of x are not read.
@@ -142,7 +142,7 @@ class Forecaster(Model):
         Args:
             x: (B, d_input).
             state: It is not changed.
-            marks: (B, M), where the model has some.
+            marks: (B, M), if the model has any.
             dt_scale: As in ``forward``.
             future: As in ``prefill``.
 

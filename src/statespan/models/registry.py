@@ -67,7 +67,7 @@ def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool =
 
 
 def _check_values(cls: type[Any], options: Mapping[str, Any]) -> None:
-    """Make the config, and then the model with one layer, for data of some width."""
+    """Build the config, and the model with one layer, for data of any width."""
     known = {field.name for field in fields(cls.config_class)}
     absent = {key: value for key, value in _ANY_DATA.items() if key in known and options.get(key) is None}
     if {"d_input", "vocabulary"} <= known:  # samples or tokens

@@ -70,8 +70,8 @@ class FeedForward(SequenceLayer):
 class ResidualBlock(SequenceLayer):
     """``x + dropout(layer(norm(x)))``, or with ``prenorm=False`` ``norm(x + dropout(layer(x)))``.
 
-    Its state is that of the layer. With ``norm="batch"``, ``prefill`` and ``step`` need evaluation mode. What comes out
-    at padding means nothing.
+    Its state is that of the layer. With ``norm="batch"``, ``prefill`` and ``step`` need evaluation mode. Outputs at
+    padding are undefined.
 
     Args:
         layer: A layer from (B, L, D) to (B, L, D).

@@ -162,7 +162,7 @@ class SSMLayer(SequenceLayer):
         return self.ssm.structure(dt_scale)
 
     def working_dtype(self, x: Tensor) -> torch.dtype:
-        """What the SSM computes in; see :func:`statespan.ops.fusion.working_dtype`."""
+        """The dtype that the SSM computes in; see :func:`statespan.ops.fusion.working_dtype`."""
         return working_dtype(x, self.ssm.precision)
 
     def check_padding(self) -> None:

@@ -1,4 +1,4 @@
-"""What all SSM layers have in common: the options of their SSMs, and the documentation of their arguments."""
+"""Options that all SSM layers share, and their documentation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def documented(layer: Layer) -> Layer:
 
 @dataclass(frozen=True)
 class SSMOptions:
-    """What all SSM parameters share.
+    """Options that the parameters of all SSMs share.
 
     Args:
         d_model: Heads H.

@@ -42,7 +42,7 @@ class Padding:
 
 
 Lengths: TypeAlias = "Tensor | Sequence[int] | Padding | None"
-"""What a module takes: numbers from a user, or the padding that another module made of them."""
+"""The argument ``lengths`` of modules: numbers from a user, or the padding that another module made of them."""
 
 
 def fill(x: Tensor, padding: Padding | None) -> Tensor:

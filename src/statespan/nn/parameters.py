@@ -180,7 +180,7 @@ class ModalParameters(SSMParameters):
     """Complex modes: Re A through a constraint, Im A, B and C.
 
     Args:
-        options: What all SSM parameters share.
+        options: Sizes, step sizes and what is trained.
         real_part: "exp", "softplus", "relu" or "none".
     """
 
@@ -223,7 +223,7 @@ class DiagonalParameters(ModalParameters):
     """A diagonal SSM.
 
     Args:
-        options: What all SSM parameters share.
+        options: Sizes, step sizes and what is trained.
         init: Name of a diagonal initialization, or several joined by "/".
         init_options: Keyword arguments of :func:`statespan.ssm.inits.diagonal`.
         real_part: "exp", "softplus", "relu" or "none".
@@ -309,7 +309,7 @@ class DPLRParameters(ModalParameters):
     """A diagonal plus low-rank SSM: complex modes and P.
 
     Args:
-        options: What all SSM parameters share.
+        options: Sizes, step sizes and what is trained.
         init: Name of a HiPPO measure, or several joined by "/".
         real_part: "exp", "softplus", "relu" or "none".
         algorithm: "krylov" or "cauchy", which give the same kernel.
@@ -365,7 +365,7 @@ class DenseParameters(SSMParameters):
     """A dense real SSM: A, B and C.
 
     Args:
-        options: What all SSM parameters share.
+        options: Sizes, step sizes and what is trained.
         init: Name of a HiPPO measure, or several joined by "/".
         device: Where the parameters live.
         dtype: Their dtype, at least float32.

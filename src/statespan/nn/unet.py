@@ -185,7 +185,7 @@ class Level(Composite):
                 reset(part)
 
     def parts(self) -> Sequence[Any]:
-        """The blocks and what is between them."""
+        """The blocks and the coarser levels between them."""
         return [*self.down, *([] if self.inner is None else [self.inner]), *self.up]
 
     def flow(self, x: Tensor, call: Call, padding: Padding | None) -> Tensor:

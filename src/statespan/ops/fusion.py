@@ -1,7 +1,7 @@
 """Which fused path a layer, a norm or a gate takes.
 
-A fused path does the work of several modules at once, so they are not called. It is taken only where nobody could
-notice: a module that is hooked, parametrized, sharded, quantized or replaced is called as it is.
+A fused path does the work of several modules at once, so they are not called. It is taken only where that makes no
+difference: a module that is hooked, parametrized, sharded, quantized or replaced is called.
 
 Shapes: B batch, L length, K channels, D features.
 """
@@ -84,14 +84,14 @@ def mix_features(y: Tensor, dropout: nn.Module, mix: nn.Module, activating: nn.L
     """Dropout and mixing of the channels and features of y (B, L, K, D), to (B, L, features).
 
     Args:
-        y: Output of the engine, which nobody else has.
+        y: Output of the engine, which nothing else refers to.
         dropout: Applied to (B, L, K·D).
         mix: Applied to (B·L, K·D).
         activating: What :func:`activating_linear` gave.
     """
     batch, length = y.shape[:2]
     # The engine leaves the length as the last axis in memory. Features by positions is a matrix that a product
-    # takes as it is, so nothing is ever copied into another order.
+    # takes without a copy.
     y = dropout(y.permute(2, 3, 0, 1).flatten(0, 1).permute(1, 2, 0)).flatten(0, 1)
     if activating is None:
         y = mix(y)
@@ -108,20 +108,20 @@ def _is_unshared(mix: nn.Module) -> bool:
 
 
 def as_sequences(x: Tensor, batch: int, length: int) -> Tensor:
-    """X (B·L, D), which nobody else has, as (B, L, D); not a view for autograd, as for :func:`unviewed`."""
+    """An unshared x (B·L, D) as (B, L, D), which is not a view for autograd, as in :func:`unviewed`."""
     return torch.ops.aten._unsafe_view(x, [batch, length, x.shape[-1]])
 
 
 def unviewed(x: Tensor) -> Tensor:
-    """X, which nobody else has, such that it is not a view for autograd.
+    """An unshared x, as a tensor that is not a view for autograd.
 
-    FSDP2 hooks what a module returns, and a change in place of a view would drop its hook.
+    FSDP2 hooks the outputs of a module, and a change in place of a view would drop its hook.
     """
     return torch.ops.aten._unsafe_view(x, x.shape)
 
 
 def working_dtype(x: Tensor, precision: torch.dtype) -> torch.dtype:
-    """What an SSM computes in for an input x: at least float32 on a CPU; on a GPU as autocast or a 16-bit input says.
+    """The dtype an SSM computes in: at least float32 on a CPU; on a GPU that of autocast or of a 16-bit input.
 
     Args:
         x: Input of the layer.

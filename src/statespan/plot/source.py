@@ -19,7 +19,7 @@ from statespan.nn import SSMLayer
 
 
 class Part(NamedTuple):
-    """A layer and what it is called in the picture."""
+    """A layer and its name in the picture."""
 
     name: str
     layer: SSMLayer
@@ -47,12 +47,12 @@ def read_parts(folder: Path) -> list[Part]:
 
 
 def fresh(layer: LayerName = "s4d", options: Mapping[str, Any] | None = None, *, seed: int = 0) -> list[Part]:
-    """A layer as it is before training.
+    """A layer before training.
 
     Args:
         layer: "s4", "s4d", "dss" or "lssl".
         options: Its arguments, such as ``{"init": "lin", "d_state": 32}``; 64 features unless said otherwise.
-        seed: Of what is drawn at random.
+        seed: Of the random initialization.
 
     Example:
         >>> fresh("s4d", {"init": "lin"})[0].name
