@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
+from statespan import _io as io
 from statespan import models
-from statespan._io import TEMPORARY, CheckpointError
 from statespan.models import LoadError, pretrained
 from tests.models.make import ALL, inputs, make
 
@@ -56,7 +56,7 @@ def test_saving_again_replaces(tmp_path):
     first, second = make("regressor"), make("classifier")
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "model-mine.safetensors").write_text("mine")
-    (tmp_path / f"{TEMPORARY}0").write_text("left by a crash")
+    (tmp_path / f"{io.TEMPORARY}1234").write_text("left by a crash")
     first.save_pretrained(tmp_path)
     second.save_pretrained(tmp_path)
     second.save_pretrained(tmp_path)
@@ -89,13 +89,13 @@ def test_a_failure_at_any_call_keeps_the_old_model_or_gives_the_new_one(tmp_path
             try:
                 new.save_pretrained(folder)
                 failed = False
-            except CheckpointError:
+            except io.CheckpointError:
                 failed = True
         loaded = models.from_pretrained(folder).state_dict()
         is_new = all((value == loaded[name]).all() for name, value in new.state_dict().items())
         is_old = all((value == loaded[name]).all() for name, value in old.state_dict().items())
         assert is_new or (is_old and failed)
-        assert not any(path.name.startswith(TEMPORARY) for path in folder.iterdir())
+        assert not any(path.name.startswith(io.TEMPORARY) for path in folder.iterdir())
         outcomes.add((is_new, failed))
         if not failed:
             break

@@ -101,7 +101,7 @@ def parse(cls: type[Config], options: Mapping[str, Any]) -> Config:
 
 
 def check_keys(name: str, options: Mapping[Any, Any], known: Iterable[str]) -> None:
-    """Refuse unknown keys, and suggest the nearest known one."""
+    """Refuse keys that nobody reads, with the nearest one that somebody does."""
     allowed = list(known)
     for key in options:
         if key not in allowed:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from statespan._io import replace_file, sweep
+from statespan import _io as io
 from statespan._version import __version__
 
 FORMAT = 1
@@ -26,7 +26,7 @@ CONFIG = "config.json"
 _WEIGHTS = re.compile(r"model-[0-9a-f]{16}\.safetensors")
 LARGEST_CONFIG = 1 << 20  # bytes
 LARGEST_HEADER = 1 << 18  # bytes of a safetensors header: about 2,500 tensors
-FEW_LAYERS = 16  # built in a moment, whatever the weights are
+FEW_LAYERS = 16  # which are built in a moment, whatever the weights are
 _KEYS: dict[str, type] = {"format": int, "statespan": str, "model": str, "dtype": str, "config": dict, "weights": dict}
 _WEIGHT_KEYS: dict[str, type] = {"file": str, "bytes": int, "sha256": str}
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
@@ -52,11 +52,14 @@ def write(folder: str | Path, stored: Stored) -> None:
     Args:
         folder: Made if it is not there.
         stored: What to save.
+
+    Raises:
+        CheckpointError: It could not be written; what was there before is as it was.
     """
     from safetensors.torch import save
 
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    io.make_folder(folder)
     weights = save({name: tensor.detach().cpu().contiguous() for name, tensor in stored.tensors.items()})
     check_header(folder, weights[:8])
     digest = hashlib.sha256(weights).hexdigest()
@@ -70,9 +73,9 @@ def write(folder: str | Path, stored: Stored) -> None:
         "weights": {"file": file, "bytes": len(weights), "sha256": digest},
     }
     text = json.dumps({**content, "digest": _digest(content)}, indent=2, allow_nan=False) + "\n"
-    replace_file(folder / file, weights)
-    replace_file(folder / CONFIG, text.encode())
-    sweep(folder)
+    io.replace_file(folder / file, weights)
+    io.replace_file(folder / CONFIG, text.encode())
+    io.sweep(folder)
     for path in folder.iterdir():
         if path.name != file and _WEIGHTS.fullmatch(path.name):
             path.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ _MODELS: dict[str, type[Any]] = {
 }
 _ANY_DATA = {"d_input": 1, "vocabulary": 2**20, "d_output": 2, "horizon": 1, "d_marks": 0}  # more tokens than cutoffs
 _FROM_DATA = tuple(_ANY_DATA)
-_TRIED_STATE, _TRIED_WEIGHTS = 1024, 2**24  # larger layers are not built only to check their values
+_TRIED_STATE, _TRIED_WEIGHTS = 1024, 2**24  # a larger layer is not built only to see whether it can be
 
 
 def names() -> tuple[str, ...]:
@@ -92,8 +92,8 @@ def build(
 
     Args:
         name: One of :func:`names`.
-        info: The sizes of the data: anything with the attributes ``d_input``, ``vocabulary``, ``d_output``, ``horizon``
-            and ``d_marks`` that the model needs, and ``task`` to check that the two fit; None if options have them all.
+        info: What the data is: anything with the attributes ``d_input``, ``vocabulary``, ``d_output``, ``horizon`` and
+            ``d_marks`` that the model needs, and ``task`` to check that the two fit; None if options say it all.
         options: Fields of the model's config by name.
         device: Where the parameters live.
         dtype: Their dtype.

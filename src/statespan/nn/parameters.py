@@ -138,7 +138,7 @@ class SSMParameters(nn.Module, ABC):
 
     @property
     def power(self) -> str:
-        """The kind of the engine's chunk-to-chunk matrix; see :class:`statespan.ops.source.Source`."""
+        """What the chunk-to-chunk matrix of the engine is; see :class:`statespan.ops.source.Source`."""
         return "dense"
 
     def modal(self, dt_scale: float) -> Modal | None:
