@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import glu
 from torch.nn.modules import module as _torch
 
-from statespan.ops.activation import gelu_linear
-from statespan.ops.glu import linear_glu
+from statespan.ops import gelu_linear, linear_glu
 from statespan.ops.norm import norm_fits
 from statespan.ops.norm_after import after_fits
 
