@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from statespan import _plotting as _look
 from statespan._check import check_choice
-from statespan._load import load
 from statespan.models.config import LAYERS, LayerName
 from statespan.nn import SSMLayer
 
@@ -43,7 +42,10 @@ def parts_of(module: nn.Module) -> list[Part]:
 
 def read_parts(folder: Path) -> list[Part]:
     """The layers of a saved model, or of the model of a run."""
-    return parts_of(load(folder))
+    from statespan.models import from_pretrained
+
+    inside = folder / "model"
+    return parts_of(from_pretrained(inside if (inside / "config.json").is_file() else folder))
 
 
 def fresh(layer: LayerName = "s4d", options: Mapping[str, Any] | None = None, *, seed: int = 0) -> list[Part]:
