@@ -167,7 +167,7 @@ def copy_parameters(reference: statespan.S4, layer: S4) -> None:
 def check(L: int, *, H: int = 6, N: int = 16) -> tuple[float, float, float]:
     """Largest differences: of the kernel from its definition, of the two modes, and from statespan.S4."""
     u = torch.randn(2, L, H, dtype=torch.float64)
-    reference, layer = statespan.S4(H, N, init="legs").double(), S4(H, N).double()
+    reference, layer = statespan.S4(H, N, init="legs", mix="linear").double(), S4(H, N).double()
     copy_parameters(reference, layer)
 
     ssm, C = layer.system(), pairs(layer.C)

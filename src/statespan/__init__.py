@@ -10,20 +10,27 @@ from statespan._version import __version__
 
 if TYPE_CHECKING:
     from statespan import data, generation, models, nn, ops, ssm, train
+    from statespan._load import load
+    from statespan.estimators import S4Classifier, S4Forecaster, S4Regressor
     from statespan.generation import Stream, generate
-    from statespan.models.find import load
-    from statespan.nn import DSS, LSSL, S4, S4D
+    from statespan.nn import DSS, LSSL, S4, S4D, SSMLayer
+    from statespan.ops import use_path
     from statespan.train import param_groups
 
 _HOMES = {
     "DSS": "nn",
     "LSSL": "nn",
     "S4": "nn",
+    "S4Classifier": "estimators",
     "S4D": "nn",
+    "S4Forecaster": "estimators",
+    "S4Regressor": "estimators",
+    "SSMLayer": "nn",
     "Stream": "generation",
     "generate": "generation",
-    "load": "models.find",
+    "load": "_load",
     "param_groups": "train",
+    "use_path": "ops",
 }
 """The module below statespan in which each public name is defined."""
 _MODULES = ("data", "generation", "models", "nn", "ops", "ssm", "train")
@@ -33,6 +40,10 @@ __all__ = [
     "LSSL",
     "S4",
     "S4D",
+    "S4Classifier",
+    "S4Forecaster",
+    "S4Regressor",
+    "SSMLayer",
     "Stream",
     "__version__",
     "data",
@@ -45,6 +56,7 @@ __all__ = [
     "param_groups",
     "ssm",
     "train",
+    "use_path",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Argument checks: one typed error that names the argument, what came and what is allowed."""
+"""Argument checks: one typed error that names the argument, the value that came and what is allowed."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ def check_int(name: str, value: Any, *, minimum: int, even: bool = False) -> int
     return number
 
 
+def check_integers(name: str, values: Any, *, minimum: int, most: int) -> tuple[int, ...]:
+    """Return ``values`` as a tuple if they are at most ``most`` integers of at least ``minimum``."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise TypeError(f"{name} must be a sequence of integers, got {type(values).__name__} {values!r}")
+    if len(values) > most:
+        raise ValueError(f"{name} must be at most {most} integers, got {len(values)}")
+    return tuple(check_int(name, value, minimum=minimum) for value in values)
+
+
 def check_number(name: str, value: Any, *, above: float, below: float = math.inf, closed: bool = False) -> float:
     """Return ``value`` if it is a finite real number in (above, below), or [above, below) where ``closed``."""
     allowed = f"a number {'>=' if closed else '>'} {above:g}" + (f" and < {below:g}" if below < math.inf else "")
@@ -42,7 +51,7 @@ def check_number(name: str, value: Any, *, above: float, below: float = math.inf
         raise TypeError(f"{name} must be {allowed}, got {type(value).__name__} {value!r}")
     number = float(value)
     inside = number >= above if closed else number > above
-    if not (inside and number < below):  # which no NaN and no infinity is
+    if not (inside and number < below):  # rejects NaN and infinity
         raise ValueError(f"{name} must be {allowed}, got {number!r}")
     return number
 
@@ -58,6 +67,16 @@ def check_dtype(name: str, value: Any) -> torch.dtype:
     return value
 
 
+def check_same_dtype(x: Tensor, dtype: torch.dtype, owner: str) -> None:
+    """Refuse an input whose dtype is not that of its module, unless autocast makes them alike."""
+    if x.dtype == dtype:
+        return
+    if x.is_meta or not torch.is_autocast_enabled(x.device.type) or x.dtype == torch.float64:
+        raise TypeError(
+            f"x must have the dtype of the {owner}, {dtype}, got {x.dtype}; cast one of them or use autocast"
+        )
+
+
 def check_bool(name: str, value: Any) -> bool:
     """Return ``value`` if it is True or False."""
     if not isinstance(value, bool):
@@ -70,7 +89,7 @@ def check_tensor(name: str, value: Any, shape: Sequence[int | str], *, kind: str
 
     Args:
         name: The argument's name.
-        value: What the caller gave.
+        value: Its value.
         shape: One entry a dimension: a number that must match, or a word for any size.
         kind: "real" (float32 or float64), "complex" (complex64 or complex128) or "float" (any floating type).
     """
@@ -97,7 +116,7 @@ def check_lengths(lengths: Any, batch: int, longest: int) -> Tensor:
         raise TypeError(f"lengths must be whole numbers (torch.int64 or torch.int32), got {lengths.dtype}")
     if lengths.shape != (batch,):
         raise ValueError(f"lengths must have shape ({batch},), one per sequence, got {tuple(lengths.shape)}")
-    # numbers that are not known yet, or only to a GPU, are checked there: nobody waits for them
+    # values in a graph or on a GPU are checked there, so that nothing has to wait for them
     if torch.compiler.is_compiling() or lengths.is_cuda:
         inside = ((lengths >= 0) & (lengths <= longest)).all()
         torch._assert_async(inside, "lengths must be between 0 and the length of x")

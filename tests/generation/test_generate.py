@@ -82,7 +82,7 @@ class Recorder:
         self.recorded += 1
         host = loop._counters(self.walk.state)
         device = [leaf for leaf in leaves(self.walk.state) if leaf.dtype != torch.int64]
-        device += [getattr(self.walk, name) for name in ("index", "position", "values", "scores", "read")]
+        device += [getattr(self.walk, name) for name in ("index", "position", "values", "scores", "last")]
         start, before = [tensor.clone() for tensor in host], [tensor.clone() for tensor in device]
         function()
         for tensor, value in zip(device, before, strict=True):
@@ -106,14 +106,14 @@ def test_captured(case, kinds, monkeypatch):
     model = model_of(case)
     prompt = prompt_of(model, 3, 5)
     wanted = generate(model, prompt, 40, seed=1)
-    advance, captured = loop.Walk.advance, {}
+    advance, captured = loop.Decoding.advance, {}
 
     def stepped(walk):
         if walk not in captured:
             captured[walk] = Captured(lambda: advance(walk), loop._counters(walk.state), Recorder(walk))
         captured[walk]()
 
-    monkeypatch.setattr(loop.Walk, "advance", stepped)
+    monkeypatch.setattr(loop.Decoding, "advance", stepped)
     found = generate(model, prompt, 40, seed=1)
     recorder = next(iter(captured.values())).recorder
     assert (found.values == wanted.values).all()
@@ -162,7 +162,7 @@ def test_many_steps_have_noise_of_their_own(monkeypatch):
     model = model_of("plain language")
     prompt = prompt_of(model, 2, 4)
     wanted = generate(model, prompt, 50, seed=3)
-    monkeypatch.setattr(loop, "BLOCK", 7)
+    monkeypatch.setattr(loop, "RANDOM_STEPS", 7)
     assert (generate(model, prompt, 50, seed=3).values == wanted.values).all()
 
 

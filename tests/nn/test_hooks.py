@@ -13,10 +13,10 @@ from torch.nn.utils import parametrize
 
 from statespan import S4D, models
 from statespan.nn import FeedForward, ResidualBlock, TiedDropout
-from statespan.nn.layer import GLU
 from statespan.nn.norm import BatchNorm, LayerNorm
 from statespan.nn.padding import Padding
 from statespan.ops.dispatch import use_path
+from statespan.ops.fusion import GLU
 from tests.models.make import ALL, inputs, make
 
 f64 = torch.float64
@@ -249,8 +249,7 @@ def test_hooks_on_a_norm_in_front_of_a_layer_fire(norm, kind):
     getattr(module, f"register_{kind}_hook")(lambda m, *_: seen.append(m))
     x = torch.randn(2, 20, 6, requires_grad=True)
     with use_path("triton"):
-        before = (x, None) if norm == "batch" else (x,)
-        _, y = module.before(*before, torch.bfloat16)
+        _, y = module.before(x, None, torch.bfloat16)
         y.float().sum().backward()
     assert seen == [module]
 
@@ -261,7 +260,7 @@ def test_a_parametrized_norm_is_called(norm):
     parametrize.register_parametrization(module, "weight", Twice())
     x = torch.randn(2, 20, 6)
     with use_path("triton"):
-        _, y = module.before(*((x, None) if norm == "batch" else (x,)), torch.bfloat16)
+        _, y = module.before(x, None, torch.bfloat16)
     assert y.dtype == torch.float32  # the kernel would give 16 bits
     other = NORMS[norm](6)
     torch.testing.assert_close(y, 2 * other(x))

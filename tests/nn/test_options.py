@@ -77,7 +77,7 @@ def test_structure_starts_at_its_initialization(cls, options):
 @pytest.mark.parametrize("init", ["legt", "fout"])
 def test_adam_moves_an_undamped_start(init):
     """Gradients as small as Adam's epsilon would leave Re A where it is; these allow most of a whole step."""
-    layer = S4(4, 16, init=init)
+    layer = S4(4, 16, init=init, mix="linear")
     before = layer.ssm.A_real.detach().clone()
     optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=0.0)
     layer(torch.randn(32, 100, 4)).square().mean().backward()

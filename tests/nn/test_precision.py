@@ -17,7 +17,7 @@ layers = pytest.mark.parametrize(("cls", "options"), LAYERS, ids=LAYER_IDS)
 @layers
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_keeps_the_ssm_in_float32(cls, options, dtype):
-    layer = cls(8, 16, **options)
+    layer = cls(8, 16, mix="linear", **options)
     exact = {name: value.clone() for name, value in layer.ssm.state_dict().items()}
     x = torch.randn(2, 50, 8)
     wanted = layer(x)

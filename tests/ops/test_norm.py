@@ -135,6 +135,6 @@ def test_a_norm_with_a_hook_is_called():
     block, seen = ResidualBlock(S4D(6, 8), norm="layer").to(DEVICE), []
     block.norm.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
     with use_path("triton"):
-        x, u = block.norm.before(torch.randn(2, 9, 6, device=DEVICE), torch.float16)
+        x, u = block.norm.before(torch.randn(2, 9, 6, device=DEVICE), None, torch.float16)
     assert seen[0] is u
     assert_near(u, layer_norm(x.double(), (6,), eps=EPS), 4e-6)

@@ -58,7 +58,7 @@ def export(
         step = common.relative_step(model.config.sampling_rate, dt_scale, sampling_rate)
         dtype = {"float64": torch.float64, "float32": torch.float32}[state]
         try:
-            error = write(model, path, to=to, view=view, dt_scale=step, state_dtype=dtype)
+            error = write(model, path, to=to, view=view, dt_scale=step, state_dtype=dtype)  # type: ignore[arg-type]
         except ExportError as problem:
             common.give_up(f"{path} was written, and is wrong: {problem}")
         except ValueError as problem:

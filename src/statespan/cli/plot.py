@@ -102,7 +102,7 @@ def plot(
                     parts = drawing.read_parts(folders[0])
                 else:
                     chosen = {**({} if init is None else {"init": init}), **_layer_options(changes)}
-                    parts = drawing.fresh(layer, chosen, seed=seed)
+                    parts = drawing.fresh(layer, chosen, seed=seed)  # type: ignore[arg-type]
                 if kind == "filters":
                     options["side"] = options.get("side") or _side(folders)
                 figure = getattr(drawing, kind)(parts, **options)

@@ -81,8 +81,10 @@ class Stem(nn.Module):
         # Zero-order hold keeps frequencies and decays where they are at every rate. Modes n have frequencies nπΔ: with
         # these steps the filters begin below half of the highest frequency, which half the samples still have.
         modes = min(16, max(4, stride))
-        options = SSMOptions(d_stem, 2 * modes, 2 * d_input, None, 0.5 / stride, 2.0 / stride, "zoh", True, True)
-        self.ssm = DiagonalParameters(options, "lin", None, "exp", False, None, None, None)
+        options = SSMOptions(
+            d_stem, 2 * modes, kernels=2 * d_input, dt_min=0.5 / stride, dt_max=2.0 / stride, discretization="zoh"
+        )
+        self.ssm = DiagonalParameters(options, init="lin")
         self.bias = nn.Parameter(torch.zeros(d_stem))
 
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> tuple[Tensor, Tensor | None]:

@@ -1,4 +1,4 @@
-"""SSM layers with everything that depends on their parameters worked out: constants, real numbers, any length.
+"""SSM layers with constants in the place of parameters: real numbers only, any length.
 
 Shapes: B batch, L length, H heads, N state size, K channels, c chunk length, n chunks, F = H·K.
 """
@@ -13,15 +13,17 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, pad
 
 from statespan.nn.layer import SSMLayer
+from statespan.nn.padding import Lengths
+from statespan.nn.sequence import SequenceLayer
 from statespan.ssm.structure import toeplitz
 
 CHUNK = 64
 
 
-class FrozenSSM(nn.Module):
+class FrozenSSM(SequenceLayer):
     """A layer's ``forward`` by chunks, with its matrices as constants.
 
-    The recurrence from chunk to chunk is in float64: it repeats a rounding of its matrix as often as there are chunks.
+    The recurrence from chunk to chunk is in float64: a rounding of its matrix is repeated in every chunk.
 
     Args:
         layer: The layer.
@@ -32,7 +34,6 @@ class FrozenSSM(nn.Module):
     E: Tensor
     G: Tensor
     O: Tensor  # noqa: E741
-    d_model: int
 
     def __init__(self, layer: SSMLayer, dt_scale: float) -> None:
         super().__init__()
@@ -46,19 +47,19 @@ class FrozenSSM(nn.Module):
         self.register_buffer("G", G.contiguous())
         self.register_buffer("O", O.mT.to(dtype).contiguous())  # (K, H, N, c)
 
-    def forward(self, x: Tensor, *, lengths: None = None, dt_scale: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """Apply to x (B, L, H)."""
         if not self.both:
             y = self._causal(x, self.T, self.O)
         else:
             (T, T_ahead), (O, O_ahead) = self.T.chunk(2), self.O.chunk(2)  # noqa: E741
-            ahead = self._causal(x.flip(1), T_ahead, O_ahead).flip(1)  # begins at a sample itself; wanted is the next
+            ahead = self._causal(x.flip(1), T_ahead, O_ahead).flip(1)  # starts at the sample itself instead of the next
             y = self._causal(x, T, O) + pad(ahead[:, 1:], (0, 0, 0, 1))
         return self.mix(gelu(y) if self.gelu else y)
 
     def _causal(self, x: Tensor, T: Tensor, O: Tensor) -> Tensor:  # noqa: E741
         batch, length, H = x.shape
-        chunks = length // CHUNK + 2  # one more than needed: a tracer takes a size of 1 for something special
+        chunks = length // CHUNK + 2  # one more than needed, as tracers specialize on a size of 1
         u = pad(x, (0, 0, 0, chunks * CHUNK - length)).reshape(batch, chunks, CHUNK, H)
         u = u.permute(3, 1, 0, 2).reshape(H, chunks * batch, CHUNK)  # (H, n·B, c)
         drive = (u @ self.E).double().reshape(H, chunks, batch, self.E.shape[-1]).transpose(0, 1)  # (n, H, B, N)
@@ -81,12 +82,12 @@ def _scan(G: Tensor, drive: Tensor) -> Tensor:
 
     state = torch.zeros_like(drive[0])
     if not torch.compiler.is_compiling():
-        found = []
-        for one in drive.unbind():
-            state, before = combine(state, one)
-            found.append(before)
-        return torch.stack(found)
-    from torch._higher_order_ops.scan import scan  # a loop that a tracer leaves one
+        states = []
+        for chunk_drive in drive.unbind():
+            state, before = combine(state, chunk_drive)
+            states.append(before)
+        return torch.stack(states)
+    from torch._higher_order_ops.scan import scan  # a loop that a tracer does not unroll
 
     return scan(combine, state, drive)[1]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,8 @@ from statespan.generation.tree import leaves, replace_leaves
 from statespan.models import Forecaster, Retrieval
 from statespan.models.base import Model
 
-VIEWS = ("step", "sequence")
+ViewName: TypeAlias = Literal["step", "sequence"]
+VIEWS: tuple[str, ...] = get_args(ViewName)
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class View:
     paired: bool
 
 
-class Sequence(nn.Module):
+class SequenceView(nn.Module):
     """``forward`` of a frozen model."""
 
     def __init__(self, model: Model, dt_scale: float) -> None:
@@ -53,42 +54,32 @@ class Sequence(nn.Module):
         return self.model(x) if marks is None else self.model(x, marks=marks)
 
 
-class Step(nn.Module):
-    """``step`` of a model from and to a list of tensors; all begin as zeros."""
+class StepView(nn.Module):
+    """``step`` of a model from and to a list of tensors, all of which begin as zeros.
 
-    def __init__(self, model: Model, dt_scale: float, state_dtype: torch.dtype) -> None:
+    Args:
+        model: The model.
+        dt_scale: Step of the data relative to that of training.
+        state_dtype: Of the SSMs' states.
+        names: Arguments of the step between its input and the state.
+    """
+
+    def __init__(self, model: Model, dt_scale: float, state_dtype: torch.dtype, names: tuple[str, ...]) -> None:
         super().__init__()
         model = freeze_parameters(model)
-        self.tree: Any = model.initial_state(1, dtype=state_dtype)
+        self.names, self.tree = names, model.initial_state(1, dtype=state_dtype)
         with torch.no_grad():
-            self.step = model.stepper(dt_scale)  # type: ignore[operator]
+            self.step = model.stepper(dt_scale)
 
-    def forward(self, x: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """The outputs, then the new state."""
-        y, new = self.step(x, replace_leaves(self.tree, list(state)))
+        state = replace_leaves(self.tree, list(rest[len(self.names) :]))
+        y, new = self.step(x, state, **dict(zip(self.names, rest)))
         return y, *leaves(new)
 
 
-class ForecastStep(nn.Module):
-    """The same for a forecaster, where ``future`` (B, 1) says whether a position is to be forecast."""
-
-    def __init__(self, model: Forecaster, dt_scale: float, state_dtype: torch.dtype) -> None:
-        super().__init__()
-        self.model = freeze_parameters(model)
-        self.tree: Any = model.initial_state(1, dtype=state_dtype)
-        self.marked = bool(model.config.d_marks)
-        with torch.no_grad():
-            self.step = self.model.backbone.stepper(dt_scale)
-
-    def forward(self, x: Tensor, future: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        """The outputs, then the new state."""
-        marks, state = (rest[0], rest[1:]) if self.marked else (None, rest)
-        y, new = self.step(self.model._encode(x, marks, future), replace_leaves(self.tree, list(state)))
-        return self.model.linear(y), *leaves(new)
-
-
 def freeze_parameters(model: Any) -> Any:
-    """A copy in evaluation mode that nothing is trained in."""
+    """A copy in evaluation mode without gradients."""
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 
@@ -99,35 +90,34 @@ def view_of(model: Any, view: str, dt_scale: float, state_dtype: torch.dtype) ->
     if view == "sequence":
         names = ("x", "marks") if marked else ("x",)
         least = max(getattr(model.config, "horizon", 0) + 1, 2 * _frames(model))
-        found = View(Sequence(model, dt_scale), names, ("y",), names, least, paired)
-        return found, example(model, found, 4, least + 70)
-    forecasts = isinstance(model, Forecaster)
-    module: Any = (ForecastStep if forecasts else Step)(model, dt_scale, state_dtype)
+        traced = View(SequenceView(model, dt_scale), names, ("y",), names, least, paired)
+        return traced, example(model, traced, 4, least + 70)
+    extra = ("future", *(("marks",) if marked else ())) if isinstance(model, Forecaster) else ()
+    module = StepView(model, dt_scale, state_dtype, extra)
     states = tuple(f"state_{i}" for i in range(len(leaves(module.tree))))
-    first = ("x", *(("future",) if forecasts else ()), *(("marks",) if marked else ()))
-    found = View(module, (*first, *states), ("y", *(f"new_{name}" for name in states)), (), 1, paired)
-    return found, example(model, found, 4, 1)
+    traced = View(module, ("x", *extra, *states), ("y", *(f"new_{name}" for name in states)), (), 1, paired)
+    return traced, example(model, traced, 4, 1)
 
 
 def example(model: Any, view: View, batch: int, length: int) -> tuple[Tensor, ...]:
     """Random inputs of a view."""
     config, dtype = model.config, next(p.dtype for p in model.parameters())
     sizes = (batch, length) if view.lengthy else (batch,)
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     if getattr(config, "vocabulary", None) is not None:
-        found["x"] = torch.randint(config.vocabulary, sizes)
+        values["x"] = torch.randint(config.vocabulary, sizes)
     else:
-        found["x"] = torch.randn(*sizes, config.d_input).to(dtype)
-    found["marks"] = torch.randn(*sizes, getattr(config, "d_marks", 0)).to(dtype)
-    found["future"] = torch.arange(batch)[:, None] % 2 == 1
+        values["x"] = torch.randn(*sizes, config.d_input).to(dtype)
+    values["marks"] = torch.randn(*sizes, getattr(config, "d_marks", 0)).to(dtype)
+    values["future"] = torch.arange(batch)[:, None] % 2 == 1
     if not view.lengthy:
         module: Any = view.module
         for i, leaf in enumerate(leaves(module.tree)):
             shape = (batch, *leaf.shape[1:])
-            found[f"state_{i}"] = (
+            values[f"state_{i}"] = (
                 torch.randn(shape).to(leaf.dtype) if leaf.is_floating_point() else torch.zeros(shape, dtype=leaf.dtype)
             )
-    return tuple(found[name] for name in view.inputs)
+    return tuple(values[name] for name in view.inputs)
 
 
 def _frames(model: Any) -> int:

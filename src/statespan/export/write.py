@@ -6,9 +6,9 @@ Shapes: B batch, L length.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -16,32 +16,37 @@ from torch.export import Dim
 
 from statespan._check import check_choice, check_number
 from statespan._quiet import quiet
-from statespan.export.views import VIEWS, View, example, view_of
+from statespan.export.views import VIEWS, View, ViewName, example, view_of
 from statespan.models.base import Model
 
-FORMATS = ("onnx", "torch-export")
+Format: TypeAlias = Literal["onnx", "torch-export"]
+FORMATS: tuple[str, ...] = get_args(Format)
 SUFFIX = {"onnx": ".onnx", "torch-export": ".pt2"}
 TOLERANCE = 1e-5
 """Allowed difference from the model, of the peak; 0.02 for models of 16 bits."""
 
 
+Run: TypeAlias = Callable[..., list[Tensor]]
+"""Runs what was written, from its inputs to its outputs."""
+
+
 class ExportError(RuntimeError):
-    """What was written does not compute what the model does."""
+    """The exported file computes something else than the model."""
 
 
 def export(
     model: Any,
     path: str | Path,
     *,
-    to: str = "onnx",
-    view: str = "step",
+    to: Format = "onnx",
+    view: ViewName = "step",
     dt_scale: float = 1.0,
     state_dtype: torch.dtype = torch.float64,
     check: bool = True,
 ) -> float | None:
     """Write a model for other programs: real numbers only, any batch, any length.
 
-    The step has the inputs ``x`` (B, …), for a forecaster ``future`` (B, 1) and ``marks`` where there are some, and
+    The step has the inputs ``x`` (B, …), for a forecaster ``future`` (B, 1) and ``marks`` if it has any, and
     ``state_0`` …, all of which begin as zeros; its outputs are ``y`` and ``new_state_0`` …. The sequence has the inputs
     ``x`` (B, L, …) and ``marks``, and the output ``y``.
 
@@ -74,38 +79,39 @@ def export(
     check_choice("to", to, FORMATS)
     check_choice("view", view, VIEWS)
     check_number("dt_scale", dt_scale, above=0.0)
-    path = Path(path)
     if next(model.parameters()).device.type != "cpu":
         model = copy.deepcopy(model).cpu()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        found, inputs = view_of(model, view, dt_scale, state_dtype)
-        run = (_onnx if to == "onnx" else _program)(found, inputs, path, check)
-        if not check:
-            return None
-        few = 4 if found.paired else 1
-        sizes = ((few, found.least + 131), (6, found.least)) if found.lengthy else ((few, 1), (6, 1))
-        allowed = TOLERANCE if next(model.parameters()).dtype.itemsize >= 4 else 0.02
-        errors = []
-        for size in sizes:
-            given = example(model, found, *size)
-            wanted = (
-                model(*given[:1], dt_scale=dt_scale, **dict(zip(found.inputs[1:], given[1:])))
-                if found.lengthy
-                else None
-            )
-            errors.append(_difference(found, run, given, wanted, allowed))
-        return max(errors)
+        traced, inputs = view_of(model, view, dt_scale, state_dtype)
+        run = (_onnx if to == "onnx" else _program)(traced, inputs, Path(path), check)
+        return _largest_difference(model, traced, run, dt_scale) if check else None
+
+
+def _largest_difference(model: Model, view: View, run: Run, dt_scale: float) -> float:
+    """The largest difference from the model at two sizes that nothing was traced with."""
+    few = 4 if view.paired else 1
+    sizes = ((few, view.least + 131), (6, view.least)) if view.lengthy else ((few, 1), (6, 1))
+    allowed = TOLERANCE if next(model.parameters()).dtype.itemsize >= 4 else 0.02
+    differences = []
+    for batch, length in sizes:
+        inputs = example(model, view, batch, length)
+        if view.lengthy:
+            expected = model(inputs[0], dt_scale=dt_scale, **dict(zip(view.inputs[1:], inputs[1:])))
+        else:
+            expected = view.module(*inputs)
+        differences.append(_difference(view.outputs, run(*inputs), _listed(expected), allowed))
+    return max(differences)
 
 
 def shapes(view: View, inputs: tuple[Tensor, ...]) -> dict[str, Any]:
-    """Which axes of the inputs may have other sizes."""
+    """The dynamic axes of the inputs."""
     batch: Any = 2 * Dim("pairs", min=2) if view.paired else Dim("batch", min=1)
     length = Dim("length", min=view.least) if view.lengthy else None
     return {name: {0: batch, 1: length} if name in view.lengthy else {0: batch} for name in view.inputs}
 
 
-def _program(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Callable[..., list[Tensor]]:
+def _program(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Run:
     program = _traced(view, inputs)
     torch.export.save(program, path)
     module = program.module()
@@ -117,9 +123,8 @@ def _traced(view: View, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProg
     if view.lengthy:
         dynamic: Any = tuple(axes[name] for name in view.inputs)
     else:  # x, and the rest in one tuple
-        named = 2 if "future" in view.inputs else 1
-        each = tuple(axes[name] for name in view.inputs)
-        dynamic = (*each[:named], each[named:])
+        first, *rest = (axes[name] for name in view.inputs)
+        dynamic = (first, tuple(rest))
     with quiet("torch.onnx", "torch.export", "onnxscript", "onnx_ir"):
         return torch.export.export(
             view.module,
@@ -130,16 +135,16 @@ def _traced(view: View, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProg
         )
 
 
-def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Callable[..., list[Tensor]]:
-    import onnxscript  # noqa: F401  which torch would ask for with a page of advice
+def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Run:
+    import onnxscript  # noqa: F401  torch asks for it with a page of advice
 
     program = _traced(view, inputs)
     with quiet("torch.onnx", "torch.export", "onnxscript", "onnx_ir"):
-        made: Any = torch.onnx.export(
+        exported: Any = torch.onnx.export(
             program, (), dynamo=True, input_names=list(view.inputs), output_names=list(view.outputs), verbose=False
         )
-    _rename(made.model, view)
-    made.save(path)
+    _rename(exported.model, view)
+    exported.save(path)
     if not check:
         return lambda *given: []
     import onnxruntime
@@ -147,7 +152,7 @@ def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Ca
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_inputs()]
+    names = [given.name for given in session.get_inputs()]
 
     def run(*given: Tensor) -> list[Tensor]:
         feed = dict(zip(view.inputs, given, strict=True))
@@ -157,7 +162,7 @@ def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Ca
 
 
 def _rename(model: Any, view: View) -> None:
-    """Call the free axes by their names, where the tracer has numbered them."""
+    """Name the dynamic axes, which the tracer has numbered."""
     import onnx_ir
 
     first = model.graph.inputs[0].shape
@@ -167,20 +172,18 @@ def _rename(model: Any, view: View) -> None:
             value.shape = onnx_ir.Shape([names.get(str(d), d if isinstance(d, int) else str(d)) for d in value.shape])
 
 
-def _difference(
-    view: View, run: Callable[..., list[Tensor]], inputs: tuple[Tensor, ...], wanted: Tensor | None, allowed: float
-) -> float:
-    """The largest difference of the outputs from what the model itself gives; a step is the model's own."""
-    right, worst = _listed(view.module(*inputs) if wanted is None else wanted), 0.0
-    for name, one, other in zip(view.outputs, run(*inputs), right, strict=True):
-        if one.shape != other.shape or one.dtype != other.dtype:
-            raise ExportError(f"{name} came out as {one.dtype} of shape {tuple(one.shape)}, not {other.dtype} of "
-                              f"shape {tuple(other.shape)}")  # fmt: skip
-        error = float((one.double() - other.double()).abs().max() / other.double().abs().max().clamp(min=1e-30))
+def _difference(names: Sequence[str], written: list[Tensor], expected: list[Tensor], allowed: float) -> float:
+    """The largest difference of the outputs over their peaks."""
+    largest = 0.0
+    for name, y, wanted in zip(names, written, expected, strict=True):
+        if y.shape != wanted.shape or y.dtype != wanted.dtype:
+            raise ExportError(f"{name} came out as {y.dtype} of shape {tuple(y.shape)}, not {wanted.dtype} of "
+                              f"shape {tuple(wanted.shape)}")  # fmt: skip
+        error = float((y.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp(min=1e-30))
         if not error <= allowed:
             raise ExportError(f"{name} is {error:.1e} of its peak off, allowed is {allowed:.0e}")
-        worst = max(worst, error)
-    return worst
+        largest = max(largest, error)
+    return largest
 
 
 def _listed(y: Any) -> list[Tensor]:

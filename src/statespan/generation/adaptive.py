@@ -1,6 +1,7 @@
-"""Choosing from an adaptive softmax: a cluster or a frequent token first, then a token of the cluster.
+"""Sampling from an adaptive softmax: a cluster or a frequent token first, then a token of the cluster.
 
-The same token as from the probabilities of all, which are never made: a vocabulary of 267,735 is most of a step.
+The token is the same as from the probabilities of all tokens, which are never computed: with a vocabulary of 267,735
+they would take most of a step.
 
 Shapes: B batch, D features, V tokens.
 """
@@ -36,7 +37,7 @@ def choose(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperatur
 
 
 def _fused(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """By kernels that never write a score."""
+    """By kernels that keep scores in registers."""
     head = tokens.head(features)
     inner = [head, *(tokens._inner(features, i) for i in range(1, len(tokens.edges) - 1))]
     parts = [
@@ -50,15 +51,15 @@ def _plain(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperatur
     """In plain torch, a cluster at a time; float32, or float64 where the features are."""
     first, wide = tokens.edges[1], torch.promote_types(features.dtype, torch.float32)
     head = tokens._head(features).to(wide)
-    own = head.log_softmax(-1)
+    head_log_probs = head.log_softmax(-1)
     tails = [tokens._tail(features, i) for i in range(1, len(tokens.edges) - 1)]
-    # temperature makes a cluster likelier or not as a whole: by the sum of its tokens' powers
+    # temperature changes the probability of a whole cluster, by the sum of its tokens' powers
     sums = [tail.to(wide).logsumexp(-1) for tail in tails]
     powers = sums if temperature == 1 else [(tail.to(wide) / temperature).logsumexp(-1) for tail in tails]
     extra = torch.stack([power - total / temperature for power, total in zip(powers, sums)], -1)
     scores = torch.cat([head[:, :first] / temperature, head[:, first:] / temperature + extra], -1)
     entry, rest = _invert(scores.softmax(-1), uniform)
-    token, log_prob = entry, own.gather(-1, entry[:, None])[:, 0]
+    token, log_prob = entry, head_log_probs.gather(-1, entry[:, None])[:, 0]
     for i, (low, _) in enumerate(pairwise(tokens.edges[1:])):
         tail = tails[i]
         inside = invert((tail.to(wide) / temperature - powers[i][:, None]).exp(), rest)

@@ -1,15 +1,14 @@
-"""A step that is taken again and again, as CUDA graphs: no time between kernels.
+"""Repeated steps as CUDA graphs, without time between kernels.
 
-A step reads and writes fixed tensors, so once recorded it can be replayed. What a step does may depend on small tensors
-on the CPU (the positions in the frames of a U-Net); there is one graph for each of their values. Each is recorded when
-it is met for the second time: the first time it runs as it is, which is the warming up that recording needs anyway.
+A step reads and writes fixed tensors, so it can be recorded once and replayed. It may depend on small tensors on the
+CPU (the positions in the frames of a U-Net): there is one graph for each of their values. The first step with a value
+runs eagerly, as the warm-up that recording needs; the second one is recorded.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,18 +16,8 @@ from torch import Tensor
 Run = Callable[[], object]
 
 
-class Recorder(Protocol):
-    """What can record a run of kernels."""
-
-    def warm(self, function: Run) -> None:
-        """Run a function as it is, where recordings will be made."""
-
-    def record(self, function: Run) -> Run:
-        """Call a function without running its kernels; what comes back runs them."""
-
-
 class CudaRecorder:
-    """CUDA graphs that share one pool of memory: nothing they allocate is needed by the next one.
+    """CUDA graphs that share one pool of memory, as none needs what another allocated.
 
     Args:
         device: The GPU.
@@ -39,7 +28,7 @@ class CudaRecorder:
         self.pool = torch.cuda.graph_pool_handle()
 
     def warm(self, function: Run) -> None:
-        """Run on the stream of the recordings."""
+        """Run a function eagerly, on the stream of the recordings."""
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -47,10 +36,10 @@ class CudaRecorder:
         current.wait_stream(self.stream)
 
     def record(self, function: Run) -> Run:
-        """A graph's replay."""
+        """Call a function without running its kernels; the result runs them."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
-        # torch.cuda.graph would give all free memory back each time, of which dozens of small graphs take seconds
+        # torch.cuda.graph would return all free memory each time, which takes seconds for dozens of small graphs
         collects = gc.isenabled()
         gc.disable()  # nothing may be freed in the middle of a recording
         try:
@@ -71,17 +60,17 @@ class Captured:
 
     Args:
         function: Reads and writes the same tensors each time.
-        host: Tensors on the CPU that decide what it does, and that it changes; each has one value for all its entries.
+        host: Tensors on the CPU that it depends on and changes; all entries of each are equal.
         recorder: Where it runs.
     """
 
-    def __init__(self, function: Run, host: Sequence[Tensor], recorder: Recorder) -> None:
+    def __init__(self, function: Run, host: Sequence[Tensor], recorder: CudaRecorder) -> None:
         self.function, self.host, self.recorder = function, host, recorder
         self.seen: set[tuple[int, ...]] = set()
         self.replays: dict[tuple[int, ...], tuple[Run, tuple[int, ...]]] = {}
 
     def __call__(self) -> None:
-        """Do what the function does."""
+        """Call the function, or replay its graph."""
         before = self._values()
         if before in self.replays:
             replay, after = self.replays[before]
@@ -89,7 +78,7 @@ class Captured:
                 tensor.fill_(value)
             replay()
         elif before in self.seen:
-            replay = self.recorder.record(self.function)  # which changes what is on the CPU, and nothing else
+            replay = self.recorder.record(self.function)  # changes the tensors on the CPU, and nothing else
             self.replays[before] = replay, self._values()
             replay()
         else:

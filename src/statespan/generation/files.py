@@ -1,4 +1,4 @@
-"""States of streams in files: safetensors, written whole or not at all, checked before anything is used."""
+"""States of streams in safetensors files, written atomically and checked before use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT = "statespan stream 1"
 
 
 def write_state(path: Path, tensors: Sequence[Tensor], kind: str) -> None:
-    """Write tensors in order, and of which kind they are."""
+    """Write tensors in order, and their kind."""
     from safetensors.torch import save
 
     named = {f"{i:05d}": tensor.detach().cpu().contiguous() for i, tensor in enumerate(tensors)}
@@ -42,19 +42,19 @@ def read_state(path: Path, like: Sequence[Tensor], kind: str) -> list[Tensor]:
                 shape = tuple(file.get_slice(name).get_shape())
                 if shape != tuple(wanted.shape):
                     raise LoadError(f"{path}: tensor {name} must have shape {tuple(wanted.shape)}, got {shape}")
-            found = {name: file.get_tensor(name) for name in names}
+            tensors = {name: file.get_tensor(name) for name in names}
     except LoadError:
         raise
     except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise LoadError(f"{path} cannot be read as a safetensors file: {error}") from error
     for name, wanted in zip(names, like):
-        if found[name].dtype != wanted.dtype:
-            raise LoadError(f"{path}: tensor {name} must be {wanted.dtype}, got {found[name].dtype}")
-    if about.get("digest") != _digest(found):
+        if tensors[name].dtype != wanted.dtype:
+            raise LoadError(f"{path}: tensor {name} must be {wanted.dtype}, got {tensors[name].dtype}")
+    if about.get("digest") != _digest(tensors):
         raise LoadError(f"{path} is damaged: it is not what was saved")
-    if not all(bool(torch.isfinite(found[name]).all()) for name in names):
+    if not all(bool(torch.isfinite(tensors[name]).all()) for name in names):
         raise LoadError(f"{path} must hold finite states, got NaN or infinity: begin with a new file")
-    return [found[name].to(wanted.device) for name, wanted in zip(names, like)]
+    return [tensors[name].to(wanted.device) for name, wanted in zip(names, like)]
 
 
 def _digest(named: dict[str, Tensor]) -> str:

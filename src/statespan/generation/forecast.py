@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan._check import check_finite, check_lengths, check_tensor
+from statespan._check import check_finite, check_tensor
 from statespan.models import Forecaster
+from statespan.nn.padding import Padding
 
 
 def forecast(
@@ -25,27 +26,27 @@ def forecast(
     dt_scale: float,
     callback: Callable[[int, Tensor], Any] | None,
 ) -> Tensor:
-    """Values (B, steps, K) of what comes after the past (B, P, d_input).
+    """Values (B, steps, K) after the past (B, P, d_input).
 
-    The model's own forecast, one position at a time, so it need not end at the horizon it was trained for. Its masked
-    inputs say nothing of the values before, so nothing is fed back.
+    The model's own forecast, one position at a time, so it need not end at the horizon it was trained for. Its inputs
+    are masked, so nothing is fed back.
     """
-    config = model.config
+    config, like = model.config, next(model.parameters())
     past = check_tensor("prompt", past, ("batch", "length", config.d_input), kind="float")
-    device, (batch, length, _) = next(model.parameters()).device, past.shape
+    batch, length, _ = past.shape
     if lengths is not None and config.d_marks:
-        raise ValueError("lengths must be None where there are marks, which stand at fixed positions, got some")
+        raise ValueError("lengths must be None with marks, which have fixed positions, got lengths")
     if marks is not None:
-        marks = check_tensor("marks", marks, (batch, length + steps, config.d_marks), kind="float").to(device)
-    past = past.to(device, next(model.parameters()).dtype)
-    ends = length if lengths is None else check_lengths(lengths, batch, length).to(device)[:, None, None]
-    check_finite("prompt", past, torch.arange(length, device=device)[None, :, None] < ends)
+        marks = check_tensor("marks", marks, (batch, length + steps, config.d_marks), kind="float").to(like.device)
+    past = past.to(like.device, like.dtype)
+    padding = Padding.of(past, lengths)
+    check_finite("prompt", past, None if padding is None else padding.mask)
     early = None if marks is None else marks[:, :length]
-    _, state = model.prefill(past, marks=early, lengths=lengths, dt_scale=dt_scale)
-    step, nothing, found = model.stepper(dt_scale, in_place=True), past.new_zeros(batch, config.d_input), []
+    _, state = model.prefill(past, marks=early, lengths=padding, dt_scale=dt_scale)
+    step, masked, values = model.stepper(dt_scale, in_place=True), past.new_zeros(batch, config.d_input), []
     for i in range(steps):
-        y, state = step(nothing, state, None if marks is None else marks[:, length + i], future=True)
-        found.append(y)
+        y, state = step(masked, state, None if marks is None else marks[:, length + i], future=True)
+        values.append(y)
         if callback is not None and callback(i, y):
             break
-    return torch.stack(found, 1)
+    return torch.stack(values, 1)

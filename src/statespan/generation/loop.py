@@ -1,4 +1,9 @@
-"""Generating: one parallel pass over the prompt, then step after step, each choice read by the next step.
+"""Generating: one parallel pass over the prompt, then step after step, each of which reads the last choice.
+
+The random numbers of a sequence depend on the seed and the number of its row alone: they are the same in any batch,
+with and without a CUDA graph. The model's outputs agree to rounding, 2e-6 of their peak in float32; so tokens are the
+same unless a random number falls within that distance of the border between two of them. Series read their own
+roundings again.
 
 Shapes: B batch, P length of a prompt, K values of a sample.
 """
@@ -20,15 +25,16 @@ from statespan.generation.sampling import Sampling
 from statespan.generation.tree import leaves, map_leaves, settle
 from statespan.models import Forecaster
 from statespan.models.tokens import TokenModel
+from statespan.nn.padding import Padding
 
-BLOCK = 256  # steps whose random numbers are made at a time
-WORTH = 16  # steps from which on recording one pays
+RANDOM_STEPS = 256  # steps whose random numbers are made at a time
+GRAPH_STEPS = 16  # fewer steps are not worth a CUDA graph
 
 Callback = Callable[[int, Tensor], Any]
 
 
 class Generated(NamedTuple):
-    """What was generated."""
+    """Generated sequences."""
 
     values: Tensor
     """Tokens or pixel values (B, steps), int64; samples of series (B, steps, K)."""
@@ -56,18 +62,11 @@ def generate(
     state_dtype: torch.dtype | None = None,
     graph: bool = True,
 ) -> Generated:
-    """Continue sequences, in constant time and memory a step.
-
-    The random numbers of a sequence depend on ``seed`` and the number of its row alone: they are the same in any batch,
-    with and without a CUDA graph. The model's outputs agree to rounding, 2e-6 of their peak in float32; so tokens are
-    the same unless a random number falls within that distance of the border between two of them. Series read their own
-    roundings again.
+    """Continue sequences, at constant time and memory a step; see the module for what the random numbers depend on.
 
     Args:
-        model: A language model, a pixel model, a forecaster, or a regressor that predicts the next sample of its own
-            input; in evaluation mode.
-        prompt: What comes before: tokens (B, P ≥ 1); pixel values (B, P ≥ 0), or None for whole images; samples
-            (B, P ≥ 1, K).
+        model: A language model, a pixel model, a forecaster, or a regressor of its own next input; in evaluation mode.
+        prompt: Tokens (B, P ≥ 1); pixel values (B, P ≥ 0), or None for whole images; samples (B, P ≥ 1, K).
         steps: How many to generate.
         temperature: See :class:`Sampling`, as for the next three; 0 takes the likeliest token.
         top_k: Tokens to choose from.
@@ -77,133 +76,140 @@ def generate(
         callback: Called after each step with its number and values (B,) or (B, K); one that returns True ends it.
         batch: How many images, where there is no prompt.
         lengths: True length of each prompt (B,); what follows is ignored.
-        rows: Number of each row (B,), for the random numbers; 0, 1, … by default. Give the rows of a large batch their
-            numbers to generate it in pieces.
-        marks: Calendar features (B, P + steps, M), for a forecaster that has some.
+        rows: Number of each row (B,), for the random numbers, so that a batch can be generated in pieces; 0, 1, … if
+            None.
+        marks: Calendar features (B, P + steps, M), for a forecaster that has any.
         dt_scale: Step of the data relative to that of training.
-        state_dtype: Of the SSMs' states, float32 or float64; None for float32 in S4, and float64 in what needs it to
-            stay within 2e-6 of the parallel model (see ``SSMLayer.initial_state``).
+        state_dtype: Of the SSMs' states; None for the smallest that is exact, see ``SSMLayer.initial_state``.
         graph: Use CUDA graphs on a GPU.
-
-    Returns:
-        The values and their log-probabilities.
 
     Example:
         >>> from statespan.models import LanguageConfig, LanguageModel
         >>> model = LanguageModel(LanguageConfig(vocabulary=50, d_model=16, n_layers=1)).eval()
-        >>> tokens, log_probs = generate(model, torch.tensor([[3, 4], [5, 6]]), steps=10, top_p=0.9, seed=1)
-        >>> tokens.shape
+        >>> generate(model, torch.tensor([[3, 4], [5, 6]]), steps=10, top_p=0.9, seed=1).values.shape
         torch.Size([2, 10])
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model must be a statespan model, got {type(model).__name__}")
-    return _generate(
-        model, prompt, check_int("steps", steps, minimum=1), Sampling(temperature, top_k, top_p, min_p), seed, callback,
-        batch, lengths, rows, marks, dt_scale, state_dtype, graph,
-    )  # fmt: skip
-
-
-def _generate(
-    model: Any, prompt: Tensor | None, steps: int, sampling: Sampling, seed: int, callback: Callback | None,
-    batch: int | None, lengths: Tensor | Sequence[int] | None, rows: Tensor | Sequence[int] | None,
-    marks: Tensor | None, dt_scale: float, state_dtype: torch.dtype | None, graph: bool,
-) -> Generated:  # fmt: skip
-    if model.training:
-        raise ValueError("model must be in evaluation mode, got training mode: call model.eval() first")
+    _check_model(model, marks)
+    check_int("steps", steps, minimum=1)
     if isinstance(model, Forecaster):
         values = forecast(model, prompt, steps, marks=marks, lengths=lengths, dt_scale=dt_scale, callback=callback)
         return Generated(values, values.new_zeros(values.shape[:2], dtype=torch.float32))
-    if marks is not None:
+    rule = rule_of(model, Sampling(temperature, top_k, top_p, min_p))
+    decoding = Decoding(model, rule, steps, seed=seed, dt_scale=dt_scale)
+    decoding.read(prompt, batch=batch, lengths=lengths, rows=rows, state_dtype=state_dtype)
+    return decoding.run(callback, graph=graph)
+
+
+def _check_model(model: Any, marks: Tensor | None) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a statespan model, got {type(model).__name__}")
+    if model.training:
+        raise ValueError("model must be in evaluation mode, got training mode: call model.eval() first")
+    if marks is not None and not isinstance(model, Forecaster):
         raise ValueError(f"marks must be None for a {type(model).__name__}, got a tensor")
-    rule = rule_of(model, sampling)
-    device = next(model.parameters()).device
-    read = rule.prompt(prompt if prompt is None else prompt.to(device), batch).to(device)
-    size = read.shape[0]
-    numbers = _rows(rows, size).to(device)
-    ends = None
-    if lengths is not None:
-        ends = check_lengths(lengths, size, read.shape[1] - rule.start).to(device) + rule.start
-    if read.is_floating_point():
-        inside = None if ends is None else (torch.arange(read.shape[1], device=device) < ends[:, None])[..., None]
-        check_finite("prompt", read, inside)
-    state = model.initial_state(size, dtype=state_dtype)
-    only_last: dict[str, bool] = {"last": True} if isinstance(model, TokenModel) else {}
-    if not rule.decode:
-        only_last["decode"] = False
-    outputs, state = model.prefill(read, state, lengths=ends, dt_scale=dt_scale, **only_last)
-    seen = torch.full((size,), read.shape[1], device=device) if ends is None else ends
-    walk = Walk(model, rule, state, seen - rule.start, numbers, seed, steps, dt_scale)
-    walk.start(outputs)
-    advance: Callable[[], None] = walk.advance
-    if graph and device.type == "cuda" and walk.together and steps >= WORTH:
-        advance = Captured(walk.advance, walk.host, CudaRecorder(device))
-    done = 1
-    while not (callback is not None and callback(done - 1, walk.values[done - 1])) and done < steps:
-        walk.refill(done)
-        advance()
-        done += 1
-    return Generated(walk.values[:done].transpose(0, 1).contiguous(), walk.scores[:done].T.contiguous())
 
 
-class Walk:
-    """The fixed tensors of a run, and the step that changes them in place.
+class Decoding:
+    """A run of decoding: fixed tensors, and the step that changes them in place.
 
     Args:
         model: The model.
         rule: How it generates.
-        state: Its state after the prompt.
-        position: Values of each row before the first one to generate (B,).
-        rows: Number of each row (B,).
-        seed: Of the random numbers.
         steps: How many values there will be.
+        seed: Of the random numbers.
         dt_scale: Step of the data relative to that of training.
     """
 
-    def __init__(
-        self, model: Any, rule: Rule, state: Any, position: Tensor, rows: Tensor, seed: int, steps: int, dt_scale: float
+    def __init__(self, model: Any, rule: Rule, steps: int, *, seed: int = 0, dt_scale: float = 1.0) -> None:
+        self.model, self.rule, self.steps, self.seed, self.dt_scale = model, rule, steps, seed, dt_scale
+
+    def read(
+        self,
+        prompt: Tensor | None,
+        *,
+        batch: int | None,
+        lengths: Tensor | Sequence[int] | None,
+        rows: Tensor | Sequence[int] | None,
+        state_dtype: torch.dtype | None,
     ) -> None:
-        state = map_leaves(Tensor.contiguous, state)  # which is what can be written in place
-        self.rule, self.state, self.seed, self.rows = rule, state, seed, rows
-        device = position.device
-        self.host = [leaf for leaf in leaves(state) if leaf.device != device]
-        self.together = all(bool((leaf == leaf[:1]).all()) for leaf in _counters(state))
-        options = {} if rule.decode else {"decode": False}
-        self.step = model.stepper(dt_scale, in_place=self.together, **options)
-        self.first, self.position, self.steps = position.clone(), position.clone(), steps
+        """Read a prompt and choose the first value; the arguments are those of :func:`generate`."""
+        model, rule, device = self.model, self.rule, next(self.model.parameters()).device
+        x = rule.prompt(prompt if prompt is None else prompt.to(device), batch).to(device)
+        count, length = x.shape[:2]
+        numbers, padding = _row_numbers(rows, count).to(device), None
+        if lengths is not None:
+            padding = Padding.to(check_lengths(lengths, count, length - rule.start).to(device) + rule.start, length)
+        if x.is_floating_point():
+            check_finite("prompt", x, None if padding is None else padding.mask)
+        state = model.initial_state(count, dtype=state_dtype)
+        options: dict[str, bool] = {"last": True} if isinstance(model, TokenModel) else {}
+        if not rule.decode:
+            options["decode"] = False
+        outputs, state = model.prefill(x, state, lengths=padding, dt_scale=self.dt_scale, **options)
+        seen = torch.full((count,), length, device=device) if padding is None else padding.lengths
+        self.begin(state, position=seen - rule.start, rows=numbers)
+        self.start(outputs)
+
+    def begin(self, state: Any, *, position: Tensor, rows: Tensor) -> None:
+        """Begin with a state.
+
+        Args:
+            state: The model's after the prompt.
+            position: Values of each row before the first one to generate (B,).
+            rows: Number of each row (B,).
+        """
+        self.state = map_leaves(Tensor.contiguous, state)  # only contiguous tensors can be written in place
+        self.rows, device = rows, position.device
+        self.host = [leaf for leaf in leaves(self.state) if leaf.device != device]
+        self.together = all(bool((leaf == leaf[:1]).all()) for leaf in _counters(self.state))
+        options = {} if self.rule.decode else {"decode": False}
+        self.step = self.model.stepper(self.dt_scale, in_place=self.together, **options)
+        self.first, self.position = position.clone(), position.clone()
         self.index = torch.zeros(1, dtype=torch.int64, device=device)
-        self.table = torch.zeros(min(BLOCK, steps), len(rows), dtype=torch.float64, device=device)
-        self.read = self.values = self.scores = torch.empty(0)
+        self.table = torch.zeros(min(RANDOM_STEPS, self.steps), len(rows), dtype=torch.float64, device=device)
 
     def start(self, outputs: Tensor) -> None:
-        """Choose the first value from what came of the prompt (B, K)."""
-        self.refill(0)
+        """Choose the first value from the outputs (B, K) for the prompt."""
+        self._refill(0)
         choice = self.rule.choose(outputs, self.position, self.table[0])
         value, score, read = choice
         self.values = value.new_zeros(self.steps, *value.shape)
         self.scores = score.new_zeros(self.steps, *score.shape)
-        self.read = read.clone()
+        self.last = read.clone()
         self._keep(choice)
-
-    def refill(self, done: int) -> None:
-        """Make the random numbers of the next steps where those before are used up."""
-        if done % len(self.table):
-            return
-        ahead = done + torch.arange(len(self.table), device=self.first.device)
-        self.table.copy_(uniforms(self.seed, self.rows, self.first + ahead[:, None]))
 
     def advance(self) -> None:
         """One step of the model and the choice after it."""
-        outputs, new = self.step(self.read, self.state)
+        outputs, new = self.step(self.last, self.state)
         settle(self.state, new)
         self.index.add_(1)
         self.position.add_(1)
         uniform = self.table.index_select(0, self.index % len(self.table))[0]
         self._keep(self.rule.choose(outputs, self.position, uniform))
 
+    def run(self, callback: Callback | None, *, graph: bool) -> Generated:
+        """All steps, or those until the callback returns True."""
+        advance: Callable[[], None] = self.advance
+        if graph and self.index.is_cuda and self.together and self.steps >= GRAPH_STEPS:
+            advance = Captured(self.advance, self.host, CudaRecorder(self.index.device))
+        done = 1
+        while not (callback is not None and callback(done - 1, self.values[done - 1])) and done < self.steps:
+            self._refill(done)
+            advance()
+            done += 1
+        return Generated(self.values[:done].transpose(0, 1).contiguous(), self.scores[:done].T.contiguous())
+
+    def _refill(self, done: int) -> None:
+        """Make the random numbers of the next steps when those before are used up."""
+        if done % len(self.table):
+            return
+        ahead = done + torch.arange(len(self.table), device=self.first.device)
+        self.table.copy_(uniforms(self.seed, self.rows, self.first + ahead[:, None]))
+
     def _keep(self, choice: Choice) -> None:
         self.values.index_copy_(0, self.index, choice.value[None])
         self.scores.index_copy_(0, self.index, choice.score[None])
-        self.read.copy_(choice.read)
+        self.last.copy_(choice.read)
 
 
 def _counters(state: Any) -> list[Tensor]:
@@ -211,7 +217,7 @@ def _counters(state: Any) -> list[Tensor]:
     return [leaf for leaf in leaves(state) if leaf.dtype == torch.int64 and len(leaf)]
 
 
-def _rows(rows: Tensor | Sequence[int] | None, size: int) -> Tensor:
+def _row_numbers(rows: Tensor | Sequence[int] | None, size: int) -> Tensor:
     if rows is None:
         return torch.arange(size)
     numbers = rows if isinstance(rows, Tensor) else torch.tensor(list(rows))

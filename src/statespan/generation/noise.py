@@ -1,6 +1,6 @@
-"""Random numbers that are a function of where they are used: of a seed, a row and a position, and of nothing else.
+"""Random numbers as a function of a seed, a row and a position, and of nothing else.
 
-So a sample does not depend on what else is in its batch, on how many steps are taken at a time, or on the device.
+So a sample does not depend on the rest of its batch, on how many steps are taken at a time, or on the device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def threefry(key: tuple[int, int], first: Tensor, second: Tensor) -> tuple[Tenso
 
     Args:
         key: Two words.
-        first: Words as int64 tensors of any shapes that go together.
+        first: Words as int64 tensors of shapes that broadcast.
         second: Likewise.
 
     Returns:
@@ -48,7 +48,7 @@ def uniforms(seed: int, rows: Tensor, positions: Tensor) -> Tensor:
     Args:
         seed: At least 0 and less than 2⁶⁴.
         rows: Numbers of sequences below 2³², int64.
-        positions: Likewise, of a shape that goes together with that of ``rows``.
+        positions: Likewise, of a shape that broadcasts with that of ``rows``.
 
     Example:
         >>> import torch

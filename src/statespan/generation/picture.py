@@ -1,4 +1,4 @@
-"""Generated values as pictures: images beside each other in one PNG file, which takes nothing but zlib.
+"""Generated values as pictures: a grid of images in one PNG file, written with zlib alone.
 
 Shapes: R rows and C columns of images, H height, W width.
 """

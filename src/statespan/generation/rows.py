@@ -1,10 +1,9 @@
 """Arithmetic that gives a sequence the same bits whatever else is in its batch.
 
-Matrix products are what depends on a batch: libraries choose their kernels, and with them the order of the sums, by its
-size, and some sum a row in another order where it begins in the middle of a vector of the machine. Here they always
-see TILE rows, the last ones of which may be zeros, and rows of whole vectors, filled with zeros. Elementwise functions
-have another form for the last numbers of a tensor that fill no vector; a batch is filled up until there are none. And a
-CPU uses one thread, since each thread's share of a tensor has an end of its own.
+Matrix products depend on the batch: libraries choose their kernels, and with them the order of sums, by its size, and
+some sum a row in another order if it is not aligned. Here they always have TILE rows of whole, aligned vectors, padded
+with zeros. Elementwise functions treat the last numbers of a tensor in another way unless they fill a vector, so a
+batch is padded until they do. And a CPU uses one thread, as each thread's share of a tensor has an end of its own.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from torch.nn.functional import glu, linear, pad
 
 from statespan.generation.tree import leaves, map_leaves
 from statespan.nn.adaptive import AdaptiveTokens
-from statespan.nn.layer import GLU
+from statespan.ops.fusion import GLU
 
 TILE = {"cpu": 16, "cuda": 256}
-VECTOR = 32  # numbers of the longest vectors of today, twice: what elementwise functions take at a time
-ALIGNED = 64  # bytes of the longest vectors of today: where tensors of torch begin
+VECTOR = 32  # numbers that elementwise functions take at a time: twice the longest vectors
+ALIGNED = 64  # bytes of the longest vectors, and the alignment of torch's tensors
 
 
 def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -98,7 +97,7 @@ def tiled(model: nn.Module) -> Any:
 
 
 def filling(model: Any) -> int:
-    """The number that batches are filled up to multiples of, so that every tensor is whole vectors."""
+    """Batches are padded to multiples of this, so that every tensor is whole vectors."""
     if next(model.parameters()).is_cuda:
         return 1
     widths = [module.d_model for module in model.modules() if isinstance(getattr(module, "d_model", None), int)]
@@ -121,13 +120,13 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 @torch.no_grad()
 def independent(step: Callable[[Tensor, Any], tuple[Tensor, Any]], x: Tensor, state: Any, multiple: int) -> bool:
-    """Whether rows really do not depend on each other: it is tried.
+    """Try whether rows really do not depend on each other.
 
     Args:
         step: ``(x, state) -> (y, state)``.
         x: Inputs of all rows, at least ``2·multiple`` of them.
         state: Their states.
-        multiple: What batches are filled up to.
+        multiple: Batches are padded to multiples of this.
     """
     together, rows = step(x, state), len(x)
 
@@ -136,4 +135,4 @@ def independent(step: Callable[[Tensor, Any], tuple[Tensor, Any]], x: Tensor, st
         return all(map(torch.equal, leaves(again), leaves(map_leaves(where, together))))
 
     first, last = (lambda t: t[:multiple]), (lambda t: t[rows - multiple :])
-    return same(first) and same(last) and same(lambda t: t.roll(1, 0))  # with fewer others, and in another place
+    return same(first) and same(last) and same(lambda t: t.roll(1, 0))  # with fewer others, and elsewhere

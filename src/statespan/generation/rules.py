@@ -1,4 +1,4 @@
-"""What becomes of a model's outputs: how a prompt is read, what is chosen, and what the model reads next.
+"""How each kind of model generates: how it reads a prompt, what is chosen, and what it reads next.
 
 Shapes: B batch, P length of a prompt, K outputs at a position.
 """
@@ -19,14 +19,14 @@ from statespan.models.encoder import check_tokens
 
 
 class Choice(NamedTuple):
-    """What a row gets at one position."""
+    """The choice for each row at one position."""
 
     value: Tensor
-    """What is generated: tokens (B,) int64, or values (B, K)."""
+    """The generated tokens (B,) int64, or values (B, K)."""
     score: Tensor
     """The model's own log-probability of it (B,), float32; 0 where there is none."""
     read: Tensor
-    """What the model reads next: tokens (B,), or samples (B, K)."""
+    """The next input of the model: tokens (B,), or samples (B, K)."""
 
 
 class Rule(ABC):
@@ -34,7 +34,7 @@ class Rule(ABC):
 
     @abstractmethod
     def prompt(self, given: Any, batch: int | None) -> Tensor:
-        """What the model reads first, (B, ≥ 1, …)."""
+        """The first input of the model, (B, ≥ 1, …)."""
 
     @abstractmethod
     def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
@@ -43,15 +43,15 @@ class Rule(ABC):
     start: int = 0
     """Positions that the model reads before the first one of a sequence."""
     decode: bool = True
-    """Whether it chooses from the model's outputs; False for the features they are made of."""
+    """Whether it chooses from the model's outputs; False for the features before them."""
 
 
 class TokenRule(Rule):
-    """Tokens that the model reads as it gives them: text."""
+    """Text: tokens that the model reads and predicts."""
 
     def __init__(self, model: Any, sampling: Sampling) -> None:
         self.vocabulary, self.sampling = int(model.config.vocabulary), sampling
-        self.normal = isinstance(model, LanguageModel)  # whose outputs are log-probabilities already
+        self.normal = isinstance(model, LanguageModel)  # its outputs are log-probabilities already
 
     def prompt(self, given: Any, batch: int | None) -> Tensor:
         """Tokens (B, P), at least one each."""
@@ -65,7 +65,7 @@ class TokenRule(Rule):
         return x.long()
 
     def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
-        """A token by the model's probabilities."""
+        """A token drawn from the model's probabilities."""
         token = self.sampling(outputs, uniform)
         return Choice(token, self._score(outputs, token), token)
 
@@ -75,7 +75,7 @@ class TokenRule(Rule):
 
 
 class AdaptiveRule(TokenRule):
-    """Tokens from features, for an adaptive softmax and a sampling that looks at no other tokens."""
+    """Tokens from features, for an adaptive softmax and sampling without cut-offs."""
 
     decode = False
 
@@ -84,13 +84,13 @@ class AdaptiveRule(TokenRule):
         self.tokens: Any = model.tokens
 
     def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
-        """A token by the model's probabilities, from features (B, D)."""
+        """A token drawn from features (B, D)."""
         token, score = choose(self.tokens, outputs, uniform, self.sampling.temperature)
         return Choice(token, score, token)
 
 
 class PixelRule(TokenRule):
-    """Values of one or more channels, each with tokens of its own, after a start: images."""
+    """Images: values of one or more channels, each with tokens of its own, after a start token."""
 
     start = 1
 
@@ -105,7 +105,7 @@ class PixelRule(TokenRule):
             )
 
     def prompt(self, given: Any, batch: int | None) -> Tensor:
-        """Values (B, P), which may be none, behind the start."""
+        """Values (B, P), P ≥ 0, after the start."""
         if given is None:
             given = torch.zeros(1 if batch is None else batch, 0, dtype=torch.int64)
         x = check_tokens("prompt", given, ("batch", "length"), self.values).long()

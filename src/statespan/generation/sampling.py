@@ -17,15 +17,15 @@ BLOCK = 512
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to choose a token, a function of scores and one uniform number for each row.
+    """How to choose a token from scores and one uniform number for each row.
 
-    The scores are divided by the temperature first; then each cut-off looks at what those before it left.
+    The scores are divided by the temperature first; then the cut-offs apply one after the other.
 
     Args:
         temperature: 1 for the model's own distribution, less for likelier tokens, 0 for the likeliest.
-        top_k: Keep this many of the likeliest tokens, and those that are as likely as the last of them.
+        top_k: Keep this many of the likeliest tokens, and all that tie with the last of them.
         top_p: Keep the fewest of the likeliest tokens that have this much probability together.
-        min_p: Keep tokens that have at least this share of the likeliest one's probability.
+        min_p: Keep tokens with at least this fraction of the likeliest one's probability.
 
     Example:
         >>> scores = torch.tensor([[0.0, 2.0, 1.0]])
@@ -41,7 +41,7 @@ class Sampling:
     min_p: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what means nothing."""
+        """Refuse meaningless values."""
         check_number("temperature", self.temperature, above=0.0, closed=True)
         if self.top_k is not None:
             check_int("top_k", self.top_k, minimum=1)
@@ -100,18 +100,18 @@ def invert(p: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _invert(p: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """The entry, and where in it the number lies, from 0 to 1: as random as the number itself."""
+    """The entry, and the place of the number in it, from 0 to 1, which is as random as the number itself."""
     sums = p.cumsum(-1, dtype=torch.float64)
     target = uniform[:, None].to(sums.dtype) * sums[:, -1:]
-    found = torch.searchsorted(sums, target, right=True).clamp(max=p.shape[-1] - 1)
-    own = p.gather(-1, found).to(sums.dtype)
-    before = sums.gather(-1, found) - own
-    rest = ((target - before) / own.clamp(min=torch.finfo(sums.dtype).tiny)).clamp(0.0, 1.0 - 2.0**-52)
-    return found[:, 0], rest[:, 0]
+    entry = torch.searchsorted(sums, target, right=True).clamp(max=p.shape[-1] - 1)
+    width = p.gather(-1, entry).to(sums.dtype)
+    before = sums.gather(-1, entry) - width
+    rest = ((target - before) / width.clamp(min=torch.finfo(sums.dtype).tiny)).clamp(0.0, 1.0 - 2.0**-52)
+    return entry[:, 0], rest[:, 0]
 
 
 def _at_least(p: Tensor, smallest: Tensor) -> Tensor:
-    """The distribution without what is less likely than this."""
+    """The distribution without tokens that are less likely than this."""
     p = p.masked_fill(p < smallest, 0.0)
     return p / p.sum(-1, keepdim=True)
 

@@ -1,4 +1,4 @@
-"""Streams: samples in as they come, answers out, for ever.
+"""Streams: answers while samples come in, without an end.
 
 Shapes: S streams of a call, L length of a block, K outputs.
 """
@@ -23,15 +23,15 @@ from statespan.models.base import Model
 from statespan.models.rate import relative_step
 from statespan.models.tokens import TokenModel
 
-PROBE = 3  # times what batches are filled up to: rows of the test whether rows depend on each other
+PROBE = 3  # rows that test whether rows depend on each other, over the multiple that batches are padded to
 
 
 class Stream:
     """Streams through one model, each with a state of its own.
 
     A stream gets the same bits alone and among any number of others, however its samples are cut into blocks. Samples
-    that are not finite, or whose answers are not, are refused and leave all states as they were: a state would never
-    get rid of them.
+    that are not finite, or whose answers are not, are refused and leave all states as they were, since a state would
+    never recover from them.
 
     Args:
         model: A causal model with ``step``: a classifier, a regressor, or one that answers at every position; in
@@ -94,12 +94,12 @@ class Stream:
         return tuple(self._place)
 
     def add(self, streams: int = 1) -> tuple[int, ...]:
-        """Start streams; their numbers, which are never given again."""
+        """Start streams, and return their numbers, which are never reused."""
         check_int("streams", streams, minimum=0)
         missing = streams - len(self._free)
         if missing > 0:
             rows = leaves(self._state)[0].shape[0]
-            more = max(missing, rows)  # twice the room, so that adding one by one stays cheap
+            more = max(missing, rows)  # doubling keeps adding one by one cheap
             grown = [
                 torch.cat([old, new.expand(more, *new.shape[1:])])
                 for old, new in zip(leaves(self._state), leaves(self._fresh))
@@ -131,7 +131,7 @@ class Stream:
 
         Args:
             x: A sample of each stream, (S, d_input) or tokens (S,); or a block of each, (S, L, d_input) or (S, L).
-            ids: Whose they are, each at most once; all streams in the order of :attr:`ids` by default.
+            ids: Their streams, each at most once; all streams in the order of :attr:`ids` by default.
 
         Returns:
             The answers so far (S, K). A model that answers at every position gives (S, K) for samples and (S, L, K) for
@@ -158,7 +158,7 @@ class Stream:
 
     @torch.no_grad()
     def prefill(self, x: Tensor, ids: Sequence[int] | None = None) -> Tensor:
-        """The same as pushing blocks, in one parallel pass: fast, equal to it to rounding only.
+        """Push blocks in one parallel pass: fast, and equal to ``push`` only to rounding.
 
         Args:
             x: A block of each stream, (S, L, d_input) or (S, L).
@@ -171,7 +171,7 @@ class Stream:
         x, block = self._input(x, len(rows))
         if not block:
             raise ValueError(f"x must be a block of each stream with a length, got shape {tuple(x[:, 0].shape)}")
-        y, state = self.model.prefill(x, self._gather(rows), dt_scale=self.dt_scale)  # type: ignore[operator]
+        y, state = self.model.prefill(x, self._gather(rows), dt_scale=self.dt_scale)
         self._checked(y, x)
         self._scatter(rows, state)
         return y
@@ -181,14 +181,14 @@ class Stream:
         write_state(Path(path), leaves(self._gather(self._rows(ids))), self._kind())
 
     def restore(self, path: str | Path, ids: Sequence[int] | None = None) -> None:
-        """Put streams (all by default) into the states of a file, as many and of the same kind as were saved.
+        """Restore streams (all by default) from a file that has as many, of the same model.
 
         Raises:
             LoadError: A ValueError; the file is damaged, of another kind, or holds states that are not finite.
         """
         rows = self._rows(ids)
-        found = read_state(Path(path), leaves(self._gather(rows)), self._kind())
-        self._scatter(rows, replace_leaves(self._fresh, found))
+        tensors = read_state(Path(path), leaves(self._gather(rows)), self._kind())
+        self._scatter(rows, replace_leaves(self._fresh, tensors))
 
     def _kind(self) -> str:
         config = json.dumps(self.model.config.to_dict(), sort_keys=True)
@@ -198,13 +198,15 @@ class Stream:
         numbers = list(self._place) if ids is None else list(ids)
         unknown = [number for number in numbers if number not in self._place]
         if unknown:
-            raise ValueError(f"ids must be among those of the streams, {_some(list(self._place))}, got {unknown[0]!r}")
+            raise ValueError(
+                f"ids must be among those of the streams, {_first_few(list(self._place))}, got {unknown[0]!r}"
+            )
         if len(set(numbers)) < len(numbers):
-            raise ValueError(f"ids must name each stream at most once, got {_some(numbers)}")
+            raise ValueError(f"ids must name each stream at most once, got {_first_few(numbers)}")
         return torch.tensor([self._place[number] for number in numbers], dtype=torch.int64)
 
     def _input(self, x: Any, streams: int) -> tuple[Tensor, bool]:
-        """X with a length, and whether it had one."""
+        """X as blocks, and whether it was blocks."""
         if not isinstance(x, Tensor):
             raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
         features = getattr(self.model.config, "d_input", None)
@@ -222,7 +224,7 @@ class Stream:
 
     @staticmethod
     def _checked(y: Tensor, x: Tensor) -> Tensor:
-        """The answers y to samples x, unless those were too large; a state that is not finite shows in its answers."""
+        """The answers y to samples x, if they are finite, as they are not for a state that is not."""
         if x.is_floating_point() and not bool(torch.isfinite(y).all()):
             raise ValueError(
                 f"x must be samples whose answers {y.dtype} can hold, got samples up to {x.abs().max().item():g} whose "
@@ -235,7 +237,7 @@ class Stream:
         if self._alone and len(x) > 1:
             rows = [replace_leaves(state, [leaf[i : i + 1] for leaf in leaves(state)]) for i in range(len(x))]
             ys, states = zip(*(self._filled(x[i : i + 1], row) for i, row in enumerate(rows)))
-            joined = [torch.cat(each) for each in zip(*(leaves(one) for one in states))]
+            joined = [torch.cat(each) for each in zip(*(leaves(row) for row in states))]
             return torch.cat(ys), replace_leaves(state, joined)
         return self._filled(x, state)
 
@@ -274,6 +276,6 @@ class Stream:
             return independent(self._step, x.to(self.device), map_leaves(drawn, self._fresh), self._multiple)
 
 
-def _some(numbers: list[int]) -> str:
+def _first_few(numbers: list[int]) -> str:
     shown = ", ".join(map(str, numbers[:5]))
     return f"[{shown}{', …' if len(numbers) > 5 else ''}]"

@@ -22,7 +22,7 @@ def leaves(state: Any) -> list[Tensor]:
 
 
 def map_leaves(function: Callable[[Tensor], Tensor], state: Any) -> Any:
-    """The same tree with each tensor replaced by what a function makes of it."""
+    """The same tree with a function applied to each tensor."""
     return _rebuild(state, iter([function(leaf) for leaf in leaves(state)]))
 
 
@@ -35,7 +35,7 @@ def replace_leaves(state: Any, tensors: list[Tensor]) -> Any:
 
 
 def settle(old: Any, new: Any) -> None:
-    """Write a new state over the old one, but for what was written in place already."""
+    """Write a new state over the old one, except for tensors that were written in place already."""
     for into, value in zip(leaves(old), leaves(new), strict=True):
         if into is not value:
             into.copy_(value)

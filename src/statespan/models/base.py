@@ -1,11 +1,11 @@
-"""What all models are: a config that rebuilds them, a backbone, and a folder to live in.
+"""The base of all models: a config that rebuilds them, a backbone, and saving to a folder.
 
 Shapes: B batch, L length, D = d_model features.
 """
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,17 +15,19 @@ import torch
 from statespan.models.config import BackboneConfig, parse
 from statespan.models.pretrained import LoadError, Stored, build_module, check_tensors, read, write
 from statespan.nn.backbone import Composite
-from statespan.nn.initial import Initialised
+from statespan.nn.sequence import SequenceModule
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Model(Initialised, ABC):
+class Model(SequenceModule):
     """A model built from a config. Its state is made of real tensors, returned and never changed.
 
     Args:
         config: An instance of ``config_class``.
+        device: Where the parameters live.
+        dtype: Their dtype.
     """
 
     name: ClassVar[str]
@@ -36,20 +38,25 @@ class Model(Initialised, ABC):
     config: Any
     backbone: Composite
 
-    def __init__(self, config: BackboneConfig) -> None:
+    def __init__(
+        self,
+        config: BackboneConfig,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         if type(config) is not self.config_class:
             raise TypeError(f"config must be a {self.config_class.__name__}, got {type(config).__name__}")
         self.config = config
+        self._build(config, {"device": device, "dtype": dtype})
+
+    @abstractmethod
+    def _build(self, config: Any, where: dict[str, Any]) -> None:
+        """Make the modules, in the order in which they draw random numbers; ``where`` has a device and a dtype."""
 
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> Any:
-        """The state before the first sample or token.
-
-        Args:
-            batch: Number of sequences.
-            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length; None for
-                what each layer can do with.
-        """
+        """The state before the first sample or token; see :class:`SequenceModule`."""
         return self.backbone.initial_state(batch, dtype=dtype)
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -87,7 +94,7 @@ class Model(Initialised, ABC):
                 raise ValueError(f"it has more than the {weights} weights that are there")
 
             def make(n_layers: int) -> Model:
-                return cls(replace(config, n_layers=n_layers), dtype=stored.dtype)  # type: ignore[call-arg]
+                return cls(replace(config, n_layers=n_layers), dtype=stored.dtype)
 
             model = build_module(make, config.n_layers, len(stored.tensors))
         except LoadError:

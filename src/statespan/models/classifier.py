@@ -1,25 +1,24 @@
-"""Models that give one answer for a sequence.
+"""Models with one answer for a sequence.
 
 Shapes: B batch, L length, K = d_output classes or values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from statespan._check import check_bool, check_choice, check_int
 from statespan.models.base import Model
-from statespan.models.config import BackboneConfig, make_layers, residual_options
-from statespan.models.encoder import Encoder, check_inputs, fill_input
-from statespan.nn import Backbone, PairHead, SequenceHead
+from statespan.models.config import BackboneConfig, make_backbone
+from statespan.models.encoder import Encoder, check_inputs
+from statespan.nn import SequenceHead
 from statespan.nn.heads import Head
-from statespan.nn.padding import Lengths, Padding
-from statespan.nn.pool import POOLS
+from statespan.nn.padding import Lengths
+from statespan.nn.pool import PoolMode
+from statespan.nn.sequence import StepFunction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,45 +29,33 @@ class ClassifierConfig(BackboneConfig):
         d_input: Features of a sample; None for tokens.
         vocabulary: Number of tokens; None for samples.
         d_output: Number of classes or values K.
-        bidirectional: Let the layers look both ways, at the price of ``prefill`` and ``step``.
-        pool: "mean", "last" or "first": what the answer is drawn from.
+        bidirectional: Let the layers look both ways; then there is no ``prefill`` and no ``step``.
+        pool: How positions become one answer: "mean", "last" or "first".
     """
 
     d_input: int | None = None
     vocabulary: int | None = None
     d_output: int
     bidirectional: bool = False
-    pool: str = "mean"
+    pool: PoolMode = "mean"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         super().__post_init__()
         check_inputs(self.d_input, self.vocabulary)
-        check_int("d_output", self.d_output, minimum=1)
-        check_bool("bidirectional", self.bidirectional)
-        check_choice("pool", self.pool, POOLS)
 
 
 class Pooled(Model):
     """An encoder, a backbone and a head that pools. Its state is that of the backbone and that of the head."""
 
     config_class = ClassifierConfig
-    head_class: ClassVar[type[SequenceHead] | type[PairHead]]
+    head_class: ClassVar[type[Head]]
     head: Head
 
-    def __init__(
-        self,
-        config: ClassifierConfig,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(config)
-        D, where = config.d_model, {"device": device, "dtype": dtype}
-        self.encoder = Encoder(D, d_input=config.d_input, vocabulary=config.vocabulary, device=device, dtype=dtype)
-        layers = make_layers(config, D, bidirectional=config.bidirectional, device=device, dtype=dtype)
-        self.backbone = Backbone(layers, **residual_options(config, device, dtype))
-        self.head = self.head_class(D, config.d_output, config.pool, **where)  # type: ignore[arg-type]
+    def _build(self, config: ClassifierConfig, where: dict[str, Any]) -> None:
+        self.encoder = Encoder(config.d_model, d_input=config.d_input, vocabulary=config.vocabulary, **where)
+        self.backbone = make_backbone(config, bidirectional=config.bidirectional, **where)
+        self.head = self.head_class(config.d_model, config.d_output, config.pool, **where)
 
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """The answers for whole sequences.
@@ -81,50 +68,23 @@ class Pooled(Model):
         Returns:
             Class scores or values (B, K); for pairs, of the B/2 pairs.
         """
-        x, padding = self._input(x, lengths)
+        x, padding = self.encoder.read(x, lengths)
         return self.head(self.backbone(self.encoder(x), lengths=padding, dt_scale=dt_scale), lengths=padding)
 
     def prefill(
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, tuple[Any, Any]]:
-        """The answers for all seen so far, from a state and to a state.
-
-        Args:
-            x: Samples (B, L, d_input) or tokens (B, L).
-            state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start.
-            lengths: As in ``forward``; the state returned is the one after each sequence's own length.
-            dt_scale: As in ``forward``.
-
-        Returns:
-            The answers (B, K), and the new state.
-        """
-        x, padding = self._input(x, lengths)
+        """The answers (B, K) for all seen so far, from a state and to a state; see :class:`SequenceModule`."""
+        x, padding = self.encoder.read(x, lengths)
         features, pooled = (None, None) if state is None else state
         y, features = self.backbone.prefill(self.encoder(x), features, lengths=padding, dt_scale=dt_scale)
         y, pooled = self.head.prefill(y, pooled, lengths=padding)
         return y, (features, pooled)
 
-    def step(self, x: Tensor, state: Any, *, dt_scale: float = 1.0) -> tuple[Tensor, tuple[Any, Any]]:
-        """One more sample, and the answers so far. For many steps in a row, use :meth:`stepper`.
+    def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> StepFunction:
+        """A function from a sample (B, d_input) or token (B,) and a state to the answers so far and the new state.
 
-        Args:
-            x: A sample (B, d_input) or token (B,) of each sequence.
-            state: It is not changed.
-            dt_scale: As in ``forward``.
-
-        Returns:
-            The answers (B, K), and the new state.
-        """
-        return self.stepper(dt_scale)(x, state)
-
-    def stepper(
-        self, dt_scale: float = 1.0, *, in_place: bool = False
-    ) -> Callable[[Tensor, Any], tuple[Tensor, tuple[Any, Any]]]:
-        """``step`` as a function with the set-up done once, for many steps with the same parameters.
-
-        Args:
-            dt_scale: As in ``forward``.
-            in_place: Write new states of the SSMs over the old ones; that of the pool is small.
+        ``in_place`` is for the states of the SSMs; that of the pool is small.
         """
         backbone, head = self.backbone.stepper(dt_scale, in_place=in_place), self.head.stepper()
 
@@ -138,10 +98,6 @@ class Pooled(Model):
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> tuple[Any, Any]:
         """The states of the backbone and of the head before the first sample; see :meth:`Model.initial_state`."""
         return self.backbone.initial_state(batch, dtype=dtype), self.head.initial_state(batch, dtype=dtype)
-
-    def _input(self, x: Tensor, lengths: Lengths) -> tuple[Tensor, Padding | None]:
-        padding = Padding.of(x, lengths)
-        return self.encoder.check(fill_input(x, padding), "batch", "length"), padding
 
 
 class Classifier(Pooled):

@@ -1,4 +1,4 @@
-"""From what a model is given to features: samples through a linear map, tokens through a table.
+"""From inputs to features: samples through a linear map, tokens through a table.
 
 Shapes: B batch, L length, D = d_model features.
 """
@@ -10,19 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_int, check_tensor
+from statespan._check import check_int, check_same_dtype, check_tensor
 from statespan.nn.initial import Initialised
-from statespan.nn.padding import Padding
-from statespan.nn.precision import full_precision
-from statespan.nn.untouched import example_of
+from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.precision import example_of, full_precision
 from statespan.ops.register import transformed
 
 
 class Encoder(Initialised):
     """A linear map of real samples (B, L, d_input), or a table of tokens (B, L), to features (B, L, D).
 
-    Features have the precision of the parameters, under autocast too: what distinguishes one sample from the next may
-    be small beside the map's bias, and 16 bits of the sum would round it away. A norm that follows sees it.
+    Features have the precision of the parameters, under autocast too: the difference of two samples may be small beside
+    the map's bias, so that 16 bits would round it away before a norm that depends on it.
 
     Args:
         d_model: Number of features D.
@@ -51,7 +50,7 @@ class Encoder(Initialised):
             self.map = nn.Embedding(vocabulary or 0, d_model, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The features of x, which ``check`` has seen."""
+        """The features of x, checked before."""
         if self.d_input is None:
             return self.map(x)
         with full_precision(x):
@@ -62,15 +61,17 @@ class Encoder(Initialised):
         if self.vocabulary is not None:
             return check_tokens("x", x, leading, self.vocabulary)
         check_tensor("x", x, (*leading, self.d_input or 0), kind="float")
-        dtype = example_of(self).dtype
-        mixed = not x.is_meta and torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
-        if x.dtype != dtype and not mixed:
-            raise TypeError(f"x must have the dtype of the model, {dtype}, got {x.dtype}; cast one or use autocast")
+        check_same_dtype(x, example_of(self).dtype, "model")
         return x
+
+    def read(self, x: Tensor, lengths: Lengths) -> tuple[Tensor, Padding | None]:
+        """Whole sequences, checked and with zeros for padding."""
+        padding = Padding.of(x, lengths)
+        return self.check(fill(x, padding), "batch", "length"), padding
 
 
 def check_inputs(d_input: int | None, vocabulary: int | None) -> None:
-    """Refuse anything but one of the two."""
+    """Require exactly one of the two."""
     if (d_input is None) == (vocabulary is None):
         raise ValueError(
             f"one of d_input (samples) and vocabulary (tokens) must be given, got d_input={d_input} and "
@@ -85,8 +86,8 @@ def check_inputs(d_input: int | None, vocabulary: int | None) -> None:
 def check_tokens(name: str, x: Any, leading: tuple[str, ...], vocabulary: int) -> Tensor:
     """Return ``x`` if it is tokens 0 … vocabulary − 1 with these dimensions.
 
-    Values are looked at where that is free of waiting: on the CPU, outside of tracing. Padding may hold anything, so
-    this comes after :func:`fill_input`.
+    Values are checked on the CPU only, outside of tracing, where nothing has to wait for them. Padding may hold
+    anything, so fill it before.
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
@@ -99,10 +100,3 @@ def check_tokens(name: str, x: Any, leading: tuple[str, ...], vocabulary: int) -
         if low < 0 or high >= vocabulary:
             raise ValueError(f"{name} must be tokens 0 … {vocabulary - 1}, got {low} … {high}")
     return x
-
-
-def fill_input(x: Tensor, padding: Padding | None) -> Tensor:
-    """X (B, L) or (B, L, d_input) with zeros for padding."""
-    if padding is None:
-        return x
-    return x.masked_fill(~padding.mask[..., 0] if x.ndim == 2 else ~padding.mask, 0)

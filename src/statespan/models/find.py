@@ -6,13 +6,9 @@ In a checkout they lie in ``models`` beside ``src``; a wheel carries the same fo
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from statespan._suggest import suggest
 from statespan.models.pretrained import CONFIG
-from statespan.models.registry import from_pretrained
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 RECIPE, RECORD, INPUTS = "recipe.yaml", "record.json", "inputs.json"
@@ -23,7 +19,7 @@ class UnknownModelError(ValueError):
 
 
 def folders() -> list[Path]:
-    """The folders that published models are in, those that are there: a checkout's, or the package's own."""
+    """The existing folders of published models: a checkout's, and the package's own."""
     root = _PACKAGE.parent.parent
     beside = [root / "models"] if (root / "pyproject.toml").is_file() and _PACKAGE.parent.name == "src" else []
     return [folder for folder in (*beside, _PACKAGE / "_models") if folder.is_dir()]
@@ -56,7 +52,7 @@ def find(name: str) -> Path:
 
 
 def resolve(where: str | Path) -> Path:
-    """The folder that is meant: a folder with a model or a run in it, or else the published model of this name.
+    """The folder a user means: one with a model or a run in it, or else the published model of this name.
 
     Raises:
         UnknownModelError: It is neither.
@@ -67,37 +63,3 @@ def resolve(where: str | Path) -> Path:
     if folder.exists() and str(where) not in names():
         raise UnknownModelError(f"{where} must be a folder with a model or a run, or the name of a published model")
     return find(str(where))
-
-
-def is_published(folder: Path) -> bool:
-    """Whether a folder is that of a published model: weights, and the recipe they come from."""
-    return (folder / CONFIG).is_file() and (folder / RECIPE).is_file()
-
-
-def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
-    """A trained model, in evaluation mode.
-
-    Args:
-        name: That of a published model (``statespan models`` lists them), or a folder: of a run, or what
-            ``save_pretrained`` wrote.
-        device: Where to put it.
-
-    Returns:
-        The model.
-
-    Raises:
-        UnknownModelError: There is no such model.
-        LoadError: Something of it is missing or damaged.
-
-    Example:
-        >>> model = load("digits-s4d")
-        >>> model(torch.zeros(1, 64, 1)).shape
-        torch.Size([1, 10])
-    """
-    if not isinstance(name, (str, Path)):
-        raise TypeError(f"name must be the name of a model or a folder, got {type(name).__name__} {name!r}")
-    folder = resolve(name)
-    inside = folder / "model"
-    if not (folder / CONFIG).is_file() and (inside / CONFIG).is_file():
-        folder = inside
-    return from_pretrained(folder, device=device)

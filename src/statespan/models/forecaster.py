@@ -1,4 +1,4 @@
-"""The forecasting model (S4 paper, appendix D.3.5): what is to come as a masked end of the sequence.
+"""The forecasting model (S4 paper, appendix D.3.5): the future is a masked end of the sequence.
 
 Shapes: B batch, L length, D = d_model features, M = d_marks calendar features, K = d_output series.
 """
@@ -6,19 +6,18 @@ Shapes: B batch, L length, D = d_model features, M = d_marks calendar features, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_bool, check_int, check_tensor
+from statespan._check import check_bool, check_tensor
 from statespan.models.base import Model
-from statespan.models.config import BackboneConfig, make_layers, residual_options
-from statespan.models.encoder import Encoder, fill_input
-from statespan.nn import Backbone
+from statespan.models.config import COUNT, BackboneConfig, make_backbone
+from statespan.models.encoder import Encoder
 from statespan.nn.padding import Lengths, Padding, fill
-from statespan.nn.sequences import unviewed
+from statespan.ops.fusion import unviewed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,30 +29,21 @@ class ForecasterConfig(BackboneConfig):
         d_output: Number of series K to forecast.
         horizon: Steps to forecast.
         d_marks: Calendar features M of each position; 0 for none.
-        bidirectional: Let the layers look both ways, at the price of ``prefill`` and ``step``.
+        bidirectional: Let the layers look both ways; then there is no ``prefill`` and no ``step``.
     """
 
     d_input: int
     d_output: int
     horizon: int
-    d_marks: int = 0
+    d_marks: int = field(default=0, metadata=COUNT)
     bidirectional: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
-        super().__post_init__()
-        check_int("d_input", self.d_input, minimum=1)
-        check_int("d_output", self.d_output, minimum=1)
-        check_int("horizon", self.horizon, minimum=1)
-        check_int("d_marks", self.d_marks, minimum=0)
-        check_bool("bidirectional", self.bidirectional)
 
 
 class Forecaster(Model):
     """Forecasts of series: the sequence with a masked end goes in, the values of that end come out.
 
-    In the masked end a learned vector stands for the values, so what the input holds there has no influence. Calendar
-    features, where there are some, are given for the end too. Its state is that of the backbone.
+    In the masked end a learned vector replaces the values, so the input there has no influence. Calendar features, if
+    any, are given for the end too. Its state is that of the backbone.
 
     Example:
         >>> model = Forecaster(ForecasterConfig(d_input=1, d_output=1, horizon=24, d_model=16, n_layers=2)).eval()
@@ -69,23 +59,13 @@ class Forecaster(Model):
     tasks = ("forecast",)
     config_class = ForecasterConfig
 
-    def __init__(
-        self,
-        config: ForecasterConfig,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(config)
+    def _build(self, config: ForecasterConfig, where: dict[str, Any]) -> None:
         D = config.d_model
-        self.encoder = Encoder(D, d_input=config.d_input, vocabulary=None, device=device, dtype=dtype)
-        self.future = nn.Parameter(torch.randn(D, device=device, dtype=dtype) * D**-0.5)
-        self.marks: nn.Linear | None = None
-        if config.d_marks:
-            self.marks = nn.Linear(config.d_marks, D, bias=False, device=device, dtype=dtype)
-        layers = make_layers(config, D, bidirectional=config.bidirectional, device=device, dtype=dtype)
-        self.backbone = Backbone(layers, **residual_options(config, device, dtype))
-        self.linear = nn.Linear(D, config.d_output, device=device, dtype=dtype)
+        self.encoder = Encoder(D, d_input=config.d_input, vocabulary=None, **where)
+        self.future = nn.Parameter(torch.randn(D, **where) * D**-0.5)
+        self.marks = nn.Linear(config.d_marks, D, bias=False, **where) if config.d_marks else None
+        self.backbone = make_backbone(config, bidirectional=config.bidirectional, **where)
+        self.linear = nn.Linear(D, config.d_output, **where)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -102,8 +82,8 @@ class Forecaster(Model):
         """The forecast for the last ``horizon`` positions.
 
         Args:
-            x: (B, L, d_input), past and then ``horizon`` positions whose values are not looked at.
-            marks: Calendar features (B, L, M), where the model has some.
+            x: (B, L, d_input), the past and then ``horizon`` positions whose values are not read.
+            marks: Calendar features (B, L, M), if the model has any.
             lengths: True length of each sequence (B,), ``horizon`` … L, with the masked end; what follows is ignored.
             dt_scale: Step of the data relative to that of training.
 
@@ -136,15 +116,15 @@ class Forecaster(Model):
         dt_scale: float = 1.0,
         future: bool = False,
     ) -> tuple[Tensor, Any]:
-        """Read the past, or forecast what comes after it, from a state and to a state.
+        """Read the past, or forecast what comes after it; see :class:`SequenceModule`.
 
         Args:
             x: (B, L, d_input).
             state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start.
-            marks: Calendar features (B, L, M), where the model has some.
+            marks: Calendar features (B, L, M), if the model has any.
             lengths: As in ``forward``; the state returned is the one after each sequence's own length.
             dt_scale: As in ``forward``.
-            future: These positions are to be forecast; the values of x are not looked at.
+            future: Forecast these positions; the values of x are not read.
 
         Returns:
             (B, L, K), which is the forecast where ``future`` and means nothing where not, and the new state.
@@ -162,7 +142,7 @@ class Forecaster(Model):
         Args:
             x: (B, d_input).
             state: It is not changed.
-            marks: (B, M), where the model has some.
+            marks: (B, M), if the model has any.
             dt_scale: As in ``forward``.
             future: As in ``prefill``.
 
@@ -172,18 +152,19 @@ class Forecaster(Model):
         return self.stepper(dt_scale)(x, state, marks, future)
 
     def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Callable[..., tuple[Tensor, Any]]:
-        """``step`` as a function ``(x, state, marks=None, future=False)`` with the set-up done once.
+        """A function ``(x, state, marks=None, future=False)``; see :class:`SequenceModule`.
 
-        Args:
-            dt_scale: As in ``forward``.
-            in_place: Write new states over the old ones.
+        ``future`` may also be a mask (B, 1).
         """
         backbone = self.backbone.stepper(dt_scale, in_place=in_place)
 
-        def step(x: Tensor, state: Any, marks: Tensor | None = None, future: bool = False) -> tuple[Tensor, Any]:
+        def step(
+            x: Tensor, state: Any, marks: Tensor | None = None, future: bool | Tensor = False
+        ) -> tuple[Tensor, Any]:
             x, marks = self.encoder.check(x, "batch"), self._check_marks(marks, x.shape[0])
-            hidden = torch.full((1,), check_bool("future", future), device=x.device)
-            y, after = backbone(self._encode(x, marks, hidden), state)
+            if not isinstance(future, Tensor):
+                future = torch.full((1,), check_bool("future", future), device=x.device)
+            y, after = backbone(self._encode(x, marks, future), state)
             return self.linear(y), after
 
         return step
@@ -195,8 +176,7 @@ class Forecaster(Model):
         return y if self.marks is None else y + self.marks(marks)
 
     def _input(self, x: Tensor, marks: Tensor | None, lengths: Lengths) -> tuple[Tensor, Tensor | None, Padding | None]:
-        padding = Padding.of(x, lengths)
-        x = self.encoder.check(fill_input(x, padding), "batch", "length")
+        x, padding = self.encoder.read(x, lengths)
         marks = self._check_marks(marks, *x.shape[:2])
         return x, None if marks is None else fill(marks, padding), padding
 

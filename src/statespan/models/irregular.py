@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ACTIVATIONS = 24  # tensors (B, L, D) that training holds for a layer
 STATES = 24  # tensors of complex states that the backward pass through a segment holds at once
 PROBE = 8  # samples that are timed
-LARGE_BYTES, LARGE_SECONDS = 1e9, 60.0  # from which on a cost is announced
+LARGE_BYTES, LARGE_SECONDS = 1e9, 60.0  # costs that are announced
 
 
 def answer_with_gaps(model: Pooled, x: Tensor, gaps: Tensor, *, lengths: Lengths = None) -> Tensor:
@@ -45,13 +45,13 @@ def answer_with_gaps(model: Pooled, x: Tensor, gaps: Tensor, *, lengths: Lengths
     """
     if not isinstance(model, Pooled):
         raise TypeError(f"model must be a Classifier or a Regressor, got {type(model).__name__}")
-    x, padding = model._input(x, lengths)
+    x, padding = model.encoder.read(x, lengths)
     features = with_gaps(model.backbone, model.encoder(x), gaps, lengths=padding)
     return model.head(features, lengths=padding)
 
 
 class Cost(NamedTuple):
-    """What an update of the weights takes, about."""
+    """The approximate cost of an update of the weights."""
 
     memory: int
     """Bytes beyond those of the model."""
@@ -59,7 +59,7 @@ class Cost(NamedTuple):
 
 
 def training_cost(model: Pooled, batch: int, length: int) -> Cost:
-    """Estimate what an update on samples at irregular times takes, before it is made.
+    """Estimate the cost of an update on samples at irregular times, before it is made.
 
     The memory is counted; it grows with the length for what layers keep for gradients, and with its square root for the
     states. The time is that of a few samples through one layer, here and now.
@@ -84,12 +84,12 @@ def training_cost(model: Pooled, batch: int, length: int) -> Cost:
         working = max(working, STATES * each * state)
     if not layers:
         return Cost(0, 0.0)
-    seconds = min(_seconds(layers[0], batch) for _ in range(2))  # of which the first may load something
+    seconds = min(_seconds(layers[0], batch) for _ in range(2))  # the first may have to load something
     return Cost(memory + working, seconds * len(layers) * length / PROBE)
 
 
 def announce_cost(model: Pooled, batch: int, length: int, updates: int) -> None:
-    """Say on standard error what training will take, in one line, where that is much."""
+    """Print the cost of training to standard error, in one line, if it is large."""
     cost = training_cost(model, batch, length)
     total = cost.seconds * updates
     if cost.memory >= LARGE_BYTES or total >= LARGE_SECONDS:
@@ -101,9 +101,9 @@ def announce_cost(model: Pooled, batch: int, length: int, updates: int) -> None:
 
 
 def _seconds(layer: SSMLayer, batch: int) -> float:
-    """Of a few samples through the SSM of a layer, forward and backward; nothing random, nothing changed."""
+    """The time of a few samples through the SSM of a layer, forward and backward; nothing is random or changed."""
     u = torch.zeros(batch, PROBE, layer.d_model, device=layer.D.device, requires_grad=True)
     before = perf_counter()
     y, _ = scan_gaps(cast("Diagonal", layer.structure()), u, torch.ones_like(u[..., 0]))
-    float(torch.autograd.grad(y.sum(), u)[0].sum())  # a GPU has finished by then
+    float(torch.autograd.grad(y.sum(), u)[0].sum())  # waits for a GPU
     return (perf_counter() - before) * (2 if layer.bidirectional else 1)

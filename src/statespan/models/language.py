@@ -5,20 +5,19 @@ Shapes: B batch, L length, D = d_model features, V tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from statespan._check import check_int
-from statespan.models.config import BackboneConfig, check_whole, make_layers, residual_options
-from statespan.models.encoder import check_tokens, fill_input
+from statespan._check import check_integers
+from statespan.models.config import COUNT, BackboneConfig, make_backbone
 from statespan.models.tokens import TokenModel
-from statespan.nn import AdaptiveTokens, Backbone
+from statespan.nn import AdaptiveTokens
 from statespan.nn.adaptive import check_cutoffs
-from statespan.nn.block import make_dropout
+from statespan.nn.dropout import make_dropout
 from statespan.nn.initial import Initialised
-from statespan.nn.padding import Lengths, fill
+from statespan.nn.padding import Lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ class LanguageConfig(BackboneConfig):
     """
 
     vocabulary: int
-    feed_forward: int = 4
+    feed_forward: int = field(default=4, metadata=COUNT)
     tie_dropout: bool = False
     layers_per_block: int = 2
     cutoffs: tuple[int, ...] = ()
@@ -43,10 +42,7 @@ class LanguageConfig(BackboneConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         super().__post_init__()
-        check_int("vocabulary", self.vocabulary, minimum=1)
-        check_int("layers_per_block", self.layers_per_block, minimum=1)
-        check_int("div_val", self.div_val, minimum=1)
-        if check_whole("cutoffs", self.cutoffs, minimum=1, most=16):
+        if check_integers("cutoffs", self.cutoffs, minimum=1, most=16):
             check_cutoffs(self.cutoffs, self.vocabulary)
         object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
 
@@ -54,12 +50,10 @@ class LanguageConfig(BackboneConfig):
 class PlainTokens(Initialised):
     """A table of tokens and a linear map back to them, with the interface of :class:`AdaptiveTokens`."""
 
-    def __init__(
-        self, vocabulary: int, d_model: int, device: torch.device | str | None, dtype: torch.dtype | None
-    ) -> None:
+    def __init__(self, vocabulary: int, d_model: int, **where: Any) -> None:
         super().__init__()
-        self.table = nn.Embedding(vocabulary, d_model, device=device, dtype=dtype)
-        self.linear = nn.Linear(d_model, vocabulary, device=device, dtype=dtype)
+        self.table = nn.Embedding(vocabulary, d_model, **where)
+        self.linear = nn.Linear(d_model, vocabulary, **where)
 
     def forward(self, x: Tensor) -> Tensor:
         """The features (…, D) of tokens x (…)."""
@@ -79,9 +73,10 @@ class LanguageModel(TokenModel):
     """Log-probabilities of the next token: blocks of SSM layers and a feed-forward layer.
 
     ``forward``, ``prefill`` and ``step`` give log-probabilities over the whole vocabulary; for training,
-    :meth:`token_losses` computes only those of the targets.
+    ``token_losses`` computes only those of the targets.
 
     Example:
+        >>> import torch
         >>> config = LanguageConfig(vocabulary=1000, cutoffs=(100, 400), d_model=32, n_layers=1)
         >>> model = LanguageModel(config).eval()
         >>> x = torch.randint(1000, (2, 50))
@@ -97,25 +92,15 @@ class LanguageModel(TokenModel):
     tasks = ("language",)
     config_class = LanguageConfig
 
-    def __init__(
-        self,
-        config: LanguageConfig,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(config)
+    def _build(self, config: LanguageConfig, where: dict[str, Any]) -> None:
         D, V = config.d_model, config.vocabulary
         self.tokens: AdaptiveTokens | PlainTokens
         if config.cutoffs:
-            self.tokens = AdaptiveTokens(
-                V, D, cutoffs=config.cutoffs, div_val=config.div_val, device=device, dtype=dtype
-            )
+            self.tokens = AdaptiveTokens(V, D, cutoffs=config.cutoffs, div_val=config.div_val, **where)
         else:
-            self.tokens = PlainTokens(V, D, device, dtype)
+            self.tokens = PlainTokens(V, D, **where)
         self.dropout = make_dropout(config.dropout, config.tie_dropout)
-        layers = make_layers(config, D, repeats=config.layers_per_block, device=device, dtype=dtype)
-        self.backbone = Backbone(layers, **residual_options(config, device, dtype))
+        self.backbone = make_backbone(config, repeats=config.layers_per_block, **where)
 
     def encode(self, x: Tensor) -> Tensor:
         """The features (B, L, D) of tokens x (B, L)."""
@@ -125,21 +110,9 @@ class LanguageModel(TokenModel):
         """The log-probabilities (B, L, V) of features (B, L, D)."""
         return self.tokens.log_probs(self.dropout(features))
 
-    def token_losses(self, x: Tensor, y: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
-        """``−log p(y | x so far)`` of every target, in nats.
-
-        Args:
-            x: Tokens (B, L).
-            y: The token after each of them (B, L).
-            lengths: True length of each sequence (B,); the losses of what follows are 0.
-            dt_scale: As in ``forward``.
-
-        Returns:
-            Losses (B, L).
-        """
-        features, padding = self.features(x, lengths=lengths, dt_scale=dt_scale)
-        y = check_tokens("y", fill_input(y, padding), ("batch", "length"), self.config.vocabulary)
-        return fill(self.tokens.losses(self.dropout(features), y.long())[..., None], padding)[..., 0]
+    def losses(self, features: Tensor, y: Tensor) -> Tensor:
+        """``−log p`` (B, L) of the tokens y (B, L), without computing the probabilities of all tokens."""
+        return self.tokens.losses(self.dropout(features), y)
 
     def log_probs(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """The log-probabilities (B, V) of the token after each sequence of x (B, L)."""

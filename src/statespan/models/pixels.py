@@ -5,19 +5,18 @@ Shapes: B batch, L length, D = d_model features, K = d_output values of a pixel'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_int
-from statespan.models.config import BackboneConfig, check_whole, make_layers, residual_options
-from statespan.models.encoder import check_tokens, fill_input
+from statespan._check import check_integers
+from statespan.models.config import COUNT, BackboneConfig, make_layers, residual_options
 from statespan.models.tokens import TokenModel
 from statespan.nn import UNet
 from statespan.nn.logistic import LogisticMixture
-from statespan.nn.padding import Lengths, fill
-from statespan.nn.sequences import unviewed
+from statespan.ops.fusion import unviewed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +34,15 @@ class PixelsConfig(BackboneConfig):
     vocabulary: int
     d_output: int
     n_layers: int = 8
-    feed_forward: int = 2
+    feed_forward: int = field(default=2, metadata=COUNT)
     pools: tuple[int, ...] = (3, 4, 4)
     expand: int = 1
-    mixture: int = 0
+    mixture: int = field(default=0, metadata=COUNT)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         super().__post_init__()
-        check_int("vocabulary", self.vocabulary, minimum=1)
-        check_int("d_output", self.d_output, minimum=1)
-        check_int("expand", self.expand, minimum=1)
-        check_int("mixture", self.mixture, minimum=0)
-        object.__setattr__(self, "pools", check_whole("pools", self.pools, minimum=1, most=16))
+        object.__setattr__(self, "pools", check_integers("pools", self.pools, minimum=1, most=16))
 
     def least_weights(self) -> int:
         """Those of the coarsest level."""
@@ -57,8 +52,8 @@ class PixelsConfig(BackboneConfig):
 class PixelModel(TokenModel):
     """Scores of the next value of an image read as a sequence: a table of tokens, a U-Net, a linear map.
 
-    The linear map gives one score a value, or the components of a mixture of logistics, of which log-probabilities of
-    all values are made.
+    The linear map gives one score a value, or the components of a mixture of logistics, from which the
+    log-probabilities of all values are computed.
 
     Example:
         >>> model = PixelModel(PixelsConfig(vocabulary=769, d_output=256, d_model=8, n_layers=1)).eval()
@@ -73,27 +68,27 @@ class PixelModel(TokenModel):
     tasks = ("density", "language")
     config_class = PixelsConfig
 
-    def __init__(
-        self,
-        config: PixelsConfig,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(config)
-        self.table = nn.Embedding(config.vocabulary, config.d_model, device=device, dtype=dtype)
+    def _build(self, config: PixelsConfig, where: dict[str, Any]) -> None:
+        D = config.d_model
+        self.table = nn.Embedding(config.vocabulary, D, **where)
         self.backbone = UNet(
-            config.d_model,
-            lambda width: make_layers(config, width, device=device, dtype=dtype),
+            D,
+            lambda width: make_layers(config, width, **where),
             pools=config.pools,
             expand=config.expand,
-            **residual_options(config, device, dtype),
+            **residual_options(config),
+            **where,
         )
         self.linear: nn.Module
         if config.mixture:
-            self.linear = LogisticMixture(config.d_model, config.d_output, config.mixture, device=device, dtype=dtype)
+            self.linear = LogisticMixture(D, config.d_output, config.mixture, **where)
         else:
-            self.linear = nn.Linear(config.d_model, config.d_output, device=device, dtype=dtype)
+            self.linear = nn.Linear(D, config.d_output, **where)
+
+    @property
+    def targets(self) -> int:
+        """Number of values K."""
+        return self.config.d_output
 
     def encode(self, x: Tensor) -> Tensor:
         """The features (B, L, D) of tokens x (B, L)."""
@@ -104,24 +99,10 @@ class PixelModel(TokenModel):
         y = self.linear(features)
         return unviewed(y) if isinstance(self.linear, nn.Linear) else y
 
-    def token_losses(self, x: Tensor, y: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
-        """``−log p(y | x so far)`` of every value, in nats.
-
-        Args:
-            x: Tokens (B, L).
-            y: The value after each of them (B, L).
-            lengths: True length of each sequence (B,); the losses of what follows are 0.
-            dt_scale: As in ``forward``.
-
-        Returns:
-            Losses (B, L), at least float32.
-        """
-        features, padding = self.features(x, lengths=lengths, dt_scale=dt_scale)
-        y = check_tokens("y", fill_input(y, padding), ("batch", "length"), self.config.d_output).long()
+    def losses(self, features: Tensor, y: Tensor) -> Tensor:
+        """``−log p`` (B, L) of the values y (B, L), at least float32."""
         if isinstance(self.linear, LogisticMixture):
-            losses = self.linear.losses(features, y)
-        else:
-            scores = self.linear(features)
-            scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-            losses = nn.functional.cross_entropy(scores.mT, y, reduction="none")
-        return fill(losses[..., None], padding)[..., 0]
+            return self.linear.losses(features, y)
+        scores = self.linear(features)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return nn.functional.cross_entropy(scores.mT, y, reduction="none")

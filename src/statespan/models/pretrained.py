@@ -1,7 +1,7 @@
 """A model in a folder: ``config.json`` and the weights it names, as safetensors.
 
-The weights' file carries its digest in its name, so a new one never overwrites an old one. Writing ``config.json``, by
-a rename, is the one moment at which the folder changes from the old model to the new one.
+The name of the weights' file contains its digest, so a new one never overwrites an old one. The folder changes from the
+old model to the new one at one moment, when ``config.json`` is renamed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LoadError(ValueError):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a folder holds: a model's name, its config, its dtype and its weights by name."""
+    """The content of a folder: a model's name, its config, its dtype and its weights by name."""
 
     name: str
     config: dict[str, Any]
@@ -101,6 +101,11 @@ def read(folder: str | Path) -> Stored:
     return Stored(content["model"], content["config"], _DTYPES[content["dtype"]], tensors)
 
 
+def read_name(folder: Path) -> str:
+    """The name of the model in a folder."""
+    return _read_config(folder / CONFIG)["model"]
+
+
 def check_header(path: Path, first: bytes) -> None:
     """Refuse a safetensors file, of which these are the first 8 bytes, if its header is too long to be read."""
     length = int.from_bytes(first, "little")
@@ -111,7 +116,7 @@ def check_header(path: Path, first: bytes) -> None:
 def build_module(make: Callable[[int], nn.Module], n_layers: int, tensors: int) -> Any:
     """Build a module on the meta device, if it has the number of tensors that were saved.
 
-    That number is known from modules of one and of two layers. To build thousands of layers takes minutes.
+    Modules of one and of two layers tell that number, as building thousands of layers takes minutes.
 
     Args:
         make: Builds it with so many layers.
@@ -123,23 +128,24 @@ def build_module(make: Callable[[int], nn.Module], n_layers: int, tensors: int) 
     """
     with torch.device("meta"):
         if n_layers > FEW_LAYERS:
-            one, two = (len(make(n).state_dict()) for n in (1, 2))
-            expected = one + (n_layers - 1) * (two - one)
+            with_one, with_two = (len(make(n).state_dict()) for n in (1, 2))
+            expected = with_one + (n_layers - 1) * (with_two - with_one)
             if tensors != expected:
                 raise LoadError(f"a config of {n_layers} layers must have {expected} weights by name, got {tensors}")
         return make(n_layers)
 
 
-def check_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Refuse tensors whose names, shapes or dtypes are not those wanted."""
-    missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
+def check_tensors(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of other names, shapes or dtypes than wanted."""
+    missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or extra:
         raise LoadError(f"weights must be those of the config: {missing[:3]} are missing, {extra[:3]} are unknown")
     for name, tensor in wanted.items():
-        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
+        got = tensors[name]
+        if got.shape != tensor.shape or got.dtype != tensor.dtype:
             raise LoadError(
-                f"weight {name} must be {tensor.dtype} of shape {tuple(tensor.shape)}, got {found[name].dtype} of "
-                f"shape {tuple(found[name].shape)}"
+                f"weight {name} must be {tensor.dtype} of shape {tuple(tensor.shape)}, got {got.dtype} of "
+                f"shape {tuple(got.shape)}"
             )
 
 
@@ -174,18 +180,18 @@ def _check_schema(path: Path, content: dict[str, Any], keys: dict[str, type]) ->
 
 
 def _digest(content: dict[str, Any]) -> str:
-    """Of the values, however they are laid out."""
+    """Of the values, whatever the layout of the file."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({key for key, _ in pairs}) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("a key is repeated in one object")
     return dict(pairs)
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _read_file(path: Path, most: int) -> bytes:

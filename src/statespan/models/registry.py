@@ -1,4 +1,4 @@
-"""Models by name: the only way in which a recipe or a file can choose one."""
+"""Models by name, as recipes and files choose them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool =
     Args:
         name: One of :func:`names`.
         options: Fields of the model's config by name.
-        values: Refuse values that are not allowed, too: a layer is built, on no device. What only the data can tell,
-            such as whether a vocabulary is large enough, is not looked at.
+        values: Refuse values that are not allowed, too: a layer is built on the meta device. Values that depend on
+            the data, such as the size of a vocabulary, are not checked.
 
     Example:
         >>> check("clasifier")  # doctest: +ELLIPSIS
@@ -68,7 +68,7 @@ def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool =
 
 
 def _check_values(cls: type[Any], options: Mapping[str, Any]) -> None:
-    """Make the config, and then the model with one layer, for data of some width."""
+    """Build the config, and the model with one layer, for data of any width."""
     known = {field.name for field in fields(cls.config_class)}
     absent = {key: value for key, value in _ANY_DATA.items() if key in known and options.get(key) is None}
     if {"d_input", "vocabulary"} <= known:  # samples or tokens

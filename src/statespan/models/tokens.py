@@ -1,4 +1,4 @@
-"""Models that give one answer at every position of a sequence of tokens.
+"""Models with an output at every position of a sequence of tokens.
 
 Shapes: B batch, L length, D = d_model features, K outputs at each position.
 """
@@ -6,15 +6,15 @@ Shapes: B batch, L length, D = d_model features, K outputs at each position.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from statespan.models.base import Model
-from statespan.models.encoder import check_tokens, fill_input
+from statespan.models.encoder import check_tokens
 from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.sequence import StepFunction
 
 
 class TokenModel(Model):
@@ -28,6 +28,10 @@ class TokenModel(Model):
     def decode(self, features: Tensor) -> Tensor:
         """The outputs (B, L, K) of features (B, L, D)."""
 
+    @abstractmethod
+    def losses(self, features: Tensor, y: Tensor) -> Tensor:
+        """``−log p`` (B, L) of targets y (B, L), from features (B, L, D)."""
+
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """The outputs at every position.
 
@@ -39,13 +43,29 @@ class TokenModel(Model):
         Returns:
             Outputs (B, L, K).
         """
-        features, padding = self.features(x, lengths=lengths, dt_scale=dt_scale)
+        features, padding = self._features(x, lengths, dt_scale)
         return fill(self.decode(features), padding)
 
-    def features(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> tuple[Tensor, Padding | None]:
-        """What the outputs are made of (B, L, D), and the padding."""
-        x, padding = self._input(x, lengths)
-        return self.backbone(self.encode(x), lengths=padding, dt_scale=dt_scale), padding
+    def token_losses(self, x: Tensor, y: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
+        """``−log p`` of the target at every position, in nats.
+
+        Args:
+            x: Tokens (B, L).
+            y: The target at each of them (B, L): the token that follows, or that belongs there.
+            lengths: True length of each sequence (B,); the losses of what follows are 0.
+            dt_scale: As in ``forward``.
+
+        Returns:
+            Losses (B, L).
+        """
+        features, padding = self._features(x, lengths, dt_scale)
+        y = check_tokens("y", fill(y, padding), ("batch", "length"), self.targets)
+        return fill(self.losses(features, y.long()), padding)
+
+    @property
+    def targets(self) -> int:
+        """Number of values that a target may have."""
+        return self.config.vocabulary
 
     def prefill(
         self,
@@ -57,15 +77,15 @@ class TokenModel(Model):
         last: bool = False,
         decode: bool = True,
     ) -> tuple[Tensor, Any]:
-        """The same map from a state and to a state.
+        """The same map from a state and to a state; see :class:`SequenceModule`.
 
         Args:
             x: Tokens (B, L).
             state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start.
             lengths: As in ``forward``; the state returned is the one after each sequence's own length.
             dt_scale: As in ``forward``.
-            last: Give only the outputs (B, K) at each sequence's last position, which are 0 where it has none.
-            decode: Give outputs; False for the features (…, D) they are made of.
+            last: Return only the outputs (B, K) at each sequence's last position, which are 0 where it has none.
+            decode: Return outputs; False for the features (…, D) they are made of.
 
         Returns:
             Outputs (B, L, K), and the new state.
@@ -83,28 +103,10 @@ class TokenModel(Model):
         y = (self.decode(y) if decode else y)[:, 0]
         return y.masked_fill((ends == 0)[:, None], 0.0), after
 
-    def step(self, x: Tensor, state: Any, *, dt_scale: float = 1.0) -> tuple[Tensor, Any]:
-        """One more token. For many steps in a row, use :meth:`stepper`.
+    def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False, decode: bool = True) -> StepFunction:
+        """A function from a token (B,) and a state to outputs (B, K) and the new state; see :class:`SequenceModule`.
 
-        Args:
-            x: A token (B,) of each sequence.
-            state: It is not changed.
-            dt_scale: As in ``forward``.
-
-        Returns:
-            Outputs (B, K), and the new state.
-        """
-        return self.stepper(dt_scale)(x, state)
-
-    def stepper(
-        self, dt_scale: float = 1.0, *, in_place: bool = False, decode: bool = True
-    ) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
-        """``step`` as a function with the set-up done once, for many steps with the same parameters.
-
-        Args:
-            dt_scale: As in ``forward``.
-            in_place: Write new states over the old ones.
-            decode: Give outputs (B, K); False for the features (B, D) they are made of.
+        ``decode=False`` returns the features (B, D) that outputs are made of.
         """
         backbone = self.backbone.stepper(dt_scale, in_place=in_place)
 
@@ -115,6 +117,10 @@ class TokenModel(Model):
 
         return step
 
+    def _features(self, x: Tensor, lengths: Lengths, dt_scale: float) -> tuple[Tensor, Padding | None]:
+        x, padding = self._input(x, lengths)
+        return self.backbone(self.encode(x), lengths=padding, dt_scale=dt_scale), padding
+
     def _input(self, x: Tensor, lengths: Lengths) -> tuple[Tensor, Padding | None]:
         padding = Padding.of(x, lengths)
-        return check_tokens("x", fill_input(x, padding), ("batch", "length"), self.config.vocabulary), padding
+        return check_tokens("x", fill(x, padding), ("batch", "length"), self.config.vocabulary), padding

@@ -5,12 +5,15 @@ from statespan.nn.backbone import Backbone
 from statespan.nn.block import FeedForward, ResidualBlock
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.heads import PairHead, SequenceHead
+from statespan.nn.layer import SSMLayer
 from statespan.nn.lssl import LSSL
 from statespan.nn.norm import BatchNorm
-from statespan.nn.parameters import SSMParameters
+from statespan.nn.options import SSMOptions
+from statespan.nn.parameters import DenseParameters, DiagonalParameters, DPLRParameters, SSMParameters
 from statespan.nn.pool import SequencePool
 from statespan.nn.s4 import S4
 from statespan.nn.s4d import DSS, S4D
+from statespan.nn.sequence import SequenceLayer
 from statespan.nn.unet import UNet
 
 __all__ = [
@@ -21,11 +24,17 @@ __all__ = [
     "AdaptiveTokens",
     "Backbone",
     "BatchNorm",
+    "DPLRParameters",
+    "DenseParameters",
+    "DiagonalParameters",
     "FeedForward",
     "PairHead",
     "ResidualBlock",
+    "SSMLayer",
+    "SSMOptions",
     "SSMParameters",
     "SequenceHead",
+    "SequenceLayer",
     "SequencePool",
     "TiedDropout",
     "UNet",

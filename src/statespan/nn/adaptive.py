@@ -1,4 +1,4 @@
-"""Tokens in and out with many features for frequent tokens and few for rare ones.
+"""Adaptive embedding and softmax: many features for frequent tokens, few for rare ones.
 
 Shapes: D = d_model features, V tokens; "…" any leading sizes.
 """
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from statespan._check import check_int
 from statespan.nn.initial import Initialised
-from statespan.nn.untouched import untouched
+from statespan.ops.fusion import untouched
 
 SCALE = 0.5
 """Of the initial weights: tables have this standard deviation over the root of their width."""
 
-ERROR = 2
+SYNC_ERROR = 2
 """The mode of :func:`torch.cuda.set_sync_debug_mode` in which waiting for the device is an error."""
 
 
@@ -109,7 +109,7 @@ class AdaptiveTokens(Initialised):
     def forward(self, x: Tensor) -> Tensor:
         """The features (…, D) of tokens x (…)."""
         y = x.new_zeros((), dtype=self.bias.dtype)
-        # every table looks at every token, which costs little and keeps shapes independent of the tokens
+        # every table reads every token, which costs little and keeps shapes independent of the tokens
         for table, projection, low, high in self._parts():
             inside = (x >= low) & (x < high)
             rows = table((x - low).clamp(0, high - low - 1))
@@ -128,8 +128,8 @@ class AdaptiveTokens(Initialised):
     def losses(self, features: Tensor, y: Tensor) -> Tensor:
         """``−log_probs`` of tokens y (…) from features (…, D), without computing those of all tokens.
 
-        Each cluster's softmax is computed for the tokens in it only; their number has to be known, for which a GPU is
-        waited for once a cluster. Where that cannot be, in a compiled or captured graph, it is computed for all.
+        Each cluster's softmax is computed for its own tokens. Their number depends on the data, so a GPU is
+        synchronized once a cluster; in a compiled or captured graph, each softmax is computed for all tokens instead.
         """
         shape, first = y.shape, self.edges[1]
         y, features = y.flatten(), features.flatten(0, -2)
@@ -150,7 +150,7 @@ class AdaptiveTokens(Initialised):
         return losses.view(shape)
 
     def table(self, i: int) -> Tensor:
-        """The table of cluster i: what it gives for each of the cluster's tokens, one a row."""
+        """The table of cluster i, one row a token."""
         table = self._tables()[i]
         if untouched(table, Table):
             return table.weight
@@ -178,7 +178,7 @@ class AdaptiveTokens(Initialised):
             return nn.functional.linear(features, projection.weight.T)
         width = self._tables()[i].embedding_dim
         units = torch.eye(width, dtype=features.dtype, device=features.device)
-        return nn.functional.linear(features, projection(units))  # whose rows are the columns of its matrix
+        return nn.functional.linear(features, projection(units))  # its rows are the columns of the matrix
 
     def _tables(self) -> list[nn.Embedding]:
         return list(self.tables)  # type: ignore[arg-type]
@@ -191,10 +191,10 @@ class AdaptiveTokens(Initialised):
 
 
 def _shapes_are_fixed(x: Tensor) -> bool:
-    """Whether a size must not depend on data: in a graph, and where waiting for the device is an error."""
+    """Whether sizes must not depend on data: in a graph, and where synchronizing is an error."""
     if torch.compiler.is_compiling():
         return True
-    return x.is_cuda and (torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode() == ERROR)
+    return x.is_cuda and (torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode() == SYNC_ERROR)
 
 
 def check_cutoffs(cutoffs: Sequence[int], vocabulary: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_number
+from statespan._check import check_bool, check_number
 
 
 class TiedDropout(nn.Module):
@@ -25,7 +25,7 @@ class TiedDropout(nn.Module):
         return x if mask is None else x * mask
 
     def mask(self, x: Tensor) -> Tensor | None:
-        """What to multiply x with, (batch, 1, features); None for one."""
+        """Factors of x, (batch, 1, features); None if all are 1."""
         if not self.training or self.p == 0.0:
             return None
         return nn.functional.dropout(torch.ones_like(x[:, :1]), self.p)
@@ -33,3 +33,12 @@ class TiedDropout(nn.Module):
     def extra_repr(self) -> str:
         """The probability."""
         return f"p={self.p}"
+
+
+DROPOUTS: tuple[type[nn.Module], ...] = (TiedDropout, nn.Dropout)
+
+
+def make_dropout(p: float, tied: bool) -> nn.Module:
+    """Dropout of features, of the same ones at every position if ``tied``."""
+    check_number("dropout", p, above=0.0, below=1.0, closed=True)
+    return TiedDropout(p) if check_bool("tie_dropout", tied) else nn.Dropout(p)

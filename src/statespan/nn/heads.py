@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,23 +15,35 @@ from torch import Tensor, nn
 from statespan._check import check_int
 from statespan.nn.initial import Initialised
 from statespan.nn.padding import Lengths
-from statespan.nn.pool import PoolState, SequencePool
-from statespan.nn.precision import full_precision
-from statespan.nn.untouched import example_of
+from statespan.nn.pool import PoolMode, PoolState, SequencePool
+from statespan.nn.precision import example_of, full_precision
 
 
 class Head(Initialised, ABC):
-    """A pool over the sequence and a map of what it gives. While a sequence comes in, it gives the answer so far.
+    """A pool over the sequence and a map of the pooled features; while a sequence comes in, the answer so far.
 
-    Answers have the precision of the parameters, under autocast too: they are few, and a value that is to be near to a
-    target wants more than the three digits of 16 bits.
+    Answers have the precision of the parameters, under autocast too: they are few, and regression needs more than the
+    three digits of 16 bits.
     """
 
-    def __init__(self, d_model: int, d_output: int, pool: str) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        d_output: int,
+        pool: PoolMode = "mean",
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.d_model = check_int("d_model", d_model, minimum=1)
         self.d_output = check_int("d_output", d_output, minimum=1)
         self.pool = SequencePool(d_model, pool)
+        self._build({"device": device, "dtype": dtype})
+
+    @abstractmethod
+    def _build(self, where: dict[str, Any]) -> None:
+        """Make the modules of the map; ``where`` has a device and a dtype."""
 
     @abstractmethod
     def answer(self, pooled: Tensor) -> Tensor:
@@ -78,17 +91,8 @@ class SequenceHead(Head):
         torch.Size([2, 10])
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_output: int,
-        pool: str = "mean",
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(d_model, d_output, pool)
-        self.linear = nn.Linear(d_model, d_output, device=device, dtype=dtype)
+    def _build(self, where: dict[str, Any]) -> None:
+        self.linear = nn.Linear(self.d_model, self.d_output, **where)
 
     def answer(self, pooled: Tensor) -> Tensor:
         """(B, D) to (B, K)."""
@@ -112,18 +116,9 @@ class PairHead(Head):
         torch.Size([3, 2])
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_output: int,
-        pool: str = "mean",
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(d_model, d_output, pool)
-        self.inner = nn.Linear(4 * d_model, d_model, device=device, dtype=dtype)
-        self.outer = nn.Linear(d_model, d_output, device=device, dtype=dtype)
+    def _build(self, where: dict[str, Any]) -> None:
+        self.inner = nn.Linear(4 * self.d_model, self.d_model, **where)
+        self.outer = nn.Linear(self.d_model, self.d_output, **where)
 
     def answer(self, pooled: Tensor) -> Tensor:
         """(2B, D) to (B, K)."""

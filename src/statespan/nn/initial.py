@@ -1,8 +1,8 @@
-"""Initialising modules anew, as one does that were made on the meta device.
+"""Initialising modules that were made on the meta device.
 
-``with torch.device("meta"): model = …``, ``model.to_empty(device="cpu")``, ``model.reset_parameters()``: the values are
-those that the constructor draws after the same seed. torch's own way, ``reset_parameters`` of every module in
-``model.modules()``, draws from the same distributions, in another order.
+``with torch.device("meta"): model = …``, ``model.to_empty(device="cpu")``, ``model.reset_parameters()``: the values
+equal those that the constructor draws after the same seed. Calling ``reset_parameters`` of every module in
+``model.modules()``, as torch does, draws from the same distributions in another order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class Initialised(nn.Module):
-    """A module that can initialise itself and all it is made of."""
+    """A module that can initialise itself and its children."""
 
     def reset_parameters(self) -> None:
         """Initialise all parameters and buffers anew, as the constructor does: the same values after the same seed."""
@@ -20,17 +20,17 @@ class Initialised(nn.Module):
 
 
 def reset(module: nn.Module) -> None:
-    """Initialise a module anew, or what it is made of where it cannot do so itself."""
-    own = getattr(module, "reset_parameters", None)
-    if callable(own):
-        own()
+    """Initialise a module anew, or its children if it has no ``reset_parameters``."""
+    reset_parameters = getattr(module, "reset_parameters", None)
+    if callable(reset_parameters):
+        reset_parameters()
     else:
         for child in module.children():
             reset(child)
 
 
 def assign(tensor: Tensor, value: Tensor) -> None:
-    """Copy a value into a parameter or a buffer; where it is sharded, that of the first process."""
+    """Copy a value into a parameter or a buffer; if it is sharded, that of the first process."""
     mesh = getattr(tensor, "device_mesh", None)
     if mesh is not None:
         from torch.distributed.tensor import DTensor, distribute_tensor

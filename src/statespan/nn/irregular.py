@@ -1,4 +1,4 @@
-"""Layers and stacks of them on samples at irregular times; see :mod:`statespan.ssm.irregular`.
+"""Layers and backbones on samples at irregular times; see :mod:`statespan.ssm.irregular`.
 
 Shapes: B batch, L length, D = d_model features, K channels.
 """
@@ -14,6 +14,8 @@ from statespan.nn.backbone import Backbone
 from statespan.nn.block import ResidualBlock
 from statespan.nn.layer import SSMLayer
 from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.sequence import SequenceLayer
+from statespan.ops.fusion import mix_features
 from statespan.ssm import Diagonal
 from statespan.ssm.irregular import check_gaps, scan_gaps
 
@@ -23,7 +25,7 @@ def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = 
 
     With gaps of 1 everywhere it equals ``module(x, lengths=lengths)``; with gaps of 2, the same with ``dt_scale=2.0``.
     The SSMs must be diagonal (S4D): S4 and LSSL would need a matrix exponential at every sample, and the softmax of DSS
-    assumes equal steps. Besides its input and output, a layer stores about √L states per sequence.
+    assumes equal steps. For gradients, a layer stores its input, its output and about √L states per sequence.
 
     Args:
         module: :class:`~statespan.S4D`, or :class:`~statespan.nn.ResidualBlock` and :class:`~statespan.nn.Backbone` of
@@ -50,32 +52,33 @@ def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = 
             y = with_gaps(block, y, gaps, lengths=padding)
         return fill(module.norm(y, padding), padding)
     if isinstance(module, ResidualBlock):
-        inner = module._before(x, padding)
-        return module._after(x, with_gaps(module.layer, inner, gaps, lengths=padding), padding)
+        inner = module.layer_input(x, padding)
+        return module.add_to(x, with_gaps(module.layer, inner, gaps, lengths=padding), padding)
     if isinstance(module, SSMLayer):
         return _layer(module, x, gaps, padding)
-    if hasattr(module, "ssm"):
+    if isinstance(module, SequenceLayer) and not module.is_position_wise:
         raise TypeError(f"module must be made of S4D layers for irregular times, got {type(module).__name__}")
-    return fill(module(x), padding)  # position-wise
+    return fill(module(x), padding)
 
 
 def _layer(layer: SSMLayer, x: Tensor, gaps: Tensor, padding: Padding | None) -> Tensor:
-    softmax = getattr(layer.ssm, "softmax", False)
-    ssm: Any = None if softmax else layer.structure()
+    ssm: Any = None if layer.ssm.convolve else layer.structure()
     if not isinstance(ssm, Diagonal):
         raise TypeError(
             "module must be made of S4D layers (without a softmax) for irregular times, got one of "
             f"{type(layer).__name__}"
         )
     u = fill(x, padding).to(ssm.dtype)
-    behind = layer.channels
-    y, _ = scan_gaps(Diagonal(ssm.A, ssm.B, ssm.C[:behind], ssm.dt, ssm.discretization), u, gaps)
+
+    def scan(kernels: slice, u: Tensor, gaps: Tensor) -> Tensor:
+        return scan_gaps(Diagonal(ssm.A, ssm.B, ssm.C[kernels], ssm.dt, ssm.discretization), u, gaps)[0]
+
+    y = scan(slice(layer.channels), u, gaps)
     if layer.bidirectional:  # from the right, starting at the next sample, whose gap lies between the two
         next_u = torch.cat([u[:, 1:], torch.zeros_like(u[:, :1])], 1)
         next_gaps = torch.cat([gaps[:, 1:], torch.ones_like(gaps[:, :1])], 1)
-        ahead = Diagonal(ssm.A, ssm.B, ssm.C[behind:], ssm.dt, ssm.discretization)
-        y = y + scan_gaps(ahead, next_u.flip(1), next_gaps.flip(1))[0].flip(1)
+        y = y + scan(slice(layer.channels, None), next_u.flip(1), next_gaps.flip(1)).flip(1)
     y = (y + layer.D.to(u.dtype) * u[:, :, None]).to(x.dtype)
     if layer.activation is not None:
         y = nn.functional.gelu(y)
-    return layer._output(y, None if padding is None else padding.mask)
+    return fill(mix_features(y, layer.dropout, layer.mix), padding)

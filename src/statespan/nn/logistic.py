@@ -13,11 +13,11 @@ from statespan._check import check_int
 from statespan.nn.initial import Initialised, assign
 
 SCALES = (-7.0, 7.0)
-"""Range of the logarithm of a scale, where the values span 2: from a tenth of one of 256 values to flat."""
+"""Range of log scale, where the values span 2: from a tenth of one of 256 values to flat."""
 
 
 class _Components(nn.Linear):
-    """A linear map whose bias makes components that together cover all values from the first step on."""
+    """A linear map whose initial bias gives components that together cover all values."""
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -33,8 +33,8 @@ class _Components(nn.Linear):
 class LogisticMixture(Initialised):
     """Log-probabilities of K ordered values from features, with 3 numbers for each component instead of one a value.
 
-    The values stand at equal distances in [-1, 1]. A component has a weight, a mean and a scale; a value gets what the
-    component has between the middles to its neighbours, the first and the last one everything beyond.
+    The values are evenly spaced in [-1, 1]. A component has a weight, a mean and a scale; a value gets its mass between
+    the midpoints to the neighbouring values, and the first and the last one also get the tail.
 
     Args:
         d_model: Number of features D.
@@ -71,26 +71,26 @@ class LogisticMixture(Initialised):
         return self._log_probs(weight[..., None, :], mean[..., None, :], scale[..., None, :], at)
 
     def losses(self, features: Tensor, y: Tensor) -> Tensor:
-        """``-log_probs`` of values y (…) alone."""
+        """``-log_probs`` of values y (…)."""
         return -self._log_probs(*self._parts(features), y)
 
     def _parts(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logarithms of the weights, means and logarithms of the scales, each (…, Q)."""
-        found = self.linear(features)
-        weight, mean, scale = found.to(torch.promote_types(found.dtype, torch.float32)).chunk(3, -1)
+        """Log weights, means and log scales, each (…, Q)."""
+        y = self.linear(features)
+        weight, mean, scale = y.to(torch.promote_types(y.dtype, torch.float32)).chunk(3, -1)
         return weight.log_softmax(-1), mean, scale.clamp(*SCALES)
 
     def _log_probs(self, weight: Tensor, mean: Tensor, scale: Tensor, y: Tensor) -> Tensor:
         """Of values y, with the components' numbers in a last axis.
 
-        Between a < b it is ``σ(b) - σ(a) = σ(b) σ(-a) (1 - exp(a - b))``, which has logarithms wherever it is.
+        The mass between a < b is ``σ(b) - σ(a) = σ(b) σ(-a) (1 - exp(a - b))``; the logarithm of each factor is exact.
         """
         half = 1.0 / (self.values - 1)
         offset = (2 * half * y.to(mean.dtype) - 1.0)[..., None] - mean
         sharpness = (-scale).exp()
-        below = -softplus(-(offset + half) * sharpness)  # log σ; as such, onnxruntime would round σ
+        below = -softplus(-(offset + half) * sharpness)  # log σ, of which onnxruntime would round σ
         above = -softplus((offset - half) * sharpness)
         inside = below + above + (-torch.expm1(-2 * half * sharpness)).log()
         place = y[..., None]
-        found = torch.where(place == 0, below, torch.where(place == self.values - 1, above, inside))
-        return (weight + found).logsumexp(-1)
+        log_mass = torch.where(place == 0, below, torch.where(place == self.values - 1, above, inside))
+        return (weight + log_mass).logsumexp(-1)

@@ -5,7 +5,7 @@ Shapes: B batch, L length, D features.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,26 +13,40 @@ from torch import Tensor, nn
 from statespan._check import check_choice, check_int
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.padding import Padding, fill
-from statespan.nn.sequences import as_sequences
-from statespan.nn.untouched import untouched
 from statespan.ops.batch_norm import Moved, Norm, batch_fits, batch_norm, batch_norm_before
-from statespan.ops.norm import norm_before, norm_fits
-from statespan.ops.norm_after import after_fits, norm_after
+from statespan.ops.fusion import as_sequences, norms_after, norms_before, untouched
+from statespan.ops.norm import norm_before
+from statespan.ops.norm_after import norm_after
 
-NORMS = ("layer", "batch", "none")
+NormName: TypeAlias = Literal["layer", "batch", "none"]
+NORMS: tuple[str, ...] = get_args(NormName)
 
 
-class BatchNorm(nn.Module):
+class ResidualNorm(nn.Module):
+    """A norm before or after a layer with a residual around it."""
+
+    def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+        """X for the residual, and x normalized, 0 for padding, for a layer that computes in this dtype."""
+        return x, fill(self(x, padding), padding)
+
+    def after(self, x: Tensor, z: Tensor, dropout: nn.Module, padding: Padding | None) -> Tensor:
+        """The sum of x and of z after dropout, normalized."""
+        return self(x + dropout(z), padding)
+
+    def check_streaming(self) -> None:
+        """Refuse to stream through a norm that looks at the whole batch."""
+
+
+class BatchNorm(ResidualNorm):
     """Batch normalization of each feature over the batch and the length, from real positions only.
 
-    In training it normalizes with the statistics of the batch and moves the running ones towards them. In evaluation
-    it uses the running ones, and is then a map of each position alone: that is how a model with it can run step by
-    step. Statistics of a batch are computed in at least float32.
+    In training it normalizes with the statistics of the batch, in at least float32, and moves the running ones towards
+    them. In evaluation it uses the running ones and maps each position alone, so a model can run step by step.
 
     Args:
         d_model: Number of features D.
         eps: Added to the variance.
-        momentum: Share of a batch in the running statistics.
+        momentum: Weight of a batch in the running statistics.
         device: Where the parameters live.
         dtype: Their dtype.
     """
@@ -60,10 +74,10 @@ class BatchNorm(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialise the parameters and the running statistics anew."""
-        for one in (self.weight, self.running_var):
-            nn.init.ones_(one)
-        for zero in (self.bias, self.running_mean):
-            nn.init.zeros_(zero)
+        for scale in (self.weight, self.running_var):
+            nn.init.ones_(scale)
+        for shift in (self.bias, self.running_mean):
+            nn.init.zeros_(shift)
 
     def forward(self, x: Tensor, padding: Padding | None = None) -> Tensor:
         """Normalize x (B, L, D)."""
@@ -91,13 +105,19 @@ class BatchNorm(nn.Module):
         y = (wide - mean) * (var + self.eps).rsqrt()
         return (y * self.weight + self.bias).to(x.dtype)
 
-    def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """X for a residual, and x normalized, 0 for padding, for an SSM that computes in this dtype."""
-        if not (self.training and untouched(self, BatchNorm) and norm_fits(x, dtype) and x.shape[0] * x.shape[1] > 1):
-            return x, fill(self(x, padding), padding)
+    def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+        """As in :class:`ResidualNorm`; in training, only statistics of more than one position can be computed."""
+        if not (self.training and x.shape[0] * x.shape[1] > 1 and norms_before(self, BatchNorm, x, dtype)):
+            return super().before(x, padding, dtype)
+        assert dtype is not None
         x, y, moved = batch_norm_before(x, None if padding is None else padding.lengths, self._norm(), dtype)
         self._move(moved)
         return x, y
+
+    def check_streaming(self) -> None:
+        """Refuse to stream with statistics of the whole batch."""
+        if self.training:
+            raise ValueError("prefill and step with norm='batch' need fixed statistics: call eval() first")
 
     def _norm(self) -> Norm:
         return Norm(self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps)
@@ -108,23 +128,25 @@ class BatchNorm(nn.Module):
             self.running_var.copy_(moved.var)
 
 
-class LayerNorm(nn.LayerNorm):
+class LayerNorm(ResidualNorm, nn.LayerNorm):
     """Layer normalization of each position, for which padding makes no difference."""
 
     def forward(self, x: Tensor, padding: Padding | None = None) -> Tensor:
         """Normalize x (B, L, D)."""
-        return super().forward(x)
+        return nn.LayerNorm.forward(self, x)
 
-    def before(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """X for a residual, and x normalized for an SSM that computes in this dtype."""
-        if untouched(self, LayerNorm) and norm_fits(x, dtype):
-            return norm_before(x, self.weight, self.bias, self.eps, dtype)
-        return x, self(x)
+    def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
+        """As in :class:`ResidualNorm`."""
+        if not norms_before(self, LayerNorm, x, dtype):
+            return super().before(x, padding, dtype)
+        assert dtype is not None
+        x, y = norm_before(x, self.weight, self.bias, self.eps, dtype)
+        return x, fill(y, padding)
 
-    def after(self, x: Tensor, z: Tensor, dropout: nn.Module) -> Tensor:
-        """The sum of x and of z after dropout, normalized."""
-        if not (untouched(self, LayerNorm) and after_fits(x, z)):
-            return self(x + dropout(z))
+    def after(self, x: Tensor, z: Tensor, dropout: nn.Module, padding: Padding | None) -> Tensor:
+        """As in :class:`ResidualNorm`."""
+        if not norms_after(self, LayerNorm, x, z):
+            return super().after(x, z, dropout, padding)
         scale = None
         if isinstance(dropout, TiedDropout) and untouched(dropout, TiedDropout):
             mask = dropout.mask(z)
@@ -134,15 +156,17 @@ class LayerNorm(nn.LayerNorm):
         return norm_after(x, z, scale, self.weight, self.bias, self.eps)
 
 
-class NoNorm(nn.Module):
-    """Nothing, in the place of a norm."""
+class NoNorm(ResidualNorm):
+    """The identity in the place of a norm."""
 
     def forward(self, x: Tensor, padding: Padding | None = None) -> Tensor:
         """Return x."""
         return x
 
 
-def make_norm(name: str, d_model: int, device: torch.device | str | None, dtype: torch.dtype | None) -> nn.Module:
+def make_norm(
+    name: NormName, d_model: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> ResidualNorm:
     """The norm of this name, called as ``norm(x, padding)``."""
     if check_choice("norm", name, NORMS) == "none":
         return NoNorm()

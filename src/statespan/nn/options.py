@@ -1,16 +1,43 @@
-"""What the parameters of all SSMs share."""
+"""Options that all SSM layers share, and their documentation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal, TypeAlias, TypeVar
 
 from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.ssm.discretize import RULES
 
+Discretization: TypeAlias = Literal["bilinear", "zoh"]
+Layer = TypeVar("Layer", bound=type)
+
+SHARED = """train_A: Train the state matrix.
+        train_B: Train B.
+        n_ssm: Number of independent (A, B), shared by the heads in turn (head h uses number h mod n_ssm); None for
+            one per head. Must divide d_model. A mixture of initializations is dealt out over them in equal parts.
+        dt_min: Smallest initial step size Δ.
+        dt_max: Largest; Δ is drawn log-uniformly between the two.
+        channels: Outputs of each SSM, mixed afterwards.
+        bidirectional: Add a second kernel that looks ahead, starting at the next sample; such a layer has no
+            recurrence, so ``prefill`` and ``step`` refuse.
+        activation: "gelu", or None for the linear map alone.
+        mix: "glu" for ``W₁y · sigmoid(W₂y)``, "linear", or None to return all d_model · channels features.
+        dropout: Probability of dropping a feature before the mixing.
+        tie_dropout: Drop the same features at every position of a sequence.
+        device: Where the parameters live.
+        dtype: Their dtype; those of the SSM itself are at least float32."""
+
+
+def documented(layer: Layer) -> Layer:
+    """Insert the arguments that all SSM layers share where the docstring has ``{shared}``."""
+    if layer.__doc__ is not None:  # as with python -OO
+        layer.__doc__ = layer.__doc__.replace("{shared}", SHARED)
+    return layer
+
 
 @dataclass(frozen=True)
 class SSMOptions:
-    """What all SSM parameters share.
+    """Options that the parameters of all SSMs share.
 
     Args:
         d_model: Heads H.
@@ -26,18 +53,20 @@ class SSMOptions:
 
     d_model: int
     d_state: int
-    kernels: int
-    n_ssm: int | None
-    dt_min: float
-    dt_max: float
-    discretization: str
-    train_A: bool
-    train_B: bool
+    _: KW_ONLY
+    kernels: int = 1
+    n_ssm: int | None = None
+    dt_min: float = 0.001
+    dt_max: float = 0.1
+    discretization: Discretization = "bilinear"
+    train_A: bool = True
+    train_B: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
         check_int("d_model", self.d_model, minimum=1)
         check_int("d_state", self.d_state, minimum=2, even=True)
+        check_int("kernels", self.kernels, minimum=1)
         if self.n_ssm is not None and self.d_model % check_int("n_ssm", self.n_ssm, minimum=1):
             raise ValueError(f"n_ssm must divide d_model={self.d_model}, got {self.n_ssm}")
         check_number("dt_min", self.dt_min, above=0.0)
@@ -52,3 +81,15 @@ class SSMOptions:
     def ssms(self) -> int:
         """S."""
         return self.d_model if self.n_ssm is None else self.n_ssm
+
+    def channels(self, bidirectional: bool) -> int:
+        """Channels of a layer with these kernels."""
+        channels, rest = divmod(self.kernels, 2 if check_bool("bidirectional", bidirectional) else 1)
+        if rest:
+            raise ValueError(f"bidirectional=True needs an even number of kernels, got {self.kernels}")
+        return channels
+
+
+def kernel_count(channels: int, bidirectional: bool) -> int:
+    """Kernels of each head."""
+    return check_int("channels", channels, minimum=1) * (2 if check_bool("bidirectional", bidirectional) else 1)

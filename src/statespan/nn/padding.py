@@ -14,12 +14,10 @@ from torch import Tensor
 
 from statespan._check import check_lengths
 
-WHOLE = (torch.int64, torch.int32)
-
 
 @dataclass(frozen=True)
 class Padding:
-    """The true lengths of a batch and the mask they give, made once and used by every layer.
+    """The true lengths of a batch and their mask, made once and used by every layer.
 
     Args:
         lengths: (B,) whole numbers 0 … L.
@@ -31,19 +29,11 @@ class Padding:
 
     @classmethod
     def of(cls, x: Tensor, lengths: Lengths) -> Padding | None:
-        """The padding of x (B, L, …), or None where there is none.
-
-        The values of lengths that live on a GPU are checked there, so that nothing has to wait for them.
-        """
+        """The padding of x (B, L, …), or None where there is none."""
         if lengths is None or isinstance(lengths, Padding):
             return lengths
         batch, length = x.shape[:2]
-        if isinstance(lengths, Tensor) and lengths.is_cuda and lengths.shape == (batch,) and lengths.dtype in WHOLE:
-            inside = ((lengths >= 0) & (lengths <= length)).all()
-            torch._assert_async(inside, "lengths must be between 0 and the length of x")
-        else:
-            lengths = check_lengths(lengths, batch, length)
-        return cls.to(lengths.to(x.device), length)
+        return cls.to(check_lengths(lengths, batch, length).to(x.device), length)
 
     @classmethod
     def to(cls, lengths: Tensor, length: int) -> Padding:
@@ -52,9 +42,11 @@ class Padding:
 
 
 Lengths: TypeAlias = "Tensor | Sequence[int] | Padding | None"
-"""What a module takes: numbers from a user, or the padding another module made of them."""
+"""The argument ``lengths`` of modules: numbers from a user, or the padding that another module made of them."""
 
 
 def fill(x: Tensor, padding: Padding | None) -> Tensor:
-    """X (B, L, D) with zeros for padding."""
-    return x if padding is None else x.masked_fill(~padding.mask, 0.0)
+    """X (B, L) or (B, L, D) with zeros for padding."""
+    if padding is None:
+        return x
+    return x.masked_fill(~(padding.mask if x.ndim == 3 else padding.mask[..., 0]), 0)

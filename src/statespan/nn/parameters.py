@@ -1,8 +1,8 @@
 """The trainable parameters of an SSM, and the structure they stand for.
 
-Parameters are real tensors (complex values as a trailing axis of 2) and never drop below float32, whatever a model is
-cast to: rounding A or Δ to bfloat16 changes the kernel by several percent. What casts them behind the model's back, as
-FSDP2 does, gets a warning; it has to leave this module out, which is a module of its own for that.
+Parameters are real tensors (complex values as a trailing axis of 2) and stay at least float32, whatever a model is cast
+to: rounding A or Δ to bfloat16 changes the kernel by several percent. FSDP2 casts parameters without asking their
+module, which gets a warning; shard this module on its own to keep it in float32.
 
 Shapes: H heads, S independent SSMs (head h uses SSM h mod S), N state size, M = N/2, K kernels per head, R rank.
 """
@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from statespan._check import check_choice, check_dtype, check_int
 from statespan.nn.initial import assign
 from statespan.nn.options import SSMOptions
-from statespan.nn.real_part import REAL_PARTS, inverse_real_part, real_part
+from statespan.nn.real_part import REAL_PARTS, RealPart, inverse_real_part, real_part
 from statespan.ops import apply, apply_from, state_after
 from statespan.ops.source import Modal, Source
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
 
 
 class SSMParameters(nn.Module, ABC):
-    """log Δ and C, which every SSM has, and what is common to handling them."""
+    """The parameters of an SSM: log Δ and C, and those of its state matrix."""
 
     parameter_groups: ClassVar[dict[str, str]] = {
         "log_dt": "dt",
@@ -56,13 +56,13 @@ class SSMParameters(nn.Module, ABC):
         self._check_precision()
         source = self.source(dt_scale, u.shape[1])
         y = apply(source, u, D, bidirectional=bidirectional, activation=activation, dtype=dtype)
-        return y.clone() if self._forward_hooks else y  # FSDP2's hook on a view would be lost by a change in place
+        return y.clone() if self._forward_hooks else y  # a change in place of a view would drop FSDP2's hook
 
     def prefill(
         self, u: Tensor, state: Tensor | None, D: Tensor | None = None, *, lengths: Tensor | None = None,
         activation: str | None = None, dtype: torch.dtype | None = None, dt_scale: float = 1.0,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The same from a state and to the state after each sequence's length; see :func:`statespan.ops.apply_from`."""
+        """As ``forward``, from a state and to the state after each sequence; see :func:`statespan.ops.apply_from`."""
         self._check_precision()
         source = self.source(dt_scale)
         y, after = apply_from(source, u, state, D, activation=activation, dtype=dtype)
@@ -78,7 +78,7 @@ class SSMParameters(nn.Module, ABC):
 
     @property
     def precision(self) -> torch.dtype:
-        """What the SSM is made in: the dtype of its parameters, at least float32."""
+        """The dtype of the SSM: that of its parameters, at least float32."""
         return torch.promote_types(self.C.dtype, torch.float32)
 
     @abstractmethod
@@ -86,7 +86,7 @@ class SSMParameters(nn.Module, ABC):
         """Initial values of all parameters by name, in float64."""
 
     def _make(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
-        """Hold the initial values as parameters, or as buffers if they are not trained."""
+        """Register the initial values as parameters, or as buffers if they are not trained."""
         trained = {**dict.fromkeys(("A_real", "A_imag", "A", "P"), self.options.train_A), "B": self.options.train_B}
         dtype = torch.promote_types(check_dtype("dtype", dtype), torch.float32)
         for name, value in self._initial().items():
@@ -97,8 +97,8 @@ class SSMParameters(nn.Module, ABC):
                 self.register_buffer(name, value)
 
     def _initial_log_dt(self) -> Tensor:
-        low, high = math.log(self.options.dt_min), math.log(self.options.dt_max)
-        return low + (high - low) * torch.rand(self.options.d_model, dtype=torch.float64)
+        smallest, largest = math.log(self.options.dt_min), math.log(self.options.dt_max)
+        return smallest + (largest - smallest) * torch.rand(self.options.d_model, dtype=torch.float64)
 
     def _check_precision(self) -> None:
         if self.C.dtype.itemsize < 4 and not torch.compiler.is_compiling():
@@ -127,14 +127,14 @@ class SSMParameters(nn.Module, ABC):
         """
 
     def source(self, dt_scale: float = 1.0, length: int | None = None) -> Source:
-        """The same for :func:`statespan.ops.apply`, which makes of it only what its path needs."""
+        """The SSM for :func:`statespan.ops.apply`, which builds only what its path needs."""
         return Source(
             lambda: self.structure(dt_scale, length), lambda: self.modal(float(dt_scale)), self.options.d_state,
             self.power, self.precision, self.convolve,
         )  # fmt: skip
 
     convolve = False
-    """Whether only the convolution is what was asked for."""
+    """Whether the SSM is always applied as a convolution, if the length is known."""
 
     @property
     def power(self) -> str:
@@ -142,11 +142,11 @@ class SSMParameters(nn.Module, ABC):
         return "dense"
 
     def modal(self, dt_scale: float) -> Modal | None:
-        """The parameters as a GPU builds the operators from, or None where it does not."""
+        """The parameters from which a GPU builds the operators, or None if they are built in torch."""
         return None
 
     def check_padding(self) -> None:
-        """Raise a ValueError if padding would change the kernel; it does for a softmax over the input's length only."""
+        """Raise a ValueError if padding would change the kernel, as for a softmax over the length of the input."""
 
     def extra_repr(self) -> str:
         """The options."""
@@ -172,7 +172,7 @@ def _complex(pairs: Tensor) -> Tensor:
 
 
 def _wide(x: Tensor) -> Tensor:
-    """At least float32, also where somebody has cast the parameters."""
+    """At least float32, even if FSDP2 has cast the parameters."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -180,7 +180,7 @@ class ModalParameters(SSMParameters):
     """Complex modes: Re A through a constraint, Im A, B and C.
 
     Args:
-        options: What all SSM parameters share.
+        options: Sizes, step sizes and what is trained.
         real_part: "exp", "softplus", "relu" or "none".
     """
 
@@ -188,14 +188,13 @@ class ModalParameters(SSMParameters):
     A_imag: Tensor
     B: Tensor
 
-    def __init__(self, options: SSMOptions, real_part: str) -> None:
+    def __init__(self, options: SSMOptions, real_part: RealPart) -> None:
         super().__init__(options)
         self.real_part = check_choice("real_part", real_part, REAL_PARTS)
 
     def _initial_modes(self, A: Tensor, B: Tensor) -> dict[str, Tensor]:
         """From the modes A and B (S, M), complex."""
-        options = self.options
-        log_dt = self._initial_log_dt()
+        log_dt, options = self._initial_log_dt(), self.options
         C = torch.randn(options.kernels, options.d_model, options.d_state // 2, dtype=torch.complex128)
         return {
             "log_dt": log_dt,
@@ -224,7 +223,7 @@ class DiagonalParameters(ModalParameters):
     """A diagonal SSM.
 
     Args:
-        options: What all SSM parameters share.
+        options: Sizes, step sizes and what is trained.
         init: Name of a diagonal initialization, or several joined by "/".
         init_options: Keyword arguments of :func:`statespan.ssm.inits.diagonal`.
         real_part: "exp", "softplus", "relu" or "none".
@@ -237,13 +236,14 @@ class DiagonalParameters(ModalParameters):
     def __init__(
         self,
         options: SSMOptions,
-        init: str,
-        init_options: dict[str, Any] | None,
-        real_part: str,
-        softmax: bool,
-        softmax_length: int | None,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        *,
+        init: str = "legs",
+        init_options: dict[str, Any] | None = None,
+        real_part: RealPart = "exp",
+        softmax: bool = False,
+        softmax_length: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         keywords = {} if init_options is None else init_options
         if not (isinstance(keywords, dict) and all(isinstance(key, str) for key in keywords)):
@@ -255,7 +255,7 @@ class DiagonalParameters(ModalParameters):
         if softmax_length is not None and not softmax:
             raise ValueError(f"softmax_length needs kernel='softmax', got softmax_length={softmax_length!r} without it")
         self.softmax = softmax
-        self.convolve = softmax  # whose kernel stays bounded for modes that grow, as no recurrence does
+        self.convolve = softmax  # its kernel stays bounded for growing modes, unlike a recurrence
         self.softmax_length = None if softmax_length is None else check_int("softmax_length", softmax_length, minimum=1)
         self._make(device, dtype)
 
@@ -285,11 +285,11 @@ class DiagonalParameters(ModalParameters):
 
     @property
     def power(self) -> str:
-        """All of an SSM's powers are diagonal."""
+        """All powers are diagonal."""
         return "diagonal"
 
     def modal(self, dt_scale: float) -> Modal | None:
-        """Everything but the softmax, which is normalized in torch."""
+        """None for the softmax, which is normalized in torch."""
         return None if self.softmax else self._modal(dt_scale, None)
 
     def extra_repr(self) -> str:
@@ -309,7 +309,7 @@ class DPLRParameters(ModalParameters):
     """A diagonal plus low-rank SSM: complex modes and P.
 
     Args:
-        options: What all SSM parameters share.
+        options: Sizes, step sizes and what is trained.
         init: Name of a HiPPO measure, or several joined by "/".
         real_part: "exp", "softplus", "relu" or "none".
         algorithm: "krylov" or "cauchy", which give the same kernel.
@@ -322,11 +322,12 @@ class DPLRParameters(ModalParameters):
     def __init__(
         self,
         options: SSMOptions,
-        init: str,
-        real_part: str,
-        algorithm: str,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
+        *,
+        init: str = "legs",
+        real_part: RealPart = "exp",
+        algorithm: str = "krylov",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         if algorithm == "cauchy" and options.discretization != "bilinear":
             raise ValueError(f"kernel='cauchy' needs discretization='bilinear', got {options.discretization!r}")
@@ -352,11 +353,11 @@ class DPLRParameters(ModalParameters):
 
     @property
     def power(self) -> str:
-        """The bilinear rule keeps one low-rank term; other DPLR systems are built in torch."""
+        """The bilinear rule keeps one low-rank term; other DPLR systems become dense."""
         return "rank one" if self.options.discretization == "bilinear" and self.P.shape[0] == 1 else "dense"
 
     def modal(self, dt_scale: float) -> Modal | None:
-        """Where there is one low-rank term."""
+        """None unless there is exactly one low-rank term."""
         return self._modal(dt_scale, self.P[0]) if self.power == "rank one" else None
 
 
@@ -364,7 +365,7 @@ class DenseParameters(SSMParameters):
     """A dense real SSM: A, B and C.
 
     Args:
-        options: What all SSM parameters share.
+        options: Sizes, step sizes and what is trained.
         init: Name of a HiPPO measure, or several joined by "/".
         device: Where the parameters live.
         dtype: Their dtype, at least float32.
@@ -374,7 +375,12 @@ class DenseParameters(SSMParameters):
     B: Tensor
 
     def __init__(
-        self, options: SSMOptions, init: str, device: torch.device | str | None, dtype: torch.dtype | None
+        self,
+        options: SSMOptions,
+        *,
+        init: str = "legs",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(options)
         self.init = init

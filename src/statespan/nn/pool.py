@@ -6,7 +6,7 @@ Shapes: B batch, L length, D features.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from statespan._check import check_choice
 from statespan.nn.padding import Lengths, Padding, fill
 
-POOLS = ("mean", "last", "first")
+PoolMode: TypeAlias = Literal["mean", "last", "first"]
+POOLS: tuple[str, ...] = get_args(PoolMode)
 PoolState: TypeAlias = "tuple[Tensor, Tensor]"
 """A sum or a sample (B, D), and the number of positions seen (B,)."""
 
@@ -33,7 +34,7 @@ class SequencePool(nn.Module):
                 [6., 7.]])
     """
 
-    def __init__(self, d_model: int, mode: str = "mean") -> None:
+    def __init__(self, d_model: int, mode: PoolMode = "mean") -> None:
         super().__init__()
         self.d_model = d_model
         self.mode = check_choice("pool", mode, POOLS)
@@ -77,7 +78,7 @@ class SequencePool(nn.Module):
         return value, seen + new
 
     def read(self, state: PoolState) -> Tensor:
-        """The pooled features (B, D) that a state stands for, in its precision."""
+        """The pooled features (B, D) of a state, in its precision."""
         value, seen = state
         return value / seen.clamp(min=1)[:, None] if self.mode == "mean" else value
 

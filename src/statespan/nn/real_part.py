@@ -1,20 +1,23 @@
-"""How Re A is made from a free parameter (S4D section 3.3): exp, softplus and relu keep it from being positive."""
+"""Re A from a free parameter (S4D section 3.3): exp, softplus and relu keep it from being positive."""
 
 from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-REAL_PARTS = ("exp", "softplus", "relu", "none")
+RealPart: TypeAlias = Literal["exp", "softplus", "relu", "none"]
+REAL_PARTS: tuple[str, ...] = get_args(RealPart)
 
-# An undamped start (Re A = 0 in LegT and FouT) has no logarithm, and relu has no slope there, so it starts at this. The
-# slope of exp is Re A itself: from 1e-6 the gradients are as small as Adam's epsilon, 1e-8, and hardly anything moves;
-# from here, where the reference code starts as well, Adam takes its full steps.
-_SMALLEST = 1e-4
+# An undamped start (Re A = 0 in LegT and FouT) has no logarithm, and relu has no slope there, so it starts here. The
+# slope of exp is Re A itself: with 1e-6 the gradients would be as small as Adam's epsilon, 1e-8, and training would
+# stall; with this value, which the reference code uses as well, Adam takes its full steps.
+SMALLEST = 1e-4
 
 
 def real_part(kind: str, parameter: Tensor) -> Tensor:
-    """Re A from the parameter, in float64: there exp has room for every float32 parameter from -700 to 700."""
+    """Re A from the parameter, in float64: there exp is finite for every parameter from -700 to 700."""
     p = parameter.double()
     if kind == "exp":
         return -torch.exp(p)
@@ -27,7 +30,7 @@ def inverse_real_part(kind: str, value: Tensor) -> Tensor:
     """The parameter that gives Re A = value, which must not be positive unless ``kind`` is "none"."""
     if kind == "none":
         return value
-    size = (-value).clamp(min=_SMALLEST)
+    size = (-value).clamp(min=SMALLEST)
     if kind == "exp":
         return size.log()
     return size + torch.log(-torch.expm1(-size)) if kind == "softplus" else size

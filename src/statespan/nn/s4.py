@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 from statespan._check import check_choice
-from statespan.nn.layer import SSMLayer, kernel_count
-from statespan.nn.options import SSMOptions
+from statespan.nn.layer import Activation, Mix, SSMLayer
+from statespan.nn.options import Discretization, SSMOptions, documented, kernel_count
 from statespan.nn.parameters import DPLRParameters
+from statespan.nn.real_part import RealPart
 from statespan.ssm.dplr import ALGORITHMS
 
 
+@documented
 class S4(SSMLayer):
     """S4: structured state spaces with a HiPPO state matrix in diagonal plus low-rank form.
 
@@ -22,20 +26,7 @@ class S4(SSMLayer):
         real_part: How Re Λ is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
         kernel: How the convolution kernel is computed: "krylov" (powers of the state matrix by doubling) or "cauchy"
             (the algorithm of the S4 paper, for "bilinear" only). Both give the same numbers.
-        train_A: Train Λ and P.
-        train_B: Train B.
-        n_ssm: Number of independent (A, B), shared by the heads in turn (head h uses number h mod n_ssm); None for
-            one per head. Must divide d_model. A mixture of initializations is dealt out over them in equal parts.
-        dt_min: Smallest initial step size Δ.
-        dt_max: Largest; Δ is drawn log-uniformly between the two.
-        channels: See :class:`SSMLayer`, as for all that follow.
-        bidirectional: Look both ways.
-        activation: "gelu" or None.
-        mix: "linear", "glu" or None.
-        dropout: Dropout before the mixing.
-        tie_dropout: One dropout mask for all positions.
-        device: Where the parameters live.
-        dtype: Their dtype.
+        {shared}
 
     Example:
         >>> layer = S4(d_model=16, d_state=32)
@@ -49,9 +40,9 @@ class S4(SSMLayer):
         d_state: int = 64,
         *,
         init: str = "legs",
-        discretization: str = "bilinear",
-        real_part: str = "exp",
-        kernel: str = "krylov",
+        discretization: Discretization = "bilinear",
+        real_part: RealPart = "exp",
+        kernel: Literal["krylov", "cauchy"] = "krylov",
         train_A: bool = True,
         train_B: bool = True,
         n_ssm: int | None = None,
@@ -59,24 +50,20 @@ class S4(SSMLayer):
         dt_max: float = 0.1,
         channels: int = 1,
         bidirectional: bool = False,
-        activation: str | None = "gelu",
-        mix: str | None = "linear",
+        activation: Activation | None = "gelu",
+        mix: Mix | None = "glu",
         dropout: float = 0.0,
         tie_dropout: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        kernels = kernel_count(channels, bidirectional)
-        options = SSMOptions(d_model, d_state, kernels, n_ssm, dt_min, dt_max, discretization, train_A, train_B)
+        options = SSMOptions(
+            d_model, d_state, kernels=kernel_count(channels, bidirectional), n_ssm=n_ssm, dt_min=dt_min, dt_max=dt_max,
+            discretization=discretization, train_A=train_A, train_B=train_B,
+        )  # fmt: skip
         algorithm = check_choice("kernel", kernel, ALGORITHMS)
+        ssm = DPLRParameters(options, init=init, real_part=real_part, algorithm=algorithm, device=device, dtype=dtype)
         super().__init__(
-            DPLRParameters(options, init, real_part, algorithm, device, dtype),
-            channels=channels,
-            bidirectional=bidirectional,
-            activation=activation,
-            mix=mix,
-            dropout=dropout,
-            tie_dropout=tie_dropout,
-            device=device,
-            dtype=dtype,
-        )
+            ssm, bidirectional=bidirectional, activation=activation, mix=mix, dropout=dropout, tie_dropout=tie_dropout,
+            device=device, dtype=dtype,
+        )  # fmt: skip

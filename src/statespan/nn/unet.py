@@ -12,23 +12,24 @@ import torch
 from torch import Tensor, nn
 
 from statespan._check import check_int
-from statespan.nn.backbone import Call, Composite, Step
+from statespan.nn.backbone import Call, Composite
 from statespan.nn.block import ResidualBlock
-from statespan.nn.initial import Initialised, reset
-from statespan.nn.norm import NoNorm, make_norm
+from statespan.nn.initial import reset
+from statespan.nn.norm import NoNorm, NormName, make_norm
 from statespan.nn.padding import Lengths, Padding, fill
-from statespan.nn.untouched import example_of
+from statespan.nn.precision import example_of
+from statespan.nn.sequence import SequenceLayer, StepFunction
 
 
-class Resampled(Initialised):
+class Resampled(SequenceLayer):
     """A module applied to every ``factor``-th position: a linear map of whole frames down to it, and one back up.
 
-    What comes of a frame is known at its last position, so it is given out during the next one; the first frame gets
-    zeros. A last frame that is not whole has no effect yet, so any length will do.
+    The output for a frame is known at its last position, so it is delayed by one frame; the first frame gets zeros. An
+    incomplete last frame has no effect yet, so any length will do.
 
-    The state is (state of the inner module, the frame so far (B, p, D), what to give out during it (B, p, D), position
-    in it (B,)). The position stays on the CPU: there it says, without waiting for a GPU, when the inner module has to
-    run, which is once in ``factor`` steps.
+    The state is (state of the inner module, the frame so far (B, p, D), the output during it (B, p, D), position in it
+    (B,)). The position stays on the CPU: the inner module runs once in ``factor`` steps, and when is known without
+    waiting for a GPU.
 
     Args:
         inner: A sequence module of its own d_model.
@@ -48,23 +49,23 @@ class Resampled(Initialised):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.d_model = check_int("d_model", d_model, minimum=1)
+        self.d_model = self.d_output = check_int("d_model", d_model, minimum=1)
         self.factor = check_int("factor", factor, minimum=1)
         self.down = nn.Linear(factor * d_model, inner.d_model, device=device, dtype=dtype)
         self.inner = inner
         self.up = nn.Linear(inner.d_model, factor * d_model, device=device, dtype=dtype)
 
     def reset_parameters(self) -> None:
-        """As in :class:`Composite`; the inner module is made first."""
+        """Initialise anew, the inner module first; see :class:`Initialised`."""
         for part in (self.inner, self.down, self.up):
             reset(part)
 
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
-        """As in :class:`Composite`."""
+        """As in :class:`SequenceLayer`."""
         batch, length, _ = x.shape
         padding, frames = Padding.of(x, lengths), length // self.factor
         whole = None if padding is None else Padding.to(padding.lengths // self.factor, frames)
-        if torch.compiler.is_exporting():  # a cut that is none for some lengths would be traced as one of the two
+        if torch.compiler.is_exporting():  # a cut that is empty for some lengths would be traced as one of the two
             x = nn.functional.pad(x, (0, 0, 0, (frames + 1) * self.factor - length))
             x = x.reshape(batch, frames + 1, self.down.in_features)[:, :-1]
         else:
@@ -104,8 +105,8 @@ class Resampled(Initialised):
         after = (inner, x[row, whole].to(frame.dtype), y[row, whole].to(pending.dtype), (end % p).cpu())
         return _rows(y.flatten(1, 2), start + torch.arange(length, device=device)), after
 
-    def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Step:
-        """As in :class:`Composite`. In place, sequences must all stand at the same position of their frames."""
+    def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> StepFunction:
+        """As in :class:`SequenceLayer`. In place, sequences must all stand at the same position of their frames."""
         if in_place:
             return self._together(self.inner.stepper(dt_scale, in_place=True))
         advance = self.inner.stepper(dt_scale)
@@ -125,8 +126,8 @@ class Resampled(Initialised):
 
         return step
 
-    def _together(self, advance: Step) -> Step:
-        """A step of sequences in the same position, which is known here: nothing waits, and nothing runs in vain."""
+    def _together(self, advance: StepFunction) -> StepFunction:
+        """A step of sequences at the same position, which is known on the CPU, so the inner module runs only if due."""
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
             inner, frame, pending, position = state
@@ -147,8 +148,12 @@ class Resampled(Initialised):
     def initial_state(
         self, batch: int, *, dtype: torch.dtype | None = torch.float64
     ) -> tuple[Any, Tensor, Tensor, Tensor]:
-        """As in :class:`Composite`."""
+        """As in :class:`SequenceLayer`."""
         return (self.inner.initial_state(batch, dtype=dtype), *self._start(batch)[1:])
+
+    def check_padding(self) -> None:
+        """Refuse padding where the inner module does."""
+        self.inner.check_padding()
 
     def _start(self, batch: int) -> tuple[None, Tensor, Tensor, Tensor]:
         like = example_of(self.up)
@@ -160,7 +165,7 @@ class Resampled(Initialised):
 class Level(Composite):
     """One resolution: blocks on the way down, coarser levels, and blocks on the way up.
 
-    Each block on the way up also gets what the block that mirrors it gave out on the way down.
+    Each block on the way up also reads the output of the block that mirrors it on the way down.
 
     Args:
         down: The blocks on the way down.
@@ -171,20 +176,20 @@ class Level(Composite):
     def __init__(self, down: Iterable[ResidualBlock], inner: Resampled | None, up: Iterable[ResidualBlock]) -> None:
         super().__init__()
         self.down, self.inner, self.up = nn.ModuleList(down), inner, nn.ModuleList(up)
-        self.d_model = int(self.down[0].d_model)  # type: ignore[arg-type]
+        self.d_model = self.d_output = int(self.down[0].d_model)  # type: ignore[arg-type]
 
     def reset_parameters(self) -> None:
-        """As in :class:`Composite`; coarser levels are made first."""
+        """Initialise anew, coarser levels first; see :class:`Initialised`."""
         for part in (self.inner, self.down, self.up):
             if part is not None:
                 reset(part)
 
     def parts(self) -> Sequence[Any]:
-        """The blocks and what is between them."""
+        """The blocks and the coarser levels between them."""
         return [*self.down, *([] if self.inner is None else [self.inner]), *self.up]
 
     def flow(self, x: Tensor, call: Call, padding: Padding | None) -> Tensor:
-        """Down, further down, up."""
+        """Down, to the coarser levels, and up."""
         passed = []
         for block in self.down:
             x = call(block, x)
@@ -201,13 +206,13 @@ class UNet(Composite):
 
     Args:
         d_model: Number of features D at the finest resolution.
-        layers: Makes the layers of one stack, for a number of features: SSM layers and :class:`FeedForward`. It is
-            asked once for the coarsest resolution and twice, for the ways down and up, for each other one.
+        layers: A function from a number of features to the layers of one stack. It is called once for the coarsest
+            resolution, and twice, for the way down and the way up, for each other one.
         pools: Factors of the resamplings, finest first.
         expand: Factor on the number of features at each of them.
         norm: "layer", "batch" or "none".
-        prenorm: Normalize what enters each layer; False for the sum behind it.
-        dropout: Probability of dropping a feature of what is added to a residual.
+        prenorm: Normalize the input of each layer; False for the sum after it.
+        dropout: Probability of dropping a feature of a layer's output.
         tie_dropout: Drop the same features at every position of a sequence.
         device: Where the U-Net's own parameters live.
         dtype: Their dtype.
@@ -224,11 +229,11 @@ class UNet(Composite):
     def __init__(
         self,
         d_model: int,
-        layers: Callable[[int], Iterable[nn.Module]],
+        layers: Callable[[int], Iterable[SequenceLayer]],
         *,
         pools: Sequence[int] = (4, 4),
         expand: int = 1,
-        norm: str = "layer",
+        norm: NormName = "layer",
         prenorm: bool = True,
         dropout: float = 0.0,
         tie_dropout: bool = True,
@@ -236,7 +241,7 @@ class UNet(Composite):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.d_model = check_int("d_model", d_model, minimum=1)
+        self.d_model = self.d_output = check_int("d_model", d_model, minimum=1)
         check_int("expand", expand, minimum=1)
 
         def blocks(width: int) -> list[ResidualBlock]:
@@ -249,7 +254,7 @@ class UNet(Composite):
             inner = Resampled(level, width, pools[depth], device=device, dtype=dtype)
             level = Level(blocks(width), inner, blocks(width))
         self.level = level
-        self.norm = make_norm(norm, d_model, device, dtype) if prenorm else NoNorm()
+        self.norm = make_norm(norm, d_model, device=device, dtype=dtype) if prenorm else NoNorm()
 
     def parts(self) -> Sequence[Any]:
         """The finest level, which holds the others."""
@@ -261,7 +266,7 @@ class UNet(Composite):
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:
-    """Positions index (B, M) of x (B, L, D)."""
+    """The positions ``index`` (B, M) of x (B, L, D)."""
     return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))
 
 

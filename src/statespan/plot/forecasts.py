@@ -1,4 +1,4 @@
-"""Forecasts of a trained model beside what came.
+"""Forecasts of a trained model beside the actual values.
 
 Shapes: B windows, T context, H horizon, C series.
 """
@@ -16,7 +16,7 @@ from statespan._check import check_int
 
 @torch.no_grad()
 def forecasts(run: Path, *, data: Path | None = None, count: int = 4, overrides: tuple[str, ...] = ()) -> Any:
-    """Some windows of the test data, evenly spread: the end of the past, what came, and the forecast.
+    """Windows of the test data, evenly spread: the end of the past, the actual values, and the forecast.
 
     Args:
         run: The folder of a run whose task is forecasting.
@@ -32,16 +32,16 @@ def forecasts(run: Path, *, data: Path | None = None, count: int = 4, overrides:
     count = min(check_int("count", count, minimum=1), len(dataset.test))
     places = [round(n * (len(dataset.test) - 1) / max(1, count - 1)) for n in range(count)]
     batch = dataset.test.batch(places)
-    found = model(batch.x, **({} if batch.marks is None else {"marks": batch.marks}))  # (B, H, C)
+    predicted = model(batch.x, **({} if batch.marks is None else {"marks": batch.marks}))  # (B, H, C)
     horizon = dataset.info.horizon
     past = batch.x[:, : batch.x.shape[1] - horizon]
     shown = min(past.shape[1], 3 * horizon)
     figure, axes = _look.panels(count, 2, height=2.2)
-    for one, was, came, forecast in zip(axes, past, batch.y, found):
-        one.plot(range(-shown, 0), was[-shown:, -1], color="black", linewidth=0.9, label="past")
-        one.plot(range(horizon), came[:, -1], color=_look.GREY, linewidth=0.9, label="what came")
-        one.plot(range(horizon), forecast[:, -1], color=_look.COLORS[1], linewidth=1.1, label="forecast")
-        one.axvline(0, color=_look.GREY, linewidth=0.6, linestyle=":")
-        _look.tidy(one, "step", "standardised value", legend=one is axes[0])
+    for panel, was, actual, forecast in zip(axes, past, batch.y, predicted):
+        panel.plot(range(-shown, 0), was[-shown:, -1], color="black", linewidth=0.9, label="past")
+        panel.plot(range(horizon), actual[:, -1], color=_look.GREY, linewidth=0.9, label="actual")
+        panel.plot(range(horizon), forecast[:, -1], color=_look.COLORS[1], linewidth=1.1, label="forecast")
+        panel.axvline(0, color=_look.GREY, linewidth=0.6, linestyle=":")
+        _look.tidy(panel, "step", "standardised value", legend=panel is axes[0])
     _look.title(figure, f"{recipe.name}: forecasts on test data")
     return figure

@@ -35,13 +35,13 @@ def kernels(parts: Sequence[Part], *, length: int = 1000, heads: int = 4) -> Any
     check_int("length", length, minimum=2)
     shown = check_parts(parts, 6)
     figure, axes = _look.panels(len(shown), height=2.6 if len(shown) > 1 else 3.2)
-    for one, part in zip(axes, shown):
+    for panel, part in zip(axes, shown):
         values, sizes = kernel_of(part, length), step_sizes(part)
         chosen = spread_heads(part, check_int("heads", heads, minimum=1))
         for color, head in zip(_look.shades(len(chosen)), chosen):
             curve = values[0, head] / values[0, head].abs().max().clamp(min=1e-30)
-            one.plot(curve, color=color, linewidth=0.9, label=f"Δ = {sizes[head]:.2g}")
-        _look.tidy(one, "sample", "kernel / its peak", part.name, legend=True)
+            panel.plot(curve, color=color, linewidth=0.9, label=f"Δ = {sizes[head]:.2g}")
+        _look.tidy(panel, "sample", "kernel / its peak", part.name, legend=True)
     _look.title(figure, "Convolution kernels")
     return figure
 
@@ -57,14 +57,14 @@ def basis(parts: Sequence[Part], *, functions: int = 5, span: float = 4.0, head:
     """
     shown = check_parts(parts, 4)
     figure, axes = _look.panels(len(shown), 2, height=3.0)
-    for one, part in zip(axes, shown):
+    for panel, part in zip(axes, shown):
         t, values, envelope = basis_functions(part.layer.structure(), span, functions, head)
         for color, curve, n in zip(_look.colors(), values, range(functions)):
-            one.plot(t, curve, color=color, linewidth=1.0, label=f"n = {n}")
+            panel.plot(t, curve, color=color, linewidth=1.0, label=f"n = {n}")
         if envelope is not None:
             for sign, label in ((1, "envelope"), (-1, None)):
-                one.plot(t, sign * envelope, color=_look.GREY, linestyle="--", linewidth=0.8, label=label)
-        _look.tidy(one, "time t", "Re (exp(tA) B)", part.name, legend=True)
+                panel.plot(t, sign * envelope, color=_look.GREY, linestyle="--", linewidth=0.8, label=label)
+        _look.tidy(panel, "time t", "Re (exp(tA) B)", part.name, legend=True)
     _look.title(figure, "Basis functions")
     return figure
 
@@ -109,16 +109,16 @@ def impulse(parts: Sequence[Part], *, length: int = 4096) -> Any:
     shown = check_parts(parts, 6)
     figure, axes = _look.panels(len(shown), height=2.9)
     places = torch.unique(torch.logspace(0, math.log10(check_int("length", length, minimum=2)), 240).long()) - 1
-    for one, part in zip(axes, shown):
+    for panel, part in zip(axes, shown):
         values = kernel_of(part, length)[0][torch.argsort(step_sizes(part))]  # (H, length)
         values = values / values.abs().amax(1, keepdim=True).clamp(min=1e-30)
-        drawn = one.pcolormesh(
+        drawn = panel.pcolormesh(
             (places + 1).numpy(), range(1, len(values) + 1), values[:, places].numpy(), cmap=_look.SIGNED, vmin=-1,
             vmax=1, shading="nearest", rasterized=True,
         )  # fmt: skip
-        one.set_xscale("log")
-        _look.tidy(one, "sample (log)", "head, smallest Δ first", part.name, grid=False)
-        figure.colorbar(drawn, ax=one, label="response / its peak").ax.tick_params(labelsize=7)
+        panel.set_xscale("log")
+        _look.tidy(panel, "sample (log)", "head, smallest Δ first", part.name, grid=False)
+        figure.colorbar(drawn, ax=panel, label="response / its peak").ax.tick_params(labelsize=7)
     _look.title(figure, "Impulse responses over time scales")
     return figure
 
@@ -139,15 +139,15 @@ def filters(parts: Sequence[Part], *, side: int, heads: int = 6, picture: Tensor
     grid = figure.subplots(len(rows), heads + extra, squeeze=False)
     for line, part in zip(grid, rows):
         values = kernel_of(part, side * side)
-        for one, head in zip(line[extra:], spread_heads(part, heads)):
-            _look.image(one, values[0, head].reshape(side, side).numpy())
-            one.set_title(f"Δ = {step_sizes(part)[head]:.2g}", fontsize=7)
-        for one in line[extra + min(heads, values.shape[1]) :]:
-            one.set_visible(False)
+        for panel, head in zip(line[extra:], spread_heads(part, heads)):
+            _look.image(panel, values[0, head].reshape(side, side).numpy())
+            panel.set_title(f"Δ = {step_sizes(part)[head]:.2g}", fontsize=7)
+        for panel in line[extra + min(heads, values.shape[1]) :]:
+            panel.set_visible(False)
         line[extra].set_ylabel(part.name, fontsize=8)
     if picture is not None:
-        for number, one in enumerate(grid[:, 0]):
-            one.set_visible(number == 0)
+        for number, panel in enumerate(grid[:, 0]):
+            panel.set_visible(number == 0)
         grid[0, 0].imshow(picture.numpy(), cmap="gray", interpolation="nearest")
         grid[0, 0].set_title("an input", fontsize=7)
         grid[0, 0].set_xticks([])

@@ -1,4 +1,4 @@
-"""What training did: step sizes, and curves of loss and metric."""
+"""The outcome of training: step sizes, and curves of loss and metric."""
 
 from __future__ import annotations
 

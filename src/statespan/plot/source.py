@@ -1,4 +1,4 @@
-"""What is drawn: the SSM layers of a module, of a saved model or of a run, or a fresh one."""
+"""The SSM layers to draw: of a module, of a saved model or of a run, or a fresh one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from torch import Tensor, nn
 from statespan import _plotting as _look
 from statespan._check import check_choice
 from statespan._suggest import suggest
-from statespan.nn import DSS, LSSL, S4, S4D
-from statespan.nn.layer import SSMLayer
-
-LAYERS: dict[str, type[SSMLayer]] = {"s4": S4, "s4d": S4D, "dss": DSS, "lssl": LSSL}
+from statespan.models.config import LAYERS, LayerName
+from statespan.nn import SSMLayer
 
 
 class Part(NamedTuple):
-    """A layer and what it is called in the picture."""
+    """A layer and its name in the picture."""
 
     name: str
     layer: SSMLayer
@@ -34,33 +32,29 @@ def parts_of(module: nn.Module) -> list[Part]:
         >>> [part.name for part in parts_of(nn.Sequential(S4D(4), nn.ReLU(), S4D(4)))]
         ['layer 1', 'layer 2']
     """
-    found = [layer for layer in module.modules() if isinstance(layer, SSMLayer)]
-    if not found:
+    layers = [layer for layer in module.modules() if isinstance(layer, SSMLayer)]
+    if not layers:
         raise ValueError(f"module must have SSM layers such as S4D in it, got a {type(module).__name__} without any")
-    if len(found) == 1:
-        return [Part(type(found[0]).__name__, found[0])]
-    return [Part(f"layer {number}", layer) for number, layer in enumerate(found, 1)]
+    if len(layers) == 1:
+        return [Part(type(layers[0]).__name__, layers[0])]
+    return [Part(f"layer {number}", layer) for number, layer in enumerate(layers, 1)]
 
 
 def read_parts(folder: Path) -> list[Part]:
-    """The layers of a saved model, or of the model of a run.
-
-    Args:
-        folder: What ``save_pretrained`` wrote, or the folder of a finished run.
-    """
+    """The layers of a saved model, or of the model of a run."""
     from statespan.models import from_pretrained
 
     inside = folder / "model"
     return parts_of(from_pretrained(inside if (inside / "config.json").is_file() else folder))
 
 
-def fresh(layer: str = "s4d", options: Mapping[str, Any] | None = None, *, seed: int = 0) -> list[Part]:
-    """A layer as it is before training.
+def fresh(layer: LayerName = "s4d", options: Mapping[str, Any] | None = None, *, seed: int = 0) -> list[Part]:
+    """A layer before training.
 
     Args:
         layer: "s4", "s4d", "dss" or "lssl".
         options: Its arguments, such as ``{"init": "lin", "d_state": 32}``; 64 features unless said otherwise.
-        seed: Of what is drawn at random.
+        seed: Of the random initialization.
 
     Example:
         >>> fresh("s4d", {"init": "lin"})[0].name
@@ -68,19 +62,20 @@ def fresh(layer: str = "s4d", options: Mapping[str, Any] | None = None, *, seed:
     """
     check_choice("layer", layer, tuple(LAYERS))
     chosen = {"d_model": 64, **(options or {})}
-    known = sorted({*inspect.signature(S4D if layer == "dss" else LAYERS[layer]).parameters})
+    known = sorted(inspect.signature(LAYERS[layer]).parameters)
     for key in chosen:
         if key not in known:
             raise ValueError(f"options must be those of {LAYERS[layer].__name__}, got {key!r}{suggest(key, known)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = LAYERS[layer](**chosen)
+        drawn: Any = LAYERS[layer]
+        drawn = drawn(**chosen)
     words = [f"{key} {value}" for key, value in chosen.items() if key != "d_model"]
-    return [Part(", ".join([LAYERS[layer].__name__, *words]), made)]
+    return [Part(", ".join([LAYERS[layer].__name__, *words]), drawn)]
 
 
 def kernel_of(part: Part, length: int) -> Tensor:
-    """Its kernels (K, H, length), float64."""
+    """The kernels (K, H, length) of a layer, float64."""
     with torch.no_grad():
         structure = part.layer.ssm.structure(1.0, length)
         return structure.kernel(length).double().cpu()
@@ -92,7 +87,7 @@ def step_sizes(part: Part) -> Tensor:
 
 
 def spread_heads(part: Part, count: int) -> list[int]:
-    """So many heads, from the smallest Δ to the largest in equal strides."""
+    """``count`` heads, from the smallest Δ to the largest in equal strides."""
     order = torch.argsort(step_sizes(part)).tolist()
     count = min(count, len(order))
     return [order[round(place * (len(order) - 1) / max(1, count - 1))] for place in range(count)]
@@ -117,7 +112,7 @@ def save(figure: Any, out: Path | str) -> list[Path]:
 
 
 def check_parts(parts: Sequence[Part], most: int) -> list[Part]:
-    """At most so many layers, the first and the last among them."""
+    """At most ``most`` of the layers, evenly spread from the first to the last."""
     if len(parts) <= most:
         return list(parts)
     return [parts[round(place * (len(parts) - 1) / (most - 1))] for place in range(most)]

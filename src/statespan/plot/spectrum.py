@@ -57,16 +57,16 @@ def response(parts: Sequence[Part], *, length: int = 4096, heads: int = 4) -> An
     check_int("length", length, minimum=2)
     shown = check_parts(parts, 6)
     figure, axes = _look.panels(len(shown), height=2.6 if len(shown) > 1 else 3.2)
-    for one, part in zip(axes, shown):
+    for panel, part in zip(axes, shown):
         chosen = spread_heads(part, check_int("heads", heads, minimum=1))
         sizes, values = step_sizes(part), kernel_of(part, length)
         spectrum = torch.fft.rfft(values[0, chosen], 2 * length).abs()
         spectrum = 20 * torch.log10((spectrum / spectrum.amax(1, keepdim=True).clamp(min=1e-30)).clamp(min=1e-6))
         frequency = torch.arange(spectrum.shape[1]) / (2 * length)
         for color, curve, head in zip(_look.shades(len(chosen)), spectrum, chosen):
-            one.plot(frequency[1:], curve[1:], color=color, linewidth=0.9, label=f"Δ = {sizes[head]:.2g}")
-        one.set_xscale("log")
-        one.set_ylim(-62, 3)
-        _look.tidy(one, "cycles a sample", "dB below the peak", part.name, legend=True)
+            panel.plot(frequency[1:], curve[1:], color=color, linewidth=0.9, label=f"Δ = {sizes[head]:.2g}")
+        panel.set_xscale("log")
+        panel.set_ylim(-62, 3)
+        _look.tidy(panel, "cycles a sample", "dB below the peak", part.name, legend=True)
     _look.title(figure, "Frequency responses")
     return figure

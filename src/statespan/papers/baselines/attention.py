@@ -5,16 +5,25 @@ Shapes: B batch, L length, D = d_model features, H heads, E = d_head features of
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_bool, check_choice, check_dtype, check_int, check_lengths, check_number, check_tensor
-from statespan.nn.initial import Initialised
-from statespan.nn.untouched import example_of
+from statespan._check import (
+    check_bool,
+    check_choice,
+    check_dtype,
+    check_int,
+    check_number,
+    check_same_dtype,
+    check_tensor,
+)
+from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.precision import example_of
+from statespan.nn.sequence import SequenceLayer
 
 KERNELS = ("softmax",)
 QUERIES = 512  # with a cache, the mask is made for so many queries at a time
@@ -22,7 +31,7 @@ QUERIES = 512  # with a cache, the mask is made for so many queries at a time
 State = TypeVar("State")
 
 
-class MultiHead(Initialised, ABC, Generic[State]):
+class MultiHead(SequenceLayer, Generic[State]):
     """What all kinds of attention share: projections, heads, padding, checks, and the three uses of a layer.
 
     It has ``4·D·H·E + 3·H·E + D`` parameters: queries, keys and values in one linear map, the output in another.
@@ -50,7 +59,7 @@ class MultiHead(Initialised, ABC, Generic[State]):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.d_model = check_int("d_model", d_model, minimum=1)
+        self.d_model = self.d_output = check_int("d_model", d_model, minimum=1)
         self.n_heads = check_int("n_heads", n_heads, minimum=1)
         if d_head is None and d_model % n_heads:
             raise ValueError(f"n_heads must divide d_model={d_model} where d_head is None, got {n_heads}")
@@ -62,71 +71,40 @@ class MultiHead(Initialised, ABC, Generic[State]):
         self.qkv = nn.Linear(self.d_model, 3 * features, device=device, dtype=dtype)
         self.out = nn.Linear(features, self.d_model, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, *, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """Apply the layer to whole sequences.
-
-        Args:
-            x: (B, L, D).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
-
-        Returns:
-            y of shape (B, L, D).
-        """
-        mask = self._check(x, lengths)
-        q, k, v = self._heads(x, mask)
-        return self._output(self._whole(q, k, v, mask) if x.shape[1] else v, mask)
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
+        """Apply the layer to whole sequences x (B, L, D); dt_scale makes no difference. See :class:`SequenceLayer`."""
+        padding = self._check(x, lengths)
+        q, k, v = self._heads(x, padding)
+        return self._output(self._whole(q, k, v, _mask(padding)) if x.shape[1] else v, padding)
 
     def prefill(
-        self, x: Tensor, state: State | None = None, *, lengths: Tensor | Sequence[int] | None = None
+        self, x: Tensor, state: State | None = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, State]:
-        """The same map from a state and to a state.
-
-        Args:
-            x: (B, L, D), L ≥ 0.
-            state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start. It is not changed.
-            lengths: As in ``forward``; the state returned is the one after each sequence's own length.
-
-        Returns:
-            y of shape (B, L, D), and the new state.
-        """
-        mask = self._check(x, lengths)
+        """The same map from a state and to a state; see :class:`SequenceLayer`."""
+        padding = self._check(x, lengths)
         self._check_causal("prefill")
         if state is not None:
             self._check_state(state, x.shape[0])
-        q, k, v = self._heads(x, mask)
-        y, after = self._extend(q, k, v, state, mask)
-        return self._output(y, mask), after
+        q, k, v = self._heads(x, padding)
+        y, after = self._extend(q, k, v, state, _mask(padding))
+        return self._output(y, padding), after
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step of the recurrence.
-
-        Args:
-            x: (B, D).
-            state: As in ``prefill``; it is not changed.
-
-        Returns:
-            y of shape (B, D), and the new state.
-        """
+    def step(self, x: Tensor, state: State, *, dt_scale: float = 1.0) -> tuple[Tensor, State]:
+        """One step of the recurrence for x (B, D) and a state, which is not changed."""
         check_tensor("x", x, ("batch", self.d_model), kind="float")
         self._check_causal("step")
-        self._check_dtype(x)
+        check_same_dtype(x, example_of(self).dtype, "layer")
         self._check_state(state, x.shape[0])
         q, k, v = self._heads(x[:, None], None)
         y, after = self._extend(q, k, v, state, None)
         return self._output(y, None)[:, 0], after
 
-    def stepper(self) -> Callable[[Tensor, State], tuple[Tensor, State]]:
-        """``step`` as a function; nothing is set up, the method is there because SSM layers have it."""
+    def stepper(
+        self, dt_scale: float = 1.0, *, in_place: bool = False
+    ) -> Callable[[Tensor, State], tuple[Tensor, State]]:
+        """``step`` as a function; there is nothing to set up, and states are never written over."""
         self._check_causal("step")
         return self.step
-
-    @abstractmethod
-    def initial_state(self, batch: int) -> State:
-        """The state before the first sample.
-
-        Args:
-            batch: Number of sequences.
-        """
 
     @abstractmethod
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -145,36 +123,29 @@ class MultiHead(Initialised, ABC, Generic[State]):
         """The sizes."""
         return f"d_model={self.d_model}, n_heads={self.n_heads}, d_head={self.d_head}, causal={self.causal}"
 
-    def _heads(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, x: Tensor, padding: Padding | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (B, H, L, E); padding counts as zeros, so that nothing in it does harm."""
-        x = x if mask is None else x.masked_fill(~mask[..., None], 0.0)
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.n_heads, self.d_head)).permute(2, 0, 3, 1, 4).unbind()
+        qkv = self.qkv(fill(x, padding)).unflatten(-1, (3, self.n_heads, self.d_head))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()
         return q, k, v
 
-    def _output(self, y: Tensor, mask: Tensor | None) -> Tensor:
+    def _output(self, y: Tensor, padding: Padding | None) -> Tensor:
         """From heads (B, H, L, E) to features (B, L, D)."""
-        y = self.out(y.transpose(1, 2).flatten(2))
-        return y if mask is None else y.masked_fill(~mask[..., None], 0.0)
+        return fill(self.out(y.transpose(1, 2).flatten(2)), padding)
 
-    def _check(self, x: Tensor, lengths: Tensor | Sequence[int] | None) -> Tensor | None:
-        """Check the arguments; the mask (B, L) of what is not padding."""
-        batch, length, _ = check_tensor("x", x, ("batch", "length", self.d_model), kind="float").shape
-        self._check_dtype(x)
-        if lengths is None:
-            return None
-        return torch.arange(length, device=x.device) < check_lengths(lengths, batch, length).to(x.device)[:, None]
-
-    def _check_dtype(self, x: Tensor) -> None:
-        mixed = not x.is_meta and torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64
-        dtype = example_of(self).dtype
-        if x.dtype != dtype and not mixed:
-            raise TypeError(
-                f"x must have the dtype of the layer, {dtype}, got {x.dtype}; cast one of them or use autocast"
-            )
+    def _check(self, x: Tensor, lengths: Lengths) -> Padding | None:
+        check_tensor("x", x, ("batch", "length", self.d_model), kind="float")
+        check_same_dtype(x, example_of(self).dtype, "layer")
+        return Padding.of(x, lengths)
 
     def _check_causal(self, use: str) -> None:
         if not self.causal:
             raise ValueError(f"{use} needs a causal layer, got causal=False: it looks ahead and has no state")
+
+
+def _mask(padding: Padding | None) -> Tensor | None:
+    """(B, L), False at padding."""
+    return None if padding is None else padding.mask[..., 0]
 
 
 class KVCache(NamedTuple):

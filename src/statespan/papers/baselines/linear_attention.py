@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from statespan._check import check_int, check_tensor
 from statespan.nn.initial import assign
-from statespan.nn.precision import full_precision
-from statespan.nn.untouched import example_of
+from statespan.nn.precision import example_of, full_precision
 from statespan.papers.baselines.attention import MultiHead
 
 CHUNK = 64
@@ -66,15 +65,16 @@ class FeatureAttention(MultiHead[LinearState]):
         """Features F of the kernel."""
         return self.d_head
 
-    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> LinearState:
+    def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> LinearState:
         """The empty sums.
 
         Args:
             batch: Number of sequences.
-            dtype: float64 keeps the sums exact over any length; float32 halves their memory.
+            dtype: float64, as None does, keeps the sums exact over any length; float32 halves their memory.
         """
         self._check_causal("initial_state")
         check_int("batch", batch, minimum=0)
+        dtype = torch.float64 if dtype is None else dtype
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         shape = batch, self.n_heads, self.n_features, self.d_head + 1

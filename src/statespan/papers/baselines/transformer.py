@@ -13,8 +13,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_bool, check_choice, check_dtype, check_int, check_lengths, check_number, check_tensor
+from statespan._check import check_bool, check_choice, check_dtype, check_int, check_number, check_tensor
 from statespan.nn.initial import Initialised, reset
+from statespan.nn.padding import Lengths, Padding, fill
 
 NORMS: dict[str, type[nn.LayerNorm] | type[nn.RMSNorm]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
@@ -85,7 +86,7 @@ class TransformerBlock(Initialised):
             if name != "mixer":
                 reset(child)
 
-    def forward(self, x: Tensor, *, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, lengths: Lengths = None) -> Tensor:
         """Apply the block to whole sequences.
 
         Args:
@@ -95,12 +96,10 @@ class TransformerBlock(Initialised):
         Returns:
             y of shape (B, L, D).
         """
-        x, options, mask = _padding(x, lengths, self.d_model)
-        return self._after(x, self.mixer(self._before(x), **options), mask)
+        x, options, padding = _padding(x, lengths, self.d_model)
+        return self._after(x, self.mixer(self._before(x), **options), padding)
 
-    def prefill(
-        self, x: Tensor, state: Any = None, *, lengths: Tensor | Sequence[int] | None = None
-    ) -> tuple[Tensor, Any]:
+    def prefill(self, x: Tensor, state: Any = None, *, lengths: Lengths = None) -> tuple[Tensor, Any]:
         """The same map from a state and to a state, where the mixer has it.
 
         Args:
@@ -111,9 +110,9 @@ class TransformerBlock(Initialised):
         Returns:
             y of shape (B, L, D), and the new state.
         """
-        x, options, mask = _padding(x, lengths, self.d_model)
+        x, options, padding = _padding(x, lengths, self.d_model)
         mixed, after = self._of_mixer("prefill")(self._before(x), state, **options)
-        return self._after(x, mixed, mask), after
+        return self._after(x, mixed, padding), after
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One step of the recurrence, where the mixer has it. For many steps in a row, use :meth:`stepper`.
@@ -153,14 +152,14 @@ class TransformerBlock(Initialised):
     def _before(self, x: Tensor) -> Tensor:
         return self.mixer_norm(x) if self.prenorm else x
 
-    def _after(self, x: Tensor, mixed: Tensor, mask: Tensor | None) -> Tensor:
+    def _after(self, x: Tensor, mixed: Tensor, padding: Padding | None) -> Tensor:
         """The residual around the mixer, then the feed-forward network and its own."""
         x = x + self.dropout(mixed)
         x = x if self.prenorm else self.mixer_norm(x)
         if self.feed_forward is not None:
             x = x + self.dropout(self.feed_forward(self.feed_norm(x) if self.prenorm else x))
             x = x if self.prenorm else self.feed_norm(x)
-        return x if mask is None else x.masked_fill(~mask, 0.0)
+        return fill(x, padding)
 
     def _of_mixer(self, name: str) -> Callable[..., Any]:
         method = getattr(self.mixer, name, None)
@@ -222,7 +221,7 @@ class Transformer(Initialised):
             block.reset_own()
         reset(self.norm)
 
-    def forward(self, x: Tensor, *, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, lengths: Lengths = None) -> Tensor:
         """Apply the stack to whole sequences.
 
         Args:
@@ -232,13 +231,13 @@ class Transformer(Initialised):
         Returns:
             y of shape (B, L, D).
         """
-        x, options, mask = _padding(x, lengths, self.d_model)
+        x, options, padding = _padding(x, lengths, self.d_model)
         for block in self._blocks():
             x = block(x, **options)
-        return self._last(x, mask)
+        return self._last(x, padding)
 
     def prefill(
-        self, x: Tensor, state: Sequence[Any] | None = None, *, lengths: Tensor | Sequence[int] | None = None
+        self, x: Tensor, state: Sequence[Any] | None = None, *, lengths: Lengths = None
     ) -> tuple[Tensor, tuple[Any, ...]]:
         """The same map from a state and to a state, where the mixers have it.
 
@@ -250,12 +249,12 @@ class Transformer(Initialised):
         Returns:
             y of shape (B, L, D), and the new state.
         """
-        x, options, mask = _padding(x, lengths, self.d_model)
+        x, options, padding = _padding(x, lengths, self.d_model)
         states, after = self._states(state), []
         for block, before in zip(self._blocks(), states):
             x, new = block.prefill(x, before, **options)
             after.append(new)
-        return self._last(x, mask), tuple(after)
+        return self._last(x, padding), tuple(after)
 
     def step(self, x: Tensor, state: Sequence[Any]) -> tuple[Tensor, tuple[Any, ...]]:
         """One step of the recurrence, where the mixers have it. For many steps in a row, use :meth:`stepper`.
@@ -295,9 +294,8 @@ class Transformer(Initialised):
     def _blocks(self) -> Iterable[TransformerBlock]:
         return cast("Iterable[TransformerBlock]", self.blocks)
 
-    def _last(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = self.norm(x)
-        return x if mask is None else x.masked_fill(~mask, 0.0)
+    def _last(self, x: Tensor, padding: Padding | None) -> Tensor:
+        return fill(self.norm(x), padding)
 
     def _states(self, state: Sequence[Any] | None) -> Sequence[Any]:
         blocks = len(self.blocks)
@@ -310,16 +308,11 @@ class Transformer(Initialised):
         return state
 
 
-def _padding(
-    x: Tensor, lengths: Tensor | Sequence[int] | None, d_model: int
-) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
-    """The input with padding as zeros, the options of a mixer, and the mask (B, L, 1) of what is not padding."""
-    batch, length, _ = check_tensor("x", x, ("batch", "length", d_model), kind="float").shape
-    if lengths is None:
-        return x, {}, None
-    lengths = check_lengths(lengths, batch, length).to(x.device)
-    mask = (torch.arange(length, device=x.device) < lengths[:, None])[..., None]
-    return x.masked_fill(~mask, 0.0), {"lengths": lengths}, mask
+def _padding(x: Tensor, lengths: Lengths, d_model: int) -> tuple[Tensor, dict[str, Tensor], Padding | None]:
+    """The input with zeros for padding, the options of a mixer, and the padding."""
+    check_tensor("x", x, ("batch", "length", d_model), kind="float")
+    padding = Padding.of(x, lengths)
+    return fill(x, padding), {} if padding is None else {"lengths": padding.lengths}, padding
 
 
 def _check_mixers(mixers: Any, d_model: int) -> list[nn.Module]:

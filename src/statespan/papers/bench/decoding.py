@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from statespan.generation.capture import Captured, CudaRecorder
-from statespan.generation.loop import Walk
+from statespan.generation.loop import Decoding
 from statespan.generation.rules import rule_of
 from statespan.generation.sampling import Sampling
 from statespan.generation.tree import leaves
@@ -45,7 +45,7 @@ def steps_work(
         walk.index.zero_()
         for _ in range(steps):
             advance()
-        return {"output": walk.read}
+        return {"output": walk.last}
 
     @torch.no_grad()
     def stepped() -> Tensors:
@@ -65,14 +65,15 @@ def steps_work(
 
 
 @torch.no_grad()
-def _walk(model: Any, batch: int, steps: int, state: Any) -> Walk:
+def _walk(model: Any, batch: int, steps: int, state: Any) -> Decoding:
     """A walk from a state, whose first token is drawn from nothing; there is room for all tokens of a run."""
     like = next(model.parameters())
     rule = rule_of(model, Sampling())
     state = model.initial_state(batch, dtype=STATE) if state is None else state
     rows = torch.arange(batch, device=like.device)
     position = torch.zeros(batch, dtype=torch.int64, device=like.device)
-    walk = Walk(model, rule, state, position, rows, 0, steps + 1, 1.0)
+    walk = Decoding(model, rule, steps + 1)
+    walk.begin(state, position=position, rows=rows)
     width = model.config.d_model if not rule.decode else getattr(model.config, "d_output", model.config.vocabulary)
     walk.start(torch.randn(batch, width, device=like.device).to(like.dtype))
     return walk

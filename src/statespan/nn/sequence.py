@@ -1,0 +1,126 @@
+"""The interface of everything that runs over whole sequences, from a state, and step by step.
+
+Shapes: B batch, L length, D = d_model features.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from statespan.nn.initial import Initialised
+from statespan.nn.padding import Lengths
+
+StepFunction: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
+"""One step of a recurrence, ``(x, state) -> (y, state)``."""
+
+
+class SequenceModule(Initialised, ABC):
+    """A module with three uses that give the same numbers: ``forward``, ``prefill`` and ``step``.
+
+    A module without a recurrence, such as one that looks ahead, has ``forward`` alone and refuses the others.
+    """
+
+    @abstractmethod
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
+        """Apply the module to whole sequences.
+
+        Args:
+            x: (B, L, D).
+            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
+            dt_scale: Step of the data relative to that of training: 2.0 if it was sampled half as often.
+
+        Returns:
+            y of shape (B, L, d_output).
+        """
+
+    def prefill(
+        self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0
+    ) -> tuple[Tensor, Any]:
+        """The same map from a state and to a state.
+
+        Args:
+            x: (B, L, D), L ≥ 0.
+            state: As returned by ``prefill``, ``step`` or ``initial_state``; None to start. It is not changed.
+            lengths: As in ``forward``; the state returned is the one after each sequence's own length.
+            dt_scale: As in ``forward``.
+
+        Returns:
+            y of shape (B, L, d_output), and the new state.
+        """
+        raise self._no_recurrence("prefill")
+
+    def step(self, x: Tensor, state: Any, *, dt_scale: float = 1.0) -> tuple[Tensor, Any]:
+        """One step of the recurrence, in constant time and memory. For many steps in a row, use :meth:`stepper`.
+
+        Args:
+            x: (B, D).
+            state: As in ``prefill``; it is not changed.
+            dt_scale: As in ``forward``.
+
+        Returns:
+            y of shape (B, d_output), and the new state.
+        """
+        return self.stepper(dt_scale)(x, state)
+
+    def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Callable[..., tuple[Tensor, Any]]:
+        """``step`` as a function with the set-up done once, for many steps with the same parameters.
+
+        Args:
+            dt_scale: As in ``forward``.
+            in_place: Write new states over the old ones: half the memory traffic, which on a GPU is half the time.
+
+        Returns:
+            A function ``(x, state) -> (y, state)``.
+        """
+        raise self._no_recurrence("step")
+
+    def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> Any:
+        """The state before the first sample.
+
+        Args:
+            batch: Number of sequences.
+            dtype: Of the SSMs' states: float64 keeps the recurrence equal to the convolution over any length; None for
+                the smallest dtype that each layer stays exact with.
+        """
+        raise self._no_recurrence("initial_state")
+
+    def _no_recurrence(self, use: str) -> TypeError:
+        return TypeError(f"{use} needs a module with a recurrence, got {type(self).__name__}")
+
+
+class SequenceLayer(SequenceModule):
+    """A map from (B, L, D) to (B, L, d_output): all that a residual block, a backbone or a U-Net asks of a layer.
+
+    Subclass it to put a layer of your own into :class:`~statespan.nn.ResidualBlock` or
+    :class:`~statespan.nn.Backbone`.
+
+    Example:
+        >>> from statespan.nn import S4D, Backbone
+        >>> class Smooth(SequenceLayer):
+        ...     def __init__(self, d_model):
+        ...         super().__init__()
+        ...         self.d_model = self.d_output = d_model
+        ...     def forward(self, x, *, lengths=None, dt_scale=1.0):
+        ...         return (x + x.roll(1, 1)) / 2
+        >>> Backbone([S4D(4), Smooth(4)])(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 4])
+    """
+
+    d_model: int
+    """Features of the input."""
+    d_output: int
+    """Features of the output."""
+    is_position_wise: bool = False
+    """Whether each position is mapped alone, so that neither padding nor time makes a difference."""
+
+    def working_dtype(self, x: Tensor) -> torch.dtype | None:
+        """The dtype that the layer computes in for x, which a norm before it may produce; None if that is its own."""
+        return None
+
+    def check_padding(self) -> None:
+        """Raise a ValueError if the layer cannot ignore padding."""
