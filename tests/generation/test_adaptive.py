@@ -6,7 +6,7 @@ import torch
 from statespan.generation.adaptive import _fused, _plain, choose
 from statespan.nn import AdaptiveTokens
 from statespan.ops import use_path
-from statespan.ops.choice import Part, fused_choice
+from statespan.ops.sample import Part, fused_choice
 from tests.ops.make import poison
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -18,8 +18,14 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from statespan.ops import apply, apply_from, memory, use_path
-from statespan.ops._triton import batch_norm, choice, glu, norm, norm_after, step, transpose
-from statespan.ops.tiles import fits
+from statespan.ops._triton import transpose
+from statespan.ops.batch_norm import _triton as batch_norm
+from statespan.ops.glu import _triton as glu
+from statespan.ops.norm._triton import after as norm_after
+from statespan.ops.norm._triton import before as norm
+from statespan.ops.sample import _triton as choice
+from statespan.ops.ssm.tiles import fits
+from statespan.ops.step import _triton as step
 from tests.ssm.make import make
 
 HALF, FULL = torch.bfloat16, torch.float32
@@ -130,13 +136,17 @@ def fitting(bytes_of_memory):
             yield name
 
 
+def kernel_name(kernel):
+    return f"{kernel.fn.__module__.removeprefix('statespan.ops.')}.{kernel.__name__}"
+
+
 def compiled(capability, bytes_of_memory, names):
     """The kernels of each case, each with the most shared memory that one of its forms takes."""
     run, found = JITFunction.run, {}
 
     def only_compile(self, *arguments, grid, warmup, **options):
         result = run(self, *arguments, grid=grid, warmup=True, **options)
-        kernel = f"{self.fn.__module__.rsplit('.')[-1]}.{self.__name__}"
+        kernel = kernel_name(self)
         found[name][kernel] = max(found[name].get(kernel, 0), result.metadata.shared)
         return result
 

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
 
-from statespan.ops import activation
+from statespan.ops.glu import activation
 from tests.ops.make import assert_near
 
 ORDERS = {"positions last": lambda P, F: torch.randn(F, P).t(), "features last": torch.randn}

@@ -7,12 +7,12 @@ import torch
 
 from statespan.nn import S4D, BatchNorm, ResidualBlock
 from statespan.ops import use_path
-from statespan.ops.batch_norm import Norm, batch, batch_fits, batch_norm, batch_norm_before
+from statespan.ops.batch_norm.operator import Norm, batch, batch_fits, batch_norm, batch_norm_before
 from tests.ops.make import assert_near, poison
 
 pytest.importorskip("triton")
 
-from statespan.ops._triton import batch_norm as kernels
+from statespan.ops.batch_norm import _triton as kernels
 
 pytestmark = pytest.mark.share(5)
 

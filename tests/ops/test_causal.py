@@ -6,7 +6,8 @@ import torch
 from statespan import DSS, LSSL, S4, S4D
 from statespan.nn import Backbone
 from statespan.nn.irregular import with_gaps
-from statespan.ops import causal, chunked, fftconv, use_path
+from statespan.ops import chunked, fftconv, use_path
+from statespan.ops.ssm import causal
 
 f64 = torch.float64
 LAYERS = {
@@ -93,7 +94,7 @@ def test_finite_inputs_are_looked_at_once(monkeypatch):
         raise AssertionError("the input was read")
 
     monkeypatch.setattr(causal, "without_spoiled", fail)
-    monkeypatch.setattr("statespan.ops.dispatch.without_spoiled", fail)
+    monkeypatch.setattr("statespan.ops.ssm.apply.without_spoiled", fail)
     assert torch.isfinite(S4D(3, 8)(torch.randn(2, 150, 3))).all()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from statespan.ops import fftconv
-from statespan.ops.fftconv import fast_length
+from statespan.ops.ssm.fftconv import fast_length
 
 
 def direct(u, kernel, backward):

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.func import grad_and_value, vmap
 
-from statespan.ops.library import modes
-from statespan.ops.order import lengthwise
-from statespan.ops.step import fused_step
+from statespan.ops.ssm.arguments import BuildOptions, Modes
+from statespan.ops.ssm.registered.layout import lengthwise
+from statespan.ops.ssm.registered.modes import modes
+from statespan.ops.step.operator import fused_step
 
 f64 = torch.float64
 
@@ -28,9 +29,8 @@ def test_operators_of_shared_modes(low_rank):
     C, D = torch.randn(1, H, M, 2, dtype=f64), torch.randn(1, H, dtype=f64)
 
     def total(dt, decay, freq, B, P):
-        built = modes(
-            dt, decay, freq, B, C, D, P if low_rank else None, c, 0, "bilinear", "exp", True, True, False
-        )  # fmt: skip
+        parameters = Modes(dt, decay, freq, B, C, D, P if low_rank else None)
+        built = modes(parameters, BuildOptions(c, 0, "bilinear", "exp", True, True))
         return sum((part * torch.arange(1.0, part.numel() + 1).view_as(part)).sum() for part in built[:4])
 
     inputs = dt, decay, freq, B, P

@@ -9,7 +9,7 @@ from tests.ops.make import assert_near, poison
 
 pytest.importorskip("triton")
 
-from statespan.ops._triton.glu import backward, forward
+from statespan.ops.glu._triton import backward, forward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BOUND = {torch.float32: 2e-6, torch.float16: 1e-3}  # of the peak; the latter is twice its rounding
@@ -65,7 +65,7 @@ def test_compiled(wide, monkeypatch):
     leaves = [torch.randn(*s, device=DEVICE).bfloat16().float().requires_grad_() for s in shapes]
     exact = [t.detach().double().requires_grad_() for t in leaves]
     calls = []
-    monkeypatch.setattr("statespan.ops._triton.glu.backward", lambda *x: calls.append(1) or backward(*x))
+    monkeypatch.setattr("statespan.ops.glu._triton.backward", lambda *x: calls.append(1) or backward(*x))
     with use_path("triton"):
         got = torch.compile(gated, backend="aot_eager", fullgraph=True)(*leaves)
         given = torch.randn_like(got)

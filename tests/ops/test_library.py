@@ -9,6 +9,7 @@ from torch.library import opcheck
 
 from statespan import S4D
 from statespan.ops import use_path
+from statespan.ops.ssm.arguments import BackwardOptions, ChunkOptions
 from tests.ops.make import engine
 from tests.ssm.make import make
 
@@ -30,10 +31,15 @@ LAYOUTS = {
 
 
 def operands(kind, both, *, channels=2, requires_grad=False):
-    """K, E, G and O as the dispatcher hands them over, for float32."""
+    """K, E, G, O and W as the dispatcher hands them over, for float32."""
     ssm = make(kind, 4, "bilinear", channels=channels)
-    K, E, G, O = (x.to(DEVICE) for x in engine(ssm, 16, ahead=1 if both else 0))  # noqa: E741
-    return [x.requires_grad_(requires_grad) for x in (K.float(), E.float(), G, O.float())]
+    K, E, G, O, _ = engine(ssm, 16, ahead=1 if both else 0)  # noqa: E741
+    operators = (x.to(DEVICE) for x in (K.float(), E.float(), G, O.float()))
+    return [*(x.requires_grad_(requires_grad) for x in operators), None]
+
+
+def options(path, both, dtype=torch.float32):
+    return ChunkOptions(path, dtype, both, save=True, last=True)
 
 
 def first_state(wanted):
@@ -61,8 +67,8 @@ SETTINGS = [s for s in product([False, True], repeat=5) if not (s[0] and s[4])] 
 @pytest.mark.parametrize(("both", "gelu", "save", "last", "first"), SETTINGS)
 def test_fake_chunks(both, gelu, save, last, first, path):
     arguments = [
-        LAYOUTS["features last"](2, 3, 20), *operands("diagonal-trained", both), first_state(first),
-        both, gelu, save, last, path, torch.float32, None, False, both,
+        LAYOUTS["features last"](2, 3, 20), first_state(first), *operands("diagonal-trained", both),
+        *ChunkOptions(path, torch.float32, both, gelu, save, last, keep_preactivation=both),
     ]  # fmt: skip
     real = OPERATORS.chunks(*arguments)
     assert real[0].shape == (1 if both else 2, 2, 3, 20)
@@ -78,11 +84,11 @@ def test_fake_gradients(kind, both, layout, dtype, path):
     """Of every order in memory in which an input may come, also where it is cast on the way."""
     u, first = LAYOUTS[layout](2, 3, 20), first_state(not both)
     given = operands(kind, both, channels=2 if both else 1)
-    y, _, states, ahead, pre = OPERATORS.chunks(u, *given, first, both, False, True, True, path, dtype)
+    y, _, states, ahead, pre = OPERATORS.chunks(u, first, *given, *options(path, both, dtype))
     dy, dlast = torch.randn_like(y), None if both else first_state(True)
-    arguments = [u, dy, dlast, states, ahead, pre, *given, both, False, not both, path, dtype]
+    arguments = [dy, dlast, u, states, ahead, pre, *given, *BackwardOptions(path, dtype, both, False, not both)]
     real = OPERATORS.chunks_backward(*arguments)
-    assert_alike([*given], real[1:5])
+    assert_alike(given[:4], real[1:5])
     assert_alike(real, on_fake(OPERATORS.chunks_backward, arguments))
 
 
@@ -92,12 +98,13 @@ def test_chunks_keep_the_rules_of_torch(kind, both, first):
     """The schema tells the truth, the gradient is registered, tracing with unknown sizes gives the same numbers."""
     u = LAYOUTS["features last"](2, 3, 20).requires_grad_()
     given, state = operands(kind, both, requires_grad=True), first_state(first)
-    opcheck(OPERATORS.chunks.default, (u, *given, state, both, False, True, True, "chunks", torch.float32))
+    opcheck(OPERATORS.chunks.default, (u, state, *given, *options("chunks", both)))
     with torch.no_grad():
-        _, _, states, ahead, pre = OPERATORS.chunks(u, *given, state, both, False, True, False, "chunks", torch.float32)
+        _, _, states, ahead, pre = OPERATORS.chunks(u, state, *given, *options("chunks", both)._replace(last=False))
         dy = torch.randn(1 if both else 2, 2, 3, 20, device=DEVICE)
-        rest = (*[x.detach() for x in given], both, False, first, "chunks", torch.float32)
-        opcheck(OPERATORS.chunks_backward.default, (u.detach(), dy, None, states, ahead, pre, *rest))
+        saved = (u.detach(), states, ahead, pre, *[x.detach() for x in given[:4]], None)
+        rest = BackwardOptions("chunks", torch.float32, both, False, first)
+        opcheck(OPERATORS.chunks_backward.default, (dy, None, *saved, *rest))
 
 
 def modes(low_rank, skip):
@@ -128,7 +135,8 @@ def test_modes(low_rank, factored, skip, precise):
     *values, _skip, P = values
     K, E, G, O, W = real  # noqa: E741
     dW = torch.randn_like(W) if factored else None
-    arguments = [*values, P, E, O, W, *(torch.randn_like(x) for x in (K, E, G, O)), dW, *settings]
+    arriving = [*(torch.randn_like(x) for x in (K, E, G, O)), dW]
+    arguments = [*arriving, *values, None, P, E, O, W, *settings]
     opcheck(OPERATORS.modes_backward.default, arguments, test_utils=SCHEMA)
     real = OPERATORS.modes_backward(*arguments)
     assert_alike(values, real[:5])
@@ -167,7 +175,7 @@ def test_a_graph_that_is_kept_is_not_overwritten():
 
 def test_the_plain_engine_has_no_gradient_of_the_activation():
     u, given = LAYOUTS["length last"](2, 3, 20).requires_grad_(), operands("diagonal-trained", False)
-    y, *_ = OPERATORS.chunks(u, *given, None, False, True, True, False, "chunks", torch.float32)
+    y, *_ = OPERATORS.chunks(u, None, *given, *ChunkOptions("chunks", torch.float32, gelu=True, save=True))
     with pytest.raises(AssertionError, match="part of the kernels only"):
         y.sum().backward()
 

@@ -5,9 +5,11 @@ import torch
 from torch.autograd import gradcheck
 from torch.library import opcheck
 
-from statespan.ops import apply, chunk_length, dispatch, use_path
-from statespan.ops.chunked import ordered
-from statespan.ops.source import Source
+from statespan.ops import apply, use_path
+from statespan.ops.ssm import chunk_length
+from statespan.ops.ssm.apply import build_from_lists
+from statespan.ops.ssm.layout import ordered
+from statespan.ops.ssm.source import Source
 from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near, poison
 from tests.ssm.make import make
@@ -29,7 +31,7 @@ def leaves(kind, *, N=6, H=3, rule="bilinear"):
 
 
 def by_lists(cls, values, chunk, ahead, dtype=torch.float64):
-    return dispatch._lists(cls(*values, "bilinear"), chunk, ahead, dtype)[:4]
+    return build_from_lists(cls(*values, "bilinear"), chunk, ahead, dtype)[:4]
 
 
 def by_powers(cls, values, chunk, ahead):
@@ -102,7 +104,7 @@ def test_growing_without_bounds_stays_finite(cls):
     one = torch.ones(1, 2, dtype=torch.complex128)
     low_rank = [1e-3 * one[None]] if cls is DPLR else []
     ssm = cls(A, *low_rank, one, one[None].to(torch.complex64), torch.tensor([0.01]), "bilinear")
-    K, E, G, O, *_ = dispatch._lists(ssm, 256, 0, torch.float32)  # noqa: E741
+    K, E, G, O, *_ = build_from_lists(ssm, 256, 0, torch.float32)  # noqa: E741
     assert G.abs().max() > 1e100
     for x in (K, E, O):
         assert torch.isfinite(x).all()

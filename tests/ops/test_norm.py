@@ -6,12 +6,12 @@ from torch.nn.functional import layer_norm
 
 from statespan.nn import S4D, ResidualBlock
 from statespan.ops import use_path
-from statespan.ops.norm import norm, norm_before
+from statespan.ops.norm.before import norm, norm_before
 from tests.ops.make import assert_near, poison
 
 pytest.importorskip("triton")
 
-from statespan.ops._triton import norm as kernels
+from statespan.ops.norm._triton import before as kernels
 
 pytestmark = pytest.mark.share(3)
 

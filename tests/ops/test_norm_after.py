@@ -6,12 +6,12 @@ from torch.nn.functional import layer_norm
 
 from statespan.nn import S4D, ResidualBlock
 from statespan.ops import use_path
-from statespan.ops.norm_after import after_fits, norm_after, sum_norm
+from statespan.ops.norm.after import after_fits, norm_after, sum_norm
 from tests.ops.make import assert_near, poison
 
 pytest.importorskip("triton")
 
-from statespan.ops._triton import norm_after as kernels
+from statespan.ops.norm._triton import after as kernels
 
 pytestmark = pytest.mark.share(5)
 

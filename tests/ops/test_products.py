@@ -7,8 +7,8 @@ from tests.ops.make import assert_near, poison
 
 pytest.importorskip("triton")
 
-from statespan.ops._triton import products as module
-from statespan.ops._triton.products import products
+from statespan.ops.ssm._triton import products as module
+from statespan.ops.ssm._triton.products import products
 from tests.ops.kernels import BOUNDS, DEVICE, within
 
 DTYPE = torch.float32 if DEVICE == "cuda" else torch.float64
@@ -48,6 +48,6 @@ def test_sums(batch, heads, channels, length, d_state, programs, ahead, monkeypa
     S = torch.randn(heads, batch, chunks, d_state, dtype=DTYPE, device=DEVICE)
     R = torch.randn(channels * heads, batch, chunks, d_state, dtype=DTYPE, device=DEVICE)
     W = torch.randn(2, heads, c, d_state, dtype=DTYPE, device=DEVICE)
-    got, wanted = products(u, dy, S, R, W, ahead=ahead, acc=DTYPE), defined(u, dy, S, R, W, ahead)
+    got, wanted = products(u, dy, S, R, W=W, ahead=ahead, acc=DTYPE), defined(u, dy, S, R, W, ahead)
     for name, one, other in zip(("E", "O", "F", "J"), got, wanted):
         assert_near(one, other, BOUNDS[DTYPE][1], name)

@@ -8,12 +8,13 @@ from torch.library import opcheck
 
 from statespan.nn.real_part import real_part
 from statespan.ops import chunked
+from statespan.ops.ssm.arguments import Inputs, Modes, OutputGradients, RecurrenceOptions
 from statespan.ssm import DPLR
 from tests.ops.make import assert_near, poison
 
 pytest.importorskip("triton")
 
-from statespan.ops._triton import build, recurrence
+from statespan.ops.ssm._triton import recurrence
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -103,27 +104,30 @@ EACH += [(case, torch.float32) for case in (CASES if CUDA else CASES[1::2])]
 @pytest.mark.parametrize(("case", "dtype"), EACH, ids=str)
 def test_every_result_and_gradient(case, dtype):
     x = given(case)
-    modes = build.Modes(*x.parameters[:5], x.D, x.parameters[5])
-    walk = recurrence.Walk(case.ahead, case.real, True)
+    modes = Modes(*x.parameters[:5], x.D, x.parameters[5])
+    options = RecurrenceOptions(case.ahead, case.real, True, not case.ahead, dtype)
     x = x._replace(u=x.u.to(dtype).contiguous(), dy=x.dy.to(dtype))
-    y, last = recurrence.forward(modes, walk, x.u, x.first, not case.ahead)
-    found = recurrence.backward(modes, walk, x.u, x.dy, x.first, None if case.ahead else x.dlast)
+    inputs, arriving = Inputs(x.u, x.first), OutputGradients(x.dy, None if case.ahead else x.dlast)
+    y, last = recurrence.forward(inputs, modes, options)
+    du, dfirst, found = recurrence.backward(arriving, inputs, modes, options)
     x = x._replace(u=x.u.double(), dy=x.dy.double())
     wanted_y, wanted_last, gradients = by_autograd(case, x)
     assert y.dtype == dtype
     assert_near(y, wanted_y, BOUNDS[dtype][0], "y")
     if not case.ahead:
         assert_near(last, wanted_last, BOUNDS[dtype][0], "last")
-    got = [found.u, found.dt, found.decay, found.freq, found.B, found.C, found.P, found.D, found.first]
+    got = [du, found.dt, found.decay, found.freq, found.B, found.C, found.P, found.D, dfirst]
     for name, one, other in zip(("u", *NAMES, "D or first", "first"), [t for t in got if t is not None], gradients):
         assert_near(one, other, BOUNDS[dtype][1], f"gradient of {name}")
 
 
 def test_same_bits_every_time():
     x, case = given(SHORT[2]), SHORT[2]
-    modes, walk = build.Modes(*x.parameters[:5], x.D, x.parameters[5]), recurrence.Walk(0, case.real, True)
-    runs = [recurrence.backward(modes, walk, x.u.contiguous(), x.dy, x.first, x.dlast) for _ in range(2)]
-    for one, other in zip(*runs, strict=True):
+    modes = Modes(*x.parameters[:5], x.D, x.parameters[5])
+    options = RecurrenceOptions(0, case.real, True, True, torch.float64)
+    inputs, arriving = Inputs(x.u.contiguous(), x.first), OutputGradients(x.dy, x.dlast)
+    runs = [recurrence.backward(arriving, inputs, modes, options) for _ in range(2)]
+    for one, other in zip(*((du, dfirst, *found) for du, dfirst, found in runs), strict=True):
         assert (one == other).all()
 
 
@@ -131,18 +135,21 @@ def test_same_bits_every_time():
 def test_as_an_operator(case):
     """Registered right, its fake has the shapes, and autograd gets every gradient to its tensor."""
     x = given(case)
-    leaves = [None if t is None else t.clone().requires_grad_() for t in (x.u, *x.parameters, x.D, x.first)]
+    tensors = (x.u, x.first, *x.parameters[:5], x.D, x.parameters[5])
+    leaves = [None if t is None else t.clone().requires_grad_() for t in tensors]
     arguments = (*leaves, case.ahead, case.real, True, not case.ahead, torch.float64)
     utilities = ("test_schema", "test_autograd_registration", "test_faketensor")  # the interpreter cannot be traced
     opcheck(torch.ops.statespan.recurrence.default, arguments, test_utils=utilities)
     backward = [None if t is None else t.detach() for t in leaves]
-    settings = (x.dy.view(-1, *x.u.shape), None, case.ahead, case.real, True, torch.float64)
-    opcheck(torch.ops.statespan.recurrence_backward.default, (*backward, *settings), test_utils=utilities)
+    arriving = (x.dy.view(-1, *x.u.shape), None)
+    backward_arguments = (*arriving, *backward, case.ahead, case.real, True, not case.ahead, torch.float64)
+    opcheck(torch.ops.statespan.recurrence_backward.default, backward_arguments, test_utils=utilities)
     y, last = torch.ops.statespan.recurrence(*arguments)
     outputs, arriving = [y.flatten(0, 1)], [x.dy]
     if not case.ahead:
         outputs, arriving = [*outputs, last], [*arriving, x.dlast]
-    given_leaves = [t for t in leaves if t is not None]
+    u, first, *rest, D, P = leaves
+    given_leaves = [t for t in (u, *rest, P, D, first) if t is not None]
     got = torch.autograd.grad(outputs, given_leaves, arriving)
     for one, other in zip(got, by_autograd(case, x)[2], strict=True):
         assert_near(one, other, 1e-11)

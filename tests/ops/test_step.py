@@ -6,7 +6,7 @@ from torch.library import opcheck
 from torch.nn.functional import gelu
 
 from statespan.ops import Step, system_of, use_path
-from statespan.ops.step import _step, fused_step
+from statespan.ops.step.operator import _step, fused_step
 from tests.ops.make import assert_near, poison
 from tests.ssm.make import make
 
@@ -68,7 +68,7 @@ def test_many_rows():
     ssm, D, u, state = given("dplr-legs", 70, 2, 4, 1)
     system = moved(system_of(ssm))
     with use_path("triton"), torch.no_grad(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("statespan.ops._triton.step.ELEMENTS", 128)
+        patch.setattr("statespan.ops.step._triton.ELEMENTS", 128)
         y, new = Step(system, D, None)(u, state, f64)
     wanted = by_structure(ssm, D, u, state, None)
     assert_near(y, wanted[0], 1e-13)

@@ -10,7 +10,8 @@ from tests.ops.make import assert_near
 pytest.importorskip("triton")
 
 from statespan.ops.memory import shared_memory
-from statespan.ops.tiles import choose, chunk_length, fits
+from statespan.ops.ssm.chunk_length import kernel_chunk_length
+from statespan.ops.ssm.tiles import choose_tiles, fits
 from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, check_16_bits, given
 
 HEADS, BATCHES, LENGTHS = (1, 7, 64, 512), (1, 3, 16, 17, 24, 64), (1, 100, 1024, 16384, 2**20)
@@ -26,9 +27,12 @@ def configurations(memory):
         power = "rank one" if low else "dense" if dense else "diagonal"
         if (low and (state <= 64 or dtype == torch.float32)) or not fits(state, power, dtype, memory):
             continue  # these are not run: see dispatch
-        chunk = chunk_length(state, dense, low, dtype, memory)
+        chunk = kernel_chunk_length(state, dtype, memory, dense=dense, factored=low)
         for heads, batch, length, both in product(HEADS, BATCHES, LENGTHS, (False, True)):
-            tiles = choose(heads, batch, length, state, chunk, dense, low, dtype, memory, both)
+            tiles = choose_tiles(
+                heads=heads, batch=batch, length=length, d_state=state, chunk=chunk, dense=dense, factored=low,
+                dtype=dtype, memory=memory, both=both,
+            )  # fmt: skip
             cut = tiles.per_segment * chunk < length
             found[dtype, kind, state, chunk, both, tiles._replace(per_segment=SEGMENT if cut else ALL)] = None
     return list(found)
@@ -88,15 +92,23 @@ def test_chunks_are_as_long_as_the_memory_allows():
         ("dense", torch.float32, 64): (64, 32, 32),
     }
     for (kind, dtype, state), chunks in wanted.items():
-        got = [chunk_length(state, kind == "dense", kind == "low", dtype, kib << 10) for kib in (227, 163, 99)]
+        options = {"dense": kind == "dense", "factored": kind == "low"}
+        got = [kernel_chunk_length(state, dtype, kib << 10, **options) for kib in (227, 163, 99)]
         assert (*got,) == chunks, (kind, dtype, state)
+
+
+def chosen(d_state, chunk, dense, kib):
+    return choose_tiles(
+        heads=512, batch=64, length=4096, d_state=d_state, chunk=chunk, dense=dense, factored=False,
+        dtype=torch.bfloat16, memory=kib << 10,
+    )  # fmt: skip
 
 
 def test_tiles_of_a_dense_matrix_are_smaller_where_memory_is():
     for kib, (columns, stages) in {227: (32, 2), 163: (32, 2), 99: (16, 1)}.items():
-        tiles = choose(512, 64, 4096, 128, 32, True, False, torch.bfloat16, kib << 10)
+        tiles = chosen(128, 32, True, kib)
         assert (tiles.columns, tiles.stages, tiles.backward_stages) == (columns, stages, stages)
     for kib, stages in {227: 4, 163: 4, 99: 2}.items():
-        assert choose(512, 64, 4096, 64, 64, True, False, torch.bfloat16, kib << 10).stages == stages
-    diagonal = [choose(512, 64, 4096, 128, 32, False, False, torch.bfloat16, kib << 10) for kib in (227, 99)]
+        assert chosen(64, 64, True, kib).stages == stages
+    diagonal = [chosen(128, 32, False, kib) for kib in (227, 99)]
     assert diagonal[0] == diagonal[1]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from statespan.generation.sampling import _invert, invert
 from statespan.nn.adaptive import AdaptiveTokens
-from statespan.ops.choice import Part, choice_is_fused, fused_choice
+from statespan.ops.sample import Part, choice_is_fused, fused_choice
 
 
 def choose(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -16,8 +16,7 @@ from statespan.nn.padding import Padding, fill
 from statespan.nn.sequences import as_sequences
 from statespan.nn.untouched import untouched
 from statespan.ops.batch_norm import Moved, Norm, batch_fits, batch_norm, batch_norm_before
-from statespan.ops.norm import norm_before, norm_fits
-from statespan.ops.norm_after import after_fits, norm_after
+from statespan.ops.norm import after_fits, norm_after, norm_before, norm_fits
 
 NORMS = ("layer", "batch", "none")
 

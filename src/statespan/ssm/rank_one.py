@@ -58,6 +58,15 @@ class Built(NamedTuple):
     """(n, H, N, N): Ā^m, Ā^2m, … Ā^(c/2)."""
 
 
+class OperatorGradients(NamedTuple):
+    """The gradients that arrive from behind."""
+
+    K: Tensor
+    E: Tensor
+    G: Tensor
+    O: Tensor  # noqa: E741
+
+
 def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Built:
     """The operators of :class:`statespan.ssm.structure.Operators`, with E as rows.
 
@@ -101,9 +110,9 @@ def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Bui
     return Built(K, E, G, O, lists, powers)
 
 
-def backward(factors: Factors, built: Built, ahead: int, dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor) -> Factors:
+def backward(factors: Factors, built: Built, arriving: OperatorGradients, ahead: int) -> Factors:
     """The gradients of the factors from those of the operators, which are as good as their dtype."""
-    C = factors.C
+    C, (dK, dE, dG, dO) = factors.C, arriving
     chunk, dtype = built.E.shape[1], built.E.dtype
     channels, (steps, doublings) = C.shape[0], plan(chunk, C.shape[2])
     behind = channels - ahead

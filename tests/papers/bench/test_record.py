@@ -11,7 +11,7 @@ import torch
 
 import statespan
 from statespan import _machine
-from statespan.ops import plain
+from statespan.ops.ssm import chunks as plain
 from statespan.papers.bench import record as module
 from tests.papers.bench.run import quick
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from statespan import S4D
-from statespan.ops import plain
+from statespan.ops.ssm import chunks as plain
 from statespan.papers.bench import runner
 from statespan.papers.bench.benchmarks import BENCHMARKS
 from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, Case, Floor, Row, Settings, Work
