@@ -16,7 +16,7 @@ from statespan.nn.padding import Padding, fill
 from statespan.nn.sequences import as_sequences
 from statespan.nn.untouched import untouched
 from statespan.ops.batch_norm import Moved, Norm, batch_fits, batch_norm, batch_norm_before
-from statespan.ops.norm import after_fits, norm_after, norm_before, norm_fits
+from statespan.ops.norm import Affine, Residual, after_fits, norm_after, norm_before, norm_fits
 
 NORMS = ("layer", "batch", "none")
 
@@ -117,7 +117,7 @@ class LayerNorm(nn.LayerNorm):
     def before(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """X for a residual, and x normalized for an SSM that computes in this dtype."""
         if untouched(self, LayerNorm) and norm_fits(x, dtype):
-            return norm_before(x, self.weight, self.bias, self.eps, dtype)
+            return norm_before(x, Affine(self.weight, self.bias, self.eps), dtype)
         return x, self(x)
 
     def after(self, x: Tensor, z: Tensor, dropout: nn.Module) -> Tensor:
@@ -130,7 +130,7 @@ class LayerNorm(nn.LayerNorm):
             scale = None if mask is None else mask[:, 0]
         else:
             z = dropout(z)
-        return norm_after(x, z, scale, self.weight, self.bias, self.eps)
+        return norm_after(Residual(x, z, scale), Affine(self.weight, self.bias, self.eps))
 
 
 class NoNorm(nn.Module):

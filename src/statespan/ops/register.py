@@ -158,17 +158,7 @@ def differentiable(
         setup_context = staticmethod(flat_save)
         backward = staticmethod(flat_gradient)
 
-    class Direct(torch.autograd.Function):
-        """The same without the signature that torch binds to the arguments of every call."""
-
-        @staticmethod
-        def forward(ctx: Any, *flat: Any) -> Any:
-            arguments = unflatten(flat)
-            output = function(*arguments)
-            save(ctx, arguments, output)
-            return output
-
-        backward = staticmethod(flat_gradient)
+    direct = _direct(signature, function, save, flat_gradient)
 
     def call(*arguments: Any) -> Any:
         flat = signature.flatten(arguments)
@@ -177,7 +167,25 @@ def differentiable(
         if transformed():
             return Transformable.apply(*flat)
         if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in flat):
-            return Direct.apply(*flat)
+            return direct(*flat)
         return function(*arguments)
 
     return call
+
+
+def _direct(
+    signature: Signature, function: Callable[..., Any], save: Callable[..., None], flat_gradient: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The same for eager code, without a declared signature, which torch would bind to the arguments of every call."""
+
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *flat: Any) -> Any:
+            arguments = signature.unflatten(flat)
+            output = function(*arguments)
+            save(ctx, arguments, output)
+            return output
+
+        backward = staticmethod(flat_gradient)
+
+    return Direct.apply

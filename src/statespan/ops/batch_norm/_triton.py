@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.sums import sum_shares
+from statespan.ops.batch_norm.operator import Norm, Result, Saved
 from statespan.ops.norm._triton.before import tile_of
 
 TILE = 4096  # numbers of a tile, in both directions
@@ -182,11 +183,11 @@ def _backward_kernel(
 
 
 def forward(
-    x: Tensor, lengths: Tensor | None, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
-    momentum: float, eps: float, turned: bool, dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Y in this dtype; mean and inverse deviation (D,); the number of positions (1,); the running statistics moved."""
-    B, L, D = x.shape
+    x: Tensor, lengths: Tensor | None, norm: Norm, result: Result
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Y; mean and inverse deviation (D,); the number of positions (1,); the running statistics moved."""
+    weight, bias, running_mean, running_var, momentum, eps = norm
+    (B, L, D), (turned, dtype) = x.shape, result
     y = torch.empty((D, B, L) if turned else (B, L, D), dtype=dtype, device=x.device)
     mean, rstd = (torch.empty(D, dtype=torch.float32, device=x.device) for _ in range(2))
     total = torch.empty(1, dtype=torch.float32, device=x.device)
@@ -213,11 +214,9 @@ def forward(
     return y, mean, rstd, total, moved_mean, moved_var
 
 
-def backward(
-    x: Tensor, lengths: Tensor | None, weight: Tensor, mean: Tensor, rstd: Tensor, count: Tensor, dy: Tensor,
-    residual: Tensor | None, turned: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def backward(saved: Saved, dy: Tensor, residual: Tensor | None, turned: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, with ``residual`` (B, L, D) added, of the weight and of the bias; all but x contiguous."""
+    x, lengths, weight, mean, rstd, count = saved
     B, L, D = x.shape
     dx = torch.empty(B, L, D, dtype=x.dtype, device=x.device)
     dweight, dbias = torch.empty_like(mean), torch.empty_like(mean)

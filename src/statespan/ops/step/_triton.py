@@ -12,12 +12,12 @@ The tile is the same whatever the batch, so a sequence gets the same bits alone 
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.modes import mul
+from statespan.ops.step.operator import Coefficients, StepOptions
 
 ELEMENTS = 1024  # of a tile: rows of states times modes
 BLOCKS = 4  # tiles a program takes one after the other, where the batch is large enough
@@ -94,28 +94,17 @@ def step_kernel(
             tl.store(y_ptr + (r * CHANNELS + k) * H + h, y.to(y_ptr.dtype.element_ty), mask=row)
 
 
-def step(
-    u: Tensor, state: Tensor, out: Tensor, diagonal: Tensor, columns: Tensor | None, rows: Tensor | None, B: Tensor,
-    C: Tensor, D: Tensor | None, gelu: bool, dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
-    """Take a step; see :class:`statespan.ops.step.operator.System` for the coefficients, which are contiguous.
+def step(u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions, *, out: Tensor) -> Tensor:
+    """Take a step and return y (B, K, H).
 
     Args:
         u: (B, H), contiguous.
         state: (B, H, N), contiguous.
-        out: The new state, likewise; may be ``state``.
-        diagonal: (H, N).
-        columns: (R, H, N), or None.
-        rows: (R, H, N), or None.
-        B: (H, N).
-        C: (K, H, N).
-        D: The skip (K, H), or None.
-        gelu: Whether to apply GELU.
-        dtype: Of y.
-
-    Returns:
-        y (B, K, H).
+        coefficients: Contiguous.
+        options: How.
+        out: The new state; may be ``state``.
     """
+    (diagonal, columns, rows, B, C, D), (gelu, dtype) = coefficients, options
     batch, H, N = state.shape
     M, channels = N // 2, C.shape[0]
     width = max(16, triton.next_power_of_2(M))

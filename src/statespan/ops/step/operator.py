@@ -10,7 +10,7 @@ Shapes: B batch, H heads, N state size, M = N/2 modes, K channels, R rank of wha
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,6 +63,24 @@ def system_of(ssm: Structure) -> System:
     return System(None, None, None, dense, B, C)
 
 
+class Coefficients(NamedTuple):
+    """What the kernel takes of a :class:`System` without a dense Ā, and the skip."""
+
+    diagonal: Tensor
+    columns: Tensor | None
+    rows: Tensor | None
+    B: Tensor
+    C: Tensor
+    D: Tensor | None
+
+
+class StepOptions(NamedTuple):
+    """Whether to apply GELU, and the dtype of y."""
+
+    gelu: bool
+    dtype: torch.dtype
+
+
 class Step:
     """A step with its coefficients laid out for the machine.
 
@@ -105,8 +123,8 @@ class Step:
         """
         if self._fused(u, state):
             if in_place and not torch.compiler.is_compiling() and state.is_contiguous():
-                return _run(state, u, state, self._arguments(), self.gelu, dtype)
-            y, new = fused_step(u, state, *self._arguments(), self.gelu, dtype)
+                return _run(u, state, self._coefficients(), StepOptions(self.gelu, dtype), out=state)
+            y, new = fused_step(u, state, self._coefficients(), StepOptions(self.gelu, dtype))
         else:
             y, new = self._plain(u, state, dtype)
         return y, state.copy_(new) if in_place else new
@@ -128,12 +146,12 @@ class Step:
         y = y.to(dtype)
         return gelu(y) if self.gelu else y, new.to(state.dtype)
 
-    def _arguments(self) -> tuple[Any, ...]:
+    def _coefficients(self) -> Coefficients:
         diagonal, columns, rows, _, B, C = self.system
-        return diagonal, columns, rows, B, C, self.D
+        return Coefficients(diagonal, columns, rows, B, C, self.D)  # type: ignore[arg-type]
 
     def _fused(self, u: Tensor, state: Tensor) -> bool:
-        """Whether the kernel takes the step: on a GPU, where nobody wants a gradient."""
+        """Whether the kernel takes the step: on a GPU, without gradients."""
         if self.system.dense is not None or state.shape[-1] > LARGEST or state.shape[0] == 0:
             return False
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (u, state, self.D, *self.system)):
@@ -142,29 +160,23 @@ class Step:
 
 
 def _run(
-    out: Tensor, u: Tensor, state: Tensor, coefficients: tuple[Any, ...], gelu: bool, dtype: torch.dtype
+    u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions, *, out: Tensor
 ) -> tuple[Tensor, Tensor]:
     from statespan.ops.step._triton import step
 
-    diagonal, columns, rows, B, C, D = coefficients
-    skip = None if D is None else D.contiguous()
-    return step(u.contiguous(), state, out, diagonal, columns, rows, B, C, skip, gelu, dtype), out
+    if coefficients.D is not None:
+        coefficients = coefficients._replace(D=coefficients.D.contiguous())
+    return step(u.contiguous(), state, coefficients, options, out=out), out
 
 
-def _step(
-    u: Tensor, state: Tensor, diagonal: Tensor, columns: Tensor | None, rows: Tensor | None, B: Tensor, C: Tensor,
-    D: Tensor | None, gelu: bool, dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Y (B, K, H) and the new state (B, H, N) by the kernel; see :class:`System`."""
+def _step(u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions) -> tuple[Tensor, Tensor]:
+    """Y (B, K, H) and the new state (B, H, N) by the kernel."""
     state = state.contiguous()
-    return _run(torch.empty_like(state), u, state, (diagonal, columns, rows, B, C, D), gelu, dtype)
+    return _run(u, state, coefficients, options, out=torch.empty_like(state))
 
 
-def _step_fake(
-    u: Tensor, state: Tensor, diagonal: Tensor, columns: Tensor | None, rows: Tensor | None, B: Tensor, C: Tensor,
-    D: Tensor | None, gelu: bool, dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    y = u.new_empty(u.shape[0], C.shape[0], u.shape[1], dtype=dtype)
+def _step_fake(u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions) -> tuple[Tensor, Tensor]:
+    y = u.new_empty(u.shape[0], coefficients.C.shape[0], u.shape[1], dtype=options.dtype)
     return y, torch.empty_like(state, memory_format=torch.contiguous_format)
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from statespan.ops._triton.sums import sum_shares
 from statespan.ops.norm._triton.before import BACKWARD_TILE, BLOCKS, TILE, tile_of
+from statespan.ops.norm.after import Residual, Saved
+from statespan.ops.norm.before import Affine
 
 
 @triton.jit
@@ -80,10 +82,9 @@ def _backward_kernel(
     tl.store(share + D, tl.sum(dbias, 0), mask=j < D)
 
 
-def forward(
-    x: Tensor, z: Tensor, scale: Tensor | None, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Y in this dtype, and the mean and the inverse deviation of each position (B, L); x, z (B, L, D), scale (B, D)."""
+def forward(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
+    (x, z, scale), (weight, bias, eps) = residual, affine
     B, L, D = x.shape
     y = torch.empty(B, L, D, dtype=dtype, device=x.device)
     mean, rstd = (torch.empty(B, L, dtype=torch.float32, device=x.device) for _ in range(2))
@@ -95,10 +96,9 @@ def forward(
     return y, mean, rstd
 
 
-def backward(
-    x: Tensor, z: Tensor, scale: Tensor | None, weight: Tensor, mean: Tensor, rstd: Tensor, dy: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def backward(saved: Saved, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of x, z, the weight and the bias."""
+    x, z, scale, weight, mean, rstd = saved
     B, L, D = x.shape
     dx, dz = torch.empty_like(x), torch.empty_like(z)
     tile = tile_of(D, BACKWARD_TILE)

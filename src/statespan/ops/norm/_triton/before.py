@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.sums import sum_shares
+from statespan.ops.norm.before import Affine, Saved
 
 TILE = 8192  # numbers of a tile, or more where that is under eight positions
 BACKWARD_TILE = 1024  # few, as three tensors and the next tile of each are held
@@ -93,9 +94,9 @@ def tile_of(D: int, size: int) -> dict[str, int]:
     return {"P": P, "ROWS": rows, "num_warps": max(1, rows * P // SHARE)}
 
 
-def forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def forward(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
-    B, L, D = x.shape
+    (B, L, D), (weight, bias, eps) = x.shape, affine
     y = torch.empty(D, B, L, dtype=dtype, device=x.device)
     mean, rstd = (torch.empty(B, L, dtype=torch.float32, device=x.device) for _ in range(2))
     tile = tile_of(D, TILE)
@@ -104,10 +105,9 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dt
     return y, mean, rstd
 
 
-def backward(
-    x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, dy: Tensor, residual: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def backward(saved: Saved, dy: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, with ``residual`` (B, L, D) added, of the weight and of the bias; all but x contiguous."""
+    x, weight, mean, rstd = saved
     B, L, D = x.shape
     dx = torch.empty(B, L, D, dtype=x.dtype, device=x.device)
     tile = tile_of(D, BACKWARD_TILE)

@@ -6,7 +6,7 @@ from torch.nn.functional import layer_norm
 
 from statespan.nn import S4D, ResidualBlock
 from statespan.ops import use_path
-from statespan.ops.norm.before import norm, norm_before
+from statespan.ops.norm.before import Affine, norm, norm_before
 from tests.ops.make import assert_near, poison
 
 pytest.importorskip("triton")
@@ -37,7 +37,7 @@ def test_both_ways(shape, dtype):
     """y, its order in memory, x that goes on beside it, and every gradient."""
     leaves = _leaves(shape, dtype)
     exact = [t.detach().double().requires_grad_() for t in leaves]
-    same, y = norm_before(*leaves, EPS, dtype)
+    same, y = norm_before(leaves[0], Affine(*leaves[1:], EPS), dtype)
     wanted = layer_norm(exact[0], shape[2:], *exact[1:], EPS)
     assert torch.equal(same, leaves[0])
     assert y.shape == shape
@@ -55,7 +55,7 @@ def test_both_ways(shape, dtype):
 def test_one_feature():
     """Nothing is left of it but the bias, and nothing of its gradient but the residual's."""
     leaves = _leaves((2, 9, 1), torch.float32)
-    same, y = norm_before(*leaves, EPS, torch.float32)
+    same, y = norm_before(leaves[0], Affine(*leaves[1:], EPS), torch.float32)
     assert torch.equal(y, leaves[2].expand_as(y))
     dy, beside = torch.rand_like(y), torch.randn_like(same)
     dx, dweight, dbias = torch.autograd.grad((y, same), leaves, (dy, beside))
@@ -67,7 +67,7 @@ def test_one_feature():
 def test_wider_than_the_result():
     """A float32 residual in front of a 16-bit engine: rounded once, at the end."""
     leaves = _leaves((2, 40, 24), torch.float32)
-    same, y = norm_before(*leaves, EPS, torch.float16)
+    same, y = norm_before(leaves[0], Affine(*leaves[1:], EPS), torch.float16)
     exact = [t.detach().double().requires_grad_() for t in leaves]
     wanted = layer_norm(exact[0], (24,), *exact[1:], EPS)
     assert (y.dtype, same.dtype) == (torch.float16, torch.float32)
@@ -83,21 +83,22 @@ def test_a_far_mean_costs_no_digits():
     """The variance is that of what is left when the mean is gone."""
     x = (1e4 + torch.randn(2, 20, 32, device=DEVICE)).requires_grad_()
     weight, bias = torch.ones(32, device=DEVICE), torch.zeros(32, device=DEVICE)
-    _, y = norm_before(x, weight, bias, EPS, torch.float32)
+    _, y = norm_before(x, Affine(weight, bias, EPS), torch.float32)
     assert_near(y, layer_norm(x.double(), (32,), eps=EPS), 1e-3)  # the mean itself has as many digits
 
 
 def test_any_order_of_the_input():
     x, weight, bias = (t.detach() for t in _leaves((2, 50, 12), torch.float32))
     other = x.permute(2, 0, 1).contiguous().permute(1, 2, 0)
-    for one, same in zip(norm(other, weight, bias, EPS, x.dtype), norm(x, weight, bias, EPS, x.dtype), strict=True):
+    affine = Affine(weight, bias, EPS)
+    for one, same in zip(norm(other, affine, x.dtype), norm(x, affine, x.dtype), strict=True):
         assert torch.equal(one, same)
 
 
 def test_registered():
     x, weight, bias = (t.detach() for t in _leaves((2, 20, 6), torch.float32))
     torch.library.opcheck(torch.ops.statespan.norm.default, (x, weight, bias, EPS, torch.float32))
-    y, mean, rstd = norm(x, weight, bias, EPS, torch.float32)
+    y, mean, rstd = norm(x, Affine(weight, bias, EPS), torch.float32)
     torch.library.opcheck(torch.ops.statespan.norm_backward.default, (x, weight, mean, rstd, torch.randn_like(y), x))
 
 
