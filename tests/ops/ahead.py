@@ -24,7 +24,7 @@ from statespan.ops.glu import _triton as glu
 from statespan.ops.norm._triton import after as norm_after
 from statespan.ops.norm._triton import before as norm
 from statespan.ops.norm.before import Affine, Saved
-from statespan.ops.sample import _triton as choice
+from statespan.ops.sample import _triton as sampling
 from statespan.ops.ssm.tiles import fits
 from statespan.ops.step import _triton as step
 from tests.ssm.make import make
@@ -101,7 +101,7 @@ def steps(d_state, rank):
 def choices(width, dtype, inverse):
     parts = [(torch.zeros(200, width, dtype=dtype), torch.zeros(words, width, dtype=dtype), torch.zeros(words))
              for words in (100, 3000)]  # fmt: skip
-    choice.choice(parts, torch.zeros(200, 1), torch.zeros(200), inverse)
+    sampling.sample(parts, torch.zeros(200, 1), torch.zeros(200), inverse)
 
 
 KINDS = {"diagonal": "diagonal-trained", "rank one": "dplr-trained", "dense": "dplr-trained2"}

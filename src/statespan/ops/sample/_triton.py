@@ -1,4 +1,4 @@
-"""A choice from softmaxes whose scores are never written: sums over blocks of words, then the words of one block.
+"""Sampling from softmaxes whose scores are never written: sums over blocks of words, then the words of one block.
 
 A part is a table of words (V, K) with a bias (V,); a row of z (B, K) scores each of them. `sums_kernel` multiplies a
 tile of rows with a tile of words and keeps, of each block of words, the largest score and the sum of the exponentials:
@@ -200,10 +200,10 @@ def bits(count: int) -> int:
     return (count - 1).bit_length()
 
 
-def choice(
+def sample(
     parts: list[tuple[Tensor, Tensor, Tensor]], clusters: Tensor, uniform: Tensor, inverse: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Choose; see :func:`statespan.ops.sample.operator.fused_choice`.
+    """Sample; see :func:`statespan.ops.sample.operator.fused_sample`.
 
     Args:
         parts: z (B, K), table (V, K) and bias (V,) of each, contiguous and of one dtype.

@@ -1,4 +1,4 @@
-"""A choice from an adaptive softmax on a GPU, without its scores: a batch of thousands has billions of them.
+"""Samples from an adaptive softmax on a GPU without writing its scores: a batch of thousands has billions of them.
 
 Shapes: B batch, K features of a table, V words of it, C clusters.
 """
@@ -16,7 +16,7 @@ from statespan.ops.dispatch import forced_path, kernels_run
 LARGEST = 1 << 20
 """Words of a table up to which a program keeps the sums of its blocks in registers."""
 COLDEST = 1e-30
-"""Below this temperature nothing changes: all but the likeliest have underflown."""
+"""Below this temperature nothing changes: every probability but the largest has underflown."""
 
 
 class Part(NamedTuple):
@@ -30,13 +30,13 @@ class Part(NamedTuple):
     """(V,)."""
 
 
-def choice_is_fused(features: Tensor, tables: Sequence[Tensor], parameters: Iterable[Tensor]) -> bool:
-    """Whether the kernels choose: on a GPU, where nobody wants a gradient or another precision.
+def sampling_is_fused(features: Tensor, tables: Sequence[Tensor], parameters: Iterable[Tensor]) -> bool:
+    """Whether the kernels sample: on a GPU, without gradients and autocast.
 
     Args:
-        features: What the choice is made of, (B, D).
+        features: What the scores are computed from, (B, D).
         tables: Of the parts.
-        parameters: All that a gradient might be wanted of.
+        parameters: All that may require a gradient.
     """
     if torch.compiler.is_compiling() or features.shape[0] == 0:
         return False
@@ -49,7 +49,7 @@ def choice_is_fused(features: Tensor, tables: Sequence[Tensor], parameters: Iter
     return kernels_run(features) and (features.dtype != torch.float64 or forced_path() == "triton")
 
 
-def fused_choice(parts: Sequence[Part], clusters: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def fused_sample(parts: Sequence[Part], clusters: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """A word for each row: of the first part, or of the cluster that its softmax leads to.
 
     Args:
@@ -62,13 +62,13 @@ def fused_choice(parts: Sequence[Part], clusters: Tensor, uniform: Tensor, tempe
         Words (B,) int64, counted through all parts, and their log-probabilities (B,) at temperature 1: float64 for
         float64 parts, else float32.
     """
-    from statespan.ops.sample._triton import choice
+    from statespan.ops.sample._triton import sample
 
     inverse = None
     if temperature != 1:
         # a tensor: a number would become a float32
         inverse = torch.full((1,), 1 / max(temperature, COLDEST), dtype=torch.float64, device=uniform.device)
-    return choice(
+    return sample(
         [(z.contiguous(), table.contiguous(), bias.contiguous()) for z, table, bias in parts],
         clusters.contiguous(),
         uniform.contiguous(),

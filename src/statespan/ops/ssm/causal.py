@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from statespan.ops.register import traced
+from statespan.ops.register import traced, transformed
 
 
 class Mended(NamedTuple):
@@ -32,7 +32,7 @@ def is_spoiled(y: Tensor) -> bool:
 
     False where nobody can tell without waiting: on a GPU, in compiled code, under transforms of torch.func.
     """
-    if not y.is_cpu or traced(y) or torch._C._are_functorch_transforms_active() or 0 in y.shape[:2]:
+    if not y.is_cpu or traced(y) or transformed() or 0 in y.shape[:2]:
         return False
     return not math.isfinite(y[:, -1].detach().sum().item())
 
