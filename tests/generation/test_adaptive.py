@@ -6,7 +6,7 @@ import torch
 from statespan.generation.adaptive import _fused, _plain, choose
 from statespan.nn import AdaptiveTokens
 from statespan.ops import use_path
-from statespan.ops.choice import Part, fused_choice
+from statespan.ops.sample import Part, fused_sample
 from tests.ops.make import poison
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -45,7 +45,7 @@ def parts_of(tokens, features):
 
 def in_float32(parts, clusters, uniform, temperature):
     wide = [Part(*(x.float() for x in part)) for part in parts]
-    return fused_choice(wide, clusters.float(), uniform, temperature)
+    return fused_sample(wide, clusters.float(), uniform, temperature)
 
 
 @torch.no_grad()
@@ -154,6 +154,6 @@ def test_on_a_gpu(dtype, temperature):
     assert torch.equal(captured[1], log_prob)
     for rows in (slice(7, 8), slice(100, 300)):
         some = [part._replace(z=part.z[rows]) for part in parts]
-        alone = fused_choice(some, clusters[rows], uniform[rows], temperature)
+        alone = fused_sample(some, clusters[rows], uniform[rows], temperature)
         assert torch.equal(alone[0], token[rows])
         assert torch.equal(alone[1], log_prob[rows])

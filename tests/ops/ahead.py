@@ -18,8 +18,15 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from statespan.ops import apply, apply_from, memory, use_path
-from statespan.ops._triton import batch_norm, choice, glu, norm, norm_after, step, transpose
-from statespan.ops.tiles import fits
+from statespan.ops._triton import transpose
+from statespan.ops.batch_norm import _triton as batch_norm
+from statespan.ops.glu import _triton as glu
+from statespan.ops.norm._triton import after as norm_after
+from statespan.ops.norm._triton import before as norm
+from statespan.ops.norm.before import Affine, Saved
+from statespan.ops.sample import _triton as sampling
+from statespan.ops.ssm.tiles import fits
+from statespan.ops.step import _triton as step
 from tests.ssm.make import make
 
 HALF, FULL = torch.bfloat16, torch.float32
@@ -60,14 +67,16 @@ def norms(width, dtype):
     """Every norm, in both orders, of whole and of padded batches; dropout's scales with them."""
     x, w = torch.zeros(3, 50, width, dtype=dtype), torch.zeros(width)
     lengths, turned = torch.zeros(3, dtype=torch.int64), torch.zeros(width, 3, 50, dtype=dtype)
-    norm.forward(x, w, w, 1e-5, dtype)
-    norm.backward(x, w, w, w, turned, x)
+    affine = Affine(w, w, 1e-5)
+    norm.forward(x, affine, dtype)
+    norm.backward(Saved(x, w, w, w), turned, x)
     for scale in (None, x[:, 0]):
-        norm_after.forward(x, x, scale, w, w, 1e-5, dtype)
-        norm_after.backward(x, x, scale, w, w, w, x)
+        norm_after.forward(norm_after.Residual(x, x, scale), affine, dtype)
+        norm_after.backward(norm_after.Saved(x, x, scale, w, w, w), x)
     for given, turn in ((None, True), (lengths, False), (lengths, True)):
-        batch_norm.forward(x, given, w, w, w, w, 0.1, 1e-5, turn, dtype)
-        batch_norm.backward(x, given, w, w, w, w, turned if turn else x, x if turn else None, turn)
+        batch_norm.forward(x, given, batch_norm.Norm(w, w, w, w, 0.1, 1e-5), batch_norm.Result(turn, dtype))
+        saved = batch_norm.Saved(x, given, w, w, w, w)
+        batch_norm.backward(saved, turned if turn else x, x if turn else None, turn)
 
 
 def gates(width):
@@ -84,15 +93,15 @@ def steps(d_state, rank):
     """One step of the recurrence, of a diagonal SSM or one with a low-rank part."""
     u, state = torch.zeros(300, 8), torch.zeros(300, 8, d_state)
     coefficients, factors = torch.zeros(8, d_state), torch.zeros(rank, 8, d_state) if rank else None
-    step.step(
-        u, state, state, coefficients, factors, factors, coefficients, coefficients[None], torch.zeros(1, 8), True, FULL
-    )
+    vector, skip = coefficients, torch.zeros(1, 8)
+    coefficients = step.Coefficients(vector, factors, factors, vector, vector[None], skip)
+    step.step(u, state, coefficients, step.StepOptions(True, FULL), out=state)
 
 
 def choices(width, dtype, inverse):
     parts = [(torch.zeros(200, width, dtype=dtype), torch.zeros(words, width, dtype=dtype), torch.zeros(words))
              for words in (100, 3000)]  # fmt: skip
-    choice.choice(parts, torch.zeros(200, 1), torch.zeros(200), inverse)
+    sampling.sample(parts, torch.zeros(200, 1), torch.zeros(200), inverse)
 
 
 KINDS = {"diagonal": "diagonal-trained", "rank one": "dplr-trained", "dense": "dplr-trained2"}
@@ -130,13 +139,17 @@ def fitting(bytes_of_memory):
             yield name
 
 
+def kernel_name(kernel):
+    return f"{kernel.fn.__module__.removeprefix('statespan.ops.')}.{kernel.__name__}"
+
+
 def compiled(capability, bytes_of_memory, names):
     """The kernels of each case, each with the most shared memory that one of its forms takes."""
     run, found = JITFunction.run, {}
 
     def only_compile(self, *arguments, grid, warmup, **options):
         result = run(self, *arguments, grid=grid, warmup=True, **options)
-        kernel = f"{self.fn.__module__.rsplit('.')[-1]}.{self.__name__}"
+        kernel = kernel_name(self)
         found[name][kernel] = max(found[name].get(kernel, 0), result.metadata.shared)
         return result
 

@@ -5,9 +5,10 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import gelu
 
-from statespan.ops import plain
-from statespan.ops._triton import launch
-from statespan.ops.tiles import Tiles
+from statespan.ops.ssm import chunks as plain
+from statespan.ops.ssm._triton import launch
+from statespan.ops.ssm.arguments import BackwardOptions, ChunkOptions, Inputs, Operators, OutputGradients
+from statespan.ops.ssm.tiles import Tiles
 from tests.ops.make import engine, multiplied
 from tests.ssm.make import make
 
@@ -39,11 +40,15 @@ class Given(NamedTuple):
     K: torch.Tensor
     E: torch.Tensor
     G: torch.Tensor
-    W: torch.Tensor | None
     O: torch.Tensor  # noqa: E741
+    W: torch.Tensor | None
     first: torch.Tensor | None
     dy: torch.Tensor
     dlast: torch.Tensor
+
+    @property
+    def operators(self):
+        return Operators(*self[1:6])
 
 
 def within(x):
@@ -65,7 +70,7 @@ def given(case, kind, dtype):
         channels=case.channels * (2 if both else 1),
         dt_min=0.01,
     )
-    K, E, G, O = engine(ssm, case.chunk, ahead=case.channels if both else 0)  # noqa: E741
+    K, E, G, O, _ = engine(ssm, case.chunk, ahead=case.channels if both else 0)  # noqa: E741
     W = torch.randn(2, case.heads, case.chunk, case.d_state).mul(0.3 * (case.chunk * case.d_state) ** -0.5)
     wide = torch.promote_types(dtype, torch.float32)
     W = W.to(DEVICE, wide) if kind == LOW else None
@@ -74,37 +79,34 @@ def given(case, kind, dtype):
     dy = torch.randn(case.channels * case.heads, case.batch, case.length)
     first, dlast = (torch.randn(case.heads, case.batch, case.d_state, dtype=torch.float64) for _ in range(2))
     return Given(
-        within(u.to(DEVICE, dtype)), K, E, G.to(DEVICE), W, O, first.to(DEVICE) if "first" in case.use else None,
+        within(u.to(DEVICE, dtype)), K, E, G.to(DEVICE), O, W, first.to(DEVICE) if "first" in case.use else None,
         within(dy.to(DEVICE, dtype)), dlast.to(DEVICE),
     )  # fmt: skip
 
 
 def results(y, last, gradients):
-    names = ("u", "K", "E", "G", "W", "O", "first")
+    names = ("u", "K", "E", "G", "O", "W", "first")
     found = {"y": y, "last": last, **dict(zip(names, gradients))}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def by_kernels(case, x):
     both, fused = "both" in case.use, "gelu" in case.use
-    g = launch.grid(x.u, x.E, x.G, x.W, case.channels, case.tiles)
-    y, last, saved = launch.forward(
-        g, x.u, x.K, x.E, x.G, x.W, x.O,
-        both=both, first=x.first, save=True, last=True, gelu=fused, keep="keep" in case.use,
-    )  # fmt: skip
-    has_first = x.first is not None
-    (*found, dO, dfirst), dW = launch.backward(
-        g, x.u, x.dy, x.dlast, saved, x.K, x.E, x.G, x.W, x.O, both=both, first=has_first, gelu=fused
-    )  # fmt: skip
+    options = ChunkOptions("triton", x.u.dtype, both, fused, True, True, keep_preactivation="keep" in case.use)
+    g = launch.grid(x.u, x.operators, both=both, tiles=case.tiles)
+    y, last, saved = launch.forward(g, Inputs(x.u, x.first), x.operators, options)
+    options = BackwardOptions("triton", x.u.dtype, both, fused, x.first is not None)
+    found = launch.backward(g, OutputGradients(x.dy, x.dlast), saved, x.operators, options=options)
     assert y.dtype == x.u.dtype
-    return results(y, last, [*found, dW, dO, dfirst])
+    return results(y, last, [found.u, *found.operators, found.first])
 
 
 def by_autograd(case, x):
     """The same by plain torch in float64."""
     leaves = [None if t is None else t.detach().double().clone().requires_grad_() for t in x[:7]]
-    u, K, E, G, W, O, first = leaves  # noqa: E741
-    found = plain.forward(u, K, E, G if W is None else multiplied(G, W), O, first, both="both" in case.use)
+    u, K, E, G, O, W, first = leaves  # noqa: E741
+    operators = Operators(K, E, G if W is None else multiplied(G, W), O)
+    found = plain.forward(u, operators, first, both="both" in case.use)
     y = gelu(found.y) if "gelu" in case.use else found.y
     y = y.flatten(0, 1)
     inputs = [t for t in leaves if t is not None]

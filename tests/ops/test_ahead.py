@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("triton")
 
-from statespan.ops import _triton
-from statespan.ops.tiles import fits
-from tests.ops.ahead import CASES, FULL, HALF, fitting
+from statespan import ops
+from statespan.ops.ssm.tiles import fits
+from tests.ops.ahead import CASES, FULL, HALF, fitting, kernel_name
 
 GPUS = {
     "workstation": (89, 99 << 10),
@@ -47,10 +47,11 @@ def assert_fit(found, gpu):
 
 def launched():
     """All kernels that are started by themselves."""
-    for module in pkgutil.iter_modules(_triton.__path__):
-        names = vars(importlib.import_module(f"{_triton.__name__}.{module.name}"))
-        yield from (f"{module.name}.{name}" for name, x in names.items()
-                    if name.endswith("_kernel") and x.fn.__module__.endswith(f".{module.name}"))  # fmt: skip
+    for module in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}."):
+        if "._triton" in module.name:
+            names = vars(importlib.import_module(module.name))
+            yield from (kernel_name(x) for name, x in names.items()
+                        if name.endswith("_kernel") and x.fn.__module__ == module.name)  # fmt: skip
 
 
 def test_what_most_people_run_fits_a_small_gpu(tmp_path):

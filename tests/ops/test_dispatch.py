@@ -11,9 +11,12 @@ import pytest
 import torch
 
 from statespan import DSS, S4, S4D
-from statespan.ops import apply, apply_from, dispatch, memory, plain, use_path
+from statespan.ops import apply, apply_from, dispatch, memory, use_path
 from statespan.ops.memory import UNLIMITED
-from statespan.ops.source import source_of
+from statespan.ops.ssm import apply as engine
+from statespan.ops.ssm import chunks as plain
+from statespan.ops.ssm.arguments import Operators
+from statespan.ops.ssm.source import source_of
 from statespan.ssm import DPLR
 from tests.nn.make import LAYER_IDS, LAYERS
 from tests.ops.make import assert_near
@@ -21,8 +24,8 @@ from tests.ssm.make import make
 
 pytest.importorskip("triton")
 
-from statespan.ops._triton import launch, probe
-from statespan.ops.tiles import choose
+from statespan.ops.ssm._triton import launch, probe
+from statespan.ops.ssm.tiles import choose_tiles
 
 pytestmark = pytest.mark.share(5)
 
@@ -42,7 +45,7 @@ def calls(monkeypatch):
 
     spy(plain, "forward", "chunks")
     spy(launch, "forward", "triton")
-    spy(dispatch, "fftconv", "fft")
+    spy(engine, "fftconv", "fft")
     return found
 
 
@@ -104,7 +107,8 @@ def python(program, **environment):
 PROGRAM = """
 import torch
 from statespan import S4D
-from statespan.ops import dispatch, plain, use_path
+from statespan.ops import dispatch, use_path
+from statespan.ops.ssm import chunks as plain
 original, calls = plain.forward, []
 plain.forward = lambda *a, **k: calls.append("chunks") or original(*a, **k)
 S4D(1, 4)(torch.randn(1, 5, 1))
@@ -171,8 +175,8 @@ def test_the_kernels_agree_with_them(cls, options, bidirectional):
 def test_a_large_state_of_rank_one(bidirectional):
     """S4 with so large a state that the kernels go step by step."""
     layer = S4(2, 66, n_ssm=1, device=DEVICE, bidirectional=bidirectional)
-    assert dispatch._stepped("triton", layer.ssm.source(), torch.float32)
-    assert dispatch._factored("triton", layer.ssm.source(), torch.bfloat16)
+    assert dispatch.runs_stepwise("triton", layer.ssm.source(), torch.float32)
+    assert dispatch.keeps_factors("triton", layer.ssm.source(), torch.bfloat16)
     check_paths(layer, torch.randn(2, 9, 2, device=DEVICE), ["triton"], BOUNDS[torch.float32])
 
 
@@ -232,12 +236,16 @@ def test_what_an_activation_had_is_computed_again_only_in_one_walk(d_state, dtyp
         for heads in (1, 7, 64, 512):
             for length in (1, 64, 65, 1000, 4096, 16384, 2**20):
                 u = SimpleNamespace(shape=(batch, length, heads), device=torch.device("cpu"))
-                if dispatch._walks_once(source, u, 2, False, dtype, 64):
-                    tiles = choose(2 * heads, batch, length, d_state, 64, dense, False, dtype, UNLIMITED)
+                if dispatch.walks_once(source, u, dtype, channels=2, both=False, chunk=64):
+                    tiles = choose_tiles(
+                        heads=2 * heads, batch=batch, length=length, d_state=d_state, chunk=64, dense=dense,
+                        factored=False, dtype=dtype, memory=UNLIMITED,
+                    )  # fmt: skip
                     x = torch.empty(heads, batch, length, device="meta", dtype=dtype)
                     E = torch.empty(heads, 64, d_state, device="meta")
                     G = torch.empty(heads, *[d_state] * (1 + dense), device="meta")
-                    g = launch.grid(x, E, G, None, 2)
+                    K = torch.empty(2, heads, 64, device="meta")
+                    g = launch.grid(x, Operators(K, E, G, K))
                     assert g.tiles.per_segment <= tiles.per_segment
                     assert g.segments == 1
                     fused += 1
@@ -282,7 +290,7 @@ def test_what_an_activation_had_is_kept_where_there_is_no_room_to_compute_it_aga
     u = SimpleNamespace(shape=(64, 1024, 512), device=torch.device("cuda", 0))
     for kib, wanted in zip((227, 163, 99), again, strict=True):
         monkeypatch.setattr(memory, "_found", {0: kib << 10})
-        assert dispatch._walks_once(source, u, 1, False, dtype, 32) is wanted, kib
+        assert dispatch.walks_once(source, u, dtype, channels=1, both=False, chunk=32) is wanted, kib
 
 
 @pytest.mark.parametrize(("kib", "tried"), [(99, True), (96, False)])
@@ -301,8 +309,8 @@ def test_old_gpus_are_not_tried(kib, tried, monkeypatch):
 
 @pytest.mark.parametrize(("factor", "works"), [(1.0, True), (1.1, False), (float("nan"), False)])
 def test_a_path_that_is_wrong_is_left_out(factor, works, monkeypatch):
-    def forward(g, u, K, E, G, W, O, **options):  # noqa: E741
-        return factor * plain.forward(u.float(), K, E, G, O).y[0], None, None
+    def forward(g, inputs, operators, options):
+        return factor * plain.forward(inputs.u.float(), operators).y[0], None, None
 
     monkeypatch.setattr(launch, "forward", forward)
     if works:
@@ -314,10 +322,10 @@ def test_a_path_that_is_wrong_is_left_out(factor, works, monkeypatch):
 
 @pytest.mark.parametrize("where", ["autocast", "float64 by default", "inference"])
 def test_the_trial_is_the_same_wherever_the_first_call_comes_from(where, monkeypatch):
-    def forward(g, u, K, E, G, W, O, **options):  # noqa: E741
-        assert (u.dtype, K.dtype, G.dtype) == (torch.bfloat16, torch.float32, torch.float64)
+    def forward(g, inputs, operators, options):
+        assert (inputs.u.dtype, operators.K.dtype, operators.G.dtype) == (torch.bfloat16, torch.float32, torch.float64)
         assert not torch.is_autocast_enabled(DEVICE)
-        return plain.forward(u.float(), K, E, G, O).y[0], None, None
+        return plain.forward(inputs.u.float(), operators).y[0], None, None
 
     if DEVICE == "cpu":  # whose interpreter has no bfloat16 to be trusted
         monkeypatch.setattr(launch, "forward", forward)
@@ -342,5 +350,5 @@ def test_each_device_is_tried_once(monkeypatch):
 
 def test_without_triton(monkeypatch):
     monkeypatch.setattr(dispatch, "_probed", {})
-    monkeypatch.setitem(sys.modules, "statespan.ops._triton.probe", None)
+    monkeypatch.setitem(sys.modules, "statespan.ops.ssm._triton.probe", None)
     assert dispatch.triton_works(0) is False

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from statespan.generation.sampling import _invert, invert
 from statespan.nn.adaptive import AdaptiveTokens
-from statespan.ops.choice import Part, choice_is_fused, fused_choice
+from statespan.ops.sample import Part, fused_sample, sampling_is_fused
 
 
 def choose(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -31,7 +31,7 @@ def choose(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperatur
         Tokens (B,) int64 and log-probabilities (B,) float32.
     """
     tables = [tokens.table(i) for i in range(len(tokens.edges) - 1)]
-    fused = choice_is_fused(features, tables, tokens.parameters())
+    fused = sampling_is_fused(features, tables, tokens.parameters())
     token, log_prob = (_fused if fused else _plain)(tokens, features, uniform, temperature)
     return token, log_prob.float()
 
@@ -44,7 +44,7 @@ def _fused(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperatur
         Part(z, tokens.table(i), tokens.bias[low:high])
         for i, (z, (low, high)) in enumerate(zip(inner, pairwise(tokens.edges)))
     ]
-    return fused_choice(parts, tokens.clusters(head), uniform, temperature)
+    return fused_sample(parts, tokens.clusters(head), uniform, temperature)
 
 
 def _plain(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -149,7 +149,7 @@ class SSMLayer(SequenceLayer):
         self._check_causal("initial_state")
         if dtype is None:
             dtype = torch.float32 if isinstance(self.ssm, DPLRParameters) else torch.float64
-        return zero_state(batch, self.d_model, self.d_state, dtype, self.D.device)
+        return zero_state(batch, self.d_model, self.d_state, dtype=dtype, device=self.D.device)
 
     def structure(self, dt_scale: float = 1.0) -> Structure:
         """The SSM itself, for its kernel, states, operators and eigenvalues.

@@ -15,8 +15,7 @@ from statespan.nn.dropout import TiedDropout
 from statespan.nn.padding import Padding, fill
 from statespan.ops.batch_norm import Moved, Norm, batch_fits, batch_norm, batch_norm_before
 from statespan.ops.fusion import as_sequences, norms_after, norms_before, untouched
-from statespan.ops.norm import norm_before
-from statespan.ops.norm_after import norm_after
+from statespan.ops.norm import Affine, Residual, norm_after, norm_before
 
 NormName: TypeAlias = Literal["layer", "batch", "none"]
 NORMS: tuple[str, ...] = get_args(NormName)
@@ -140,7 +139,7 @@ class LayerNorm(ResidualNorm, nn.LayerNorm):
         if not norms_before(self, LayerNorm, x, dtype):
             return super().before(x, padding, dtype)
         assert dtype is not None
-        x, y = norm_before(x, self.weight, self.bias, self.eps, dtype)
+        x, y = norm_before(x, Affine(self.weight, self.bias, self.eps), dtype)
         return x, fill(y, padding)
 
     def after(self, x: Tensor, z: Tensor, dropout: nn.Module, padding: Padding | None) -> Tensor:
@@ -153,7 +152,7 @@ class LayerNorm(ResidualNorm, nn.LayerNorm):
             scale = None if mask is None else mask[:, 0]
         else:
             z = dropout(z)
-        return norm_after(x, z, scale, self.weight, self.bias, self.eps)
+        return norm_after(Residual(x, z, scale), Affine(self.weight, self.bias, self.eps))
 
 
 class NoNorm(ResidualNorm):

@@ -23,7 +23,7 @@ from statespan.nn.initial import assign
 from statespan.nn.options import SSMOptions
 from statespan.nn.real_part import REAL_PARTS, RealPart, inverse_real_part, real_part
 from statespan.ops import apply, apply_from, state_after
-from statespan.ops.source import Modal, Source
+from statespan.ops.ssm.source import Modal, Source
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
 
 
@@ -138,7 +138,7 @@ class SSMParameters(nn.Module, ABC):
 
     @property
     def power(self) -> str:
-        """What the chunk-to-chunk matrix of the engine is; see :class:`statespan.ops.source.Source`."""
+        """What the chunk-to-chunk matrix of the engine is; see :class:`statespan.ops.ssm.source.Source`."""
         return "dense"
 
     def modal(self, dt_scale: float) -> Modal | None:

@@ -1,10 +1,10 @@
-"""Applying an SSM to a sequence."""
+"""Operations on sequences: one folder for each op; ``dispatch`` alone decides which implementation runs."""
 
-from statespan.ops.activation import gelu_linear
-from statespan.ops.chunked import chunked, state_after
-from statespan.ops.dispatch import PATHS, apply, apply_from, use_path
-from statespan.ops.fftconv import fftconv
-from statespan.ops.glu import linear_glu
+from statespan.ops.dispatch import PATHS, use_path
+from statespan.ops.glu import gelu_linear, linear_glu
+from statespan.ops.ssm.apply import apply, apply_from
+from statespan.ops.ssm.chunked import chunked, state_after
+from statespan.ops.ssm.fftconv import fftconv
 from statespan.ops.step import Step, system_of
 
 __all__ = [

@@ -14,8 +14,7 @@ from torch.nn.functional import glu
 from torch.nn.modules import module as _torch
 
 from statespan.ops import gelu_linear, linear_glu
-from statespan.ops.norm import norm_fits
-from statespan.ops.norm_after import after_fits
+from statespan.ops.norm import after_fits, norm_fits
 
 
 def untouched(module: nn.Module, *classes: type[nn.Module]) -> bool:

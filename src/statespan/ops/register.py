@@ -1,48 +1,103 @@
-"""One function, two ways to call it: through torch's registry where somebody traces, directly where nobody does.
+"""Registers a function as an operator of torch and calls it the shortest way.
 
-A registered operator is what torch.compile, torch.export and fake tensors need. Calling one costs tens of microseconds
-on the CPU, as long as a small kernel runs; so plain eager code takes a shorter way to the same function and gradient.
+torch.compile, torch.export and fake tensors need a registered operator. Calling one costs tens of microseconds on the
+CPU, as long as a small kernel runs, so plain eager code calls the same function and gradient directly.
+
+In Python an operator takes at most four arguments, some of which are named tuples of tensors and flags. A schema of
+torch is flat. :class:`Signature` is the only place that converts between the two.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
-from statespan.ops.fold import Axes, fold
+from statespan.ops.vmap import Axes, vmap_rule
+
+_SCHEMA_TYPES = {
+    Tensor: "Tensor",
+    Tensor | None: "Tensor?",
+    bool: "bool",
+    int: "SymInt",
+    float: "float",
+    str: "str",
+    torch.dtype: "ScalarType",
+}
 
 
 def traced(x: Tensor) -> bool:
-    """Whether a compiler or a fake tensor is looking on."""
+    """Whether a compiler or a fake tensor traces this call."""
     return torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter)
 
 
 def transformed() -> bool:
-    """Whether ``torch.func`` looks on: then nothing is changed in place, and nothing runs that vmap does not know."""
+    """Whether ``torch.func`` transforms this call: nothing may be done in place, or be unknown to vmap."""
     return torch._C._are_functorch_transforms_active()
 
 
 def exporting() -> bool:
     """Whether a graph without a backward pass is being made."""
-    # not asked by torch's is_exporting(), which some versions answer with yes inside compile
+    # torch's own is_exporting() answers True inside torch.compile in some versions
     return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
 
 
 def graph_is_kept() -> bool:
-    """Whether somebody may go backward through the same graph again, so that nothing of it may be overwritten."""
+    """Whether the graph may be traversed backward again, so that nothing it saved may be overwritten."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 def no_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """A backward pass runs in the precision of its forward pass, whoever calls it."""
+    """Runs a backward pass in the precision of its forward pass, whatever the caller's autocast state."""
     if x.is_meta or not (torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)):
         return nullcontext()
     return torch.autocast(x.device.type, enabled=False)
+
+
+class Signature:
+    """The arguments of a Python function, and the flat arguments of the torch operator that calls it.
+
+    Args:
+        function: Its annotations are tensors, optional tensors, flags, or named tuples of them.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        hints = get_type_hints(function)
+        results = _schema_results(hints.pop("return"))
+        self.groups: list[tuple[Any, int]] = []  # the class of a named tuple, or None, and how many values it takes
+        parameters = []
+        for name, hint in hints.items():
+            fields = get_type_hints(hint) if hasattr(hint, "_fields") else None
+            self.groups.append((None, 1) if fields is None else (hint, len(fields)))
+            flat = {name: hint} if fields is None else {f"{name}_{field}": kind for field, kind in fields.items()}
+            parameters += [f"{_SCHEMA_TYPES[kind]} {field}" for field, kind in flat.items()]
+        self.size = len(parameters)
+        self.schema = f"({', '.join(parameters)}) -> {results}"
+
+    def flatten(self, arguments: Iterable[Any]) -> list[Any]:
+        """The values that torch sees."""
+        flat: list[Any] = []
+        for (group, _), argument in zip(self.groups, arguments):
+            if group is None:
+                flat.append(argument)
+            else:
+                flat.extend(argument)
+        return flat
+
+    def unflatten(self, flat: Sequence[Any]) -> list[Any]:
+        """The arguments of the Python function."""
+        arguments, start = [], 0
+        for group, size in self.groups:
+            arguments.append(flat[start] if group is None else group._make(flat[start : start + size]))
+            start += size
+        return arguments
+
+
+def _schema_results(hint: Any) -> str:
+    return "Tensor" if hint is Tensor else f"({', '.join(['Tensor'] * len(hint.__args__))})"
 
 
 def operator(
@@ -53,15 +108,16 @@ def operator(
     def refuse(_ctx: Any, *_gradients: Any) -> Any:
         raise RuntimeError(f"{name} cannot be differentiated: second derivatives need use_path('fft')")
 
-    return differentiable(name, function, fake, lambda _ctx, _inputs, _output: None, refuse, heads)
+    return differentiable(name, function, fake, save=lambda *_: None, gradient=refuse, heads=heads)
 
 
 def differentiable(
     name: str,
     function: Callable[..., Any],
     fake: Callable[..., Any],
+    *,
     save: Callable[..., None],
-    gradient: Callable[..., Any],
+    gradient: Callable[..., Sequence[Tensor | None]],
     heads: tuple[Axes, Axes] | None = None,
 ) -> Callable[..., Any]:
     """The same with a gradient.
@@ -69,47 +125,67 @@ def differentiable(
     Args:
         name: ``namespace::name``.
         function: Computes on real tensors.
-        fake: Makes the results' shapes and dtypes.
-        save: ``save(ctx, inputs, output)`` keeps what the gradient needs.
-        gradient: ``gradient(ctx, *output_gradients)`` gives one for each input.
-        heads: The axes of the heads in the tensors that go in and come out, for vmap (see :mod:`statespan.ops.fold`);
+        fake: Makes the results' shapes and dtypes from the same arguments.
+        save: ``save(ctx, arguments, output)`` keeps what the gradient needs.
+        gradient: ``gradient(ctx, *output_gradients)`` gives one for each flat argument; trailing None may be left out.
+        heads: The axes of the heads in the tensors that go in and come out, for vmap (see :mod:`statespan.ops.vmap`);
             None for an operator that vmap never meets.
     """
-    registered = torch.library.custom_op(name, function, mutates_args=())
-    registered.register_fake(fake)
-    registered.register_autograd(gradient, setup_context=save)
+    signature = Signature(function)
+    unflatten, size = signature.unflatten, signature.size
 
-    defaults = tuple(parameter.default for parameter in inspect.signature(function).parameters.values())
+    def flat_function(*flat: Any) -> Any:
+        return function(*unflatten(flat))
 
-    rule = None if heads is None else fold(lambda *args: call(*args), *heads)
+    def flat_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        save(ctx, unflatten(inputs), output)
+
+    def flat_gradient(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        found = gradient(ctx, *gradients)
+        return (*found, *[None] * (size - len(found)))
+
+    registered = torch.library.custom_op(name, flat_function, mutates_args=(), schema=signature.schema)
+    registered.register_fake(lambda *flat: fake(*unflatten(flat)))
+    registered.register_autograd(flat_gradient, setup_context=flat_save)
+    rule = None if heads is None else vmap_rule(lambda *flat: call(*unflatten(flat)), *heads)
     if rule is not None:
         registered.register_vmap(rule)
 
     class Transformable(torch.autograd.Function):
         if rule is not None:
             vmap = staticmethod(rule)
-        forward = staticmethod(function)
-        setup_context = staticmethod(save)
-        backward = staticmethod(gradient)
+        forward = staticmethod(flat_function)
+        setup_context = staticmethod(flat_save)
+        backward = staticmethod(flat_gradient)
 
-    class Direct(torch.autograd.Function):
-        """The same, without the signature that torch binds anew to the arguments of every call."""
+    direct = _direct(signature, function, save, flat_gradient)
 
-        @staticmethod
-        def forward(ctx: Any, *args: Any) -> Any:
-            output = function(*args)
-            save(ctx, args + defaults[len(args) :], output)
-            return output
-
-        backward = staticmethod(gradient)
-
-    def call(*args: Any) -> Any:
-        if traced(args[0]):
-            return registered(*args)
+    def call(*arguments: Any) -> Any:
+        flat = signature.flatten(arguments)
+        if traced(flat[0]):
+            return registered(*flat)
         if transformed():
-            return Transformable.apply(*args)
-        if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
-            return Direct.apply(*args)
-        return function(*args)
+            return Transformable.apply(*flat)
+        if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in flat):
+            return direct(*flat)
+        return function(*arguments)
 
     return call
+
+
+def _direct(
+    signature: Signature, function: Callable[..., Any], save: Callable[..., None], flat_gradient: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The same for eager code, without a declared signature, which torch would bind to the arguments of every call."""
+
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *flat: Any) -> Any:
+            arguments = signature.unflatten(flat)
+            output = function(*arguments)
+            save(ctx, arguments, output)
+            return output
+
+        backward = staticmethod(flat_gradient)
+
+    return Direct.apply

@@ -5,9 +5,9 @@ A step of length s is ``x_k = f(sA) x_{k-1} + s φ(sA) B u_k`` with
     bilinear  φ(z) = 1/(1 - z/2),   f = 2φ - 1,   φ' = φ²/2,        f' = φ²
     zoh       φ(z) = (eᶻ - 1)/z,    f = eᶻ,       φ' = (eᶻ - φ)/z,  f' = eᶻ
 
-The forward pass keeps the state before each segment. The backward pass makes the states of one segment after the other
-again, from the last to the first, and walks back through each. So memory is that of √L states, not of L of them, and
-nothing is recorded; autograd would keep dozens of tensors the size of all states.
+The forward pass keeps the state before each segment. The backward pass takes the segments from the last to the first,
+recomputes the states of each and walks back through it. So memory holds √L states instead of L, and autograd records
+nothing; it would keep dozens of tensors the size of all states.
 
 Shapes: B batch, L length, H heads, M = N/2 kept complex modes, K channels, c samples of a segment. Inside, the samples
 come first: (c, B, H, M).
@@ -27,23 +27,22 @@ TERMS = 8  # of it, exact to float64 there
 
 
 class Modes(NamedTuple):
-    """An SSM in double precision."""
+    """The parameters of a diagonal SSM."""
 
     A: Tensor
     """(H, M) complex."""
     B: Tensor
     """(H, M) complex."""
     C: Tensor
-    """(K, H, M) complex, times 2."""
+    """(K, H, M) complex."""
     dt: Tensor
     """(H,)."""
     rule: str
 
-    @classmethod
-    def of(cls, A: Tensor, B: Tensor, C: Tensor, dt: Tensor, rule: str) -> Modes:
-        """From parameters of any precision."""
-        A, B, C = (x.to(torch.complex128) for x in (A, B, C))
-        return cls(A, B, 2 * C, dt.double(), rule)
+    def double(self) -> Modes:
+        """Parameters of any precision in double precision, with C times 2."""
+        A, B, C = (x.to(torch.complex128) for x in self[:3])
+        return Modes(A, B, 2 * C, self.dt.double(), self.rule)
 
 
 class Steps(NamedTuple):
@@ -105,7 +104,7 @@ class Scan(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         """Y (B, L, K, H) float64 and the last state (B, H, M)."""
         u, gaps, x, A, B, C, dt, rule, chunk = inputs
-        modes = Modes.of(A, B, C, dt, rule)
+        modes = Modes(A, B, C, dt, rule).double()
         y = u.new_empty(*u.shape[:2], *modes.C.shape[:2], dtype=torch.float64)
         kept = []
         for at in range(0, u.shape[1], chunk):
@@ -124,22 +123,24 @@ class Scan(torch.autograd.Function):
         u, gaps, A, B, C, dt, *kept = ctx.saved_tensors
         rule, chunk = ctx.settings
         if torch.is_grad_enabled():
-            return (*_again(u, gaps, kept[0], A, B, C, dt, rule, dy, dlast), None, None)
-        modes = Modes.of(A, B, C, dt, rule)
+            modes = Modes(A, B, C, dt, rule)
+            return (*_recorded_gradients((u, gaps, kept[0]), modes, (dy, dlast)), None, None)
+        modes = Modes(A, B, C, dt, rule).double()
         du, dgaps = torch.empty_like(u), torch.empty_like(gaps)
         dA, dB, dC, ddt = (torch.zeros_like(x) for x in modes[:4])  # conjugated, as everything complex below
         carry = dlast.conj_physical()
         for at, start in reversed(list(zip(range(0, u.shape[1], chunk), kept))):
-            here, (some, drive, dout) = slice(at, at + chunk), (_first(x, at, chunk) for x in (gaps, u, dy))
-            steps = Steps.of(modes, some)
+            here, (gap, drive, dout) = slice(at, at + chunk), (_first(x, at, chunk) for x in (gaps, u, dy))
+            steps = Steps.of(modes, gap)
             x = states_of(steps, modes.B, drive, start)
             dC += _complex(torch.einsum("cbkh,cbhn->khn", dout, _reals(x)))
             dx = _complex(torch.einsum("khn,cbkh->cbhn", _reals(modes.C), dout))
             carry = _walk_back(steps.f, dx, carry)
-            part_A, part_B, ddrive, ds = _gradients(modes, steps, dx, torch.cat([start[None], x[:-1]]), drive)
+            before = torch.cat([start[None], x[:-1]])
+            part_A, part_B, ddrive, ds = _gradients(modes, steps, dx, before=before, u=drive)
             dA += part_A
             dB += part_B
-            ddt += torch.einsum("cbh,cb->h", ds, some)
+            ddt += torch.einsum("cbh,cb->h", ds, gap)
             du[:, here], dgaps[:, here] = ddrive.transpose(0, 1), (ds @ modes.dt).T
         found = (dA.conj(), dB.conj(), 2 * dC.conj(), ddt)
         parameters = (x.resolve_conj().to(like.dtype) for x, like in zip(found, (A, B, C, dt)))
@@ -160,7 +161,7 @@ def _walk_back(f: Tensor, dx: Tensor, carry: Tensor) -> Tensor:
 
 
 def _gradients(
-    modes: Modes, steps: Steps, dx: Tensor, before: Tensor, u: Tensor
+    modes: Modes, steps: Steps, dx: Tensor, *, before: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of A, B (H, M), u and the lengths s of the steps (c, B, H), from those of the states; all but u conjugated.
 
@@ -184,20 +185,19 @@ def _gradients(
     return dA, dB, ddriven * steps.s, ds
 
 
-def _again(
-    u: Tensor, gaps: Tensor, start: Tensor, A: Tensor, B: Tensor, C: Tensor, dt: Tensor, rule: str,
-    dy: Tensor, dlast: Tensor,
-) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """The same gradients recorded, for whoever differentiates them once more: everything is kept."""
+def _recorded_gradients(
+    inputs: tuple[Tensor, Tensor, Tensor], modes: Modes, arriving: tuple[Tensor, Tensor]
+) -> tuple[Tensor | None, ...]:
+    """The same gradients recorded for double backward: everything is kept."""
     from statespan.ssm.irregular import scan_recorded
 
-    inputs = (u, gaps, start, A, B, C, dt)
-    asked = [x for x in inputs if x.requires_grad]
+    leaves = (*inputs, *modes[:4])
+    asked = [x for x in leaves if x.requires_grad]
     found = torch.autograd.grad(
-        scan_recorded(*inputs, rule), asked, (dy, dlast), create_graph=True, materialize_grads=True
+        scan_recorded(*inputs, modes), asked, arriving, create_graph=True, materialize_grads=True
     )
     given = iter(found)
-    return tuple(next(given) if x.requires_grad else None for x in inputs)
+    return tuple(next(given) if x.requires_grad else None for x in leaves)
 
 
 def _first(x: Tensor, at: int, chunk: int) -> Tensor:

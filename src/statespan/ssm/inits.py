@@ -63,16 +63,9 @@ def diagonal(
         >>> A.imag.tolist() == [0.0, math.pi]
         True
     """
-    check_choice("name", name, DIAGONAL)
+    _check_random(check_choice("name", name, DIAGONAL), random_imag, random_real)
     M = check_int("N", N, minimum=2, even=True) // 2
     check_number("imag_scale", imag_scale, above=0.0, closed=True)
-    if check_bool("random_imag", random_imag) and name not in _LAWS:
-        raise ValueError(
-            f"random_imag=True is allowed for {_LAWS} only, whose imaginary part is a law; got name={name!r}"
-        )
-    if check_bool("random_real", random_real) and name == "real":
-        raise ValueError("random_real=True is allowed for complex initializations only; got name='real'")
-
     B = torch.ones(M, dtype=torch.complex128)
     real = torch.full((M,), -0.5, dtype=torch.float64)
     n = torch.arange(M, dtype=torch.float64)
@@ -81,21 +74,35 @@ def diagonal(
     if name == "legs":
         Lambda, _, B = hippo.dplr("legs", N)
         imag = Lambda.imag
-    elif name == "inv":
-        imag = N / math.pi * (N / (2 * n + 1) - 1)
-    elif name == "lin":
-        imag = math.pi * n
-    elif name == "inv2":
-        imag = N / math.pi * (N / (n + 1) - 1)
-    elif name == "quad":
-        imag = (1 + 2 * n) ** 2 / math.pi
     elif name == "real":
         real, imag = -(n + 1), torch.zeros_like(n)
-    else:
+    elif name == "random":
         imag = torch.randn(M, dtype=torch.float64, generator=generator).exp()
+    else:
+        imag = _imaginary_part(name, n, N)
     if random_real:
         real = -torch.rand(M, dtype=torch.float64, generator=generator)
     return torch.complex(real, imag_scale * imag), B
+
+
+def _imaginary_part(name: str, n: Tensor, N: int) -> Tensor:
+    """The laws of S4D for the imaginary part of mode n."""
+    if name == "inv":
+        return N / math.pi * (N / (2 * n + 1) - 1)
+    if name == "lin":
+        return math.pi * n
+    if name == "inv2":
+        return N / math.pi * (N / (n + 1) - 1)
+    return (1 + 2 * n) ** 2 / math.pi  # "quad"
+
+
+def _check_random(name: str, random_imag: bool, random_real: bool) -> None:
+    if check_bool("random_imag", random_imag) and name not in _LAWS:
+        raise ValueError(
+            f"random_imag=True is allowed for {_LAWS} only, whose imaginary part is a law; got name={name!r}"
+        )
+    if check_bool("random_real", random_real) and name == "real":
+        raise ValueError("random_real=True is allowed for complex initializations only; got name='real'")
 
 
 def split_mixture(init: str, n_ssm: int, allowed: tuple[str, ...]) -> list[str]:
@@ -107,7 +114,7 @@ def split_mixture(init: str, n_ssm: int, allowed: tuple[str, ...]) -> list[str]:
         allowed: The names that may be used.
 
     Returns:
-        A list of ``n_ssm`` names, in equal shares (the first ones take what is left over).
+        A list of ``n_ssm`` names, in equal shares (the first ones take the remainder).
 
     Example:
         >>> split_mixture("legs/fout", 4, hippo.MEASURES)

@@ -1,4 +1,4 @@
-"""Samples at irregular times: a diagonal SSM whose step is another one before every sample.
+"""Samples at irregular times: a diagonal SSM whose step size differs from sample to sample.
 
 A convolution needs equal steps; the recurrence does not. The state obeys ``x' = A x + B u(t)`` between the samples,
 each of which holds from the one before it until its own time (zero-order hold, exact), or is joined to it by the
@@ -18,7 +18,7 @@ from torch import Tensor
 from statespan._check import check_int, check_tensor
 from statespan.ssm.diagonal import Diagonal
 from statespan.ssm.discretize import RULES
-from statespan.ssm.gap_steps import Scan
+from statespan.ssm.gap_steps import Modes, Scan
 from statespan.ssm.packed import pack, unpack
 
 RECORDED = 64  # samples of a chunk where autograd or a compiler records every operation
@@ -60,11 +60,12 @@ def scan_gaps(
     check_tensor("state", first, (batch, heads, ssm.d_state), kind="real")
     if length == 0:
         return u.new_zeros(batch, 0, ssm.channels, heads, dtype=ssm.dtype), first
-    inputs = (u, gaps, unpack(first.double()), ssm.A, ssm.B, ssm.C, ssm.dt, ssm.discretization)
+    modes = Modes(ssm.A, ssm.B, ssm.C, ssm.dt, ssm.discretization)
+    inputs = u, gaps, unpack(first.double())
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        y, last = scan_recorded(*inputs)
+        y, last = scan_recorded(*inputs, modes)
     else:
-        y, last = Scan.apply(*inputs, chunk)
+        y, last = Scan.apply(*inputs, *modes, chunk)
     return y.to(ssm.dtype), pack(last).to(first.dtype)
 
 
@@ -73,30 +74,24 @@ def segment_length(length: int) -> int:
     return math.isqrt(max(length - 1, 0)) + 1
 
 
-def scan_recorded(
-    u: Tensor, gaps: Tensor, x: Tensor, A: Tensor, B: Tensor, C: Tensor, dt: Tensor, rule: str
-) -> tuple[Tensor, Tensor]:
-    """The same in operations that autograd records, each chunk a prefix sum: the readable form, at 50 times the memory.
+def scan_recorded(u: Tensor, gaps: Tensor, x: Tensor, modes: Modes) -> tuple[Tensor, Tensor]:
+    """The same in operations that autograd records, each chunk a prefix sum: readable, at 50 times the memory.
 
     Args:
         u: (B, L, H).
         gaps: (B, L).
         x: The state before the first sample (B, H, M), complex128.
-        A: (H, M), as B.
-        B: (H, M).
-        C: (K, H, M).
-        dt: (H,).
-        rule: The discretization.
+        modes: The SSM.
 
     Returns:
         y of shape (B, L, K, H) float64, and the state after the last sample.
     """
     outputs = []
     for start in range(0, u.shape[1], RECORDED):
-        some = slice(start, start + RECORDED)
-        Abar, Bbar = _discrete(A, B, dt, rule, gaps[:, some].double())  # (B, c, H, M)
-        states = _prefix(Abar, Bbar * u[:, some].double()[..., None], x)
-        outputs.append(2 * torch.einsum("khm,bchm->bckh", C.to(torch.complex128), states).real)
+        chunk = slice(start, start + RECORDED)
+        Abar, Bbar = _discrete(modes, gaps[:, chunk].double())  # (B, c, H, M)
+        states = _prefix(Abar, Bbar * u[:, chunk].double()[..., None], x)
+        outputs.append(2 * torch.einsum("khm,bchm->bckh", modes.C.to(torch.complex128), states).real)
         x = states[:, -1]
     return torch.cat(outputs, 1), x
 
@@ -124,9 +119,9 @@ def check_gaps(gaps: Tensor, batch: int, length: int) -> Tensor:
     return gaps
 
 
-def _discrete(A: Tensor, B: Tensor, dt: Tensor, rule: str, gaps: Tensor) -> tuple[Tensor, Tensor]:
+def _discrete(modes: Modes, gaps: Tensor) -> tuple[Tensor, Tensor]:
     """Ā and B̄ (B, c, H, M) of every step: the usual rule with a head for each sample."""
-    count = gaps.numel()
+    (A, B, _, dt, rule), count = modes, gaps.numel()
     steps = (gaps.reshape(-1, 1) * dt.double()).flatten()  # (B · c · H,)
     Abar, Bbar = RULES[rule](A.repeat(count, 1), B.repeat(count, 1), steps)
     shape = (*gaps.shape, *A.shape)

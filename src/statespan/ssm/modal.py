@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from statespan.ssm.rank_one import limit
+from statespan.ssm.rank_one import OperatorGradients, limit
 
 
 class Factors(NamedTuple):
@@ -74,9 +74,10 @@ def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Bui
     return Built(K, E, G, O, table)
 
 
-def backward(factors: Factors, built: Built, ahead: int, dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor) -> Factors:
+def backward(factors: Factors, built: Built, arriving: OperatorGradients, ahead: int) -> Factors:
     """The gradients of the factors from those of the operators, which are as good as their dtype."""
     d, B, C = (torch.view_as_complex(x.contiguous()) for x in factors)
+    dK, dE, dG, dO = arriving
     table, chunk = torch.view_as_complex(built.table), dE.shape[1]
     dG, dO = dG.double().contiguous(), dO.contiguous()  # to be read as complex numbers
     rows = _real((2 * C).conj_physical()).to(dE.dtype).transpose(0, 1)  # (H, K, N)

@@ -58,6 +58,15 @@ class Built(NamedTuple):
     """(n, H, N, N): Ā^m, Ā^2m, … Ā^(c/2)."""
 
 
+class OperatorGradients(NamedTuple):
+    """The gradients that arrive from behind."""
+
+    K: Tensor
+    E: Tensor
+    G: Tensor
+    O: Tensor  # noqa: E741
+
+
 def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Built:
     """The operators of :class:`statespan.ssm.structure.Operators`, with E as rows.
 
@@ -71,7 +80,7 @@ def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Bui
     channels, (H, N) = C.shape[0], factors.f.shape
     size, doublings = plan(chunk, N)
     lists = _stepped(factors, size)
-    columns, F, J, rows = _separated(lists, channels - ahead)
+    columns, F, J, rows = _separate(lists, channels - ahead)
     G = _add_diagonal(F.mT @ J, _power(unpack(factors.d), size))
 
     half = max(size, chunk // 2)  # a list's first half makes the second
@@ -101,9 +110,9 @@ def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Bui
     return Built(K, E, G, O, lists, powers)
 
 
-def backward(factors: Factors, built: Built, ahead: int, dK: Tensor, dE: Tensor, dG: Tensor, dO: Tensor) -> Factors:
+def backward(factors: Factors, built: Built, arriving: OperatorGradients, ahead: int) -> Factors:
     """The gradients of the factors from those of the operators, which are as good as their dtype."""
-    C = factors.C
+    C, (dK, dE, dG, dO) = factors.C, arriving
     chunk, dtype = built.E.shape[1], built.E.dtype
     channels, (steps, doublings) = C.shape[0], plan(chunk, C.shape[2])
     behind = channels - ahead
@@ -123,10 +132,11 @@ def backward(factors: Factors, built: Built, ahead: int, dK: Tensor, dE: Tensor,
             slope.baddbmm_(far[k].mT, O[k, :, :size])
         dE = torch.baddbmm(early, late, G)
         dO = torch.stack([torch.baddbmm(near[k], far[k], G.mT) for k in range(channels)])
-    F, J = _separated(built.lists, behind)[1:3]
+    F, J = _separate(built.lists, behind)[1:3]
     dE, dG, dO = (x.double() for x in (dE, slope.mT, dO))
-    slopes = _joined(dE, J @ dG.mT, F @ dG, dO, behind)
-    return _unstepped(factors, built.lists, slopes, steps, dG, dC)
+    slopes = _join((dE, J @ dG.mT, F @ dG, dO), behind)
+    gradients = _unstepped(factors, built.lists, slopes, dG)
+    return gradients._replace(C=gradients.C + dC)
 
 
 def limit(G: Tensor, *lists: Tensor) -> None:
@@ -178,8 +188,9 @@ def _stepped(factors: Factors, steps: int) -> Tensor:
     return lists
 
 
-def _unstepped(factors: Factors, lists: Tensor, slopes: Tensor, steps: int, dG: Tensor, dC: Tensor) -> Factors:
-    """From the gradients of all steps (m+1, Q, H, N), of the power they were made into and of C."""
+def _unstepped(factors: Factors, lists: Tensor, slopes: Tensor, dG: Tensor) -> Factors:
+    """The gradients of the factors from those of all steps (m+1, Q, H, N) and of the power made from them."""
+    steps = lists.shape[0] - 1
     d, f, b = _system(factors)
     values, complex_slopes, back = _complex(lists), _complex(slopes), d.conj_physical()
     products = lists.new_empty(steps, *f.shape[:2], 1)
@@ -196,19 +207,20 @@ def _unstepped(factors: Factors, lists: Tensor, slopes: Tensor, steps: int, dG: 
     first = slopes[0]
     df = of_f[0] + first[1] + of_b[2:].sum(0)
     db = of_b[0] + first[2] + of_f[2:].sum(0)
-    df, db, dB, dC_ = (pack(_complex(x)) for x in (df, db, first[0], first[3:]))
-    return Factors(pack(dd), df, db, dB, dC_ + dC)
+    df, db, dB, dC = (pack(_complex(x)) for x in (df, db, first[0], first[3:]))
+    return Factors(pack(dd), df, db, dB, dC)
 
 
-def _separated(lists: Tensor, behind: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _separate(lists: Tensor, behind: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The columns, latest first, F likewise, J and the rows, packed (…, H, m, N); causal rows start one step later."""
     x = lists.unflatten(-1, (-1, 2)).permute(1, 2, 0, 4, 3).flatten(-2)  # (Q, H, m+1, N)
     rows = torch.cat([x[3 : 3 + behind, :, 1:], x[3 + behind :, :, :-1]])
     return x[0, :, :-1].flip(1), x[1, :, :-1].flip(1), x[2, :, :-1], rows
 
 
-def _joined(dE: Tensor, dF: Tensor, dJ: Tensor, dO: Tensor, behind: int) -> Tensor:
-    """The adjoint of :func:`_separated`."""
+def _join(separated: tuple[Tensor, Tensor, Tensor, Tensor], behind: int) -> Tensor:
+    """The adjoint of :func:`_separate`."""
+    dE, dF, dJ, dO = separated
     m, N = dE.shape[-2:]
     x = dE.new_zeros(3 + dO.shape[0], dE.shape[0], m + 1, N)
     x[0, :, :-1], x[1, :, :-1], x[2, :, :-1] = dE.flip(1), dF.flip(1), dJ

@@ -181,7 +181,7 @@ class Structure(ABC):
 
     def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float64) -> Tensor:
         """The zero state (B, H, N). float64 keeps the recurrence exact; float32 halves its memory."""
-        return zero_state(batch, self.heads, self.d_state, dtype, self.dt.device)
+        return zero_state(batch, self.heads, self.d_state, dtype=dtype, device=self.dt.device)
 
     @property
     def heads(self) -> int:
@@ -214,7 +214,7 @@ class Structure(ABC):
         return check_tensor("state", state, (batch, self.heads, self.d_state), kind="real")
 
 
-def zero_state(batch: int, heads: int, d_state: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def zero_state(batch: int, heads: int, d_state: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros (B, H, N) in float32 or float64."""
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")

@@ -13,7 +13,7 @@ import torch
 import statespan
 from statespan import _machine
 from statespan._io import CheckpointError
-from statespan.ops import plain
+from statespan.ops.ssm import chunks as plain
 from statespan.papers.bench.plot import main
 from statespan.papers.bench.record import read_record, write_record
 from tests.papers.bench.run import quick

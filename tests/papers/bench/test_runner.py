@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from statespan import S4D
-from statespan.ops import plain
+from statespan.ops.ssm import chunks as plain
 from statespan.papers.bench import runner
 from statespan.papers.bench.accuracy import compare, in_pieces
 from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, BenchOptions, Case, Floor, Row, Work, unchanged

@@ -1,1 +1,1 @@
-"""The Triton kernels of the chunk engine."""
+"""What the Triton kernels of several ops share."""

@@ -2,7 +2,7 @@
 
 With features φ, position t puts out ``φ(q_t)ᵀ S_t / φ(q_t)ᵀ z_t`` where ``S_t = Σ φ(k_s) v_sᵀ`` and ``z_t = Σ φ(k_s)``
 over s ≤ t. A column of ones beside v makes z the last column of S. The sums are never made for every position: chunks
-of the sequence hand them on, as in :mod:`statespan.ops.chunked`.
+of the sequence hand them on, as in :mod:`statespan.ops.ssm.chunked`.
 
 Features of keys may come with the logarithm a_s of a scale of theirs, ``φ(k_s) = exp(a_s) k̂_s``. Then sums are kept
 relative to the largest scale so far, which changes nothing but keeps them in range, as in an online softmax.

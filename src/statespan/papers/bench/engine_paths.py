@@ -9,7 +9,9 @@ from torch import Tensor
 
 from statespan.ops import apply as apply_ssm
 from statespan.ops import dispatch, fftconv, use_path
-from statespan.ops.source import source_of
+from statespan.ops.ssm.apply import build_operators, request_for, run_chunks
+from statespan.ops.ssm.arguments import ChunkOptions
+from statespan.ops.ssm.source import source_of
 from statespan.ssm import Structure
 
 
@@ -30,11 +32,13 @@ def built(ssm: Structure, u: Tensor, path: str) -> Callable[[Tensor], Tensor]:
     if path == "fft":
         kernel = ssm.kernel(u.shape[1]).to(dtype)
         return lambda u: fftconv(u.to(dtype), kernel).to(u.dtype)
-    operators = dispatch._operators(path, source_of(ssm), None, False, dtype, u)
-    return lambda u: dispatch._chunks(path, operators, u, None, False, False, False, dtype)[0].to(u.dtype)
+    with use_path(path):
+        request = request_for(ssm, u, dtype=dtype)
+    operators, options = build_operators(request), ChunkOptions(path, request.working)
+    return lambda u: run_chunks(u, None, operators, options)[0].to(u.dtype)
 
 
 def _dtype(ssm: Structure, u: Tensor, path: str) -> torch.dtype:
     """What to compute in: the kernels' own choice, but FFTs have no half precision."""
-    dtype = dispatch._dtype(source_of(ssm), u)
+    dtype = dispatch.input_dtype(source_of(ssm), u)
     return torch.promote_types(dtype, torch.float32) if path == "fft" else dtype

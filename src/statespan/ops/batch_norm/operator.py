@@ -1,0 +1,162 @@
+"""``statespan::batch_norm``: batch normalization in training, from the real positions of sequences only."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from statespan.ops.dispatch import kernels_run
+from statespan.ops.norm.before import WIDEST, featurewise
+from statespan.ops.register import differentiable, no_autocast, operator, traced
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Norm(NamedTuple):
+    """What a module has: weight, bias and running statistics (D,), the share of a batch in them, and eps."""
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    momentum: float
+    eps: float
+
+
+class Moved(NamedTuple):
+    """The running statistics after a batch."""
+
+    mean: Tensor
+    var: Tensor
+
+
+class Result(NamedTuple):
+    """How y lies in memory, (D, B, L) or (B, L, D), and its dtype."""
+
+    transposed: bool
+    dtype: torch.dtype
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs; mean and inverse deviation (D,), and the number of positions (1,)."""
+
+    x: Tensor
+    lengths: Tensor | None
+    weight: Tensor
+    mean: Tensor
+    rstd: Tensor
+    positions: Tensor
+
+
+def batch_fits(x: Tensor) -> bool:
+    """Whether the kernels would normalize x (B, L, D). A compiler has better ones of its own."""
+    if x.dtype not in _DTYPES or x.shape[2] > WIDEST or x.shape[0] * x.shape[1] < 2:
+        return False
+    return not traced(x) and kernels_run(x)
+
+
+def batch_norm(x: Tensor, lengths: Tensor | None, norm: Norm) -> tuple[Tensor, Moved]:
+    """Normalize each feature over the batch and the length.
+
+    Args:
+        x: (B, L, D).
+        lengths: True length of each sequence (B,); the padding behind is ignored and comes out as 0. None for L.
+        norm: The module's.
+
+    Returns:
+        (B, L, D) in the dtype of x, and the running statistics after it.
+    """
+    y, *_, mean, var = batch(x, lengths, norm, Result(False, x.dtype))
+    return y, Moved(mean, var)
+
+
+def batch_norm_before(
+    x: Tensor, lengths: Tensor | None, norm: Norm, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Moved]:
+    """The same at the start of a residual branch, in the memory order that the engine's kernels read.
+
+    Args:
+        x: (B, L, D).
+        lengths: As for :func:`batch_norm`.
+        norm: The module's.
+        dtype: Of the result.
+
+    Returns:
+        x for the residual; x normalized, (B, L, D) with the length as the last axis in memory; the running statistics.
+        The gradients of the first two meet in one kernel, which saves a sum.
+    """
+    y, same, *_, mean, var = _BatchNormBefore.apply(x, lengths, *norm, dtype)
+    return same, y.permute(1, 2, 0), Moved(mean, var)
+
+
+class _BatchNormBefore(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, lengths: Tensor | None, *norm_and_dtype: Any) -> tuple[Tensor, ...]:
+        *norm, dtype = norm_and_dtype
+        y, *rest = batch(x, lengths, Norm(*norm), Result(True, dtype))
+        return y, x.view_as(x), *rest
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, lengths, weight, *_ = inputs
+        _, _, *rest = output
+        ctx.mark_non_differentiable(*rest)
+        ctx.save_for_backward(x, lengths, weight, *rest[:3])
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor, dx: Tensor, *_rest: Tensor) -> tuple[Tensor | None, ...]:
+        with no_autocast(dy):
+            dx, dweight, dbias = batch_backward(Saved(*ctx.saved_tensors), dy, dx, True)
+        return dx, None, dweight, dbias, None, None, None, None, None
+
+
+def _forward(
+    x: Tensor, lengths: Tensor | None, norm: Norm, result: Result
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Y, what the backward pass needs (mean, inverse deviation, number of positions), and the running statistics."""
+    from statespan.ops.batch_norm._triton import forward
+
+    return forward(featurewise(x), lengths, norm, result)
+
+
+def _forward_fake(
+    x: Tensor, lengths: Tensor | None, norm: Norm, result: Result
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    B, L, D = x.shape
+    y = x.new_empty((D, B, L) if result.transposed else (B, L, D), dtype=result.dtype)
+    mean, rstd, count = (x.new_empty(size, dtype=torch.float32) for size in (D, D, 1))
+    return y, mean, rstd, count, torch.empty_like(norm.running_mean), torch.empty_like(norm.running_var)
+
+
+def _backward(saved: Saved, dy: Tensor, residual: Tensor | None, transposed: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, the weight and the bias from y's and the residual's."""
+    from statespan.ops.batch_norm._triton import backward
+
+    residual = None if residual is None else residual.contiguous()
+    return backward(saved._replace(x=featurewise(saved.x)), dy.contiguous(), residual, transposed)
+
+
+def _backward_fake(
+    saved: Saved, dy: Tensor, residual: Tensor | None, transposed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    x, weight = saved.x, saved.weight
+    return x.new_empty(x.shape), torch.empty_like(weight), torch.empty_like(weight)
+
+
+def _save(ctx: Any, arguments: list[Any], output: tuple[Tensor, ...]) -> None:
+    x, lengths, norm, _ = arguments
+    _, *rest = output
+    ctx.mark_non_differentiable(*rest)
+    ctx.save_for_backward(x, lengths, norm.weight, *rest[:3])
+
+
+def _gradient(ctx: Any, dy: Tensor, *_rest: Tensor) -> tuple[Tensor | None, ...]:
+    with no_autocast(dy):
+        dx, dweight, dbias = batch_backward(Saved(*ctx.saved_tensors), dy, None, False)
+    return dx, None, dweight, dbias
+
+
+batch_backward = operator("statespan::batch_norm_backward", _backward, _backward_fake)
+batch = differentiable("statespan::batch_norm", _forward, _forward_fake, save=_save, gradient=_gradient)

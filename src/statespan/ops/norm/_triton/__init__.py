@@ -1,0 +1,1 @@
+"""The Triton kernels of layer normalization."""

@@ -1,0 +1,98 @@
+"""``statespan::sum_norm``: layer normalization of a layer's output plus its residual, fused on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from statespan.ops.dispatch import kernels_run
+from statespan.ops.norm.before import WIDEST, Affine
+from statespan.ops.register import differentiable, no_autocast, operator, traced
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def after_fits(x: Tensor, z: Tensor) -> bool:
+    """Whether the kernels would normalize the sum of x and z (B, L, D). A compiler has better ones of its own."""
+    if x.dtype not in _DTYPES or z.dtype not in _DTYPES or x.shape != z.shape or x.shape[2] > WIDEST:
+        return False
+    return x.numel() > 0 and not traced(x) and kernels_run(x)
+
+
+class Residual(NamedTuple):
+    """``x + scale z``: the residual x plus a layer's output z, (B, L, D); scale (B, D) is constant, or None for 1."""
+
+    x: Tensor
+    z: Tensor
+    scale: Tensor | None
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs: the summands, the weight, and the mean and inverse deviation (B, L)."""
+
+    x: Tensor
+    z: Tensor
+    scale: Tensor | None
+    weight: Tensor
+    mean: Tensor
+    rstd: Tensor
+
+
+def norm_after(residual: Residual, affine: Affine) -> Tensor:
+    """Layer normalization of a residual sum.
+
+    Returns:
+        (B, L, D); under autocast in float32, like torch's own, and otherwise in the wider dtype of x and z.
+    """
+    x, z, _ = residual
+    wide = torch.is_autocast_enabled(x.device.type)
+    dtype = torch.float32 if wide else torch.promote_types(x.dtype, z.dtype)
+    return sum_norm(residual, affine, dtype)[0]
+
+
+def _forward(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Y, and the mean and inverse deviation (B, L) that the backward pass needs."""
+    from statespan.ops.norm._triton.after import forward
+
+    return forward(Residual(*(_contiguous(t) for t in residual)), affine, dtype)  # type: ignore[arg-type]
+
+
+def _forward_fake(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    x = residual.x
+    mean = x.new_empty(x.shape[:2], dtype=torch.float32)
+    return x.new_empty(x.shape, dtype=dtype), mean, torch.empty_like(mean)
+
+
+def _backward(saved: Saved, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of x, z, the weight and the bias."""
+    from statespan.ops.norm._triton.after import backward
+
+    return backward(Saved(*(_contiguous(t) for t in saved)), dy.contiguous())  # type: ignore[arg-type]
+
+
+def _backward_fake(saved: Saved, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x, z, _, weight, *_ = saved
+    return x.new_empty(x.shape), z.new_empty(z.shape), torch.empty_like(weight), torch.empty_like(weight)
+
+
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
+
+
+def _save(ctx: Any, arguments: list[Any], output: tuple[Tensor, ...]) -> None:
+    residual, affine, _ = arguments
+    _, mean, rstd = output
+    ctx.mark_non_differentiable(mean, rstd)
+    ctx.save_for_backward(*residual, affine.weight, mean, rstd)
+
+
+def _gradient(ctx: Any, dy: Tensor, _mean: Tensor, _rstd: Tensor) -> tuple[Tensor | None, ...]:
+    with no_autocast(dy):
+        dx, dz, dweight, dbias = sum_norm_backward(Saved(*ctx.saved_tensors), dy)
+    return dx, dz, None, dweight, dbias
+
+
+sum_norm_backward = operator("statespan::sum_norm_backward", _backward, _backward_fake)
+sum_norm = differentiable("statespan::sum_norm", _forward, _forward_fake, save=_save, gradient=_gradient)

@@ -1,0 +1,107 @@
+"""``statespan::norm``: layer normalization in front of a layer, in the memory order that the engine's kernels read."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from statespan.ops.dispatch import kernels_run
+from statespan.ops.register import exporting, no_autocast, operator
+
+WIDEST = 1024  # features that a program has room for
+
+
+class Affine(NamedTuple):
+    """What a layer normalization has: weight and bias (D,), and what is added to the variance."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs: x (B, L, D), the weight, and the mean and inverse deviation (B, L)."""
+
+    x: Tensor
+    weight: Tensor
+    mean: Tensor
+    rstd: Tensor
+
+
+def norm_fits(x: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the kernels would normalize x (B, L, D) for an engine that computes in this dtype."""
+    if dtype not in (torch.float16, torch.bfloat16) or x.dtype == torch.float64 or x.shape[2] > WIDEST:
+        return False
+    return x.numel() > 0 and not exporting() and kernels_run(x)
+
+
+def norm_before(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Layer normalization at the start of a residual branch.
+
+    Args:
+        x: (B, L, D).
+        affine: Of the norm.
+        dtype: Of the result.
+
+    Returns:
+        x for the residual, and x normalized, (B, L, D) with the length as the last axis in memory. The gradients of
+        both meet in one kernel, which saves a sum.
+    """
+    y, same, _, _ = _Norm.apply(x, *affine, dtype)
+    return same, y.permute(1, 2, 0)
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, *affine_and_dtype: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        *affine, dtype = affine_and_dtype
+        y, mean, rstd = norm(x, Affine(*affine), dtype)
+        return y, x.view_as(x), mean, rstd
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, weight, *_ = inputs
+        _, _, mean, rstd = output
+        ctx.mark_non_differentiable(mean, rstd)
+        ctx.save_for_backward(x, weight, mean, rstd)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor, dx: Tensor, _mean: Tensor, _rstd: Tensor) -> tuple[Tensor | None, ...]:
+        with no_autocast(dy):
+            return *norm_backward(Saved(*ctx.saved_tensors), dy, dx), None, None
+
+
+def _forward(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Y (D, B, L), and the mean and inverse deviation (B, L) that the backward pass needs."""
+    from statespan.ops.norm._triton.before import forward
+
+    return forward(featurewise(x), affine, dtype)
+
+
+def _forward_fake(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    B, L, D = x.shape
+    mean = x.new_empty(B, L, dtype=torch.float32)
+    return x.new_empty(D, B, L, dtype=dtype), mean, torch.empty_like(mean)
+
+
+def _backward(saved: Saved, dy: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, the weight and the bias from y's and the residual's."""
+    from statespan.ops.norm._triton.before import backward
+
+    return backward(saved._replace(x=featurewise(saved.x)), dy.contiguous(), residual.contiguous())
+
+
+def _backward_fake(saved: Saved, dy: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    x, weight, *_ = saved
+    return x.new_empty(x.shape), torch.empty_like(weight), torch.empty_like(weight)
+
+
+def featurewise(x: Tensor) -> Tensor:
+    """X (B, L, D) with the features as the last axis in memory."""
+    return x if x.stride(2) == 1 else x.contiguous()
+
+
+norm_backward = operator("statespan::norm_backward", _backward, _backward_fake)
+norm = operator("statespan::norm", _forward, _forward_fake)

@@ -1,0 +1,137 @@
+"""Building operators from parameters on the device: one launch forward, one backward.
+
+:func:`statespan.ops.ssm.registered.operators` does the same in plain torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from statespan.ops._triton.sums import sum_shares
+from statespan.ops.ssm._triton.diagonal import diagonal_backward_kernel, diagonal_kernel
+from statespan.ops.ssm._triton.lowrank import lowrank_backward_kernel, lowrank_finish_kernel, lowrank_kernel
+from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, Modes, Operators
+
+PARTS = 4  # of a chunk, each walked through by threads of its own
+
+
+def _constants(modes: Modes, options: BuildOptions) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The kernels' common integers and compile-time arguments."""
+    channels, H, M, _ = modes.C.shape
+    sizes = (H, modes.decay.shape[0], M, channels, channels - options.ahead)
+    constants = {
+        "c": options.chunk, "BITS": options.chunk.bit_length() - 1, "P": max(16, triton.next_power_of_2(M)),
+        "REAL": options.real_part, "LOG": options.log_dt, "FT": tl.float64 if options.precise else tl.float32,
+    }  # fmt: skip
+    return sizes, constants
+
+
+def _threads(constants: dict[str, Any]) -> dict[str, int]:
+    """Of a diagonal SSM: one for each mode in each part of a chunk."""
+    parts = min(PARTS, constants["c"])
+    return {"PARTS": parts, "num_warps": max(1, min(8, parts * constants["P"] // 32))}
+
+
+def forward(modes: Modes, options: BuildOptions) -> Operators:
+    """The operators in the precision of the computation, with the factors W beside a dense G too."""
+    sizes, constants = _constants(modes, options)
+    dt, decay, freq, B, C, D, P = modes
+    (channels, H, M, _), chunk = C.shape, options.chunk
+    skip, constants["SKIP"] = C if D is None else D, D is not None
+    dtype = torch.float64 if options.precise else torch.float32
+
+    def empty(*shape: int) -> Tensor:
+        return C.new_empty(shape, dtype=dtype)
+
+    K, E, O = empty(channels, H, chunk), empty(H, chunk, 2 * M), empty(channels, H, chunk, 2 * M)  # noqa: E741
+    if P is None:
+        G = empty(H, 2 * M)
+        diagonal_kernel[(H,)](
+            dt, decay, freq, B, C, skip, K, E, G, O, *sizes, **constants, RULE=options.rule, **_threads(constants)
+        )
+        return Operators(K, E, G, O)
+    W = empty(2, H, chunk, 2 * M)
+    F, J = W
+    G = empty(H, 2 * M) if options.factored else empty(H, 2 * M, 2 * M)
+    lowrank_kernel[(H, 3 + channels)](
+        dt, decay, freq, P, B, C, skip, K, E, O, F, J, G, *sizes, **constants, FACTORED=options.factored,
+        num_warps=1 if M <= 32 else 4,
+    )  # fmt: skip
+    if not options.factored:
+        G.baddbmm_(F.mT, J)
+    return Operators(K, E, G, O, W)
+
+
+def backward(arriving: Operators, modes: Modes, built: BuiltLists, options: BuildOptions) -> Modes:
+    """The gradients of all but D; A's and B's summed over the heads that share them.
+
+    ``built`` is used for a rank-one SSM alone. ``arriving.W`` comes with factors that were left apart.
+    """
+    sizes, constants = _constants(modes, options)
+    dt, decay, freq, B, C, _, P = modes
+    dK, dE, dG, dO, dW = arriving
+    H, M, dC = sizes[0], sizes[2], torch.empty_like(C)
+    dK, dE, dO = (x.contiguous() for x in (dK, dE, dO))
+    if P is None:
+        ddt, shared = torch.empty_like(dt), _Shared(modes)
+        diagonal_backward_kernel[(H,)](
+            dt, decay, freq, B, C, dK, dE, dG.contiguous(), dO, ddt, dC, *shared.first, shared.size, *sizes,
+            **constants, RULE=options.rule, **_threads(constants),
+        )  # fmt: skip
+        ddecay, dfreq, dB = shared.sum()
+        return Modes(ddt, ddecay, dfreq, dB, dC)
+    E, O, (F, J) = built  # noqa: E741
+    dG = dG.to(F.dtype).contiguous()
+    dF, dJ = (J @ dG.mT, F @ dG) if dW is None else dW.to(F.dtype).contiguous()
+    tasks = dG.new_empty(H, 3 + sizes[3], 8, constants["P"])
+    lowrank_backward_kernel[tasks.shape[:2]](
+        dt, decay, freq, P, B, C, E, O, F, J, dK, dE, dO, dF, dJ, dG, tasks, dC, *sizes, **constants,
+        FACTORED=options.factored, num_warps=1 if M <= 32 else 4,
+    )  # fmt: skip
+    return finish(modes, tasks, options.real_part, options.log_dt)._replace(C=dC)
+
+
+def finish(modes: Modes, tasks: Tensor, real_part: str, log_dt: bool) -> Modes:
+    """The gradients of a rank-one SSM's parameters, C and D aside, from those of d, f, b and B̄.
+
+    Args:
+        modes: The parameters.
+        tasks: (H, programs, 8, P), what each program found, in the precision of the computation.
+        real_part: As in :class:`statespan.ops.ssm.arguments.BuildOptions`.
+        log_dt: Likewise.
+    """
+    H, count, _, P = tasks.shape
+    S, M = modes.decay.shape
+    ddt, shared = torch.empty_like(modes.dt), _Shared(modes)
+    lowrank_finish_kernel[(H,)](
+        modes.dt, modes.decay, modes.freq, modes.P, modes.B, tasks, ddt, *shared.first, shared.size, S, M, count,
+        P=P, REAL=real_part, LOG=log_dt, FT=tl.float64 if tasks.dtype == torch.float64 else tl.float32,
+        num_warps=1 if M <= 32 else 4,
+    )  # fmt: skip
+    ddecay, dfreq, dB, dP = shared.sum()
+    return Modes(ddt, ddecay, dfreq, dB, modes.C, None, dP)
+
+
+class _Shared:
+    """The gradients of what heads share: each S heads use all of A, B and P once, and make one share of each."""
+
+    def __init__(self, modes: Modes) -> None:
+        self.out = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
+        sizes = [x.numel() for x in self.out]
+        self.size, self.shares = sum(sizes), modes.C.shape[1] // modes.decay.shape[0]
+        self.first: Sequence[Tensor] = self.out
+        if self.shares > 1:
+            self.each = modes.decay.new_empty(self.shares, self.size)
+            self.first = self.each[0].split(sizes)
+
+    def sum(self) -> list[Tensor]:
+        """The gradients; where every head has its own modes there is nothing to add."""
+        if self.shares > 1:
+            sum_shares(self.each, self.out)
+        return self.out

@@ -1,0 +1,174 @@
+"""A diagonal plus rank-one SSM step by step: the recurrence itself, for large states in full precision.
+
+``Ā = d + f bᵀ`` (see :mod:`statespan.ops.ssm._triton.lowrank`) makes a step cost O(N), with no operators to build or
+keep. A program owns one kernel of one head and walks through its sequences in float64. Nothing is saved for the
+backward pass: it walks through each sequence again, keeps the state before every piece of it, and then takes the pieces
+from the last to the first. So memory grows neither with the heads nor with the batch.
+
+AHEAD is the recurrence from the right, whose output at a sample comes before that sample enters its state. Shapes as in
+:mod:`statespan.ops.ssm._triton.launch`; states (H, B, N) have all real parts first.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from statespan.ops._triton.modes import cmul, load_complex, mul
+from statespan.ops.ssm._triton.lowrank import dot, load_system, load_vector, step, store_task, store_vector
+
+
+@triton.jit
+def steps_kernel(
+    dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, C_ptr, D_ptr, u_ptr, y_ptr, first_ptr, last_ptr,
+    H, S, M, batch, L, su_h, su_b,
+    P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr, AHEAD: tl.constexpr, SKIP: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """Y (V, B, L) of one sequence, and its last state where asked; AHEAD adds to what is there."""
+    hk = tl.program_id(0).to(tl.int64)
+    b = tl.program_id(1).to(tl.int64)
+    h = hk % H
+    n = tl.arange(0, P)
+    ok = n < M
+    own = (h % S) * M + n
+    x0r, x0i, br, bi, dr, di, fr, fi = load_system(dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT)
+    cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
+    skip = 0.0
+    if SKIP:
+        skip = tl.load(D_ptr + hk).to(FT)
+    xr, xi = dr * 0.0, dr * 0.0
+    if FIRST:
+        xr, xi = load_vector(first_ptr + (h * batch + b) * 2 * M, n, M, ok, False, FT)
+    u_row, y_row = u_ptr + h * su_h + b * su_b, y_ptr + (hk * batch + b) * L
+    for i in range(L):
+        t = L - 1 - i if AHEAD else i
+        u = tl.load(u_row + t).to(FT)
+        if AHEAD:
+            y = tl.load(y_row + t).to(FT) + dot(2.0 * cr, -2.0 * ci, xr, xi)
+            tl.store(y_row + t, y.to(y_ptr.dtype.element_ty))
+        xr, xi = step(xr, xi, dr, di, fr, fi, br, bi)
+        xr += u * x0r
+        xi += u * x0i
+        if not AHEAD:
+            y = dot(2.0 * cr, -2.0 * ci, xr, xi) + skip * u
+            tl.store(y_row + t, y.to(y_ptr.dtype.element_ty))
+    if LAST:
+        if hk < H:
+            store_vector(last_ptr + (h * batch + b) * 2 * M, n, M, xr, xi, ok, False)
+
+
+@triton.jit
+def steps_backward_kernel(
+    dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, C_ptr, D_ptr, u_ptr, dy_ptr, du_ptr, first_ptr, dlast_ptr, dfirst_ptr,
+    task_ptr, dC_ptr, dD_ptr, room_ptr,
+    H, S, M, batch, L, su_h, su_b, sy_h, sy_b, virtual, shares, pieces, piece,
+    P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr, AHEAD: tl.constexpr, SKIP: tl.constexpr,
+    FIRST: tl.constexpr, INJECT: tl.constexpr,
+):  # fmt: skip
+    """Every gradient: du (V, B, L), and this program's share of those of d, f, b, B̄, C and D, over its sequences.
+
+    A program takes kernel after kernel, ``shares`` programs the sequences of one in turn. ``room`` is its memory for
+    ``pieces`` states between pieces and the ``piece`` states within one.
+    """
+    program = tl.program_id(0)
+    long = tl.full((), 0, tl.int64)  # makes what it is added to wide enough for any address
+    n = tl.arange(0, P)
+    ok, every = n < M, n < P
+    between = room_ptr + (program + long) * (pieces + piece) * 2 * P
+    within = between + (pieces + long) * 2 * P
+    for item in range(program, virtual * shares, tl.num_programs(0)):
+        hk, share = item // shares + long, item % shares
+        h = hk % H
+        own = (h % S) * M + n
+        x0r, x0i, br, bi, dr, di, fr, fi = load_system(
+            dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT
+        )
+        cr, ci = load_complex(C_ptr, hk * M + n, ok, FT)
+        cr, ci = 2.0 * cr, -2.0 * ci
+        skip, dskip = 0.0, tl.sum(dr * 0.0, 0)
+        if SKIP:
+            skip = tl.load(D_ptr + hk).to(FT)
+        zero = dr * 0.0
+        gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, gcr, gci = (
+            zero, zero, zero, zero, zero, zero, zero, zero, zero, zero
+        )  # fmt: skip
+        for b_ in range(share, batch, shares):
+            b = b_ + long
+            u_row = u_ptr + h * su_h + b * su_b
+            dy_row, du_row = dy_ptr + hk * sy_h + b * sy_b, du_ptr + (hk * batch + b) * L
+            at_state = (h * batch + b) * 2 * M
+            xr, xi = zero, zero
+            if FIRST:
+                xr, xi = load_vector(first_ptr + at_state, n, M, ok, False, FT)
+            tl.debug_barrier()  # what the sequence before read is written over
+            for k in range(pieces):
+                store_vector(between + k * 2 * P, n, P, xr, xi, every, False)
+                for i in range(k * piece, tl.where(k + 1 < pieces, (k + 1) * piece, 0)):  # behind the last is nothing
+                    u = tl.load(u_row + (L - 1 - i if AHEAD else i)).to(FT)
+                    xr, xi = step(xr, xi, dr, di, fr, fi, br, bi)
+                    xr += u * x0r
+                    xi += u * x0i
+            mr, mi = zero, zero  # the adjoint state
+            if INJECT:
+                mr, mi = load_vector(dlast_ptr + at_state, n, M, ok & (n * 0 + hk < H), False, FT)
+            tl.debug_barrier()
+            for back in range(pieces):
+                start = (pieces - 1 - back) * piece
+                end = tl.minimum(L, start + piece)
+                xr, xi = load_vector(between + (pieces - 1 - back) * 2 * P, n, P, every, False, FT)
+                for i in range(start, end):
+                    store_vector(within + (i - start) * 2 * P, n, P, xr, xi, every, False)
+                    u = tl.load(u_row + (L - 1 - i if AHEAD else i)).to(FT)
+                    xr, xi = step(xr, xi, dr, di, fr, fi, br, bi)
+                    xr += u * x0r
+                    xi += u * x0i
+                tl.debug_barrier()
+                for j in range(end - start):
+                    i = end - 1 - j
+                    t = L - 1 - i if AHEAD else i
+                    xr, xi = load_vector(within + (i - start) * 2 * P, n, P, every, False, FT)
+                    u, dy = tl.load(u_row + t).to(FT), tl.load(dy_row + t).to(FT)
+                    inside = dot(br, bi, xr, xi)
+                    if AHEAD:
+                        gcr += dy * xr
+                        gci += dy * xi
+                    else:
+                        nr, ni = mul(dr, di, xr, xi)
+                        gcr += dy * (nr + inside * fr + u * x0r)
+                        gci += dy * (ni + inside * fi + u * x0i)
+                        mr += dy * cr
+                        mi += dy * ci
+                        dskip += dy * u
+                    du = dot(x0r, x0i, mr, mi)
+                    if AHEAD:
+                        du += tl.load(du_row + t).to(FT)
+                    else:
+                        du += skip * dy
+                    tl.store(du_row + t, du.to(du_ptr.dtype.element_ty))
+                    gxr += u * mr
+                    gxi += u * mi
+                    tr, ti = cmul(xr, xi, mr, mi)
+                    gdr += tr
+                    gdi += ti
+                    gfr += inside * mr
+                    gfi += inside * mi
+                    outside = dot(fr, fi, mr, mi)
+                    gbr += outside * xr
+                    gbi += outside * xi
+                    mr, mi = cmul(dr, di, mr, mi)
+                    mr += outside * br
+                    mi += outside * bi
+                    if AHEAD:
+                        mr += dy * cr
+                        mi += dy * ci
+                tl.debug_barrier()
+            if FIRST:
+                store_vector(dfirst_ptr + (hk * batch + b) * 2 * M, n, M, mr, mi, ok, False)
+        at = task_ptr + ((h * (virtual // H) + hk // H) * shares + share) * 8 * P + n
+        store_task(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P)
+        at = dC_ptr + ((share * virtual + hk) * M + n) * 2
+        tl.store(at, 2.0 * gcr, mask=ok)
+        tl.store(at + 1, -2.0 * gci, mask=ok)
+        if SKIP:
+            tl.store(dD_ptr + share * virtual + hk, dskip)

@@ -1,0 +1,145 @@
+"""What the operators of the chunk engine take and give, as named tuples.
+
+Shapes: H heads, S sets of modes that the heads share in turn, M modes, N = 2M, B batch, L length, I chunks of c
+samples, K channels (2K kernels where the last K are anti-causal).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Inputs(NamedTuple):
+    """A batch of sequences, and the state they start from."""
+
+    u: Tensor
+    """(H, B, L), L ≥ 1, in any memory order."""
+    first: Tensor | None = None
+    """The state before the first sample (H, B, N), or None for zeros."""
+
+
+class Operators(NamedTuple):
+    """The operators of one chunk, or their gradients; the real and the imaginary part of a mode are neighbours."""
+
+    K: Tensor
+    """(K or 2K, H, c): the kernel, with the skip in its first value."""
+    E: Tensor
+    """(H, c, N): how inputs enter the state."""
+    G: Tensor
+    """(H, N) or (H, N, N): Ā^c."""
+    O: Tensor  # noqa: E741
+    """(K or 2K, H, c, N): what the state before the chunk adds to the outputs."""
+    W: Tensor | None = None
+    """(2, H, c, N): the factors F and J of a low-rank part of G that only the kernels keep apart; or None."""
+
+
+class ChunkOptions(NamedTuple):
+    """How the operators of a chunk are applied."""
+
+    path: str
+    """"triton" or "chunks"."""
+    dtype: torch.dtype
+    """What to compute in."""
+    both: bool = False
+    """Whether the last K channels are anti-causal."""
+    gelu: bool = False
+    """Whether to apply GELU to the output."""
+    save: bool = False
+    """Whether a backward pass will follow."""
+    last: bool = False
+    """Whether to return the state."""
+    owns_input: bool = False
+    """Whether nobody else has u, so that its gradient may take its place."""
+    keep_preactivation: bool = False
+    """With GELU on path "triton": whether to save the pre-activation. Otherwise the backward pass recomputes it, which
+    needs a single pass over each sequence, in one direction."""
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs from the forward pass. What was not saved is empty."""
+
+    u: Tensor
+    states: Tensor
+    """(H, B, I, N), or flat (H, B·I·N): the state before each chunk."""
+    ahead: Tensor
+    """The same of the anti-causal recurrence."""
+    preactivation: Tensor
+    """Like y."""
+
+
+class OutputGradients(NamedTuple):
+    """The gradients that arrive from behind."""
+
+    y: Tensor
+    last: Tensor | None
+
+
+class BackwardOptions(NamedTuple):
+    """How the gradients of a chunk's operators are computed; the fields of :class:`ChunkOptions`."""
+
+    path: str
+    dtype: torch.dtype
+    both: bool
+    gelu: bool
+    has_first: bool
+    """Whether there was a first state."""
+
+
+class Modes(NamedTuple):
+    """The parameters of a modal SSM, or their gradients. Head h has number h mod S of A, B and P."""
+
+    dt: Tensor
+    """(H,): log Δ or Δ."""
+    decay: Tensor
+    """(S, M): Re A, or the parameter behind it."""
+    freq: Tensor
+    """(S, M): Im A."""
+    B: Tensor
+    """(S, M, 2)."""
+    C: Tensor
+    """(K, H, M, 2)."""
+    D: Tensor | None = None
+    """(causal channels, H): a skip, which joins the kernel's first value; or None."""
+    P: Tensor | None = None
+    """(S, M, 2) of a diagonal plus rank-one matrix; or None."""
+
+
+class BuildOptions(NamedTuple):
+    """How the operators of a chunk are built from :class:`Modes`."""
+
+    chunk: int
+    ahead: int
+    """How many of the channels, counted from the last, are anti-causal."""
+    rule: str
+    real_part: str
+    """How ``decay`` becomes Re A."""
+    log_dt: bool
+    """Whether ``dt`` is log Δ."""
+    precise: bool
+    """Compute in float64; in float32 otherwise, which is enough for 16-bit operators."""
+    factored: bool = False
+    """Leave the low-rank part of G in its two factors."""
+
+
+class BuiltLists(NamedTuple):
+    """What the backward pass of the build needs of a rank-one SSM's operators; a diagonal one recomputes its tables."""
+
+    E: Tensor
+    O: Tensor  # noqa: E741
+    W: Tensor
+
+
+class RecurrenceOptions(NamedTuple):
+    """How the recurrence of :class:`Modes` runs sample by sample."""
+
+    ahead: int
+    """How many of the channels, counted from the last, are anti-causal."""
+    real_part: str
+    log_dt: bool
+    last: bool
+    """Whether to return the state after the last sample."""
+    dtype: torch.dtype
+    """Of y."""

@@ -1,0 +1,47 @@
+"""A NaN or an infinity at time t must not reach the outputs before t.
+
+Products with a triangular matrix and FFTs multiply it with zeros, which gives NaN: in the chunk engine from the chunk's
+start on, in a convolution by FFT everywhere. Looking for such values beforehand would cost a pass over the input. The
+last output of a causal SSM depends on all samples, so it alone tells whether there was one; only then is the rest done.
+
+Shapes: B batch, L length, H heads, K channels.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from statespan.ops.register import traced, transformed
+
+
+class Mended(NamedTuple):
+    """An input without what is not finite."""
+
+    u: Tensor
+    """(B, L, H), with 0 in those places."""
+    nan: Tensor
+    """(B, L, 1, H): NaN from the first of them on in each sequence and head, 0 before."""
+
+
+def is_spoiled(y: Tensor) -> bool:
+    """Whether the last outputs of causal y (B, L, K, H) may come of a NaN or an infinity.
+
+    False where nobody can tell without waiting: on a GPU, in compiled code, under transforms of torch.func.
+    """
+    if not y.is_cpu or traced(y) or transformed() or 0 in y.shape[:2]:
+        return False
+    return not math.isfinite(y[:, -1].detach().sum().item())
+
+
+def without_spoiled(u: Tensor) -> Mended | None:
+    """The input without what is not finite; None where all of it is finite, and something else was too large."""
+    bad = torch.isfinite(u).logical_not()
+    if not bool(bad.any()):
+        return None
+    behind = bad.cumsum(1) > 0
+    nan = torch.zeros(u.shape, dtype=torch.float32, device=u.device).masked_fill(behind, math.nan)
+    return Mended(u.masked_fill(bad, 0.0), nan[:, :, None])

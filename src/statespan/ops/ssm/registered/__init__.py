@@ -1,0 +1,1 @@
+"""The operators of the chunk engine that are registered with torch."""

@@ -1,0 +1,91 @@
+"""The two forms in which a layer hands over its SSM: a structure, or parameters ready for a GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from statespan.ops.ssm.arguments import Modes
+from statespan.ssm import DPLR, Diagonal, Structure
+
+
+class Modal(NamedTuple):
+    """The parameters of a modal SSM, from which a GPU builds the operators in one launch.
+
+    Shapes: H heads, S ≤ H sets of modes that the heads share in turn, M modes, K channels.
+    """
+
+    dt: Tensor
+    decay: Tensor
+    freq: Tensor
+    B: Tensor
+    C: Tensor
+    P: Tensor | None
+    dt_scale: float
+    rule: str
+    real_part: str
+    log_dt: bool
+
+    def modes(self, skip: Tensor | None) -> Modes:
+        """The same as the operators take it, with the skip (K, H) of the causal channels or None."""
+        skip = None if skip is None else skip.contiguous()
+        return Modes(self.step_sizes(), self.decay, self.freq, self.B, self.C, skip, self.P)
+
+    def step_sizes(self) -> Tensor:
+        """The step sizes, or their logarithms, at the sampling rate asked for."""
+        if self.dt_scale == 1.0:
+            return self.dt
+        return self.dt.double() + math.log(self.dt_scale) if self.log_dt else self.dt.double() * self.dt_scale
+
+
+@dataclass(frozen=True)
+class Source:
+    """An SSM in both forms, each made only on the path that needs it."""
+
+    structure: Callable[[], Structure]
+    """Makes the SSM as a structure."""
+    modal: Callable[[], Modal | None]
+    """Makes its parameters ready for a GPU, or None if it is not one that a GPU builds by itself."""
+    d_state: int
+    power: str
+    """The form of its chunk-to-chunk matrix G: "diagonal", "rank one" (before raising it to its power) or "dense"."""
+    dtype: torch.dtype
+    """The real dtype of its parameters."""
+    convolve: bool = False
+    """Whether to apply it as a convolution wherever its length is known beforehand."""
+
+    @property
+    def dense(self) -> bool:
+        """Whether G, multiplied out, is dense."""
+        return self.power != "diagonal"
+
+
+def source_of(ssm: Structure) -> Source:
+    """A structure as a source."""
+    rank_one = isinstance(ssm, DPLR) and ssm.discretization == "bilinear" and ssm.P.shape[0] == 1
+
+    def modal() -> Modal | None:
+        P = None
+        if isinstance(ssm, DPLR):
+            if not rank_one:
+                return None
+            P = _pairs(ssm.P[0])
+        elif not isinstance(ssm, Diagonal) or ssm.softmax_length is not None:
+            return None
+        decay, freq = _pairs(ssm.A).movedim(-1, 0).contiguous().unbind()
+        return Modal(
+            ssm.dt.contiguous(), decay, freq, _pairs(ssm.B), _pairs(ssm.C), P, 1.0, ssm.discretization, "none", False
+        )
+
+    power = "diagonal" if isinstance(ssm, Diagonal) else "rank one" if rank_one else "dense"
+    return Source(lambda: ssm, modal, ssm.d_state, power, ssm.dtype)
+
+
+def _pairs(x: Tensor) -> Tensor:
+    """The real and imaginary parts side by side."""
+    return torch.view_as_real(x.resolve_conj()).contiguous()

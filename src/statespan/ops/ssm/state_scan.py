@@ -1,0 +1,153 @@
+"""The recurrence from chunk to chunk in plain torch, in place where no gradient is recorded.
+
+Shapes: H heads, B batch, I chunks, N state size. States are (H, B, I, N); the real and the imaginary part of a mode are
+neighbours.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor
+
+CHUNKS_AT_ONCE = 8  # chunks of the recurrence copied at a time
+FEWEST_PIECES = 6  # on a GPU; with fewer, walking through the chunks one after the other is as fast
+# Microseconds of a step of the recurrence on a CPU: of its calls, of reading a number of G, of reading and writing a
+# number of the states, and of a multiplication; and how much faster two walks have to be than one.
+CALL, READ, ROW, PRODUCT, MIN_GAIN = 15.0, 4e-4, 3e-3, 5e-5, 0.7
+
+
+def view_complex(x: Tensor) -> Tensor:
+    """Neighbours as complex numbers."""
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+
+
+def scan_chunks(
+    added: Tensor, G: Tensor, start: Tensor, *, whole: int | None = None, left: bool = False, adjoint: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``s ← G s + added_i`` over the chunks i, in float64: the states carry everything that lasts.
+
+    Args:
+        added: (H, B, I, N). Where no gradient is recorded the result takes its place: fresh memory costs more than the
+            arithmetic.
+        G: (H, N) for complex modes, or (H, N, N).
+        start: (H, B, N), float64.
+        whole: How many of the chunks to go through, from the left: I or I - 1; None for I.
+        left: From the last chunk to the first.
+        adjoint: With Gᵀ.
+
+    Returns:
+        The state before each chunk (H, B, I, N) in the dtype of ``added``, and the one after all in float64.
+    """
+    G, count = G.double(), added.shape[2]
+    whole = count if whole is None else whole
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (added, G, start)):
+        states, last = _scan_differentiably(added[:, :, :whole], G, start, left=left, adjoint=adjoint)
+        return states if whole == count else torch.cat([states, last[:, :, None].to(states.dtype)], 2), last
+    power, (H, B, _, N) = _Power(G, adjoint).ready(), added.shape
+    x, pieces = start.clone(), _pieces(added, whole, power.dense)
+    if pieces > 1:
+        # all pieces at once from zeros, then what each starts from, then all at once again
+        each = whole // pieces
+        used, rest = pieces * each, whole - pieces * each
+        front = slice(rest, whole) if left else slice(0, used)
+        inside = added[:, :, front].unflatten(2, (pieces, each))  # (H, B, pieces, each, N)
+        ends = _walk(inside, power, start.new_zeros(H, B, pieces, N), left, keep=False)
+        x = _walk(ends, power.to_the(each), x, left)
+        _walk(inside, power, ends, left)
+        x = _walk(added[:, :, :rest] if left else added[:, :, used:whole], power, x, left)
+    else:
+        x = _walk(added[:, :, :whole], power, x, left)
+    if whole < count:
+        added[:, :, whole] = x
+    return added, x
+
+
+def _pieces(added: Tensor, count: int, dense: bool) -> int:
+    """Into how many pieces to cut sequences of ``count`` chunks, so that the pieces of all are walked through together.
+
+    Two walks through pieces are twice the arithmetic of one walk through the whole, in far fewer steps. On a CPU a step
+    costs as much as some rows of states, for a call takes its time and a dense G has to be read; on a GPU nothing else
+    counts.
+    """
+    H, B, _, N = added.shape
+    if not added.is_cpu:
+        pieces = math.isqrt(count)
+        return pieces if pieces >= FEWEST_PIECES else 1
+    step = CALL + (READ * H * N * N if dense else 0.0)
+    row = B * H * N * (ROW + (PRODUCT * N if dense else 0.0))
+    pieces = math.isqrt(int(2 * count * step / (step + row)))
+    two = 2 * count * (step / max(pieces, 1) + row) + pieces * (step + row)
+    if dense and pieces > 1:
+        two += (count // pieces).bit_length() * H * N**3 * PRODUCT
+    return pieces if pieces > 1 and two < MIN_GAIN * count * (step + row) else 1
+
+
+class _Power:
+    """A power of Ā as it is applied to rows of states."""
+
+    def __init__(self, G: Tensor, adjoint: bool) -> None:
+        self.dense = G.ndim == 3
+        if self.dense:
+            self.G = G if adjoint else G.mT
+        else:
+            self.G = view_complex(G)[:, None]
+            self.G = self.G.conj_physical() if adjoint else self.G  # a lazy one is lost below a dispatch mode
+
+    def to_the(self, exponent: int) -> _Power:
+        """The power of the power."""
+        other = copy.copy(self)
+        other.G = torch.linalg.matrix_power(self.G, exponent) if self.dense else self.G**exponent
+        return other
+
+    def ready(self) -> _Power:
+        """The same, in the order in which it is fastest to read."""
+        other = copy.copy(self)
+        other.G = self.G.contiguous()
+        return other
+
+    def add_to(self, new: Tensor, x: Tensor) -> None:
+        """Add the power times x (H, …, N) to ``new``, in place."""
+        new, x = new.flatten(1, -2), x.flatten(1, -2)
+        if self.dense:
+            new.baddbmm_(x, self.G)
+        else:
+            view_complex(new).addcmul_(view_complex(x), self.G)
+
+
+def _walk(added: Tensor, power: _Power, x: Tensor, left: bool, *, keep: bool = True) -> Tensor:
+    """Through the chunks of added (H, …, I, N) from x (H, …, N), which is overwritten; the state after all comes back.
+
+    The one before each takes the place of what is added there. Copied back and forth are a few chunks at a time: one by
+    one they would lie too far apart in memory.
+    """
+    blocks = added.split(CHUNKS_AT_ONCE, -2) if added.shape[-2] else ()
+    spare = x.new_empty(min(CHUNKS_AT_ONCE, added.shape[-2]), *x.shape)
+    for block in reversed(blocks) if left else blocks:
+        steps = spare[: block.shape[-2]].copy_(block.movedim(-2, 0))
+        before = x
+        for step in reversed(steps.unbind()) if left else steps.unbind():
+            power.add_to(step, before)
+            before = step
+        if keep:
+            first, rest = (-1, slice(0, -1)) if left else (0, slice(1, None))
+            block[..., first, :] = x
+            block[..., rest, :] = (steps[1:] if left else steps[:-1]).movedim(0, -2)
+        x.copy_(before)
+    return x
+
+
+def _scan_differentiably(
+    added: Tensor, G: Tensor, start: Tensor, *, left: bool, adjoint: bool
+) -> tuple[Tensor, Tensor]:
+    """The same with nothing in place."""
+    if not added.shape[2]:
+        return added, start
+    power, x, added_, before = _Power(G, adjoint).G, start, added.double(), []
+    for i in reversed(range(added.shape[2])) if left else range(added.shape[2]):
+        before.append(x)
+        x = x @ power if G.ndim == 3 else torch.view_as_real(view_complex(x) * power).flatten(-2)
+        x = x + added_[:, :, i]
+    return torch.stack(before[::-1] if left else before, 2).to(added.dtype), x

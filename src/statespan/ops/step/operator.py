@@ -1,0 +1,183 @@
+"""One step of an SSM for all heads, in real numbers: ``x' = Ā x + B̄ u``, ``y = C x' + D u``.
+
+The arithmetic is float64, whatever the state is kept in: a coefficient rounded to float32 would be wrong in the same
+direction at every step, while the rounding of the state itself is as often up as down. So outputs from a float32 state
+stay about 1e-6 of their peak from the exact ones, however many steps there are, at half the memory traffic of float64,
+which is what a step on a GPU is made of (`statespan bench step` measures both).
+
+Shapes: B batch, H heads, N state size, M = N/2 modes, K channels, R rank of what is added to the diagonal.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu
+
+from statespan.ops.dispatch import kernels_run
+from statespan.ops.register import operator
+from statespan.ssm import Structure
+from statespan.ssm.packed import DenseTransition, DiagonalTransition, pack, pack_rows
+from statespan.ssm.woodbury import LowRankTransition
+
+LARGEST = 512
+"""State size up to which the kernel keeps the state of a head in registers."""
+
+
+class System(NamedTuple):
+    """What a step needs of an SSM, made once: real numbers on packed states, float64.
+
+    Ā is ``diagonal``, or ``diagonal + Σ_r columns_r rows_rᵀ``, or ``dense``.
+    """
+
+    diagonal: Tensor | None
+    """(H, N): the real parts of Ā's diagonal, then the imaginary parts."""
+    columns: Tensor | None
+    """(R, H, N)."""
+    rows: Tensor | None
+    """(R, H, N)."""
+    dense: Tensor | None
+    """(H, N, N)."""
+    B: Tensor
+    """B̄, (H, N)."""
+    C: Tensor
+    """(K, H, N)."""
+
+
+def system_of(ssm: Structure) -> System:
+    """The step of a structure.
+
+    Args:
+        ssm: The SSM; its parameters get gradients through the step if they require them.
+    """
+    transition, B, C = ssm.recurrence()
+    if isinstance(transition, DiagonalTransition):
+        return System(pack(transition.Abar), None, None, None, B, C)
+    if isinstance(transition, LowRankTransition):
+        resolvent = transition.resolvent  # Ā = 2 (D - columns · inner · rows) - 1
+        rows = torch.einsum("hqr,rhn->qhn", resolvent.inner, pack_rows(resolvent.rows))
+        return System(pack(2 * resolvent.D - 1), pack(-2 * resolvent.columns), rows, None, B, C)
+    dense = transition.Abar if isinstance(transition, DenseTransition) else transition.matrix()
+    return System(None, None, None, dense, B, C)
+
+
+class Coefficients(NamedTuple):
+    """What the kernel takes of a :class:`System` without a dense Ā, and the skip."""
+
+    diagonal: Tensor
+    columns: Tensor | None
+    rows: Tensor | None
+    B: Tensor
+    C: Tensor
+    D: Tensor | None
+
+
+class StepOptions(NamedTuple):
+    """Whether to apply GELU, and the dtype of y."""
+
+    gelu: bool
+    dtype: torch.dtype
+
+
+class Step:
+    """A step with its coefficients laid out for the machine.
+
+    Args:
+        system: The SSM's.
+        D: The skip (K, H), or None.
+        activation: "gelu" or None.
+
+    Example:
+        >>> from statespan import S4D
+        >>> layer = S4D(4, 8)
+        >>> step = Step(system_of(layer.structure()), layer.D, "gelu")
+        >>> y, state = step(torch.randn(2, 4), layer.initial_state(2), torch.float32)
+        >>> y.shape, state.shape
+        (torch.Size([2, 1, 4]), torch.Size([2, 4, 8]))
+    """
+
+    def __init__(self, system: System, D: Tensor | None = None, activation: str | None = None) -> None:
+        self.system = System(*(None if x is None else x.contiguous() for x in system))  # type: ignore[arg-type]
+        self.D, self.gelu = D, activation is not None
+        self.skip = None if D is None else D.double()
+        self.even = self.odd = system.B
+        if system.diagonal is not None:
+            real, imag = system.diagonal.chunk(2, -1)
+            self.even, self.odd = torch.cat([real, real], -1), torch.cat([-imag, imag], -1)
+
+    def __call__(
+        self, u: Tensor, state: Tensor, dtype: torch.dtype, *, in_place: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Take one step.
+
+        Args:
+            u: (B, H).
+            state: (B, H, N), float32 or float64.
+            dtype: Of y.
+            in_place: Write the new state over the old one, which is then what comes back.
+
+        Returns:
+            y (B, K, H), and the new state in the dtype of ``state``.
+        """
+        if self._fused(u, state):
+            if in_place and not torch.compiler.is_compiling() and state.is_contiguous():
+                return _run(u, state, self._coefficients(), StepOptions(self.gelu, dtype), out=state)
+            y, new = fused_step(u, state, self._coefficients(), StepOptions(self.gelu, dtype))
+        else:
+            y, new = self._plain(u, state, dtype)
+        return y, state.copy_(new) if in_place else new
+
+    def _plain(self, u: Tensor, state: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        system, wide = self.system, u.double()[..., None]
+        x = state.double()
+        if system.dense is not None:
+            new = (system.dense @ x[..., None])[..., 0]
+        else:
+            new = torch.addcmul(self.even * x, self.odd, x.roll(x.shape[-1] // 2, -1))  # (re, im) times (re, im)
+            if system.columns is not None and system.rows is not None:
+                for column, row in zip(system.columns, system.rows):
+                    new = torch.addcmul(new, column, (row * x).sum(-1, keepdim=True))
+        new = torch.addcmul(new, system.B, wide)
+        y = (system.C * new[:, None]).sum(-1)  # (B, K, H)
+        if self.skip is not None:
+            y = torch.addcmul(y, self.skip, wide[:, None, :, 0])
+        y = y.to(dtype)
+        return gelu(y) if self.gelu else y, new.to(state.dtype)
+
+    def _coefficients(self) -> Coefficients:
+        diagonal, columns, rows, _, B, C = self.system
+        return Coefficients(diagonal, columns, rows, B, C, self.D)  # type: ignore[arg-type]
+
+    def _fused(self, u: Tensor, state: Tensor) -> bool:
+        """Whether the kernel takes the step: on a GPU, without gradients."""
+        if self.system.dense is not None or state.shape[-1] > LARGEST or state.shape[0] == 0:
+            return False
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (u, state, self.D, *self.system)):
+            return False
+        return kernels_run(u)
+
+
+def _run(
+    u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions, *, out: Tensor
+) -> tuple[Tensor, Tensor]:
+    from statespan.ops.step._triton import step
+
+    if coefficients.D is not None:
+        coefficients = coefficients._replace(D=coefficients.D.contiguous())
+    return step(u.contiguous(), state, coefficients, options, out=out), out
+
+
+def _step(u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions) -> tuple[Tensor, Tensor]:
+    """Y (B, K, H) and the new state (B, H, N) by the kernel."""
+    state = state.contiguous()
+    return _run(u, state, coefficients, options, out=torch.empty_like(state))
+
+
+def _step_fake(u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions) -> tuple[Tensor, Tensor]:
+    y = u.new_empty(u.shape[0], coefficients.C.shape[0], u.shape[1], dtype=options.dtype)
+    return y, torch.empty_like(state, memory_format=torch.contiguous_format)
+
+
+fused_step = operator("statespan::step", _step, _step_fake, ((1, 1, 0, 1, 1, 0, 1, 1), (2, 1)))

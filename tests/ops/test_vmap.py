@@ -1,0 +1,61 @@
+"""What torch.func.vmap maps over becomes more heads: operators against a loop, with kernels and without."""
+
+import pytest
+import torch
+from torch.func import grad_and_value, vmap
+
+from statespan.ops.ssm.arguments import BuildOptions, Modes
+from statespan.ops.ssm.registered.layout import lengthwise
+from statespan.ops.ssm.registered.modes import modes
+from statespan.ops.step.operator import Coefficients, StepOptions, fused_step
+
+f64 = torch.float64
+
+
+def same(got, wanted):
+    torch.testing.assert_close(got, wanted, rtol=1e-11, atol=1e-11)
+
+
+def loop(function, *columns):
+    return torch.stack([function(*row) for row in zip(*columns)])
+
+
+@pytest.mark.parametrize("low_rank", [False, True])
+def test_operators_of_shared_modes(low_rank):
+    """Two heads that share one set of modes, of which two are mapped over; the heads' C is the same for all."""
+    H, M, c = 2, 1, 2
+    dt, decay, freq = torch.randn(2, H, dtype=f64) - 2, torch.randn(2, 1, M, dtype=f64), torch.randn(2, 1, M, dtype=f64)
+    B, P = torch.randn(2, 1, M, 2, dtype=f64), torch.randn(2, 1, M, 2, dtype=f64)
+    C, D = torch.randn(1, H, M, 2, dtype=f64), torch.randn(1, H, dtype=f64)
+
+    def total(dt, decay, freq, B, P):
+        parameters = Modes(dt, decay, freq, B, C, D, P if low_rank else None)
+        built = modes(parameters, BuildOptions(c, 0, "bilinear", "exp", True, True))
+        return sum((part * torch.arange(1.0, part.numel() + 1).view_as(part)).sum() for part in built[:4])
+
+    inputs = dt, decay, freq, B, P
+    slopes = grad_and_value(total, tuple(range(4 + low_rank)))
+    got, value = vmap(slopes)(*inputs)
+    for i in range(2):
+        wanted, alone = slopes(*(x[i] for x in inputs))
+        same(value[i], alone)
+        for one, other in zip(got, wanted, strict=True):
+            same(one[i], other)
+
+
+def test_order_and_step():
+    u = torch.randn(3, 2, 1, 4, dtype=f64)
+    same(vmap(lambda x: lengthwise(x, f64))(u), u)
+    x, state, diagonal = (
+        torch.randn(3, 1, 2, dtype=f64),
+        torch.randn(3, 1, 2, 2, dtype=f64),
+        torch.randn(2, 2, dtype=f64),
+    )
+    B, C = torch.randn(2, 2, dtype=f64), torch.randn(1, 2, 2, dtype=f64)
+
+    def step(x, state):
+        return fused_step(x, state, Coefficients(diagonal, None, None, B, C, None), StepOptions(False, f64))
+
+    y, new = vmap(step)(x, state)
+    same(y, loop(lambda *a: step(*a)[0], x, state))
+    same(new, loop(lambda *a: step(*a)[1], x, state))
