@@ -34,7 +34,7 @@ def oscillator(dt: float, rule: str = "zoh") -> Dense:
     """A damped oscillator with two states, position and velocity."""
     A = torch.tensor([[[0.0, 1.0], [-9.0, -0.6]]], dtype=DOUBLE)
     B, C = torch.tensor([[0.0, 9.0]], dtype=DOUBLE), torch.tensor([[[1.0, 0.0]]], dtype=DOUBLE)
-    return Dense(A, B, C, torch.tensor([dt], dtype=DOUBLE), rule)
+    return Dense(A, B, C, torch.tensor([dt], dtype=DOUBLE), discretization=rule)
 
 
 def ode() -> Any:

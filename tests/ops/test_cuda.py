@@ -45,8 +45,8 @@ def moved(ssm, heads, dtype):
     A, B, dt = (x[heads].cuda() for x in (ssm.A, ssm.B, ssm.dt))
     C = ssm.C[:, heads].to("cuda", dtype).requires_grad_()
     if isinstance(ssm, DPLR):
-        return DPLR(A, ssm.P[:, heads].cuda(), B, C, dt, "bilinear")
-    return Diagonal(A, B, C, dt, "bilinear")
+        return DPLR(A, ssm.P[:, heads].cuda(), B, C, dt=dt, discretization="bilinear")
+    return Diagonal(A, B, C, dt, discretization="bilinear")
 
 
 def truth(ssm, u, weights, both):

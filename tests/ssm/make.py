@@ -31,25 +31,25 @@ def make(kind, N, rule, *, H=2, channels=2, seed=0, dtype=torch.float64, dt_min=
         A, B = inits.mix_dense("legs" if name == "trained" else name, H, N)
         if name == "trained":
             A = A + 0.3 * randn(H, N, N, dtype=torch.float64) - 2 * torch.eye(N, dtype=torch.float64)
-        return Dense(A, B, randn(channels, H, N, dtype=torch.float64).to(dtype), dt, rule)
+        return Dense(A, B, randn(channels, H, N, dtype=torch.float64).to(dtype), dt, discretization=rule)
     C = randn(channels, H, N // 2).to(complex_dtype)
     if structure == "diagonal":
         if name != "trained":
-            return Diagonal(*inits.mix_diagonal(name, H, N, generator=generator), C, dt, rule)
+            return Diagonal(*inits.mix_diagonal(name, H, N, generator=generator), C, dt, discretization=rule)
         A = torch.complex(-(randn(H, N // 2).real * 2).exp(), 20 * randn(H, N // 2).real)
-        return Diagonal(A, randn(H, N // 2), C, dt, rule)
+        return Diagonal(A, randn(H, N // 2), C, dt, discretization=rule)
     if not name.startswith("trained"):
         A, P, B = inits.mix_dplr(name, H, N)
-        return DPLR(A, P, B, C, dt, rule)
+        return DPLR(A, P, B, C, dt=dt, discretization=rule)
     A, P, B = inits.mix_dplr("legt" if name == "trained2" else "legs", H, N)
     real = -(0.5 * A.real.abs().log().clamp(min=-1) + randn(H, N // 2).real).exp()
     A = torch.complex(real, A.imag * (1 + 0.1 * randn(H, N // 2).real))
-    return DPLR(A, P + 0.3 * randn(*P.shape), B + 0.3 * randn(H, N // 2), C, dt, rule)
+    return DPLR(A, P + 0.3 * randn(*P.shape), B + 0.3 * randn(H, N // 2), C, dt=dt, discretization=rule)
 
 
 def krylov(ssm):
     """The same DPLR system with the other algorithm."""
-    return DPLR(ssm.A, ssm.P, ssm.B, ssm.C, ssm.dt, algorithm="krylov")
+    return DPLR(ssm.A, ssm.P, ssm.B, ssm.C, dt=ssm.dt, algorithm="krylov")
 
 
 def peak_error(got, wanted):

@@ -40,7 +40,9 @@ def drawn(rule, batch=3, length=70, heads=2, modes=3, channels=2):
 
 def scan(inputs, rule, chunk):
     u, gaps, state, A, B, C, dt = inputs
-    y, last = scan_gaps(Diagonal(A, B, C, dt, rule), u, gaps, torch.cat([state.real, state.imag], -1), chunk=chunk)
+    y, last = scan_gaps(
+        Diagonal(A, B, C, dt, discretization=rule), u, gaps, torch.cat([state.real, state.imag], -1), chunk=chunk
+    )
     return y, unpack(last)
 
 
@@ -66,7 +68,7 @@ def test_second_derivatives_and_torch_func(rule):
     gaps = torch.tensor([[0.5, 1.0, 2.0]], dtype=f64, requires_grad=True)
 
     def loss(u, gaps):
-        return scan_gaps(Diagonal(*parts, rule), u, gaps)[0].square().sum()
+        return scan_gaps(Diagonal(*parts, discretization=rule), u, gaps)[0].square().sum()
 
     assert torch.autograd.gradgradcheck(loss, (u, gaps))
     wanted = torch.autograd.grad(loss(u, gaps), (u, gaps))
@@ -91,7 +93,7 @@ def saved_bytes(run):
 def test_only_inputs_and_the_square_root_of_states_are_kept():
     inputs, rule = drawn("bilinear", batch=2, length=400, heads=4, modes=8, channels=1)
     u, gaps, _, *parameters = inputs
-    ssm = Diagonal(*parameters, rule)
+    ssm = Diagonal(*parameters, discretization=rule)
     kept, _ = saved_bytes(lambda: scan_gaps(ssm, u, gaps))
     states = 20 * 2 * 4 * 8 * 16  # √400 states of 2 sequences, 4 heads, 8 complex modes
     expected = states + sum(x.numel() * x.element_size() for x in (u, gaps, *parameters))

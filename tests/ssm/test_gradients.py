@@ -20,8 +20,8 @@ def rebuild(ssm):
 
     def build(*values):
         if isinstance(ssm, Diagonal):
-            return Diagonal(*values, ssm.discretization, softmax_length=ssm.softmax_length)
-        return type(ssm)(*values, ssm.discretization)
+            return Diagonal(*values, discretization=ssm.discretization, softmax_length=ssm.softmax_length)
+        return type(ssm)(**dict(zip(names, values)), discretization=ssm.discretization)
 
     return build, leaves
 
@@ -61,7 +61,7 @@ def test_softmax(growing):
     ssm = make("diagonal-trained", 4, "zoh", dt_min=0.05, dt_max=0.1)
     if growing:
         ssm.A = torch.complex(ssm.A.real * torch.tensor([1.0, -0.1], dtype=torch.float64), ssm.A.imag)
-    ssm = Diagonal(ssm.A, ssm.B, ssm.C, ssm.dt, "zoh", softmax_length=8)
+    ssm = Diagonal(ssm.A, ssm.B, ssm.C, ssm.dt, discretization="zoh", softmax_length=8)
     build, leaves = rebuild(ssm)
     u, state = torch.randn(2, 5, 2, dtype=torch.float64), torch.randn(2, 2, 4, dtype=torch.float64)
     assert gradcheck(lambda *values: build(*values).kernel(6), leaves, **TOLERANCE)
@@ -78,7 +78,7 @@ def test_half_and_full_conjugate_sets_have_the_same_gradient():
     """2 Re over the kept half and the plain sum over both halves are one function, so their gradients are equal."""
     ssm = make("diagonal-trained", 6, "zoh", H=1, channels=1)
     A = ssm.A.detach().clone().requires_grad_()
-    half = Diagonal(A, ssm.B, ssm.C, ssm.dt, "zoh").kernel(7)[0, 0]
+    half = Diagonal(A, ssm.B, ssm.C, ssm.dt, discretization="zoh").kernel(7)[0, 0]
     full_A = torch.cat([A, A.conj()], -1)[0]
     B, C = (torch.cat([x, x.conj()], -1).flatten() for x in (ssm.B, ssm.C[0]))
     z = ssm.dt[0] * full_A
@@ -97,7 +97,7 @@ def test_float32_gradients_are_close_to_float64():
         C = ssm.C.to(torch.complex64 if dtype == torch.float32 else torch.complex128)
         leaves = [x.detach().clone().requires_grad_() for x in (A, ssm.B, C, ssm.dt)]
         u = torch.randn(2, 16384, 2, dtype=torch.float32, generator=torch.Generator().manual_seed(0)).to(dtype)
-        y = fftconv(u, Diagonal(*leaves, "zoh").kernel(16384))
+        y = fftconv(u, Diagonal(*leaves, discretization="zoh").kernel(16384))
         results.append([y, *torch.autograd.grad(y.square().mean(), leaves)])
     for single, double in zip(*results, strict=True):
         error = (single.to(double.dtype) - double).abs().max() / double.abs().max()
@@ -107,5 +107,5 @@ def test_float32_gradients_are_close_to_float64():
 def test_dense_gradient_reaches_every_entry():
     ssm = make("dense-trained", 4, "zoh")
     A = ssm.A.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(Dense(A, ssm.B, ssm.C, ssm.dt, "zoh").kernel(6).square().sum(), A)
+    (gradient,) = torch.autograd.grad(Dense(A, ssm.B, ssm.C, ssm.dt, discretization="zoh").kernel(6).square().sum(), A)
     assert (gradient != 0).all()

@@ -44,7 +44,7 @@ def check(outputs, leaves):
 @pytest.mark.parametrize("rule", RULES)
 def test_diagonal(rule, dtype, sign):
     A, _, B, C, dt, leaves = draw(dtype, sign)
-    ssm = Diagonal(A, B, C, dt, rule)
+    ssm = Diagonal(A, B, C, dt, discretization=rule)
     check([ssm.kernel(70)], leaves)
     check(ssm.scan(torch.ones(1, 3, HEADS, dtype=dtype)), leaves)
     check(ssm.operators(8), leaves)
@@ -54,13 +54,13 @@ def test_diagonal(rule, dtype, sign):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_softmax(dtype, sign):
     A, _, B, C, dt, leaves = draw(dtype, sign)
-    check([Diagonal(A, B, C, dt, "zoh", softmax_length=70).kernel(70)], leaves)
+    check([Diagonal(A, B, C, dt, discretization="zoh", softmax_length=70).kernel(70)], leaves)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_dplr(dtype):
     A, P, B, C, dt, leaves = draw(dtype)
-    ssm = DPLR(A, P, B, C, dt)
+    ssm = DPLR(A, P, B, C, dt=dt)
     check([ssm.kernel(70)], leaves)
     check([krylov(ssm).kernel(70)], leaves)
     check(ssm.scan(torch.ones(1, 3, HEADS, dtype=dtype)), leaves)
@@ -69,7 +69,7 @@ def test_dplr(dtype):
 def test_dplr_matches_krylov_for_hostile_parameters():
     A, P, B, C, dt, _ = draw()
     with torch.no_grad():
-        ssm = DPLR(A, P, B, C, dt)
+        ssm = DPLR(A, P, B, C, dt=dt)
         cauchy, wanted = ssm.kernel(70), krylov(ssm).kernel(70)
         error = (cauchy - wanted).abs().amax(-1) / wanted.abs().amax(-1)
     assert error.max().item() <= 1e-10
@@ -80,13 +80,17 @@ def test_vanishing_a_integrates(rule):
     """As A → 0 the system adds up its input: every kernel value is 2 Δ Re(C B), not 0."""
     A = torch.full((1, 1), -math.exp(-110.0), dtype=torch.complex128)
     one = torch.ones(1, 1, 1, dtype=torch.complex64)
-    kernel = Diagonal(A, one[0], one, torch.tensor([0.01]), rule).kernel(100)
+    kernel = Diagonal(A, one[0], one, torch.tensor([0.01]), discretization=rule).kernel(100)
     torch.testing.assert_close(kernel, torch.full((1, 1, 100), 0.02))
 
 
 def test_huge_inputs_stay_finite():
     ssm = Diagonal(
-        torch.tensor([[-0.5 + 3j]]), torch.ones(1, 1) + 0j, torch.ones(1, 1, 1) + 0j, torch.tensor([0.01]), "zoh"
+        torch.tensor([[-0.5 + 3j]]),
+        torch.ones(1, 1) + 0j,
+        torch.ones(1, 1, 1) + 0j,
+        torch.tensor([0.01]),
+        discretization="zoh",
     )
     for size in (1e-30, 1e30):
         y, _ = ssm.scan(torch.full((1, 200, 1), size))

@@ -52,7 +52,7 @@ def test_million_samples(damping):
     real = -damping if damping else -1 / (0.01 * length)
     A = torch.complex(torch.full((1, 32), real), 40 * torch.rand(1, 32, generator=torch.Generator().manual_seed(0)))
     C = torch.randn(1, 1, 32, dtype=torch.complex64, generator=torch.Generator().manual_seed(1))
-    kernel = Diagonal(A, torch.ones_like(A), C, dt, "zoh").kernel(length)[0, 0].numpy()
+    kernel = Diagonal(A, torch.ones_like(A), C, dt, discretization="zoh").kernel(length)[0, 0].numpy()
     z = (dt.double()[:, None] * A.to(torch.complex128)).numpy().astype(np.clongdouble)
     weights = C.numpy()[0].astype(np.clongdouble) * np.expm1(z) / A.numpy().astype(np.clongdouble)
     places = np.unique(np.geomspace(1, length, 200).astype(np.int64)) - 1
@@ -66,9 +66,9 @@ def test_dplr_without_its_low_rank_term_is_diagonal(rank, rule):
     """S4 with P = 0 is S4D."""
     A, B = inits.mix_diagonal("inv", 2, 16)
     C, dt = torch.randn(2, 2, 8, dtype=torch.complex128), torch.tensor([0.01, 0.1], dtype=torch.float64)
-    dplr = DPLR(A, torch.zeros(rank, 2, 8, dtype=torch.complex128), B, C, dt, rule)
+    dplr = DPLR(A, torch.zeros(rank, 2, 8, dtype=torch.complex128), B, C, dt=dt, discretization=rule)
     for length in (1, 64, 1000):
-        assert peak_error(dplr.kernel(length), Diagonal(A, B, C, dt, rule).kernel(length)) <= 1e-13
+        assert peak_error(dplr.kernel(length), Diagonal(A, B, C, dt, discretization=rule).kernel(length)) <= 1e-13
 
 
 @pytest.mark.parametrize("measure", hippo.MEASURES)
@@ -100,7 +100,7 @@ def test_growing_mode_on_a_node():
     Abar = np.exp(1 / length)
     A = torch.tensor([[2 * (Abar - 1) / (Abar + 1), -0.5 + 3j]], dtype=torch.complex128)
     one = torch.ones(1, 1, 2, dtype=torch.complex128)
-    ssm = DPLR(A, 0 * one, one[0], one, torch.ones(1))
+    ssm = DPLR(A, 0 * one, one[0], one, dt=torch.ones(1))
     assert peak_error(ssm.kernel(length), brute.structure_kernel(ssm, length)) <= 1e-12
 
 
@@ -151,7 +151,7 @@ def test_undamped_mode_on_a_node():
     A = torch.as_tensor(1j * frequency)[None]
     P = torch.tensor([[[0.5, 1, 0.2, 0.0]]], dtype=torch.complex128)
     C = torch.randn(1, 1, 4, dtype=torch.complex128)
-    ssm = DPLR(A, P, torch.ones_like(A), C, torch.tensor([dt], dtype=torch.float64))
+    ssm = DPLR(A, P, torch.ones_like(A), C, dt=torch.tensor([dt], dtype=torch.float64))
     assert peak_error(ssm.kernel(length), brute.structure_kernel(ssm, length)) <= 1e-12
 
 

@@ -12,7 +12,7 @@ mpmath.mp.dps = 60
 
 
 def softmax(ssm, length):
-    return Diagonal(ssm.A, ssm.B, ssm.C, ssm.dt, "zoh", softmax_length=length)
+    return Diagonal(ssm.A, ssm.B, ssm.C, ssm.dt, discretization="zoh", softmax_length=length)
 
 
 def by_definition(ssm, length):
@@ -62,7 +62,7 @@ def test_growth_far_beyond_the_length_of_the_softmax():
     """The beginning of a long kernel does not depend on how long it is."""
     A = torch.tensor([[0.01 + 1j, 0.5 + 2j]], dtype=torch.complex128)
     one = torch.ones(1, 1, 2, dtype=torch.complex128)
-    ssm = Diagonal(A, one[0], one, torch.tensor([0.1]), "zoh", softmax_length=1024)
+    ssm = Diagonal(A, one[0], one, torch.tensor([0.1]), discretization="zoh", softmax_length=1024)
     short, long = ssm.kernel(1024), ssm.kernel(100_000)
     assert torch.isfinite(long).all()
     torch.testing.assert_close(long[..., :1024], short, rtol=1e-9, atol=1e-12)
@@ -71,7 +71,14 @@ def test_growth_far_beyond_the_length_of_the_softmax():
 def test_growth_that_would_overflow():
     """Re A · Δ · L = 1600: exp of it is infinite, the softmax is one at the end of the kernel."""
     A = torch.tensor([[0.8 + 0.1j]], dtype=torch.complex128)
-    ssm = Diagonal(A, A, torch.ones(1, 1, 1, dtype=torch.complex128), torch.tensor([1.0]), "zoh", softmax_length=2000)
+    ssm = Diagonal(
+        A,
+        A,
+        torch.ones(1, 1, 1, dtype=torch.complex128),
+        torch.tensor([1.0]),
+        discretization="zoh",
+        softmax_length=2000,
+    )
     kernel = ssm.kernel(2000)
     assert torch.isfinite(kernel).all()
     ratio = 1 - mpmath.exp(-mpmath.mpc(0.8, 0.1))
@@ -106,7 +113,9 @@ def test_undamped_mode_with_vanishing_sum_is_finite():
     length = 16
     A = torch.tensor([[2j * torch.pi / length]], dtype=torch.complex128, requires_grad=True)
     C = torch.ones(1, 1, 1, dtype=torch.complex128)
-    kernel = Diagonal(A, torch.ones_like(A), C, torch.tensor([1.0]), "zoh", softmax_length=length).kernel(length)
+    kernel = Diagonal(
+        A, torch.ones_like(A), C, torch.tensor([1.0]), discretization="zoh", softmax_length=length
+    ).kernel(length)
     (gradient,) = torch.autograd.grad(kernel.square().sum(), A)
     assert torch.isfinite(kernel).all()
     assert torch.isfinite(gradient).all()

@@ -71,7 +71,7 @@ def _layer(layer: SSMLayer, x: Tensor, gaps: Tensor, padding: Padding | None) ->
     u = fill(x, padding).to(ssm.dtype)
 
     def scan(kernels: slice, u: Tensor, gaps: Tensor) -> Tensor:
-        return scan_gaps(Diagonal(ssm.A, ssm.B, ssm.C[kernels], ssm.dt, ssm.discretization), u, gaps)[0]
+        return scan_gaps(Diagonal(ssm.A, ssm.B, ssm.C[kernels], ssm.dt, discretization=ssm.discretization), u, gaps)[0]
 
     y = scan(slice(layer.channels), u, gaps)
     if layer.bidirectional:  # from the right, starting at the next sample, whose gap lies between the two

@@ -271,7 +271,7 @@ class DiagonalParameters(ModalParameters):
 
     def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Diagonal:
         """The diagonal SSM; ``length`` is that of the softmax if it was not fixed at construction."""
-        ssm = Diagonal(*self._modes(), self._dt(), self.options.discretization)
+        ssm = Diagonal(*self._modes(), self._dt(), discretization=self.options.discretization)
         if not self.softmax:
             return ssm.with_dt_scale(dt_scale)
         if self.softmax_length is not None:
@@ -348,7 +348,7 @@ class DPLRParameters(ModalParameters):
         """The DPLR SSM."""
         A, B, C = self._modes()
         P = _complex(self._heads(self.P, dim=1))
-        ssm = DPLR(A, P, B, C, self._dt(), self.options.discretization, algorithm=self.algorithm)
+        ssm = DPLR(A, P, B, C, dt=self._dt(), discretization=self.options.discretization, algorithm=self.algorithm)
         return ssm.with_dt_scale(dt_scale)
 
     @property
@@ -396,4 +396,6 @@ class DenseParameters(SSMParameters):
     def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Dense:
         """The dense SSM."""
         A, B = self._heads(self.A), self._heads(self.B)
-        return Dense(A, B, _wide(self.C), self._dt(), self.options.discretization).with_dt_scale(dt_scale)
+        return Dense(A, B, _wide(self.C), self._dt(), discretization=self.options.discretization).with_dt_scale(
+            dt_scale
+        )

@@ -60,7 +60,7 @@ class Dense(DenseViews):
         torch.Size([1, 1, 3])
     """
 
-    def __init__(self, A: Tensor, B: Tensor, C: Tensor, dt: Tensor, discretization: str = "bilinear") -> None:
+    def __init__(self, A: Tensor, B: Tensor, C: Tensor, dt: Tensor, *, discretization: str = "bilinear") -> None:
         H, N, _ = check_tensor("A", A, ("H", "N", "N"), kind="real").shape
         self.A = check_tensor("A", A, (H, N, N), kind="real")
         self.B = check_tensor("B", B, (H, N), kind="real")
@@ -71,7 +71,7 @@ class Dense(DenseViews):
 
     def with_dt_scale(self, dt_scale: float) -> Dense:
         """The same system for another sampling rate."""
-        return Dense(self.A, self.B, self.C, self._scaled_dt(dt_scale), self.discretization)
+        return Dense(self.A, self.B, self.C, self._scaled_dt(dt_scale), discretization=self.discretization)
 
     def recurrence(self) -> Recurrence:
         """Ā, B̄ and C."""

@@ -48,8 +48,8 @@ class Diagonal(Structure):
         B: Tensor,
         C: Tensor,
         dt: Tensor,
-        discretization: str = "bilinear",
         *,
+        discretization: str = "bilinear",
         softmax_length: int | None = None,
     ) -> None:
         H, M = check_tensor("A", A, ("H", "N/2"), kind="complex").shape
@@ -68,11 +68,11 @@ class Diagonal(Structure):
         dt, length = self._scaled_dt(dt_scale), self.softmax_length
         if length is not None:
             length = max(1, round(min(length / float(dt_scale), 2.0**62)))
-        return Diagonal(self.A, self.B, self.C, dt, self.discretization, softmax_length=length)
+        return Diagonal(self.A, self.B, self.C, dt, discretization=self.discretization, softmax_length=length)
 
     def softmax(self, length: int) -> Diagonal:
         """The same modes, normalized over this many samples."""
-        return Diagonal(self.A, self.B, self.C, self.dt, self.discretization, softmax_length=length)
+        return Diagonal(self.A, self.B, self.C, self.dt, discretization=self.discretization, softmax_length=length)
 
     def recurrence(self) -> Recurrence:
         """Ā, B̄ and C on packed states."""

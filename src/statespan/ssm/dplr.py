@@ -38,7 +38,7 @@ class DPLR(DenseViews):
         >>> from statespan.ssm import hippo
         >>> Lambda, P, B = hippo.dplr("legs", 4)
         >>> C = torch.ones(1, 1, 2, dtype=torch.complex128)
-        >>> DPLR(Lambda[None], P[:, None], B[None], C, torch.tensor([0.1])).kernel(3).shape
+        >>> DPLR(Lambda[None], P[:, None], B[None], C, dt=torch.tensor([0.1])).kernel(3).shape
         torch.Size([1, 1, 3])
     """
 
@@ -48,9 +48,9 @@ class DPLR(DenseViews):
         P: Tensor,
         B: Tensor,
         C: Tensor,
+        *,
         dt: Tensor,
         discretization: str = "bilinear",
-        *,
         algorithm: str | None = None,
     ) -> None:
         H, M = check_tensor("A", A, ("H", "N/2"), kind="complex").shape
@@ -72,7 +72,7 @@ class DPLR(DenseViews):
     def with_dt_scale(self, dt_scale: float) -> DPLR:
         """The same system for another sampling rate."""
         dt = self._scaled_dt(dt_scale)
-        return DPLR(self.A, self.P, self.B, self.C, dt, self.discretization, algorithm=self.algorithm)
+        return DPLR(self.A, self.P, self.B, self.C, dt=dt, discretization=self.discretization, algorithm=self.algorithm)
 
     def recurrence(self) -> Recurrence:
         """Ā, B̄ and C on packed states; for "bilinear" Ā is applied in O(N)."""

@@ -66,34 +66,33 @@ def diagonal(
     _check_random(check_choice("name", name, DIAGONAL), random_imag, random_real)
     M = check_int("N", N, minimum=2, even=True) // 2
     check_number("imag_scale", imag_scale, above=0.0, closed=True)
-    B = torch.ones(M, dtype=torch.complex128)
-    real = torch.full((M,), -0.5, dtype=torch.float64)
     n = torch.arange(M, dtype=torch.float64)
     if random_imag:
         n = M * torch.rand(M, dtype=torch.float64, generator=generator)
-    if name == "legs":
-        Lambda, _, B = hippo.dplr("legs", N)
-        imag = Lambda.imag
-    elif name == "real":
-        real, imag = -(n + 1), torch.zeros_like(n)
-    elif name == "random":
-        imag = torch.randn(M, dtype=torch.float64, generator=generator).exp()
-    else:
-        imag = _imaginary_part(name, n, N)
+    real, imag, B = _modes(name, n, generator)
     if random_real:
         real = -torch.rand(M, dtype=torch.float64, generator=generator)
     return torch.complex(real, imag_scale * imag), B
 
 
-def _imaginary_part(name: str, n: Tensor, N: int) -> Tensor:
-    """The laws of S4D for the imaginary part of mode n."""
+def _modes(name: str, n: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Real and imaginary parts and B of the modes with these (possibly random) indices n, of which there are N/2."""
+    N = 2 * len(n)
+    real, B = torch.full_like(n, -0.5), torch.ones(len(n), dtype=torch.complex128)
+    if name == "legs":
+        Lambda, _, B = hippo.dplr("legs", N)
+        return real, Lambda.imag, B
+    if name == "real":
+        return -(n + 1), torch.zeros_like(n), B
+    if name == "random":
+        return real, torch.randn(len(n), dtype=torch.float64, generator=generator).exp(), B
     if name == "inv":
-        return N / math.pi * (N / (2 * n + 1) - 1)
+        return real, N / math.pi * (N / (2 * n + 1) - 1), B
     if name == "lin":
-        return math.pi * n
+        return real, math.pi * n, B
     if name == "inv2":
-        return N / math.pi * (N / (n + 1) - 1)
-    return (1 + 2 * n) ** 2 / math.pi  # "quad"
+        return real, N / math.pi * (N / (n + 1) - 1), B
+    return real, (1 + 2 * n) ** 2 / math.pi, B  # "quad"
 
 
 def _check_random(name: str, random_imag: bool, random_real: bool) -> None:

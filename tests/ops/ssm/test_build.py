@@ -79,10 +79,10 @@ def by_torch(case, leaves, rule, real, log_dt=True):
     B, C, *P = (torch.view_as_complex(x) for x in (B, C, *P))
     B, dt = B.repeat(copies, 1), dt.exp() if log_dt else dt
     if P:
-        ssm = DPLR(A, P[0].repeat(copies, 1)[None], B, C, dt, rule)
+        ssm = DPLR(A, P[0].repeat(copies, 1)[None], B, C, dt=dt, discretization=rule)
         K, E, G, O = ssm.operators(case.chunk, ahead=case.ahead)  # noqa: E741
         return [K, E.mT, G, O]
-    K, E, G, O = Diagonal(A, B, C, dt, rule).operators(case.chunk, ahead=case.ahead)  # noqa: E741
+    K, E, G, O = Diagonal(A, B, C, dt, discretization=rule).operators(case.chunk, ahead=case.ahead)  # noqa: E741
     return [K, ordered(E.mT, False), ordered(G, False), ordered(O, False)]
 
 

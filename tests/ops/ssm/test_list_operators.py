@@ -30,13 +30,18 @@ def leaves(kind, *, N=6, H=3, rule="bilinear"):
     return type(ssm), [getattr(ssm, name).detach().clone().requires_grad_() for name in names]
 
 
+def bilinear(cls, values):
+    names = ("A", "P", "B", "C", "dt") if cls is DPLR else ("A", "B", "C", "dt")
+    return cls(**dict(zip(names, values)), discretization="bilinear")
+
+
 def by_lists(cls, values, chunk, ahead, dtype=torch.float64):
-    return build_from_lists(cls(*values, "bilinear"), chunk, ahead, dtype)[:4]
+    return build_from_lists(bilinear(cls, values), chunk, ahead, dtype)[:4]
 
 
 def by_powers(cls, values, chunk, ahead):
     """The truth, in the order of the engine."""
-    K, E, G, O = cls(*values, "bilinear").operators(chunk, ahead=ahead, dtype=torch.float64)  # noqa: E741
+    K, E, G, O = bilinear(cls, values).operators(chunk, ahead=ahead, dtype=torch.float64)  # noqa: E741
     dense = G.ndim == 3
     return K, ordered(E.mT, dense), G if dense else ordered(G, dense), ordered(O, dense)
 
@@ -86,7 +91,7 @@ def test_as_operators_of_torch(kind):
     """Schema, fake tensors, and that autograd and tracers see the gradient."""
     cls, values = leaves(kind, N=4, H=2)
     with torch.no_grad():
-        ssm = cls(*values, "bilinear")
+        ssm = bilinear(cls, values)
         factors = ssm.factors() if cls is DPLR else [torch.view_as_real(x.resolve_conj()) for x in ssm.discrete()]
         factors = [x.clone() for x in factors]
     name = "rank_one" if cls is DPLR else "diagonal"
@@ -103,7 +108,7 @@ def test_growing_without_bounds_stays_finite(cls):
     A = torch.tensor([[300.0 + 1j, -1.0 + 2j]], dtype=torch.complex128)
     one = torch.ones(1, 2, dtype=torch.complex128)
     low_rank = [1e-3 * one[None]] if cls is DPLR else []
-    ssm = cls(A, *low_rank, one, one[None].to(torch.complex64), torch.tensor([0.01]), "bilinear")
+    ssm = bilinear(cls, [A, *low_rank, one, one[None].to(torch.complex64), torch.tensor([0.01])])
     K, E, G, O, *_ = build_from_lists(ssm, 256, 0, torch.float32)  # noqa: E741
     assert G.abs().max() > 1e100
     for x in (K, E, O):

@@ -84,7 +84,7 @@ def by_autograd(case, x):
     copies = case.heads // case.sets
     A = torch.complex(real_part(case.real, decay), freq).repeat(copies, 1)
     B, C, P = (torch.view_as_complex(t) for t in (B, C, P))
-    ssm = DPLR(A, P.repeat(copies, 1)[None], B.repeat(copies, 1), C, dt.exp(), "bilinear")
+    ssm = DPLR(A, P.repeat(copies, 1)[None], B.repeat(copies, 1), C, dt=dt.exp(), discretization="bilinear")
     first = rest[-1].transpose(0, 1) if case.first else None
     y, last = chunked(ssm, u.permute(1, 2, 0), first, chunk=8, bidirectional=case.ahead > 0)
     y, last = y.permute(2, 3, 0, 1), last.transpose(0, 1)

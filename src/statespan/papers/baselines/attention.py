@@ -86,7 +86,7 @@ class MultiHead(SequenceLayer, Generic[State]):
         if state is not None:
             self._check_state(state, x.shape[0])
         q, k, v = self._heads(x, padding)
-        y, after = self._extend(q, k, v, state, _mask(padding))
+        y, after = self._extend(q, k, v, state, mask=_mask(padding))
         return self._output(y, padding), after
 
     def step(self, x: Tensor, state: State, *, dt_scale: float = 1.0) -> tuple[Tensor, State]:
@@ -96,7 +96,7 @@ class MultiHead(SequenceLayer, Generic[State]):
         check_same_dtype(x, example_of(self).dtype, "layer")
         self._check_state(state, x.shape[0])
         q, k, v = self._heads(x[:, None], None)
-        y, after = self._extend(q, k, v, state, None)
+        y, after = self._extend(q, k, v, state, mask=None)
         return self._output(y, None)[:, 0], after
 
     def stepper(
@@ -112,7 +112,7 @@ class MultiHead(SequenceLayer, Generic[State]):
 
     @abstractmethod
     def _extend(
-        self, q: Tensor, k: Tensor, v: Tensor, state: State | None, mask: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, state: State | None, *, mask: Tensor | None
     ) -> tuple[Tensor, State]:
         """Outputs (B, H, L, E) and the state after them."""
 
@@ -244,7 +244,7 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         return self._attend(q, k, v, visible=(mask | first)[:, None, None])
 
     def _extend(
-        self, q: Tensor, k: Tensor, v: Tensor, state: KVCache | StaticKVCache | None, mask: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, state: KVCache | StaticKVCache | None, *, mask: Tensor | None
     ) -> tuple[Tensor, KVCache | StaticKVCache]:
         batch, _, length, _ = q.shape
         count = q.new_full((batch,), length, dtype=torch.int64) if mask is None else mask.sum(1)

@@ -90,7 +90,7 @@ class FeatureAttention(MultiHead[LinearState]):
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         if self.causal:
-            return self._extend(q, k, v, None, mask)[0]
+            return self._extend(q, k, v, None, mask=mask)[0]
         with full_precision(q):
             phi_q, phi_k, ones_v, log_k = self._prepare(q, k, v, mask)
             if log_k is not None:
@@ -98,7 +98,7 @@ class FeatureAttention(MultiHead[LinearState]):
             return self._finish(phi_q @ (phi_k.mT @ ones_v), v.dtype)
 
     def _extend(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, mask: Tensor | None
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState | None, *, mask: Tensor | None
     ) -> tuple[Tensor, LinearState]:
         state = self.initial_state(q.shape[0]) if state is None else state
         if q.shape[2] == 0:

@@ -51,9 +51,9 @@ def figure1() -> Drawn:
     weights = C * B * (torch.exp(A * dt) - 1) / A.where(A != 0, torch.ones_like(A))
     kernel = 2 * (weights @ torch.exp(A[:, None] * t)).real
 
-    ours = Diagonal(A[None], B[None], C[None, None], torch.tensor([dt], dtype=torch.float64), "zoh").kernel(length)[
-        0, 0
-    ]
+    ours = Diagonal(
+        A[None], B[None], C[None, None], torch.tensor([dt], dtype=torch.float64), discretization="zoh"
+    ).kernel(length)[0, 0]
     error = float((kernel - ours).abs().max() / ours.abs().max())
     for color, count in zip((_look.COLORS[5], _look.COLORS[4]), (2, 6)):
         parts = 2 * (weights[:count] @ torch.exp(A[:count, None] * t)).real
