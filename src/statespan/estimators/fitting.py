@@ -33,19 +33,10 @@ def train_config(
     compile: str = "auto",
     seed: int = 0,
 ) -> Train:
-    """How to train on n rows: AdamW with warm-up, cosine and clipping, the least of ``epochs`` and ``steps``.
+    """How to train on n rows: AdamW with warm-up, cosine and clipping, the lesser of ``epochs`` and ``steps``.
 
-    Args:
-        n: Rows to learn from.
-        batch: Rows an update, at most.
-        epochs: Passes over the rows, at most.
-        steps: Updates, at most.
-        validations: How often to validate; after each epoch if not given.
-        lr: Learning rate; that of the SSMs is at most 0.001.
-        weight_decay: Weight decay.
-        patience: Validations without improvement after which training ends.
-        compile: "auto" captures an update as a CUDA graph, on a CUDA device; "none" does not.
-        seed: Of everything random.
+    Without a number of ``validations`` there is one after each epoch. ``compile`` is "auto" to capture an update as a
+    CUDA graph on a CUDA device, or "none".
     """
     batch = min(batch, n)
     per_epoch = n // batch
@@ -71,11 +62,7 @@ def train_config(
 def fit_network(
     model: nn.Module, data: Splits, train: Train, *, task: Task, device: torch.device, progress: bool = False
 ) -> History:
-    """Train a model in place; if there is something to validate with, it ends with the weights that were best on it.
-
-    Raises:
-        NonFiniteError: The loss or a gradient is not finite.
-    """
+    """Train a model in place; with a validation split it ends with the weights that were best on it."""
     memory = Memory()
     with one_process(train, device) as process:
         loop = Loop(train, data, model, task=task, processes=process, sink=memory)

@@ -45,15 +45,7 @@ def is_family(text: str) -> bool:
 
 
 def expand(text: str, where: str) -> dict[str, dict[str, Any]]:
-    """The rows of a family by name, each with all that the nodes above it say.
-
-    Args:
-        text: The family.
-        where: How messages name it.
-
-    Raises:
-        ConfigError: It is not strict YAML, or a node says something that no family may say.
-    """
+    """The rows of a family by name, each with all that the nodes above it say; ``where`` names it in messages."""
     rows: dict[str, dict[str, Any]] = {}
     for name, row in _leaves(parse(text, where), {}, where):
         if name in rows:

@@ -38,15 +38,10 @@ def _no_waiting() -> Iterator[None]:
 
 
 class GraphStep:
-    """A captured :class:`~statespan.train.step.Step`; everything is as before it was made.
+    """A captured :class:`~statespan.train.step.Step`; capturing leaves everything as it was.
 
-    Args:
-        step: The update, whose optimizer must be capturable and have tensors as learning rates.
-        model: The model, to put back what warming up changes.
-        examples: A batch of each shape that batches have, the largest first: the others find room in what it needs.
-
-    Raises:
-        CannotCaptureError: The model's step cannot be a graph; everything is as before.
+    The optimizer must be capturable, with tensors as learning rates. There is one example for each shape of a batch,
+    the largest first: the others fit into its memory. A step that cannot be a graph raises a CannotCaptureError.
     """
 
     def __init__(self, step: Step, model: nn.Module, examples: Sequence[Batch]) -> None:

@@ -49,11 +49,7 @@ class Guard:
 
 
 def find_cause(model: nn.Module, batch: tuple[Tensor | None, ...], loss_of: Callable[[], Tensor]) -> str | None:
-    """Run a bad step again and say where the first number that is not finite came from.
-
-    Returns:
-        In words, or None if this step is good.
-    """
+    """Run a bad step again and say where the first non-finite number came from; None if the step is good."""
     for name, parameter in model.named_parameters():
         if not _finite(parameter):
             return f"the parameter {name}"

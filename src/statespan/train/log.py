@@ -17,17 +17,11 @@ _TIME = re.compile(r"(\d+),(\d+\.\d+)\n")
 
 
 class Log:
-    """Rows of numbers in ``log.csv``, and in TensorBoard where it is wanted and installed.
+    """Rows of numbers in ``log.csv``, and in TensorBoard if requested and installed.
 
-    Times are not in it, so the log of a run that was interrupted is that of one that was not. They are in a file of
-    their own, ``times.csv``: the seconds that the run had taken at each validation.
-
-    Args:
-        folder: The run's.
-        columns: Names of the columns after "step".
-        size: Bytes of an older log to go on after.
-        step: Step to go on after, for TensorBoard.
-        tensorboard: Whether to write that as well.
+    A resumed run appends to the first ``size`` bytes of its older log. Times are not in it, so the log of a run that
+    was interrupted is that of one that was not. They are in ``times.csv``: the seconds the run had taken at each
+    validation.
     """
 
     def __init__(self, folder: Path, columns: Sequence[str], *, size: int, step: int, tensorboard: bool) -> None:

@@ -134,13 +134,7 @@ class Loop:
             self.saved = dataclasses.replace(self.progress)
 
     def run(self, progress: bool = True) -> None:
-        """Train to the end, or until a signal asks to stop.
-
-        Raises:
-            Interrupted: A signal came; everything is saved.
-            NonFiniteError: The loss or a gradient is not finite; the last checkpoint is from before.
-            CheckpointError: Something could not be written.
-        """
+        """Train to the end, or until a signal asks to stop: then everything is saved and Interrupted raised."""
         with self.opened(progress) as batches:
             try:
                 self._go(batches)

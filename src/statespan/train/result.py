@@ -94,12 +94,9 @@ def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def history(folder: Path, metric: str, most: int = POINTS) -> dict[str, list[float | None]]:
-    """How a run went, by validation: epoch, seconds, training loss and validation metric, as columns.
+    """The course of a run, by validation: epoch, seconds, training loss and validation metric, as columns.
 
-    Args:
-        folder: The run's.
-        metric: Name of the metric.
-        most: Points to keep at most, in equal strides, the best and the last among them.
+    At most ``most`` validations are kept, in equal strides, the best and the last among them.
     """
     log, times = read_log(folder), read_times(folder)
     values = dict(log.get(f"valid_{metric}", []))
@@ -118,13 +115,7 @@ def history(folder: Path, metric: str, most: int = POINTS) -> dict[str, list[flo
 
 
 def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: str = "") -> Any:
-    """The logs of runs as a figure: losses on the left, the metric on the right.
-
-    Args:
-        runs: Folders by the name in the picture.
-        metric: Name of the metric; the first that was logged if not given.
-        heading: Above the metric.
-    """
+    """The logs of runs, by label, as a figure: losses on the left, the metric (by default the first) on the right."""
     figure = _look.figure(9, 3.5)
     left, right = figure.subplots(1, 2)
     for color, (run, folder) in zip(_look.colors(), runs.items()):

@@ -25,13 +25,9 @@ FREE = {"epochs", "steps", "patience", "log_every", "save_every", "keep", "tenso
 
 
 class Sink(ABC):
-    """What a loop writes to.
+    """What a loop writes to."""
 
-    Attributes:
-        folder: That of the run; None if nothing is written to the disk, and then signals are left to the caller.
-    """
-
-    folder: Path | None = None
+    folder: Path | None = None  # that of the run; None writes nothing to the disk and leaves signals to the caller
 
     @abstractmethod
     def opened(self, progress: Progress, columns: Sequence[str]) -> contextlib.AbstractContextManager[None]:
@@ -68,11 +64,7 @@ class RunFolder(Sink):
         self.log: Log | None = None
 
     def resume(self) -> tuple[dict[str, Tensor], Progress] | None:
-        """The newest whole checkpoint, or None; those after it, which are damaged, are removed.
-
-        Raises:
-            ConfigError: The run was started with another recipe.
-        """
+        """The newest whole checkpoint, or None; later ones are damaged and removed. The recipe must be the same."""
         newest = checkpoint.latest(self.checkpoints)
         if newest is None:
             return None

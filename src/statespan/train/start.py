@@ -17,11 +17,7 @@ BODY = "backbone."  # what two models must have in common; encoder and head may 
 
 
 def find_weights(start: str) -> Path:
-    """The folder with the weights.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """The folder with the weights that a recipe starts from."""
     from statespan.models.find import UnknownModelError, resolve
     from statespan.models.pretrained import CONFIG
 
@@ -42,17 +38,9 @@ def find_weights(start: str) -> Path:
 
 
 def begin(network: nn.Module, start: str) -> dict[str, Any]:
-    """Put trained weights into a network, wherever it has some of the same name and shape.
+    """Copy trained weights into a network wherever names and shapes agree, as those of its layers must.
 
-    Args:
-        network: It is changed.
-        start: As in the recipe.
-
-    Returns:
-        For the record: how many tensors fitted, and which run they are from.
-
-    Raises:
-        ConfigError: There are no such weights, or they are of another kind of network.
+    Returns for the record how many tensors fitted, and which run they are from.
     """
     from statespan.models.pretrained import LoadError, read
 

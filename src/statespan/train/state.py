@@ -21,31 +21,18 @@ from statespan.train.ema import Average
 
 @dataclass
 class Progress:
-    """Where a run is.
+    """Where a run is."""
 
-    Attributes:
-        step: Updates made.
-        validated: Step of the last validation, or -1.
-        best_step: Step of the best one, or -1.
-        best: Its metric.
-        best_loss: Its loss, which decides where the metric is the same.
-        waited: Validations since then.
-        plateau: Validations since then, or since the rate was lowered.
-        lowered: How often "plateau" lowered the rate.
-        log_bytes: Size of the log.
-        seconds: Time it took, over all its processes in turn.
-    """
-
-    step: int = 0
-    validated: int = -1
-    best_step: int = -1
-    best: float | None = None
-    best_loss: float | None = None
-    waited: int = 0
-    plateau: int = 0
-    lowered: int = 0
-    log_bytes: int = 0
-    seconds: float = 0.0
+    step: int = 0  # updates made
+    validated: int = -1  # step of the last validation, or -1
+    best_step: int = -1  # step of the best validation, or -1
+    best: float | None = None  # its metric
+    best_loss: float | None = None  # its loss, which breaks ties of the metric
+    waited: int = 0  # validations since the best
+    plateau: int = 0  # validations since the best, or since the rate was lowered
+    lowered: int = 0  # how often "plateau" lowered the rate
+    log_bytes: int = 0  # size of the log
+    seconds: float = 0.0  # duration, summed over all calls that resumed the run
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Progress:

@@ -21,16 +21,12 @@ from statespan.data.base import Batch
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A task: its name, the metric that decides which weights are best, and which way that is.
-
-    Attributes:
-        sums: What :meth:`add` returns, in order.
-    """
+    """A task: its name, the metric that decides which weights are best, and which way that is."""
 
     name: str
     metric: str
     larger_is_better: bool
-    sums: tuple[str, ...]
+    sums: tuple[str, ...]  # what add() returns, in order
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of a batch, a scalar."""

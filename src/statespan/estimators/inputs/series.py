@@ -23,19 +23,12 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Panel:
-    """Series side by side.
+    """Series side by side."""
 
-    Attributes:
-        values: (n, L, C) float32, 0 behind each series' end and where a value is missing.
-        lengths: (n,) true lengths.
-        missing: (n, L, C) True where a value is missing, or None where none is.
-        ids: What a long frame calls the series, in order; None elsewhere.
-    """
-
-    values: Array
-    lengths: Array
-    missing: Array | None = None
-    ids: Any = None
+    values: Array  # (n, L, C) floating, 0 behind each series' end and where a value is missing
+    lengths: Array  # (n,) true lengths
+    missing: Array | None = None  # (n, L, C) True where a value is missing; None if none is
+    ids: Any = None  # names of the series of a long frame, in order; None otherwise
 
     def __len__(self) -> int:
         return len(self.values)
@@ -62,19 +55,10 @@ class Panel:
 
 
 def as_panel(X: Any, *, missing: str = "error", channels_first: bool = False, warn: bool = False) -> Panel:
-    """Series of any form as a :class:`Panel`.
+    """Series of any form in :data:`FORMS` as a :class:`Panel`.
 
-    Args:
-        X: See :data:`FORMS`. A wide frame has a row for each series and a column for each time (or columns of two
-            levels: channel, time); a long frame has an index of two levels, series and time, and a column for each
-            channel. Series of unequal lengths come as a list or a long frame.
-        missing: "error" refuses NaN and masked values; "mask" takes them as missing values.
-        channels_first: Arrays are (n, channels, length), arrays of a list (channels, length); no matter for frames.
-        warn: Warn where X looks like that and ``channels_first`` is False.
-
-    Raises:
-        ValueError: The values cannot be used; the message says which and why.
-        TypeError: X is nothing that holds series.
+    ``missing`` is "error" to refuse NaN and masked values, or "mask" to accept them. ``channels_first`` does not matter
+    for frames; with ``warn``, arrays that look like that without it give a warning.
 
     Example:
         >>> panel = as_panel([[1.0, 2.0, 3.0], [4.0, 5.0]])

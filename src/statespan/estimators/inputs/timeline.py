@@ -37,23 +37,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Form:
-    """What series came in, so that forecasts leave in the same.
+    """What series came in, so that forecasts leave in the same."""
 
-    Attributes:
-        kind: "vector", "array", "list", "series", "frame" or "long".
-        columns: Names of the columns, of a frame.
-        names: Names of the levels of the index, of a frame.
-        step: Step of the index, or None where there is none.
-        unit: "s" (seconds), "ms", "us", "ns", "M" (months) or "rows" (an index of whole numbers).
-        period: Frequency of a PeriodIndex, or None.
-    """
-
-    kind: str
-    columns: tuple[Any, ...] = ()
-    names: tuple[Any, ...] = ()
-    step: int | None = None
-    unit: str = "s"
-    period: str | None = None
+    kind: str  # "vector", "array", "list", "series", "frame" or "long"
+    columns: tuple[Any, ...] = ()  # names of a frame's columns
+    names: tuple[Any, ...] = ()  # names of the levels of a frame's index
+    step: int | None = None  # step of the index; None without one
+    unit: str = "s"  # "s" (seconds), "ms", "us", "ns", "M" (months) or "rows" (an index of whole numbers)
+    period: str | None = None  # frequency of a PeriodIndex
 
     @property
     def dated(self) -> bool:
@@ -77,15 +68,11 @@ class Form:
 def read_lines(
     X: Any, *, missing: str = "error", shortest: int = 2, channels_first: bool = False, warn: bool = False
 ) -> tuple[list[Line], Form]:
-    """The series in X, and the form they came in.
+    """The series in X, which has one of :data:`FORMS`, and the form they came in.
 
-    Args:
-        X: See :data:`FORMS`. The index of a frame must be regular, without gaps and repetitions: dates, periods, or
-            whole numbers in equal steps.
-        missing: "error" refuses NaN and masked values, "mask" makes NaN of both.
-        shortest: Rows that a series must have at least.
-        channels_first: Arrays are (columns, rows); no matter for frames.
-        warn: Warn where X looks like that and ``channels_first`` is False.
+    The index of a frame must be regular: dates, periods, or whole numbers in equal steps. ``missing`` is "error" to
+    refuse NaN and masked values, or "mask"; ``shortest`` is the least number of rows of a series. ``channels_first``
+    does not matter for frames; with ``warn``, arrays that look like that without it give a warning.
 
     Example:
         >>> lines, form = read_lines(np.arange(6.0).reshape(3, 2))
@@ -135,8 +122,7 @@ def write_lines(
 ) -> Any:
     """Forecasts (H, C), or (H, C, Q), of the series in the form those came in.
 
-    Returns:
-        Arrays, or frames whose index continues that of the series; quantiles are a second level of the columns.
+    The index of a frame continues that of its series; quantiles are a second level of the columns.
     """
     if form.kind == "list":
         return forecasts
