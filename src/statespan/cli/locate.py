@@ -64,12 +64,7 @@ def find_run(folder: Path, argument: str = "RUN") -> Path:
 
 
 def open_model(where: Path, device: str | None) -> Opened:
-    """Load a model in evaluation mode.
-
-    Args:
-        where: The folder of a run or of a saved model, or the name of a published model.
-        device: Where to put it; CUDA if available, if not given.
-    """
+    """Load a model, by folder or published name, in evaluation mode; on CUDA if available unless a device is given."""
     from statespan.models import from_pretrained
     from statespan.train.device import pick_device
 

@@ -205,10 +205,7 @@ def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable
 class Printer:
     """Prints answers as lines of CSV, the names of the columns first.
 
-    Args:
-        model: Whose answers they are.
-        names: Names of its classes or values, if any.
-        info: Facts about the dataset, for the units of values; or None.
+    ``names`` are those of the classes or values, if any, and ``info`` has the units of values, if not None.
     """
 
     def __init__(self, model: Any, names: list[str], info: Any) -> None:

@@ -215,19 +215,14 @@ class Windows(Split):
 class Raw:
     """From a recorded series to a row of the arrays, if the two differ.
 
-    Args:
-        order: Order in which positions are read; empty for the order of time.
-        mean: Subtracted from each feature, (D,); empty for 0.
-        std: Divisor of each feature after that, (D,).
-
     Example:
         >>> Raw((1, 0), (1.0,), (2.0,))(np.array([[[3.0], [5.0]]])).tolist()
         [[[2.0], [1.0]]]
     """
 
-    order: tuple[int, ...] = ()
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    order: tuple[int, ...] = ()  # in which positions are read; empty for the order of time
+    mean: tuple[float, ...] = ()  # (D,), subtracted from each feature; empty for 0
+    std: tuple[float, ...] = ()  # (D,), divisor of each feature after that
 
     def __call__(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Series (B, L, D) as rows of the arrays."""

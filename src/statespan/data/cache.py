@@ -44,17 +44,11 @@ def watched(progress: Progress | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Rows:
-    """An array too large for memory, in pieces.
+    """An array too large for memory, in pieces."""
 
-    Args:
-        shape: Shape of the whole array.
-        dtype: Its dtype.
-        pieces: Arrays that follow each other along the first axis.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the whole array
     dtype: Any
-    pieces: Iterable[Array]
+    pieces: Iterable[Array]  # that follow each other along the first axis
 
 
 def cached(
@@ -104,11 +98,7 @@ def stamp(*paths: Path) -> list[list[Any]]:
 
 
 def check(folder: Path) -> dict[Path, bool]:
-    """Verify every byte of the caches below a dataset's folder, and remove damaged ones.
-
-    Returns:
-        Whether each cache is good, by its path.
-    """
+    """Whether each cache below a dataset's folder is whole, every byte verified; damaged ones are removed."""
     found = {}
     for manifest in sorted([*folder.glob(f".cache/*/{MANIFEST}"), *folder.glob(f"*/.cache/*/{MANIFEST}")]):
         place = manifest.parent

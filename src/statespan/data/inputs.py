@@ -26,32 +26,20 @@ MOST_NAMES = 1000  # names of classes that are stored; a language has more words
 
 @dataclass(frozen=True)
 class Inputs:
-    """How series are prepared.
+    """How series are prepared."""
 
-    Attributes:
-        info: Facts about the data, names and units of the answers included.
-        whole: Whether audio is read as whole numbers of 16 bits.
-        prepare: From series (B, L, D) to a batch; None if unknown.
-    """
-
-    info: Any
-    whole: bool
-    prepare: Callable[[np.ndarray[Any, Any]], Batch] | None
+    info: Any  # facts about the data, names and units of the answers included
+    whole: bool  # whether audio is read as whole numbers of 16 bits
+    prepare: Callable[[np.ndarray[Any, Any]], Batch] | None  # series (B, L, D) to a batch; None if unknown
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """Positions in another order, and each feature times a number plus a number.
+    """Positions in another order, and each feature times a number plus a number."""
 
-    Args:
-        scale: (D,).
-        shift: (D,).
-        order: Order in which positions are read; empty for the order of time.
-    """
-
-    scale: tuple[float, ...]
-    shift: tuple[float, ...]
-    order: tuple[int, ...] = ()
+    scale: tuple[float, ...]  # (D,)
+    shift: tuple[float, ...]  # (D,)
+    order: tuple[int, ...] = ()  # in which positions are read; empty for the order of time
 
     def __call__(self, x: np.ndarray[Any, Any]) -> Batch:
         """Series (B, L, D) as a batch."""
@@ -104,11 +92,7 @@ def to_json(dataset: Dataset) -> dict[str, Any]:
 
 
 def read(path: Path) -> Inputs:
-    """The inputs stored beside the weights of a published model.
-
-    Raises:
-        ValueError: The file is not what :func:`to_json` made.
-    """
+    """The inputs stored beside the weights of a published model, if they are what :func:`to_json` wrote."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         info = ScaledInfo(**{key: _tuple(value) for key, value in content["info"].items()})

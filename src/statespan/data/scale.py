@@ -45,15 +45,8 @@ def moments(values: Array, known: Array | None = None, axes: tuple[int, ...] | N
     """Mean and standard deviation over some axes, float64; the deviation of a constant is exactly 0.
 
     Both scale with the unit of the values. So does the test for a constant: its values differ by no more than the
-    rounding error of the largest one, in their dtype.
-
-    Args:
-        values: (…, K) floating, finite.
-        known: (…, K) False for values to ignore; none by default.
-        axes: All but the last by default.
-
-    Returns:
-        Mean and deviation, both 0 if no value is known.
+    rounding error of the largest one, in their dtype. The values (…, K) are finite floats, of which only the ``known``
+    ones count; without any, both results are 0. The axes are by default all but the last.
 
     Example:
         >>> moments(np.array([[0.0, 1e-30], [2.0, 3e-30]]))
@@ -109,14 +102,8 @@ def statistics(values: Array, known: Array | None = None, axes: tuple[int, ...] 
 def standardize(values: Array, mean: Array, std: Array, name: str = "values") -> Array:
     """The columns of values (…, K) minus their mean over their standard deviation, float32.
 
-    Args:
-        values: Finite.
-        mean: Broadcasts against the values.
-        std: Broadcasts against the values.
-        name: Name of the values in an error.
-
-    Raises:
-        ValueError: A result is too large for float32; the message says where.
+    The values are finite, and ``name`` is what an error calls them. A result too large for float32 is a ValueError that
+    says where.
 
     Example:
         >>> standardize(np.array([[0.0], [2.0]]), np.array([1.0]), np.array([0.5])).tolist()

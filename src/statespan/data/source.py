@@ -109,16 +109,9 @@ def missing(sources: Iterable[Source], folder: Path) -> list[Source]:
 
 
 def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progress | None = None) -> None:
-    """Get missing files of a dataset: unpack an archive in its folder, or download it.
+    """Get missing files of a dataset, named in messages: unpack an archive in its folder, or download it.
 
-    Args:
-        dataset: Its name, for the message.
-        sources: Its files.
-        folder: Its folder.
-        progress: Called with (name, bytes done, bytes in all or None) during a download; it may raise to stop it.
-
-    Raises:
-        MissingData: Some files could not be fetched.
+    ``progress`` is that of :func:`~statespan.data.download.download`. Files that remain missing are a MissingData.
     """
     reasons = []
     for url in dict.fromkeys(source.url for source in missing(sources, folder)):  # one archive may hold several

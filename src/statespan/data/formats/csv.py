@@ -33,15 +33,9 @@ MISSING = ("", "na", "nan", "null")  # how a missing value is written
 def read_table(path: Path, time: str | None = None, time_format: str | None = None, *, missing: bool = False) -> Table:
     """Read a CSV file with a header, one column of times in equal steps and otherwise numbers.
 
-    Args:
-        path: The file, with commas (or semicolons) between its fields.
-        time: Name of the column of times; the first one by default.
-        time_format: See :func:`statespan.data.calendar.parse_times`.
-        missing: Take empty fields, NA and NaN as missing values, which become NaN.
-
-    Raises:
-        ValueError: A field is empty, is not a finite number or is missing, or times are not in equal steps; the message
-            names file, line and column.
+    Commas or semicolons separate its fields. The times are in the column ``time``, by default the first, in the
+    ``time_format`` of :func:`statespan.data.calendar.parse_times`. With ``missing``, empty fields, NA and NaN become
+    NaN. A mistake is a ValueError that names file, line and column.
     """
     try:
         return _read_table(path, time, time_format, missing)

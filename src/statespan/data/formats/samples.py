@@ -18,17 +18,10 @@ ENDINGS = (".wav", ".csv", ".npy", ".npz")
 
 
 def read_sample(path: Path | str) -> tuple[Array, float | None]:
-    """Read a series from a file.
+    """Read a series (L, D) of float32, audio in [-1, 1), and its samples a second if the file contains them.
 
-    Args:
-        path: A .wav file; a .csv file with a line for each time and a column for each feature, with or without a
-            header; a .npy file with an array (L,) or (L, D); or a .npz file with such an array named x, or only one.
-
-    Returns:
-        The series (L, D) as float32, audio in [-1, 1); and the samples a second, where the file says so.
-
-    Raises:
-        ValueError: The file is damaged, of another kind, empty or not of finite numbers; the message names it.
+    A .wav file; a .csv file with a line for each time and a column for each feature, with or without a header; a .npy
+    file with an array (L,) or (L, D); or a .npz file with such an array named x, or only one. Errors name the file.
 
     Example:
         >>> import tempfile

@@ -143,11 +143,9 @@ def read_archive(path: Path) -> tuple[Array, Array]:
 
 
 def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
-    """Starts (in samples) and labels of the windows of one record.
+    """Starts (in samples) and labels of the windows of one record with signals of so many samples.
 
-    Args:
-        numerics: The monitor's value each second (seconds,), NaN if missing.
-        samples: Length of the signals.
+    ``numerics`` (seconds,) are the monitor's value each second, NaN if missing.
 
     Example:
         >>> starts, labels = window_labels(np.arange(40.0), samples=40 * 125)

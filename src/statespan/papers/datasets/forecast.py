@@ -51,10 +51,7 @@ class Masked:
 
 
 def month_borders(hours: int) -> Borders:
-    """Informer's borders for ETT: 12, 4 and 4 months of 30 days; later rows are unused.
-
-    Args:
-        hours: Rows an hour.
+    """Informer's borders for ETT, with so many rows an hour: 12, 4 and 4 months of 30 days; the rest is unused.
 
     Example:
         >>> month_borders(1)(17420)
@@ -127,14 +124,10 @@ class CSVOptions(ForecastOptions):
 
 
 def series(name: str, table: Table, borders: Borders, options: ForecastOptions) -> Dataset:
-    """The windows of a table as a dataset.
+    """The windows of a table as a dataset; the target is the last column if the options give none.
 
-    Args:
-        name: Name of the dataset.
-        table: Its rows, at regular times.
-        borders: From the number of rows to the ends of the three parts. The windows of validation and test begin
-            ``context`` rows before their part, so that its every step is forecast.
-        options: What to read and to forecast; the target is the last column if none is given.
+    The borders are the ends of the three parts. The windows of validation and test begin ``context`` rows before their
+    part, so that its every step is forecast.
     """
     target = check_choice("target", options.target or table.columns[-1], table.columns)
     context, horizon, features = options.context, options.horizon, options.features

@@ -87,12 +87,8 @@ def expressions(
 ) -> Iterator[tuple[Array, int]]:
     """Endless expressions, each as its tokens and its value.
 
-    Args:
-        seed: Seed of the expressions.
-        depth: Depth of the deepest values, the root being at 1.
-        arguments: Most arguments of an operator.
-        shortest: Expressions have more tokens than this.
-        longest: And fewer than this.
+    The root has depth 1, and the deepest values ``depth``. Operators have at most this number of ``arguments``,
+    expressions more tokens than ``shortest`` and fewer than ``longest``.
 
     Example:
         >>> tokens, value = next(expressions(0, shortest=5, longest=20))

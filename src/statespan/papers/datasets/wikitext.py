@@ -84,13 +84,10 @@ def shift(rows: dict[str, Tensor]) -> Batch:
 
 
 def text_windows(text: np.ndarray[Any, Any], length: int, *, whole: bool) -> Windows:
-    """Windows of a text that follow each other without overlap.
+    """Windows of a text (T,) that follow each other without overlap, each with ``length`` inputs.
 
-    Args:
-        text: Tokens (T,).
-        length: Number of inputs in a window.
-        whole: Keep the last window, which is shorter, so that each word but the first is predicted exactly once. Then
-            every batch has ``lengths``; what lies beyond them does not count.
+    With ``whole`` the last window, which is shorter, is kept, so that each word but the first is predicted exactly
+    once. Then every batch has ``lengths``; what lies beyond them does not count.
 
     Example:
         >>> windows = text_windows(np.arange(8, dtype=np.int32), 3, whole=True)

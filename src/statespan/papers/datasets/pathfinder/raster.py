@@ -16,12 +16,7 @@ PRECISION_BITS = 22  # of the filter's weights where images are bytes
 
 
 def line(start: Array, end: Array, thickness: int) -> Array:
-    """The pixels (n, 2) of a line between two points of whole numbers.
-
-    Args:
-        start: First point (2,).
-        end: Last point (2,), another one.
-        thickness: 1, or a larger odd number.
+    """The pixels (n, 2) of a line between two different points (2,) of whole numbers; its thickness is odd.
 
     Example:
         >>> line(np.array([5, 5]), np.array([6, 8]), 1).tolist()

@@ -38,15 +38,10 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def images(style: Style, seed: int, numbers: Array) -> tuple[Array, Array]:
-    """The images with these numbers.
+    """The images (R, size, size) with these numbers (R,), and their labels (R,), both uint8.
 
-    Args:
-        style: One of ``strokes.STYLES``.
-        seed: Of the whole set.
-        numbers: (R,) whole numbers; image i is the same whatever else is asked for.
-
-    Returns:
-        Images (R, size, size) and labels (R,), both uint8.
+    The style is one of ``strokes.STYLES``, the seed that of the whole set. An image depends on its seed and number
+    alone.
 
     Example:
         >>> from statespan.papers.datasets.pathfinder.strokes import STYLES
@@ -160,8 +155,7 @@ def _extend(
 ) -> tuple[Array, Array, Array, Array]:
     """The dash that follows one of direction ``before``, beside others at (R, n, 2) with directions (R, n).
 
-    Returns:
-        Which rows have one, its pivot (R, 2), its head (R, 2) and its direction.
+    Returns which rows have one, its pivot (R, 2), its head (R, 2) and its direction.
     """
     t, at, kind = here.t, others[0], here.kind[others[1]]
     pivot = step(pivot, t.forward[before])
