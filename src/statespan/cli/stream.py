@@ -17,7 +17,7 @@ import typer
 from statespan._fail import fail
 from statespan._text import csv_line
 from statespan.cli import common
-from statespan.cli.locate import MODEL, Opened, inputs_of, open_model
+from statespan.cli.locate import Model, Opened, inputs_of, open_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ LARGEST = (2 - 2**-23) * 2.0**127  # what samples of float32 can be
 
 
 def stream(
-    where: Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
+    where: Model,
     *,
     form: Annotated[str, typer.Option("--format", help="csv, or s16le for raw audio.")] = "csv",
     every: Annotated[

@@ -99,8 +99,8 @@ class Split(ABC):
     @property
     def lengths(self) -> np.ndarray[Any, Any] | None:
         """The true length of each row, of the longer one for a row of two; None where all are full."""
-        found = self.arrays.get("lengths")
-        return None if found is None else found.reshape(len(found), -1).max(1).astype(np.int64)
+        lengths = self.arrays.get("lengths")
+        return None if lengths is None else lengths.reshape(len(lengths), -1).max(1).astype(np.int64)
 
     @abstractmethod
     def take(self, arrays: Mapping[str, Tensor], index: Tensor) -> Batch:
@@ -226,11 +226,15 @@ class Raw:
 
     def __call__(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Series (B, L, D) as rows of the arrays."""
-        if self.order:
-            if x.shape[1] != len(self.order):
-                raise ValueError(f"series must have length {len(self.order)}, got {x.shape[1]}")
-            x = x[:, list(self.order)]
+        x = reordered(x, self.order)
         return ((x - np.array(self.mean)) / np.array(self.std)).astype(np.float32) if self.mean else x
+
+
+def reordered(x: np.ndarray[Any, Any], order: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Series (B, L, D) with their positions in another order; an empty one changes nothing."""
+    if order and x.shape[1] != len(order):
+        raise ValueError(f"series must have length {len(order)}, got {x.shape[1]}")
+    return x[:, list(order)] if order else x
 
 
 @dataclass(frozen=True)

@@ -75,21 +75,21 @@ def cached(
     """
     text = json.dumps({"format": FORMAT, "name": name, **key}, sort_keys=True)
     place = folder / ".cache" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    if (found := _read(place, text)) is not None:
-        return found
+    if (arrays := _read(place, text)) is not None:
+        return arrays
     try:
         _io.make_folder(place.parent)
         with _io.locked(place.parent, wait=True):
             _io.sweep(place.parent)
-            if (found := _read(place, text)) is not None:  # another process was faster
-                return found
+            if (arrays := _read(place, text)) is not None:  # another process was faster
+                return arrays
             _write(place, text, build())
     except (OSError, CheckpointError) as problem:
         warnings.warn(f"{place} cannot be written, the data is kept in memory: {problem}", RuntimeWarning, stacklevel=2)
         return {name: _whole(array) for name, array in build().items()}
-    if (found := _read(place, text)) is None:
+    if (arrays := _read(place, text)) is None:
         raise OSError(f"{place} was written and cannot be read back: the disk is at fault")
-    return found
+    return arrays
 
 
 def stamp(*paths: Path) -> list[list[Any]]:
@@ -99,13 +99,13 @@ def stamp(*paths: Path) -> list[list[Any]]:
 
 def check(folder: Path) -> dict[Path, bool]:
     """Whether each cache below a dataset's folder is whole, every byte verified; damaged ones are removed."""
-    found = {}
+    is_whole = {}
     for manifest in sorted([*folder.glob(f".cache/*/{MANIFEST}"), *folder.glob(f"*/.cache/*/{MANIFEST}")]):
         place = manifest.parent
-        found[place] = _read(place, None, trust=False) is not None
-        if not found[place]:
+        is_whole[place] = _read(place, None, trust=False) is not None
+        if not is_whole[place]:
             _io.remove(place)
-    return found
+    return is_whole
 
 
 def _read(place: Path, key: str | None, trust: bool = True) -> dict[str, Array] | None:

@@ -188,7 +188,7 @@ def _fits(value: Any, hint: Any) -> bool:
     """Whether a value has an annotated type: plain types, optional ones, and tuples or lists of them."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, one) for one in inner)
+        return any(_fits(value, option) for option in inner)
     if origin in (tuple, list, Sequence):
         return isinstance(value, (tuple, list)) and all(_fits(v, inner[0]) for v in value)
     if hint is Any:

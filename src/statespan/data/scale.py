@@ -21,19 +21,14 @@ EXTREME = 400  # powers of two; beyond, squares leave the range of float64
 class ScaledInfo(Info):
     """An :class:`Info` whose targets are standardised: original = standardised · target_std + target_mean.
 
-    Args:
-        target_mean: One number for each of the d_output values; empty if the targets are in their original units.
-        target_std: Likewise.
-        columns: Names of the d_output values, if they have any.
-
     Example:
         >>> ScaledInfo("regression", 4000, 2, None, 1, target_mean=(89.0,), target_std=(13.0,)).scale
         (13.0,)
     """
 
-    target_mean: tuple[float, ...] = ()
-    target_std: tuple[float, ...] = ()
-    columns: tuple[str, ...] = ()
+    target_mean: tuple[float, ...] = ()  # (d_output,); empty if the targets are in their original units
+    target_std: tuple[float, ...] = ()  # likewise
+    columns: tuple[str, ...] = ()  # names of the d_output values, if they have any
 
     @property
     def scale(self) -> tuple[float, ...] | None:
@@ -112,14 +107,14 @@ def standardize(values: Array, mean: Array, std: Array, name: str = "values") ->
     with np.errstate(over="ignore"):
         centred = values - mean
         centred /= std
-        found = centred.astype(np.float32)
-    if not np.isfinite(found).all():
-        at = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(found)))
+        scaled = centred.astype(np.float32)
+    if not np.isfinite(scaled).all():
+        at = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(scaled)))
         raise ValueError(
             f"{name}[{', '.join(map(str, at))}] must be within {np.finfo(np.float32).max:.0e} standard deviations of "
             f"the mean of the training data, got {values[at]:g}; check its unit"
         )
-    return found
+    return scaled
 
 
 def _mean_and_deviation(values: Array, known: Array | None, axes: tuple[int, ...]) -> tuple[Array, Array]:

@@ -52,14 +52,14 @@ def stratified(labels: np.ndarray[Any, Any], shares: Sequence[float], seed: int)
     """
     _check_shares(shares)
     classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    rows = np.concatenate([np.zeros(0, np.int64), *(some[shuffled(len(some), seed)] for some in classes)])
+    rows = np.concatenate([np.zeros(0, np.int64), *(group[shuffled(len(group), seed)] for group in classes)])
     parts: list[np.ndarray[Any, Any]] = []
-    left = 1.0
+    unshared = 1.0
     for share in reversed(shares):  # every n-th row, in the order of the classes
-        count = np.floor(np.arange(len(rows) + 1) * (share / left) + 0.5 + 1e-9)
+        count = np.floor(np.arange(len(rows) + 1) * (share / unshared) + 0.5 + 1e-9)
         chosen = np.diff(count) > 0
         parts.insert(0, np.sort(rows[chosen]))
-        rows, left = rows[~chosen], left - share
+        rows, unshared = rows[~chosen], unshared - share
     return [np.sort(rows), *parts]
 
 
@@ -72,8 +72,8 @@ def hold_out(
     seed: int,
 ) -> tuple[Arrays, Arrays, Arrays]:
     """The splits of data with a test set: the share ``valid`` of the training rows becomes the validation set."""
-    kept, held = split(len(next(iter(train.values()))), (valid,), seed)
-    first, second = ({name: array[rows] for name, array in train.items()} for rows in (kept, held))
+    learned, held_out = split(len(next(iter(train.values()))), (valid,), seed)
+    first, second = ({name: array[rows] for name, array in train.items()} for rows in (learned, held_out))
     return Arrays(first, prepare), Arrays(second, prepare), Arrays(test, prepare)
 
 

@@ -107,13 +107,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         return odds / odds.sum(1, keepdims=True)
 
     def score(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        dt_scale: float | None = None,
-        times: Any = None,
-        sampling_rate: float | None = None,
+        self, X: Any, y: Any, *, dt_scale: float | None = None, times: Any = None, sampling_rate: float | None = None
     ) -> float:
         """The share of series whose class is predicted.
 

@@ -303,8 +303,9 @@ class S4Forecaster(Estimator):
         context = max(1, int(self.chosen_["context"] / dt_scale))
         for line in lines:
             if len(line.values) < context:
-                what = "X" if line.name is None else f"series {line.name!r}"
-                raise ValueError(f"{what} must have at least the {context} rows of the context, got {len(line.values)}")
+                raise ValueError(
+                    f"{line.label} must have at least the {context} rows of the context, got {len(line.values)}"
+                )
         sizes: dict[str, Any] = {"context": context, "steps": steps, "dt_scale": dt_scale}
         return [self._after(recent(line, context), form, **sizes) for line in lines], lines, form
 
@@ -321,10 +322,10 @@ class S4Forecaster(Estimator):
         with np.errstate(over="ignore", invalid="ignore"):
             forecast: Array = standardized * self.std_[:, None] + self.mean_[:, None]
         if not np.isfinite(forecast).all():
-            what = "X" if line.name is None else f"series {line.name!r}"
             raise ValueError(
-                f"{what} must be of the magnitude that it had in fit, and far enough from the end of float64 that its "
-                f"forecasts are finite; got values up to {np.nanmax(np.abs(line.values)):.1e}, check their unit"
+                f"{line.label} must be of the magnitude that it had in fit, and far enough from the end of float64 "
+                f"that its forecasts are finite; got values up to {np.nanmax(np.abs(line.values)):.1e}, check "
+                "their unit"
             )
         return forecast
 

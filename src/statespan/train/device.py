@@ -137,10 +137,10 @@ def _launch(train: Train, device: torch.device, world: int) -> Fabric:
         local = int(os.environ["LOCAL_WORLD_SIZE"]) if world > 1 else 1
         if train.strategy == "fsdp" and device.type != "cuda":
             raise ConfigError(f"train.strategy is fsdp, which needs CUDA, and the device is {device.type}")
-        one = [device.index] if device.type == "cuda" and device.index is not None and world == 1 else local
+        devices = [device.index] if device.type == "cuda" and device.index is not None and world == 1 else local
         fabric = Fabric(
             accelerator=device.type,
-            devices=one,
+            devices=devices,
             num_nodes=world // local,
             strategy="ddp" if train.strategy == "auto" else train.strategy,
             precision="bf16-mixed" if train.precision == "bf16" else "32-true",

@@ -46,7 +46,7 @@ class GraphStep:
 
     def __init__(self, step: Step, model: nn.Module, examples: Sequence[Batch]) -> None:
         self.step = step
-        self.batches = {_shape(example): _copy(example) for example in examples}
+        self.batches = {example.x.shape: _copy(example) for example in examples}
         start = {name: value.clone() for name, value in model.state_dict().items()}
         device = step.processes.device
         step.keep_gradients = True
@@ -82,10 +82,10 @@ class GraphStep:
 
     def piece(self, batch: Batch, last: bool) -> None:
         """See :meth:`Step.piece`."""
-        for into, value in zip(self.batches[_shape(batch)], batch):
+        for into, value in zip(self.batches[batch.x.shape], batch):
             if into is not None and value is not None:
                 into.copy_(value)
-        self.forwards[_shape(batch)].replay()
+        self.forwards[batch.x.shape].replay()
 
     def update(self) -> None:
         """See :meth:`Step.update`."""
@@ -106,10 +106,6 @@ class GraphStep:
         step.guard.reset()
         step.loss.zero_()
         step.mean_loss()
-
-
-def _shape(batch: Batch) -> torch.Size:
-    return batch.x.shape
 
 
 def _copy(batch: Batch) -> Batch:

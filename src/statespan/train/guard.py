@@ -105,9 +105,9 @@ class _Watch:
 
         return hook
 
-    def _label(self, tensor: Tensor, taken: bool, message: str) -> None:
+    def _label(self, tensor: Tensor, is_input: bool, message: str) -> None:
         new = id(tensor) not in self.labels
-        self.labels[id(tensor)] = taken, message
+        self.labels[id(tensor)] = is_input, message
         self.tensors.append(tensor)
         if new and tensor.requires_grad:
             number = id(tensor)

@@ -222,11 +222,7 @@ class Loop:
         self.save()
 
     def measure(
-        self,
-        split: str,
-        *,
-        rows: int | None = None,
-        poll: Callable[[], None] = lambda: None,
+        self, split: str, *, rows: int | None = None, poll: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
         """The metrics on a split, or its first rows, with the current weights, averaged where there are averages."""
         if split not in self.feeds:

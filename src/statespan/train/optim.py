@@ -14,14 +14,7 @@ from statespan._check import check_bool, check_choice, check_number
 if TYPE_CHECKING:
     from statespan.train.config import Train
 
-_UNDECAYED = (
-    nn.Embedding,
-    nn.EmbeddingBag,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-    nn.modules.batchnorm._NormBase,
-)
+_UNDECAYED = (nn.Embedding, nn.EmbeddingBag, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 
 
 def param_groups(

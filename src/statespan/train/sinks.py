@@ -149,11 +149,8 @@ class Memory(Sink):
     def save(self, progress: Progress, state: RunState) -> None:
         """Keep the weights, if none were better."""
         if progress.step == progress.best_step:
-            tensors = {f"model/{name}": value for name, value in state.model.state_dict().items()}
-            tensors |= {
-                f"model/{name}": value for name, value in (state.average.values if state.average else {}).items()
-            }
-            self.best = {name: value.detach().clone() for name, value in tensors.items()}
+            tensors = {**state.model.state_dict(), **(state.average.values if state.average else {})}
+            self.best = {f"model/{name}": value.detach().clone() for name, value in tensors.items()}
 
     def weights_at(self, step: int) -> dict[str, Tensor]:
         """The best weights, of whatever step."""

@@ -71,9 +71,9 @@ def _read_table(path: Path, time: str | None, time_format: str | None, missing: 
 
 def _numbers(fields: list[str], columns: tuple[str, ...], line: int, missing: bool) -> list[float]:
     if missing and any(field.strip().lower() in MISSING for field in fields):
-        known = [field if field.strip().lower() not in MISSING else "0" for field in fields]
-        found = _numbers(known, columns, line, False)
-        return [math.nan if field.strip().lower() in MISSING else value for field, value in zip(fields, found)]
+        filled = [field if field.strip().lower() not in MISSING else "0" for field in fields]
+        values = _numbers(filled, columns, line, False)
+        return [math.nan if field.strip().lower() in MISSING else value for field, value in zip(fields, values)]
     try:
         numbers = [float(field) for field in fields]
         if all(map(math.isfinite, numbers)):

@@ -68,9 +68,9 @@ def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[
         raise ValueError(f"its header cannot be read: {problem}") from None
     if dtype.kind not in KINDS or dtype.itemsize == 0:
         raise ValueError(f"its dtype is {dtype}, and not that of a plain array")
-    found, expected = size - 8 - width - length, dtype.itemsize * math.prod(shape)
-    if len(shape) > 32 or any(n < 0 for n in shape) or found != expected:
-        raise ValueError(f"its values have {found} bytes, which is not {dtype} of shape {shape}")
+    actual, expected = size - 8 - width - length, dtype.itemsize * math.prod(shape)
+    if len(shape) > 32 or any(n < 0 for n in shape) or actual != expected:
+        raise ValueError(f"its values have {actual} bytes, which is not {dtype} of shape {shape}")
     return shape, columns_first, dtype
 
 

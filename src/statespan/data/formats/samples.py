@@ -55,11 +55,11 @@ def series(name: str, array: Array) -> Array:
     if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or not array.size:
         raise ValueError(f"{name} must be a series (L,) or (L, D) of numbers, got {array.dtype} {array.shape}")
     with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite
-        found = array.astype(np.float32).reshape(len(array), -1)
-    if not np.isfinite(found).all():
-        row = int((~np.isfinite(found)).any(1).argmax())
+        values = array.astype(np.float32).reshape(len(array), -1)
+    if not np.isfinite(values).all():
+        row = int((~np.isfinite(values)).any(1).argmax())
         raise ValueError(f"{name} must have finite numbers in the range of float32 only, got another in row {row}")
-    return found
+    return values
 
 
 def read_csv(path: Path) -> tuple[list[str], list[list[str]], list[int]]:

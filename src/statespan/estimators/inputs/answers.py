@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import DataConversionWarning
 
-from statespan.estimators.inputs.series import Array, as_float64
+from statespan.estimators.inputs.series import Array, as_float64, is_sparse
 
 
 def one_column(y: Any, n: int) -> Array:
@@ -49,7 +49,7 @@ def real_columns(y: Any, n: int) -> Array:
 def _array(y: Any) -> Array:
     if y is None:
         raise ValueError("y must be given: requires y to be passed, but the target y is None")
-    if hasattr(y, "toarray") and hasattr(y, "nnz"):
+    if is_sparse(y):
         raise TypeError("y must be a dense array, got a sparse matrix")
     if np.ma.is_masked(y):
         raise ValueError(

@@ -71,7 +71,7 @@ def as_panel(X: Any, *, missing: str = "error", channels_first: bool = False, wa
         X, ids = long_series(X) if X.index.nlevels > 1 else (wide_series(X), None)
     elif is_pandas(X):
         raise TypeError(f"X must be {FORMS}, got a pandas {type(X).__name__}, which is one series; use [series] for it")
-    if _sparse(X):
+    if is_sparse(X):
         raise TypeError(f"X must be {FORMS}, got a sparse matrix; X.toarray() makes it dense")
     if isinstance(X, (str, bytes, dict)) or not (hasattr(X, "__array__") or isinstance(X, Iterable)):
         raise TypeError(f"X must be {FORMS}, got {type(X).__name__}")
@@ -207,5 +207,6 @@ def as_float64(array: Array, name: str) -> Array:
         raise ValueError(f"{name} must be numbers: {error}") from None
 
 
-def _sparse(X: Any) -> bool:
+def is_sparse(X: Any) -> bool:
+    """Whether X is one of scipy's sparse matrices, which is recognised without importing scipy."""
     return hasattr(X, "toarray") and hasattr(X, "nnz")

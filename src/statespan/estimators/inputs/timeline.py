@@ -34,6 +34,11 @@ class Line:
     times: Array | None = None
     name: Any = None
 
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return "X" if self.name is None else f"series {self.name!r}"
+
 
 @dataclass(frozen=True)
 class Form:
@@ -134,9 +139,9 @@ def write_lines(
     if quantiles is not None:
         columns = pd.MultiIndex.from_product([columns, list(quantiles)], names=[None, "quantile"])
     frames = []
-    for one, line in zip(forecasts, lines):
-        index = _index(line, form, len(one))
-        frames.append(pd.DataFrame(one.reshape(len(one), -1), index=index, columns=columns))
+    for values, line in zip(forecasts, lines):
+        index = _index(line, form, len(values))
+        frames.append(pd.DataFrame(values.reshape(len(values), -1), index=index, columns=columns))
     if form.kind == "long":
         names = list(form.names)
         return pd.concat(frames, keys=[line.name for line in lines], names=names[:1])
@@ -159,8 +164,8 @@ def _index(line: Line, form: Form, count: int) -> Any:
 
 
 def _of_arrays(X: Any, channels_first: bool) -> tuple[list[Line], Form]:
-    if isinstance(X, (list, tuple)) and X and not all(np.isscalar(one) for one in X):
-        parts, kind = [one if is_pandas(one) else plain_array(one) for one in X], "list"
+    if isinstance(X, (list, tuple)) and X and not all(map(np.isscalar, X)):
+        parts, kind = [part if is_pandas(part) else plain_array(part) for part in X], "list"
     else:
         array = plain_array(X)
         parts, kind = (list(array), "list") if array.ndim == 3 else ([array], "vector" if array.ndim == 1 else "array")
@@ -268,8 +273,7 @@ def _columns(array: Array, name: str) -> Array:
 
 
 def _check(line: Line, missing: str, shortest: int, columns: int) -> None:
-    what = "X" if line.name is None else f"series {line.name!r}"
-    rows, own_columns = line.values.shape
+    what, (rows, own_columns) = line.label, line.values.shape
     if own_columns == 0 or own_columns != columns:
         raise ValueError(f"{what} must have {max(columns, 1)} columns, as all series, got {own_columns}")
     if rows < shortest:

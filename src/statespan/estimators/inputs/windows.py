@@ -97,8 +97,7 @@ def prepare(
     ``masked`` keeps what is known for the network. The ``ahead`` rows behind the last one get calendar features, too.
     """
     known = ~np.isnan(line.values)
-    name = "X" if line.name is None else f"series {line.name!r}"
-    values = standardize(_carried(line.values), mean, std, name)
+    values = standardize(_carried(line.values), mean, std, line.label)
     features: Array | None = None
     if calendar and line.times is not None and form.dated:
         times = line.times

@@ -25,8 +25,8 @@ class Shuffle:
 
     Example:
         >>> x = torch.tensor([[OPERATOR, DIGIT + 1, OPERATOR + 2, DIGIT + 5, DIGIT + 7, END, END, 2, 0]])
-        >>> made = Shuffle(levels=2)(Batch(x, torch.tensor([5])), torch.Generator().manual_seed(0))
-        >>> made.x.tolist()  # [MAX 1 [MIN 5 7 ] ] is now [MAX [MIN 5 7 ] 1 ]
+        >>> shuffled = Shuffle(levels=2)(Batch(x, torch.tensor([5])), torch.Generator().manual_seed(0))
+        >>> shuffled.x.tolist()  # [MAX 1 [MIN 5 7 ] ] is now [MAX [MIN 5 7 ] 1 ]
         [[13, 15, 8, 10, 17, 4, 17, 2, 0]]
     """
 

@@ -112,7 +112,7 @@ def _filled(edges: list[Edge]) -> list[tuple[int, int, int]]:
                 crossings.append(_at_corner(row, edge, edges[:i]))
         crossings.sort()
         for first, last in zip(crossings[::2], crossings[1::2]):
-            spans.append((row, _away_from_zero(first), _towards_zero(last)))
+            spans.append((row, int(_away(first)), _towards_zero(last)))
     return spans
 
 
@@ -137,10 +137,6 @@ def _at_corner(row: int, edge: Edge, before: list[Edge]) -> float:
 def _away(x: float) -> float:
     """The nearest whole number; of two, the one away from zero."""
     return float(np.copysign(np.floor(abs(x) + 0.5), x))
-
-
-def _away_from_zero(x: float) -> int:
-    return int(_away(x))
 
 
 def _towards_zero(x: float) -> int:

@@ -215,9 +215,9 @@ def _works(offsets: Array, size: int) -> bool:
 def _equal(points: list[Array]) -> Array:
     """Lists of points (n, 2) as one array, each filled up with its first one, or with 0."""
     out = np.zeros((len(points), max(map(len, points)), 2), np.int32)
-    for filled, some in zip(out, points):
-        filled[:] = some[0] if len(some) else 0
-        filled[: len(some)] = some
+    for filled, own_points in zip(out, points):
+        filled[:] = own_points[0] if len(own_points) else 0
+        filled[: len(own_points)] = own_points
     return out
 
 
