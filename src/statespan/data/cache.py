@@ -54,17 +54,11 @@ class Rows:
 def cached(
     folder: Path, name: str, key: Mapping[str, Any], build: Callable[[], Mapping[str, Array | Rows]]
 ) -> dict[str, Array]:
-    """The arrays that ``build`` returns, from the cache if possible.
+    """The arrays that ``build`` returns, from the cache in the dataset's folder if possible.
 
-    Args:
-        folder: The dataset's folder; the cache is its subfolder ``.cache``.
-        name: Name of the cache, a plain word.
-        key: What the arrays depend on: options, version of the code, :func:`stamp` of the files they are made of.
-            JSON values only.
-        build: Makes the arrays. It is called twice if the disk is full or read-only; the arrays then stay in memory.
-
-    Returns:
-        The arrays by name, memory-mapped (a change to them is not written back).
+    The key is what the arrays depend on, as JSON values: options, version of the code, :func:`stamp` of the files they
+    are made of. ``build`` is called twice if the disk is full or read-only; the arrays then stay in memory. Otherwise
+    they are memory-mapped; a change to them is not written back.
 
     Example:
         >>> import tempfile

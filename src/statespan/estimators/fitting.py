@@ -5,7 +5,7 @@ The same numbers come out for the same data, settings and seed; the random state
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ def train_config(
     lr: float = 0.004,
     weight_decay: float = 0.05,
     patience: int | None = None,
-    compile: str = "auto",
+    compile: Literal["auto", "none"] = "auto",
     seed: int = 0,
 ) -> Train:
     """How to train on n rows: AdamW with warm-up, cosine and clipping, the lesser of ``epochs`` and ``steps``.
@@ -42,7 +42,6 @@ def train_config(
     per_epoch = n // batch
     total = min(size for size in (steps, None if epochs is None else epochs * per_epoch) if size is not None)
     every = per_epoch if validations is None else max(total // validations, min(LEAST_STEPS, total))
-    options: dict[str, Any] = {"compile": compile}
     return Train(
         steps=total,
         batch=batch,
@@ -55,7 +54,7 @@ def train_config(
         log_every=every,
         valid_batch=max(VALID_BATCH, batch),
         seed=seed,
-        **options,
+        compile=compile,
     )
 
 

@@ -120,7 +120,8 @@ class S4Forecaster(Estimator):
         self._set_rate(sampling_rate)
         refuse_answers(y)
         lines, self.form_ = read_lines(X, missing=self.missing, channels_first=self.channels_first, warn=True)
-        self.chosen_ = choose(self, max(len(line.values) for line in lines))
+        longest = max(len(line.values) for line in lines)
+        self.chosen_ = choose(self, longest)
         held_out, context, horizon = self.validation_fraction, self.chosen_["context"], self.horizon
         ends = [len(line.values) - int(len(line.values) * held_out) for line in lines]
         self.mean_, std = known_moments(lines, ends)
@@ -133,7 +134,6 @@ class S4Forecaster(Estimator):
         judge = make_windows(parts, spans, context, horizon, masked=self.masked_) if held_out else None
         judge = None if judge is None else thinned(judge, VALID_WINDOWS)
         if learn is None:
-            longest = max(len(line.values) for line in lines)
             known = ", with a known value to forecast" if self.masked_ else ""
             raise ValueError(
                 f"context {context} and horizon {horizon} must fit into the rows to learn from{known}, got {max(ends)} "

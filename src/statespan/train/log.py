@@ -62,20 +62,22 @@ class Log:
 
 def read_times(folder: Path) -> dict[int, float]:
     """Seconds that a run had taken at its validations, by step; a line that was cut short is none."""
-    path = folder / TIMES
-    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-    return {int(match[1]): float(match[2]) for line in lines if (match := _TIME.fullmatch(line))}
+    return {int(match[1]): float(match[2]) for line in _lines(folder / TIMES) if (match := _TIME.fullmatch(line))}
 
 
 def _times_until(path: Path, step: int) -> int:
     """Bytes of whole lines up to this step: what a run that goes on from there keeps."""
     size = 0
-    for line in path.read_text().splitlines(keepends=True) if path.is_file() else []:
+    for line in _lines(path):
         match = _TIME.fullmatch(line)
         if not match or int(match[1]) > step:
             break
         size += len(line)
     return size
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines(keepends=True) if path.is_file() else []
 
 
 class Bar:

@@ -145,12 +145,14 @@ def _warn_of_channels_first(panel: Panel) -> None:
     channels = panel.values.shape[2]
     if channels > panel.lengths.max():
         samples = f"{panel.lengths.max()} sample{'s' * bool(panel.lengths.max() > 1)}"
-        warnings.warn(
-            f"X is read as (n, length, channels): {len(panel)} series of {samples} of {channels} channels. Where the "
-            "channels come first, as in aeon and sktime, set channels_first=True or give X.swapaxes(1, 2)",
-            UserWarning,
-            stacklevel=4,
-        )
+        data = f"(n, length, channels): {len(panel)} series of {samples} of {channels} channels"
+        warn_of_order(data, "give X.swapaxes(1, 2)")
+
+
+def warn_of_order(data: str, remedy: str) -> None:
+    """Warn that X may have its channels first, and say how it was read."""
+    message = f"X is read as {data}. Where the channels come first, as in aeon and sktime, set channels_first=True or "
+    warnings.warn(message + remedy, UserWarning, stacklevel=5)
 
 
 def _finished(panel: Panel, missing: str, ids: Any) -> Panel:

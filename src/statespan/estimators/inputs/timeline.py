@@ -5,7 +5,6 @@ Shapes: T rows of a series, C columns, H horizon, Q quantiles.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from statespan.data.calendar import UNITS, check_regular, in_seconds
 from statespan.estimators.inputs.frames import is_frame, is_pandas
-from statespan.estimators.inputs.series import as_float64, plain_array
+from statespan.estimators.inputs.series import as_float64, plain_array, warn_of_order
 
 Array = np.ndarray[Any, Any]
 FORMS = (
@@ -180,12 +179,7 @@ def _of_arrays(X: Any, channels_first: bool) -> tuple[list[Line], Form]:
 def _warn_of_channels_first(lines: list[Line]) -> None:
     rows, columns = max(len(line.values) for line in lines), lines[0].values.shape[1]
     if columns > rows:
-        warnings.warn(
-            f"X is read as (rows, columns): {rows} rows of {columns} columns. Where the channels come first, as in "
-            "aeon and sktime, set channels_first=True or swap the last two axes",
-            UserWarning,
-            stacklevel=4,
-        )
+        warn_of_order(f"(rows, columns): {rows} rows of {columns} columns", "swap the last two axes")
 
 
 def _of_pandas(X: Any) -> tuple[list[Line], Form]:
