@@ -37,7 +37,11 @@ SamplingRate = Annotated[
     float | None, typer.Option(metavar="HZ", help="Samples a second of the data, in place of --dt-scale.")
 ]
 TRAINING = ("lightning", "safetensors", "yaml")
-INSTALL = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # packages with another name than their module
+INSTALL = {
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}  # packages by differing module
 
 
 def need(extra: str, *modules: str) -> None:

@@ -40,6 +40,10 @@ class Batch(NamedTuple):
     marks: Tensor | None = None
     gaps: Tensor | None = None
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with a change of every tensor in it."""
+        return Batch(*(None if tensor is None else change(tensor) for tensor in self))  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True)
 class Info:

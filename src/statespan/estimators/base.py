@@ -25,7 +25,7 @@ COUNTS = ("d_model", "n_layers", "stride", "context", "epochs", "steps", "batch_
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Estimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator with a network, a seed, and a folder to live in; see the classes for people for the settings."""
+    """An estimator with a network and a seed that can be saved; its public subclasses document the settings."""
 
     d_model: int | None = None
     n_layers: int | None = None
@@ -43,11 +43,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        """Everything that was learnt but the network's weights: plain values, and arrays."""
+        """Everything learnt except the network's weights: plain values, and arrays."""
 
     @abstractmethod
     def _set_state(self, config: dict[str, Any], tensors: dict[str, torch.Tensor], device: torch.device) -> None:
-        """The inverse of :meth:`_state`; makes the network as well."""
+        """The inverse of :meth:`_state`, which also builds the network."""
 
     def save(self, folder: str | Path) -> None:
         """Save the fitted estimator in a folder: the weights as safetensors, everything else as JSON.

@@ -110,7 +110,7 @@ def resampled(x: Tensor, factor: float) -> Tensor:
 
 
 class Network(nn.Module):
-    """The stem, where there is one, and the body.
+    """The stem, if there is one, and the body.
 
     Example:
         >>> options = {"d_output": 3, "d_model": 8, "n_layers": 1, "d_state": 8, "layer": "s4d", "bidirectional": True}

@@ -85,7 +85,7 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         tags.target_tags.multi_output = True
         return tags
 
-    def _task(self, answers: Array) -> Task:
+    def _task(self) -> Task:
         return TASKS["regression"]
 
     def _answers_in_words(self) -> str:

@@ -54,7 +54,7 @@ class SeriesEstimator(Estimator):
         """The answers as the network learns them, their number K, and the classes to balance the held-out part by."""
 
     @abstractmethod
-    def _task(self, answers: Array) -> Task:
+    def _task(self) -> Task:
         """What to optimize."""
 
     @abstractmethod
@@ -121,7 +121,7 @@ class SeriesEstimator(Estimator):
                 announce_cost(self.network_.body, choice.batch_size, length, updates)
         self.history_ = fit_network(
             self.network_, Splits(parts[0], parts[1] if len(rows[1]) else None), how,
-            task=self._task(answers[rows[0]]), device=device, progress=bool(self.verbose),
+            task=self._task(), device=device, progress=bool(self.verbose),
         )  # fmt: skip
         self.n_iter_ = self.history_.steps
         return self

@@ -46,7 +46,7 @@ class GraphStep:
 
     def __init__(self, step: Step, model: nn.Module, examples: Sequence[Batch]) -> None:
         self.step = step
-        self.batches = {example.x.shape: _copy(example) for example in examples}
+        self.batches = {example.x.shape: example.map(torch.clone) for example in examples}
         start = {name: value.clone() for name, value in model.state_dict().items()}
         device = step.processes.device
         step.keep_gradients = True
@@ -106,7 +106,3 @@ class GraphStep:
         step.guard.reset()
         step.loss.zero_()
         step.mean_loss()
-
-
-def _copy(batch: Batch) -> Batch:
-    return Batch(*(None if t is None else t.clone() for t in batch))  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ class Guard:
         self.good = torch.zeros((), device=device, dtype=torch.int64)
 
     def look(self, loss: Tensor, norm: Tensor) -> None:
-        """Take note of an update's loss and of the norm of its gradient."""
+        """Record whether an update's loss and the norm of its gradient are finite."""
         self.bad.logical_or_(~(torch.isfinite(loss) & torch.isfinite(norm)))
         self.good += self.bad == 0
 
@@ -78,10 +78,10 @@ def find_cause(model: nn.Module, batch: tuple[Tensor | None, ...], loss_of: Call
 
 
 class _Watch:
-    """Notes outputs that are not finite, and gradients, by the module that made them.
+    """Records outputs and gradients that are not finite, by the module that computed them.
 
-    A gradient is noted where it arrives: at a tensor that one module gave out and another took in. It is the second
-    one that made it.
+    A gradient is recorded at the tensor where it arrives: the output of one module and the input of another. The second
+    module computed it.
     """
 
     def __init__(self, seen: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a run writes while it goes: a CSV that is the same every time, TensorBoard, and a progress bar."""
+"""What a run writes while it trains: a reproducible CSV file, TensorBoard, and a progress bar."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ class Log:
 
 
 def read_times(folder: Path) -> dict[int, float]:
-    """Seconds that a run had taken at its validations, by step; a line that was cut short is none."""
+    """Seconds that a run had taken at its validations, by step; incomplete lines are ignored."""
     return {int(match[1]): float(match[2]) for line in _lines(folder / TIMES) if (match := _TIME.fullmatch(line))}
 
 
 def _times_until(path: Path, step: int) -> int:
-    """Bytes of whole lines up to this step: what a run that goes on from there keeps."""
+    """Bytes of the complete lines up to this step, which a run keeps that resumes there."""
     size = 0
     for line in _lines(path):
         match = _TIME.fullmatch(line)
@@ -81,7 +81,7 @@ def _lines(path: Path) -> list[str]:
 
 
 class Bar:
-    """A progress bar: epoch, loss, metric, speed and time left; nothing at all where it is not wanted."""
+    """A progress bar: epoch, loss, metric, speed and time left; it does nothing unless it is wanted."""
 
     def __init__(self, total: int, done: int, wanted: bool) -> None:
         self.progress: Any = None

@@ -1,4 +1,4 @@
-"""Evaluation: every sample exactly once, in any number of processes, whatever the last batch has."""
+"""Evaluation: every sample counts exactly once, in any number of processes, also in an incomplete last batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def measure(
     starts = [(number * world + rank) * batch for number in range(rounds)]
     lengths = feed.split.lengths if group_lengths else None
     ordered = torch.arange(n) if lengths is None else torch.from_numpy(lengths[:n]).argsort(stable=True)
-    # a process that has nothing left in the last round takes the first sample and counts it 0 times
+    # a process without samples in the last round takes the first one with weight 0
     indices = [ordered[start : start + batch] if start < n else ordered[:1] for start in starts]
     wide = torch.float32 if device.type == "mps" else torch.float64
     sums: Any = torch.zeros(len(task.sums), dtype=wide, device=device)

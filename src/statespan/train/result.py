@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from statespan import _io as fsio
-from statespan import _plotting as _look
+from statespan import _io, _plotting
 from statespan._machine import provenance
 from statespan.train.config import Recipe
 from statespan.train.log import read_times
@@ -74,9 +73,12 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
     if result.start is not None:
         record["start"] = result.start
     text = json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"
-    fsio.replace_file(result.folder / "result.json", text.encode())
+    _io.replace_file(result.folder / "result.json", text.encode())
     if find_spec("matplotlib"):
-        fsio.replace_file(result.folder / "curve.png", _picture(result))
+        reached = result.test.get(result.metric)
+        heading = "" if reached is None else f"test {result.metric} {reached:.4g}"
+        figure = draw_curves({result.folder.name: result.folder}, result.metric, heading)
+        _io.replace_file(result.folder / "curve.png", _plotting.content(figure))
 
 
 def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -110,9 +112,9 @@ def history(folder: Path, metric: str, most: int = POINTS) -> dict[str, list[flo
 
 def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: str = "") -> Any:
     """The logs of runs, by label, as a figure: losses on the left, the metric (by default the first) on the right."""
-    figure = _look.figure(9, 3.5)
+    figure = _plotting.figure(9, 3.5)
     left, right = figure.subplots(1, 2)
-    for color, (run, folder) in zip(_look.colors(), runs.items()):
+    for color, (run, folder) in zip(_plotting.colors(), runs.items()):
         log = read_log(folder)
         named = [name for name in log if name.startswith("valid_") and name != "valid_loss"]
         chosen = f"valid_{metric}" if metric else next(iter(named), "")
@@ -122,15 +124,9 @@ def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: st
             if points:
                 marker = "." if len(points) < 40 else None
                 axes.plot(*zip(*points), line, color=color, marker=marker, label=several + name.replace("_", " "))
-    _look.tidy(left, "step", "loss", legend=True)
-    _look.tidy(right, "step", "metric", heading, legend=True)
+    _plotting.tidy(left, "step", "loss", legend=True)
+    _plotting.tidy(right, "step", "metric", heading, legend=True)
     return figure
-
-
-def _picture(result: Result) -> bytes:
-    reached = result.test.get(result.metric)
-    heading = "" if reached is None else f"test {result.metric} {reached:.4g}"
-    return _look.content(draw_curves({result.folder.name: result.folder}, result.metric, heading))
 
 
 def _plain(value: Any) -> Any:

@@ -54,7 +54,7 @@ def fit(
         data: The dataset, or a folder of datasets instead of the default one.
         model: A module (or a function from the dataset's info to one) instead of the recipe's model.
         progress: Show a progress bar.
-        device: "cpu", "cuda", "cuda:1" or "mps"; CUDA where there is some, if not given.
+        device: "cpu", "cuda", "cuda:1" or "mps"; by default CUDA if available.
 
     Returns:
         The metrics and where everything is.
@@ -74,7 +74,7 @@ def fit(
     with launched(recipe.train, place) as processes:
         network = build_model(recipe, dataset, model)
         started_from = _starting_weights(recipe, folder, network, resume=resume)
-        io.make_folder(folder / "checkpoints")  # only now: what cannot begin leaves nothing behind
+        io.make_folder(folder / "checkpoints")  # only now: a run that cannot start leaves nothing behind
         with io.locked(folder, wanted=processes.is_global_zero):
             loop = _prepared(recipe, folder, dataset, network, processes=processes, resume=resume)
             if processes.is_global_zero:

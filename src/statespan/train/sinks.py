@@ -1,4 +1,4 @@
-"""Where a loop leaves what it makes: in the folder of a run, from which it can be resumed, or in memory."""
+"""What a training loop writes to: the folder of a run, from which it can be resumed, or memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Sink(ABC):
 
     @abstractmethod
     def advice(self, saved: Progress | None) -> str:
-        """What to tell someone whose run cannot go on, whose last save was this."""
+        """Advice for a run that cannot continue, from the progress that was saved last."""
 
 
 class RunFolder(Sink):
@@ -162,7 +162,7 @@ class Memory(Sink):
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse to go on with another recipe."""
+    """Refuse to resume a run with another recipe."""
     new = json.loads(json.dumps(new))  # as the old one was
     defaults = {"train": json.loads(json.dumps(dataclasses.asdict(Train())))}  # of settings that are newer than the run
     for section in ("data", "model", "train"):

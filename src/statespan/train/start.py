@@ -62,7 +62,7 @@ def begin(network: nn.Module, start: str) -> dict[str, Any]:
 
 
 def remember(folder: Path, facts: dict[str, Any]) -> None:
-    """Write down in a run's folder which weights it started from."""
+    """Record in a run's folder which weights it started from."""
     io.replace_file(folder / FILE, (json.dumps(facts, indent=2) + "\n").encode())
 
 
@@ -81,7 +81,7 @@ def _origin(folder: Path) -> dict[str, Any]:
     before = record.get("start") or {}
     recipe = record["recipe"]
     if before:
-        recipe["train"]["start"] = before["name"]  # and not where it lay
+        recipe["train"]["start"] = before["name"]  # not its path
     return {
         "name": recipe["name"],
         "recipe": recipe,

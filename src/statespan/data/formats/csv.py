@@ -27,7 +27,7 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
 
 
-MISSING = ("", "na", "nan", "null")  # how a missing value is written
+MISSING = ("", "na", "nan", "null")  # spellings of a missing value
 
 
 def read_table(path: Path, time: str | None = None, time_format: str | None = None, *, missing: bool = False) -> Table:

@@ -1,4 +1,4 @@
-"""What people give as answers, as arrays."""
+"""The answers to learn, in any form, as arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever people have their series in, as one padded array: numpy, lists of unequal lengths, pandas wide and long.
+"""Series of any form as one padded array: numpy, lists of unequal lengths, pandas wide and long.
 
 Shapes: n series, L longest length, C channels.
 """

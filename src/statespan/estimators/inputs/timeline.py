@@ -1,4 +1,4 @@
-"""Time series for forecasting, whatever they come in, and forecasts in the same form.
+"""Time series for forecasting in any form, and forecasts in the same form.
 
 Shapes: T rows of a series, C columns, H horizon, Q quantiles.
 """
@@ -41,7 +41,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Form:
-    """What series came in, so that forecasts leave in the same."""
+    """The form of the series, which forecasts get as well."""
 
     kind: str  # "vector", "array", "list", "series", "frame" or "long"
     columns: tuple[Any, ...] = ()  # names of a frame's columns
