@@ -105,9 +105,9 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
     width = getattr(config, "d_input", None)
     seen = 0
     if form == "s16le":
-        size = 2 * block * (width or 1)
-        while raw := source.read(size):
-            whole = np.frombuffer(raw[: len(raw) // (2 * (width or 1)) * 2 * (width or 1)], "<i2")
+        frame = 2 * (width or 1)  # bytes of a sample
+        while raw := source.read(frame * block):
+            whole = np.frombuffer(raw[: len(raw) // frame * frame], "<i2")
             if whole.size == 0:
                 return
             samples = whole.reshape(-1, width or 1).astype(np.float32) / np.float32(2**15)
