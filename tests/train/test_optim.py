@@ -18,7 +18,9 @@ def named(model, **options):
 
 
 def test_s4_in_a_model():
-    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.LayerNorm(4), S4(4, 8), nn.BatchNorm1d(4))
+    model = nn.Sequential(
+        nn.Embedding(5, 4), nn.Linear(4, 4), nn.LayerNorm(4), S4(4, 8, mix="linear"), nn.BatchNorm1d(4)
+    )
     assert named(model) == {
         "ssm": {f"3.ssm.{name}" for name in ("log_dt", "A_real", "A_imag", "P", "B")},
         "no_decay": {"0.weight", "1.bias", "2.weight", "2.bias", "3.mix.bias", "4.weight", "4.bias"},
@@ -57,7 +59,7 @@ def test_rates_and_decay():
 
 
 def test_every_trainable_parameter_is_listed_once():
-    first, second = S4(4, 8), S4D(4, 8)
+    first, second = S4(4, 8, mix="linear"), S4D(4, 8, mix="linear")
     second.mix.weight = first.mix.weight
     first.D.requires_grad_(False)
     model = nn.ModuleList([first, second, first])
@@ -72,7 +74,7 @@ def test_frozen_b_is_not_a_parameter():
 
 def test_optimizer_moves_groups_at_their_rates():
     """One Adam step moves a parameter by its learning rate."""
-    model = S4D(4, 8)
+    model = S4D(4, 8, mix="linear")
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = torch.optim.Adam(param_groups(model, lr=0.01, ssm_lr=0.001))
     model(torch.randn(2, 30, 4)).square().mean().backward()
