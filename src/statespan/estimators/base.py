@@ -88,8 +88,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         place = pick_device(device)
         try:
             estimator = cls(**store.parameters_in(config["parameters"]))
-            rate = config.get("sampling_rate")
-            estimator.sampling_rate_ = None if rate is None else check_number("sampling_rate", rate, above=0.0)
+            estimator._set_rate(config.get("sampling_rate"))
             estimator.chosen_, estimator.chosen_line_ = dict(config["chosen"]), str(config["line"])
             estimator._set_state(config, tensors, place)
         except LoadError:
@@ -115,9 +114,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         pick_device(self.device)
 
     def _set_rate(self, sampling_rate: float | None) -> None:
-        """Remember the rate of the samples that are learnt from."""
-        given = sampling_rate is not None
-        self.sampling_rate_ = check_number("sampling_rate", sampling_rate, above=0.0) if given else None
+        """Remember the sampling rate of the training data."""
+        is_given = sampling_rate is not None
+        self.sampling_rate_ = check_number("sampling_rate", sampling_rate, above=0.0) if is_given else None
 
     def _dt_scale(self, dt_scale: float | None, sampling_rate: float | None) -> float:
         """The step of samples relative to training, from whichever of the two is given."""

@@ -131,8 +131,8 @@ class S4Forecaster(Estimator):
         parts = [self._prepare(line) for line in lines]
         learn = make_windows(parts, [(0, end) for end in ends], context, horizon, masked=self.masked_)
         spans = [(end, len(line.values)) for line, end in zip(lines, ends)]
-        judge = make_windows(parts, spans, context, horizon, masked=self.masked_) if held_out else None
-        judge = None if judge is None else thinned(judge, VALID_WINDOWS)
+        valid = make_windows(parts, spans, context, horizon, masked=self.masked_) if held_out else None
+        valid = None if valid is None else thinned(valid, VALID_WINDOWS)
         if learn is None:
             known = ", with a known value to forecast" if self.masked_ else ""
             raise ValueError(
@@ -145,7 +145,7 @@ class S4Forecaster(Estimator):
             self.network_ = Horizon(self._config(parts[0], context)).to(device)
         self.n_features_in_ = lines[0].values.shape[1]
         self.chosen_line_ = describe(
-            self, lines, windows=len(learn), held_out=0 if judge is None else len(judge), device=device
+            self, lines, windows=len(learn), held_out=0 if valid is None else len(valid), device=device
         )
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
@@ -155,7 +155,7 @@ class S4Forecaster(Estimator):
             lr=self.learning_rate, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed,
         )  # fmt: skip
         self.history_ = fit_network(
-            self.network_, Splits(learn, judge), how,
+            self.network_, Splits(learn, valid), how,
             task=forecasts(tuple(self.quantiles)), device=device, progress=bool(self.verbose),
         )  # fmt: skip
         self.lines_ = [recent(line, context) for line in lines]

@@ -219,8 +219,7 @@ class SeriesEstimator(Estimator):
         """Standardised series and their answers, as training reads them."""
         x = self.scale_.apply(panel)
         if self.masked_:
-            known = panel.known
-            x = np.concatenate([x, known.astype(np.float32)], -1)
+            x = np.concatenate([x, panel.known.astype(np.float32)], -1)
         arrays = {"x": x, "y": answers}
         if panel.ragged:
             arrays["lengths"] = panel.lengths.astype(np.int64)

@@ -142,8 +142,7 @@ def write_lines(
         index = _index(line, form, len(values))
         frames.append(pd.DataFrame(values.reshape(len(values), -1), index=index, columns=columns))
     if form.kind == "long":
-        names = list(form.names)
-        return pd.concat(frames, keys=[line.name for line in lines], names=names[:1])
+        return pd.concat(frames, keys=[line.name for line in lines], names=list(form.names[:1]))
     if form.kind == "series" and quantiles is None:
         return frames[0].iloc[:, 0].rename(form.columns[0])
     return frames[0]
