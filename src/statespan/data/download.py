@@ -32,8 +32,8 @@ def download(
     """Download a file over HTTPS. An interrupted download stays in ``NAME.part``, and the next call resumes it.
 
     The file gets its name once its SHA-256 is verified. ``progress`` is called with (name, bytes done, bytes in all or
-    None) and may raise to stop. ``timeout`` is in seconds, for the connection and for each piece of the answer. Every
-    failure, such as no network or the wrong file, is an OSError. Tests replace ``open_url``.
+    None) and may raise to stop. ``timeout`` is in seconds, for the connection and for each piece of the answer. No
+    network, no valid answer in time or the wrong file is an OSError. Tests replace ``open_url``.
     """
     if not url.startswith("https://"):
         raise ValueError(f"url must begin with https://, got {url!r}")

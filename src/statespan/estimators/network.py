@@ -128,7 +128,7 @@ class Network(nn.Module):
     def forward(
         self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0, gaps: Tensor | None = None
     ) -> Tensor:
-        """Class scores or values (B, K) of x (B, L, C); no stem may be there with gaps (B, L) between its samples."""
+        """Class scores or values (B, K) of x (B, L, C); gaps (B, L) between samples need a network without a stem."""
         if gaps is not None:
             return answer_with_gaps(self.body, x, gaps, lengths=lengths)
         if self.stem is not None:
