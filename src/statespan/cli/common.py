@@ -37,7 +37,11 @@ SamplingRate = Annotated[
     float | None, typer.Option(metavar="HZ", help="Samples a second of the data, in place of --dt-scale.")
 ]
 TRAINING = ("lightning", "safetensors", "yaml")
-INSTALL = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # packages with another name than their module
+INSTALL = {
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}  # packages by differing module
 
 
 def need(extra: str, *modules: str) -> None:
@@ -170,15 +174,10 @@ def named_recipe(text: str, changes: list[str]) -> Recipe:
 
 def load_data(recipe: Recipe, folder: Path | None, console: Console) -> Dataset:
     """The dataset of a recipe, with a progress bar while it is downloaded or generated."""
-    import statespan.data
-    from statespan.train import ConfigError
+    from statespan.train import run
 
-    options = dict(recipe.data)
     with downloading(console) as progress:
-        try:
-            return statespan.data.load(options.pop("name"), folder=folder, progress=progress, **options)
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"data: {error}") from error
+        return run.load_data(recipe, folder, progress=progress)
 
 
 def table(*columns: str, right: Iterable[str] = (), wrapped: Iterable[str] = ()) -> Table:
@@ -186,10 +185,10 @@ def table(*columns: str, right: Iterable[str] = (), wrapped: Iterable[str] = ())
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    empty = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", no_wrap=column not in wrapped)
-    return made
+        empty.add_column(column, justify="right" if column in right else "left", no_wrap=column not in wrapped)
+    return empty
 
 
 @contextlib.contextmanager

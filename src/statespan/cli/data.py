@@ -41,20 +41,20 @@ def data(
     from statespan.data.registry import data_folder, status
 
     console = common.terminal()
-    found = {one.name: one for one in status(folder)}
+    statuses = {each.name: each for each in status(folder)}
     if name is None:
         if get or check:
-            fail(f"--{'get' if get else 'check'} needs the name of a dataset, one of {', '.join(found)}")
-        _table(list(found.values()), data_folder(folder), console)
+            fail(f"--{'get' if get else 'check'} needs the name of a dataset, one of {', '.join(statuses)}")
+        _table(list(statuses.values()), data_folder(folder), console)
         return
-    if name not in found:
-        fail(f"there is no dataset {name!r}{suggest(name, found, 'see statespan data')}")
-    if get and found[name].missing:
-        _get(found[name], console)
-        found = {one.name: one for one in status(folder)}
-    _one(found[name], console)
+    if name not in statuses:
+        fail(f"there is no dataset {name!r}{suggest(name, statuses, 'see statespan data')}")
+    if get and statuses[name].missing:
+        _get(statuses[name], console)
+        statuses = {each.name: each for each in status(folder)}
+    _show(statuses[name], console)
     if check:
-        _check(found[name], console)
+        _check(statuses[name], console)
 
 
 def _table(statuses: list[Status], folder: Path, console: Console) -> None:
@@ -62,42 +62,42 @@ def _table(statuses: list[Status], folder: Path, console: Console) -> None:
 
     console.print(f"datasets in {folder}", markup=False, soft_wrap=True)
     table = common.table("name", "here", "what it is", wrapped=["what it is"])
-    for one in statuses:
-        if not one.ready:
+    for status in statuses:
+        if not status.ready:
             here = "[yellow]no[/yellow]"
-        elif one.found:
+        elif status.found:
             here = "[green]yes[/green]"
         else:  # a dataset with a required option reads the user's own files
-            needs_files = inspect.Parameter.empty in REGISTRY[one.name].options.values()
+            needs_files = inspect.Parameter.empty in REGISTRY[status.name].options.values()
             here = "yours" if needs_files else "[green]built in[/green]"
-        table.add_row(one.name, here, one.summary)
+        table.add_row(status.name, here, status.summary)
     console.print(table)
     console.print("statespan data NAME shows where the files of a dataset belong, how to get them, and its options")
 
 
-def _one(one: Status, console: Console) -> None:
+def _show(status: Status, console: Console) -> None:
     from statespan.data.registry import REGISTRY
     from statespan.data.source import describe
 
-    entry = REGISTRY[one.name]
+    entry = REGISTRY[status.name]
 
     def say(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
-    say(f"{one.name}: {one.summary}")
+    say(f"{status.name}: {status.summary}")
     if entry.files:
-        say(f"folder  {one.folder}")
+        say(f"folder  {status.folder}")
     else:
         say("here    needs no files of its own")
-    for path in one.found:
-        say(f"here    {path.relative_to(one.folder)}")
-    for line in describe(one.missing):
+    for path in status.found:
+        say(f"here    {path.relative_to(status.folder)}")
+    for line in describe(status.missing):
         say(f"missing {line}")
-    for line in describe(one.optional):
+    for line in describe(status.optional):
         say(f"extra   {line} (generated without them)")
-    if any(source.url and source.sha256 for source in one.missing):
-        say(f"get     statespan data {one.name} --get, or put the files into the folder")
-    elif one.missing:
+    if any(source.url and source.sha256 for source in status.missing):
+        say(f"get     statespan data {status.name} --get, or put the files into the folder")
+    elif status.missing:
         say("get     put the files into the folder; they are not downloaded for you")
     options = [
         f"{key}=…" if value is inspect.Parameter.empty else f"{key}={_yaml(value)}"
@@ -113,27 +113,27 @@ def _yaml(value: object) -> str:
     return shlex.quote(str(value))
 
 
-def _get(one: Status, console: Console) -> None:
+def _get(status: Status, console: Console) -> None:
     from statespan.data import MissingData
     from statespan.data.registry import REGISTRY
     from statespan.data.source import fetch
 
     with common.downloading(console) as progress:
         try:
-            fetch(one.name, REGISTRY[one.name].files, one.folder, progress)
+            fetch(status.name, REGISTRY[status.name].files, status.folder, progress)
             return
         except MissingData as error:
             why = "; ".join(error.reasons) or "no address with a known checksum"
     # not in the context above, whose progress bar would overwrite the line
-    fail(f"could not get {one.name!r} ({why}); put the files there yourself: statespan data {one.name}")
+    fail(f"could not get {status.name!r} ({why}); put the files there yourself: statespan data {status.name}")
 
 
-def _check(one: Status, console: Console) -> None:
+def _check(status: Status, console: Console) -> None:
     from statespan.data.cache import check
 
-    caches = check(one.folder)
+    caches = check(status.folder)
     for path, good in caches.items():
         state = "whole" if good else "damaged and removed; it is rebuilt when needed"
-        console.print(f"cache   {path.relative_to(one.folder)}: {state}", markup=False, soft_wrap=True)
+        console.print(f"cache   {path.relative_to(status.folder)}: {state}", markup=False, soft_wrap=True)
     if not caches:
         console.print("cache   nothing was prepared yet")

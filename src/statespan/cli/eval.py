@@ -10,11 +10,12 @@ import typer
 
 from statespan._fail import fail
 from statespan.cli import common
-from statespan.cli.locate import RUN, find_run, trained_rate
+from statespan.cli.locate import find_run, trained_rate
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+RUN = "The folder of a run, or the name of a published model."
 HELP = """Measure a trained model on its data.
 
 RUN is the folder that `statespan train` made, or the name of a published model (statespan models). After it, key=value

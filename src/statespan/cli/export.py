@@ -9,7 +9,7 @@ import typer
 
 from statespan._fail import fail
 from statespan.cli import common
-from statespan.cli.locate import MODEL, open_model
+from statespan.cli.locate import Model, open_model
 
 HELP = """Write a trained model for other programs.
 
@@ -28,7 +28,7 @@ ONNX needs: pip install "statespan[export]"
 
 
 def export(
-    where: Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
+    where: Model,
     *,
     to: Annotated[str, typer.Option(help="onnx or torch-export.")] = "onnx",
     view: Annotated[str, typer.Option(help="step or sequence.")] = "step",

@@ -16,7 +16,7 @@ import typer
 from statespan._fail import complain, fail
 from statespan._text import printable
 from statespan.cli import common
-from statespan.cli.locate import MODEL, Opened, dataset_of, open_model, stored_inputs
+from statespan.cli.locate import Model, Opened, dataset_of, open_model, stored_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +48,7 @@ class SamplingOptions(NamedTuple):
 
 
 def generate(
-    where: Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
+    where: Model,
     *,
     prompt: Annotated[str, typer.Option(help="Text to continue; empty for the start of a line.")] = "",
     steps: Annotated[int, typer.Option(help="Words to generate.")] = 100,
@@ -203,8 +203,8 @@ def _sample(model: Any, given: Any, sampling: SamplingOptions, *, total: int, le
         rows = range(start, min(total, start + batch))
         prompt = None if given is None else given[rows.start : rows.stop]
         steps = length - (0 if prompt is None else prompt.shape[1])
-        made = generate(model, prompt, steps, batch=len(rows), rows=rows, **sampling._asdict()).values.cpu()
-        parts.append(made if prompt is None else torch.cat([prompt, made], 1))
+        generated = generate(model, prompt, steps, batch=len(rows), rows=rows, **sampling._asdict()).values.cpu()
+        parts.append(generated if prompt is None else torch.cat([prompt, generated], 1))
     return torch.cat(parts)
 
 

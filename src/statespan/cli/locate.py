@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
 
 from statespan._fail import fail
 from statespan._suggest import suggest
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from statespan.data.inputs import Inputs
 
 MODEL = "The folder of a run or of a saved model, or the name of a published model."
-RUN = "The folder of a run, or the name of a published model."
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
 
 
 class Opened(NamedTuple):
@@ -64,12 +66,7 @@ def find_run(folder: Path, argument: str = "RUN") -> Path:
 
 
 def open_model(where: Path, device: str | None) -> Opened:
-    """Load a model in evaluation mode.
-
-    Args:
-        where: The folder of a run or of a saved model, or the name of a published model.
-        device: Where to put it; CUDA if available, if not given.
-    """
+    """Load a model, by folder or published name, in evaluation mode; on CUDA if available unless a device is given."""
     from statespan.models import from_pretrained
     from statespan.train.device import pick_device
 
@@ -99,8 +96,8 @@ def inputs_of(opened: Opened, data: Path | None, console: Console) -> Inputs | N
     """How the samples of a run are prepared; a published model needs no data for that. None without a run."""
     from statespan.data import inputs
 
-    if opened.run is not None and (found := stored_inputs(opened.run)) is not None and found.prepare is not None:
-        return found
+    if opened.run is not None and (stored := stored_inputs(opened.run)) is not None and stored.prepare is not None:
+        return stored
     dataset = dataset_of(opened, data, console)
     return None if dataset is None else inputs.of_dataset(dataset)
 

@@ -69,7 +69,9 @@ def predict(
 ) -> None:
     """Predict; :data:`HELP` is the text for users."""
     common.need_training()
-    files = words[1:] if model is None else words
+    given = words[1:] if model is None else words
+    changes = [str(file) for file in given if str(file).startswith("data.") and "=" in str(file) and not file.exists()]
+    files = [file for file in given if str(file) not in changes]
     if not files:
         fail("FILES must be at least one file to predict, got none")
     run = find_run(words[0]) if model is None else find_run(model, "--model")
@@ -77,10 +79,6 @@ def predict(
     if out.resolve() in {file.resolve() for file in files}:
         fail(f"--out must not be one of the files to read, got {out}")
     common.relative_step(1.0, dt_scale, sampling_rate)
-    changes = [str(file) for file in files if str(file).startswith("data.") and "=" in str(file) and not file.exists()]
-    files = [file for file in files if str(file) not in changes]
-    if not files:
-        fail("FILES must be at least one file to predict, got none")
     if absent := [file for file in files if not file.is_file()]:
         fail(f"FILES must be existing files, and {absent[0]} is not ({len(absent)} of {len(files)})")
     console = common.terminal()
@@ -99,11 +97,11 @@ def predict(
             )
         trained = trained_rate(run) or info.sampling_rate
         series = [_read(file, recipe, inputs) for file in files]
-        given = dt_scale is not None or sampling_rate is not None
+        is_given = dt_scale is not None or sampling_rate is not None
         if sampling_rate is not None and recipe.data["name"] == "own":
             sampling_rate /= recipe.data.get("subsample", 1)  # of the samples that the model reads
         fixed = common.relative_step(trained, dt_scale, sampling_rate)
-        steps = [fixed if given or not (trained and rate) else trained / rate for _, rate in series]
+        steps = [fixed if is_given or not (trained and rate) else trained / rate for _, rate in series]
         samples = [Sample(file, x, step) for file, (x, _), step in zip(files, series, steps)]
         answers = _answers(network.to(place), samples, inputs)
         _write(out, files, answers, info)
@@ -157,20 +155,20 @@ def _answers(model: Any, samples: list[Sample], inputs: Inputs) -> np.ndarray[An
         groups[len(sample.x), sample.dt_scale].append(number)
     info, prepare = inputs.info, inputs.prepare
     assert prepare is not None
-    found = np.zeros((len(samples), info.d_output))
+    answers = np.zeros((len(samples), info.d_output))
     place = next(model.parameters()).device
     with torch.inference_mode():
         for (_, dt_scale), members in groups.items():
             for start in range(0, len(members), ROWS_AT_ONCE):
-                some = members[start : start + ROWS_AT_ONCE]
+                rows = members[start : start + ROWS_AT_ONCE]
                 try:
-                    batch = moved(prepare(np.stack([samples[i].x for i in some])), place)
+                    batch = moved(prepare(np.stack([samples[i].x for i in rows])), place)
                 except ValueError as error:
-                    fail(f"{samples[some[0]].file}: {error}")
+                    fail(f"{samples[rows[0]].file}: {error}")
                 scores = output(model, batch, dt_scale).double().cpu()
-                found[some] = (scores.softmax(-1) if info.task == "classification" else scores).numpy()
+                answers[rows] = (scores.softmax(-1) if info.task == "classification" else scores).numpy()
     mean, std = (getattr(info, name, ()) for name in ("target_mean", "target_std"))
-    return found * np.array(std) + np.array(mean) if std else found
+    return answers * np.array(std) + np.array(mean) if std else answers
 
 
 def _write(out: Path, files: list[Path], answers: np.ndarray[Any, Any], info: Any) -> None:

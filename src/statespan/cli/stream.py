@@ -17,7 +17,7 @@ import typer
 from statespan._fail import fail
 from statespan._text import csv_line
 from statespan.cli import common
-from statespan.cli.locate import MODEL, Opened, inputs_of, open_model
+from statespan.cli.locate import Model, Opened, inputs_of, open_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ LARGEST = (2 - 2**-23) * 2.0**127  # what samples of float32 can be
 
 
 def stream(
-    where: Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
+    where: Model,
     *,
     form: Annotated[str, typer.Option("--format", help="csv, or s16le for raw audio.")] = "csv",
     every: Annotated[
@@ -105,9 +105,9 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
     width = getattr(config, "d_input", None)
     seen = 0
     if form == "s16le":
-        size = 2 * block * (width or 1)
-        while raw := source.read(size):
-            whole = np.frombuffer(raw[: len(raw) // (2 * (width or 1)) * 2 * (width or 1)], "<i2")
+        frame = 2 * (width or 1)  # bytes of a sample
+        while raw := source.read(frame * block):
+            whole = np.frombuffer(raw[: len(raw) // frame * frame], "<i2")
             if whole.size == 0:
                 return
             samples = whole.reshape(-1, width or 1).astype(np.float32) / np.float32(2**15)
@@ -205,10 +205,7 @@ def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable
 class Printer:
     """Prints answers as lines of CSV, the names of the columns first.
 
-    Args:
-        model: Whose answers they are.
-        names: Names of its classes or values, if any.
-        info: Facts about the dataset, for the units of values; or None.
+    ``names`` are those of the classes or values, if any, and ``info`` has the units of values, if not None.
     """
 
     def __init__(self, model: Any, names: list[str], info: Any) -> None:

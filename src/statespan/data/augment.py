@@ -18,15 +18,10 @@ MOVE = 2.0  # pixels
 
 @dataclass(frozen=True)
 class Shift:
-    """Shift each 28 x 28 image by a few pixels in both directions, black in the gap.
+    """Shift each 28 x 28 image by a few pixels in both directions, black in the gap."""
 
-    Args:
-        order: Pixel of the image at each position of the sequence.
-        most: Largest shift in pixels.
-    """
-
-    order: tuple[int, ...]
-    most: int = 2
+    order: tuple[int, ...]  # pixel of the image at each position of the sequence
+    most: int = 2  # largest shift in pixels
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch, x of shape (B, 784, 1)."""
@@ -41,17 +36,11 @@ class Shift:
 
 @dataclass(frozen=True)
 class Warp:
-    """Warp each 28 x 28 image by a random affine map and a smooth displacement field, black outside.
+    """Warp each 28 x 28 image by a random affine map and a smooth displacement field, black outside."""
 
-    Args:
-        order: Pixel of the image at each position of the sequence.
-        bend: Standard deviation of the displacements at the knots, in pixels.
-        knots: Knots along each side.
-    """
-
-    order: tuple[int, ...]
-    bend: float = 0.8
-    knots: int = 6
+    order: tuple[int, ...]  # pixel of the image at each position of the sequence
+    bend: float = 0.8  # standard deviation of the displacements at the knots, in pixels
+    knots: int = 6  # along each side
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch, x of shape (B, 784, 1)."""
@@ -69,13 +58,9 @@ class Warp:
 
 @dataclass(frozen=True)
 class Turn:
-    """Rotate each square image by a multiple of 90 degrees and mirror it or not: 8 ways, equally likely.
+    """Rotate each square image by a multiple of 90 degrees and mirror it or not: 8 ways, equally likely."""
 
-    Args:
-        size: Pixels along a side.
-    """
-
-    size: int
+    size: int  # pixels along a side
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch, x of shape (B, size², channels), row by row."""

@@ -40,6 +40,10 @@ class Batch(NamedTuple):
     marks: Tensor | None = None
     gaps: Tensor | None = None
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with a change of every tensor in it."""
+        return Batch(*(None if tensor is None else change(tensor) for tensor in self))  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True)
 class Info:
@@ -99,8 +103,8 @@ class Split(ABC):
     @property
     def lengths(self) -> np.ndarray[Any, Any] | None:
         """The true length of each row, of the longer one for a row of two; None where all are full."""
-        found = self.arrays.get("lengths")
-        return None if found is None else found.reshape(len(found), -1).max(1).astype(np.int64)
+        lengths = self.arrays.get("lengths")
+        return None if lengths is None else lengths.reshape(len(lengths), -1).max(1).astype(np.int64)
 
     @abstractmethod
     def take(self, arrays: Mapping[str, Tensor], index: Tensor) -> Batch:
@@ -215,27 +219,26 @@ class Windows(Split):
 class Raw:
     """From a recorded series to a row of the arrays, if the two differ.
 
-    Args:
-        order: Order in which positions are read; empty for the order of time.
-        mean: Subtracted from each feature, (D,); empty for 0.
-        std: Divisor of each feature after that, (D,).
-
     Example:
         >>> Raw((1, 0), (1.0,), (2.0,))(np.array([[[3.0], [5.0]]])).tolist()
         [[[2.0], [1.0]]]
     """
 
-    order: tuple[int, ...] = ()
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    order: tuple[int, ...] = ()  # in which positions are read; empty for the order of time
+    mean: tuple[float, ...] = ()  # (D,), subtracted from each feature; empty for 0
+    std: tuple[float, ...] = ()  # (D,), divisor of each feature after that
 
     def __call__(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Series (B, L, D) as rows of the arrays."""
-        if self.order:
-            if x.shape[1] != len(self.order):
-                raise ValueError(f"series must have length {len(self.order)}, got {x.shape[1]}")
-            x = x[:, list(self.order)]
+        x = reordered(x, self.order)
         return ((x - np.array(self.mean)) / np.array(self.std)).astype(np.float32) if self.mean else x
+
+
+def reordered(x: np.ndarray[Any, Any], order: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Series (B, L, D) with their positions in another order; an empty one changes nothing."""
+    if order and x.shape[1] != len(order):
+        raise ValueError(f"series must have length {len(order)}, got {x.shape[1]}")
+    return x[:, list(order)] if order else x
 
 
 @dataclass(frozen=True)

@@ -44,33 +44,21 @@ def watched(progress: Progress | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Rows:
-    """An array too large for memory, in pieces.
+    """An array too large for memory, in pieces."""
 
-    Args:
-        shape: Shape of the whole array.
-        dtype: Its dtype.
-        pieces: Arrays that follow each other along the first axis.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the whole array
     dtype: Any
-    pieces: Iterable[Array]
+    pieces: Iterable[Array]  # that follow each other along the first axis
 
 
 def cached(
     folder: Path, name: str, key: Mapping[str, Any], build: Callable[[], Mapping[str, Array | Rows]]
 ) -> dict[str, Array]:
-    """The arrays that ``build`` returns, from the cache if possible.
+    """The arrays that ``build`` returns, from the cache in the dataset's folder if possible.
 
-    Args:
-        folder: The dataset's folder; the cache is its subfolder ``.cache``.
-        name: Name of the cache, a plain word.
-        key: What the arrays depend on: options, version of the code, :func:`stamp` of the files they are made of.
-            JSON values only.
-        build: Makes the arrays. It is called twice if the disk is full or read-only; the arrays then stay in memory.
-
-    Returns:
-        The arrays by name, memory-mapped (a change to them is not written back).
+    The key is what the arrays depend on, as JSON values: options, version of the code, :func:`stamp` of the files they
+    are made of. ``build`` is called twice if the disk is full or read-only; the arrays then stay in memory. Otherwise
+    they are memory-mapped; a change to them is not written back.
 
     Example:
         >>> import tempfile
@@ -81,21 +69,21 @@ def cached(
     """
     text = json.dumps({"format": FORMAT, "name": name, **key}, sort_keys=True)
     place = folder / ".cache" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    if (found := _read(place, text)) is not None:
-        return found
+    if (arrays := _read(place, text)) is not None:
+        return arrays
     try:
         _io.make_folder(place.parent)
         with _io.locked(place.parent, wait=True):
             _io.sweep(place.parent)
-            if (found := _read(place, text)) is not None:  # another process was faster
-                return found
+            if (arrays := _read(place, text)) is not None:  # another process was faster
+                return arrays
             _write(place, text, build())
     except (OSError, CheckpointError) as problem:
         warnings.warn(f"{place} cannot be written, the data is kept in memory: {problem}", RuntimeWarning, stacklevel=2)
         return {name: _whole(array) for name, array in build().items()}
-    if (found := _read(place, text)) is None:
+    if (arrays := _read(place, text)) is None:
         raise OSError(f"{place} was written and cannot be read back: the disk is at fault")
-    return found
+    return arrays
 
 
 def stamp(*paths: Path) -> list[list[Any]]:
@@ -104,18 +92,14 @@ def stamp(*paths: Path) -> list[list[Any]]:
 
 
 def check(folder: Path) -> dict[Path, bool]:
-    """Verify every byte of the caches below a dataset's folder, and remove damaged ones.
-
-    Returns:
-        Whether each cache is good, by its path.
-    """
-    found = {}
+    """Whether each cache below a dataset's folder is whole, every byte verified; damaged ones are removed."""
+    is_whole = {}
     for manifest in sorted([*folder.glob(f".cache/*/{MANIFEST}"), *folder.glob(f"*/.cache/*/{MANIFEST}")]):
         place = manifest.parent
-        found[place] = _read(place, None, trust=False) is not None
-        if not found[place]:
+        is_whole[place] = _read(place, None, trust=False) is not None
+        if not is_whole[place]:
             _io.remove(place)
-    return found
+    return is_whole
 
 
 def _read(place: Path, key: str | None, trust: bool = True) -> dict[str, Array] | None:

@@ -16,13 +16,11 @@ FORMATS = ("%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y")  # tried after ISO
 
 
 def parse_times(texts: Sequence[str], time_format: str | None = None, lines: Sequence[int] | None = None) -> np.ndarray:
-    """Timestamps as numpy datetime64[s], or datetime64[us] where some lie between two seconds.
+    """Timestamps as numpy datetime64[s], or datetime64[us] if some lie between two seconds.
 
-    Args:
-        texts: One text per row.
-        time_format: As for ``datetime.strptime``. None accepts ISO 8601 without a time zone ("2016-07-01 00:15:00",
-            "2016-07-01") and, where the first row is not that, month/day/year with or without a time.
-        lines: Line number of each text in its file, from 1, for errors; otherwise they name rows, from 0.
+    Without a ``time_format`` (see ``datetime.strptime``), texts are ISO 8601 without a time zone or, if the first one
+    is not, month/day/year with or without a time. Errors name the ``lines`` of the texts in their file, from 1; without
+    them rows, from 0.
 
     Example:
         >>> parse_times(["2016-07-01 00:00:00", "2016-07-01 01:00:00"]).astype(str).tolist()
@@ -51,14 +49,8 @@ def in_seconds(times: np.ndarray) -> np.ndarray:
 def check_regular(times: np.ndarray, lines: Sequence[int] | None = None) -> tuple[int, str]:
     """The step between all timestamps, as a count and a unit: "s" (seconds), "ms", "us", "ns" or "M" (months).
 
-    Months are calendar months: the same day and time each month, or the last day of each.
-
-    Args:
-        times: (T,) datetime64.
-        lines: As in :func:`parse_times`.
-
-    Raises:
-        ValueError: Timestamps repeat, go backwards or have gaps; the message names the first such row.
+    Months are calendar months: the same day and time each month, or the last day of each. Timestamps that repeat, go
+    backwards or leave a gap are an error that names the first such row, or its line if ``lines`` are given.
 
     Example:
         >>> check_regular(parse_times(["2020-01-01", "2020-01-02", "2020-01-03"]))

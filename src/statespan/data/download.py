@@ -29,19 +29,11 @@ def download(
     timeout: float = TIMEOUT,
     open_url: Callable[..., Any] | None = None,
 ) -> None:
-    """Download a file. An interrupted download stays in ``NAME.part``, and the next call resumes it.
+    """Download a file over HTTPS. An interrupted download stays in ``NAME.part``, and the next call resumes it.
 
-    Args:
-        url: An https address.
-        to: The file to write; it does not exist before its SHA-256 is verified.
-        digest: The SHA-256 in hexadecimal.
-        size: Its size in bytes, if known.
-        progress: Called with (name, bytes done, bytes in all or None); it may raise to stop.
-        timeout: Seconds to wait for a connection, and for each piece of the answer.
-        open_url: What opens a request within ``timeout``, for tests.
-
-    Raises:
-        OSError: No network, no valid HTTP answer in time, or the wrong file.
+    The file gets its name once its SHA-256 is verified. ``progress`` is called with (name, bytes done, bytes in all or
+    None) and may raise to stop. ``timeout`` is in seconds, for the connection and for each piece of the answer. No
+    network, no valid answer in time or the wrong file is an OSError. Tests replace ``open_url``.
     """
     if not url.startswith("https://"):
         raise ValueError(f"url must begin with https://, got {url!r}")

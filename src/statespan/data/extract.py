@@ -38,18 +38,11 @@ class BadArchive(ValueError):  # noqa: N818 - like MissingData, its name says wh
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the contents of an archive.
+    """Limits of the contents of an archive."""
 
-    Args:
-        count: Files and folders.
-        size: Bytes of all files together.
-        ratio: Bytes unpacked for one byte of the archive (a small archive may always unpack to 1 MiB); an entry counts
-            as at least :data:`ENTRY` bytes.
-    """
-
-    count: int = 1_000_000
-    size: int = 1 << 37
-    ratio: float = 100.0
+    count: int = 1_000_000  # files and folders
+    size: int = 1 << 37  # bytes of all files together
+    ratio: float = 100.0  # bytes unpacked for one byte of the archive, or 1 MiB in all; an entry counts at least ENTRY
 
 
 @dataclass(frozen=True)
@@ -68,16 +61,8 @@ def is_archive(name: str) -> bool:
 def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> list[str]:
     """Unpack an archive into a folder; existing entries of the same names are replaced.
 
-    Args:
-        archive: A .tar, .tar.gz, .tgz, .zip or .gz file.
-        folder: The target folder.
-        limits: Limits of its contents.
-
-    Returns:
-        The names of its top-level entries.
-
-    Raises:
-        BadArchive: It is damaged, too large, or holds a link, a device, a path that leads outside or one name twice.
+    Returns the names of its top-level entries. An archive that is damaged or too large, or that holds a link, a device,
+    a path that leads outside or one name twice, is a BadArchive.
     """
     limits = limits or Limits()
     by_ratio = max(1 << 20, int(archive.stat().st_size * limits.ratio))

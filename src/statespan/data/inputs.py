@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from statespan.data.base import Batch, Dataset
+from statespan.data.base import Batch, Dataset, reordered
 from statespan.data.scale import ScaledInfo
 
 MOST_NAMES = 1000  # names of classes that are stored; a language has more words
@@ -26,41 +26,25 @@ MOST_NAMES = 1000  # names of classes that are stored; a language has more words
 
 @dataclass(frozen=True)
 class Inputs:
-    """How series are prepared.
+    """How series are prepared."""
 
-    Attributes:
-        info: Facts about the data, names and units of the answers included.
-        whole: Whether audio is read as whole numbers of 16 bits.
-        prepare: From series (B, L, D) to a batch; None if unknown.
-    """
-
-    info: Any
-    whole: bool
-    prepare: Callable[[np.ndarray[Any, Any]], Batch] | None
+    info: Any  # facts about the data, names and units of the answers included
+    whole: bool  # whether audio is read as whole numbers of 16 bits
+    prepare: Callable[[np.ndarray[Any, Any]], Batch] | None  # series (B, L, D) to a batch; None if unknown
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """Positions in another order, and each feature times a number plus a number.
+    """Positions in another order, and each feature times a number plus a number."""
 
-    Args:
-        scale: (D,).
-        shift: (D,).
-        order: Order in which positions are read; empty for the order of time.
-    """
-
-    scale: tuple[float, ...]
-    shift: tuple[float, ...]
-    order: tuple[int, ...] = ()
+    scale: tuple[float, ...]  # (D,)
+    shift: tuple[float, ...]  # (D,)
+    order: tuple[int, ...] = ()  # in which positions are read; empty for the order of time
 
     def __call__(self, x: np.ndarray[Any, Any]) -> Batch:
         """Series (B, L, D) as a batch."""
-        if self.order:
-            if x.shape[1] != len(self.order):
-                raise ValueError(f"series must have length {len(self.order)}, got {x.shape[1]}")
-            x = x[:, list(self.order)]
-        made = x.astype(np.float64) * np.array(self.scale) + np.array(self.shift)
-        return Batch(torch.from_numpy(made.astype(np.float32)), torch.zeros(len(x)))
+        scaled = reordered(x, self.order).astype(np.float64) * np.array(self.scale) + np.array(self.shift)
+        return Batch(torch.from_numpy(scaled.astype(np.float32)), torch.zeros(len(x)))
 
 
 def of_dataset(dataset: Dataset) -> Inputs:
@@ -70,8 +54,8 @@ def of_dataset(dataset: Dataset) -> Inputs:
 
     def prepare(x: np.ndarray[Any, Any]) -> Batch:
         x = x if dataset.raw is None else dataset.raw(x)
-        own = split.batch([0])
-        rows: dict[str, Any] = {"x": torch.from_numpy(x), "y": torch.zeros(len(x), *own.y.shape[1:])}
+        first = split.batch([0])
+        rows: dict[str, Any] = {"x": torch.from_numpy(x), "y": torch.zeros(len(x), *first.y.shape[1:])}
         stored = split.arrays["x"].ndim - (0 if len(split.arrays["x"]) == len(split) else -1)
         if stored == 2:  # rows without an axis for their one feature
             rows["x"] = rows["x"][..., 0]
@@ -104,16 +88,12 @@ def to_json(dataset: Dataset) -> dict[str, Any]:
 
 
 def read(path: Path) -> Inputs:
-    """The inputs stored beside the weights of a published model.
-
-    Raises:
-        ValueError: The file is not what :func:`to_json` made.
-    """
+    """The inputs stored beside the weights of a published model, if they are what :func:`to_json` wrote."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         info = ScaledInfo(**{key: _tuple(value) for key, value in content["info"].items()})
-        kept = content["prepare"]
-        prepare = None if kept is None else Scaled(**{key: _tuple(value) for key, value in kept.items()})
+        stored = content["prepare"]
+        prepare = None if stored is None else Scaled(**{key: _tuple(value) for key, value in stored.items()})
         return Inputs(info, bool(content["whole"]), prepare)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
@@ -126,11 +106,11 @@ def _fitted(dataset: Dataset, inputs: Inputs) -> Scaled | None:
     order = dataset.raw.order if dataset.raw is not None else ()
     shape = (1, dataset.info.length, dataset.info.d_input or 1)
     zero, one = (inputs.prepare(np.full(shape, value, np.float32)).x[0].double() for value in (0.0, 1.0))
-    made = Scaled(tuple((one - zero)[0].tolist()), tuple(zero[0].tolist()), order)
+    scaled = Scaled(tuple((one - zero)[0].tolist()), tuple(zero[0].tolist()), order)
     noise = np.random.default_rng(0).normal(size=shape).astype(np.float32) * (2**10 if inputs.whole else 1)
-    wanted, found = inputs.prepare(noise).x, made(noise).x
-    same = wanted.shape == found.shape and bool((wanted - found).abs().max() <= 1e-5 * (1 + wanted.abs().max()))
-    return made if same else None
+    expected, actual = inputs.prepare(noise).x, scaled(noise).x
+    same = expected.shape == actual.shape and bool((expected - actual).abs().max() <= 1e-5 * (1 + expected.abs().max()))
+    return scaled if same else None
 
 
 def _tuple(value: Any) -> Any:

@@ -7,11 +7,9 @@ from typing import IO
 
 
 class Metered(io.RawIOBase):
-    """A file for the standard library's readers of archives, which read a header as long as it says it is.
+    """A file for the standard library's readers of archives, which trust the length that a header states.
 
-    Args:
-        file: The file, which can seek.
-        limit: Bytes that may be read after each call of :meth:`headers`; the first call is made here.
+    After each call of :meth:`headers`, the first of them here, at most ``limit`` bytes may be read.
     """
 
     def __init__(self, file: IO[bytes], limit: int) -> None:
@@ -27,11 +25,7 @@ class Metered(io.RawIOBase):
         self.left = None
 
     def read(self, size: int | None = -1) -> bytes:
-        """Up to ``size`` bytes, all by default.
-
-        Raises:
-            ValueError: They would be more headers than allowed.
-        """
+        """Up to ``size`` bytes, all by default; more headers than allowed are a ValueError."""
         size = -1 if size is None else size
         if self.left is None:
             return self.file.read(size)

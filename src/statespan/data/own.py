@@ -104,15 +104,15 @@ class OwnOptions:
 def own(folder: Path, options: OwnOptions) -> Dataset:
     """Your own data."""
     where, target = Path(options.path).expanduser(), options.target
-    found = _read(where, options.task, target.split(","))
-    if len(found.x) < 3:
-        raise ValueError(f"{where} must have at least 3 samples, one for each split, got {len(found.x)}")
-    features = sorted({x.shape[1] for x in found.x})
+    samples = _read(where, options.task, target.split(","))
+    if len(samples.x) < 3:
+        raise ValueError(f"{where} must have at least 3 samples, one for each split, got {len(samples.x)}")
+    features = sorted({x.shape[1] for x in samples.x})
     if len(features) != 1:
         raise ValueError(f"{where} must have the same number of features everywhere, got {features}")
-    xs = [x[:: options.subsample][: options.length] for x in found.x]
-    classes, y = _answers(where, found.y, options.task)
-    parts = _splits(where, found.split, y if classes else None, options)
+    xs = [x[:: options.subsample][: options.length] for x in samples.x]
+    classes, y = _answers(where, samples.y, options.task)
+    parts = _splits(where, samples.split, y if classes else None, options)
     mean, std = np.zeros(features[0]), np.ones(features[0])
     scale: dict[str, Any] = {"columns": () if classes else _value_names(target, y.shape[1])}
     if options.standardize:
@@ -130,7 +130,7 @@ def own(folder: Path, options: OwnOptions) -> Dataset:
         long, each = {"x": np.concatenate([xs[i] for i in rows])}, {"lengths": lengths[rows], "y": y[rows]}
         starts = np.cumsum(lengths[rows], dtype=np.int64) - lengths[rows]
         splits.append(Windows(long, starts=starts, length=longest, prepare=prepare, each=each))
-    rate = _sampling_rate(where, found.rate, options)
+    rate = _sampling_rate(where, samples.rate, options)
     d_output = len(classes) if classes else y.shape[1]
     info = ScaledInfo(options.task, longest, features[0], None, d_output, classes, sampling_rate=rate, **scale)
     return Dataset("own", info, splits[0], splits[1], splits[2])
@@ -202,37 +202,36 @@ def _read(where: Path, task: str, target: list[str]) -> Samples:
 def _classes(where: Path, task: str) -> Samples:
     if task != "classification":
         raise ValueError(f"{where} must have a file labels.csv with the values to predict for task='regression'")
-    found = Samples([], [], [])
+    samples = Samples([], [], [])
     tops = {name: where / name for name in SPLITS if (where / name).is_dir()}
     for name, top in tops.items() if "train" in tops else [("", where)]:
         for kind in sorted(path for path in top.iterdir() if path.is_dir() and not path.name.startswith(".")):
             for file in sorted(path for path in kind.iterdir() if path.suffix.lower() in ENDINGS):
-                _add(found, file, kind.name, name)
-    if not found.x:
+                _add(samples, file, kind.name, name)
+    if not samples.x:
         raise ValueError(f"{where} must have a subfolder for each class with files {ENDINGS}, or labels.csv; got none")
-    return found
+    return samples
 
 
 def _labelled(where: Path, target: list[str]) -> Samples:
     columns, rows, _ = _columns(where / "labels.csv", ["file", *target])
-    found = Samples([], [], [])
+    samples = Samples([], [], [])
     for row in rows:
-        answer = [row[columns[name]] for name in target]
         file = where / row[columns["file"]]
         if not file.is_file():
             raise ValueError(f"{where / 'labels.csv'} names {row[columns['file']]!r}, which is not there")
-        _add(found, file, answer if len(answer) > 1 else answer[0], row[columns["split"]] if "split" in columns else "")
-    return found
+        _add(samples, file, *_answer(row, columns, target))
+    return samples
 
 
-def _add(found: Samples, file: Path, answer: Any, part: str) -> None:
+def _add(samples: Samples, file: Path, answer: Any, part: str) -> None:
     x, rate = read_sample(file)
-    if found.x and rate != found.rate:
-        raise ValueError(f"{file} has {rate} samples a second, the files before it {found.rate}")
-    found.rate = rate
-    found.x.append(x)
-    found.y.append(answer)
-    found.split.append(part)
+    if samples.x and rate != samples.rate:
+        raise ValueError(f"{file} has {rate} samples a second, the files before it {samples.rate}")
+    samples.rate = rate
+    samples.x.append(x)
+    samples.y.append(answer)
+    samples.split.append(part)
 
 
 def _table(where: Path, target: list[str]) -> Samples:
@@ -241,9 +240,14 @@ def _table(where: Path, target: list[str]) -> Samples:
     if not values:
         raise ValueError(f"{where} must have columns of a series beside {target}, got none")
     x = numbers(where, [[row[i] for i in values] for row in rows], lines)
-    answers = [[row[columns[name]] for name in target] for row in rows]
-    parts = [row[columns["split"]] if "split" in columns else "" for row in rows]
-    return Samples([series(str(where), one) for one in x], [a if len(a) > 1 else a[0] for a in answers], parts)
+    answers = [_answer(row, columns, target) for row in rows]
+    return Samples([series(str(where), v) for v in x], [value for value, _ in answers], [part for _, part in answers])
+
+
+def _answer(row: list[str], columns: dict[str, int], target: list[str]) -> tuple[Any, str]:
+    """The answer of a row, a list if it has several columns, and its split."""
+    values = [row[columns[name]] for name in target]
+    return values if len(values) > 1 else values[0], row[columns["split"]] if "split" in columns else ""
 
 
 def _columns(path: Path, needed: list[str]) -> tuple[dict[str, int], list[list[str]], list[int]]:
@@ -267,4 +271,4 @@ def _arrays(where: Path) -> Samples:
     if lengths.shape != (len(x),) or lengths.dtype.kind not in "iu" or lengths.min() < 1 or lengths.max() > x.shape[1]:
         raise ValueError(f"{where} must have lengths ({len(x)},), whole numbers 1 … {x.shape[1]}")
     parts = [str(part) for part in arrays.get("split", np.full(len(x), ""))]
-    return Samples([series(f"{where}: x", one[:n]) for one, n in zip(x, lengths)], y.tolist(), parts)
+    return Samples([series(f"{where}: x", values[:n]) for values, n in zip(x, lengths)], y.tolist(), parts)

@@ -53,23 +53,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Status:
-    """What exists of a dataset.
-
-    Attributes:
-        ready: Whether it can be loaded without a download.
-        folder: Where its files belong.
-        found: Paths of its existing files.
-        missing: Required files that are missing; :func:`statespan.data.source.describe` says how to get them.
-        optional: Missing files that it does without.
-    """
+    """What exists of a dataset."""
 
     name: str
     summary: str
-    folder: Path
-    ready: bool
-    found: tuple[Path, ...]
-    missing: tuple[Source, ...]
-    optional: tuple[Source, ...]
+    folder: Path  # where its files belong
+    ready: bool  # whether it can be loaded without a download
+    found: tuple[Path, ...]  # paths of its existing files
+    missing: tuple[Source, ...]  # required files; source.describe says how to get them
+    optional: tuple[Source, ...]  # missing files that it does without
 
 
 REGISTRY: dict[str, Entry] = {}
@@ -161,11 +153,7 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
 
 
 def status(folder: Path | str | None = None) -> list[Status]:
-    """What exists of every dataset, what is missing and how to get it.
-
-    Args:
-        folder: The data folder.
-    """
+    """What exists of every dataset in the data folder, what is missing and how to get it."""
     answer = []
     for name in names():
         chosen = REGISTRY[name]
@@ -200,7 +188,7 @@ def _fits(value: Any, hint: Any) -> bool:
     """Whether a value has an annotated type: plain types, optional ones, and tuples or lists of them."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, one) for one in inner)
+        return any(_fits(value, option) for option in inner)
     if origin in (tuple, list, Sequence):
         return isinstance(value, (tuple, list)) and all(_fits(v, inner[0]) for v in value)
     if hint is Any:

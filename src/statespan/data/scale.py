@@ -21,19 +21,14 @@ EXTREME = 400  # powers of two; beyond, squares leave the range of float64
 class ScaledInfo(Info):
     """An :class:`Info` whose targets are standardised: original = standardised · target_std + target_mean.
 
-    Args:
-        target_mean: One number for each of the d_output values; empty if the targets are in their original units.
-        target_std: Likewise.
-        columns: Names of the d_output values, if they have any.
-
     Example:
         >>> ScaledInfo("regression", 4000, 2, None, 1, target_mean=(89.0,), target_std=(13.0,)).scale
         (13.0,)
     """
 
-    target_mean: tuple[float, ...] = ()
-    target_std: tuple[float, ...] = ()
-    columns: tuple[str, ...] = ()
+    target_mean: tuple[float, ...] = ()  # (d_output,); empty if the targets are in their original units
+    target_std: tuple[float, ...] = ()  # likewise
+    columns: tuple[str, ...] = ()  # names of the d_output values, if they have any
 
     @property
     def scale(self) -> tuple[float, ...] | None:
@@ -45,15 +40,8 @@ def moments(values: Array, known: Array | None = None, axes: tuple[int, ...] | N
     """Mean and standard deviation over some axes, float64; the deviation of a constant is exactly 0.
 
     Both scale with the unit of the values. So does the test for a constant: its values differ by no more than the
-    rounding error of the largest one, in their dtype.
-
-    Args:
-        values: (…, K) floating, finite.
-        known: (…, K) False for values to ignore; none by default.
-        axes: All but the last by default.
-
-    Returns:
-        Mean and deviation, both 0 if no value is known.
+    rounding error of the largest one, in their dtype. The values (…, K) are finite floats, of which only the ``known``
+    ones count; without any, both results are 0. The axes are by default all but the last.
 
     Example:
         >>> moments(np.array([[0.0, 1e-30], [2.0, 3e-30]]))
@@ -109,14 +97,8 @@ def statistics(values: Array, known: Array | None = None, axes: tuple[int, ...] 
 def standardize(values: Array, mean: Array, std: Array, name: str = "values") -> Array:
     """The columns of values (…, K) minus their mean over their standard deviation, float32.
 
-    Args:
-        values: Finite.
-        mean: Broadcasts against the values.
-        std: Broadcasts against the values.
-        name: Name of the values in an error.
-
-    Raises:
-        ValueError: A result is too large for float32; the message says where.
+    The values are finite, and ``name`` is what an error calls them. A result too large for float32 is a ValueError that
+    says where.
 
     Example:
         >>> standardize(np.array([[0.0], [2.0]]), np.array([1.0]), np.array([0.5])).tolist()
@@ -125,14 +107,14 @@ def standardize(values: Array, mean: Array, std: Array, name: str = "values") ->
     with np.errstate(over="ignore"):
         centred = values - mean
         centred /= std
-        found = centred.astype(np.float32)
-    if not np.isfinite(found).all():
-        at = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(found)))
+        scaled = centred.astype(np.float32)
+    if not np.isfinite(scaled).all():
+        at = tuple(int(i[0]) for i in np.nonzero(~np.isfinite(scaled)))
         raise ValueError(
             f"{name}[{', '.join(map(str, at))}] must be within {np.finfo(np.float32).max:.0e} standard deviations of "
             f"the mean of the training data, got {values[at]:g}; check its unit"
         )
-    return found
+    return scaled
 
 
 def _mean_and_deviation(values: Array, known: Array | None, axes: tuple[int, ...]) -> tuple[Array, Array]:

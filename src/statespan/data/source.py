@@ -93,9 +93,9 @@ def describe(sources: Iterable[Source]) -> list[str]:
     for source in sources:
         together.setdefault((source.url, source.origin, source.sha256, source.size), []).append(source)
     lines = []
-    for (url, origin, digest, size), some in together.items():
-        parts = [source.path for source in some]
-        packed = " (which may be put there as it is)" if url and some[0].packed else ""
+    for (url, origin, digest, size), members in together.items():
+        parts = [source.path for source in members]
+        packed = " (which may be put there as it is)" if url and members[0].packed else ""
         parts += [f"from {url or origin}{packed}"] if url or origin else []
         parts += [f"{size:,} bytes"] if size is not None else []
         parts += [f"SHA-256 {digest}"] if digest is not None else []
@@ -109,16 +109,9 @@ def missing(sources: Iterable[Source], folder: Path) -> list[Source]:
 
 
 def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progress | None = None) -> None:
-    """Get missing files of a dataset: unpack an archive in its folder, or download it.
+    """Get missing files of a dataset, named in messages: unpack an archive in its folder, or download it.
 
-    Args:
-        dataset: Its name, for the message.
-        sources: Its files.
-        folder: Its folder.
-        progress: Called with (name, bytes done, bytes in all or None) during a download; it may raise to stop it.
-
-    Raises:
-        MissingData: Some files could not be fetched.
+    ``progress`` is that of :func:`~statespan.data.download.download`. Files that remain missing are a MissingData.
     """
     reasons = []
     for url in dict.fromkeys(source.url for source in missing(sources, folder)):  # one archive may hold several
@@ -130,8 +123,8 @@ def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progr
             reason = str(problem)
         if reason:
             reasons.append(reason)
-    if left := missing(sources, folder):
-        raise MissingData(dataset, folder, left, reasons)
+    if absent := missing(sources, folder):
+        raise MissingData(dataset, folder, absent, reasons)
 
 
 def _get(source: Source, folder: Path, progress: Progress | None) -> str:

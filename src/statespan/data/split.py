@@ -26,15 +26,9 @@ def shuffled(n: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 def split(n: int, shares: Sequence[float], seed: int) -> list[np.ndarray[Any, Any]]:
-    """Split n rows at random: the first part is the rest after the given shares.
+    """Split n rows at random into a first part, which is the rest, and one part for each share, rounded down.
 
-    Args:
-        n: Number of rows.
-        shares: Share of each further part, rounded down: ``(0.1,)`` gives a training and a validation part.
-        seed: Seed of the order.
-
-    Returns:
-        Row numbers of each part; every row is in exactly one.
+    Shares ``(0.1,)`` give a training and a validation part. Returns the row numbers of each part.
 
     Example:
         >>> [len(part) for part in split(1005, (0.1, 0.1), seed=42)]
@@ -46,15 +40,10 @@ def split(n: int, shares: Sequence[float], seed: int) -> list[np.ndarray[Any, An
 
 
 def stratified(labels: np.ndarray[Any, Any], shares: Sequence[float], seed: int) -> list[np.ndarray[Any, Any]]:
-    """:func:`split` with the classes in the same proportions in every part, as nearly as whole rows allow.
+    """As :func:`split`, with the classes in the same proportions in every part, as nearly as whole rows allow.
 
-    Args:
-        labels: (n,) class of each row.
-        shares: Share of each further part, rounded to the nearest number of rows.
-        seed: Seed of the order.
-
-    Returns:
-        Row numbers of each part, in ascending order.
+    The labels (n,) are the class of each row. Shares are rounded to the nearest number of rows, which are in ascending
+    order.
 
     Example:
         >>> labels = np.array([0, 0, 1, 1])
@@ -63,14 +52,14 @@ def stratified(labels: np.ndarray[Any, Any], shares: Sequence[float], seed: int)
     """
     _check_shares(shares)
     classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    rows = np.concatenate([np.zeros(0, np.int64), *(some[shuffled(len(some), seed)] for some in classes)])
+    rows = np.concatenate([np.zeros(0, np.int64), *(group[shuffled(len(group), seed)] for group in classes)])
     parts: list[np.ndarray[Any, Any]] = []
-    left = 1.0
+    unshared = 1.0
     for share in reversed(shares):  # every n-th row, in the order of the classes
-        count = np.floor(np.arange(len(rows) + 1) * (share / left) + 0.5 + 1e-9)
+        count = np.floor(np.arange(len(rows) + 1) * (share / unshared) + 0.5 + 1e-9)
         chosen = np.diff(count) > 0
         parts.insert(0, np.sort(rows[chosen]))
-        rows, left = rows[~chosen], left - share
+        rows, unshared = rows[~chosen], unshared - share
     return [np.sort(rows), *parts]
 
 
@@ -82,17 +71,9 @@ def hold_out(
     valid: float,
     seed: int,
 ) -> tuple[Arrays, Arrays, Arrays]:
-    """The three splits of data that comes with a test set: a share of the training rows becomes the validation set.
-
-    Args:
-        train: Training arrays by name, one row each.
-        test: Test arrays of the same names.
-        prepare: As for :class:`~statespan.data.base.Arrays`.
-        valid: Share of the training rows for validation.
-        seed: Seed of that split.
-    """
-    kept, held = split(len(next(iter(train.values()))), (valid,), seed)
-    first, second = ({name: array[rows] for name, array in train.items()} for rows in (kept, held))
+    """The splits of data with a test set: the share ``valid`` of the training rows becomes the validation set."""
+    learned, held_out = split(len(next(iter(train.values()))), (valid,), seed)
+    first, second = ({name: array[rows] for name, array in train.items()} for rows in (learned, held_out))
     return Arrays(first, prepare), Arrays(second, prepare), Arrays(test, prepare)
 
 

@@ -36,8 +36,7 @@ def vocabulary(texts: Iterable[str], least: int = 1) -> dict[str, int]:
 def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict[str, np.ndarray[Any, Any]]:
     """Texts as tokens, cut to ``length`` with the <eos> that closes each.
 
-    Returns:
-        "tokens" (T,) of all texts end to end, "starts" (N,) and "lengths" (N,) of each.
+    Returns "tokens" (T,) of all texts end to end, "starts" (N,) and "lengths" (N,) of each.
 
     Example:
         >>> encode(["ab", "b?a"], {"a": 3, "b": 4}, length=3)["tokens"].tolist()

@@ -16,9 +16,6 @@ from statespan.data.base import Batch
 class Crop:
     """Crop each recording to a random length at a random place.
 
-    Args:
-        least: Length of the shortest crop; the longest is the whole recording.
-
     Example:
         >>> batch = Batch(torch.arange(1.0, 7.0).reshape(1, 6, 1), torch.zeros(1, 1))
         >>> part = Crop(3)(batch, torch.Generator().manual_seed(0))
@@ -26,7 +23,7 @@ class Crop:
         ([4.0, 5.0, 6.0, 0.0, 0.0, 0.0], [3])
     """
 
-    least: int
+    least: int  # length of the shortest crop; the longest is the whole recording
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch, x of shape (B, L, D) with L at least ``least``: crops from position 0 on, then zeros."""
@@ -56,27 +53,18 @@ class InTurn:
 class Vary:
     """Shift, stretch and scale each recording at random, and add noise.
 
-    Args:
-        move: Largest shift in positions.
-        around: Shift cyclically; otherwise pad with zeros.
-        speed: Largest logarithm of the change in speed.
-        gain: Largest logarithm of the change in loudness of each signal.
-        noise: Largest standard deviation of added white noise, relative to that of each signal.
-        rate: Mean and standard deviation of standardized targets that grow with the speed, such as a heart rate;
-            None for targets that stay.
-
     Example:
         >>> batch = Batch(torch.arange(4.0).reshape(1, 4, 1), torch.zeros(1, 1))
         >>> Vary(move=1, around=True)(batch, torch.Generator().manual_seed(0)).x.flatten().tolist()
         [3.0, 0.0, 1.0, 2.0]
     """
 
-    move: int = 0
-    around: bool = False
-    speed: float = 0.0
-    gain: float = 0.0
-    noise: float = 0.0
-    rate: tuple[float, float] | None = None
+    move: int = 0  # largest shift in positions
+    around: bool = False  # shift cyclically; otherwise pad with zeros
+    speed: float = 0.0  # largest logarithm of the change in speed
+    gain: float = 0.0  # largest logarithm of the change in loudness of each signal
+    noise: float = 0.0  # largest standard deviation of added white noise, relative to that of each signal
+    rate: tuple[float, float] | None = None  # mean and std of targets that grow with the speed, such as a heart rate
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch, x of shape (B, L, D) and for ``rate`` y of shape (B, O)."""

@@ -25,7 +25,7 @@ COUNTS = ("d_model", "n_layers", "stride", "context", "epochs", "steps", "batch_
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Estimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator with a network, a seed, and a folder to live in; see the classes for people for the settings."""
+    """An estimator with a network and a seed that can be saved; its public subclasses document the settings."""
 
     d_model: int | None = None
     n_layers: int | None = None
@@ -43,11 +43,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        """Everything that was learnt but the network's weights: plain values, and arrays."""
+        """Everything learnt except the network's weights: plain values, and arrays."""
 
     @abstractmethod
     def _set_state(self, config: dict[str, Any], tensors: dict[str, torch.Tensor], device: torch.device) -> None:
-        """The inverse of :meth:`_state`; makes the network as well."""
+        """The inverse of :meth:`_state`, which also builds the network."""
 
     def save(self, folder: str | Path) -> None:
         """Save the fitted estimator in a folder: the weights as safetensors, everything else as JSON.
@@ -88,8 +88,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         place = pick_device(device)
         try:
             estimator = cls(**store.parameters_in(config["parameters"]))
-            rate = config.get("sampling_rate")
-            estimator.sampling_rate_ = None if rate is None else check_number("sampling_rate", rate, above=0.0)
+            estimator._set_rate(config.get("sampling_rate"))
             estimator.chosen_, estimator.chosen_line_ = dict(config["chosen"]), str(config["line"])
             estimator._set_state(config, tensors, place)
         except LoadError:
@@ -115,9 +114,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         pick_device(self.device)
 
     def _set_rate(self, sampling_rate: float | None) -> None:
-        """Remember the rate of the samples that are learnt from."""
-        given = sampling_rate is not None
-        self.sampling_rate_ = check_number("sampling_rate", sampling_rate, above=0.0) if given else None
+        """Remember the sampling rate of the training data."""
+        is_given = sampling_rate is not None
+        self.sampling_rate_ = check_number("sampling_rate", sampling_rate, above=0.0) if is_given else None
 
     def _dt_scale(self, dt_scale: float | None, sampling_rate: float | None) -> float:
         """The step of samples relative to training, from whichever of the two is given."""

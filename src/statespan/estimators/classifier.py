@@ -47,7 +47,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
             own, where its level and scale say nothing; "none".
         missing: "error" refuses NaN and masked values; "mask" tells the network which values are missing.
         channels_first: Arrays are (n, channels, length), as in aeon and sktime; arrays of a list (channels, length).
-        device: "cpu", "cuda"…; CUDA where there is some by default.
+        device: "cpu", "cuda"…; CUDA if available by default.
         random_state: Seed of the weights, the held-out part and the order of the series.
         verbose: 0 for silence, 1 for one line about the choice and a progress bar.
 
@@ -107,13 +107,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         return odds / odds.sum(1, keepdims=True)
 
     def score(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        dt_scale: float | None = None,
-        times: Any = None,
-        sampling_rate: float | None = None,
+        self, X: Any, y: Any, *, dt_scale: float | None = None, times: Any = None, sampling_rate: float | None = None
     ) -> float:
         """The share of series whose class is predicted.
 
@@ -149,7 +143,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         weights = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
         return tuple(float(weight) for weight in weights)
 
-    def _task(self, answers: Array) -> Task:
+    def _task(self) -> Task:
         return classes(self._weights)
 
     def _answers_in_words(self) -> str:

@@ -10,31 +10,18 @@ LONGEST = 256  # positions of the body beyond which neighbouring samples are bro
 
 @dataclass(frozen=True)
 class Choice:
-    """What an estimator is trained with.
-
-    Attributes:
-        d_model: Features.
-        n_layers: Layers.
-        d_state: State size.
-        stride: Samples a position stands for.
-        dropout: Probability of dropping a feature.
-        epochs: Passes over the training series, at most.
-        batch_size: Series an update.
-        learning_rate: Of everything but the SSMs.
-        validation_fraction: Share of the series that is held out; 0.0 for none.
-        patience: Passes without improvement on the held-out part after which training ends.
-    """
+    """What an estimator is trained with."""
 
     d_model: int
     n_layers: int
     d_state: int
-    stride: int
+    stride: int  # samples a position stands for
     dropout: float
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    validation_fraction: float
-    patience: int
+    epochs: int  # passes over the training series, at most
+    batch_size: int  # series an update
+    learning_rate: float  # of everything but the SSMs
+    validation_fraction: float  # share of the series that is held out; 0.0 for none
+    patience: int  # passes without improvement on the held-out part after which training ends
 
     @classmethod
     def of(cls, n: int, length: int, given: dict[str, Any]) -> Choice:

@@ -5,7 +5,7 @@ The same numbers come out for the same data, settings and seed; the random state
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import nn
@@ -30,28 +30,18 @@ def train_config(
     lr: float = 0.004,
     weight_decay: float = 0.05,
     patience: int | None = None,
-    compile: str = "auto",
+    compile: Literal["auto", "none"] = "auto",
     seed: int = 0,
 ) -> Train:
-    """How to train on n rows: AdamW with warm-up, cosine and clipping, the least of ``epochs`` and ``steps``.
+    """How to train on n rows: AdamW with warm-up, cosine and clipping, the lesser of ``epochs`` and ``steps``.
 
-    Args:
-        n: Rows to learn from.
-        batch: Rows an update, at most.
-        epochs: Passes over the rows, at most.
-        steps: Updates, at most.
-        validations: How often to validate; after each epoch if not given.
-        lr: Learning rate; that of the SSMs is at most 0.001.
-        weight_decay: Weight decay.
-        patience: Validations without improvement after which training ends.
-        compile: "auto" captures an update as a CUDA graph, on a CUDA device; "none" does not.
-        seed: Of everything random.
+    Without a number of ``validations`` there is one after each epoch. ``compile`` is "auto" to capture an update as a
+    CUDA graph on a CUDA device, or "none".
     """
     batch = min(batch, n)
     per_epoch = n // batch
     total = min(size for size in (steps, None if epochs is None else epochs * per_epoch) if size is not None)
     every = per_epoch if validations is None else max(total // validations, min(LEAST_STEPS, total))
-    options: dict[str, Any] = {"compile": compile}
     return Train(
         steps=total,
         batch=batch,
@@ -64,18 +54,14 @@ def train_config(
         log_every=every,
         valid_batch=max(VALID_BATCH, batch),
         seed=seed,
-        **options,
+        compile=compile,
     )
 
 
 def fit_network(
     model: nn.Module, data: Splits, train: Train, *, task: Task, device: torch.device, progress: bool = False
 ) -> History:
-    """Train a model in place; if there is something to validate with, it ends with the weights that were best on it.
-
-    Raises:
-        NonFiniteError: The loss or a gradient is not finite.
-    """
+    """Train a model in place; with a validation split it ends with the weights that were best on it."""
     memory = Memory()
     with one_process(train, device) as process:
         loop = Loop(train, data, model, task=task, processes=process, sink=memory)

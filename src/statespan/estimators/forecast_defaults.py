@@ -34,7 +34,7 @@ def describe(estimator: Any, lines: list[Line], *, windows: int, held_out: int, 
 
 
 def refuse_answers(y: Any) -> None:
-    """Refuse answers beside the series: there is nothing that they could be."""
+    """Reject answers beside the series."""
     if y is not None:
         raise ValueError(
             f"y must be None: S4Forecaster learns to continue X and has no other answers, got {type(y).__name__}. Give "

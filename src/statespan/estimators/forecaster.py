@@ -120,7 +120,8 @@ class S4Forecaster(Estimator):
         self._set_rate(sampling_rate)
         refuse_answers(y)
         lines, self.form_ = read_lines(X, missing=self.missing, channels_first=self.channels_first, warn=True)
-        self.chosen_ = choose(self, max(len(line.values) for line in lines))
+        longest = max(len(line.values) for line in lines)
+        self.chosen_ = choose(self, longest)
         held_out, context, horizon = self.validation_fraction, self.chosen_["context"], self.horizon
         ends = [len(line.values) - int(len(line.values) * held_out) for line in lines]
         self.mean_, std = known_moments(lines, ends)
@@ -130,10 +131,9 @@ class S4Forecaster(Estimator):
         parts = [self._prepare(line) for line in lines]
         learn = make_windows(parts, [(0, end) for end in ends], context, horizon, masked=self.masked_)
         spans = [(end, len(line.values)) for line, end in zip(lines, ends)]
-        judge = make_windows(parts, spans, context, horizon, masked=self.masked_) if held_out else None
-        judge = None if judge is None else thinned(judge, VALID_WINDOWS)
+        valid = make_windows(parts, spans, context, horizon, masked=self.masked_) if held_out else None
+        valid = None if valid is None else thinned(valid, VALID_WINDOWS)
         if learn is None:
-            longest = max(len(line.values) for line in lines)
             known = ", with a known value to forecast" if self.masked_ else ""
             raise ValueError(
                 f"context {context} and horizon {horizon} must fit into the rows to learn from{known}, got {max(ends)} "
@@ -145,7 +145,7 @@ class S4Forecaster(Estimator):
             self.network_ = Horizon(self._config(parts[0], context)).to(device)
         self.n_features_in_ = lines[0].values.shape[1]
         self.chosen_line_ = describe(
-            self, lines, windows=len(learn), held_out=0 if judge is None else len(judge), device=device
+            self, lines, windows=len(learn), held_out=0 if valid is None else len(valid), device=device
         )
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
@@ -155,7 +155,7 @@ class S4Forecaster(Estimator):
             lr=self.learning_rate, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed,
         )  # fmt: skip
         self.history_ = fit_network(
-            self.network_, Splits(learn, judge), how,
+            self.network_, Splits(learn, valid), how,
             task=forecasts(tuple(self.quantiles)), device=device, progress=bool(self.verbose),
         )  # fmt: skip
         self.lines_ = [recent(line, context) for line in lines]
@@ -303,8 +303,9 @@ class S4Forecaster(Estimator):
         context = max(1, int(self.chosen_["context"] / dt_scale))
         for line in lines:
             if len(line.values) < context:
-                what = "X" if line.name is None else f"series {line.name!r}"
-                raise ValueError(f"{what} must have at least the {context} rows of the context, got {len(line.values)}")
+                raise ValueError(
+                    f"{line.label} must have at least the {context} rows of the context, got {len(line.values)}"
+                )
         sizes: dict[str, Any] = {"context": context, "steps": steps, "dt_scale": dt_scale}
         return [self._after(recent(line, context), form, **sizes) for line in lines], lines, form
 
@@ -321,10 +322,10 @@ class S4Forecaster(Estimator):
         with np.errstate(over="ignore", invalid="ignore"):
             forecast: Array = standardized * self.std_[:, None] + self.mean_[:, None]
         if not np.isfinite(forecast).all():
-            what = "X" if line.name is None else f"series {line.name!r}"
             raise ValueError(
-                f"{what} must be of the magnitude that it had in fit, and far enough from the end of float64 that its "
-                f"forecasts are finite; got values up to {np.nanmax(np.abs(line.values)):.1e}, check their unit"
+                f"{line.label} must be of the magnitude that it had in fit, and far enough from the end of float64 "
+                f"that its forecasts are finite; got values up to {np.nanmax(np.abs(line.values)):.1e}, check "
+                "their unit"
             )
         return forecast
 

@@ -23,29 +23,17 @@ CENTRES = ("last", "mean", "none")
 
 @dataclass(frozen=True)
 class HorizonConfig:
-    """What a forecasting network is made of, as plain values.
+    """What a forecasting network is made of, as plain values."""
 
-    Args:
-        columns: Columns C.
-        context: Rows T that it reads.
-        horizon: Rows H that it forecasts.
-        d_marks: Calendar features M.
-        quantiles: Number Q of quantiles beside the mean.
-        centre: "last", "mean" or "none": what is taken off a window.
-        joint: Read and forecast all columns together; else one by one, with the same weights.
-        masked: Whether it is told which values are missing.
-        options: Fields of :class:`statespan.models.ForecasterConfig` that the above do not give.
-    """
-
-    columns: int
-    context: int
-    horizon: int
-    d_marks: int
-    quantiles: int
-    centre: str
-    joint: bool
-    masked: bool
-    options: dict[str, Any]
+    columns: int  # C
+    context: int  # rows T that it reads
+    horizon: int  # rows H that it forecasts
+    d_marks: int  # calendar features M
+    quantiles: int  # number Q of quantiles beside the mean
+    centre: str  # "last", "mean" or "none": what is subtracted from a window
+    joint: bool  # read and forecast all columns together; else one by one, with the same weights
+    masked: bool  # whether it is told which values are missing
+    options: dict[str, Any]  # the other fields of statespan.models.ForecasterConfig
 
     def __post_init__(self) -> None:
         for name, least in (("columns", 1), ("context", 1), ("horizon", 1), ("d_marks", 0), ("quantiles", 0)):
@@ -69,9 +57,6 @@ class HorizonConfig:
 class Horizon(nn.Module):
     """Forecasts of windows: mean and quantiles of the rows that follow.
 
-    Args:
-        config: What it is made of.
-
     Example:
         >>> options = {"d_model": 8, "n_layers": 1, "d_state": 8, "layer": "s4d"}
         >>> network = Horizon(HorizonConfig(3, 48, 24, 0, 2, "last", False, False, options))
@@ -85,28 +70,18 @@ class Horizon(nn.Module):
         self.body = Forecaster(config.body_config())
 
     def forward(self, x: Tensor, *, marks: Tensor | None = None, dt_scale: float = 1.0) -> Tensor:
-        """The forecast.
+        """The forecast (B, H, C, 1 + Q) of windows: the mean, then the quantiles.
 
-        Args:
-            x: (B, T + H, C), of which the first T rows are read; with a mask (B, T + H, 2C), the last C columns 1.0
-                where a value is known.
-            marks: Calendar features (B, T + H, M).
-            dt_scale: Step of the data relative to that of training.
-
-        Returns:
-            (B, H, C, 1 + Q): the mean, then the quantiles.
+        Of x (B, T + H, C) the first T rows are read; with a mask it is (B, T + H, 2C), the last C columns 1.0 where a
+        value is known. ``marks`` are (B, T + H, M).
         """
         steps = x.shape[1] - self.config.context
         return self.after(x[:, : self.config.context], steps, marks, dt_scale)
 
     def after(self, known: Tensor, steps: int, marks: Tensor | None, dt_scale: float = 1.0) -> Tensor:
-        """The forecast of the ``steps`` rows behind known ones (B, rows, C), however many either are.
+        """The forecast of the ``steps`` rows after known ones, however many either are.
 
-        Args:
-            known: (B, rows, C), or (B, rows, 2C) with a mask.
-            steps: Rows to forecast.
-            marks: (B, rows + steps, M), where there are some.
-            dt_scale: As in ``forward``.
+        ``known`` is (B, rows, C), or (B, rows, 2C) with a mask, and ``marks`` are (B, rows + steps, M) if given.
         """
         config = self.config
         batch, rows, columns = known.shape[0], known.shape[1], config.columns

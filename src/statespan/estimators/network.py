@@ -26,21 +26,13 @@ BODIES: dict[str, type[Any]] = {"classifier": Classifier, "regressor": Regressor
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """What a network is made of, as plain values.
+    """What a network is made of, as plain values."""
 
-    Args:
-        body: "classifier" or "regressor".
-        d_input: Channels C, with those that say what is missing.
-        stride: Samples that one position of the body stands for; 1 for no stem.
-        d_stem: Features S of the stem.
-        options: Fields of :class:`statespan.models.ClassifierConfig` for the body, but for ``d_input``.
-    """
-
-    body: str
-    d_input: int
-    stride: int
-    d_stem: int
-    options: dict[str, Any]
+    body: str  # "classifier" or "regressor"
+    d_input: int  # channels C, with those that say what is missing
+    stride: int  # samples that one position of the body stands for; 1 for no stem
+    d_stem: int  # features S of the stem
+    options: dict[str, Any]  # the other fields of statespan.models.ClassifierConfig
 
     def __post_init__(self) -> None:
         if self.body not in BODIES:
@@ -64,11 +56,6 @@ class Stem(nn.Module):
     it has half the samples, which meet the same impulse response at twice the step. So the body sees the same steps of
     time at every rate. The convolution has a stride: its cost does not grow with the state.
 
-    Args:
-        d_input: Channels C.
-        d_stem: Features S.
-        stride: Samples of a window, at the rate of training.
-
     Example:
         >>> stem = Stem(1, 8, stride=4)
         >>> stem(torch.randn(2, 100, 1))[0].shape, stem(torch.randn(2, 50, 1), dt_scale=2.0)[0].shape
@@ -88,16 +75,7 @@ class Stem(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d_stem))
 
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> tuple[Tensor, Tensor | None]:
-        """The features of the windows.
-
-        Args:
-            x: (B, L, C).
-            lengths: True lengths (B,), or None.
-            dt_scale: Step of the data relative to that of training.
-
-        Returns:
-            Features (B, windows, S), and the number of windows of each series or None.
-        """
+        """Features (B, windows, S) of x (B, L, C), and the number of windows of each series or None."""
         padding = Padding.of(x, lengths)
         per_window = max(1, round(self.stride / dt_scale))
         ends = None if padding is None else padding.lengths
@@ -132,10 +110,7 @@ def resampled(x: Tensor, factor: float) -> Tensor:
 
 
 class Network(nn.Module):
-    """The stem, where there is one, and the body.
-
-    Args:
-        config: What it is made of.
+    """The stem, if there is one, and the body.
 
     Example:
         >>> options = {"d_output": 3, "d_model": 8, "n_layers": 1, "d_state": 8, "layer": "s4d", "bidirectional": True}
@@ -153,17 +128,7 @@ class Network(nn.Module):
     def forward(
         self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0, gaps: Tensor | None = None
     ) -> Tensor:
-        """The answers for series.
-
-        Args:
-            x: (B, L, C).
-            lengths: True lengths (B,), or None.
-            dt_scale: Step of the data relative to that of training.
-            gaps: Gaps (B, L) between samples at irregular times, if they are; then there is no stem.
-
-        Returns:
-            Class scores or values (B, K).
-        """
+        """Class scores or values (B, K) of x (B, L, C); gaps (B, L) between samples need a network without a stem."""
         if gaps is not None:
             return answer_with_gaps(self.body, x, gaps, lengths=lengths)
         if self.stem is not None:

@@ -13,9 +13,8 @@ from statespan.estimators.inputs.answers import real_columns
 from statespan.estimators.inputs.frames import aligned, series_names
 from statespan.estimators.inputs.series import Panel
 from statespan.estimators.series_estimator import SeriesEstimator
-from statespan.estimators.tasks import values
 from statespan.models.pretrained import LoadError
-from statespan.train.tasks import Task
+from statespan.train.tasks import TASKS, Task
 
 Array = np.ndarray[Any, Any]
 
@@ -24,8 +23,7 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
     """Real values of series, one or several each, by bidirectional S4D layers.
 
     The values are standardised for training and given back in their own units; one that was constant in training is
-    predicted as that constant. The
-    settings are those of :class:`S4Classifier`, but for its ``class_weight``.
+    predicted as that constant. The settings are those of :class:`S4Classifier`, but for its ``class_weight``.
 
     Attributes:
         chosen_: What was chosen, by name; ``chosen_line_`` is the same in words.
@@ -59,13 +57,7 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         return values[:, 0] if self.single_ else values
 
     def score(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        dt_scale: float | None = None,
-        times: Any = None,
-        sampling_rate: float | None = None,
+        self, X: Any, y: Any, *, dt_scale: float | None = None, times: Any = None, sampling_rate: float | None = None
     ) -> float:
         """R², the share of the variance that is explained, averaged over the values.
 
@@ -93,8 +85,8 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         tags.target_tags.multi_output = True
         return tags
 
-    def _task(self, answers: Array) -> Task:
-        return values()
+    def _task(self) -> Task:
+        return TASKS["regression"]
 
     def _answers_in_words(self) -> str:
         count = len(self.target_mean_)

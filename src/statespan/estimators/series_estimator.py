@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 PREDICT_SAMPLES = 1 << 23  # samples times features that are predicted together
-CHOSEN = (
-    "d_model", "n_layers", "d_state", "stride", "dropout", "epochs", "batch_size", "learning_rate",
-    "validation_fraction", "patience",
-)  # fmt: skip
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -58,7 +54,7 @@ class SeriesEstimator(Estimator):
         """The answers as the network learns them, their number K, and the classes to balance the held-out part by."""
 
     @abstractmethod
-    def _task(self, answers: Array) -> Task:
+    def _task(self) -> Task:
         """What to optimize."""
 
     @abstractmethod
@@ -101,7 +97,7 @@ class SeriesEstimator(Estimator):
             gaps, self.step_ = as_gaps(times, panel)
             if self.stride not in (None, 1):
                 raise ValueError(f"stride must be 1 for samples at irregular times, got {self.stride}")
-        given = {name: getattr(self, name) for name in CHOSEN}
+        given = {field.name: getattr(self, field.name) for field in fields(Choice)}
         choice = Choice.of(n, length, given if gaps is None else {**given, "stride": 1})
         rows = self._parts(n, labels, choice, seed)
         self.scale_ = Scale.of(panel.rows(rows[0]), self.standardize)
@@ -116,7 +112,7 @@ class SeriesEstimator(Estimator):
             len(rows[0]), batch=choice.batch_size, epochs=choice.epochs, lr=choice.learning_rate,
             patience=choice.patience, compile="auto" if can_be_captured else "none", seed=seed,
         )  # fmt: skip
-        self.chosen_ = {name: getattr(choice, name) for name in CHOSEN}
+        self.chosen_ = asdict(choice)
         self.chosen_line_ = self._line(panel, choice, len(rows[1]), device)
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
@@ -125,7 +121,7 @@ class SeriesEstimator(Estimator):
                 announce_cost(self.network_.body, choice.batch_size, length, updates)
         self.history_ = fit_network(
             self.network_, Splits(parts[0], parts[1] if len(rows[1]) else None), how,
-            task=self._task(answers[rows[0]]), device=device, progress=bool(self.verbose),
+            task=self._task(), device=device, progress=bool(self.verbose),
         )  # fmt: skip
         self.n_iter_ = self.history_.steps
         return self
@@ -223,8 +219,7 @@ class SeriesEstimator(Estimator):
         """Standardised series and their answers, as training reads them."""
         x = self.scale_.apply(panel)
         if self.masked_:
-            known = panel.known
-            x = np.concatenate([x, known.astype(np.float32)], -1)
+            x = np.concatenate([x, panel.known.astype(np.float32)], -1)
         arrays = {"x": x, "y": answers}
         if panel.ragged:
             arrays["lengths"] = panel.lengths.astype(np.int64)

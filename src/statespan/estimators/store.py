@@ -34,11 +34,7 @@ def save(
 
 
 def load(folder: str | Path) -> tuple[str, dict[str, Any], dict[str, torch.Tensor]]:
-    """The kind of estimator in a folder, its config and its weights.
-
-    Raises:
-        LoadError: Anything is missing, damaged or no estimator.
-    """
+    """The kind of estimator in a folder, its config and its tensors."""
     stored = read(folder)
     if not stored.name.startswith(PREFIX):
         raise LoadError(
@@ -50,13 +46,8 @@ def load(folder: str | Path) -> tuple[str, dict[str, Any], dict[str, torch.Tenso
 def build(kind: Callable[[Any], nn.Module], config: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """The network of a config, with these weights.
 
-    Args:
-        kind: Makes a network from a config.
-        config: Has ``options``, with ``n_layers``, and ``body_config()``.
-        tensors: What was saved.
-
-    Raises:
-        LoadError: The two do not fit; seen before time is spent on building it.
+    The config has ``options``, with ``n_layers``, and ``body_config()``. A misfit is noticed before time is spent on
+    building the network.
     """
     weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
     body = config.body_config()

@@ -1,6 +1,6 @@
-"""What the estimators optimize: cross-entropy with class weights, square errors, and square errors with quantiles.
+"""What the estimators optimize besides square errors: cross-entropy with class weights, and quantiles.
 
-Shapes: B batch, K classes or values, T horizon, Q quantiles.
+Shapes: B batch, K columns, T horizon, Q quantiles.
 """
 
 from __future__ import annotations
@@ -12,23 +12,20 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from statespan.data.base import Batch
-from statespan.train.tasks import Task, Values, output
-
-ACCURACY = ("loss", "correct", "count")
+from statespan.train.tasks import ACCURACY, ERRORS, Classes, Task, output
 
 
 @dataclass(frozen=True)
-class WeightedClasses(Task):
-    """Cross-entropy in which each class has a weight, with smoothed labels; judged by the loss, then by accuracy."""
+class WeightedClasses(Classes):
+    """Cross-entropy in which each class has a weight; judged by the loss, then by accuracy."""
 
     weights: tuple[float, ...] = ()
-    smoothing: float = 0.0
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy of a batch."""
         scores = output(model, batch).float()
         weight = scores.new_tensor(self.weights) if self.weights else None
-        return cross_entropy(scores, batch.y, weight=weight, label_smoothing=self.smoothing)
+        return cross_entropy(scores, batch.y, weight=weight)
 
     def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
         """(loss, correct, count), each sample with the weight of its class."""
@@ -38,19 +35,10 @@ class WeightedClasses(Task):
         correct = ((scores.argmax(-1) == batch.y) * weight).sum()
         return torch.stack([loss, correct, weight.sum()])
 
-    def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """Loss and accuracy."""
-        return {"loss": sums["loss"] / sums["count"], "accuracy": sums["correct"] / sums["count"]}
 
-
-def classes(weights: tuple[float, ...] = (), smoothing: float = 0.0) -> WeightedClasses:
-    """The task of a classifier; the weights that are best have the least loss on the held-out part."""
-    return WeightedClasses("classification", "loss", False, ACCURACY, weights, smoothing)
-
-
-def values() -> Values:
-    """The task of a regressor."""
-    return Values("regression", "rmse", False, ("loss", "square", "absolute", "count"))
+def classes(weights: tuple[float, ...] = ()) -> WeightedClasses:
+    """The task of a classifier; the best network weights have the least loss on the held-out part."""
+    return WeightedClasses("classification", "loss", False, ACCURACY, weights)
 
 
 @dataclass(frozen=True)
@@ -80,4 +68,4 @@ class Forecasts(Task):
 
 def forecasts(quantiles: tuple[float, ...] = ()) -> Forecasts:
     """The task of a forecaster."""
-    return Forecasts("forecast", "mse", False, ("loss", "square", "absolute", "count"), quantiles)
+    return Forecasts("forecast", "mse", False, ERRORS, quantiles)

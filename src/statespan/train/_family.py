@@ -45,15 +45,7 @@ def is_family(text: str) -> bool:
 
 
 def expand(text: str, where: str) -> dict[str, dict[str, Any]]:
-    """The rows of a family by name, each with all that the nodes above it say.
-
-    Args:
-        text: The family.
-        where: How messages name it.
-
-    Raises:
-        ConfigError: It is not strict YAML, or a node says something that no family may say.
-    """
+    """The rows of a family by name, each with all that the nodes above it say; ``where`` names it in messages."""
     rows: dict[str, dict[str, Any]] = {}
     for name, row in _leaves(parse(text, where), {}, where):
         if name in rows:
@@ -110,7 +102,7 @@ def _leaves(node: Any, inherited: dict[str, Any], where: str) -> Iterator[tuple[
 
 
 def _check_node(node: Any, where: str, *branches: str) -> None:
-    """Refuse what no node may say: fields are text, sections are mappings, and there is nothing else."""
+    """Reject a node with other keys than sections, which are mappings, and fields, which are text."""
     if not isinstance(node, dict):
         raise ConfigError(f"{where} is {show(node)}; allowed is a mapping")
     allowed = (*SECTIONS, *FIELDS, *branches)
@@ -138,7 +130,7 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ordered(section: dict[str, Any]) -> dict[str, Any]:
-    """What says what it is comes first, wherever in the family it was said."""
+    """The keys that identify a section come first, wherever in the family they are set."""
     first = [key for key in ("name", "d_model", "d_state", "n_layers", "layer", "ssm") if key in section]
     return {key: section[key] for key in (*first, *section)}
 

@@ -57,19 +57,10 @@ class Facts:
 
 
 def save(folder: Path, tensors: dict[str, Tensor], facts: Facts, keep: int = 2) -> Path:
-    """Write a checkpoint, check it, and then remove old ones.
+    """Write a checkpoint, read it back, and only then remove old ones.
 
-    Args:
-        folder: Where the checkpoints are.
-        tensors: The tensors by name, on the CPU.
-        facts: The rest; ``progress["best_step"]`` is the step of a checkpoint that must not be removed.
-        keep: Newest checkpoints to keep; the best ones they speak of are kept as well.
-
-    Returns:
-        The new checkpoint.
-
-    Raises:
-        CheckpointError: It could not be written; all old ones are as they were.
+    The ``keep`` newest stay, and the best ones they speak of (``progress["best_step"]``). If it cannot be written, all
+    old ones are as they were.
     """
     serial = 1 + max((s for step, s, _ in _listed(folder) if step == facts.step), default=-1)
     path = folder / f"{facts.step:012d}-{serial}"
@@ -84,11 +75,7 @@ def save(folder: Path, tensors: dict[str, Tensor], facts: Facts, keep: int = 2) 
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], Facts]:
-    """Read one checkpoint.
-
-    Raises:
-        CheckpointError: Any byte of it is not what was written, or it is no checkpoint.
-    """
+    """Read one checkpoint; raises a CheckpointError unless every byte of it is what was written."""
     from safetensors import SafetensorError, safe_open
 
     facts, size, digest = _read_facts(path)
@@ -101,11 +88,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], Facts]:
 
 
 def latest(folder: Path) -> tuple[dict[str, Tensor], Facts] | None:
-    """The newest checkpoint that is whole, or None where there is none at all.
-
-    Raises:
-        CheckpointError: There are checkpoints, and all are damaged.
-    """
+    """The newest whole checkpoint, or None if there are none; raises a CheckpointError if all are damaged."""
     problems: list[CheckpointError] = []
     for _, _, path in _listed(folder):
         try:
@@ -196,12 +179,7 @@ def _json(body: dict[str, Any]) -> bytes:
 
 
 def _read_facts(path: Path, name: str | None = None) -> tuple[Facts, int, str]:
-    """The JSON, with the size and digest of the tensors, if every byte is as it was written.
-
-    Args:
-        path: The checkpoint.
-        name: The name it has or gets, which says its step and serial number; that of ``path`` if not given.
-    """
+    """The JSON with the size and digest of the tensors, if every byte is intact; ``name`` is the one it will get."""
     file = path / FACTS
     try:
         with file.open("rb") as handle:

@@ -318,13 +318,10 @@ def _fit(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
         value = float(value)
     if type(value) is not hint:
         return _WRONG
-    if limits and hint in (int, float) and not _inside(value, **limits):
-        return _WRONG
+    if limits and hint in (int, float):
+        low = limits["low"]
+        return value if low <= value < limits["high"] and not (limits["open_low"] and value == low) else _WRONG
     return value
-
-
-def _inside(value: float, low: float, high: float, open_low: bool) -> bool:
-    return low <= value < high and not (open_low and value == low)
 
 
 def _describe(hint: Any, limits: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ class OneProcess:
         self.is_half = precision == "bf16"
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """The module on the device, in mixed precision where that is wanted."""
+        """The module on the device, in mixed precision for bf16."""
         module = module.to(self.device)
         return _MixedPrecision(module, self.autocast) if self.is_half else module
 
@@ -44,7 +44,7 @@ class OneProcess:
         return torch.autocast(self.device.type, torch.bfloat16) if self.is_half else nullcontext()
 
     def backward(self, loss: Tensor) -> None:
-        """Add to the gradients those of a loss."""
+        """Accumulate the gradients of a loss."""
         loss.backward()
 
     def no_backward_sync(self, module: nn.Module, enabled: bool = True) -> AbstractContextManager[None]:
@@ -73,7 +73,7 @@ class _MixedPrecision(nn.Module):
 
 
 def pick_device(device: torch.device | str | None) -> torch.device:
-    """The device to use: the one given, or CUDA where there is some, or the CPU."""
+    """The device to use: the one given, or else CUDA if available, or the CPU."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -113,7 +113,7 @@ def launched(train: Train, device: torch.device) -> Iterator[Processes]:
             try:
                 yield fabric
             except Interrupted:
-                fabric.barrier()  # all leave together: who is still busy would lose the others
+                fabric.barrier()  # all leave together: a process that is still busy would lose the others
                 raise
     finally:
         if not joined and torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -137,10 +137,10 @@ def _launch(train: Train, device: torch.device, world: int) -> Fabric:
         local = int(os.environ["LOCAL_WORLD_SIZE"]) if world > 1 else 1
         if train.strategy == "fsdp" and device.type != "cuda":
             raise ConfigError(f"train.strategy is fsdp, which needs CUDA, and the device is {device.type}")
-        one = [device.index] if device.type == "cuda" and device.index is not None and world == 1 else local
+        devices = [device.index] if device.type == "cuda" and device.index is not None and world == 1 else local
         fabric = Fabric(
             accelerator=device.type,
-            devices=one,
+            devices=devices,
             num_nodes=world // local,
             strategy="ddp" if train.strategy == "auto" else train.strategy,
             precision="bf16-mixed" if train.precision == "bf16" else "32-true",

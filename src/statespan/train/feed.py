@@ -54,14 +54,12 @@ class Feed:
 
     def _prepare(self, index: Tensor) -> Batch:
         batch = self.split.take(self.arrays, index)
-        if self.device.type != "cuda":
-            return batch
-        return Batch(*(None if t is None else t.pin_memory() for t in batch))  # type: ignore[arg-type]
+        return batch.map(Tensor.pin_memory) if self.device.type == "cuda" else batch
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
     """The batch on a device; from pinned memory without waiting for it."""
-    return Batch(*(None if t is None else t.to(device, non_blocking=True) for t in batch))  # type: ignore[arg-type]
+    return batch.map(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def _largest_resident(device: torch.device) -> float:

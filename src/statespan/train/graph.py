@@ -38,20 +38,15 @@ def _no_waiting() -> Iterator[None]:
 
 
 class GraphStep:
-    """A captured :class:`~statespan.train.step.Step`; everything is as before it was made.
+    """A captured :class:`~statespan.train.step.Step`; capturing leaves everything as it was.
 
-    Args:
-        step: The update, whose optimizer must be capturable and have tensors as learning rates.
-        model: The model, to put back what warming up changes.
-        examples: A batch of each shape that batches have, the largest first: the others find room in what it needs.
-
-    Raises:
-        CannotCaptureError: The model's step cannot be a graph; everything is as before.
+    The optimizer must be capturable, with tensors as learning rates. There is one example for each shape of a batch,
+    the largest first: the others fit into its memory. A step that cannot be a graph raises a CannotCaptureError.
     """
 
     def __init__(self, step: Step, model: nn.Module, examples: Sequence[Batch]) -> None:
         self.step = step
-        self.batches = {_shape(example): _copy(example) for example in examples}
+        self.batches = {example.x.shape: example.map(torch.clone) for example in examples}
         start = {name: value.clone() for name, value in model.state_dict().items()}
         device = step.processes.device
         step.keep_gradients = True
@@ -87,10 +82,10 @@ class GraphStep:
 
     def piece(self, batch: Batch, last: bool) -> None:
         """See :meth:`Step.piece`."""
-        for into, value in zip(self.batches[_shape(batch)], batch):
+        for into, value in zip(self.batches[batch.x.shape], batch):
             if into is not None and value is not None:
                 into.copy_(value)
-        self.forwards[_shape(batch)].replay()
+        self.forwards[batch.x.shape].replay()
 
     def update(self) -> None:
         """See :meth:`Step.update`."""
@@ -111,11 +106,3 @@ class GraphStep:
         step.guard.reset()
         step.loss.zero_()
         step.mean_loss()
-
-
-def _shape(batch: Batch) -> torch.Size:
-    return batch.x.shape
-
-
-def _copy(batch: Batch) -> Batch:
-    return Batch(*(None if t is None else t.clone() for t in batch))  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ class Guard:
         self.good = torch.zeros((), device=device, dtype=torch.int64)
 
     def look(self, loss: Tensor, norm: Tensor) -> None:
-        """Take note of an update's loss and of the norm of its gradient."""
+        """Record whether an update's loss and the norm of its gradient are finite."""
         self.bad.logical_or_(~(torch.isfinite(loss) & torch.isfinite(norm)))
         self.good += self.bad == 0
 
@@ -49,11 +49,7 @@ class Guard:
 
 
 def find_cause(model: nn.Module, batch: tuple[Tensor | None, ...], loss_of: Callable[[], Tensor]) -> str | None:
-    """Run a bad step again and say where the first number that is not finite came from.
-
-    Returns:
-        In words, or None if this step is good.
-    """
+    """Run a bad step again and say where the first non-finite number came from; None if the step is good."""
     for name, parameter in model.named_parameters():
         if not _finite(parameter):
             return f"the parameter {name}"
@@ -82,10 +78,10 @@ def find_cause(model: nn.Module, batch: tuple[Tensor | None, ...], loss_of: Call
 
 
 class _Watch:
-    """Notes outputs that are not finite, and gradients, by the module that made them.
+    """Records outputs and gradients that are not finite, by the module that computed them.
 
-    A gradient is noted where it arrives: at a tensor that one module gave out and another took in. It is the second
-    one that made it.
+    A gradient is recorded at the tensor where it arrives: the output of one module and the input of another. The second
+    module computed it.
     """
 
     def __init__(self, seen: list[str]) -> None:
@@ -109,9 +105,9 @@ class _Watch:
 
         return hook
 
-    def _label(self, tensor: Tensor, taken: bool, message: str) -> None:
+    def _label(self, tensor: Tensor, is_input: bool, message: str) -> None:
         new = id(tensor) not in self.labels
-        self.labels[id(tensor)] = taken, message
+        self.labels[id(tensor)] = is_input, message
         self.tensors.append(tensor)
         if new and tensor.requires_grad:
             number = id(tensor)

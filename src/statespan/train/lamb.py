@@ -14,14 +14,7 @@ class Lamb(Optimizer):
     """LAMB (You et al., 2020, Algorithm 2), with decoupled weight decay inside of the scaled step.
 
     Nothing in a step waits for the device. Like torch's fused optimizers it leaves everything as it is where the
-    attribute ``found_inf`` is a tensor that is not 0.
-
-    Args:
-        params: Parameters or groups of them.
-        lr: Learning rate, a number or a tensor.
-        betas: Decay of the averages of the gradient and of its square.
-        eps: Added to the root of the second average.
-        weight_decay: Weight decay.
+    attribute ``found_inf`` is a tensor that is not 0. The arguments are those of :class:`torch.optim.AdamW`.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.full((4,), 2.0))

@@ -1,4 +1,4 @@
-"""What a run writes while it goes: a CSV that is the same every time, TensorBoard, and a progress bar."""
+"""What a run writes while it trains: a reproducible CSV file, TensorBoard, and a progress bar."""
 
 from __future__ import annotations
 
@@ -17,17 +17,11 @@ _TIME = re.compile(r"(\d+),(\d+\.\d+)\n")
 
 
 class Log:
-    """Rows of numbers in ``log.csv``, and in TensorBoard where it is wanted and installed.
+    """Rows of numbers in ``log.csv``, and in TensorBoard if requested and installed.
 
-    Times are not in it, so the log of a run that was interrupted is that of one that was not. They are in a file of
-    their own, ``times.csv``: the seconds that the run had taken at each validation.
-
-    Args:
-        folder: The run's.
-        columns: Names of the columns after "step".
-        size: Bytes of an older log to go on after.
-        step: Step to go on after, for TensorBoard.
-        tensorboard: Whether to write that as well.
+    A resumed run appends to the first ``size`` bytes of its older log. Times are not in it, so the log of a run that
+    was interrupted is that of one that was not. They are in ``times.csv``: the seconds the run had taken at each
+    validation.
     """
 
     def __init__(self, folder: Path, columns: Sequence[str], *, size: int, step: int, tensorboard: bool) -> None:
@@ -67,16 +61,14 @@ class Log:
 
 
 def read_times(folder: Path) -> dict[int, float]:
-    """Seconds that a run had taken at its validations, by step; a line that was cut short is none."""
-    path = folder / TIMES
-    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
-    return {int(match[1]): float(match[2]) for line in lines if (match := _TIME.fullmatch(line))}
+    """Seconds that a run had taken at its validations, by step; incomplete lines are ignored."""
+    return {int(match[1]): float(match[2]) for line in _lines(folder / TIMES) if (match := _TIME.fullmatch(line))}
 
 
 def _times_until(path: Path, step: int) -> int:
-    """Bytes of whole lines up to this step: what a run that goes on from there keeps."""
+    """Bytes of the complete lines up to this step, which a run keeps that resumes there."""
     size = 0
-    for line in path.read_text().splitlines(keepends=True) if path.is_file() else []:
+    for line in _lines(path):
         match = _TIME.fullmatch(line)
         if not match or int(match[1]) > step:
             break
@@ -84,8 +76,12 @@ def _times_until(path: Path, step: int) -> int:
     return size
 
 
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines(keepends=True) if path.is_file() else []
+
+
 class Bar:
-    """A progress bar: epoch, loss, metric, speed and time left; nothing at all where it is not wanted."""
+    """A progress bar: epoch, loss, metric, speed and time left; it does nothing unless it is wanted."""
 
     def __init__(self, total: int, done: int, wanted: bool) -> None:
         self.progress: Any = None

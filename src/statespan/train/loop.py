@@ -2,7 +2,7 @@
 
 A run is a pure function of its recipe and data: before each piece of each step the random state is set from
 (seed, step, piece), and rows are taken in an order that depends on (seed, epoch). So a run that goes on from any
-checkpoint does what it would have done, bit by bit.
+checkpoint gives the same bits as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHECK_EVERY = 20  # steps after which the host waits for a device that runs ahea
 
 
 class Splits(NamedTuple):
-    """What to train on and, if there is any, what to validate with."""
+    """The training data, and the validation data if there is any."""
 
     train: Split
     valid: Split | None = None
@@ -48,12 +48,12 @@ class Splits(NamedTuple):
 
 
 class Loop:
-    """A run: made from its settings, put where it was by :meth:`resume`, and then :meth:`run`."""
+    """A run from its settings; :meth:`resume` continues from a checkpoint, and :meth:`run` trains."""
 
     def __init__(
         self, train: Train, data: Dataset | Splits, model: nn.Module, *, task: Task, processes: Processes, sink: Sink
     ) -> None:
-        self.made = time.perf_counter()  # what compiling takes is a part of the time that a run takes
+        self.created = time.perf_counter()  # the time of a run includes compiling
         self.train, self.data, self.model, self.task = train, data, model, task
         self.processes, self.sink = processes, sink
         self.progress, self.signals = Progress(), Signals()
@@ -134,13 +134,7 @@ class Loop:
             self.saved = dataclasses.replace(self.progress)
 
     def run(self, progress: bool = True) -> None:
-        """Train to the end, or until a signal asks to stop.
-
-        Raises:
-            Interrupted: A signal came; everything is saved.
-            NonFiniteError: The loss or a gradient is not finite; the last checkpoint is from before.
-            CheckpointError: Something could not be written.
-        """
+        """Train to the end, or until a signal asks to stop: then everything is saved and Interrupted raised."""
         with self.opened(progress) as batches:
             try:
                 self._go(batches)
@@ -151,7 +145,7 @@ class Loop:
     @contextlib.contextmanager
     def opened(self, progress: bool) -> Iterator[Iterator[Batch]]:
         """Log, progress bar, signals, and the batches from the current step on."""
-        self.began = self.made - self.progress.seconds
+        self.began = self.created - self.progress.seconds
         metrics = self.task.metrics(dict.fromkeys(self.task.sums, 1.0))
         columns = ("epoch", "lr", "train_loss", *(f"valid_{name}" for name in metrics))
         self.start = now = self.progress.step
@@ -228,11 +222,7 @@ class Loop:
         self.save()
 
     def measure(
-        self,
-        split: str,
-        *,
-        rows: int | None = None,
-        poll: Callable[[], None] = lambda: None,
+        self, split: str, *, rows: int | None = None, poll: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
         """The metrics on a split, or its first rows, with the current weights, averaged where there are averages."""
         if split not in self.feeds:

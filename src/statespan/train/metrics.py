@@ -1,4 +1,4 @@
-"""Evaluation: every sample exactly once, in any number of processes, whatever the last batch has."""
+"""Evaluation: every sample counts exactly once, in any number of processes, also in an incomplete last batch."""
 
 from __future__ import annotations
 
@@ -28,21 +28,11 @@ def measure(
     group_lengths: bool = False,
     poll: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """The metrics of a model on a split.
+    """The metrics of a model on a split or its first ``rows``; none for a split without samples.
 
-    Args:
-        processes: Add up their sums.
-        module: The objective as ``processes`` set it up.
-        task: Its task.
-        feed: The split.
-        batch: Samples a process takes at once.
-        dt_scale: Step of the data relative to that of training.
-        rows: Only the first ``rows`` of the split; all if not given.
-        group_lengths: Take samples of similar length together, and no more padding than they need.
-        poll: Called after each batch; may raise.
-
-    Returns:
-        The metrics, or nothing for a split without samples.
+    ``module`` is the objective as ``processes`` set it up, ``batch`` the number of samples a process takes at once.
+    ``group_lengths`` saves padding by batching samples of similar length. ``poll`` is called after each batch and may
+    raise.
     """
     n = len(feed.split) if rows is None else min(rows, len(feed.split))
     if n == 0:
@@ -52,7 +42,7 @@ def measure(
     starts = [(number * world + rank) * batch for number in range(rounds)]
     lengths = feed.split.lengths if group_lengths else None
     ordered = torch.arange(n) if lengths is None else torch.from_numpy(lengths[:n]).argsort(stable=True)
-    # a process that has nothing left in the last round takes the first sample and counts it 0 times
+    # a process without samples in the last round takes the first one with weight 0
     indices = [ordered[start : start + batch] if start < n else ordered[:1] for start in starts]
     wide = torch.float32 if device.type == "mps" else torch.float64
     sums: Any = torch.zeros(len(task.sums), dtype=wide, device=device)

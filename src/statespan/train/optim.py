@@ -14,14 +14,7 @@ from statespan._check import check_bool, check_choice, check_number
 if TYPE_CHECKING:
     from statespan.train.config import Train
 
-_UNDECAYED = (
-    nn.Embedding,
-    nn.EmbeddingBag,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-    nn.modules.batchnorm._NormBase,
-)
+_UNDECAYED = (nn.Embedding, nn.EmbeddingBag, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 
 
 def param_groups(
@@ -86,10 +79,7 @@ def param_groups(
 def build_optimizer(model: nn.Module, train: Train, *, captured: bool = False) -> torch.optim.Optimizer:
     """The optimizer of a recipe; its groups remember their learning rate as ``base_lr``.
 
-    Args:
-        model: The model, on its device.
-        train: The settings.
-        captured: Whether a CUDA graph will capture its step; then the learning rates are tensors.
+    The learning rates are tensors if a CUDA graph will capture its step.
     """
     special = {"slow_C": train.slow_C, "fast_dt": train.fast_dt}
     groups = param_groups(model, train.lr, train.weight_decay, train.ssm_lr, **special)
@@ -107,16 +97,7 @@ def build_optimizer(model: nn.Module, train: Train, *, captured: bool = False) -
 
 
 def rate(train: Train, step: int, total: int, steps_per_epoch: int) -> float:
-    """The factor of the learning rates at an update.
-
-    Args:
-        train: The settings.
-        step: Number of updates made before this one.
-        total: Number of updates of the whole run.
-        steps_per_epoch: Updates an epoch.
-
-    Returns:
-        A number in [0, 1]: linear warm-up times the schedule.
+    """The factor in [0, 1] of the learning rates after ``step`` updates: linear warm-up times the schedule.
 
     Example:
         >>> from statespan.train import Train

@@ -51,13 +51,7 @@ SHAPES = 8  # lengths that batches have, at most: each is a CUDA graph of its ow
 
 
 def grouped(rows: Tensor, lengths: Tensor, batch: int, seed: int) -> Tensor:
-    """The rows so that those of a batch are of similar length, and the batches in an order of their own.
-
-    Args:
-        rows: Row numbers in a random order, (n,).
-        lengths: Of all rows, (n,).
-        batch: Rows of a batch; those left over stay at the end.
-        seed: Of the order of the batches.
+    """Shuffled rows regrouped into batches of similar length, in random order; leftover rows stay at the end.
 
     Example:
         >>> lengths = torch.tensor([5, 1, 4, 2, 9])
@@ -87,16 +81,6 @@ def cut(length: int, longest: int) -> int:
 class Plan:
     """Which rows of the training data each piece of each step takes in each process.
 
-    Args:
-        n: Rows.
-        batch: Rows a step, over all processes.
-        accumulate: Pieces of a process's share of a step.
-        world: Processes.
-        rank: This one.
-        seed: Of the order.
-        device: Where the row numbers are wanted.
-        lengths: Of the rows, (n,) on the CPU, if batches are to be of rows of similar length.
-
     Example:
         >>> one = Plan(n=10, batch=4)
         >>> two = [Plan(n=10, batch=4, world=2, rank=rank) for rank in range(2)]
@@ -107,13 +91,13 @@ class Plan:
     """
 
     n: int
-    batch: int
-    accumulate: int = 1
-    world: int = 1
-    rank: int = 0
-    seed: int = 0
-    device: str = "cpu"
-    lengths: Tensor | None = field(default=None, repr=False, compare=False)
+    batch: int  # rows a step, over all processes
+    accumulate: int = 1  # pieces of a process's share of a step
+    world: int = 1  # processes
+    rank: int = 0  # this process
+    seed: int = 0  # of the order
+    device: str = "cpu"  # where the row numbers are needed
+    lengths: Tensor | None = field(default=None, repr=False, compare=False)  # (n,) on the CPU, to group rows
     _epochs: dict[int, tuple[Tensor, list[int]]] = field(default_factory=dict, repr=False, compare=False)
 
     @property

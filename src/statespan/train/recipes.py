@@ -86,9 +86,6 @@ def find(name: str) -> str | None:
     "scifar-s4d" is "scifar-s4d-legs". And a recipe whose name leaves its initialization out also has the longer name:
     "lra-image-s4-legs" is "lra-image-s4".
 
-    Args:
-        name: One of :func:`names`, or an alias of one.
-
     Example:
         >>> find("scifar-s4d"), find("lra-image-s4-legs"), find("digits-s4d-lin"), find("digit-s4d")
         ('scifar-s4d-legs', 'lra-image-s4', 'digits-s4d', None)
@@ -104,12 +101,6 @@ def find(name: str) -> str | None:
 
 def text(name: str) -> str:
     """A recipe as YAML that stands alone, with its header: to save, change and train.
-
-    Args:
-        name: A name as in :func:`find`.
-
-    Raises:
-        ConfigError: There is no such recipe.
 
     Example:
         >>> text("lra-image-s4d-inv").splitlines()[0]
@@ -130,13 +121,6 @@ def text(name: str) -> str:
 def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe and apply dotted overrides.
 
-    Args:
-        name: A name as in :func:`find`.
-        overrides: Such as ``"train.lr=0.001"``.
-
-    Raises:
-        ConfigError: There is no such recipe, or an override is wrong.
-
     Example:
         >>> read("smnist-s4d", ["train.epochs=1"]).train.epochs
         1
@@ -148,9 +132,6 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def rows(name: str) -> list[Row]:
     """The other rows of the tables that this recipe reaches by overrides.
-
-    Args:
-        name: A name as in :func:`find`.
 
     Example:
         >>> rows("scifar-s4")[0]
@@ -166,9 +147,6 @@ def rows(name: str) -> list[Row]:
 
 def late_settings(name: str) -> list[LateSetting]:
     """The settings of a recipe that were chosen after test scores had been seen, as its header lists them.
-
-    Args:
-        name: A name as in :func:`find`.
 
     Example:
         >>> [late.setting for late in late_settings("smnist-s4")], late_settings("lra-image-s4")

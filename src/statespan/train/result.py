@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from statespan import _io as fsio
-from statespan import _plotting as _look
+from statespan import _io, _plotting
 from statespan._machine import provenance
 from statespan.train.config import Recipe
 from statespan.train.log import read_times
@@ -63,15 +62,9 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
         "recipe": recipe.to_dict(),
         "overrides": list(recipe.overrides),
         "seed": recipe.train.seed,
-        "test": result.test,
-        "valid": result.valid,
-        "rows": result.rows,
+        **{name: getattr(result, name) for name in ("test", "valid", "rows")},
         "first": {"rows": FIRST, **result.first},
-        "metric": result.metric,
-        "steps": result.steps,
-        "epochs": result.epochs,
-        "best_step": result.best_step,
-        "parameters": result.parameters,
+        **{name: getattr(result, name) for name in ("metric", "steps", "epochs", "best_step", "parameters")},
         "wall_seconds": round(result.seconds, 2),
         **provenance(device, "lightning", "numpy", "safetensors", "triton"),
         "history": history(result.folder, result.metric),
@@ -80,9 +73,9 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
     if result.start is not None:
         record["start"] = result.start
     text = json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"
-    fsio.replace_file(result.folder / "result.json", text.encode())
+    _io.replace_file(result.folder / "result.json", text.encode())
     if find_spec("matplotlib"):
-        fsio.replace_file(result.folder / "curve.png", _picture(result))
+        _io.replace_file(result.folder / "curve.png", _picture(result))
 
 
 def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -94,12 +87,9 @@ def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def history(folder: Path, metric: str, most: int = POINTS) -> dict[str, list[float | None]]:
-    """How a run went, by validation: epoch, seconds, training loss and validation metric, as columns.
+    """The course of a run, by validation: epoch, seconds, training loss and validation metric, as columns.
 
-    Args:
-        folder: The run's.
-        metric: Name of the metric.
-        most: Points to keep at most, in equal strides, the best and the last among them.
+    At most ``most`` validations are kept, in equal strides, the best and the last among them.
     """
     log, times = read_log(folder), read_times(folder)
     values = dict(log.get(f"valid_{metric}", []))
@@ -118,16 +108,10 @@ def history(folder: Path, metric: str, most: int = POINTS) -> dict[str, list[flo
 
 
 def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: str = "") -> Any:
-    """The logs of runs as a figure: losses on the left, the metric on the right.
-
-    Args:
-        runs: Folders by the name in the picture.
-        metric: Name of the metric; the first that was logged if not given.
-        heading: Above the metric.
-    """
-    figure = _look.figure(9, 3.5)
+    """The logs of runs, by label, as a figure: losses on the left, the metric (by default the first) on the right."""
+    figure = _plotting.figure(9, 3.5)
     left, right = figure.subplots(1, 2)
-    for color, (run, folder) in zip(_look.colors(), runs.items()):
+    for color, (run, folder) in zip(_plotting.colors(), runs.items()):
         log = read_log(folder)
         named = [name for name in log if name.startswith("valid_") and name != "valid_loss"]
         chosen = f"valid_{metric}" if metric else next(iter(named), "")
@@ -137,15 +121,15 @@ def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: st
             if points:
                 marker = "." if len(points) < 40 else None
                 axes.plot(*zip(*points), line, color=color, marker=marker, label=several + name.replace("_", " "))
-    _look.tidy(left, "step", "loss", legend=True)
-    _look.tidy(right, "step", "metric", heading, legend=True)
+    _plotting.tidy(left, "step", "loss", legend=True)
+    _plotting.tidy(right, "step", "metric", heading, legend=True)
     return figure
 
 
 def _picture(result: Result) -> bytes:
     reached = result.test.get(result.metric)
     heading = "" if reached is None else f"test {result.metric} {reached:.4g}"
-    return _look.content(draw_curves({result.folder.name: result.folder}, result.metric, heading))
+    return _plotting.content(draw_curves({result.folder.name: result.folder}, result.metric, heading))
 
 
 def _plain(value: Any) -> Any:

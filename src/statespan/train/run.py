@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from statespan import _io as io
 from statespan.data.base import Dataset, Info
+from statespan.data.download import Progress
 from statespan.train import checkpoint, state
 from statespan.train.config import ConfigError, Recipe, read_recipe, write_recipe
 from statespan.train.device import Processes, launched, pick_device, quiet
@@ -52,7 +54,7 @@ def fit(
         data: The dataset, or a folder of datasets instead of the default one.
         model: A module (or a function from the dataset's info to one) instead of the recipe's model.
         progress: Show a progress bar.
-        device: "cpu", "cuda", "cuda:1" or "mps"; CUDA where there is some, if not given.
+        device: "cpu", "cuda", "cuda:1" or "mps"; by default CUDA if available.
 
     Returns:
         The metrics and where everything is.
@@ -72,7 +74,7 @@ def fit(
     with launched(recipe.train, place) as processes:
         network = build_model(recipe, dataset, model)
         started_from = _starting_weights(recipe, folder, network, resume=resume)
-        io.make_folder(folder / "checkpoints")  # only now: what cannot begin leaves nothing behind
+        io.make_folder(folder / "checkpoints")  # only now: a run that cannot start leaves nothing behind
         with io.locked(folder, wanted=processes.is_global_zero):
             loop = _prepared(recipe, folder, dataset, network, processes=processes, resume=resume)
             if processes.is_global_zero:
@@ -226,17 +228,15 @@ def load_run(
     return network.eval(), recipe, dataset
 
 
-def load_data(recipe: Recipe, data: Data = None) -> Dataset:
+def load_data(recipe: Recipe, data: Data = None, *, progress: Progress | None = None) -> Dataset:
     """The dataset of a recipe, or the one given."""
     if isinstance(data, Dataset):
         return data
     import statespan.data
 
     options = dict(recipe.data)
-    try:
-        return statespan.data.load(options.pop("name"), folder=data, **options)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"data: {_line(error)}") from error
+    with _naming("data"):
+        return statespan.data.load(options.pop("name"), folder=data, progress=progress, **options)
 
 
 def without_others(recipe: Recipe, split: str) -> list[str]:
@@ -253,10 +253,8 @@ def check_model(recipe: Recipe, *, values: bool = False) -> None:
     import statespan.models
 
     options = dict(recipe.model)
-    try:
+    with _naming("model"):
         statespan.models.check(options.pop("name"), options, values=values)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"model: {_line(error)}") from error
 
 
 def check_data(recipe: Recipe) -> None:
@@ -264,10 +262,8 @@ def check_data(recipe: Recipe) -> None:
     from statespan.data.registry import check_options, entry
 
     options = dict(recipe.data)
-    try:
+    with _naming("data"):
         check_options(entry(options.pop("name")), options)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"data: {_line(error)}") from error
 
 
 def build_model(recipe: Recipe, dataset: Dataset, model: Model = None) -> nn.Module:
@@ -281,11 +277,14 @@ def build_model(recipe: Recipe, dataset: Dataset, model: Model = None) -> nn.Mod
         import statespan.models
 
         options = dict(recipe.model)
-        try:
+        with _naming("model"):
             return statespan.models.build(options.pop("name"), dataset.info, options)
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"model: {_line(error)}") from error
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+@contextlib.contextmanager
+def _naming(section: str) -> Iterator[None]:
+    """Turn what the library rejects into one line that names the section of the recipe."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{section}: {' '.join(str(error).split())}") from error

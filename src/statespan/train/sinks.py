@@ -1,4 +1,4 @@
-"""Where a loop leaves what it makes: in the folder of a run, from which it can be resumed, or in memory."""
+"""What a training loop writes to: the folder of a run, from which it can be resumed, or memory."""
 
 from __future__ import annotations
 
@@ -25,13 +25,9 @@ FREE = {"epochs", "steps", "patience", "log_every", "save_every", "keep", "tenso
 
 
 class Sink(ABC):
-    """What a loop writes to.
+    """What a loop writes to."""
 
-    Attributes:
-        folder: That of the run; None if nothing is written to the disk, and then signals are left to the caller.
-    """
-
-    folder: Path | None = None
+    folder: Path | None = None  # that of the run; None writes nothing to the disk and leaves signals to the caller
 
     @abstractmethod
     def opened(self, progress: Progress, columns: Sequence[str]) -> contextlib.AbstractContextManager[None]:
@@ -55,7 +51,7 @@ class Sink(ABC):
 
     @abstractmethod
     def advice(self, saved: Progress | None) -> str:
-        """What to tell someone whose run cannot go on, whose last save was this."""
+        """Advice for a run that cannot continue, from the progress that was saved last."""
 
 
 class RunFolder(Sink):
@@ -68,11 +64,7 @@ class RunFolder(Sink):
         self.log: Log | None = None
 
     def resume(self) -> tuple[dict[str, Tensor], Progress] | None:
-        """The newest whole checkpoint, or None; those after it, which are damaged, are removed.
-
-        Raises:
-            ConfigError: The run was started with another recipe.
-        """
+        """The newest whole checkpoint, or None; later ones are damaged and removed. The recipe must be the same."""
         newest = checkpoint.latest(self.checkpoints)
         if newest is None:
             return None
@@ -157,11 +149,8 @@ class Memory(Sink):
     def save(self, progress: Progress, state: RunState) -> None:
         """Keep the weights, if none were better."""
         if progress.step == progress.best_step:
-            tensors = {f"model/{name}": value for name, value in state.model.state_dict().items()}
-            tensors |= {
-                f"model/{name}": value for name, value in (state.average.values if state.average else {}).items()
-            }
-            self.best = {name: value.detach().clone() for name, value in tensors.items()}
+            tensors = {**state.model.state_dict(), **(state.average.values if state.average else {})}
+            self.best = {f"model/{name}": value.detach().clone() for name, value in tensors.items()}
 
     def weights_at(self, step: int) -> dict[str, Tensor]:
         """The best weights, of whatever step."""
@@ -173,7 +162,7 @@ class Memory(Sink):
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse to go on with another recipe."""
+    """Refuse to resume a run with another recipe."""
     new = json.loads(json.dumps(new))  # as the old one was
     defaults = {"train": json.loads(json.dumps(dataclasses.asdict(Train())))}  # of settings that are newer than the run
     for section in ("data", "model", "train"):

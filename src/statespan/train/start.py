@@ -17,11 +17,7 @@ BODY = "backbone."  # what two models must have in common; encoder and head may 
 
 
 def find_weights(start: str) -> Path:
-    """The folder with the weights.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """The folder with the weights that a recipe starts from."""
     from statespan.models.find import UnknownModelError, resolve
     from statespan.models.pretrained import CONFIG
 
@@ -42,17 +38,9 @@ def find_weights(start: str) -> Path:
 
 
 def begin(network: nn.Module, start: str) -> dict[str, Any]:
-    """Put trained weights into a network, wherever it has some of the same name and shape.
+    """Copy trained weights into a network wherever names and shapes agree, as those of its layers must.
 
-    Args:
-        network: It is changed.
-        start: As in the recipe.
-
-    Returns:
-        For the record: how many tensors fitted, and which run they are from.
-
-    Raises:
-        ConfigError: There are no such weights, or they are of another kind of network.
+    Returns for the record how many tensors fitted, and which run they are from.
     """
     from statespan.models.pretrained import LoadError, read
 
@@ -74,7 +62,7 @@ def begin(network: nn.Module, start: str) -> dict[str, Any]:
 
 
 def remember(folder: Path, facts: dict[str, Any]) -> None:
-    """Write down in a run's folder which weights it started from."""
+    """Record in a run's folder which weights it started from."""
     io.replace_file(folder / FILE, (json.dumps(facts, indent=2) + "\n").encode())
 
 
@@ -93,7 +81,7 @@ def _origin(folder: Path) -> dict[str, Any]:
     before = record.get("start") or {}
     recipe = record["recipe"]
     if before:
-        recipe["train"]["start"] = before["name"]  # and not where it lay
+        recipe["train"]["start"] = before["name"]  # not its path
     return {
         "name": recipe["name"],
         "recipe": recipe,

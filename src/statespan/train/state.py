@@ -1,4 +1,4 @@
-"""The state of a run as named tensors and a few numbers: what a checkpoint holds, taken apart and put back.
+"""The state of a run as named tensors and a few numbers: the contents of a checkpoint.
 
 Tensors are named ``model/…``, ``ema/…``, ``optimizer/<parameter>/<key>``, ``loss/…`` and ``random/…``.
 """
@@ -21,31 +21,18 @@ from statespan.train.ema import Average
 
 @dataclass
 class Progress:
-    """Where a run is.
+    """Where a run is."""
 
-    Attributes:
-        step: Updates made.
-        validated: Step of the last validation, or -1.
-        best_step: Step of the best one, or -1.
-        best: Its metric.
-        best_loss: Its loss, which decides where the metric is the same.
-        waited: Validations since then.
-        plateau: Validations since then, or since the rate was lowered.
-        lowered: How often "plateau" lowered the rate.
-        log_bytes: Size of the log.
-        seconds: Time it took, over all its processes in turn.
-    """
-
-    step: int = 0
-    validated: int = -1
-    best_step: int = -1
-    best: float | None = None
-    best_loss: float | None = None
-    waited: int = 0
-    plateau: int = 0
-    lowered: int = 0
-    log_bytes: int = 0
-    seconds: float = 0.0
+    step: int = 0  # updates made
+    validated: int = -1  # step of the last validation, or -1
+    best_step: int = -1  # step of the best validation, or -1
+    best: float | None = None  # its metric
+    best_loss: float | None = None  # its loss, which breaks ties of the metric
+    waited: int = 0  # validations since the best
+    plateau: int = 0  # validations since the best, or since the rate was lowered
+    lowered: int = 0  # how often "plateau" lowered the rate
+    log_bytes: int = 0  # size of the log
+    seconds: float = 0.0  # duration, summed over all calls that resumed the run
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Progress:
@@ -61,7 +48,7 @@ class Progress:
 
 
 class RunState:
-    """Everything of a run that changes, as named tensors, and back."""
+    """All mutable state of a run: collected as named tensors, and restored from them."""
 
     is_collective = False  # whether every process must take part in collecting
 
@@ -80,7 +67,7 @@ class RunState:
         return self._copies(tensors)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Put everything back, in place, so that a captured step goes on with it."""
+        """Restore everything in place, so that a captured step continues with it."""
         load_model(self.model, part(tensors, "model"))
         parameters = dict(self.model.named_parameters())
         for path, value in part(tensors, "optimizer").items():
@@ -96,7 +83,7 @@ class RunState:
         self._restore_rest(tensors)
 
     def load_weights(self, tensors: dict[str, Tensor]) -> None:
-        """The weights to use the model with: the averages where there are some."""
+        """Load the weights for evaluation: the averages if there are any."""
         load_weights(self.model, tensors)
 
     def _copies(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -131,7 +118,7 @@ class ShardedState(RunState):
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Put everything back; every process reads the checkpoint and keeps its part."""
+        """Restore everything; every process reads the checkpoint and keeps its part."""
         from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
         self.load_weights(tensors)
@@ -167,7 +154,7 @@ def load_model(model: nn.Module, values: dict[str, Tensor]) -> None:
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """The weights to use a trained model with: the averages where there are some."""
+    """Load the weights for evaluation: the averages if there are any."""
     load_model(model, part(tensors, "model") | part(tensors, "ema"))
 
 
@@ -201,7 +188,7 @@ def random_state() -> dict[str, Tensor]:
 
 
 def set_random_state(state: dict[str, Tensor]) -> None:
-    """Put the global generators back; the CUDA one only where there is CUDA."""
+    """Restore the global generators, that of CUDA only if available."""
     torch.set_rng_state(state["torch"])
     version, *words = state["python"].tolist()
     random.setstate((version, tuple(words), next(iter(state["python_gauss"].tolist()), None)))

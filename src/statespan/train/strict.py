@@ -42,17 +42,9 @@ for _tag, (_pattern, _first) in _SCALARS.items():
 
 
 def parse(text: str, where: str = "the recipe") -> Any:
-    """Read one document of strict YAML.
+    """Read one document of strict YAML, which messages call ``where``, into plain data.
 
-    Args:
-        text: The document.
-        where: How messages name it.
-
-    Returns:
-        Plain data: None, bool, int, float, str, lists and dicts with keys that are names.
-
-    Raises:
-        ConfigError: Anything else is in it.
+    That is None, bool, int, float, str, lists, and dicts whose keys are names; anything else is a ConfigError.
 
     Example:
         >>> parse("{lr: 1e-3, layer: s4d, betas: [0.9, 0.999], clip: null, note: no}")

@@ -21,16 +21,12 @@ from statespan.data.base import Batch
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A task: its name, the metric that decides which weights are best, and which way that is.
-
-    Attributes:
-        sums: What :meth:`add` returns, in order.
-    """
+    """A task: its name, the metric that decides which weights are best, and which way that is."""
 
     name: str
     metric: str
     larger_is_better: bool
-    sums: tuple[str, ...]
+    sums: tuple[str, ...]  # what add() returns, in order
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of a batch, a scalar."""
@@ -125,13 +121,13 @@ class Tokens(Task):
         return {"loss": nats, "perplexity": math.exp(nats) if nats < 700 else math.inf}
 
 
-_ACCURACY = ("loss", "correct", "count")
-_ERRORS = ("loss", "square", "absolute", "count")
+ACCURACY = ("loss", "correct", "count")
+ERRORS = ("loss", "square", "absolute", "count")
 TASKS: dict[str, Task] = {
-    "classification": Classes("classification", "accuracy", True, _ACCURACY),
-    "retrieval": Classes("retrieval", "accuracy", True, _ACCURACY),
-    "regression": Values("regression", "rmse", False, _ERRORS),
-    "forecast": Values("forecast", "mse", False, _ERRORS),
+    "classification": Classes("classification", "accuracy", True, ACCURACY),
+    "retrieval": Classes("retrieval", "accuracy", True, ACCURACY),
+    "regression": Values("regression", "rmse", False, ERRORS),
+    "forecast": Values("forecast", "mse", False, ERRORS),
     "language": Tokens("language", "perplexity", False, ("loss", "count")),
     "masked": Tokens("masked", "perplexity", False, ("loss", "count")),
     "density": Tokens("density", "bits_per_dim", False, ("loss", "count")),

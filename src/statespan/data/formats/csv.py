@@ -27,21 +27,15 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
 
 
-MISSING = ("", "na", "nan", "null")  # how a missing value is written
+MISSING = ("", "na", "nan", "null")  # spellings of a missing value
 
 
 def read_table(path: Path, time: str | None = None, time_format: str | None = None, *, missing: bool = False) -> Table:
     """Read a CSV file with a header, one column of times in equal steps and otherwise numbers.
 
-    Args:
-        path: The file, with commas (or semicolons) between its fields.
-        time: Name of the column of times; the first one by default.
-        time_format: See :func:`statespan.data.calendar.parse_times`.
-        missing: Take empty fields, NA and NaN as missing values, which become NaN.
-
-    Raises:
-        ValueError: A field is empty, is not a finite number or is missing, or times are not in equal steps; the message
-            names file, line and column.
+    Commas or semicolons separate its fields. The times are in the column ``time``, by default the first, in the
+    ``time_format`` of :func:`statespan.data.calendar.parse_times`. With ``missing``, empty fields, NA and NaN become
+    NaN. A mistake is a ValueError that names file, line and column.
     """
     try:
         return _read_table(path, time, time_format, missing)
@@ -77,9 +71,9 @@ def _read_table(path: Path, time: str | None, time_format: str | None, missing: 
 
 def _numbers(fields: list[str], columns: tuple[str, ...], line: int, missing: bool) -> list[float]:
     if missing and any(field.strip().lower() in MISSING for field in fields):
-        known = [field if field.strip().lower() not in MISSING else "0" for field in fields]
-        found = _numbers(known, columns, line, False)
-        return [math.nan if field.strip().lower() in MISSING else value for field, value in zip(fields, found)]
+        filled = [field if field.strip().lower() not in MISSING else "0" for field in fields]
+        values = _numbers(filled, columns, line, False)
+        return [math.nan if field.strip().lower() in MISSING else value for field, value in zip(fields, values)]
     try:
         numbers = [float(field) for field in fields]
         if all(map(math.isfinite, numbers)):

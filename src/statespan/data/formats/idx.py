@@ -14,17 +14,7 @@ RATIO = 100  # bytes unpacked for one byte of the file; a small one may always u
 
 
 def read_idx(path: Path) -> np.ndarray[Any, Any]:
-    """The array of bytes in an idx file.
-
-    Args:
-        path: The file; a name that ends in .gz is unpacked on the way.
-
-    Returns:
-        An array of uint8 with the file's own shape.
-
-    Raises:
-        ValueError: The file is damaged or not an idx file of bytes.
-    """
+    """The array of bytes in an idx file; one whose name ends in .gz is unpacked."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             allowed = min(LARGEST, max(1 << 20, RATIO * path.stat().st_size))

@@ -9,14 +9,7 @@ LONGEST_LINE = 1 << 24  # characters or bytes
 
 
 def bounded(file: IO[AnyStr]) -> Iterator[AnyStr]:
-    """The lines of a file, read one by one.
-
-    Args:
-        file: Text or bytes.
-
-    Raises:
-        ValueError: A line is longer than :data:`LONGEST_LINE`; no more than that is read of it.
-    """
+    """The lines of a file, one by one; one longer than :data:`LONGEST_LINE` is a ValueError and not read on."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1

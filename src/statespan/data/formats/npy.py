@@ -26,12 +26,7 @@ KINDS = "biufcSUmM"  # of dtypes
 
 
 def load(path: Path) -> Array:
-    """The array of a .npy file.
-
-    Raises:
-        ValueError: It is damaged, holds objects, or its header does not fit its size; the message names it.
-        OSError: It cannot be read.
-    """
+    """The array of a .npy file, which must not hold objects; a ValueError names the file and what is wrong."""
     with path.open("rb") as file:
         file.seek(0, io.SEEK_END)
         size = file.tell()
@@ -43,12 +38,7 @@ def load(path: Path) -> Array:
 
 
 def load_all(path: Path) -> dict[str, Array]:
-    """The arrays of a .npz file by name.
-
-    Raises:
-        ValueError: It is damaged, holds objects or too much, or a header does not fit; the message names it.
-        OSError: It cannot be read.
-    """
+    """The arrays of a .npz file by name, with the checks of :func:`load` and a limit of their size."""
     with path.open("rb") as raw:
         try:
             return _read_all(raw, path.stat().st_size)
@@ -59,12 +49,8 @@ def load_all(path: Path) -> dict[str, Array]:
 def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Read the header of a .npy file: shape, whether columns come first, and dtype.
 
-    Args:
-        file: At its beginning; afterwards where the values begin.
-        size: Bytes of the file.
-
-    Raises:
-        ValueError: It is damaged, holds objects, or the values are not as many bytes as it says.
+    The file is at its beginning, and then where the values begin. They must be as many bytes as the header says for a
+    file of this ``size``.
     """
     magic = file.read(8)
     if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
@@ -82,9 +68,9 @@ def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[
         raise ValueError(f"its header cannot be read: {problem}") from None
     if dtype.kind not in KINDS or dtype.itemsize == 0:
         raise ValueError(f"its dtype is {dtype}, and not that of a plain array")
-    found, expected = size - 8 - width - length, dtype.itemsize * math.prod(shape)
-    if len(shape) > 32 or any(n < 0 for n in shape) or found != expected:
-        raise ValueError(f"its values have {found} bytes, which is not {dtype} of shape {shape}")
+    actual, expected = size - 8 - width - length, dtype.itemsize * math.prod(shape)
+    if len(shape) > 32 or any(n < 0 for n in shape) or actual != expected:
+        raise ValueError(f"its values have {actual} bytes, which is not {dtype} of shape {shape}")
     return shape, columns_first, dtype
 
 

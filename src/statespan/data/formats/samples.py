@@ -18,17 +18,10 @@ ENDINGS = (".wav", ".csv", ".npy", ".npz")
 
 
 def read_sample(path: Path | str) -> tuple[Array, float | None]:
-    """Read a series from a file.
+    """Read a series (L, D) of float32, audio in [-1, 1), and its samples a second if the file contains them.
 
-    Args:
-        path: A .wav file; a .csv file with a line for each time and a column for each feature, with or without a
-            header; a .npy file with an array (L,) or (L, D); or a .npz file with such an array named x, or only one.
-
-    Returns:
-        The series (L, D) as float32, audio in [-1, 1); and the samples a second, where the file says so.
-
-    Raises:
-        ValueError: The file is damaged, of another kind, empty or not of finite numbers; the message names it.
+    A .wav file; a .csv file with a line for each time and a column for each feature, with or without a header; a .npy
+    file with an array (L,) or (L, D); or a .npz file with such an array named x, or only one. Errors name the file.
 
     Example:
         >>> import tempfile
@@ -62,11 +55,11 @@ def series(name: str, array: Array) -> Array:
     if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or not array.size:
         raise ValueError(f"{name} must be a series (L,) or (L, D) of numbers, got {array.dtype} {array.shape}")
     with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite
-        found = array.astype(np.float32).reshape(len(array), -1)
-    if not np.isfinite(found).all():
-        row = int((~np.isfinite(found)).any(1).argmax())
+        values = array.astype(np.float32).reshape(len(array), -1)
+    if not np.isfinite(values).all():
+        row = int((~np.isfinite(values)).any(1).argmax())
         raise ValueError(f"{name} must have finite numbers in the range of float32 only, got another in row {row}")
-    return found
+    return values
 
 
 def read_csv(path: Path) -> tuple[list[str], list[list[str]], list[int]]:

@@ -11,20 +11,11 @@ PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # the format tags this reader knows
 
 
 def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
-    """Read a WAV file.
+    """Read the samples (length, channels) of a WAV file and their number a second.
 
     The dtype alone says what full scale is: uint8 (128 is silence), int16, int32 (32 bits, and 24 bits in the upper
-    three bytes), or float32. ``to_float`` turns any of them into [-1, 1).
-
-    Args:
-        path: The file.
-
-    Returns:
-        The samples (length, channels) and the samples a second.
-
-    Raises:
-        ValueError: The file is damaged, cut short, or of a kind not listed above; the message names it.
-        OSError: It cannot be read.
+    three bytes), or float32. ``to_float`` turns any of them into [-1, 1). A file that is damaged, cut short or of
+    another kind is a ValueError that names it.
 
     Example:
         >>> import pathlib, tempfile

@@ -1,1 +1,1 @@
-"""What people have their series in, read into arrays, checked, and standardised."""
+"""Readers of series in any form: they check and standardise arrays, lists and frames."""

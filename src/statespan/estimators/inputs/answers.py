@@ -1,4 +1,4 @@
-"""What people give as answers, as arrays."""
+"""The answers to learn, in any form, as arrays."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import DataConversionWarning
 
-from statespan.estimators.inputs.series import Array, as_float64
+from statespan.estimators.inputs.series import Array, as_float64, is_sparse
 
 
 def one_column(y: Any, n: int) -> Array:
-    """Answers (n,), one for each series.
-
-    Raises:
-        ValueError: There are more or fewer, or one is missing.
-    """
+    """Answers (n,), exactly one for each series."""
     labels = _array(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         message = "A column-vector y was passed when a 1d array was expected; y.ravel() makes one"
@@ -39,11 +35,7 @@ def one_column(y: Any, n: int) -> Array:
 
 
 def real_columns(y: Any, n: int) -> Array:
-    """Answers (n,) or (n, K), finite numbers in float64.
-
-    Raises:
-        ValueError: There are more or fewer, or one is missing or no number.
-    """
+    """Answers (n,) or (n, K), finite numbers in float64, exactly one row for each series."""
     array = _array(y)
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
         raise ValueError(f"y must have shape ({n},) or ({n}, values), got {array.shape}")
@@ -57,7 +49,7 @@ def real_columns(y: Any, n: int) -> Array:
 def _array(y: Any) -> Array:
     if y is None:
         raise ValueError("y must be given: requires y to be passed, but the target y is None")
-    if hasattr(y, "toarray") and hasattr(y, "nnz"):
+    if is_sparse(y):
         raise TypeError("y must be a dense array, got a sparse matrix")
     if np.ma.is_masked(y):
         raise ValueError(

@@ -23,11 +23,6 @@ Array = np.ndarray[Any, Any]
 class Scale:
     """How series are standardised.
 
-    Attributes:
-        how: "channel", "series" or "none".
-        mean: (C,), of the known values of the training series.
-        std: (C,); for a channel that is constant its magnitude.
-
     Example:
         >>> from statespan.estimators.inputs.series import as_panel
         >>> panel = as_panel([[1.0, 3.0], [5.0]])
@@ -36,9 +31,9 @@ class Scale:
         ([3.0], [[-1.2000000476837158, 0.0], [1.2000000476837158, 0.0]])
     """
 
-    how: str
-    mean: Array
-    std: Array
+    how: str  # "channel", "series" or "none"
+    mean: Array  # (C,), of the known values of the training series
+    std: Array  # (C,); the magnitude of a constant channel
 
     @classmethod
     def of(cls, panel: Panel, how: str) -> Scale:

@@ -1,4 +1,4 @@
-"""Whatever people have their series in, as one padded array: numpy, lists of unequal lengths, pandas wide and long.
+"""Series of any form as one padded array: numpy, lists of unequal lengths, pandas wide and long.
 
 Shapes: n series, L longest length, C channels.
 """
@@ -23,19 +23,12 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Panel:
-    """Series side by side.
+    """Series side by side."""
 
-    Attributes:
-        values: (n, L, C) float32, 0 behind each series' end and where a value is missing.
-        lengths: (n,) true lengths.
-        missing: (n, L, C) True where a value is missing, or None where none is.
-        ids: What a long frame calls the series, in order; None elsewhere.
-    """
-
-    values: Array
-    lengths: Array
-    missing: Array | None = None
-    ids: Any = None
+    values: Array  # (n, L, C) floating, 0 behind each series' end and where a value is missing
+    lengths: Array  # (n,) true lengths
+    missing: Array | None = None  # (n, L, C) True where a value is missing; None if none is
+    ids: Any = None  # names of the series of a long frame, in order; None otherwise
 
     def __len__(self) -> int:
         return len(self.values)
@@ -62,19 +55,10 @@ class Panel:
 
 
 def as_panel(X: Any, *, missing: str = "error", channels_first: bool = False, warn: bool = False) -> Panel:
-    """Series of any form as a :class:`Panel`.
+    """Series of any form in :data:`FORMS` as a :class:`Panel`.
 
-    Args:
-        X: See :data:`FORMS`. A wide frame has a row for each series and a column for each time (or columns of two
-            levels: channel, time); a long frame has an index of two levels, series and time, and a column for each
-            channel. Series of unequal lengths come as a list or a long frame.
-        missing: "error" refuses NaN and masked values; "mask" takes them as missing values.
-        channels_first: Arrays are (n, channels, length), arrays of a list (channels, length); no matter for frames.
-        warn: Warn where X looks like that and ``channels_first`` is False.
-
-    Raises:
-        ValueError: The values cannot be used; the message says which and why.
-        TypeError: X is nothing that holds series.
+    ``missing`` is "error" to refuse NaN and masked values, or "mask" to accept them. ``channels_first`` does not matter
+    for frames; with ``warn``, arrays that look like that without it give a warning.
 
     Example:
         >>> panel = as_panel([[1.0, 2.0, 3.0], [4.0, 5.0]])
@@ -87,7 +71,7 @@ def as_panel(X: Any, *, missing: str = "error", channels_first: bool = False, wa
         X, ids = long_series(X) if X.index.nlevels > 1 else (wide_series(X), None)
     elif is_pandas(X):
         raise TypeError(f"X must be {FORMS}, got a pandas {type(X).__name__}, which is one series; use [series] for it")
-    if _sparse(X):
+    if is_sparse(X):
         raise TypeError(f"X must be {FORMS}, got a sparse matrix; X.toarray() makes it dense")
     if isinstance(X, (str, bytes, dict)) or not (hasattr(X, "__array__") or isinstance(X, Iterable)):
         raise TypeError(f"X must be {FORMS}, got {type(X).__name__}")
@@ -161,12 +145,14 @@ def _warn_of_channels_first(panel: Panel) -> None:
     channels = panel.values.shape[2]
     if channels > panel.lengths.max():
         samples = f"{panel.lengths.max()} sample{'s' * bool(panel.lengths.max() > 1)}"
-        warnings.warn(
-            f"X is read as (n, length, channels): {len(panel)} series of {samples} of {channels} channels. Where the "
-            "channels come first, as in aeon and sktime, set channels_first=True or give X.swapaxes(1, 2)",
-            UserWarning,
-            stacklevel=4,
-        )
+        data = f"(n, length, channels): {len(panel)} series of {samples} of {channels} channels"
+        warn_of_order(data, "give X.swapaxes(1, 2)")
+
+
+def warn_of_order(data: str, remedy: str) -> None:
+    """Warn that X may have its channels first, and say how it was read."""
+    message = f"X is read as {data}. Where the channels come first, as in aeon and sktime, set channels_first=True or "
+    warnings.warn(message + remedy, UserWarning, stacklevel=5)
 
 
 def _finished(panel: Panel, missing: str, ids: Any) -> Panel:
@@ -223,5 +209,6 @@ def as_float64(array: Array, name: str) -> Array:
         raise ValueError(f"{name} must be numbers: {error}") from None
 
 
-def _sparse(X: Any) -> bool:
+def is_sparse(X: Any) -> bool:
+    """Whether X is one of scipy's sparse matrices, which is recognised without importing scipy."""
     return hasattr(X, "toarray") and hasattr(X, "nnz")

@@ -1,11 +1,10 @@
-"""Time series for forecasting, whatever they come in, and forecasts in the same form.
+"""Time series for forecasting in any form, and forecasts in the same form.
 
 Shapes: T rows of a series, C columns, H horizon, Q quantiles.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from statespan.data.calendar import UNITS, check_regular, in_seconds
 from statespan.estimators.inputs.frames import is_frame, is_pandas
-from statespan.estimators.inputs.series import as_float64, plain_array
+from statespan.estimators.inputs.series import as_float64, plain_array, warn_of_order
 
 Array = np.ndarray[Any, Any]
 FORMS = (
@@ -34,26 +33,22 @@ class Line:
     times: Array | None = None
     name: Any = None
 
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return "X" if self.name is None else f"series {self.name!r}"
+
 
 @dataclass(frozen=True)
 class Form:
-    """What series came in, so that forecasts leave in the same.
+    """The form of the series, which forecasts get as well."""
 
-    Attributes:
-        kind: "vector", "array", "list", "series", "frame" or "long".
-        columns: Names of the columns, of a frame.
-        names: Names of the levels of the index, of a frame.
-        step: Step of the index, or None where there is none.
-        unit: "s" (seconds), "ms", "us", "ns", "M" (months) or "rows" (an index of whole numbers).
-        period: Frequency of a PeriodIndex, or None.
-    """
-
-    kind: str
-    columns: tuple[Any, ...] = ()
-    names: tuple[Any, ...] = ()
-    step: int | None = None
-    unit: str = "s"
-    period: str | None = None
+    kind: str  # "vector", "array", "list", "series", "frame" or "long"
+    columns: tuple[Any, ...] = ()  # names of a frame's columns
+    names: tuple[Any, ...] = ()  # names of the levels of a frame's index
+    step: int | None = None  # step of the index; None without one
+    unit: str = "s"  # "s" (seconds), "ms", "us", "ns", "M" (months) or "rows" (an index of whole numbers)
+    period: str | None = None  # frequency of a PeriodIndex
 
     @property
     def dated(self) -> bool:
@@ -77,15 +72,11 @@ class Form:
 def read_lines(
     X: Any, *, missing: str = "error", shortest: int = 2, channels_first: bool = False, warn: bool = False
 ) -> tuple[list[Line], Form]:
-    """The series in X, and the form they came in.
+    """The series in X, which has one of :data:`FORMS`, and the form they came in.
 
-    Args:
-        X: See :data:`FORMS`. The index of a frame must be regular, without gaps and repetitions: dates, periods, or
-            whole numbers in equal steps.
-        missing: "error" refuses NaN and masked values, "mask" makes NaN of both.
-        shortest: Rows that a series must have at least.
-        channels_first: Arrays are (columns, rows); no matter for frames.
-        warn: Warn where X looks like that and ``channels_first`` is False.
+    The index of a frame must be regular: dates, periods, or whole numbers in equal steps. ``missing`` is "error" to
+    refuse NaN and masked values, or "mask"; ``shortest`` is the least number of rows of a series. ``channels_first``
+    does not matter for frames; with ``warn``, arrays that look like that without it give a warning.
 
     Example:
         >>> lines, form = read_lines(np.arange(6.0).reshape(3, 2))
@@ -135,8 +126,7 @@ def write_lines(
 ) -> Any:
     """Forecasts (H, C), or (H, C, Q), of the series in the form those came in.
 
-    Returns:
-        Arrays, or frames whose index continues that of the series; quantiles are a second level of the columns.
+    The index of a frame continues that of its series; quantiles are a second level of the columns.
     """
     if form.kind == "list":
         return forecasts
@@ -148,12 +138,11 @@ def write_lines(
     if quantiles is not None:
         columns = pd.MultiIndex.from_product([columns, list(quantiles)], names=[None, "quantile"])
     frames = []
-    for one, line in zip(forecasts, lines):
-        index = _index(line, form, len(one))
-        frames.append(pd.DataFrame(one.reshape(len(one), -1), index=index, columns=columns))
+    for values, line in zip(forecasts, lines):
+        index = _index(line, form, len(values))
+        frames.append(pd.DataFrame(values.reshape(len(values), -1), index=index, columns=columns))
     if form.kind == "long":
-        names = list(form.names)
-        return pd.concat(frames, keys=[line.name for line in lines], names=names[:1])
+        return pd.concat(frames, keys=[line.name for line in lines], names=list(form.names[:1]))
     if form.kind == "series" and quantiles is None:
         return frames[0].iloc[:, 0].rename(form.columns[0])
     return frames[0]
@@ -173,8 +162,8 @@ def _index(line: Line, form: Form, count: int) -> Any:
 
 
 def _of_arrays(X: Any, channels_first: bool) -> tuple[list[Line], Form]:
-    if isinstance(X, (list, tuple)) and X and not all(np.isscalar(one) for one in X):
-        parts, kind = [one if is_pandas(one) else plain_array(one) for one in X], "list"
+    if isinstance(X, (list, tuple)) and X and not all(map(np.isscalar, X)):
+        parts, kind = [part if is_pandas(part) else plain_array(part) for part in X], "list"
     else:
         array = plain_array(X)
         parts, kind = (list(array), "list") if array.ndim == 3 else ([array], "vector" if array.ndim == 1 else "array")
@@ -189,12 +178,7 @@ def _of_arrays(X: Any, channels_first: bool) -> tuple[list[Line], Form]:
 def _warn_of_channels_first(lines: list[Line]) -> None:
     rows, columns = max(len(line.values) for line in lines), lines[0].values.shape[1]
     if columns > rows:
-        warnings.warn(
-            f"X is read as (rows, columns): {rows} rows of {columns} columns. Where the channels come first, as in "
-            "aeon and sktime, set channels_first=True or swap the last two axes",
-            UserWarning,
-            stacklevel=4,
-        )
+        warn_of_order(f"(rows, columns): {rows} rows of {columns} columns", "swap the last two axes")
 
 
 def _of_pandas(X: Any) -> tuple[list[Line], Form]:
@@ -282,8 +266,7 @@ def _columns(array: Array, name: str) -> Array:
 
 
 def _check(line: Line, missing: str, shortest: int, columns: int) -> None:
-    what = "X" if line.name is None else f"series {line.name!r}"
-    rows, own_columns = line.values.shape
+    what, (rows, own_columns) = line.label, line.values.shape
     if own_columns == 0 or own_columns != columns:
         raise ValueError(f"{what} must have {max(columns, 1)} columns, as all series, got {own_columns}")
     if rows < shortest:

@@ -15,15 +15,11 @@ Array = np.ndarray[Any, Any]
 
 
 def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array, float]:
-    """The time from each sample to the next, in units of a step.
+    """The gaps (n, L) from each sample to the next in units of a step, float32; and the step.
 
-    Args:
-        times: An array (n, L) or (L,) that holds for all series, or a list of arrays (length,): numbers or dates.
-        panel: The series they are of.
-        step: The unit, in the times' own units (seconds for dates); the median of all gaps for None.
-
-    Returns:
-        Gaps (n, L) float32, for the first sample of a series its usual gap, 1 behind its end; and the unit.
+    Times are an array (n, L), one (L,) for all series, or a list of arrays, of numbers or dates. The step is in their
+    own units (seconds for dates), by default the median of all gaps. The first sample of a series gets its usual gap,
+    and positions behind its end 1.
 
     Example:
         >>> from statespan.estimators.inputs.series import as_panel

@@ -94,18 +94,10 @@ def prepare(
 ) -> Prepared:
     """Standardise a series, fill what is missing, and make the calendar's features.
 
-    Args:
-        line: The series.
-        form: Its form, for the step between times.
-        mean: (C,).
-        std: (C,).
-        masked: Whether the network is told what is missing.
-        calendar: Names of the calendar features.
-        ahead: Rows behind the last one that get calendar features too.
+    ``masked`` keeps what is known for the network. The ``ahead`` rows behind the last one get calendar features, too.
     """
     known = ~np.isnan(line.values)
-    name = "X" if line.name is None else f"series {line.name!r}"
-    values = standardize(_carried(line.values), mean, std, name)
+    values = standardize(_carried(line.values), mean, std, line.label)
     features: Array | None = None
     if calendar and line.times is not None and form.dated:
         times = line.times
@@ -146,13 +138,7 @@ def make_windows(
 
 
 def thinned(split: Any, most: int | None = None, *, every: int = 1) -> Windows:
-    """Some of the windows of a split, evenly spread.
-
-    Args:
-        split: A :class:`~statespan.data.base.Windows`.
-        most: About how many to keep at most; None for no limit.
-        every: Keep every n-th window if ``most`` is None.
-    """
+    """Windows of a split, evenly spread: about ``most`` of them, or if that is None every n-th."""
     if most is not None:
         every = max(1, -(-len(split) // most))
     arrays = {key: array for key, array in split.arrays.items() if key in split.long}

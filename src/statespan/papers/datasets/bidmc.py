@@ -143,11 +143,9 @@ def read_archive(path: Path) -> tuple[Array, Array]:
 
 
 def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
-    """Starts (in samples) and labels of the windows of one record.
+    """Starts (in samples) and labels of the windows of one record with signals of so many samples.
 
-    Args:
-        numerics: The monitor's value each second (seconds,), NaN if missing.
-        samples: Length of the signals.
+    ``numerics`` (seconds,) are the monitor's value each second, NaN if missing.
 
     Example:
         >>> starts, labels = window_labels(np.arange(40.0), samples=40 * 125)
@@ -209,22 +207,22 @@ def _tser(folder: Path, path: Path, target: str, options: BIDMCOptions) -> Recor
     return Recordings(x.reshape(-1, x.shape[2]), length * np.arange(len(y)), y, parts, trained, length)
 
 
-def _dataset(target: str, found: Recordings, options: BIDMCOptions) -> Dataset:
-    x, y, raw, scale = found.x, found.y, None, (0.0, 1.0)
+def _dataset(target: str, recordings: Recordings, options: BIDMCOptions) -> Dataset:
+    x, y, raw, scale = recordings.x, recordings.y, None, (0.0, 1.0)
     if options.standard == "train":
-        mean, std = statistics(x[found.trained])
+        mean, std = statistics(x[recordings.trained])
         x, raw = standardize(x, mean, std), Raw(mean=tuple(mean.tolist()), std=tuple(std.tolist()))
     if options.standard_targets:
-        mean, std = statistics(y[found.parts[0]][:, None])
+        mean, std = statistics(y[recordings.parts[0]][:, None])
         y, scale = standardize(y[:, None], mean, std)[:, 0], (float(mean[0]), float(std[0]))
     batch = prepare_each if options.standard == "window" else prepare
     splits = [
-        Windows({"x": x}, starts=found.starts[part], length=found.length, prepare=batch, each={"y": y[part]})
-        for part in found.parts
+        Windows({"x": x}, starts=recordings.starts[part], length=recordings.length, prepare=batch, each={"y": y[part]})
+        for part in recordings.parts
     ]
     info = ScaledInfo(
         "regression",
-        length=found.length,
+        length=recordings.length,
         d_input=len(SIGNALS),
         vocabulary=None,
         d_output=1,
@@ -233,7 +231,7 @@ def _dataset(target: str, found: Recordings, options: BIDMCOptions) -> Dataset:
         target_std=scale[1:],
         columns=(target,),
     )
-    vary = _vary(options, found.length, None if target == "SpO2" else scale)
+    vary = _vary(options, recordings.length, None if target == "SpO2" else scale)
     return Dataset(f"bidmc-{target.lower()}", info, splits[0], splits[1], splits[2], augment=vary, raw=raw)
 
 

@@ -50,12 +50,7 @@ def luma(rgb: Bytes) -> Bytes:
 
 
 def crop_and_flip(batch: Batch, generator: torch.Generator) -> Batch:
-    """Shift each 32 x 32 image by up to 4 pixels, with mirrored edges, and flip half of them.
-
-    Args:
-        batch: With x of shape (B, 1024, D).
-        generator: On the batch's device.
-    """
+    """Shift each 32 x 32 image, x (B, 1024, D), by up to 4 pixels with mirrored edges, and flip half of them."""
     x, device = batch.x, batch.x.device
     shift = torch.randint(-4, 5, (2, len(x), 1), generator=generator, device=device)
     flip = torch.rand(len(x), 1, generator=generator, device=device) < 0.5

@@ -25,17 +25,13 @@ class Shifted:
     The value v of channel c is the token 1 + v + values·c of the input, 0 stands before the first one; the targets are
     the values themselves.
 
-    Args:
-        values: Number of values.
-        channels: Channels of a pixel, one after the other.
-
     Example:
         >>> Shifted(4)({"x": torch.tensor([[3, 0, 2]])})
         Batch(x=tensor([[0, 4, 1]]), y=tensor([[3, 0, 2]]), lengths=None, marks=None, gaps=None)
     """
 
-    values: int
-    channels: int = 1
+    values: int  # number of values
+    channels: int = 1  # of a pixel, one after the other
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
         """The batch."""

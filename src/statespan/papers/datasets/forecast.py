@@ -51,10 +51,7 @@ class Masked:
 
 
 def month_borders(hours: int) -> Borders:
-    """Informer's borders for ETT: 12, 4 and 4 months of 30 days; later rows are unused.
-
-    Args:
-        hours: Rows an hour.
+    """Informer's borders for ETT, with so many rows an hour: 12, 4 and 4 months of 30 days; the rest is unused.
 
     Example:
         >>> month_borders(1)(17420)
@@ -127,14 +124,10 @@ class CSVOptions(ForecastOptions):
 
 
 def series(name: str, table: Table, borders: Borders, options: ForecastOptions) -> Dataset:
-    """The windows of a table as a dataset.
+    """The windows of a table as a dataset; the target is the last column if the options give none.
 
-    Args:
-        name: Name of the dataset.
-        table: Its rows, at regular times.
-        borders: From the number of rows to the ends of the three parts. The windows of validation and test begin
-            ``context`` rows before their part, so that its every step is forecast.
-        options: What to read and to forecast; the target is the last column if none is given.
+    The borders are the ends of the three parts. The windows of validation and test begin ``context`` rows before their
+    part, so that its every step is forecast.
     """
     target = check_choice("target", options.target or table.columns[-1], table.columns)
     context, horizon, features = options.context, options.horizon, options.features
@@ -196,26 +189,16 @@ def _ett(variant: str, sha256: str, size: int, rows_an_hour: int) -> None:
     _public(variant.lower(), summary, source, folder="ett", target="OT", borders=month_borders(rows_an_hour))
 
 
+def _informer(name: str, summary: str, file: str, target: str) -> None:
+    source = Source(file, origin="the data of Informer, https://github.com/zhouhaoyi/Informer2020")
+    _public(name, summary, source, folder=name, target=target, borders=share_borders())
+
+
 _ett("ETTh1", "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066", 2589657, 1)
 _ett("ETTh2", "a3dc2c597b9218c7ce1cd55eb77b283fd459a1d09d753063f944967dd6b9218b", 2417960, 1)
 _ett("ETTm1", "6ce1759b1a18e3328421d5d75fadcb316c449fcd7cec32820c8dafda71986c9e", 10360719, 4)
-_INFORMER = "the data of Informer, https://github.com/zhouhaoyi/Informer2020"
-_public(
-    "weather",
-    "Weather (Informer's WTH), hourly (S4 Table 9)",
-    Source("WTH.csv", origin=_INFORMER),
-    folder="weather",
-    target="WetBulbCelsius",
-    borders=share_borders(),
-)
-_public(
-    "ecl",
-    "ECL, hourly electricity of 321 clients (S4 Table 9)",
-    Source("ECL.csv", origin=_INFORMER),
-    folder="ecl",
-    target="MT_320",
-    borders=share_borders(),
-)
+_informer("weather", "Weather (Informer's WTH), hourly (S4 Table 9)", "WTH.csv", "WetBulbCelsius")
+_informer("ecl", "ECL, hourly electricity of 321 clients (S4 Table 9)", "ECL.csv", "MT_320")
 
 
 @register("csv-forecast", "A time series of your own in a CSV file", config=CSVOptions)

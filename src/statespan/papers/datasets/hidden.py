@@ -64,12 +64,9 @@ class Find:
 
 
 def hide(dataset: Dataset, share: float, find: bool) -> Dataset:
-    """A dataset of documents with masked tokens.
+    """A dataset of documents, without another augmentation, with this share of its tokens masked.
 
-    Args:
-        dataset: With splits of documents, and no other augmentation.
-        share: Share of the tokens of each training batch.
-        find: Make the masked tokens the targets of all splits; otherwise they are noise, in training only.
+    With ``find`` the masked tokens are the targets of all splits; otherwise they are noise, in training only.
     """
     check_hidden(share, find)
     if not find:

@@ -89,14 +89,13 @@ def _mnist(name: str, summary: str, order: np.ndarray[Any, Any]) -> None:
 
     def load(folder: Path, options: MNISTOptions) -> Dataset:
         train_x, train_y, test_x, test_y = (read_idx(path) for source in MNIST if (path := source.find(folder)))
-        for x, y in ((train_x, train_y), (test_x, test_y)):
+        pairs = ((train_x, train_y), (test_x, test_y))
+        for x, y in pairs:
             if x.shape[1:] != (28, 28) or y.shape != x.shape[:1] or y.max(initial=0) > 9:
                 raise ValueError(
                     f"{folder} must hold MNIST's 28 x 28 images and labels 0 … 9, got {x.shape} and {y.shape}"
                 )
-        train, test = (
-            {"x": x.reshape(-1, 784)[:, order], "y": y.copy()} for x, y in ((train_x, train_y), (test_x, test_y))
-        )
+        train, test = ({"x": x.reshape(-1, 784)[:, order], "y": y.copy()} for x, y in pairs)
         return Dataset(
             name,
             Info("classification", 784, 1, None, 10, tuple("0123456789")),

@@ -11,6 +11,7 @@ places of the tokens from the root down.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -72,7 +73,7 @@ def listops(
         if generate or len(paths) < 3:
             check_int(("train", "valid", "test")[i], count, minimum=1)
             key = {"version": VERSION, "split": name, "count": count, "length": length, "seed": seed}
-            arrays = cached(folder, "listops", key, lambda i=i, n=count: _made(n, (seed, i), length))  # type: ignore[misc]
+            arrays = cached(folder, "listops", key, lambda i=i, n=count: _generated(n, (seed, i), length))  # type: ignore[misc]
         else:
             key = {"version": VERSION, "length": length, "file": stamp(paths[i])}
             arrays = cached(folder, "listops", key, lambda path=paths[i]: _read(path, length))  # type: ignore[misc]
@@ -87,12 +88,8 @@ def expressions(
 ) -> Iterator[tuple[Array, int]]:
     """Endless expressions, each as its tokens and its value.
 
-    Args:
-        seed: Seed of the expressions.
-        depth: Depth of the deepest values, the root being at 1.
-        arguments: Most arguments of an operator.
-        shortest: Expressions have more tokens than this.
-        longest: And fewer than this.
+    The root has depth 1, and the deepest values ``depth``. Operators have at most this number of ``arguments``,
+    expressions more tokens than ``shortest`` and fewer than ``longest``.
 
     Example:
         >>> tokens, value = next(expressions(0, shortest=5, longest=20))
@@ -183,9 +180,8 @@ def _levels(arrays: dict[str, Array]) -> int:
     return max(1, int((around - np.repeat((around - opened)[starts], arrays["lengths"])).max()))
 
 
-def _made(count: int, seed: tuple[int, ...], length: int) -> dict[str, Array]:
-    made = expressions(seed)
-    pairs = [next(made) for _ in range(count)]
+def _generated(count: int, seed: tuple[int, ...], length: int) -> dict[str, Array]:
+    pairs = list(islice(expressions(seed), count))
     return _arrays([tokens for tokens, _ in pairs], [value for _, value in pairs], length)
 
 

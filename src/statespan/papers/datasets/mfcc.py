@@ -48,20 +48,11 @@ def dct(n_mfcc: int, n_mels: int) -> Tensor:
 
 
 def mfcc(x: Tensor, *, rate: int = 16000, n_mfcc: int = 20, n_fft: int = 200, n_mels: int = 64) -> Tensor:
-    """Mel-frequency cepstral coefficients of a signal: cosine transform of the logarithm of mel-weighted power.
+    """Mel-frequency cepstral coefficients: cosine transform of the logarithm of mel-weighted power.
 
-    Frames of n_fft samples every n_fft // 2, centred, with the signal reflected at both ends, and a periodic Hann
+    A signal (..., L) with L > n_fft // 2 gives (..., L // (n_fft // 2) + 1, n_mfcc), float64. Frames of n_fft samples
+    (an even number) come every n_fft // 2, centred, with the signal reflected at both ends, and have a periodic Hann
     window; log(power + 1e-6), natural. The defaults are those of the papers' Speech Commands features.
-
-    Args:
-        x: Signal (..., L) with L > n_fft // 2.
-        rate: Samples a second.
-        n_mfcc: Coefficients kept, at most n_mels.
-        n_fft: Samples of a frame, even.
-        n_mels: Triangles on the mel scale.
-
-    Returns:
-        Coefficients (..., L // (n_fft // 2) + 1, n_mfcc), float64.
 
     Example:
         >>> mfcc(torch.zeros(3, 16000)).shape

@@ -23,17 +23,14 @@ DIGIT, OPERATOR, END = SPECIAL, SPECIAL + 10, SPECIAL + 14  # the first token of
 class Shuffle:
     """Shuffle the operands of every operator; incomplete expressions stay unchanged.
 
-    Args:
-        levels: Greatest depth of nested operators.
-
     Example:
         >>> x = torch.tensor([[OPERATOR, DIGIT + 1, OPERATOR + 2, DIGIT + 5, DIGIT + 7, END, END, 2, 0]])
-        >>> made = Shuffle(levels=2)(Batch(x, torch.tensor([5])), torch.Generator().manual_seed(0))
-        >>> made.x.tolist()  # [MAX 1 [MIN 5 7 ] ] is now [MAX [MIN 5 7 ] 1 ]
+        >>> shuffled = Shuffle(levels=2)(Batch(x, torch.tensor([5])), torch.Generator().manual_seed(0))
+        >>> shuffled.x.tolist()  # [MAX 1 [MIN 5 7 ] ] is now [MAX [MIN 5 7 ] 1 ]
         [[13, 15, 8, 10, 17, 4, 17, 2, 0]]
     """
 
-    levels: int
+    levels: int  # greatest depth of nested operators
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch, x of shape (B, L)."""

@@ -187,10 +187,10 @@ def _tree(root: Path, words: tuple[str, ...]) -> list[tuple[str, int]]:
         raise ValueError(
             f"{root} must have a folder for each of the {len(words)} words, not there: {', '.join(lacking)}"
         )
-    found = [(f"{word}/{path.name}", i) for i, word in enumerate(words) for path in sorted((root / word).glob("*.wav"))]
-    if not found:
+    clips = [(f"{word}/{path.name}", i) for i, word in enumerate(words) for path in sorted((root / word).glob("*.wav"))]
+    if not clips:
         raise ValueError(f"{root} has no .wav files in the folders of its words")
-    return found
+    return clips
 
 
 def _official(root: Path, words: tuple[str, ...]) -> Parts:
@@ -236,9 +236,9 @@ def _samples(path: Path) -> Array:
 
 def _pieces(root: Path, clips: list[tuple[str, int]]) -> Iterator[Array]:
     for begin in range(0, len(clips), PIECE):
-        some = clips[begin : begin + PIECE]
-        piece = np.zeros((len(some), LENGTH), np.int16)
-        for row, (file, _) in zip(piece, some):
+        clips_of_piece = clips[begin : begin + PIECE]
+        piece = np.zeros((len(clips_of_piece), LENGTH), np.int16)
+        for row, (file, _) in zip(piece, clips_of_piece):
             samples = _samples(root / file)
             row[: len(samples)] = samples
         yield piece

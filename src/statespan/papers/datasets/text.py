@@ -88,13 +88,13 @@ def _build(folders: list[Path], options: TextOptions) -> dict[str, np.ndarray[An
     reviews = [_read(path, options.level) for path in folders]  # training neg, pos, test neg, pos
     train, test = reviews[0] + reviews[1], reviews[2] + reviews[3]
     y = np.repeat(np.array([0, 1, 0, 1], np.uint8), [len(part) for part in reviews])
-    kept, held = stratified(y[: len(train)], (options.valid,), options.seed)
+    learned, held_out = stratified(y[: len(train)], (options.valid,), options.seed)
     is_char = options.level == "char"
     tokens = vocabulary(train, options.least) if is_char else {chr(i): SPECIAL + i for i in range(256)}
     arrays = {"vocabulary": np.array([SPECIAL + len(tokens)])}
     parts = {
-        "train": ([train[i] for i in kept], y[kept]),
-        "valid": ([train[i] for i in held], y[held]),
+        "train": ([train[i] for i in learned], y[learned]),
+        "valid": ([train[i] for i in held_out], y[held_out]),
         "test": (test, y[len(train) :]),
     }
     for name, (texts, labels) in parts.items():

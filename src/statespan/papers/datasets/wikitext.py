@@ -84,13 +84,10 @@ def shift(rows: dict[str, Tensor]) -> Batch:
 
 
 def text_windows(text: np.ndarray[Any, Any], length: int, *, whole: bool) -> Windows:
-    """Windows of a text that follow each other without overlap.
+    """Windows of a text (T,) that follow each other without overlap, each with ``length`` inputs.
 
-    Args:
-        text: Tokens (T,).
-        length: Number of inputs in a window.
-        whole: Keep the last window, which is shorter, so that each word but the first is predicted exactly once. Then
-            every batch has ``lengths``; what lies beyond them does not count.
+    With ``whole`` the last window, which is shorter, is kept, so that each word but the first is predicted exactly
+    once. Then every batch has ``lengths``; what lies beyond them does not count.
 
     Example:
         >>> windows = text_windows(np.arange(8, dtype=np.int32), 3, whole=True)
@@ -130,14 +127,14 @@ def wikitext103(folder: Path, *, length: int = 1024, eval_length: int | None = N
 
 def _load(name: str, folder: Path, length: int, eval_length: int | None) -> Dataset:
     sources = SMALL if name == "wikitext2" else LARGE
-    found = {split: source.find(folder) or folder / source.path for split, source in zip(SPLITS, sources)}
+    paths = {split: source.find(folder) or folder / source.path for split, source in zip(SPLITS, sources)}
 
     def build() -> dict[str, np.ndarray[Any, Any]]:
-        words = vocabulary(found["train"])
-        arrays = {split: encode(path, words) for split, path in found.items()}
+        words = vocabulary(paths["train"])
+        arrays = {split: encode(path, words) for split, path in paths.items()}
         return {**arrays, "words": np.frombuffer("\n".join(words).encode(), np.uint8)}
 
-    arrays = cached(folder, name, {"version": 1, "files": stamp(*found.values())}, build)
+    arrays = cached(folder, name, {"version": 1, "files": stamp(*paths.values())}, build)
     words = tuple(arrays["words"].tobytes().decode().split("\n"))
     info = Info("language", length=length, d_input=None, vocabulary=len(words), d_output=len(words), classes=words)
     evaluated = length if eval_length is None else eval_length

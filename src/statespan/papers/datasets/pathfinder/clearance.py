@@ -23,11 +23,7 @@ NOWHERE = -1  # direction of a dash that is not there
 
 
 class Clearance:
-    """The tables of one style and margin.
-
-    Args:
-        t: What dashes are drawn with.
-    """
+    """The tables of one style and margin, from the tables that dashes are drawn with."""
 
     def __init__(self, t: Tables) -> None:
         self.t, side = t, 2 * t.half + 1
@@ -89,9 +85,7 @@ def clearance(style: Style, margin: int) -> Clearance:
 class Pairs:
     """Tables (B, side, side), one for each kind of dash: what it does to a pixel, by the pixel's offset from it.
 
-    Args:
-        tables: The tables, with the dash in the middle; farther away it does nothing.
-        reach: How far the steps go that ``most`` is asked about.
+    The dash is in the middle of a table; farther away it does nothing. ``reach`` limits the steps of :meth:`most`.
     """
 
     def __init__(self, tables: Array, reach: int) -> None:
@@ -101,16 +95,9 @@ class Pairs:
         self.far = tables.shape[-1] // 2 + int(reach) + 1
 
     def most(self, place: Array, steps: Array, at: Array, kind: Array) -> Array:
-        """The largest entry for the pixels at steps (R, m, 2) from places (R, 2).
+        """The largest entry (R, m) for the pixels at steps (R, m, 2) from places (R, 2).
 
-        Args:
-            place: (R, 2).
-            steps: (R, m, 2).
-            at: Where dashes are (R, n, 2).
-            kind: Their kinds (R, n).
-
-        Returns:
-            (R, m); 0 where there are no dashes.
+        The dashes are at (R, n, 2), of kinds (R, n); without dashes all is 0.
         """
         apart = np.clip(place[:, None] - at, -self.far, self.far) + self.side // 2
         first = (kind * self.side + apart[..., 0]) * self.side + apart[..., 1]

@@ -104,14 +104,9 @@ def _drawn(folder: Path, size: int, part: str, options: PathfinderOptions) -> di
     def build() -> dict[str, Array | Rows]:
         labels: list[Array] = []
         x = Rows((count, size**2), np.uint8, _pieces(style, own_seed, count, labels.append))
-        return {"x": x, "y": Rows((count,), np.uint8, _later(labels))}  # in this order
+        return {"x": x, "y": Rows((count,), np.uint8, labels)}  # in this order: writing x completes the labels
 
     return cached(folder, f"pathfinder{size}", key, build)
-
-
-def _later(labels: list[Array]) -> Iterator[Array]:
-    """The labels, complete once the images are written."""
-    yield from labels
 
 
 def _pieces(style: Style, seed: int, count: int, keep_labels: Callable[[Array], None]) -> Iterator[Array]:
@@ -120,16 +115,16 @@ def _pieces(style: Style, seed: int, count: int, keep_labels: Callable[[Array], 
     starts = range(0, count, most)
 
     def draw(first: int) -> tuple[Array, Array]:
-        some = min(most, count - first)
+        size_of_piece = min(most, count - first)
         if len(starts) == 1:
-            return images(style, seed, np.arange(first, first + some))
+            return images(style, seed, np.arange(first, first + size_of_piece))
         # a process of its own, not a fork: the caller may have threads, and need not guard its main module
         command = [sys.executable, "-c", "from statespan.papers.datasets.pathfinder.dataset import work; work()"]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        arguments = [str(number) for number in (size, style.contour, seed, first, some)]
+        arguments = [str(number) for number in (size, style.contour, seed, first, size_of_piece)]
         done = subprocess.run([*command, *arguments], stdout=subprocess.PIPE, check=True, env=env)
         data = np.frombuffer(done.stdout, np.uint8)
-        return data[some:].reshape(some, size, size), data[:some]
+        return data[size_of_piece:].reshape(size_of_piece, size, size), data[:size_of_piece]
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for x, y in pool.map(draw, starts):

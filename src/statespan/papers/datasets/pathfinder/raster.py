@@ -16,12 +16,7 @@ PRECISION_BITS = 22  # of the filter's weights where images are bytes
 
 
 def line(start: Array, end: Array, thickness: int) -> Array:
-    """The pixels (n, 2) of a line between two points of whole numbers.
-
-    Args:
-        start: First point (2,).
-        end: Last point (2,), another one.
-        thickness: 1, or a larger odd number.
+    """The pixels (n, 2) of a line between two different points (2,) of whole numbers; its thickness is odd.
 
     Example:
         >>> line(np.array([5, 5]), np.array([6, 8]), 1).tolist()
@@ -117,7 +112,7 @@ def _filled(edges: list[Edge]) -> list[tuple[int, int, int]]:
                 crossings.append(_at_corner(row, edge, edges[:i]))
         crossings.sort()
         for first, last in zip(crossings[::2], crossings[1::2]):
-            spans.append((row, _away_from_zero(first), _towards_zero(last)))
+            spans.append((row, int(_away(first)), _towards_zero(last)))
     return spans
 
 
@@ -142,10 +137,6 @@ def _at_corner(row: int, edge: Edge, before: list[Edge]) -> float:
 def _away(x: float) -> float:
     """The nearest whole number; of two, the one away from zero."""
     return float(np.copysign(np.floor(abs(x) + 0.5), x))
-
-
-def _away_from_zero(x: float) -> int:
-    return int(_away(x))
 
 
 def _towards_zero(x: float) -> int:

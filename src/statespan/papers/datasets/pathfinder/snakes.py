@@ -38,15 +38,10 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def images(style: Style, seed: int, numbers: Array) -> tuple[Array, Array]:
-    """The images with these numbers.
+    """The images (R, size, size) with these numbers (R,), and their labels (R,), both uint8.
 
-    Args:
-        style: One of ``strokes.STYLES``.
-        seed: Of the whole set.
-        numbers: (R,) whole numbers; image i is the same whatever else is asked for.
-
-    Returns:
-        Images (R, size, size) and labels (R,), both uint8.
+    The style is one of ``strokes.STYLES``, the seed that of the whole set. An image depends on its seed and number
+    alone.
 
     Example:
         >>> from statespan.papers.datasets.pathfinder.strokes import STYLES
@@ -62,8 +57,8 @@ def images(style: Style, seed: int, numbers: Array) -> tuple[Array, Array]:
         rows = np.flatnonzero(margin == one)
         here = clearance(style, one)
         long = contours(here, keys[rows])
-        for some in np.array_split(np.arange(len(rows)), -(-len(rows) // DRAWN) or 1):
-            out[rows[some]], labels[rows[some]] = finish(here, streams.of(rows[some]), long.of(some))
+        for part in np.array_split(np.arange(len(rows)), -(-len(rows) // DRAWN) or 1):
+            out[rows[part]], labels[rows[part]] = finish(here, streams.of(rows[part]), long.of(part))
     return out, labels
 
 
@@ -126,9 +121,9 @@ def contours(here: Clearance, keys: Array) -> Dashes:
         who = np.repeat(todo, copies)
         number = attempts + np.tile(np.arange(1, copies + 1), len(todo))
         rows, dashes = _grow(here, Streams(_mix(keys[who] ^ _mix(number.astype(np.uint64)))))
-        found, first = np.unique(who[rows], return_index=True)  # of each image its first attempt that succeeded
-        out.put(found, slice(None), *dashes.these(rows[first], slice(None)))
-        todo, attempts = np.setdiff1d(todo, found, assume_unique=True), attempts + copies
+        done, first = np.unique(who[rows], return_index=True)  # of each image its first attempt that succeeded
+        out.put(done, slice(None), *dashes.these(rows[first], slice(None)))
+        todo, attempts = np.setdiff1d(todo, done, assume_unique=True), attempts + copies
     return out
 
 
@@ -160,8 +155,7 @@ def _extend(
 ) -> tuple[Array, Array, Array, Array]:
     """The dash that follows one of direction ``before``, beside others at (R, n, 2) with directions (R, n).
 
-    Returns:
-        Which rows have one, its pivot (R, 2), its head (R, 2) and its direction.
+    Returns which rows have one, its pivot (R, 2), its head (R, 2) and its direction.
     """
     t, at, kind = here.t, others[0], here.kind[others[1]]
     pivot = step(pivot, t.forward[before])
@@ -187,10 +181,10 @@ def with_distractors(here: Clearance, streams: Streams, long: Dashes) -> Dashes:
     dashes = Dashes(len(everyone), count + style.distractors * style.short)
     dashes.put(everyone, slice(count), long.at, long.direction)
     for first in range(count, dashes.at.shape[1], style.short):
-        left = everyone
+        todo = everyone
         for _ in range(AGAIN):
-            if len(left):
-                left = _short(here, streams, dashes, rows=left, first=first)
+            if len(todo):
+                todo = _short(here, streams, dashes, rows=todo, first=first)
     return dashes
 
 
@@ -199,8 +193,8 @@ def _short(here: Clearance, streams: Streams, dashes: Dashes, *, rows: Array, fi
     style, everyone = here.t.style, rows
     counted = np.array([i for i in range(first) if i != 2 * style.contour - 2])  # the first contour's newest does not
     degree, tail = _begin(here, streams, rows, dashes.these(rows, counted))
-    found = degree != NOWHERE
-    rows, degree, tail = rows[found], degree[found], tail[found]
+    has_place = degree != NOWHERE
+    rows, degree, tail = rows[has_place], degree[has_place], tail[has_place]
     dashes.put(rows, first, tail, degree)
     pivot = here.first_pivot(degree, tail)
     for n in range(first + 1, first + style.short):
@@ -210,9 +204,9 @@ def _short(here: Clearance, streams: Streams, dashes: Dashes, *, rows: Array, fi
         )
         rows, pivot = rows[good], pivot[good]
         dashes.put(rows, n, at[good], direction[good])
-    left = np.setdiff1d(everyone, rows, assume_unique=True)
-    dashes.direction[left, first : first + style.short] = NOWHERE
-    return left
+    failed = np.setdiff1d(everyone, rows, assume_unique=True)
+    dashes.direction[failed, first : first + style.short] = NOWHERE
+    return failed
 
 
 def _begin(here: Clearance, streams: Streams, rows: Array, others: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -223,8 +217,8 @@ def _begin(here: Clearance, streams: Streams, rows: Array, others: tuple[Array, 
     for _ in range(TRIES):
         degree = streams.below(DEGREES, rows[todo])
         todo, degree = todo[here.t.works[degree]], degree[here.t.works[degree]]
-        found, place = _place(here, streams, rows[todo], degree=degree, others=(at[todo], kind[todo]))
-        todo, degree, place = todo[found], degree[found], place[found]
+        has_place, place = _place(here, streams, rows[todo], degree=degree, others=(at[todo], kind[todo]))
+        todo, degree, place = todo[has_place], degree[has_place], place[has_place]
         good = here.inside(degree, place)
         chosen[todo[good]], tail[todo[good]] = degree[good], place[good]
         todo = todo[~good]
@@ -236,21 +230,21 @@ def _place(
 ) -> tuple[Array, Array]:
     """One of the places (R, 2) with room for a first dash, all equally likely, and whether there is any."""
     size, (at, kind) = here.t.style.size, others
-    found, tail = np.zeros(len(rows), bool), np.zeros((len(rows), 2), np.int32)
+    has_place, tail = np.zeros(len(rows), bool), np.zeros((len(rows), 2), np.int32)
     todo = np.arange(len(rows))
     for _ in range(PLACES):
         if not len(todo):
             break
         drawn = np.stack([streams.below(size, rows[todo]) for _ in range(2)], 1).astype(np.int32)
         fits = here.free(degree[todo], drawn, at[todo], kind[todo])
-        tail[todo[fits]], found[todo[fits]] = drawn[fits], True
+        tail[todo[fits]], has_place[todo[fits]] = drawn[fits], True
         todo = todo[~fits]
     for i in todo:  # few places are free: look at all of them
         number = streams.draw(rows[[i]])
         free = _free_places(here, degree[i], at[i], kind[i])
         if len(free):
-            tail[i], found[i] = free[int(number[0] * len(free))], True
-    return found, tail
+            tail[i], has_place[i] = free[int(number[0] * len(free))], True
+    return has_place, tail
 
 
 def _free_places(here: Clearance, degree: int, at: Array, kind: Array) -> Array:

@@ -28,33 +28,19 @@ DEGREES = 360
 
 @dataclass(frozen=True)
 class Style:
-    """Lengths in pixels, except those of contours, which are in dashes.
+    """Lengths in pixels, except those of contours, which are in dashes."""
 
-    Args:
-        size: Of the image.
-        dash: Length of a dash.
-        thickness: Of a dash.
-        margins: Half the gap between dashes, and the free space around them; one is drawn for each image.
-        disc: Radius of the discs.
-        apart: Distance between the beginnings of the two long contours.
-        continuity: How much a turn counts: weights are cos²(continuity · turn).
-        bright: Contrast of the long contours and of the distractors.
-        distractors: Number of short contours that are tried.
-        contour: Dashes of a long contour.
-        short: Dashes of a short contour.
-    """
-
-    size: int
-    dash: int
-    thickness: float
-    margins: tuple[int, ...]
-    disc: float
-    apart: int
-    continuity: float
-    bright: tuple[float, float]
-    distractors: int
-    contour: int = 14
-    short: int = 4
+    size: int  # of the image
+    dash: int  # length of a dash
+    thickness: float  # of a dash
+    margins: tuple[int, ...]  # half the gap between dashes, and the free space around them; one is drawn for each image
+    disc: float  # radius of the discs
+    apart: int  # distance between the beginnings of the two long contours
+    continuity: float  # how much a turn counts: weights are cos²(continuity · turn)
+    bright: tuple[float, float]  # contrast of the long contours and of the distractors
+    distractors: int  # number of short contours that are tried
+    contour: int = 14  # dashes of a long contour
+    short: int = 4  # dashes of a short contour
 
 
 # as the Long Range Arena states for its images
@@ -229,9 +215,9 @@ def _works(offsets: Array, size: int) -> bool:
 def _equal(points: list[Array]) -> Array:
     """Lists of points (n, 2) as one array, each filled up with its first one, or with 0."""
     out = np.zeros((len(points), max(map(len, points)), 2), np.int32)
-    for filled, some in zip(out, points):
-        filled[:] = some[0] if len(some) else 0
-        filled[: len(some)] = some
+    for filled, own_points in zip(out, points):
+        filled[:] = own_points[0] if len(own_points) else 0
+        filled[: len(own_points)] = own_points
     return out
 
 
