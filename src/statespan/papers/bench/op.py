@@ -105,13 +105,4 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
     return with_ratios(rows, CLONE, same, lambda row, clone: {"copies": clone.speed_over(row)}), []
 
 
-BENCHMARK = Benchmark(
-    "op",
-    caption=(
-        "One SSM, no layer around it; memory layout (batch, heads, length). "
-        '"forward" has the operators built beforehand; "copies" is the time over that of u.clone(), as CUDA graphs '
-        "where there are such."
-    ),
-    cases=cases,
-    finish=finish,
-)
+BENCHMARK = Benchmark("op", cases, finish=finish)

@@ -23,19 +23,15 @@ MERGED = ".cells.json"  # how the name of a table's file ends; it lies beside th
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a cell.
-
-    Args:
-        status: "done", "waiting" (not begun), "stopped" (begun; running it again resumes it), "failed" or "missing"
-            (its data is not here).
-        why: One line, where it failed or its data is missing.
-        record: Of its run if it is done, with the metrics of further ``evaluations`` and the ``curve`` of the
-            validation metric as [epoch, value].
-    """
+    """What came of a cell."""
 
     status: str
-    why: str = ""
+    """One of "done", "waiting" (not begun), "stopped" (begun; running it again resumes it), "failed" and "missing" (its
+    data is not here)."""
+    why: str = ""  # one line, where it failed or its data is missing
     record: Record = field(default_factory=dict)
+    """Of its run if it is done, with the metrics of further ``evaluations`` and the ``curve`` of the validation metric
+    as [epoch, value]."""
 
     @property
     def metric(self) -> str:
