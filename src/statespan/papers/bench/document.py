@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from statespan.papers.markdown import fill, fill_page, marker, root_of
+from statespan.papers.records.grid import Grid
 
 PLACE = marker(r"(?P<path>[\w/.-]+\.json): (?P<columns>[^>]*?)")
 HEADINGS = {
@@ -52,8 +53,8 @@ def filled(text: str, root: Path) -> str:
 
 def _table(record: Mapping[str, Any], columns: str) -> str:
     if columns == "claims":
-        rows = [f"| {claim['text']} | {claim['verdict']} |" for claim in record["claims"]]
-        return "\n".join(["| the paper says | here |", "|---|---|", *rows, ""])
+        claims = [(claim["text"], claim["verdict"]) for claim in record["claims"]]
+        return "\n".join([*Grid(("the paper says", "here"), claims, (0, 1)).markdown(), ""])
     machine, versions = record["machine"], record["versions"]
     where = ["", f"{machine['device']}, torch {versions['torch']}, {record['date'][:10]}.", ""]
     if columns == "findings":
@@ -64,16 +65,13 @@ def _table(record: Mapping[str, Any], columns: str) -> str:
     settings, figures, *words = (part.strip() for part in columns.split("|"))
     names, numbers = ([_heading(column) for column in part.split(",")] for part in (settings, figures))
     words_kept = [word.strip() for word in words[0].split(",")] if words else [""]
-    lines = [
-        "| " + " | ".join(heading for _, heading in (*names, *numbers)) + " |",
-        "|" + "---|" * len(names) + "---:|" * len(numbers),
-    ]
+    rows = []
     for row in record["rows"]:
         if any(word in row["name"] for word in words_kept):
             cells = [str(row.get(name, row["setting"].get(name, ""))) for name, _ in names]
-            cells += [_figure(row.get(name, row["extra"].get(name)), row["status"]) for name, _ in numbers]
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, *where])
+            rows.append(cells + [_figure(row.get(name, row["extra"].get(name)), row["status"]) for name, _ in numbers])
+    headings = [heading for _, heading in (*names, *numbers)]
+    return "\n".join([*Grid(headings, rows, range(len(names))).markdown(), *where])
 
 
 def _heading(column: str) -> tuple[str, str]:

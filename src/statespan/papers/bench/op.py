@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from statespan.papers.bench import engine_paths
-from statespan.papers.bench.accuracy import in_pieces
 from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Floor, Row, Tensors, Work, with_ratios
-from statespan.papers.bench.layer_work import KINDS, with_gradients
+from statespan.papers.bench.layer_work import KINDS, in_pieces, with_gradients
 from statespan.ssm import DPLR, Diagonal, Structure
 
 FORWARD, BUILD, TRAIN, COPY = "forward", "build + forward", "build + forward + backward", "copy"
