@@ -35,7 +35,12 @@ WRONG_ENGINES = {
     ),
     "not finite": ("forward", lambda r: r._replace(y=r.y * torch.nan), 3, "output is missing or not finite"),
     "input gradient doubled": ("backward", lambda r: r._replace(u=2 * r.u), 1, "input gradient is"),
-    "one operator's gradient zero": ("backward", lambda r: r._replace(E=0 * r.E), 1, "gradient of"),
+    "one operator's gradient zero": (
+        "backward",
+        lambda r: r._replace(operators=r.operators._replace(E=0 * r.operators.E)),
+        1,
+        "gradient of",
+    ),
 }
 
 
