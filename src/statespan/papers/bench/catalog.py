@@ -1,11 +1,13 @@
-"""The benchmarks by name, from catalog.yaml. No torch here: `statespan bench --help` shows it."""
+"""The benchmarks by name, from catalog.json: what each measures, and its sizes as [usual, that of ``--quick``].
 
+`statespan bench --help` shows it: so no torch here, and no YAML.
+"""
+
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
@@ -23,7 +25,7 @@ class Listing:
 
 def _read() -> dict[str, Listing]:
     listings = {}
-    catalog = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    catalog = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     for name, entry in catalog.items():
         usual, quick = ({size: _tuples(pair[which]) for size, pair in entry["sizes"].items()} for which in (0, 1))
         listings[name] = Listing(name, entry["summary"], entry["caption"], usual, quick)

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from statespan.papers.markdown import fill, fill_page, marker, root_of
-from statespan.papers.records.grid import Grid
 
 PLACE = marker(r"(?P<path>[\w/.-]+\.json): (?P<columns>[^>]*?)")
 HEADINGS = {
@@ -53,8 +52,8 @@ def filled(text: str, root: Path) -> str:
 
 def _table(record: Mapping[str, Any], columns: str) -> str:
     if columns == "claims":
-        claims = [(claim["text"], claim["verdict"]) for claim in record["claims"]]
-        return "\n".join([*Grid(("the paper says", "here"), claims, (0, 1)).markdown(), ""])
+        rows = [f"| {claim['text']} | {claim['verdict']} |" for claim in record["claims"]]
+        return "\n".join(["| the paper says | here |", "|---|---|", *rows, ""])
     machine, versions = record["machine"], record["versions"]
     where = ["", f"{machine['device']}, torch {versions['torch']}, {record['date'][:10]}.", ""]
     if columns == "findings":
@@ -65,13 +64,16 @@ def _table(record: Mapping[str, Any], columns: str) -> str:
     settings, figures, *words = (part.strip() for part in columns.split("|"))
     names, numbers = ([_heading(column) for column in part.split(",")] for part in (settings, figures))
     words_kept = [word.strip() for word in words[0].split(",")] if words else [""]
-    rows = []
+    lines = [
+        "| " + " | ".join(heading for _, heading in (*names, *numbers)) + " |",
+        "|" + "---|" * len(names) + "---:|" * len(numbers),
+    ]
     for row in record["rows"]:
         if any(word in row["name"] for word in words_kept):
             cells = [str(row.get(name, row["setting"].get(name, ""))) for name, _ in names]
-            rows.append(cells + [_figure(row.get(name, row["extra"].get(name)), row["status"]) for name, _ in numbers])
-    headings = [heading for _, heading in (*names, *numbers)]
-    return "\n".join([*Grid(headings, rows, range(len(names))).markdown(), *where])
+            cells += [_figure(row.get(name, row["extra"].get(name)), row["status"]) for name, _ in numbers]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, *where])
 
 
 def _heading(column: str) -> tuple[str, str]:
