@@ -9,11 +9,11 @@ import torch
 from statespan import S4D
 from statespan.ops.ssm import chunks as plain
 from statespan.papers.bench import runner
-from statespan.papers.bench.accuracy import compare, in_pieces
 from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, BenchOptions, Case, Floor, Row, Work, unchanged
+from statespan.papers.bench.layer_work import in_pieces
 from statespan.papers.bench.measure import MachineRates, Times, measure_memory, measure_time
 from statespan.papers.bench.options import choose_options, find
-from statespan.papers.bench.runner import floor_ms, one_line, run_benchmark, run_case
+from statespan.papers.bench.runner import compare, floor_ms, one_line, run_benchmark, run_case
 from statespan.papers.bench.scaling import exponent, too_long
 from tests.papers.bench.run import quick
 
@@ -135,7 +135,7 @@ def test_compare_by_hand():
 
 
 def test_in_pieces_sums_gradients_and_joins_the_rest(monkeypatch):
-    monkeypatch.setattr("statespan.papers.bench.accuracy.PIECE", 8)  # two sequences of 4 at a time
+    monkeypatch.setattr("statespan.papers.bench.layer_work.PIECE", 8)  # two sequences of 4 at a time
     x, dy = torch.arange(20.0).view(5, 2, 2), torch.ones(5, 2, 2)
     sizes = []
 

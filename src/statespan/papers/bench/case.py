@@ -147,10 +147,9 @@ def unchanged(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], li
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark: what it runs, and what its rows say together. Its sizes are in the catalog."""
+    """A benchmark: what it runs, and what its rows say together. The catalog has its caption and sizes."""
 
     name: str
-    caption: str  # the setting in words, for the table and the record
     cases: Callable[[BenchOptions], Iterable[Case]]
     dtype: str = "bfloat16"  # the default on CUDA; on a CPU it is float32
     devices: tuple[str, ...] = ("cuda", "cpu")
@@ -161,7 +160,7 @@ class Benchmark:
 
     @property
     def listing(self) -> Listing:
-        """Its summary and sizes."""
+        """Its summary, caption and sizes."""
         return CATALOG[self.name]
 
 

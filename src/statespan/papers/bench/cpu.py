@@ -69,15 +69,4 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
     return final, findings
 
 
-BENCHMARK = Benchmark(
-    "cpu",
-    caption=(
-        "One causal layer (SSM, GELU, linear map) and its SSM alone, forward and backward with all gradients. The "
-        "naive kernels hold the whole Vandermonde (H, N/2, L) or Cauchy matrix (H, N, L/2 + 1), the latter for each of "
-        "S4's four products as the papers' code without its extension does, or once for all."
-    ),
-    cases=cases,
-    devices=("cpu",),
-    finish=finish,
-    rounds=3,
-)
+BENCHMARK = Benchmark("cpu", cases, devices=("cpu",), finish=finish, rounds=3)

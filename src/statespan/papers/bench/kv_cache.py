@@ -34,10 +34,8 @@ class StackSizes(NamedTuple):
 class CachedTransformer(nn.Module):
     """A Transformer of tokens with a cache of fixed size, and one step of it at a given context.
 
-    Args:
-        sizes: Features D, number of blocks, number of heads H.
-        tokens: What embeds tokens and gives their log-probabilities; the other parameters are like its own.
-        places: Positions that have a vector of their own; those beyond share them in turn.
+    ``tokens`` embeds tokens and gives their log-probabilities; all parameters are like its own. So many ``places`` have
+    a vector of their own; those beyond share them in turn.
     """
 
     def __init__(self, sizes: StackSizes, tokens: Any, places: int) -> None:

@@ -36,8 +36,4 @@ def flash_attention(options: BenchOptions, batch: int, length: int) -> Case:
     return Case("flash attention", setting, prepare, floor, None, optional=True)
 
 
-BENCHMARK = Benchmark(
-    "layer",
-    caption="One causal layer (SSM, GELU, linear map with GLU), forward and backward with all gradients.",
-    cases=cases,
-)
+BENCHMARK = Benchmark("layer", cases)

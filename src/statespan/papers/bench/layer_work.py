@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from statespan import S4, S4D
 from statespan.ops import use_path
-from statespan.papers.bench.accuracy import in_pieces
 from statespan.papers.bench.case import BenchOptions, Floor, Tensors, Work, count_parameters
 
 KINDS = {"S4D": S4D, "S4": S4}
 Forward = Callable[[nn.Module, Tensor], Tensor]
+PIECE = 1 << 25
+"""Numbers of input that a reference works on at a time."""
 
 
 def call(layer: nn.Module, x: Tensor) -> Tensor:
@@ -61,6 +62,22 @@ def layer_work(
         return in_pieces(piece, x.detach(), dy, options.wide)
 
     return Work(run, reference if compared else None, count_parameters(layer, trained=True), graph=True)
+
+
+def in_pieces(results: Callable[[Tensor, Tensor], Tensors], x: Tensor, dy: Tensor, dtype: torch.dtype) -> Tensors:
+    """A reference computed on a few sequences at a time, so that its memory stays small.
+
+    ``results`` takes inputs and output gradients (B, L, D) in ``dtype``. Of what it returns, names that start with
+    "gradient of" are summed over the pieces; the others have a batch dimension and are joined.
+    """
+    size = max(1, PIECE // max(1, x[0].numel()))
+    pieces = [results(part.to(dtype, copy=True), dpart) for part, dpart in zip(x.split(size), dy.split(size))]
+    return {
+        name: torch.stack([piece[name] for piece in pieces]).sum(0)
+        if name.startswith("gradient of")
+        else torch.cat([piece[name] for piece in pieces])
+        for name in pieces[0]
+    }
 
 
 def with_gradients(y: Tensor, x: Tensor, dy: Tensor, parameters: dict[str, Tensor]) -> Tensors:

@@ -21,7 +21,7 @@ from statespan.papers.bench.layer_work import ssm_floor
 from statespan.papers.bench.measure import capture
 
 STEPS, QUICK_STEPS = 40, 3
-"""Steps of one timed run, enough that what happens every so many steps (log, looks at the loss) counts."""
+"""Steps of one timed run, as the caption says: enough that what happens every so many (log, loss check) counts."""
 
 INFOS = {
     "scifar-s4d-legs": Info("classification", 1024, 3, None, 10),
@@ -165,13 +165,4 @@ def _looped(recipe: Any, info: Info, options: BenchOptions) -> Work:
     return Work(run, None, count_parameters(model, trained=True))
 
 
-BENCHMARK = Benchmark(
-    "loop",
-    caption=(
-        f"{STEPS} training steps of the models of two recipes on made-up data that is on the device: forward, loss, "
-        "backward and AdamW alone (one batch, nothing else), and in the loop with its batches, random states, guard "
-        'against numbers that are not finite, log and signals. Step "graph": as a CUDA graph; "both": compiled too.'
-    ),
-    cases=cases,
-    finish=finish,
-)
+BENCHMARK = Benchmark("loop", cases, finish=finish)

@@ -83,12 +83,4 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
     return with_rate(rows, "sequences_per_s"), []
 
 
-BENCHMARK = Benchmark(
-    "model",
-    caption=(
-        "One training step (forward, loss, backward, AdamW) of residual models of bidirectional layers with GLU. "
-        "sCIFAR: LayerNorm, 3 inputs a pixel; ListOps: BatchNorm, 18 tokens; mean over the sequence, 10 classes."
-    ),
-    cases=cases,
-    finish=finish,
-)
+BENCHMARK = Benchmark("model", cases, finish=finish)

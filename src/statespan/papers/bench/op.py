@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from statespan.papers.bench import engine_paths
-from statespan.papers.bench.accuracy import in_pieces
 from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Floor, Row, Tensors, Work, with_ratios
-from statespan.papers.bench.layer_work import KINDS, with_gradients
+from statespan.papers.bench.layer_work import KINDS, in_pieces, with_gradients
 from statespan.ssm import DPLR, Diagonal, Structure
 
 FORWARD, BUILD, TRAIN, COPY = "forward", "build + forward", "build + forward + backward", "copy"
@@ -105,13 +104,4 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
     return with_ratios(rows, CLONE, same, lambda row, clone: {"copies": clone.speed_over(row)}), []
 
 
-BENCHMARK = Benchmark(
-    "op",
-    caption=(
-        "One SSM, no layer around it; memory layout (batch, heads, length). "
-        '"forward" has the operators built beforehand; "copies" is the time over that of u.clone(), as CUDA graphs '
-        "where there are such."
-    ),
-    cases=cases,
-    finish=finish,
-)
+BENCHMARK = Benchmark("op", cases, finish=finish)

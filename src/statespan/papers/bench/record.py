@@ -27,7 +27,7 @@ def make_record(result: BenchResult) -> dict[str, Any]:
     }
     return {
         "benchmark": result.benchmark.name,
-        "caption": result.benchmark.caption,
+        "caption": result.benchmark.listing.caption,
         "settings": {
             "device": options.device.type,
             "dtype": str(options.dtype).removeprefix("torch."),

@@ -31,7 +31,7 @@ def show(result: BenchResult, console: Console) -> None:
     sections = [name for name in SECTIONS if len({str(row.setting.get(name)) for row in rows}) > 1]
     same = {k: v for k, v in rows[0].setting.items() if all(row.setting.get(k, v) == v for row in rows)}
     about = [str(options.dtype).removeprefix("torch."), *(f"{name} {number(value)}" for name, value in same.items())]
-    console.print(f"\n[bold]{result.benchmark.name}[/bold]: {escape(result.benchmark.caption)}")
+    console.print(f"\n[bold]{result.benchmark.name}[/bold]: {escape(result.benchmark.listing.caption)}")
     console.print(
         f"[dim]{escape(device_name(options.device))}; {', '.join(about)}; copy {rates.bandwidth / 1e9:.4g} GB/s, "
         f"matmul {rates.matmul / 1e12:.3g} TFLOP/s[/dim]"

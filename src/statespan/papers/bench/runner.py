@@ -10,9 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
-from statespan.papers.bench.accuracy import compare
-from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, Benchmark, BenchOptions, Case, Floor, Row, Work
+from statespan.papers.bench.case import (
+    FAILED,
+    OK,
+    SKIPPED,
+    WRONG,
+    Benchmark,
+    BenchOptions,
+    Case,
+    Floor,
+    Row,
+    Tensors,
+    Work,
+)  # fmt: skip
 from statespan.papers.bench.measure import (
     MachineRates,
     Times,
@@ -116,6 +128,23 @@ def floor_ms(floor: Floor, rates: MachineRates) -> tuple[float, str]:
     else:
         how = f"{floor.flops / 1e9:.4g} GFLOP at the measured matmul rate of {rates.matmul / 1e12:.4g} TFLOP/s"
     return max(moving, computing), f"{floor.how}: {how}"
+
+
+def compare(got: Tensors, want: Tensors) -> dict[str, float]:
+    """For each tensor in either, ``max |got - want| / max |want|``.
+
+    It is infinite where a tensor is missing, has another shape or is not finite.
+    """
+    return {name: _error(got.get(name), want.get(name)) for name in [*want, *(n for n in got if n not in want)]}
+
+
+def _error(got: Tensor | None, want: Tensor | None) -> float:
+    if got is None or want is None or got.shape != want.shape:
+        return math.inf
+    got, want = (t.detach().to(torch.promote_types(t.dtype, torch.float64)) for t in (got, want))
+    peak = want.abs().max().item()
+    error = (got - want).abs().max().item() / (peak or 1.0)
+    return error if math.isfinite(error) else math.inf
 
 
 def _compared(row: Row, work: Work) -> Row:

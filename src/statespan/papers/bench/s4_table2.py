@@ -69,13 +69,4 @@ def _ratios(row: Row, lssl: Row) -> dict[str, float]:
     return {"speedup": row.speed_over(lssl, graphs=False), "memory_saving": memory}
 
 
-BENCHMARK = Benchmark(
-    "s4_table2",
-    caption=(
-        "Table 2 of the S4 paper by its appendix D.1: one layer with H features, state size H for LSSL and H/2 for S4, "
-        "one forward and backward pass. The appendix gives neither batch nor length: see the rows for ours."
-    ),
-    cases=cases,
-    dtype="float32",
-    finish=finish,
-)
+BENCHMARK = Benchmark("s4_table2", cases, dtype="float32", finish=finish)

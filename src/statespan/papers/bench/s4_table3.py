@@ -111,14 +111,4 @@ def _ratios(row: Row, transformer: Row) -> dict[str, float]:
     return {"speed": row.speed_over(transformer), "memory": memory}
 
 
-BENCHMARK = Benchmark(
-    "s4_table3",
-    caption=(
-        "Table 3 of the S4 paper by its appendix D.1: a training step (forward, loss, backward, AdamW) of 4 layers "
-        "without feed-forward networks, heads with half of the features together, S4 with N = d_model and shared "
-        "(A, B): equal parameters. Speed (of CUDA graphs on a GPU) and memory are relative to the Transformer that "
-        "holds its L × L weights."
-    ),
-    cases=cases,
-    finish=finish,
-)
+BENCHMARK = Benchmark("s4_table3", cases, finish=finish)

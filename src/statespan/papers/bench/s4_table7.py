@@ -147,14 +147,4 @@ def _whole_image(rows: Sequence[Row], options: BenchOptions) -> float:
     return max(rates)
 
 
-BENCHMARK = Benchmark(
-    "s4_table7",
-    caption=(
-        "Steps of generation of 3,072 values: the models of appendix D.3.1 of the S4 paper over one period of their "
-        "U-Net, with the choice of each value and float32 states, and one step of a Transformer of about the size of "
-        "the base model with a cache that is full up to the context named. As CUDA graphs on a GPU."
-    ),
-    cases=cases,
-    finish=finish,
-    rate="images_per_s",
-)  # fmt: skip
+BENCHMARK = Benchmark("s4_table7", cases, finish=finish, rate="images_per_s")

@@ -215,15 +215,4 @@ def _rate(row: Row | None) -> float:
     return 0.0 if row is None else row.extra.get("tokens_per_s", 0.0)
 
 
-BENCHMARK = Benchmark(
-    "s4_table8",
-    caption=(
-        "One step of generation: the model of appendix D.3.2 of the S4 paper with embedding, adaptive softmax and the "
-        "choice of a word, float32 states, against Transformers of the same size with a cache that is full up to the "
-        "context named. All but Hugging Face's as CUDA graphs on a GPU. Hugging Face's are blocks alone; as it comes "
-        "means float32 and a cache that each step copies in order to append to it."
-    ),
-    cases=cases,
-    finish=finish,
-    rate="tokens_per_s",
-)
+BENCHMARK = Benchmark("s4_table8", cases, finish=finish, rate="tokens_per_s")

@@ -71,13 +71,4 @@ def exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
     return linear_regression([log(x) for x in xs], [log(y) for y in ys]).slope
 
 
-BENCHMARK = Benchmark(
-    "scaling",
-    caption=(
-        "One causal layer (SSM, GELU, linear map), forward and backward with all gradients. Exponents are slopes in "
-        "the log-log plane over the upper half of the lengths, of the times as CUDA graphs on a GPU."
-    ),
-    cases=cases,
-    finish=finish,
-    lines=True,
-)
+BENCHMARK = Benchmark("scaling", cases, finish=finish, lines=True)

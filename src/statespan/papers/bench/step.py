@@ -64,11 +64,4 @@ def _work(options: BenchOptions, kind: str, states: str, batch: int) -> Work:
     return Work(run, convolved, count_parameters(layer), sample=drift, graph=True)
 
 
-BENCHMARK = Benchmark(
-    "step",
-    caption=(
-        "One step of S4D and S4 with GELU, states updated in place. The error is that of all steps of noise, from the "
-        "convolution in float64."
-    ),
-    cases=cases,
-)
+BENCHMARK = Benchmark("step", cases)

@@ -83,17 +83,10 @@ def step_work(
     reference: Residual | None = None,
     graph: bool = False,
 ) -> Work:
-    """A model's training step; the reference is the same on the path "fft" in wide precision.
+    """A model's training step on tokens (B, L) or numbers (B, L, features), with SSMs applied by a ``path``.
 
-    Args:
-        model: The model.
-        inputs: Tokens (B, L) or numbers (B, L, features), on any device.
-        options: The user's choices.
-        path: How SSMs are applied.
-        variant: :data:`EAGER` or another.
-        sample: Compare this many sequences only, for models whose reference would not fit otherwise.
-        reference: A model with the same parameters to compare with; None for the model itself.
-        graph: Whether to time it as a CUDA graph too.
+    The reference is the same on the path "fft" in wide precision, of the model itself or of one with the same
+    parameters; ``sample`` compares so many sequences only, for models whose reference would not fit otherwise.
     """
     device = options.device
     model = model.to(device, options.parameter_dtype)

@@ -11,17 +11,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: heads and rows of plain text.
+    """A table: heads and rows of plain text."""
 
-    Args:
-        heads: Of the columns.
-        rows: Cells; words in backquotes are code.
-        words: The columns that are text rather than numbers.
-    """
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    words: Sequence[int] = (0,)
+    heads: Sequence[str]  # of the columns
+    rows: Sequence[Sequence[str]]  # cells; words in backquotes are code
+    words: Sequence[int] = (0,)  # the columns that are text rather than numbers
 
     def markdown(self) -> list[str]:
         r"""The lines of the table.

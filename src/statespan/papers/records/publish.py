@@ -53,17 +53,9 @@ def publish(
 ) -> list[str]:
     """Publish finished runs: every record, and for each recipe the weights of the best run by validation.
 
-    Args:
-        runs: Their folders.
-        name: Of the model, for a single recipe; the recipe's if not given.
-        results: Records go to ``tasks`` in this folder.
-        models: Folder of the models.
-        replace: Put these in the place of what is published under the same recipe and seed, or the same name.
-        commit: Which one the runs were made with, where they do not say it.
-        data: The dataset, or the folder that datasets are in.
-
-    Returns:
-        What was done, in lines.
+    Records go to ``results/tasks``, and weights to ``models`` by the ``name`` for a single recipe, or the recipe's.
+    With ``replace`` they take the place of what is published under the same recipe and seed, or the same name.
+    ``commit`` is the one that made the runs, where they do not say it. Returns what was done, in lines.
 
     Raises:
         PublishError: A run is not finished, or something is published already; nothing was written.

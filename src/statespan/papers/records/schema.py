@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 
 from statespan._io import make_folder, replace_file
-from statespan._machine import commit, commit_of, provenance
+from statespan._machine import commit_of, provenance
 
 RUN_KEYS = (
     "recipe", "overrides", "seed", "test", "valid", "metric", "steps", "epochs", "best_step", "parameters",
@@ -59,19 +59,20 @@ def is_run(record: Any) -> bool:
 
 def read_runs(folder: Path) -> dict[str, dict[str, Any]]:
     """The records of runs in a folder by file name, in order; other files are skipped."""
-    records = {path.name: _read_object(path) for path in sorted(folder.glob("*.json"))}
+    records = {path.name: read_or_empty(path) for path in sorted(folder.glob("*.json"))}
     return {name: record for name, record in records.items() if is_run(record)}
 
 
 def every_run(folder: Path) -> Iterator[dict[str, Any]]:
     """The records of all runs below a folder, the cells of tables included; archives and other files are skipped."""
     for path in sorted(folder.rglob("*.json")):
-        record = _read_object(path)
+        record = read_or_empty(path)
         cells = record.get("cells")
         yield from map(current, cells.values()) if isinstance(cells, dict) else (record,)
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_or_empty(path: Path) -> dict[str, Any]:
+    """The record in a file; empty where there is none."""
     try:
         return read(path)
     except (OSError, ValueError):
@@ -98,23 +99,13 @@ def write_cells(path: Path, cells: Mapping[str, Record]) -> None:
 
 
 def new(body: Record, device: torch.device, *packages: str) -> dict[str, Any]:
-    """A record of this machine, these versions and now.
-
-    Args:
-        body: What ran and what came out.
-        device: What it ran on.
-        packages: Packages whose versions matter, beside torch.
+    """A record of this machine, these versions (of torch and ``packages``) and now.
 
     Example:
         >>> sorted(new({"rows": []}, torch.device("cpu")))
         ['date', 'machine', 'rows', 'versions']
     """
     return {**body, **provenance(device, *packages)}
-
-
-def row(name: str, setting: Record, extra: Record) -> dict[str, Any]:
-    """A row of a record, with the commit that made it: a study that is resumed may end with another one."""
-    return {"name": name, "setting": setting, "extra": extra, "status": "ok", "commit": commit()}
 
 
 def find_commit(run: Path, versions: Record, given: str | None = None) -> str:

@@ -1,16 +1,18 @@
-"""The tasks that results are shown for: which data, what the papers reached, what we aim at.
+"""The tasks that results are shown for: which data, what the papers reached, what we aim at; they are in tasks.yaml.
 
-The papers' numbers are those of the recipes' headers. What the reference code needed is what its published
-configurations and notes say: epochs, and the accuracy after some of them. Its times are not published.
+The papers' numbers are those of the recipes' headers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from statespan.papers.records.signs import CHANGES
 from statespan.train import recipes
@@ -18,41 +20,23 @@ from statespan.train import recipes
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A task.
+    """A task."""
 
-    Args:
-        name: As tables show it.
-        key: As files are called.
-        data: Name of the dataset.
-        metric: What is reported.
-        aim: The number to reach, in per cent for an accuracy; None where it is to be reported.
-        options: Options of the dataset that make it this task, with their values.
-        dt_scale: Step of the test data relative to that of training.
-        published: Whether the papers have a number for it.
-        note: What a reader must know to compare.
-        epochs: Of the reference's configuration.
-        after: Accuracy in per cent that the reference says it has after some epochs.
-        above: Whether anything better than the aim, which is chance, will do.
-        whole: Training rows below which the data is only a part of the papers'.
-        part: What that part consists of.
-        scratch: What became of training it from random weights, as long as no record shows it.
-    """
-
-    name: str
-    key: str
-    data: str
-    metric: str = "accuracy"
-    aim: float | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    dt_scale: float = 1.0
-    published: bool = True
-    note: str = ""
-    epochs: int | None = None
-    after: tuple[float, int] | None = None
-    above: bool = False
-    whole: int = 0
-    part: str = ""
-    scratch: str = ""
+    name: str  # as tables show it
+    key: str  # as files are called
+    data: str  # name of the dataset
+    metric: str = "accuracy"  # what is reported
+    aim: float | None = None  # the number to reach, in per cent for an accuracy; None where it is to be reported
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the dataset, with the values that make it this task
+    dt_scale: float = 1.0  # step of the test data relative to that of training
+    published: bool = True  # whether the papers have a number for it
+    note: str = ""  # what a reader must know to compare
+    epochs: int | None = None  # of the reference's configuration
+    after: Sequence[float] | None = None  # accuracy in per cent that the reference says it has after some epochs
+    above: bool = False  # whether anything better than the aim, which is chance, will do
+    whole: int = 0  # training rows below which the data is only a part of the papers'
+    part: str = ""  # what that part consists of
+    scratch: str = ""  # what became of training it from random weights, as long as no record shows it
 
     @property
     def larger(self) -> bool:
@@ -67,58 +51,8 @@ class Task:
         return all(data.get(key, DEFAULTS.get(key)) == wanted for key, wanted in self.options.items())
 
 
-WINDOWS, PATIENTS, RAW = {"split": "windows"}, {"split": "patients"}, {"features": "raw"}
-LONG = {"contour": 14}
-DEFAULTS = {**WINDOWS, **RAW, **LONG}  # what the datasets do if a recipe does not say
-SPEECH = "clips of Speech Commands v0.01 instead of all of v0.02"
-CHANCE = (
-    "on an earlier version of the images, which did not match the release, training from random weights stayed at "
-    "chance; on the current images it had reached 88.8 in validation after 13 of 45 epochs when the run was cut short "
-    "(`results/tasks/unfinished.json`)"
-)
-WORDS = 20_000  # all clips of ten words make more training rows than this in v0.02, and fewer in v0.01
-LABELS = (
-    "training and test windows of the same patient overlap, as in the papers; labels are means over windows, because "
-    "the papers' rule is not published"
-)
-TASKS = (
-    Task("sMNIST", "smnist", "smnist", aim=99.6),
-    Task("pMNIST", "pmnist", "pmnist", aim=98.7, note="pixels in bit-reversed order"),
-    Task("LRA ListOps", "listops", "listops", aim=60.0, epochs=40, after=(50.0, 10)),
-    Task("LRA Image", "image", "image", aim=88.5, epochs=200, after=(80.0, 20)),
-    Task("sCIFAR", "scifar", "scifar", aim=91.0, epochs=200),
-    Task("LRA Text", "text", "text", aim=87.0, epochs=32, after=(80.0, 10)),
-    Task(
-        "LRA Pathfinder",
-        "pathfinder",
-        "pathfinder",
-        aim=94.0,
-        options=LONG,
-        epochs=200,
-        after=(90.0, 20),
-        scratch=CHANCE,
-    ),
-    Task("LRA Path-X", "path-x", "path-x", aim=50.0, options=LONG, epochs=50, after=(92.0, 10), above=True),
-    Task("BIDMC HR", "bidmc-hr", "bidmc-hr", "rmse", 0.332, WINDOWS, epochs=500, note=LABELS),
-    Task("BIDMC RR", "bidmc-rr", "bidmc-rr", "rmse", 0.163, WINDOWS, epochs=500, note=LABELS),
-    Task("BIDMC SpO2", "bidmc-spo2", "bidmc-spo2", "rmse", 0.068, WINDOWS, epochs=500, note=LABELS),
-    Task("BIDMC HR, new patients", "bidmc-hr-patients", "bidmc-hr", "rmse", None, PATIENTS, published=False),
-    Task("BIDMC RR, new patients", "bidmc-rr-patients", "bidmc-rr", "rmse", None, PATIENTS, published=False),
-    Task("BIDMC SpO2, new patients", "bidmc-spo2-patients", "bidmc-spo2", "rmse", None, PATIENTS, published=False),
-    Task("Speech, raw", "speech", "sc10", options=RAW, epochs=200, whole=WORDS, part=SPEECH),
-    Task(
-        "Speech, raw, 0.5×",
-        "speech-half",
-        "sc10",
-        options=RAW,
-        dt_scale=2.0,
-        note="not trained at this sampling rate",
-        whole=WORDS,
-        part=SPEECH,
-    ),
-    Task("WikiText-2", "wikitext2", "wikitext2", "perplexity", None, note="a small model"),
-    Task("MNIST density", "mnist-density", "mnist-density", "bits_per_dim", None),
-)
+DEFAULTS = {"split": "windows", "features": "raw", "contour": 14}  # what the datasets do if a recipe does not say
+TASKS = tuple(Task(**task) for task in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")))
 
 
 def value(record: Mapping[str, Any], task: Task) -> float | None:
@@ -137,7 +71,7 @@ def other(record: Mapping[str, Any], key: str) -> Task:
     """The task of a record that is of none of the list, such as a small one of our own."""
     data = record["recipe"]["data"]
     name = data["name"] + (", hidden tokens" if data.get("find") else "")
-    if (contour := data.get("contour", LONG["contour"])) != LONG["contour"]:
+    if (contour := data.get("contour", DEFAULTS["contour"])) != DEFAULTS["contour"]:
         name += f", contours of {contour} dashes"
     return Task(name, key, data["name"], record["metric"], published=False)
 

@@ -26,26 +26,16 @@ _WORD = re.compile(r"[^A-Za-z0-9.]+")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One more measurement of the trained model: with other data, or at another rate.
+    """One more measurement of the trained model: with other data, or at another rate."""
 
-    Args:
-        name: What it is called in the results.
-        overrides: Changes of the recipe, such as ``data.subsample=2``.
-        rate: Step of the data relative to that of training.
-    """
-
-    name: str
-    overrides: tuple[str, ...] = ()
-    rate: float = 1.0
+    name: str  # what it is called in the results
+    overrides: tuple[str, ...] = ()  # changes of the recipe, such as ``data.subsample=2``
+    rate: float = 1.0  # step of the data relative to that of training
 
 
 @dataclass(frozen=True)
 class Cell:
     """One training run of a grid.
-
-    Args:
-        recipe: All of it, the seed included.
-        evaluations: What else to measure when it is trained.
 
     Example:
         >>> from statespan.train import recipes
@@ -54,8 +44,8 @@ class Cell:
         (3, 'digits-s4d-init.inv-seed3')
     """
 
-    recipe: Recipe
-    evaluations: tuple[Evaluation, ...] = ()
+    recipe: Recipe  # all of it, the seed included
+    evaluations: tuple[Evaluation, ...] = ()  # what else to measure when it is trained
 
     @property
     def seed(self) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from statespan.papers.records import schema
 from statespan.papers.records.schema import Record
@@ -23,19 +22,15 @@ MERGED = ".cells.json"  # how the name of a table's file ends; it lies beside th
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a cell.
-
-    Args:
-        status: "done", "waiting" (not begun), "stopped" (begun; running it again resumes it), "failed" or "missing"
-            (its data is not here).
-        why: One line, where it failed or its data is missing.
-        record: Of its run if it is done, with the metrics of further ``evaluations`` and the ``curve`` of the
-            validation metric as [epoch, value].
-    """
+    """What came of a cell."""
 
     status: str
-    why: str = ""
+    """One of "done", "waiting" (not begun), "stopped" (begun; running it again resumes it), "failed" and "missing" (its
+    data is not here)."""
+    why: str = ""  # one line, where it failed or its data is missing
     record: Record = field(default_factory=dict)
+    """Of its run if it is done, with the metrics of further ``evaluations`` and the ``curve`` of the validation metric
+    as [epoch, value]."""
 
     @property
     def metric(self) -> str:
@@ -74,13 +69,13 @@ def outcome(cell: Cell, cells: Path) -> Outcome:
     """What is known of a cell."""
     folder = cell.folder(cells)
     if not finished(cell, cells):
-        if fault := _read(folder / FAULT):
+        if fault := schema.read_or_empty(folder / FAULT):
             return Outcome(fault["status"], fault["why"])
         return Outcome(STOPPED if (folder / "checkpoints").is_dir() else WAITING)
     if not _is_measured(cell, cells):
         return Outcome(DONE, record=merged(cells)[cell.key])
     record = schema.read(folder / RESULT)
-    more = {"evaluations": _read(folder / EVALUATIONS), "curve": _curve(folder, record["metric"])}
+    more = {"evaluations": schema.read_or_empty(folder / EVALUATIONS), "curve": _curve(folder, record["metric"])}
     return Outcome(DONE, record={**record, **more})
 
 
@@ -102,12 +97,12 @@ def merged(cells: Path) -> dict[str, Record]:
 
 @lru_cache(maxsize=64)  # a table asks for each of its cells several times
 def _read_merged(path: Path, changed: int) -> dict[str, Record]:
-    return {key: schema.current(record) for key, record in _read(path).get("cells", {}).items()}
+    return {key: schema.current(record) for key, record in schema.read_or_empty(path).get("cells", {}).items()}
 
 
 def merge(cells: Sequence[Cell], folder: Path, path: Path) -> None:
     """Write the records of finished cells into the file of a table, beside those it has."""
-    before = _read(path).get("cells", {})
+    before = schema.read_or_empty(path).get("cells", {})
     outcomes = {cell.key: outcome(cell, folder) for cell in cells}
     after = {**before, **{key: dict(one.record) for key, one in outcomes.items() if one.status == DONE}}
     if json.dumps(after) != json.dumps(before):
@@ -142,10 +137,3 @@ def show_metric(metric: str, value: float, digits: int = 4) -> str:
         ('85.12', '0.1193')
     """
     return f"{100 * value:.2f}" if metric == "accuracy" else f"{value:.{digits}g}"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return schema.read(path)
-    except (OSError, ValueError):
-        return {}

@@ -30,24 +30,16 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Pool:
-    """Processes that run jobs.
-
-    Args:
-        work: "module:function"; the function takes the settings and returns what turns a job into an answer. Settings,
-            jobs and answers travel as JSON.
-        settings: Of each process.
-        may_begin: Whether a further job may begin.
-        must_stop: Whether processes get SIGTERM, to save what they do or to leave it.
-        log: The file that what they print is appended to; None for the standard error of this process.
-        patience: Seconds they are then given to end.
-    """
+    """Processes that run jobs."""
 
     work: str
-    settings: Sequence[Mapping[str, Any]]
-    may_begin: Callable[[], bool]
-    must_stop: Callable[[], bool]
-    log: Path | None = None
-    patience: float = 60.0
+    """A function as "module:name": it takes the settings and returns what turns a job into an answer. Settings, jobs
+    and answers travel as JSON."""
+    settings: Sequence[Mapping[str, Any]]  # of each process
+    may_begin: Callable[[], bool]  # whether a further job may begin
+    must_stop: Callable[[], bool]  # whether processes get SIGTERM, to save what they do or to leave it
+    log: Path | None = None  # the file that what they print is appended to; None for the standard error of this process
+    patience: float = 60.0  # seconds they are then given to end
 
     def run(self, jobs: Sequence[Any]) -> Generator[Event | None, None, None]:
         """What becomes of the jobs as it happens, and None from time to time; processes that die are replaced."""

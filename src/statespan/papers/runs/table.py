@@ -24,23 +24,14 @@ TEST = (
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table.
+    """A line of the table."""
 
-    Args:
-        values: The combination's values.
-        outcomes: Of its cells, one for each seed.
-        metric: Name of the metric, "" if no cell is done.
-        split: Where it was measured.
-        numbers: The metric of each cell that is done.
-        p: Against the first line; None where there is none.
-    """
-
-    values: tuple[str, ...]
-    outcomes: tuple[Outcome, ...]
-    metric: str
-    split: str
-    numbers: tuple[float, ...]
-    p: float | None = None
+    values: tuple[str, ...]  # the combination's values
+    outcomes: tuple[Outcome, ...]  # of its cells, one for each seed
+    metric: str  # name of the metric, "" if no cell is done
+    split: str  # where it was measured
+    numbers: tuple[float, ...]  # the metric of each cell that is done
+    p: float | None = None  # against the first line; None where there is none
 
     @property
     def mean(self) -> float | None:

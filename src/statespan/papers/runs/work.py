@@ -41,11 +41,7 @@ _Changes: TypeAlias = Generator[dict[str, tuple[str, str]], None, None]
 
 
 def process_devices(device: str | None, processes: int | None) -> list[str]:
-    """The device of each process.
-
-    Args:
-        device: "cpu", "cuda", "cuda:1", or several with commas; None for every CUDA device there is, or the CPU.
-        processes: How many; None for one on each device.
+    """The device of each of so many processes; by default one on every CUDA device there is, or one on the CPU.
 
     Example:
         >>> process_devices("cpu", 2)
@@ -72,20 +68,11 @@ def run_cells(
     seconds: float = float("inf"),
     show: Show = lambda statuses: None,
 ) -> dict[str, tuple[str, str]]:
-    """Run the cells that are not finished, in their order, and leave everything in their folders.
+    """Run the cells that are not finished, each once and in their order; their folders are in ``folder``.
 
-    Args:
-        cells: The cells; a cell that is there twice is run once.
-        folder: The folder of all cells; made if it is not there.
-        data: The folder of the datasets.
-        device: See :func:`process_devices`.
-        processes: See :func:`process_devices`; 0 to run in this process.
-        keep: What of a finished run stays: "result", "model" or "all".
-        seconds: After so long, running cells are saved and stopped.
-        show: Told how things stand.
-
-    Returns:
-        Status ("done", "failed", "missing", "stopped" or "waiting") and reason of each cell by key.
+    They run on :func:`process_devices`, with 0 ``processes`` in this one, and are saved and stopped after ``seconds``.
+    ``keep`` is what of a finished run stays: see :class:`Worker`. Returns status ("done", "failed", "missing",
+    "stopped" or "waiting") and reason of each cell by key.
 
     Raises:
         Interrupted: A signal came; everything is saved.
@@ -164,11 +151,7 @@ def cell_worker(cells: str, data: str | None, device: str, keep: str) -> Callabl
 class Worker:
     """Runs cells one after the other, with the last datasets kept.
 
-    Args:
-        cells: The folder of all cells.
-        data: The folder of the datasets.
-        device: Where to run.
-        keep: What of a finished run stays: "result" (result and log), "model" (the tested model, too) or "all".
+    What stays of a finished run is the "result" (and the log), the tested "model", too, or "all".
     """
 
     def __init__(self, cells: Path, data: Path | None, device: str | None, keep: str = "model") -> None:
@@ -176,10 +159,9 @@ class Worker:
         self.loaded: dict[str, Dataset] = {}
 
     def run(self, cell: Cell) -> tuple[str, str]:
-        """Train and measure a cell, or resume it.
+        """Train and measure a cell, or resume it: "done", "failed" or "missing", and why in one line.
 
-        Returns:
-            "done", "failed" or "missing", and why in one line. An interruption is raised; the cell is saved then.
+        An interruption is raised; the cell is saved then.
         """
         folder = cell.folder(self.cells)
         try:

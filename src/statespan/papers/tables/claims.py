@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from statespan.papers.runs.stats import mean, spread
 from statespan.papers.tables.collect import Number
+from statespan.papers.tables.definitions import sections
 from statespan.papers.tables.spec import Table, number
 
 TOLERANCE = {False: 1.0, True: 15.0}  # by whether small is good: points of accuracy, per cent of RMSE
@@ -25,6 +26,7 @@ RULE = (
     "and “reversed” is the opposite of what the paper says. (By this rule the paper's own numbers of Table 2 bear out "
     "its conclusions.)"
 )
+CLAIMS = sections("claims.yaml")
 HOLDS, OPEN, REVERSED, DIFFERS = "holds", "not decided", "reversed", "does not hold"
 
 
@@ -60,18 +62,12 @@ class Gain:
 
 @dataclass(frozen=True)
 class Claim:
-    """A conclusion of the paper and what our numbers say of it.
-
-    Args:
-        text: What the paper says.
-        verdict: "holds", "not decided", "reversed", "does not hold" or, where that depends, in how many of the pairs
-            each; "not known" without numbers.
-        evidence: The gains it rests on.
-    """
+    """A conclusion of the paper and what our numbers say of it."""
 
     text: str
     verdict: str
-    evidence: tuple[str, ...]
+    """"holds", "not decided", "reversed", "does not hold"; in how many of the pairs each; or "not known"."""
+    evidence: tuple[str, ...]  # the gains it rests on
 
 
 class Book:
@@ -154,73 +150,18 @@ def _not_worse(gain: Gain) -> str:
     return HOLDS if verdict == OPEN and gain.sharp else verdict
 
 
-def _better(gain: Gain) -> str:
-    return gain.beyond(0.0)
-
-
-def _clearly_better(gain: Gain) -> str:
-    return gain.beyond(gain.tolerance)
-
-
-def section_5_1(book: Book) -> list[Claim]:
-    """The four conclusions of section 5.1 from Table 2."""
-    methods = [(f"{b} B, softmax", f"{b} B, Vandermonde") for b in ("frozen", "trained")]
-    trained = [(f"trained B, {m}", f"frozen B, {m}") for m in ("softmax", "Vandermonde")]
-    rules = [(f"bilinear, {r}", f"ZOH, {r}") for r in ("exp", "ReLU", "free")]
-    free = [(f"{d}, free", f"{d}, exp") for d in ("bilinear", "ZOH")]
-    return [
-        judge("(i) Softmax instead of Vandermonde does not make much difference.", book.gains(methods), _no_difference),
-        judge("(ii) Training B is consistently slightly better.", book.gains(trained), _better),
-        judge("(iii) Discretizations do not make a noticeable difference.", book.gains(rules), _no_difference),
-        judge("(iv) Unrestricting Re A may be slightly better (is not worse).", book.gains(free), _not_worse),
-    ]
-
-
-def section_5_2(book: Book) -> list[Claim]:
-    """The orderings of section 5.2 from Table 3a."""
-    bases = ("S4D-Lin", "S4D-Inv")
-
-    def against(change: str) -> list[Gain]:
-        return book.gains([(base, f"{base}, {change}") for base in bases])
-
-    def other(row: str) -> list[Gain]:
-        return book.gains([("S4D-Inv", row)])
-
-    return [
-        judge("Scaling the imaginary parts by 0.01 clearly hurts.", against("scale 0.01"), _clearly_better),
-        judge("Scaling them by 100 clearly hurts.", against("scale 100"), _clearly_better),
-        judge("Random imaginary parts are a little worse.", against("random imag"), _better),
-        judge("Random real parts are a little worse.", against("random real"), _better),
-        judge("Both random are worse.", against("random both"), _better),
-        judge("S4D-Inv2, another constant in the law, is worse.", other("S4D-Inv2"), _better),
-        judge("S4D-Quad, another power, is worse.", other("S4D-Quad"), _better),
-        judge("S4D-Random is clearly worse.", other("S4D-Random"), _clearly_better),
-        judge("S4D-Real, the spectrum of HiPPO-LegS itself, is clearly worse.", other("S4D-Real"), _clearly_better),
-    ]
-
-
-def section_5_3(book: Book) -> list[Claim]:
-    """What section 5.3 says of Table 3b."""
-    best = [c.name for c in book.table.columns if c.name.endswith("best")]
-    first = [c.name for c in book.table.columns if c.name.endswith("first")]
-    models = list(dict.fromkeys(row.partition(",")[0] for row in book.table.rows))
-    freezing = [(f"{m}, trained", f"{m}, frozen") for m in models]
-    near = [gain for gain in book.gains(freezing) if gain.column in best and not gain.column.startswith("SC")]
-    speech = [gain for gain in book.gains(freezing) if gain.column in best and gain.column.startswith("SC")]
-    structure = [(f"S4-LegS, {state}", f"S4D-LegS, {state}") for state in ("frozen", "trained")]
-    structure += [(f"S4-FouT, {state}", f"S4D-Lin, {state}") for state in ("frozen", "trained")]
-    early = [gain for gain in book.gains(structure) if gain.column in first]
-    late = [gain for gain in book.gains(structure) if gain.column in best]
-    return [
-        judge("Freezing (A, B) does about as well as training them on sCIFAR and BIDMC.", near, _no_difference),
-        judge("Freezing them is clearly worse on speech.", speech, _clearly_better),
-        judge("After one epoch the full DPLR versions are ahead of their diagonal ones.", early, _better),
-        judge("They are often slightly better in the end.", late, _better),
-    ]
-
-
-CLAIMS: dict[str, tuple[str, Callable[[Book], list[Claim]]]] = {
-    "s4d-table2": ("Section 5.1", section_5_1),
-    "s4d-table3a": ("Section 5.2", section_5_2),
-    "s4d-table3b": ("Section 5.3", section_5_3),
+RULES: dict[str, Callable[[Gain], str]] = {
+    "no difference": _no_difference,
+    "not worse": _not_worse,
+    "better": lambda gain: gain.beyond(0.0),
+    "clearly better": lambda gain: gain.beyond(gain.tolerance),
 }
+
+
+def conclusions(book: Book) -> list[Claim]:
+    """What the paper concludes from a table, judged by our numbers; nothing for most tables."""
+    judged = []
+    for claim in CLAIMS.get(book.table.name, {}).get("claims", ()):
+        gains = [gain for gain in book.gains(claim["pairs"]) if gain.column in claim.get("columns", [gain.column])]
+        judged.append(judge(claim["text"], gains, RULES[claim["rule"]]))
+    return judged

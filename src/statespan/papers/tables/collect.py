@@ -22,23 +22,14 @@ PAPER_ONLY, NOT_RUN = "paper only", "not run"
 
 @dataclass(frozen=True)
 class Plan:
-    """How to make tables again.
+    """How to make tables again."""
 
-    Args:
-        budget: "minutes" or "full".
-        seeds: Of each cell; None for the table's own number.
-        only: Parts of names of datasets or recipes; what has none of them is not run. Empty for all.
-        changes: Further overrides of all cells.
-        cells: The folder of all cells.
-        records: The folder of the benchmarks' records.
-    """
-
-    budget: str
-    seeds: int | None
-    only: tuple[str, ...]
-    changes: tuple[str, ...]
-    cells: Path
-    records: Path
+    budget: str  # "minutes" or "full"
+    seeds: int | None  # of each cell; None for the table's own number
+    only: tuple[str, ...]  # parts of names of datasets or recipes; what has none of them is not run; empty for all
+    changes: tuple[str, ...]  # further overrides of all cells
+    cells: Path  # the folder of all cells
+    records: Path  # the folder of the benchmarks' records
 
     def wanted(self, entry: Trained) -> bool:
         """Whether it is to be run."""
@@ -58,22 +49,14 @@ def _cell(name: str, changes: tuple[str, ...], seed: int, evaluations: tuple[Eva
 
 @dataclass(frozen=True)
 class Number:
-    """A number of a table, the paper's beside ours.
+    """A number of a table, the paper's beside ours."""
 
-    Args:
-        entry: Where it stands.
-        status: "done", "paper only", "not run", "waiting", "stopped", "failed", "missing" (its data) or "partly".
-        values: Ours, one for each seed, in the paper's unit; of a row that is printed as a difference, the number
-            itself.
-        base: The same for the row that it is a difference from.
-        why: One line, where something is missing or failed.
-    """
-
-    entry: Entry
-    status: str
+    entry: Entry  # where it stands
+    status: str  # "done", "paper only", "not run", "waiting", "stopped", "failed", "missing" (its data) or "partly"
     values: tuple[float, ...] = ()
-    base: tuple[float, ...] = ()
-    why: str = ""
+    """Ours, one for each seed, in the paper's unit; of a row that is printed as a difference, the number itself."""
+    base: tuple[float, ...] = ()  # the same for the row that it is a difference from
+    why: str = ""  # one line, where something is missing or failed
 
     @property
     def ours(self) -> float | None:

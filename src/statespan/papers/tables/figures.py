@@ -18,17 +18,11 @@ SIZES = (16, 32, 64, 128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure that was made.
-
-    Args:
-        figure: The picture.
-        says: What is to be seen in it and how that compares with the paper, a paragraph each.
-        numbers: The numbers behind it.
-    """
+    """A figure that was made."""
 
     figure: Any
-    says: tuple[str, ...]
-    numbers: dict[str, Any] = field(default_factory=dict)
+    says: tuple[str, ...]  # what is to be seen in it and how that compares with the paper, a paragraph each
+    numbers: dict[str, Any] = field(default_factory=dict)  # the numbers behind it
 
 
 def figure1() -> Drawn:

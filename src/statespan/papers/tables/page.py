@@ -13,22 +13,7 @@ from pathlib import Path
 
 from statespan.papers.records.grid import Grid, html_words
 
-STYLE = """
-:root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; color: #222;
-       max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-p.note { color: #666; font-size: 0.85rem; }
-div.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; margin: 1rem 0; }
-th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid #e4e4e4; text-align: right; white-space: nowrap; }
-td.text, th.text { text-align: left; } td.long { white-space: normal; }
-thead th { border-bottom: 2px solid #999; }
-tbody tr:hover { background: #f6f8fa; }
-figure { margin: 1.5rem 0; } img { max-width: 100%; height: auto; }
-figcaption { color: #666; font-size: 0.85rem; }
-code { background: #f3f3f3; padding: 0.1rem 0.3rem; border-radius: 3px; }
-"""
+STYLE = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -86,7 +71,7 @@ def page(title: str, blocks: Sequence[Block]) -> str:
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+        f"<title>{html.escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>",
         f"<h1>{html.escape(title)}</h1>",
     ]
     for block in blocks:

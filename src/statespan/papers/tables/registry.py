@@ -5,16 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from statespan._suggest import suggest
-from statespan.papers.tables import s4_tables, s4d_tables
+from statespan.papers.tables.definitions import build, sections
 from statespan.papers.tables.figures import FIGURES
 from statespan.papers.tables.spec import Table
 
-TABLES: dict[str, Callable[[], Table]] = {
-    **{f"s4-table{n}": getattr(s4_tables, f"table{n}") for n in (2, 3, 4, 5, 6, 7, 8, 9, 11, 12)},
-    **{f"s4d-table{n}": getattr(s4d_tables, f"table{n}") for n in ("2", "3a", "3b", "4", "5", "6", "9", "10", "11")},
-}
+TABLES: dict[str, Callable[[], Table]] = {name: partial(build, name) for name in sections("tables.yaml")}
 FILTERS = "s4-figure2"
 
 
@@ -46,8 +44,9 @@ def items() -> list[Item]:
 def _summary(name: str) -> str:
     if name == FILTERS:
         return "Filters of a trained model as images."
-    maker: Callable[[], object] = TABLES[name] if name in TABLES else FIGURES[name]
-    return (inspect.getdoc(maker) or "").partition("\n")[0]
+    if name in TABLES:
+        return sections("tables.yaml")[name]["summary"]
+    return (inspect.getdoc(FIGURES[name]) or "").partition("\n")[0]
 
 
 def choose(words: list[str]) -> list[str]:

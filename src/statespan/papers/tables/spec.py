@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from statespan.papers.runs.cell import Evaluation
 from statespan.train import recipes
@@ -29,25 +26,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Trained:
-    """A number that training gives.
+    """A number that training gives."""
 
-    Args:
-        row: Of the table.
-        column: Of the table.
-        paper: As the paper prints it; "" where it has none.
-        recipe: The recipe's name.
-        overrides: Its changes.
-        value: "test", "valid" (best validation), "first" (first validation), "half" (at half the rate), or "mae".
-        against: The paper prints the difference from this row of the same column.
-    """
-
-    row: str
-    column: str
-    paper: str
-    recipe: str
-    overrides: tuple[str, ...] = ()
+    row: str  # of the table
+    column: str  # of the table
+    paper: str  # as the paper prints it; "" where it has none
+    recipe: str  # the recipe's name
+    overrides: tuple[str, ...] = ()  # its changes
     value: str = "test"
-    against: str = ""
+    """One of "test", "valid" (best validation), "first" (first validation), "half" (at half the rate) and "mae"."""
+    against: str = ""  # the paper prints the difference from this row of the same column
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
@@ -99,25 +87,15 @@ Entry = Trained | Measured | Printed | Compared
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table."""
 
-    Args:
-        name: On the command line.
-        title: What the paper calls it.
-        about: What its numbers are and what ours differ in.
-        columns: The columns, in order.
-        entries: The numbers, in the order of the rows.
-        seeds: Of each cell, by default.
-        main: Rows that are run first.
-    """
-
-    name: str
-    title: str
-    about: str
-    columns: tuple[Column, ...]
-    entries: tuple[Entry, ...]
-    seeds: int = 1
-    main: tuple[str, ...] = ()
+    name: str  # on the command line
+    title: str  # what the paper calls it
+    about: str  # what its numbers are and what ours differ in
+    columns: tuple[Column, ...]  # the columns, in order
+    entries: tuple[Entry, ...]  # the numbers, in the order of the rows
+    seeds: int = 1  # of each cell, by default
+    main: tuple[str, ...] = ()  # rows that are run first
 
     @property
     def rows(self) -> list[str]:
@@ -142,26 +120,3 @@ def number(text: str) -> float | None:
 def read(recipe: str) -> Recipe:
     """A recipe of the library as it is."""
     return recipes.read(recipe)
-
-
-@cache
-def printed(section: str) -> dict[str, list[str]]:
-    """Numbers by row as a paper prints them, from printed.yaml."""
-    return dict(yaml.safe_load((Path(__file__).parent / "printed.yaml").read_text(encoding="utf-8"))[section])
-
-
-def others(section: str, columns: Sequence[Column]) -> list[Entry]:
-    """The entries of models that are not ours to train."""
-    rows = printed(section).items()
-    return [Printed(row, column.name, text) for row, numbers in rows for column, text in zip(columns, numbers)]
-
-
-def paper_number(recipe: str, label: str = "") -> tuple[str, tuple[str, ...]]:
-    """What the paper reports and the overrides that lead there: the recipe's own, or of its row with this label."""
-    if not label:
-        reported = read(recipe).about.number
-        return "" if reported is None else str(reported), ()
-    for row in recipes.rows(recipe):
-        if row.label == label:
-            return row.number, row.overrides
-    raise KeyError(f"{recipe} has no row {label!r}")

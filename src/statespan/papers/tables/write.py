@@ -18,7 +18,7 @@ from statespan._version import __version__
 from statespan.papers.records.grid import Grid
 from statespan.papers.runs.outcome import DONE, outcome
 from statespan.papers.tables import charts
-from statespan.papers.tables.claims import CLAIMS, RULE, Book, Claim
+from statespan.papers.tables.claims import CLAIMS, RULE, Book, Claim, conclusions
 from statespan.papers.tables.collect import NOT_RUN, PAPER_ONLY, Number, Plan, cells_of, numbers
 from statespan.papers.tables.figures import Drawn
 from statespan.papers.tables.page import Block, Bullets, Heading, Picture, Text, markdown, page
@@ -40,11 +40,9 @@ def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
     if not settings:
         blocks.append(Text(f"{MEAN if trained else ''}Δ: ours minus the paper's.", note=True))
     blocks += _faults(results)
-    claims: list[Claim] = []
-    if table.name in CLAIMS:
-        title, judge = CLAIMS[table.name]
-        claims = judge(Book(table, results))
-        blocks += _claims(title, claims)
+    claims = conclusions(Book(table, results))
+    if claims:
+        blocks += _claims(CLAIMS[table.name]["title"], claims)
     pictures = {"numbers": charts.dots(table, results), "curves": charts.learning(table, plan)}
     captions = {"numbers": "Our numbers and the paper's.", "curves": "Validation while training, first seed."}
     drawn = {name: figure for name, figure in pictures.items() if figure is not None}

@@ -37,44 +37,25 @@ TEST_BATCH = 256  # windows tested together
 
 @dataclass(frozen=True)
 class Budget:
-    """How much each model may train.
+    """How much each model may train."""
 
-    Args:
-        steps: Updates; of each variant, where a model has several.
-        batch: Windows an update.
-        looks: Validations, of which the best is kept.
-        every: Test every n-th window only; 1 for the figures of a table.
-    """
-
-    steps: int = 1000
-    batch: int = 64
-    looks: int = 10
-    every: int = 1
+    steps: int = 1000  # updates; of each variant, where a model has several
+    batch: int = 64  # windows an update
+    looks: int = 10  # validations, of which the best is kept
+    every: int = 1  # test every n-th window only; 1 for the figures of a table
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How S4 is set up.
+    """How S4 is set up."""
 
-    Args:
-        centre: What windows are relative to.
-        calendar: Read the calendar, as far as the training part has gone through it twice.
-        context: Rows that are read.
-        d_model: Features.
-        d_state: State size.
-        n_layers: Layers.
-        dropout: Probability of dropping a feature.
-        lr: Learning rate.
-        weight_decay: Weight decay.
-    """
-
-    centre: str = "last"
-    calendar: bool = False
-    context: int = 336
+    centre: str = "last"  # what windows are relative to
+    calendar: bool = False  # read the calendar, as far as the training part has gone through it twice
+    context: int = 336  # rows that are read
     d_model: int = 64
     d_state: int = 32
     n_layers: int = 2
-    dropout: float = 0.1
+    dropout: float = 0.1  # probability of dropping a feature
     lr: float = 0.004
     weight_decay: float = 0.01
 

@@ -63,21 +63,13 @@ class _Stopped(SystemExit):
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How the fits of a table run.
+    """How the fits of a table run."""
 
-    Args:
-        budget: How much each model may train.
-        device: Where.
-        folder: Where the datasets are.
-        processes: Fits at a time.
-        seconds: No fit begins after so long.
-    """
-
-    budget: Budget
-    device: torch.device
-    folder: Path | None = None
-    processes: int = 1
-    seconds: float = float("inf")
+    budget: Budget  # how much each model may train
+    device: torch.device  # where
+    folder: Path | None = None  # where the datasets are
+    processes: int = 1  # fits at a time
+    seconds: float = float("inf")  # no fit begins after so long
 
 
 def fits(jobs: list[Job], options: FitOptions, stop: Stop) -> Generator[dict[str, Any], None, None]:

@@ -23,14 +23,7 @@ def parser(text: str | None, out: str) -> argparse.ArgumentParser:
 
 
 class Study:
-    """A record that grows by rows, each written at once; a study that was stopped resumes with the rows that are there.
-
-    Args:
-        name: Of the study.
-        caption: What its figures are.
-        path: The file.
-        device: What it runs on; None for CUDA where there is a device.
-    """
+    """A record that grows by rows, each written at once; a study that was stopped resumes with the rows there are."""
 
     def __init__(self, name: str, caption: str, path: Path, device: str | None = None) -> None:
         self.name, self.caption, self.path = name, caption, path

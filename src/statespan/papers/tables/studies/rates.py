@@ -39,10 +39,6 @@ CAPTION = "Test accuracy of models trained at 1x (every second sample), with no 
 class CNN(nn.Module):
     """The fully convolutional network of Wang et al. (2017): three convolutions, means over time, a linear map.
 
-    Args:
-        d_input: Channels.
-        d_output: Classes.
-
     Example:
         >>> CNN(1, 3)(torch.randn(2, 50, 1)).shape
         torch.Size([2, 3])
@@ -57,17 +53,12 @@ class CNN(nn.Module):
         self.map = nn.Linear(64, d_output)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The scores (B, K) of x (B, L, C)."""
+        """The scores (B, K) of K classes for x (B, L, C) of C channels."""
         return self.map(self.layers(x.mT).mean(-1))
 
 
 class Attending(nn.Module):
     """A Transformer encoder with sines for positions, means over time, a linear map.
-
-    Args:
-        d_input: Channels.
-        d_output: Classes.
-        d_model: Features.
 
     Example:
         >>> Attending(1, 3)(torch.randn(2, 50, 1)).shape
