@@ -112,7 +112,7 @@ def _choose(text: str | None, changes: list[str], resume: bool, runs: Path) -> t
 
 
 def _runs(runs: Path, name: str) -> dict[int, Path]:
-    """The runs of a recipe by number, of those that have written their recipe."""
+    """The runs of a recipe by number, among those that have written their recipe."""
     pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?\Z")
     found = {int(match[1] or 1): path for path in runs.glob(f"{name}*") if (match := pattern.match(path.name))}
     return {number: path for number, path in found.items() if is_run(path)}

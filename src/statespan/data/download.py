@@ -1,4 +1,4 @@
-"""Download of one file: HTTPS only, resumable, verified before it gets its name."""
+"""Downloads one file: HTTPS only, resumable, verified before it gets its name."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def download(
 def _receive(
     url: str, part: Path, *, size: int | None, progress: Progress | None, open_url: Callable[..., Any]
 ) -> None:
-    """Append the missing bytes to the part."""
+    """Append the missing bytes to the partial file."""
     done = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "statespan"})
     if done:
@@ -109,7 +109,7 @@ def _content_length(url: str, text: str | None) -> int | None:
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Opens https only: it has no handler for http, ftp and file, even after a redirect."""
+    """An opener for https only: it has no handler for http, ftp and file, even after a redirect."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),

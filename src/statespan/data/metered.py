@@ -1,4 +1,4 @@
-"""A file whose headers have a limit: a larger read is rejected before a byte is read."""
+"""A file whose headers are limited: a larger read is rejected before a byte is read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import IO
 
 
 class Metered(io.RawIOBase):
-    """A file for the standard library's readers of archives, which read a header as long as it says it is.
+    """A file for the standard library's archive readers, which trust the stated length of a header.
 
     Args:
         file: The file, which can seek.
@@ -19,15 +19,15 @@ class Metered(io.RawIOBase):
         self.headers()
 
     def headers(self) -> None:
-        """From here on, headers are read."""
+        """Announce that headers follow."""
         self.left: int | None = self.limit
 
     def content(self) -> None:
-        """From here on, content is read, which the caller reads in pieces."""
+        """Announce that content follows, which the caller reads in pieces."""
         self.left = None
 
     def read(self, size: int | None = -1) -> bytes:
-        """Up to ``size`` bytes, all by default.
+        """Read up to ``size`` bytes, all by default.
 
         Raises:
             ValueError: They would be more headers than allowed.
@@ -43,11 +43,11 @@ class Metered(io.RawIOBase):
         raise ValueError(f"its headers are longer than {self.limit} bytes")
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place."""
+        """Move to a position."""
         return self.file.seek(offset, whence)
 
     def tell(self) -> int:
-        """The place."""
+        """The current position."""
         return self.file.tell()
 
     def seekable(self) -> bool:

@@ -37,7 +37,7 @@ class ScaledInfo(Info):
 
     @property
     def scale(self) -> tuple[float, ...] | None:
-        """Factor of reported errors; errors of forecasts stay standardized, as is customary."""
+        """The factor of reported errors; forecast errors stay standardized, as is customary."""
         return self.target_std if self.task == "regression" and self.target_std else None
 
 
@@ -107,7 +107,7 @@ def statistics(values: Array, known: Array | None = None, axes: tuple[int, ...] 
 
 
 def standardize(values: Array, mean: Array, std: Array, name: str = "values") -> Array:
-    """The columns of values (…, K) minus their mean over their standard deviation, float32.
+    """Standardize the columns of values (…, K): subtract the mean, divide by the standard deviation; float32.
 
     Args:
         values: Finite.

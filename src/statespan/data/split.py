@@ -26,7 +26,7 @@ def shuffled(n: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 def split(n: int, shares: Sequence[float], seed: int) -> list[np.ndarray[Any, Any]]:
-    """Split n rows at random: the first part is the rest after the given shares.
+    """Split n rows at random: the first part gets what the given shares leave.
 
     Args:
         n: Number of rows.
@@ -82,7 +82,7 @@ def hold_out(
     valid: float,
     seed: int,
 ) -> tuple[Arrays, Arrays, Arrays]:
-    """The three splits of data that comes with a test set: a share of the training rows becomes the validation set.
+    """Split data that comes with a test set: a share of the training rows becomes the validation set.
 
     Args:
         train: Training arrays by name, one row each.

@@ -1,4 +1,4 @@
-"""What all estimators share: their settings, the rate of their samples, saving and loading."""
+"""The base of all estimators: settings, sampling rate, saving and loading."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTS = ("d_model", "n_layers", "stride", "context", "epochs", "steps", "batch_
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Estimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator with a network, a seed, and a folder to live in; see the classes for people for the settings."""
+    """An estimator with a network and a seed, which can be saved; the public classes document the settings."""
 
     d_model: int | None = None
     n_layers: int | None = None
@@ -43,11 +43,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-        """Everything that was learnt but the network's weights: plain values, and arrays."""
+        """The fitted state except the network's weights: plain values and arrays."""
 
     @abstractmethod
     def _set_state(self, config: dict[str, Any], tensors: dict[str, torch.Tensor], device: torch.device) -> None:
-        """The inverse of :meth:`_state`; makes the network as well."""
+        """The inverse of :meth:`_state`; also builds the network."""
 
     def save(self, folder: str | Path) -> None:
         """Save the fitted estimator in a folder: the weights as safetensors, everything else as JSON.
@@ -69,7 +69,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str | None = None) -> Self:
-        """The estimator that :meth:`save` saved, which predicts the same.
+        """Load an estimator saved by :meth:`save`; it predicts the same.
 
         Args:
             folder: Where it was saved.
@@ -99,7 +99,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return estimator
 
     def _check_parameters(self) -> None:
-        """Reject parameters that cannot be used, whatever the data."""
+        """Reject parameters that are invalid for any data."""
         for name in COUNTS:
             if getattr(self, name, None) is not None:
                 check_int(name, getattr(self, name), minimum=1)
@@ -115,12 +115,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         pick_device(self.device)
 
     def _set_rate(self, sampling_rate: float | None) -> None:
-        """Remember the rate of the samples that are learnt from."""
+        """Store the sampling rate of the training series."""
         given = sampling_rate is not None
         self.sampling_rate_ = check_number("sampling_rate", sampling_rate, above=0.0) if given else None
 
     def _dt_scale(self, dt_scale: float | None, sampling_rate: float | None) -> float:
-        """The step of samples relative to training, from whichever of the two is given."""
+        """The step size relative to training, from whichever argument is given."""
         check_is_fitted(self, "network_")
         if sampling_rate is None:
             return 1.0 if dt_scale is None else float(check_number("dt_scale", dt_scale, above=0.0))
@@ -135,7 +135,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return self.sampling_rate_ / float(sampling_rate)
 
     def _seed(self) -> int:
-        """The seed of a fit: that of the user, or drawn from the generator given."""
+        """The seed of a fit: the given one, or one drawn from the given generator."""
         state = self.random_state
         if state is None or hasattr(state, "randint"):
             source: Any = np.random.mtrand._rand if state is None else state

@@ -1,4 +1,4 @@
-"""Classes of series, in scikit-learn's conventions."""
+"""Classification of series, in scikit-learn's conventions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
-    """Classes of series, by bidirectional S4D layers.
+    """Classifies series with bidirectional S4D layers.
 
     Settings that are None are chosen from the data, and one line says how. Series may have unequal lengths, any number
     of channels, and another sampling rate at prediction than in training.
@@ -115,7 +115,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         times: Any = None,
         sampling_rate: float | None = None,
     ) -> float:
-        """The share of series whose class is predicted.
+        """The accuracy: the share of series whose class is predicted correctly.
 
         Args:
             X: As in ``fit``.

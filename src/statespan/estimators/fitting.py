@@ -33,7 +33,7 @@ def train_config(
     compile: str = "auto",
     seed: int = 0,
 ) -> Train:
-    """How to train on n rows: AdamW with warm-up, cosine and clipping, the least of ``epochs`` and ``steps``.
+    """The training config for n rows: AdamW, warm-up, cosine decay, clipping; the lesser of ``epochs`` and ``steps``.
 
     Args:
         n: Rows to learn from.
@@ -71,7 +71,7 @@ def train_config(
 def fit_network(
     model: nn.Module, data: Splits, train: Train, *, task: Task, device: torch.device, progress: bool = False
 ) -> History:
-    """Train a model in place; if there is something to validate with, it ends with the weights that were best on it.
+    """Train a model in place; with validation rows, it ends with the weights that validated best.
 
     Raises:
         NonFiniteError: The loss or a gradient is not finite.

@@ -1,4 +1,4 @@
-"""Fitted estimators in folders: the weights as safetensors, everything else as JSON, with the digests of both.
+"""Saves fitted estimators in folders: weights as safetensors, everything else as JSON, with digests of both.
 
 Nothing in such a folder can run code. What is read is checked before it is used.
 """
@@ -34,7 +34,7 @@ def save(
 
 
 def load(folder: str | Path) -> tuple[str, dict[str, Any], dict[str, torch.Tensor]]:
-    """The kind of estimator in a folder, its config and its weights.
+    """Read the kind of estimator in a folder, its config and its weights.
 
     Raises:
         LoadError: Anything is missing, damaged or no estimator.
@@ -81,7 +81,7 @@ def array(tensors: Mapping[str, torch.Tensor], name: str, dtype: torch.dtype, di
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it; arrays become lists, keys that are no text make a list of pairs."""
+    """Convert to plain JSON values; arrays become lists, dictionaries with other keys than text lists of pairs."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""What the estimators optimize: cross-entropy with class weights, square errors, and square errors with quantiles.
+"""The estimators' objectives: cross-entropy with class weights, squared error, and squared error with quantiles.
 
 Shapes: B batch, K classes or values, T horizon, Q quantiles.
 """
@@ -19,7 +19,7 @@ ACCURACY = ("loss", "correct", "count")
 
 @dataclass(frozen=True)
 class WeightedClasses(Task):
-    """Cross-entropy in which each class has a weight, with smoothed labels; judged by the loss, then by accuracy."""
+    """Class-weighted cross-entropy with label smoothing; weights are selected by the loss, then by accuracy."""
 
     weights: tuple[float, ...] = ()
     smoothing: float = 0.0
@@ -44,7 +44,7 @@ class WeightedClasses(Task):
 
 
 def classes(weights: tuple[float, ...] = (), smoothing: float = 0.0) -> WeightedClasses:
-    """The task of a classifier; the weights that are best have the least loss on the held-out part."""
+    """The task of a classifier; the best weights have the lowest loss on the hold-out."""
     return WeightedClasses("classification", "loss", False, ACCURACY, weights, smoothing)
 
 
@@ -55,7 +55,7 @@ def values() -> Values:
 
 @dataclass(frozen=True)
 class Forecasts(Task):
-    """Square errors of the mean and the pinball losses of quantiles; rows whose value is NaN do not count."""
+    """Squared errors of the mean and pinball losses of quantiles; NaN targets do not count."""
 
     quantiles: tuple[float, ...] = ()
 

@@ -41,7 +41,7 @@ class Sampling:
     min_p: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse meaningless values."""
+        """Reject meaningless values."""
         check_number("temperature", self.temperature, above=0.0, closed=True)
         if self.top_k is not None:
             check_int("top_k", self.top_k, minimum=1)

@@ -40,7 +40,7 @@ class ClassifierConfig(BackboneConfig):
     pool: PoolMode = "mean"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Reject what cannot be built."""
         super().__post_init__()
         check_inputs(self.d_input, self.vocabulary)
 

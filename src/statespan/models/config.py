@@ -105,7 +105,7 @@ def parse(cls: type[Config], options: Mapping[str, Any]) -> Config:
 
 
 def check_keys(name: str, options: Mapping[Any, Any], known: Iterable[str]) -> None:
-    """Refuse keys that nobody reads, with the nearest one that somebody does."""
+    """Reject keys that nobody reads, with the nearest one that somebody does."""
     allowed = list(known)
     for key in options:
         if key not in allowed:

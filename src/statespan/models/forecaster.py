@@ -69,7 +69,7 @@ class Forecaster(Model):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise all parameters and buffers anew, as the constructor does: the same values after the same seed."""
+        """Re-initialise all parameters and buffers as the constructor does; the same seed gives the same values."""
         self.encoder.reset_parameters()
         nn.init.normal_(self.future).mul_(self.config.d_model**-0.5)
         for part in (self.marks, self.backbone, self.linear):

@@ -40,7 +40,7 @@ class LanguageConfig(BackboneConfig):
     div_val: int = 4
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Reject what cannot be built."""
         super().__post_init__()
         if check_integers("cutoffs", self.cutoffs, minimum=1, most=16):
             check_cutoffs(self.cutoffs, self.vocabulary)

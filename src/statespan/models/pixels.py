@@ -40,7 +40,7 @@ class PixelsConfig(BackboneConfig):
     mixture: int = field(default=0, metadata=COUNT)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Reject what cannot be built."""
         super().__post_init__()
         object.__setattr__(self, "pools", check_integers("pools", self.pools, minimum=1, most=16))
 

@@ -107,7 +107,7 @@ def read_name(folder: Path) -> str:
 
 
 def check_header(path: Path, first: bytes) -> None:
-    """Refuse a safetensors file, of which these are the first 8 bytes, if its header is too long to be read."""
+    """Reject a safetensors file, of which these are the first 8 bytes, if its header is too long to be read."""
     length = int.from_bytes(first, "little")
     if len(first) != 8 or length > LARGEST_HEADER:
         raise LoadError(f"{path}: the safetensors header must have at most {LARGEST_HEADER} bytes, got {length}")
@@ -136,7 +136,7 @@ def build_module(make: Callable[[int], nn.Module], n_layers: int, tensors: int) 
 
 
 def check_tensors(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Refuse tensors of other names, shapes or dtypes than wanted."""
+    """Reject tensors of other names, shapes or dtypes than wanted."""
     missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or extra:
         raise LoadError(f"weights must be those of the config: {missing[:3]} are missing, {extra[:3]} are unknown")

@@ -37,7 +37,7 @@ def names() -> tuple[str, ...]:
 
 
 def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool = False) -> None:
-    """Refuse an unknown model or option, before there is any data to build one for.
+    """Reject an unknown model or option, before there is any data to build one for.
 
     Args:
         name: One of :func:`names`.

@@ -102,7 +102,7 @@ class AdaptiveTokens(Initialised):
         self.bias = nn.Parameter(torch.zeros(vocabulary, **options))
 
     def reset_parameters(self) -> None:
-        """Initialise all parameters anew, as the constructor does: the same values after the same seed."""
+        """Re-initialise all parameters as the constructor does; the same seed gives the same values."""
         super().reset_parameters()
         nn.init.zeros_(self.bias)
 

@@ -77,7 +77,7 @@ class Composite(SequenceLayer):
         return tuple(part.initial_state(batch, dtype=dtype) for part in self.parts())
 
     def check_padding(self) -> None:
-        """Refuse padding where a part does."""
+        """Reject padding where a part does."""
         for part in self.parts():
             part.check_padding()
 

@@ -149,7 +149,7 @@ class ResidualBlock(SequenceLayer):
         return self.layer.initial_state(batch, dtype=dtype)
 
     def check_padding(self) -> None:
-        """Refuse padding where the layer does."""
+        """Reject padding where the layer does."""
         self.layer.check_padding()
 
     def layer_input(self, x: Tensor, padding: Padding | None) -> Tensor:

@@ -14,13 +14,13 @@ class Initialised(nn.Module):
     """A module that can initialise itself and its children."""
 
     def reset_parameters(self) -> None:
-        """Initialise all parameters and buffers anew, as the constructor does: the same values after the same seed."""
+        """Re-initialise all parameters and buffers as the constructor does; the same seed gives the same values."""
         for child in self.children():
             reset(child)
 
 
 def reset(module: nn.Module) -> None:
-    """Initialise a module anew, or its children if it has no ``reset_parameters``."""
+    """Re-initialise a module, or its children if it has no ``reset_parameters``."""
     reset_parameters = getattr(module, "reset_parameters", None)
     if callable(reset_parameters):
         reset_parameters()

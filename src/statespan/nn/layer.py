@@ -84,7 +84,7 @@ class SSMLayer(SequenceLayer):
             self.mix, self.d_output = GLU(linear) if mix == "glu" else linear, self.d_model
 
     def reset_parameters(self) -> None:
-        """Initialise all parameters and buffers anew, as the constructor does: the same values after the same seed."""
+        """Re-initialise all parameters and buffers as the constructor does; the same seed gives the same values."""
         self.ssm.reset_parameters()
         nn.init.normal_(self.D)
         reset(self.mix)
@@ -166,7 +166,7 @@ class SSMLayer(SequenceLayer):
         return working_dtype(x, self.ssm.precision)
 
     def check_padding(self) -> None:
-        """Refuse padding where the kernel depends on the length of the input."""
+        """Reject padding where the kernel depends on the length of the input."""
         self.ssm.check_padding()
 
     def extra_repr(self) -> str:

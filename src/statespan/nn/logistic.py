@@ -21,7 +21,7 @@ class _Components(nn.Linear):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise weight and bias anew."""
+        """Re-initialise weight and bias."""
         super().reset_parameters()
         components = self.out_features // 3
         weight = torch.zeros(components)

@@ -25,7 +25,7 @@ class ResidualNorm(nn.Module):
     """A norm before or after a layer with a residual around it."""
 
     def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
-        """X for the residual, and x normalized, 0 for padding, for a layer that computes in this dtype."""
+        """Return x for the residual, and x normalized, 0 for padding, for a layer that computes in this dtype."""
         return x, fill(self(x, padding), padding)
 
     def after(self, x: Tensor, z: Tensor, dropout: nn.Module, padding: Padding | None) -> Tensor:
@@ -72,7 +72,7 @@ class BatchNorm(ResidualNorm):
         self.register_buffer("running_var", torch.ones(d_model, device=device, dtype=dtype))
 
     def reset_parameters(self) -> None:
-        """Initialise the parameters and the running statistics anew."""
+        """Re-initialise the parameters and the running statistics."""
         for scale in (self.weight, self.running_var):
             nn.init.ones_(scale)
         for shift in (self.bias, self.running_mean):

@@ -63,7 +63,7 @@ class SSMOptions:
     train_B: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Reject what cannot be built."""
         check_int("d_model", self.d_model, minimum=1)
         check_int("d_state", self.d_state, minimum=2, even=True)
         check_int("kernels", self.kernels, minimum=1)

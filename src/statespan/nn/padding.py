@@ -46,7 +46,7 @@ Lengths: TypeAlias = "Tensor | Sequence[int] | Padding | None"
 
 
 def fill(x: Tensor, padding: Padding | None) -> Tensor:
-    """X (B, L) or (B, L, D) with zeros for padding."""
+    """Return x (B, L) or (B, L, D) with zeros for padding."""
     if padding is None:
         return x
     return x.masked_fill(~(padding.mask if x.ndim == 3 else padding.mask[..., 0]), 0)

@@ -72,7 +72,7 @@ class SSMParameters(nn.Module, ABC):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise anew, as the constructor does: the same values after the same seed."""
+        """Re-initialise as the constructor does; the same seed gives the same values."""
         for name, value in self._initial().items():
             assign(getattr(self, name), value)
 
@@ -298,7 +298,7 @@ class DiagonalParameters(ModalParameters):
         return f"{super().extra_repr()}, kernel={kernel}"
 
     def check_padding(self) -> None:
-        """Refuse padding for a softmax over the length of the input."""
+        """Reject padding for a softmax over the length of the input."""
         if self.softmax and self.softmax_length is None:
             raise ValueError(
                 "lengths needs a fixed softmax_length, got softmax_length=None: padding would change the normalization"

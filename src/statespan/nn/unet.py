@@ -56,7 +56,7 @@ class Resampled(SequenceLayer):
         self.up = nn.Linear(inner.d_model, factor * d_model, device=device, dtype=dtype)
 
     def reset_parameters(self) -> None:
-        """Initialise anew, the inner module first; see :class:`Initialised`."""
+        """Re-initialise, the inner module first; see :class:`Initialised`."""
         for part in (self.inner, self.down, self.up):
             reset(part)
 
@@ -152,7 +152,7 @@ class Resampled(SequenceLayer):
         return (self.inner.initial_state(batch, dtype=dtype), *self._start(batch)[1:])
 
     def check_padding(self) -> None:
-        """Refuse padding where the inner module does."""
+        """Reject padding where the inner module does."""
         self.inner.check_padding()
 
     def _start(self, batch: int) -> tuple[None, Tensor, Tensor, Tensor]:
@@ -179,7 +179,7 @@ class Level(Composite):
         self.d_model = self.d_output = int(self.down[0].d_model)  # type: ignore[arg-type]
 
     def reset_parameters(self) -> None:
-        """Initialise anew, coarser levels first; see :class:`Initialised`."""
+        """Re-initialise, coarser levels first; see :class:`Initialised`."""
         for part in (self.inner, self.down, self.up):
             if part is not None:
                 reset(part)

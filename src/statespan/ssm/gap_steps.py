@@ -102,7 +102,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        """Y (B, L, K, H) float64 and the last state (B, H, M)."""
+        """Return y (B, L, K, H) float64 and the last state (B, H, M)."""
         u, gaps, x, A, B, C, dt, rule, chunk = inputs
         modes = Modes(A, B, C, dt, rule).double()
         y = u.new_empty(*u.shape[:2], *modes.C.shape[:2], dtype=torch.float64)

@@ -110,7 +110,7 @@ def _leaves(node: Any, inherited: dict[str, Any], where: str) -> Iterator[tuple[
 
 
 def _check_node(node: Any, where: str, *branches: str) -> None:
-    """Refuse what no node may say: fields are text, sections are mappings, and there is nothing else."""
+    """Reject what no node may say: fields are text, sections are mappings, and there is nothing else."""
     if not isinstance(node, dict):
         raise ConfigError(f"{where} is {show(node)}; allowed is a mapping")
     allowed = (*SECTIONS, *FIELDS, *branches)

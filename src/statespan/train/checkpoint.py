@@ -231,7 +231,7 @@ def _read_facts(path: Path, name: str | None = None) -> tuple[Facts, int, str]:
 
 
 def _check_name(name: str, step: int, serial: int | None) -> None:
-    """Refuse a checkpoint whose folder was renamed: it would be taken for a newer or an older one."""
+    """Reject a checkpoint whose folder was renamed: it would be taken for a newer or an older one."""
     if (match := NAME.match(name)) and (int(match[1]) != step or serial not in (None, int(match[2]))):
         number = "" if serial is None else f"-{serial}"
         raise ValueError(f"it is {step:012d}{number}, and its folder is named {name}")

@@ -90,7 +90,7 @@ def show(value: object, limit: int = 60) -> str:
 
 
 def _check_events(text: str, where: str) -> None:
-    """Refuse depth, anchors and several documents before anything is built."""
+    """Reject depth, anchors and several documents before anything is built."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         documents += isinstance(event, yaml.DocumentStartEvent)

@@ -1,1 +1,1 @@
-"""What people have their series in, read into arrays, checked, and standardised."""
+"""Reads series from arrays, lists and frames; checks and standardises them."""

@@ -1,4 +1,4 @@
-"""What people give as answers, as arrays."""
+"""Reads targets y as arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statespan.estimators.inputs.series import Array, as_float64
 
 
 def one_column(y: Any, n: int) -> Array:
-    """Answers (n,), one for each series.
+    """Targets (n,), one for each series.
 
     Raises:
         ValueError: There are more or fewer, or one is missing.
@@ -39,7 +39,7 @@ def one_column(y: Any, n: int) -> Array:
 
 
 def real_columns(y: Any, n: int) -> Array:
-    """Answers (n,) or (n, K), finite numbers in float64.
+    """Targets (n,) or (n, K), finite float64 numbers.
 
     Raises:
         ValueError: There are more or fewer, or one is missing or no number.

@@ -1,4 +1,4 @@
-"""Times of samples that do not come in equal steps, as gaps in units of the usual step.
+"""Converts the times of irregular samples to gaps in units of the usual step.
 
 Shapes: n series, L longest length.
 """

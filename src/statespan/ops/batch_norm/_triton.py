@@ -113,7 +113,7 @@ def _normalize_kernel(
     x_ptr, lengths_ptr, weight_ptr, bias_ptr, mean_ptr, rstd_ptr, y_ptr, B, L, D, sx_b, sx_l, tiles,
     PADDED: tl.constexpr, TURNED: tl.constexpr, ROWS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Y, and 0 behind a sequence."""
+    """Return y, and 0 behind a sequence."""
     b = (tl.program_id(0) // tiles).to(tl.int64)
     l = tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS).to(tl.int64)  # noqa: E741
     j = tl.arange(0, P).to(tl.int64)

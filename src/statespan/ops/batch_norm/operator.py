@@ -115,7 +115,7 @@ class _BatchNormBefore(torch.autograd.Function):
 def _forward(
     x: Tensor, lengths: Tensor | None, norm: Norm, result: Result
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Y, what the backward pass needs (mean, inverse deviation, number of positions), and the running statistics."""
+    """Return y, what the backward pass needs (mean, inverse deviation, count), and the running statistics."""
     from statespan.ops.batch_norm._triton import forward
 
     return forward(featurewise(x), lengths, norm, result)

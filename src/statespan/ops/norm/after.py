@@ -53,7 +53,7 @@ def norm_after(residual: Residual, affine: Affine) -> Tensor:
 
 
 def _forward(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Y, and the mean and inverse deviation (B, L) that the backward pass needs."""
+    """Return y, and the mean and inverse deviation (B, L) that the backward pass needs."""
     from statespan.ops.norm._triton.after import forward
 
     return forward(Residual(*(_contiguous(t) for t in residual)), affine, dtype)  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ class _Norm(torch.autograd.Function):
 
 
 def _forward(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Y (D, B, L), and the mean and inverse deviation (B, L) that the backward pass needs."""
+    """Return y (D, B, L), and the mean and inverse deviation (B, L) that the backward pass needs."""
     from statespan.ops.norm._triton.before import forward
 
     return forward(featurewise(x), affine, dtype)
@@ -99,7 +99,7 @@ def _backward_fake(saved: Saved, dy: Tensor, residual: Tensor) -> tuple[Tensor, 
 
 
 def featurewise(x: Tensor) -> Tensor:
-    """X (B, L, D) with the features as the last axis in memory."""
+    """Return x (B, L, D) with the features as the last axis in memory."""
     return x if x.stride(2) == 1 else x.contiguous()
 
 

@@ -51,7 +51,7 @@ class Request(NamedTuple):
         return channels // 2 if self.bidirectional else 0
 
     def finish(self, y: Tensor) -> Tensor:
-        """Y with the activation, in the dtype asked for."""
+        """Return y with the activation, in the dtype asked for."""
         return (gelu(y) if self.gelu else y).to(self.dtype)
 
 
@@ -215,7 +215,7 @@ def _run_recurrence(request: Request, first: Tensor | None, *, last: bool) -> tu
 
 
 def run_chunks(u: Tensor, first: Tensor | None, operators: Operators, options: ChunkOptions) -> tuple[Tensor, Tensor]:
-    """Y (B, L, K, H), and the state after all whole chunks (H, B, N) where asked; u is (B, L, H)."""
+    """Return y (B, L, K, H), and the state after all whole chunks (H, B, N) where asked; u is (B, L, H)."""
     x, dtype = u.permute(2, 0, 1), options.dtype
     if torch.compiler.is_compiling():
         x = x.to(dtype)  # which a compiler fuses into what comes before

@@ -29,7 +29,7 @@ def packed(x: Tensor, dense: bool) -> Tensor:
 
 
 def lengthwise(x: Tensor) -> Tensor:
-    """X (H, B, L) as a contiguous tensor."""
+    """Return x (H, B, L) as a contiguous tensor."""
     if x.is_contiguous():
         return x
     tracked = torch.is_grad_enabled() and x.requires_grad

@@ -43,7 +43,7 @@ def step_kernel(
     RANK: tl.constexpr, CHANNELS: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr,
     SKIP: tl.constexpr, GELU: tl.constexpr,
 ):  # fmt: skip
-    """Y (B, K, H) and the new states; ``out`` may be ``state``."""
+    """Return y (B, K, H) and the new states; ``out`` may be ``state``."""
     FT: tl.constexpr = tl.float64
     ST: tl.constexpr = state_ptr.dtype.element_ty
     h = tl.program_id(0).to(tl.int64)

@@ -170,7 +170,7 @@ def _run(
 
 
 def _step(u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions) -> tuple[Tensor, Tensor]:
-    """Y (B, K, H) and the new state (B, H, N) by the kernel."""
+    """Return y (B, K, H) and the new state (B, H, N) by the kernel."""
     state = state.contiguous()
     return _run(u, state, coefficients, options, out=torch.empty_like(state))
 

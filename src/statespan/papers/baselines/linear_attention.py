@@ -264,7 +264,7 @@ class Performer(FeatureAttention):
         return self.projection.shape[0]
 
     def reset_parameters(self) -> None:
-        """Initialise the linear maps and the directions anew."""
+        """Re-initialise the linear maps and the directions."""
         super().reset_parameters()
         self.redraw()
 

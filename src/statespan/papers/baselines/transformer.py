@@ -76,12 +76,12 @@ class TransformerBlock(Initialised):
             )
 
     def reset_parameters(self) -> None:
-        """Initialise all parameters anew, those of the mixer first."""
+        """Re-initialise all parameters, those of the mixer first."""
         reset(self.mixer)
         self.reset_own()
 
     def reset_own(self) -> None:
-        """Initialise all but the mixer anew."""
+        """Re-initialise all but the mixer."""
         for name, child in self.named_children():
             if name != "mixer":
                 reset(child)
@@ -214,7 +214,7 @@ class Transformer(Initialised):
         self.norm = NORMS[norm](d_model, device=device, dtype=dtype) if prenorm else nn.Identity()
 
     def reset_parameters(self) -> None:
-        """Initialise all parameters anew, those of the mixers first: they are made before the blocks."""
+        """Re-initialise all parameters, those of the mixers first: they are made before the blocks."""
         for block in self._blocks():
             reset(block.mixer)
         for block in self._blocks():

@@ -180,7 +180,7 @@ def slack(metric: str, number: float) -> float:
 
 
 def _check_weights(run: Path, record: dict[str, Any]) -> None:
-    """Refuse weights other than the tested ones."""
+    """Reject weights other than the tested ones."""
     first, metric = record["first"], record["metric"]
     measured = record["check"]["rows"][str(FIRST)]
     if not first or first.get("rows") != FIRST or metric not in first:

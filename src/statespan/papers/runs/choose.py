@@ -96,7 +96,7 @@ def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Row]:
 
 
 def check_rows(axes: Sequence[Axis], rows: Sequence[Row]) -> None:
-    """Refuse a grid with a value that a model or a dataset cannot have, before anything is trained.
+    """Reject a grid with a value that a model or a dataset cannot have, before anything is trained.
 
     Raises:
         ConfigError: In the first combination that has one; it says which, and what is allowed.

@@ -83,7 +83,7 @@ def _backward_kernel(
 
 
 def forward(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
+    """Return y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
     (x, z, scale), (weight, bias, eps) = residual, affine
     B, L, D = x.shape
     y = torch.empty(B, L, D, dtype=dtype, device=x.device)

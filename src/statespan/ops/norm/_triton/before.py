@@ -95,7 +95,7 @@ def tile_of(D: int, size: int) -> dict[str, int]:
 
 
 def forward(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
+    """Return y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
     (B, L, D), (weight, bias, eps) = x.shape, affine
     y = torch.empty(D, B, L, dtype=dtype, device=x.device)
     mean, rstd = (torch.empty(B, L, dtype=torch.float32, device=x.device) for _ in range(2))

@@ -202,7 +202,7 @@ def states(
 def forward(
     g: Grid, inputs: Inputs, operators: Operators, options: ChunkOptions
 ) -> tuple[Tensor, Tensor | None, Saved]:
-    """Y (V, B, L), the state after all whole chunks (H, B, N) where asked, and what the backward pass needs."""
+    """Return y (V, B, L), the state after all whole chunks (H, B, N) where asked, and what the backward pass needs."""
     (u, first), (K, E, G, O, W) = inputs, operators  # noqa: E741
     both, save = options.both, options.save
     y = u.new_empty(g.V, g.B, g.L)

@@ -38,7 +38,7 @@ def _warps(modes: Modes) -> int:
 
 
 def forward(inputs: Inputs, modes: Modes, options: RecurrenceOptions) -> tuple[Tensor, Tensor | None]:
-    """Y (K, H, B, L), and the state after the last sample (H, B, N) in float64 where asked.
+    """Return y (K, H, B, L), and the state after the last sample (H, B, N) in float64 where asked.
 
     Args:
         inputs: u with any strides but 1 along L. Only the causal channels start from the first state.

@@ -25,7 +25,7 @@ def steps_kernel(
     P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr, AHEAD: tl.constexpr, SKIP: tl.constexpr,
     FIRST: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Y (V, B, L) of one sequence, and its last state where asked; AHEAD adds to what is there."""
+    """Return y (V, B, L) of one sequence, and its last state where asked; AHEAD adds to what is there."""
     hk = tl.program_id(0).to(tl.int64)
     b = tl.program_id(1).to(tl.int64)
     h = hk % H

@@ -32,7 +32,7 @@ def _lengthwise_fake(u: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _back(x: Tensor, features_last: bool, dtype: torch.dtype) -> Tensor:
-    """X (H, B, L) in this dtype, with the features as the last axis in memory or not."""
+    """Return x (H, B, L) in this dtype, with the features as the last axis in memory or not."""
     from statespan.ops._triton.transpose import featurewise
 
     copy = featurewise(x, dtype) if features_last else x.to(dtype).contiguous()

@@ -19,7 +19,7 @@ _ABSENT = 0  # length of the empty tensor that stands for an output nobody asked
 
 
 def _forward(inputs: Inputs, modes: Modes, options: RecurrenceOptions) -> tuple[Tensor, Tensor]:
-    """Y (K, H, B, L) and, where asked, the state after the last sample (H, B, N) in float64; empty otherwise.
+    """Return y (K, H, B, L) and, where asked, the state after the last sample (H, B, N) in float64; empty otherwise.
 
     Anti-causal channels add to the causal ones in front of them.
     """
