@@ -27,7 +27,7 @@ def save(
     network: nn.Module,
     arrays: Mapping[str, np.ndarray[Any, Any]],
 ) -> None:
-    """Write a fitted estimator; at any moment the folder holds the old one or the new one, whole."""
+    """Save a fitted estimator atomically: at any moment the folder holds either the old or the new one."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     tensors |= {f"array.{name}": torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
     write(folder, Stored(PREFIX + kind, plain(config), torch.float32, tensors))

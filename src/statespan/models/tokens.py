@@ -18,7 +18,7 @@ from statespan.nn.sequence import StepFunction
 
 
 class TokenModel(Model):
-    """Tokens to features, a causal backbone, features to outputs. Its state is that of the backbone."""
+    """An encoder of tokens, a causal backbone and a decoder. Its state is that of the backbone."""
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class TokenModel(Model):
         last: bool = False,
         decode: bool = True,
     ) -> tuple[Tensor, Any]:
-        """The same map from a state and to a state; see :class:`SequenceModule`.
+        """The same map from a state to a state; see :class:`SequenceModule`.
 
         Args:
             x: Tokens (B, L).

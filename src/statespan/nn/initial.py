@@ -1,4 +1,4 @@
-"""Initialising modules that were made on the meta device.
+"""Initialises modules that were built on the meta device.
 
 ``with torch.device("meta"): model = …``, ``model.to_empty(device="cpu")``, ``model.reset_parameters()``: the values
 equal those that the constructor draws after the same seed. Calling ``reset_parameters`` of every module in
@@ -30,7 +30,7 @@ def reset(module: nn.Module) -> None:
 
 
 def assign(tensor: Tensor, value: Tensor) -> None:
-    """Copy a value into a parameter or a buffer; if it is sharded, that of the first process."""
+    """Copy a value into a parameter or a buffer; if it is sharded, the first process's value."""
     mesh = getattr(tensor, "device_mesh", None)
     if mesh is not None:
         from torch.distributed.tensor import DTensor, distribute_tensor

@@ -1,4 +1,4 @@
-"""The layer around an SSM: skip, activation, dropout, mixing of the features; and its three uses.
+"""The layer around an SSM: skip, activation, dropout and mixing of the features; forward, prefill and step.
 
 Shapes: B batch, L length, D = d_model features (the SSM's heads H), N state size, K channels.
 """
@@ -107,7 +107,7 @@ class SSMLayer(SequenceLayer):
     def prefill(
         self, x: Tensor, state: Tensor | None = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """The same map from a state (B, D, N) and to a state; see :class:`SequenceLayer`."""
+        """The same map from a state (B, D, N) to a state; see :class:`SequenceLayer`."""
         padding = self._check(x, lengths, dt_scale)
         self._check_causal("prefill")
         if state is not None:
@@ -152,7 +152,7 @@ class SSMLayer(SequenceLayer):
         return zero_state(batch, self.d_model, self.d_state, dtype=dtype, device=self.D.device)
 
     def structure(self, dt_scale: float = 1.0) -> Structure:
-        """The SSM itself, for its kernel, states, operators and eigenvalues.
+        """The SSM of the layer, with its kernel, states, operators and eigenvalues.
 
         Its channels are those of the layer; a bidirectional layer has as many again, for the kernels that look ahead.
 
@@ -166,7 +166,7 @@ class SSMLayer(SequenceLayer):
         return working_dtype(x, self.ssm.precision)
 
     def check_padding(self) -> None:
-        """Reject padding where the kernel depends on the length of the input."""
+        """Reject padding if the kernel depends on the length of the input."""
         self.ssm.check_padding()
 
     def extra_repr(self) -> str:

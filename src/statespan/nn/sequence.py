@@ -1,4 +1,4 @@
-"""The interface of everything that runs over whole sequences, from a state, and step by step.
+"""The interface of modules that run over whole sequences, from a state, and step by step.
 
 Shapes: B batch, L length, D = d_model features.
 """
@@ -41,7 +41,7 @@ class SequenceModule(Initialised, ABC):
     def prefill(
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, Any]:
-        """The same map from a state and to a state.
+        """The same map from a state to a state.
 
         Args:
             x: (B, L, D), L ≥ 0.
@@ -68,7 +68,7 @@ class SequenceModule(Initialised, ABC):
         return self.stepper(dt_scale)(x, state)
 
     def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Callable[..., tuple[Tensor, Any]]:
-        """``step`` as a function with the set-up done once, for many steps with the same parameters.
+        """Return ``step`` as a function with the set-up done once, for many steps with the same parameters.
 
         Args:
             dt_scale: As in ``forward``.
@@ -94,7 +94,7 @@ class SequenceModule(Initialised, ABC):
 
 
 class SequenceLayer(SequenceModule):
-    """A map from (B, L, D) to (B, L, d_output): all that a residual block, a backbone or a U-Net asks of a layer.
+    """A map from (B, L, D) to (B, L, d_output): the interface that residual blocks, backbones and U-Nets require.
 
     Subclass it to put a layer of your own into :class:`~statespan.nn.ResidualBlock` or
     :class:`~statespan.nn.Backbone`.
@@ -119,7 +119,7 @@ class SequenceLayer(SequenceModule):
     """Whether each position is mapped alone, so that neither padding nor time makes a difference."""
 
     def working_dtype(self, x: Tensor) -> torch.dtype | None:
-        """The dtype that the layer computes in for x, which a norm before it may produce; None if that is its own."""
+        """The dtype that the layer computes in for x, which a preceding norm may produce; None for its own dtype."""
         return None
 
     def check_padding(self) -> None:

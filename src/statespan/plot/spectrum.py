@@ -1,4 +1,4 @@
-"""Eigenvalues, and what they do to frequencies."""
+"""Plots eigenvalues and frequency responses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _spectrum(part: Part, head: int) -> Tensor:
 
 
 def response(parts: Sequence[Part], *, length: int = 4096, heads: int = 4) -> Any:
-    """How much each frequency is passed on: the size of the kernels' Fourier transform, in decibels below its peak.
+    """The frequency response: the magnitude of the kernels' Fourier transform, in decibels relative to its peak.
 
     Args:
         parts: The layers.

@@ -70,7 +70,7 @@ class DPLR(DenseViews):
         self.d_state = 2 * M
 
     def with_dt_scale(self, dt_scale: float) -> DPLR:
-        """The same system for another sampling rate."""
+        """The same system at another sampling rate."""
         dt = self._scaled_dt(dt_scale)
         return DPLR(self.A, self.P, self.B, self.C, dt=dt, discretization=self.discretization, algorithm=self.algorithm)
 

@@ -1,4 +1,4 @@
-"""Families of recipes: one YAML file whose rows are recipes that share most of their settings.
+"""Recipe families: YAML files whose rows are recipes that share most of their settings.
 
 A family is a tree. A node has settings (the sections of a recipe, or parts of them), fields that say where they come
 from (:data:`FIELDS`), and below it ``groups`` of nodes or ``rows``, which are the recipes by name. What a node says
@@ -40,12 +40,12 @@ _FAMILY = re.compile(r"^(?:rows|groups):", re.MULTILINE)
 
 
 def is_family(text: str) -> bool:
-    """Whether a YAML file is a family; otherwise it is one recipe."""
+    """Whether a YAML file is a family rather than a single recipe."""
     return _FAMILY.search(text) is not None
 
 
 def expand(text: str, where: str) -> dict[str, dict[str, Any]]:
-    """The rows of a family by name, each with all that the nodes above it say.
+    """The rows of a family by name, each merged with the nodes above it.
 
     Args:
         text: The family.
@@ -63,7 +63,7 @@ def expand(text: str, where: str) -> dict[str, dict[str, Any]]:
 
 
 def complete(name: str, row: dict[str, Any]) -> str:
-    """The recipe of an expanded row, as YAML that stands alone, with its header.
+    """The recipe of an expanded row as self-contained YAML with its header.
 
     Example:
         >>> family = '''
@@ -110,7 +110,7 @@ def _leaves(node: Any, inherited: dict[str, Any], where: str) -> Iterator[tuple[
 
 
 def _check_node(node: Any, where: str, *branches: str) -> None:
-    """Reject what no node may say: fields are text, sections are mappings, and there is nothing else."""
+    """Reject an invalid node: fields must be text, sections mappings, and no other key is allowed."""
     if not isinstance(node, dict):
         raise ConfigError(f"{where} is {show(node)}; allowed is a mapping")
     allowed = (*SECTIONS, *FIELDS, *branches)
@@ -138,13 +138,13 @@ def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ordered(section: dict[str, Any]) -> dict[str, Any]:
-    """What says what it is comes first, wherever in the family it was said."""
+    """Order the keys: identifying ones first, wherever in the family they were set."""
     first = [key for key in ("name", "d_model", "d_state", "n_layers", "layer", "ssm") if key in section]
     return {key: section[key] for key in (*first, *section)}
 
 
 def _header(node: dict[str, Any]) -> str:
-    """The comment above a recipe, which :mod:`statespan.train.recipes` reads other rows and late choices from."""
+    """The header comment of a recipe, from which :mod:`statespan.train.recipes` reads other rows and late settings."""
     number = f"{node.get('table', '')}: {node['number']} ({node.get('note', '')})" if "number" in node else "none"
     lines = [f"# {node.get('title', '').replace('{label}', node.get('label', ''))}", "#", f"# Paper: {number}"]
     lines += _wrapped("Needs: ", node.get("needs", "nothing special"))
@@ -175,5 +175,5 @@ def _wrapped(heading: str, text: str) -> list[str]:
 
 
 def _listed(heading: str, text: str) -> list[str]:
-    """A heading and a list, an entry a line."""
+    """A heading and a list, one entry per line."""
     return [f"# {heading}", *(f"#   {line}" for line in text.splitlines())]

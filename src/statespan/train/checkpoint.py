@@ -1,4 +1,4 @@
-"""Checkpoints: one folder each, with the tensors as safetensors and the rest as JSON that holds their digests.
+"""Checkpoints: folders with the tensors as safetensors, and their digests and the rest as JSON.
 
 A folder ``000000001200-0`` (step and serial number) has
 
@@ -49,7 +49,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What a checkpoint says besides its tensors."""
+    """The content of a checkpoint besides its tensors."""
 
     step: int
     recipe: dict[str, Any]
@@ -57,7 +57,7 @@ class Facts:
 
 
 def save(folder: Path, tensors: dict[str, Tensor], facts: Facts, keep: int = 2) -> Path:
-    """Write a checkpoint, check it, and then remove old ones.
+    """Write and verify a checkpoint, then remove old ones.
 
     Args:
         folder: Where the checkpoints are.
@@ -101,7 +101,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], Facts]:
 
 
 def latest(folder: Path) -> tuple[dict[str, Tensor], Facts] | None:
-    """The newest checkpoint that is whole, or None where there is none at all.
+    """The newest intact checkpoint, or None if there is no checkpoint at all.
 
     Raises:
         CheckpointError: There are checkpoints, and all are damaged.
@@ -120,12 +120,12 @@ def latest(folder: Path) -> tuple[dict[str, Tensor], Facts] | None:
 
 
 def any_in(folder: Path) -> bool:
-    """Whether there is a checkpoint, whole or not."""
+    """Whether there is a checkpoint, intact or not."""
     return bool(_listed(folder))
 
 
 def at_step(folder: Path, step: int) -> tuple[dict[str, Tensor], Facts]:
-    """The newest whole checkpoint of a step."""
+    """The newest intact checkpoint of a step."""
     problem: CheckpointError | None = None
     for number, _, path in _listed(folder):
         if number == step:
@@ -137,14 +137,14 @@ def at_step(folder: Path, step: int) -> tuple[dict[str, Tensor], Facts]:
 
 
 def remove_after(folder: Path, step: int) -> None:
-    """Remove the checkpoints after a step: a run that starts from there makes them again."""
+    """Remove the checkpoints after a step; a run that resumes there writes them again."""
     for number, _, path in _listed(folder):
         if number > step:
             io.remove(path)
 
 
 def _listed(folder: Path) -> list[tuple[int, int, Path]]:
-    """(step, serial, path) of everything that is named like a checkpoint, newest first."""
+    """List (step, serial, path) of everything named like a checkpoint, newest first."""
     if not folder.is_dir():
         return []
     matches = [(NAME.match(path.name), path) for path in folder.iterdir() if path.is_dir()]
@@ -170,7 +170,7 @@ def _prune(folder: Path, keep: int) -> None:
 
 
 def _safetensors(tensors: dict[str, Tensor]) -> Iterator[io.Bytes]:
-    """The file piece by piece, so that no second copy of the tensors is made: header's size, header, data."""
+    """The file in pieces (header size, header, data), to avoid a second copy of the tensors."""
     order = list(DTYPES)
     items = sorted(tensors.items(), key=lambda item: (order.index(item[1].dtype), item[0]))
     header: dict[str, Any] = {}
@@ -196,7 +196,7 @@ def _json(body: dict[str, Any]) -> bytes:
 
 
 def _read_facts(path: Path, name: str | None = None) -> tuple[Facts, int, str]:
-    """The JSON, with the size and digest of the tensors, if every byte is as it was written.
+    """Read the JSON, with the size and digest of the tensors, if it is intact.
 
     Args:
         path: The checkpoint.
@@ -231,7 +231,7 @@ def _read_facts(path: Path, name: str | None = None) -> tuple[Facts, int, str]:
 
 
 def _check_name(name: str, step: int, serial: int | None) -> None:
-    """Reject a checkpoint whose folder was renamed: it would be taken for a newer or an older one."""
+    """Reject a checkpoint whose folder was renamed, because it would pass for a newer or older one."""
     if (match := NAME.match(name)) and (int(match[1]) != step or serial not in (None, int(match[2]))):
         number = "" if serial is None else f"-{serial}"
         raise ValueError(f"it is {step:012d}{number}, and its folder is named {name}")

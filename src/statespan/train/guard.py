@@ -1,4 +1,4 @@
-"""A loss or gradient that is not finite: kept from doing harm on the device, then found and named.
+"""Guards against non-finite losses and gradients: skips the update on the device, then names the cause.
 
 Every update passes through :meth:`Guard.look`, which sets a flag on the device, without the host waiting for it. The
 optimizer and the averages change nothing while the flag is set, and it stays set. So when the host looks at it, some
@@ -19,7 +19,7 @@ class NonFiniteError(ArithmeticError):
 
 
 class Guard:
-    """The flag and the count of good steps.
+    """The flag of a bad step and the count of good ones.
 
     Example:
         >>> guard = Guard(torch.device("cpu"))
@@ -34,22 +34,22 @@ class Guard:
         self.good = torch.zeros((), device=device, dtype=torch.int64)
 
     def look(self, loss: Tensor, norm: Tensor) -> None:
-        """Take note of an update's loss and of the norm of its gradient."""
+        """Check an update's loss and the norm of its gradient."""
         self.bad.logical_or_(~(torch.isfinite(loss) & torch.isfinite(norm)))
         self.good += self.bad == 0
 
     def first_bad(self) -> int | None:
-        """How many updates before the first bad one, or None; waits for the device."""
+        """The number of updates before the first bad one, or None; waits for the device."""
         return int(self.good) if bool(self.bad) else None
 
     def reset(self) -> None:
-        """Start again."""
+        """Reset the flag and the count."""
         self.bad.zero_()
         self.good.zero_()
 
 
 def find_cause(model: nn.Module, batch: tuple[Tensor | None, ...], loss_of: Callable[[], Tensor]) -> str | None:
-    """Run a bad step again and say where the first number that is not finite came from.
+    """Rerun a bad step and name the origin of the first non-finite number.
 
     Returns:
         In words, or None if this step is good.
@@ -82,7 +82,7 @@ def find_cause(model: nn.Module, batch: tuple[Tensor | None, ...], loss_of: Call
 
 
 class _Watch:
-    """Notes outputs that are not finite, and gradients, by the module that made them.
+    """Records non-finite outputs and gradients by the module that produced them.
 
     A gradient is noted where it arrives: at a tensor that one module gave out and another took in. It is the second
     one that made it.
@@ -94,7 +94,7 @@ class _Watch:
         self.tensors: list[Tensor] = []  # kept, so that no two have the same id
 
     def hook(self, name: str, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
-        """A forward hook for one module."""
+        """Return a forward hook for one module."""
         which = f"{name or 'the model'} ({type(module).__name__})"
 
         def hook(module: nn.Module, inputs: Any, outputs: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a run writes while it goes: a CSV that is the same every time, TensorBoard, and a progress bar."""
+"""Logs of a run: a reproducible CSV, TensorBoard and a progress bar."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIME = re.compile(r"(\d+),(\d+\.\d+)\n")
 
 
 class Log:
-    """Rows of numbers in ``log.csv``, and in TensorBoard where it is wanted and installed.
+    """Rows of numbers in ``log.csv``, and in TensorBoard if requested and installed.
 
     Times are not in it, so the log of a run that was interrupted is that of one that was not. They are in a file of
     their own, ``times.csv``: the seconds that the run had taken at each validation.
@@ -51,7 +51,7 @@ class Log:
                 self.board.add_scalar(name, value, step)
 
     def time(self, step: int, seconds: float) -> None:
-        """Note how long the run has taken until this step."""
+        """Record the run's elapsed time at this step."""
         self.times.append(f"{step},{seconds:.2f}\n".encode())
 
     def sync(self) -> int:
@@ -67,14 +67,14 @@ class Log:
 
 
 def read_times(folder: Path) -> dict[int, float]:
-    """Seconds that a run had taken at its validations, by step; a line that was cut short is none."""
+    """The elapsed seconds at a run's validations, by step; truncated lines are skipped."""
     path = folder / TIMES
     lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
     return {int(match[1]): float(match[2]) for line in lines if (match := _TIME.fullmatch(line))}
 
 
 def _times_until(path: Path, step: int) -> int:
-    """Bytes of whole lines up to this step: what a run that goes on from there keeps."""
+    """The size of the complete lines up to this step, which a run that resumes there keeps."""
     size = 0
     for line in path.read_text().splitlines(keepends=True) if path.is_file() else []:
         match = _TIME.fullmatch(line)
@@ -85,7 +85,7 @@ def _times_until(path: Path, step: int) -> int:
 
 
 class Bar:
-    """A progress bar: epoch, loss, metric, speed and time left; nothing at all where it is not wanted."""
+    """A progress bar with epoch, loss, metric, speed and time left; does nothing if disabled."""
 
     def __init__(self, total: int, done: int, wanted: bool) -> None:
         self.progress: Any = None
@@ -120,12 +120,12 @@ class Bar:
                 self.progress.stop()
 
     def advance(self) -> None:
-        """One step more."""
+        """Advance by one step."""
         if self.progress is not None:
             self.progress.advance(self.task)
 
     def show(self, **facts: str) -> None:
-        """Change what is written beside the bar."""
+        """Change the text beside the bar."""
         if self.progress is not None:
             self.facts |= facts
             self.progress.update(
@@ -135,7 +135,7 @@ class Bar:
 
 @contextlib.contextmanager
 def waiting(text: str, wanted: bool) -> Iterator[None]:
-    """Show on a terminal what is being done, for as long as the context lasts."""
+    """Show an activity on a terminal within the context."""
     if not wanted or not find_spec("rich"):
         yield
         return
@@ -151,7 +151,7 @@ def _speed_column() -> Any:
 
     class Speed(ProgressColumn):
         def render(self, task: Task) -> Text:
-            """Steps a second."""
+            """Render the speed in steps per second."""
             return Text(f"{task.speed:.3g}/s" if task.speed else "")
 
     return Speed()

@@ -1,4 +1,4 @@
-"""Evaluation: every sample exactly once, in any number of processes, whatever the last batch has."""
+"""Evaluation: every sample exactly once, with any number of processes and any size of the last batch."""
 
 from __future__ import annotations
 

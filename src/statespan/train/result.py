@@ -1,4 +1,4 @@
-"""What a finished run leaves: ``result.json`` and a picture of its curves."""
+"""The results of a finished run: ``result.json`` and a plot of its curves."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Result:
 
 
 def write_result(result: Result, recipe: Recipe, device: torch.device, world: int) -> None:
-    """Write ``result.json`` and, where matplotlib is installed, ``curve.png``."""
+    """Write ``result.json`` and, if matplotlib is installed, ``curve.png``."""
     record: dict[str, Any] = {
         "recipe": recipe.to_dict(),
         "overrides": list(recipe.overrides),
@@ -86,7 +86,7 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
 
 
 def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """The columns of a run's log as (step, value), empty cells left out."""
+    """The columns of a run's log as (step, value), without empty cells."""
     with (folder / "log.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     names = [name for name in (rows[0] if rows else {}) if name != "step"]
@@ -94,7 +94,7 @@ def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def history(folder: Path, metric: str, most: int = POINTS) -> dict[str, list[float | None]]:
-    """How a run went, by validation: epoch, seconds, training loss and validation metric, as columns.
+    """The history of a run by validation: columns of epoch, seconds, training loss and validation metric.
 
     Args:
         folder: The run's.
@@ -149,7 +149,7 @@ def _picture(result: Result) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """With None for numbers that JSON cannot hold."""
+    """Replace numbers that JSON cannot hold with None."""
     if isinstance(value, dict):
         return {key: _plain(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):

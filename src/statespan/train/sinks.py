@@ -1,4 +1,4 @@
-"""Where a loop leaves what it makes: in the folder of a run, from which it can be resumed, or in memory."""
+"""Outputs of a training loop: a run folder, from which it can be resumed, or memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FREE = {"epochs", "steps", "patience", "log_every", "save_every", "keep", "tenso
 
 
 class Sink(ABC):
-    """What a loop writes to.
+    """The interface that a training loop writes to.
 
     Attributes:
         folder: That of the run; None if nothing is written to the disk, and then signals are left to the caller.
@@ -39,23 +39,23 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, progress: Progress, values: dict[str, float]) -> None:
-        """Take a row of values of this step."""
+        """Log a row of values at this step."""
 
     @abstractmethod
     def validated(self, progress: Progress, value: float, seconds: float) -> None:
-        """Take the metric of this step's validation, and the seconds that the run has taken."""
+        """Record the metric of this step's validation and the elapsed seconds of the run."""
 
     @abstractmethod
     def save(self, progress: Progress, state: RunState) -> None:
-        """Keep what the loop may ask for later; may raise :class:`CheckpointError`."""
+        """Save the state that the loop may need later; may raise :class:`CheckpointError`."""
 
     @abstractmethod
     def weights_at(self, step: int) -> dict[str, Tensor]:
-        """Tensors that were saved at a step: the last one or the best one."""
+        """The tensors saved at a step: the last one or the best one."""
 
     @abstractmethod
     def advice(self, saved: Progress | None) -> str:
-        """What to tell someone whose run cannot go on, whose last save was this."""
+        """Advice for a run that cannot continue, given its last save."""
 
 
 class RunFolder(Sink):
@@ -68,7 +68,7 @@ class RunFolder(Sink):
         self.log: Log | None = None
 
     def resume(self) -> tuple[dict[str, Tensor], Progress] | None:
-        """The newest whole checkpoint, or None; those after it, which are damaged, are removed.
+        """The newest intact checkpoint, or None; later ones, which are damaged, are removed.
 
         Raises:
             ConfigError: The run was started with another recipe.
@@ -123,7 +123,7 @@ class RunFolder(Sink):
 
 @dataclass
 class History:
-    """What training did: the updates made, and (update, held-out metric) where there was a held-out part."""
+    """The history of training: the number of updates, and (update, metric) on the hold-out, if any."""
 
     steps: int = 0
     best_step: int = 0
@@ -155,7 +155,7 @@ class Memory(Sink):
         self.history.best, self.history.best_step = progress.best, max(progress.best_step, 0)
 
     def save(self, progress: Progress, state: RunState) -> None:
-        """Keep the weights, if none were better."""
+        """Keep the weights if they are the best so far."""
         if progress.step == progress.best_step:
             tensors = {f"model/{name}": value for name, value in state.model.state_dict().items()}
             tensors |= {
@@ -164,7 +164,7 @@ class Memory(Sink):
             self.best = {name: value.detach().clone() for name, value in tensors.items()}
 
     def weights_at(self, step: int) -> dict[str, Tensor]:
-        """The best weights, of whatever step."""
+        """The best weights, whatever their step."""
         return self.best
 
     def advice(self, saved: Progress | None) -> str:
@@ -173,7 +173,7 @@ class Memory(Sink):
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse to go on with another recipe."""
+    """Refuse to resume with a different recipe."""
     new = json.loads(json.dumps(new))  # as the old one was
     defaults = {"train": json.loads(json.dumps(dataclasses.asdict(Train())))}  # of settings that are newer than the run
     for section in ("data", "model", "train"):

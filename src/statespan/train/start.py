@@ -1,4 +1,4 @@
-"""Starting from trained weights: those of another run, of a published model, or of a saved one."""
+"""Starts from trained weights: those of another run, a published model or a saved one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_weights(start: str) -> Path:
 
 
 def begin(network: nn.Module, start: str) -> dict[str, Any]:
-    """Put trained weights into a network, wherever it has some of the same name and shape.
+    """Load trained weights into a network wherever names and shapes match.
 
     Args:
         network: It is changed.
@@ -74,18 +74,18 @@ def begin(network: nn.Module, start: str) -> dict[str, Any]:
 
 
 def remember(folder: Path, facts: dict[str, Any]) -> None:
-    """Write down in a run's folder which weights it started from."""
+    """Record in a run's folder which weights it started from."""
     io.replace_file(folder / FILE, (json.dumps(facts, indent=2) + "\n").encode())
 
 
 def remembered(folder: Path) -> dict[str, Any] | None:
-    """Which weights a run started from."""
+    """The weights a run started from, as recorded."""
     path = folder / FILE
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def _origin(folder: Path) -> dict[str, Any]:
-    """The run that made some weights, and the time it took with all that came before; a name if nothing is known."""
+    """The run that trained some weights and its total time, including earlier runs; a name if unknown."""
     records = [path for path in (folder / "record.json", folder.parent / "result.json") if path.is_file()]
     if not records:
         return {"name": folder.resolve().name}

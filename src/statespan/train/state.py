@@ -1,4 +1,4 @@
-"""The state of a run as named tensors and a few numbers: what a checkpoint holds, taken apart and put back.
+"""The state of a run as named tensors and a few numbers, collected for a checkpoint and restored from one.
 
 Tensors are named ``model/…``, ``ema/…``, ``optimizer/<parameter>/<key>``, ``loss/…`` and ``random/…``.
 """
@@ -21,7 +21,7 @@ from statespan.train.ema import Average
 
 @dataclass
 class Progress:
-    """Where a run is.
+    """The progress of a run.
 
     Attributes:
         step: Updates made.
@@ -49,7 +49,7 @@ class Progress:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Progress:
-        """From what a checkpoint says."""
+        """The progress stored in a checkpoint."""
         maybe = (float, type(None))
         kinds: dict[str, Any] = {f.name: type(f.default) for f in dataclasses.fields(cls)}
         kinds |= {"best": maybe, "best_loss": maybe}
@@ -61,7 +61,7 @@ class Progress:
 
 
 class RunState:
-    """Everything of a run that changes, as named tensors, and back."""
+    """All mutable state of a run as named tensors, and back."""
 
     is_collective = False  # whether every process must take part in collecting
 
@@ -80,7 +80,7 @@ class RunState:
         return self._copies(tensors)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Put everything back, in place, so that a captured step goes on with it."""
+        """Restore everything in place, so that a captured step continues with it."""
         load_model(self.model, part(tensors, "model"))
         parameters = dict(self.model.named_parameters())
         for path, value in part(tensors, "optimizer").items():
@@ -96,7 +96,7 @@ class RunState:
         self._restore_rest(tensors)
 
     def load_weights(self, tensors: dict[str, Tensor]) -> None:
-        """The weights to use the model with: the averages where there are some."""
+        """Load the weights for inference: the averages, if any."""
         load_weights(self.model, tensors)
 
     def _copies(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -110,7 +110,7 @@ class RunState:
 
 
 class ShardedState(RunState):
-    """The same for weights that are spread over processes (FSDP); ``model`` is the module that FSDP wrapped.
+    """The same for weights sharded over processes (FSDP); ``model`` is the module that FSDP wrapped.
 
     Every process takes part. :meth:`collect` gathers whole tensors in the first process and gives the others nothing.
     """
@@ -131,7 +131,7 @@ class ShardedState(RunState):
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Put everything back; every process reads the checkpoint and keeps its part."""
+        """Restore everything; each process reads the checkpoint and keeps its shard."""
         from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
         self.load_weights(tensors)
@@ -144,7 +144,7 @@ class ShardedState(RunState):
         self._restore_rest(tensors)
 
     def load_weights(self, tensors: dict[str, Tensor]) -> None:
-        """Weights and buffers."""
+        """Load weights and buffers."""
         from torch.distributed.checkpoint.state_dict import set_model_state_dict
 
         weights: dict[str, Any] = {self.INNER + name: value for name, value in part(tensors, "model").items()}
@@ -158,7 +158,7 @@ def _full() -> Any:
 
 
 def load_model(model: nn.Module, values: dict[str, Tensor]) -> None:
-    """Weights and buffers."""
+    """Load weights and buffers."""
     try:
         model.load_state_dict(values)
     except RuntimeError as error:
@@ -167,12 +167,12 @@ def load_model(model: nn.Module, values: dict[str, Tensor]) -> None:
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """The weights to use a trained model with: the averages where there are some."""
+    """Load the weights for inference: the averages, if any."""
     load_model(model, part(tensors, "model") | part(tensors, "ema"))
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors of one kind, by the rest of their names."""
+    """The tensors whose names begin with this prefix, by the rest of their names."""
     return {name.partition("/")[2]: value for name, value in tensors.items() if name.partition("/")[0] == prefix}
 
 
@@ -201,7 +201,7 @@ def random_state() -> dict[str, Tensor]:
 
 
 def set_random_state(state: dict[str, Tensor]) -> None:
-    """Put the global generators back; the CUDA one only where there is CUDA."""
+    """Restore the states of the global generators; that of CUDA only if available."""
     torch.set_rng_state(state["torch"])
     version, *words = state["python"].tolist()
     random.setstate((version, tuple(words), next(iter(state["python_gauss"].tolist()), None)))

@@ -1,4 +1,4 @@
-"""From (batch, length, heads) to (heads, batch, length) and back, with a cast on the way: as fast as a copy."""
+"""Transposes (batch, length, heads) to (heads, batch, length) and back, with a cast, at the speed of a copy."""
 
 from __future__ import annotations
 

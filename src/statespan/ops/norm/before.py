@@ -14,7 +14,7 @@ WIDEST = 1024  # features that a program has room for
 
 
 class Affine(NamedTuple):
-    """What a layer normalization has: weight and bias (D,), and what is added to the variance."""
+    """The parameters of a layer normalization: weight and bias (D,), and eps."""
 
     weight: Tensor
     bias: Tensor

@@ -26,7 +26,7 @@ def chunked(
     bidirectional: bool = False,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Apply an SSM to a sequence, from a state and to a state.
+    """Apply an SSM to a sequence, from a state to a state.
 
     Args:
         ssm: The SSM.

@@ -1,4 +1,4 @@
-"""Layer normalization that leaves its result in the order the engine reads, and takes its gradient from there.
+"""Layer normalization that writes its result in the memory order the engine reads, and reads its gradient from it.
 
 A program has some positions of one sequence with all their features, so that what one order has side by side and the
 other far apart are both on the chip: each tensor is read or written once, in its own order.
@@ -49,7 +49,7 @@ def _norm_backward_kernel(
     x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, residual_ptr, dx_ptr, share_ptr, B, L, D, sx_b, sx_l, groups,
     ROWS: tl.constexpr, P: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """dx, with the residual's gradient added, and this program's share of the weight's and the bias's gradients."""
+    """Compute dx plus the residual's gradient, and this program's share of the weight and bias gradients."""
     b, group = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups
     j = tl.arange(0, P).to(tl.int64)
     real = (j < D)[None, :]
@@ -88,7 +88,7 @@ def _norm_backward_kernel(
 
 
 def tile_of(D: int, size: int) -> dict[str, int]:
-    """Positions and (padded) features of a tile of about ``size`` numbers, and the warps for it."""
+    """Positions and (padded) features of a tile of about ``size`` numbers, and its number of warps."""
     P = max(16, triton.next_power_of_2(D))
     rows = min(64, max(8, size // P))
     return {"P": P, "ROWS": rows, "num_warps": max(1, rows * P // SHARE)}

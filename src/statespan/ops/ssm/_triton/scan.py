@@ -47,7 +47,7 @@ def _emit(
     y, y_ptr, pre_ptr, at, ok,
     EVEN: tl.constexpr, FULL: tl.constexpr, GELU: tl.constexpr, PRE: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
-    """Write outputs, and with PRE what is in front of the activation, in the order of y."""
+    """Write outputs, and with PRE the pre-activation, in the memory order of y."""
     if PRE:
         store(pre_ptr + at, y.to(DT), ok, EVEN, FULL)
     if GELU:
@@ -66,7 +66,7 @@ def forward_kernel(
     FIRST: tl.constexpr, LAST: tl.constexpr, GELU: tl.constexpr, PRE: tl.constexpr, ACC: tl.constexpr,
     STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Y of every chunk, and where asked the state before each chunk and the one after all whole chunks.
+    """Compute y of every chunk, and if requested the state before each chunk and the one after all whole chunks.
 
     Of BOTH directions the states of the other come with ``ahead_ptr``; or, if ADDED, what they give to y.
 
@@ -156,7 +156,7 @@ def backward_kernel(
     LOW: tl.constexpr, BOTH: tl.constexpr, AHEAD: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr,
     DFIRST: tl.constexpr, GELU: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Every gradient, chunk by chunk from the right; those of the operators are this tile's share of the sum.
+    """All gradients, chunk by chunk from the right; those of the operators are this tile's share of the sum.
 
     Shares are ``share_size`` numbers apart. With BOTH directions there is a second pass, AHEAD, the mirror image: from
     the left, with E's rows in the opposite order. The first has both halves of T, so that the second meets states only;

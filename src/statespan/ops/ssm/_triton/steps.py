@@ -25,7 +25,7 @@ def steps_kernel(
     P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr, AHEAD: tl.constexpr, SKIP: tl.constexpr,
     FIRST: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Return y (V, B, L) of one sequence, and its last state where asked; AHEAD adds to what is there."""
+    """Return y (V, B, L) of one sequence, and its last state if requested; AHEAD adds to the existing y."""
     hk = tl.program_id(0).to(tl.int64)
     b = tl.program_id(1).to(tl.int64)
     h = hk % H
@@ -66,7 +66,7 @@ def steps_backward_kernel(
     P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr, AHEAD: tl.constexpr, SKIP: tl.constexpr,
     FIRST: tl.constexpr, INJECT: tl.constexpr,
 ):  # fmt: skip
-    """Every gradient: du (V, B, L), and this program's share of those of d, f, b, B̄, C and D, over its sequences.
+    """All gradients: du (V, B, L), and this program's share of those of d, f, b, B̄, C and D, over its sequences.
 
     A program takes kernel after kernel, ``shares`` programs the sequences of one in turn. ``room`` is its memory for
     ``pieces`` states between pieces and the ``piece`` states within one.

@@ -78,14 +78,14 @@ def _fake(inputs: Inputs, operators: Operators, options: ChunkOptions) -> tuple[
 def _backward(
     arriving: OutputGradients, saved: Saved, operators: Operators, options: BackwardOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of u, K, E, G, O and, where there are some, W and the first state; in the dtypes of the tensors."""
+    """The gradients of u, K, E, G, O and, if present, W and the first state; in the dtypes of the tensors."""
     return _gradients(arriving, saved, operators, options)
 
 
 def _gradients(
     arriving: OutputGradients, saved: Saved, operators: Operators, options: BackwardOptions, *, owns_input: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The same; with ``owns_input`` u may be overwritten."""
+    """The same gradients; with ``owns_input`` u may be overwritten."""
     (dy, dlast), (u, states, ahead, preactivation), dtype, both = arriving, saved, options.dtype, options.both
     H, B, L = u.shape
     K, E, G, O, W = operators  # noqa: E741
