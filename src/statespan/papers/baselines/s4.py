@@ -13,7 +13,7 @@ from statespan.estimators.horizon import Horizon, HorizonConfig
 
 
 class S4(nn.Module):
-    """Masked sequence-to-sequence S4D (S4 paper, figure 5) on windows that are relative to their own level.
+    """Masked sequence-to-sequence S4D (S4 paper, figure 5) on windows relative to their own level.
 
     Args:
         context: Rows T.

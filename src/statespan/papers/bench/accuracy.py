@@ -1,4 +1,4 @@
-"""Comparing results with their reference."""
+"""Compares results with their reference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def compare(got: Tensors, want: Tensors) -> dict[str, float]:
 
 
 def in_pieces(results: Callable[[Tensor, Tensor], Tensors], x: Tensor, dy: Tensor, dtype: torch.dtype) -> Tensors:
-    """A reference computed on a few sequences at a time, so that its memory stays small.
+    """Compute a reference on a few sequences at a time to limit its memory.
 
     ``results`` takes inputs and output gradients (B, L, D) in ``dtype``. Of what it returns, names that start with
     "gradient of" are summed over the pieces; the others have a batch dimension and are joined.

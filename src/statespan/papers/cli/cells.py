@@ -1,4 +1,4 @@
-"""What the commands that run cells share: their options, the view while cells run, and how the command ends."""
+"""Shared by commands that run cells: their options, the progress view and the exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Devices = Annotated[str | None, typer.Option(help="cpu, cuda:0, or several with 
 
 
 def check_running(processes: int | None, seconds: float, keep: str) -> None:
-    """Reject options of running cells that make no sense."""
+    """Reject invalid options for running cells."""
     if processes is not None and processes < 0:
         fail(f"--processes must be an integer >= 0, got {processes}")
     if not seconds > 0:
@@ -53,7 +53,7 @@ def run(cells: list[Any], folder: Path, console: Console, **options: Any) -> int
 
 
 def finish(stopped: int, statuses: list[str]) -> None:
-    """Exit with 0 if everything is done, 1 if a cell failed, 130 or 143 after a signal; say how to resume."""
+    """Exit with 0 if everything is done, 1 if a cell failed, 130 or 143 after a signal; print how to resume."""
     left = sum(status in ("waiting", "stopped") for status in statuses)
     if left:
         complain(f"{left} of {len(statuses)} cells are left; the same command resumes")

@@ -85,7 +85,7 @@ def _pictures(records: dict[str, dict[str, object]], folder: Path) -> list[Path]
 
 
 def _recipes(results: Path) -> list[Path]:
-    """Write the numbers of ``statespan recipes``, and which recipes were run, in a checkout."""
+    """Update the numbers of ``statespan recipes`` and the list of recipes that were run, in a checkout."""
     from statespan.papers.records import ours
     from statespan.papers.tables import coverage
 

@@ -1,4 +1,4 @@
-"""Running cells: one after the other in this process, or side by side."""
+"""Runs cells one after the other in this process, or in parallel."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run_cells(
     seconds: float = float("inf"),
     show: Show = lambda statuses: None,
 ) -> dict[str, tuple[str, str]]:
-    """Run the cells that are not finished, in their order, and leave everything in their folders.
+    """Run the unfinished cells in order; all results go to their folders.
 
     Args:
         cells: The cells; a cell that is there twice is run once.
@@ -148,7 +148,7 @@ def _status(event: Event, is_closing: bool) -> tuple[str, str]:
 
 
 def cell_worker(cells: str, data: str | None, device: str, keep: str) -> Callable[[dict[str, Any]], dict[str, str]]:
-    """What runs a cell in a process of a pool and answers with its status and the reason."""
+    """Return a function that runs a cell in a process of a pool and answers with its status and the reason."""
     worker = Worker(Path(cells), None if data is None else Path(data), device, keep)
 
     def run(job: dict[str, Any]) -> dict[str, str]:
@@ -162,7 +162,7 @@ def cell_worker(cells: str, data: str | None, device: str, keep: str) -> Callabl
 
 
 class Worker:
-    """Runs cells one after the other, with the last datasets kept.
+    """Runs cells one after the other and caches the latest datasets.
 
     Args:
         cells: The folder of all cells.
@@ -176,7 +176,7 @@ class Worker:
         self.loaded: dict[str, Dataset] = {}
 
     def run(self, cell: Cell) -> tuple[str, str]:
-        """Train and measure a cell, or resume it.
+        """Train and evaluate a cell, or resume it.
 
         Returns:
             "done", "failed" or "missing", and why in one line. An interruption is raised; the cell is saved then.
@@ -227,7 +227,7 @@ class Worker:
             fsio.replace_file(folder / EVALUATIONS, (json.dumps(metrics, indent=2) + "\n").encode())
 
     def _prune(self, folder: Path) -> None:
-        """Remove what is not to be kept, the checkpoints last: until then the run can be resumed."""
+        """Remove temporary files, the checkpoints last, because until then the run can be resumed."""
         more = ("curve.png", "times.csv", "tensorboard", "model")
         gone = {"result": more, "model": ("tensorboard",), "all": ()}[self.keep]
         for name in (*gone, *(("checkpoints",) if self.keep != "all" else ())):

@@ -1,4 +1,4 @@
-"""The forecasting table: every setting, every model, in one command that resumes where it was stopped.
+"""The forecasting table: every setting and model in one resumable command.
 
     python -m statespan.papers.tables.forecasting.table --data DATA --out results          everything
       --seconds 540    what fits; again for the rest
@@ -35,7 +35,7 @@ from statespan.train.device import pick_device
 
 
 def record(fits: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
-    """All fits and what they say, as plain data."""
+    """All fits and the findings as plain data."""
     rows = [row for setting in settings(tuple(HORIZONS)) if (row := _row(setting, fits)) is not None]
     caption = "Mean square errors of standardised values on the test part, Informer's borders"
     body = {"benchmark": "forecast", "caption": caption, "rows": rows, "findings": findings(rows), "fits": fits}
@@ -43,7 +43,7 @@ def record(fits: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
 
 
 def findings(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """Who wins how often, in words.
+    """How often each model wins, in words.
 
     Example:
         >>> row = {"extra": {"S4": 1.0, "NLinear": 2.0, "SeasonalNaive": 3.0, "paper S4": 1.5}}
@@ -89,7 +89,7 @@ def _setting(fit: dict[str, Any]) -> Setting:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is not there yet; see the module's text."""
+    """Run the missing fits; see the module's docstring."""
     args, wanted = _parsed(arguments)
     device = pick_device(args.device)
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""What all studies share: their options and their record."""
+"""Shared by all studies: their options and their record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parser(text: str | None, out: str) -> argparse.ArgumentParser:
 
 
 class Study:
-    """A record that grows by rows, each written at once; a study that was stopped resumes with the rows that are there.
+    """A record that grows by rows, each written immediately; an interrupted study resumes after the existing rows.
 
     Args:
         name: Of the study.
@@ -38,7 +38,7 @@ class Study:
         self.rows: list[dict[str, Any]] = schema.read(path)["rows"] if path.exists() else []
 
     def add(self, name: str, setting: dict[str, Any], figures: dict[str, Any]) -> None:
-        """Add a row, with the commit that made it: the rest may be made by another one."""
+        """Add a row with the commit that made it, because other rows may have another one."""
         self.rows.append({"name": name, "setting": setting, "extra": figures, "status": "ok", "commit": commit()})
 
     def save(self, **more: Any) -> None:

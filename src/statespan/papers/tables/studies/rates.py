@@ -1,4 +1,4 @@
-"""Other sampling rates without training again: S4D, a CNN and a Transformer on real series.
+"""Other sampling rates without retraining: S4D, a CNN and a Transformer on real series.
 
     python -m statespan.papers.tables.studies.rates --data DATA --out results/rates.json
 
@@ -37,7 +37,7 @@ CAPTION = "Test accuracy of models trained at 1x (every second sample), with no 
 
 
 class CNN(nn.Module):
-    """The fully convolutional network of Wang et al. (2017): three convolutions, means over time, a linear map.
+    """The fully convolutional network of Wang et al. (2017): three convolutions, global average pooling, a linear map.
 
     Args:
         d_input: Channels.
@@ -62,7 +62,7 @@ class CNN(nn.Module):
 
 
 class Attending(nn.Module):
-    """A Transformer encoder with sines for positions, means over time, a linear map.
+    """A Transformer encoder with sinusoidal positions, global average pooling, a linear map.
 
     Args:
         d_input: Channels.
@@ -105,7 +105,7 @@ def _score(model: nn.Module, X: Any, y: Any, device: torch.device, *, factor: fl
 
 
 def scores(folder: Path, name: str, epochs: int | None, device: torch.device) -> dict[str, dict[str, float]]:
-    """The accuracies on one set of the archive: of each model at each rate."""
+    """The accuracies of each model at each rate on one dataset of the archive."""
     (X, labels), (X_test, labels_test) = (read_ts(folder / "uea" / f"{name}_{part}.ts") for part in ("TRAIN", "TEST"))
     known = np.unique(labels)
     y, y_test = np.searchsorted(known, labels), np.searchsorted(known, labels_test)
@@ -127,7 +127,7 @@ def scores(folder: Path, name: str, epochs: int | None, device: torch.device) ->
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
-    """Accuracy against the rate, a panel for each set."""
+    """Plot accuracy against the rate, a panel for each dataset."""
     sets = list(dict.fromkeys(row["setting"]["set"] for row in rows))
     figure, panels = look.panels(len(sets), 3, width=1.0 + 4.0 * len(sets), height=3.2, sharey=True)
     colors = dict(zip(("S4D", "CNN", "Transformer"), look.COLORS))
@@ -143,7 +143,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the study; see the module's text."""
+    """Run the study; see the module's docstring."""
     options = parser(__doc__, "results/rates.json")
     options.add_argument("--sets", default=",".join(SETS), help="with commas (default: %(default)s)")
     options.add_argument("--epochs", type=int, help="passes over the series (default: the estimator's)")
