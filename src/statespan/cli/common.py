@@ -34,7 +34,7 @@ DtScale = Annotated[
     float | None, typer.Option(help="Step relative to training: 2.0 for data sampled half as often. [default: 1]")
 ]
 SamplingRate = Annotated[
-    float | None, typer.Option(metavar="HZ", help="Samples a second of the data, in place of --dt-scale.")
+    float | None, typer.Option(metavar="HZ", help="Sampling rate of the data, instead of --dt-scale.")
 ]
 TRAINING = ("lightning", "safetensors", "yaml")
 INSTALL = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # packages with another name than their module

@@ -55,7 +55,7 @@ def generate(
     count: Annotated[
         int | None, typer.Option(help="Texts or images. [default: 1 text, 16 images, 8 completed]", show_default=False)
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Below 1 for likelier samples; 0 for the likeliest.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Below 1 for likelier samples; 0 for greedy.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest with this total probability.")] = None,
     min_p: Annotated[float | None, typer.Option(help="Least probability relative to the likeliest.")] = None,

@@ -77,7 +77,7 @@ def train(
             result = fit(chosen, run, resume=resume, data=dataset, model=model, progress=True, device=device)
         except (Interrupted, KeyboardInterrupt) as stopped:
             again = shlex.join(["statespan", "train", str(run), "--resume"])
-            kept = "saved" if isinstance(stopped, Interrupted) else "stopped; what was saved before is kept"
+            kept = "saved" if isinstance(stopped, Interrupted) else "stopped; earlier checkpoints are kept"
             complain(f"{kept} in {run}; resume with: {again}")
             sys.exit(stopped.code if isinstance(stopped, Interrupted) else 130)
     _show(result, chosen, console)

@@ -94,7 +94,7 @@ def cached(
         warnings.warn(f"{place} cannot be written, the data is kept in memory: {problem}", RuntimeWarning, stacklevel=2)
         return {name: _whole(array) for name, array in build().items()}
     if (found := _read(place, text)) is None:
-        raise OSError(f"{place} was written and cannot be read back: the disk is at fault")
+        raise OSError(f"{place} was written but cannot be read back: the disk is faulty")
     return found
 
 

@@ -55,7 +55,7 @@ def download(
         try:
             _receive(url, part, size=size, progress=progress, open_url=partial(open_url, timeout=timeout))
         except http.client.HTTPException as problem:
-            raise OSError(f"{url} does not answer as HTTP asks: {problem!r}") from problem
+            raise OSError(f"{url} did not send a valid HTTP response: {problem!r}") from problem
         except OSError as problem:
             if isinstance(problem, TimeoutError) or isinstance(getattr(problem, "reason", None), TimeoutError):
                 raise OSError(f"{url} did not answer for {timeout:g} s; the next call resumes it") from problem
@@ -104,7 +104,7 @@ def _content_length(url: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,15}", text.strip()):
-        raise OSError(f"{url} says Content-Length {text[:40]!r}, which is not a number of bytes")
+        raise OSError(f"{url} sent Content-Length {text[:40]!r}, which is not a number of bytes")
     return int(text)
 
 

@@ -220,7 +220,7 @@ def _labelled(where: Path, target: list[str]) -> Samples:
         answer = [row[columns[name]] for name in target]
         file = where / row[columns["file"]]
         if not file.is_file():
-            raise ValueError(f"{where / 'labels.csv'} names {row[columns['file']]!r}, which is not there")
+            raise ValueError(f"{where / 'labels.csv'} names {row[columns['file']]!r}, which does not exist")
         _add(found, file, answer if len(answer) > 1 else answer[0], row[columns["split"]] if "split" in columns else "")
     return found
 

@@ -289,7 +289,7 @@ class S4Forecaster(Estimator):
         self.form_ = Form(**{**form, "columns": tuple(form["columns"]), "names": tuple(form["names"])})
         self.calendar_ = tuple(check_choice("calendar", name, PERIODS) for name in config["calendar"])
         if len(self.calendar_) != network.d_marks:
-            raise ValueError("its network does not read its calendar")
+            raise ValueError("its network does not match its calendar features")
         check_int("context", self.chosen_["context"], minimum=1)
         self.lines_ = [_line_in(tensors, number, name, self.form_) for number, name in enumerate(config["series"])]
 

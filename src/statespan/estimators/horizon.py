@@ -33,7 +33,7 @@ class HorizonConfig:
         quantiles: Number Q of quantiles beside the mean.
         centre: "last", "mean" or "none": what is taken off a window.
         joint: Read and forecast all columns together; else one by one, with the same weights.
-        masked: Whether it is told which values are missing.
+        masked: Whether it gets flags of missing values.
         options: Fields of :class:`statespan.models.ForecasterConfig` that the above do not give.
     """
 

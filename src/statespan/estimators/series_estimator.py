@@ -179,14 +179,14 @@ class SeriesEstimator(Estimator):
     def _set_state(self, config: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
         network = NetworkConfig(**config["network"])
         if network.body != self._body:
-            raise ValueError("its network is not that of its weights")
+            raise ValueError("its network does not match its weights")
         self.network_ = store.build(Network, network, tensors).to(device)
         self.n_channels_in_ = check_int("n_channels", config["n_channels"], minimum=1)
         self.masked_ = check_bool("masked", config["masked"])
         step = config["step"]
         self.step_ = None if step is None else check_number("step", step, above=0.0)
         if network.d_input != self.n_channels_in_ * (2 if self.masked_ else 1):
-            raise ValueError("its network does not read its channels")
+            raise ValueError("its network does not match its channels")
         self.scale_ = Scale.from_dict(config["scale"], self.n_channels_in_)
         self._restore(config["fitted"])
 

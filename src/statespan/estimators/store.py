@@ -61,7 +61,7 @@ def build(kind: Callable[[Any], nn.Module], config: Any, tensors: Mapping[str, t
     weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
     body = config.body_config()
     if body.least_weights() > sum(tensor.numel() for tensor in weights.values()):
-        raise LoadError("the network of the estimator is not that of its weights")
+        raise LoadError("the network of the estimator does not match its weights")
 
     def make(n_layers: int) -> nn.Module:
         return kind(replace(config, options={**config.options, "n_layers": n_layers}))

@@ -177,11 +177,11 @@ def _difference(names: Sequence[str], written: list[Tensor], expected: list[Tens
     largest = 0.0
     for name, y, wanted in zip(names, written, expected, strict=True):
         if y.shape != wanted.shape or y.dtype != wanted.dtype:
-            raise ExportError(f"{name} came out as {y.dtype} of shape {tuple(y.shape)}, not {wanted.dtype} of "
+            raise ExportError(f"{name} is {y.dtype} of shape {tuple(y.shape)}, not {wanted.dtype} of "
                               f"shape {tuple(wanted.shape)}")  # fmt: skip
         error = float((y.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp(min=1e-30))
         if not error <= allowed:
-            raise ExportError(f"{name} is {error:.1e} of its peak off, allowed is {allowed:.0e}")
+            raise ExportError(f"{name} is off by {error:.1e} of its peak, allowed is {allowed:.0e}")
         largest = max(largest, error)
     return largest
 

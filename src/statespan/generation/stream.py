@@ -69,7 +69,7 @@ class Stream:
             raise TypeError(f"model must be a statespan model, got {type(model).__name__}")
         if isinstance(model, (Retrieval, Forecaster)):
             why = "compares pairs" if isinstance(model, Retrieval) else "forecasts: see statespan.generate"
-            raise TypeError(f"model must answer while a sequence comes in, and a {type(model).__name__} {why}")
+            raise TypeError(f"model must support streaming, and a {type(model).__name__} {why}")
         if model.training:
             raise ValueError("model must be in evaluation mode, got training mode: call model.eval() first")
         dt_scale = relative_step(model.config.sampling_rate, dt_scale=dt_scale, sampling_rate=sampling_rate)
@@ -227,8 +227,8 @@ class Stream:
         """Return the outputs y for samples x if they are finite; a state that overflows shows in its output."""
         if x.is_floating_point() and not bool(torch.isfinite(y).all()):
             raise ValueError(
-                f"x must be samples whose answers {y.dtype} can hold, got samples up to {x.abs().max().item():g} whose "
-                "answers are NaN or infinite; no stream has changed"
+                f"x must be samples whose outputs fit in {y.dtype}, got samples up to {x.abs().max().item():g} whose "
+                "outputs are NaN or infinite; no stream has changed"
             )
         return y
 

@@ -54,7 +54,7 @@ def write(folder: str | Path, stored: Stored) -> None:
         stored: What to save.
 
     Raises:
-        CheckpointError: It could not be written; what was there before is as it was.
+        CheckpointError: It could not be written; existing files are unchanged.
     """
     from safetensors.torch import save
 

@@ -37,7 +37,7 @@ class TokenModel(Model):
 
         Args:
             x: Tokens (B, L).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
+            lengths: True length of each sequence (B,), whole numbers 0 … L; padding is ignored; its outputs are 0.
             dt_scale: Step of the data relative to that of training.
 
         Returns:

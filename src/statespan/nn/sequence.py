@@ -31,7 +31,7 @@ class SequenceModule(Initialised, ABC):
 
         Args:
             x: (B, L, D).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
+            lengths: True length of each sequence (B,), whole numbers 0 … L; padding is ignored; its outputs are 0.
             dt_scale: Step of the data relative to that of training: 2.0 if it was sampled half as often.
 
         Returns:

@@ -53,7 +53,7 @@ def fresh(layer: LayerName = "s4d", options: Mapping[str, Any] | None = None, *,
 
     Args:
         layer: "s4", "s4d", "dss" or "lssl".
-        options: Its arguments, such as ``{"init": "lin", "d_state": 32}``; 64 features unless said otherwise.
+        options: Its arguments, such as ``{"init": "lin", "d_state": 32}``; 64 features by default.
         seed: Of the random initialization.
 
     Example:

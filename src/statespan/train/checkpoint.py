@@ -87,7 +87,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], Facts]:
     """Read one checkpoint.
 
     Raises:
-        CheckpointError: Any byte of it is not what was written, or it is no checkpoint.
+        CheckpointError: It is damaged, or not a checkpoint.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -114,7 +114,7 @@ def latest(folder: Path) -> tuple[dict[str, Tensor], Facts] | None:
             problems.append(error)
     if problems:
         raise CheckpointError(
-            f"none of the {len(problems)} checkpoints in {folder} is whole; the newest: {problems[0]}"
+            f"none of the {len(problems)} checkpoints in {folder} is intact; the newest: {problems[0]}"
         )
     return None
 

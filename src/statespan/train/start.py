@@ -20,7 +20,7 @@ def find_weights(start: str) -> Path:
     """The folder with the weights.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There are no such weights.
     """
     from statespan.models.find import UnknownModelError, resolve
     from statespan.models.pretrained import CONFIG
@@ -30,7 +30,7 @@ def find_weights(start: str) -> Path:
     except UnknownModelError as error:
         if Path(start).parent.name == "runs" and not Path(start).exists():
             make = f"statespan train {Path(start).name}"
-            raise ConfigError(f"train.start is {start}, which is not there; make it with {make}") from error
+            raise ConfigError(f"train.start is {start}, which does not exist; create it with {make}") from error
         raise ConfigError(
             f"train.start is {start}; allowed is the folder of a finished run or of a saved model, or the name of a "
             f"published one: {error}"
@@ -38,7 +38,9 @@ def find_weights(start: str) -> Path:
     for place in (folder, folder / "model"):
         if (place / CONFIG).is_file():
             return place
-    raise ConfigError(f"train.start is {start}; allowed is a finished run: go on with statespan train {start} --resume")
+    raise ConfigError(
+        f"train.start is {start}; allowed is a finished run: finish it with statespan train {start} --resume"
+    )
 
 
 def begin(network: nn.Module, start: str) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def test_a_second_run_takes_the_place_only_if_told(runs, tmp_path, models):
     other = read(tmp_path / "again/result.json") | {"wall_seconds": 7.5}
     (tmp_path / "again/result.json").write_text(json.dumps(other))
     before = (tmp_path / "results/tasks/digits-s4d-seed0.json").read_bytes()
-    with pytest.raises(schema.PublishError, match="is there already, of another run"):
+    with pytest.raises(schema.PublishError, match="already exists, from another run"):
         publish([tmp_path / "again"], **where)
     assert (tmp_path / "results/tasks/digits-s4d-seed0.json").read_bytes() == before
     publish([tmp_path / "again"], replace=True, **where)
@@ -154,7 +154,7 @@ def broken(folder, **changes):
 
 
 REFUSED = {
-    "unfinished": (lambda run: (run / "result.json").unlink(), "is not finished: go on with"),
+    "unfinished": (lambda run: (run / "result.json").unlink(), "is not finished: resume it with"),
     "goes on": (
         lambda run: (run / "recipe.yaml").write_text(
             (run / "recipe.yaml").read_text().replace("steps: 45", "steps: 99")

@@ -99,7 +99,7 @@ def prepare(
         form: Its form, for the step between times.
         mean: (C,).
         std: (C,).
-        masked: Whether the network is told what is missing.
+        masked: Whether the network gets flags of missing values.
         calendar: Names of the calendar features.
         ahead: Rows behind the last one that get calendar features too.
     """

@@ -62,7 +62,7 @@ def batch_norm(x: Tensor, lengths: Tensor | None, norm: Norm) -> tuple[Tensor, M
 
     Args:
         x: (B, L, D).
-        lengths: True length of each sequence (B,); the padding behind is ignored and comes out as 0. None for L.
+        lengths: True length of each sequence (B,); padding is ignored and its outputs are 0. None for L.
         norm: The module's.
 
     Returns:

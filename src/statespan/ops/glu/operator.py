@@ -87,7 +87,7 @@ def _gradient(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor]:
         return bias_glu_backward(z, bias, dout)
     from statespan.ops.glu._triton import backward
 
-    return backward(z, bias, dout, z)  # nobody reads z again, so its gradient takes its place
+    return backward(z, bias, dout, z)  # z is not read again, so its gradient overwrites it
 
 
 bias_glu_backward = operator("statespan::bias_glu_backward", _backward, _backward_fake)

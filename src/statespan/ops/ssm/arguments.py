@@ -52,7 +52,7 @@ class ChunkOptions(NamedTuple):
     last: bool = False
     """Whether to return the state."""
     owns_input: bool = False
-    """Whether nobody else has u, so that its gradient may take its place."""
+    """Whether u has no other use, so that its gradient may overwrite it."""
     keep_preactivation: bool = False
     """With GELU on path "triton": whether to save the pre-activation. Otherwise the backward pass recomputes it, which
     needs a single pass over each sequence, in one direction."""

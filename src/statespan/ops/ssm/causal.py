@@ -30,7 +30,7 @@ class Mended(NamedTuple):
 def is_spoiled(y: Tensor) -> bool:
     """Whether the last outputs of a causal y (B, L, K, H) show that a NaN or an infinity occurred.
 
-    False where nobody can tell without waiting: on a GPU, in compiled code, under transforms of torch.func.
+    False where the answer would require synchronization: on a GPU, in compiled code, under transforms of torch.func.
     """
     if not y.is_cpu or traced(y) or transformed() or 0 in y.shape[:2]:
         return False

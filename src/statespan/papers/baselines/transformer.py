@@ -91,7 +91,7 @@ class TransformerBlock(Initialised):
 
         Args:
             x: (B, L, D).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
+            lengths: True length of each sequence (B,), whole numbers 0 … L; padding is ignored; its outputs are 0.
 
         Returns:
             y of shape (B, L, D).
@@ -226,7 +226,7 @@ class Transformer(Initialised):
 
         Args:
             x: (B, L, D).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
+            lengths: True length of each sequence (B,), whole numbers 0 … L; padding is ignored; its outputs are 0.
 
         Returns:
             y of shape (B, L, D).

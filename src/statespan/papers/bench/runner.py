@@ -132,7 +132,7 @@ def _compared(row: Row, work: Work) -> Row:
     if worst <= tolerance:
         return row
     name = max(errors, key=lambda key: errors[key], default="output")
-    fault = f"{name} is {worst:.1e} of its peak off" if math.isfinite(worst) else f"{name} is missing or not finite"
+    fault = f"{name} is off by {worst:.1e} of its peak" if math.isfinite(worst) else f"{name} is missing or not finite"
     return replace(row, status=WRONG, reason=f"{fault}, allowed is {tolerance:.0e}")
 
 

@@ -86,7 +86,7 @@ def publish(
         path = results / "tasks" / f"{stem(record)}.json"
         content = schema.dumps(record)
         if path.is_file() and path.read_bytes() != content and not replace:
-            raise PublishError(f"{path} is there already, of another run; --replace puts the new one in its place")
+            raise PublishError(f"{path} already exists, from another run; --replace overwrites it")
         plan.files[path] = content
         plan.messages.insert(0, f"record   {path}")
         if record["versions"]["commit"].endswith("+changes"):
@@ -129,7 +129,7 @@ def _plan_model(
         unchecked = {"check": None, "rates": None}
         if {**published, **unchecked} != json.loads(schema.dumps({**record, **unchecked})):
             if stem(published) == stem(record):
-                raise PublishError(f"{target} is there already, of another run; --replace puts the new one there")
+                raise PublishError(f"{target} already exists, from another run; --replace overwrites it")
             owner = stem(published)
             plan.messages.append(f"no model of {run}: {target} is that of {owner}; --replace puts the new one there")
             return

@@ -30,7 +30,7 @@ def read_result(run: Path) -> dict[str, Any]:
         raise PublishError(f"{run} must be the folder of a run, and has no recipe.yaml")
     path = run / "result.json"
     if not path.is_file():
-        raise PublishError(f"{run} is not finished: go on with statespan train {run} --resume")
+        raise PublishError(f"{run} is not finished: resume it with statespan train {run} --resume")
     try:
         result = schema.read(path)
     except (OSError, ValueError) as error:
@@ -39,7 +39,7 @@ def read_result(run: Path) -> dict[str, Any]:
         raise PublishError(f"{path} must be what statespan train wrote, and has no {', '.join(missing)}")
     then, now = read_recipe(result["recipe"]), read_recipe(run / "recipe.yaml")
     if then.to_dict() != now.to_dict():  # resumed for more epochs, and not at its end yet
-        raise PublishError(f"{run} is not finished: its recipe is no longer that of its result; go on with --resume")
+        raise PublishError(f"{run} is not finished: its recipe is no longer that of its result; pass --resume")
     if result["metric"] not in result["test"]:
         raise PublishError(f"{run} has no test result")
     return result
@@ -59,7 +59,7 @@ def make_record(run: Path, given: str | None = None) -> dict[str, Any]:
     start = result.get("start")
     if start is not None:
         if "recipe" not in start:
-            raise PublishError(f"{run} began with weights of this machine (train.start), which others do not have")
+            raise PublishError(f"{run} started from weights of this machine (train.start), which others do not have")
         before = read_recipe(start["recipe"])
         if earlier := before.train.start:
             before = read_recipe(before, [f"train.start={_place(earlier, earlier)}"])

@@ -38,7 +38,7 @@ class Pool:
         settings: Of each process.
         may_begin: Whether a further job may begin.
         must_stop: Whether processes get SIGTERM, to save what they do or to leave it.
-        log: The file that what they print is appended to; None for the standard error of this process.
+        log: The file that their output is appended to; None for the standard error of this process.
         patience: Seconds they are then given to end.
     """
 

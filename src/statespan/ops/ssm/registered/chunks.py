@@ -16,7 +16,7 @@ from statespan.ops.register import differentiable, graph_is_kept, no_autocast, o
 from statespan.ops.ssm import chunks as plain
 from statespan.ops.ssm.arguments import BackwardOptions, ChunkOptions, Inputs, Operators, OutputGradients, Saved
 
-_ABSENT = 0  # length of the empty tensor that stands for an output nobody asked for
+_ABSENT = 0  # length of the empty tensor that stands for an output that was not requested
 
 
 def _channels(operators: Operators, both: bool) -> int:
@@ -97,7 +97,7 @@ def _gradients(
         shape = (H, B, -1, E.shape[2])
         cut = Saved(x, states.view(shape), ahead.view(shape) if both else ahead, preactivation)
         owns_input = owns_input or x.data_ptr() != u.data_ptr()
-        spare = x if owns_input and x.is_contiguous() else None  # nobody needs it afterwards
+        spare = x if owns_input and x.is_contiguous() else None  # it is not needed afterwards
         g = launch.grid(x, operators, both=both)
         gradients = launch.backward(g, OutputGradients(dy, dlast), cut, operators, options=options, spare=spare)
         du = like(gradients.u, u)

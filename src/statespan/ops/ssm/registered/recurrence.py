@@ -15,7 +15,7 @@ from torch import Tensor
 from statespan.ops.register import differentiable, no_autocast, operator
 from statespan.ops.ssm.arguments import Inputs, Modes, OutputGradients, RecurrenceOptions
 
-_ABSENT = 0  # length of the empty tensor that stands for an output nobody asked for
+_ABSENT = 0  # length of the empty tensor that stands for an output that was not requested
 
 
 def _forward(inputs: Inputs, modes: Modes, options: RecurrenceOptions) -> tuple[Tensor, Tensor]:

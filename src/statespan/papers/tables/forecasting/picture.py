@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             figure = draw(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
-            parser.error(f"records must be files that the forecasting table wrote, and {path} is none")
+            parser.error(f"records must be files that the forecasting table wrote, and {path} is not")
         replace_file(path.with_suffix(".png"), look.content(figure))
         print(path.with_suffix(".png"))
 

@@ -18,7 +18,7 @@ def parser(text: str | None, out: str) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", type=Path, required=True, help="folder of the datasets, in their public layouts")
     options.add_argument("--out", type=Path, default=Path(out), help="the record, JSON (default: %(default)s)")
-    options.add_argument("--device", default=None, help="cpu or cuda (default: cuda where there is one)")
+    options.add_argument("--device", default=None, help="cpu or cuda (default: cuda if available)")
     return options
 
 

@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the study; see the module's docstring."""
     options = parser(__doc__, "results/uea.json")
     options.add_argument("--sets", default=",".join(SETS), help="with commas (default: %(default)s)")
-    options.add_argument("--seeds", type=int, default=1, help="S4 with so many seeds (default: %(default)s)")
+    options.add_argument("--seeds", type=int, default=1, help="number of seeds for S4 (default: %(default)s)")
     args = options.parse_args(arguments)
     if find_spec("aeon") is None:
         options.error("the baselines of this study need aeon: pip install aeon")
