@@ -77,7 +77,7 @@ RECENT = 400  # commits that are searched for the code of a run
 def commit() -> str | None:
     """The commit of the checkout that this code runs from, with "+changes" if it differs.
 
-    Outside of a checkout it is the value of ``STATESPAN_COMMIT``, or None: a copy of the code cannot know it by itself.
+    Outside of a checkout it is the value of ``STATESPAN_COMMIT``, or None: a copy of the code does not contain it.
     """
     if not _in_checkout():
         given = os.environ.get("STATESPAN_COMMIT", "")

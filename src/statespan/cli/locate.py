@@ -112,7 +112,7 @@ def trained_rate(run: Path) -> float | None:
     try:
         place = run if (run / "config.json").is_file() else run / "model"
         rate = json.loads((place / "config.json").read_text(encoding="utf-8"))["config"].get("sampling_rate")
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):  # whoever loads the model says what is wrong
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):  # loading the model reports the fault
         return None
     return float(rate) if isinstance(rate, (int, float)) else None
 

@@ -78,7 +78,7 @@ def _receive(
     try:
         answer = open_url(request)
     except HTTPError as problem:
-        if problem.code == 416:  # the part is complete or wrong: the digest tells
+        if problem.code == 416:  # the part is complete or wrong; the digest decides
             return
         raise
     with answer:

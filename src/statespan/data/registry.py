@@ -147,7 +147,7 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
         The dataset with its three splits.
 
     Raises:
-        MissingData: Files are missing and cannot be downloaded; the message says what to put where.
+        MissingData: Files are missing and cannot be downloaded; the message says which files belong where.
         ValueError: The name or an option is unknown, or an option's value is not allowed.
     """
     chosen = entry(name)

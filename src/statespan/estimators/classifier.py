@@ -45,9 +45,9 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         class_weight: None, "balanced" (rare classes count as much as frequent ones) or a dictionary {class: weight}.
         standardize: "channel": with the mean and deviation of the training series; "series": each series with its
             own, where its level and scale say nothing; "none".
-        missing: "error" refuses NaN and masked values; "mask" tells the network which values are missing.
+        missing: "error" rejects NaN and masked values; "mask" passes flags of missing values to the network.
         channels_first: Arrays are (n, channels, length), as in aeon and sktime; arrays of a list (channels, length).
-        device: "cpu", "cuda"…; CUDA where there is some by default.
+        device: "cpu", "cuda"…; by default CUDA if available.
         random_state: Seed of the weights, the held-out part and the order of the series.
         verbose: 0 for silence, 1 for one line about the choice and a progress bar.
 

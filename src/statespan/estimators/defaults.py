@@ -16,7 +16,7 @@ class Choice:
         d_model: Features.
         n_layers: Layers.
         d_state: State size.
-        stride: Samples a position stands for.
+        stride: Samples per position.
         dropout: Probability of dropping a feature.
         epochs: Passes over the training series, at most.
         batch_size: Series an update.

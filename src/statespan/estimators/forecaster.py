@@ -70,8 +70,8 @@ class S4Forecaster(Estimator):
         learning_rate: Of everything but A, B and Δ of the SSMs.
         validation_fraction: Share of the rows, the last ones, that is held out for early stopping; 0.0 for none.
         patience: Looks at the held-out rows without improvement after which training ends.
-        missing: "error" refuses NaN and masked values; "mask" tells the network which values are missing, and never
-            scores them. Where the whole context is missing, the last value known before it stands for the level.
+        missing: "error" rejects NaN and masked values; "mask" passes flags of missing values to the network, and never
+            scores them. If the whole context is missing, the last value known before it sets the level.
         channels_first: Arrays are (columns, rows), as in aeon and sktime; no matter for frames.
         device: "cpu", "cuda"…
         random_state: Seed.

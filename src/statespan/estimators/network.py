@@ -31,7 +31,7 @@ class NetworkConfig:
     Args:
         body: "classifier" or "regressor".
         d_input: Channels C, with those that say what is missing.
-        stride: Samples that one position of the body stands for; 1 for no stem.
+        stride: Samples per position of the body; 1 for no stem.
         d_stem: Features S of the stem.
         options: Fields of :class:`statespan.models.ClassifierConfig` for the body, but for ``d_input``.
     """

@@ -75,7 +75,7 @@ def generate(
         seed: At least 0.
         callback: Called after each step with its number and values (B,) or (B, K); one that returns True ends it.
         batch: How many images, where there is no prompt.
-        lengths: True length of each prompt (B,); what follows is ignored.
+        lengths: True length of each prompt (B,); padding is ignored.
         rows: Number of each row (B,), for the random numbers, so that a batch can be generated in pieces; 0, 1, … if
             None.
         marks: Calendar features (B, P + steps, M), for a forecaster that has any.

@@ -24,7 +24,7 @@ class Choice(NamedTuple):
     value: Tensor
     """The generated tokens (B,) int64, or values (B, K)."""
     score: Tensor
-    """The model's own log-probability of it (B,), float32; 0 where there is none."""
+    """The model's log-probability of the value (B,), float32; 0 if it has none."""
     read: Tensor
     """The next input of the model: tokens (B,), or samples (B, K)."""
 

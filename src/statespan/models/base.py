@@ -26,7 +26,7 @@ class Model(SequenceModule):
 
     Args:
         config: An instance of ``config_class``.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
     """
 

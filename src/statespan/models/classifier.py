@@ -62,7 +62,7 @@ class Pooled(Model):
 
         Args:
             x: Samples (B, L, d_input) or tokens (B, L).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored.
+            lengths: True length of each sequence (B,), whole numbers 0 … L; padding is ignored.
             dt_scale: Step of the data relative to that of training: 2.0 if it was sampled half as often.
 
         Returns:

@@ -27,7 +27,7 @@ class Encoder(Initialised):
         d_model: Number of features D.
         d_input: Features of a sample; None for tokens.
         vocabulary: Number of tokens; None for samples.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
     """
 

@@ -84,7 +84,7 @@ class Forecaster(Model):
         Args:
             x: (B, L, d_input), the past and then ``horizon`` positions whose values are not read.
             marks: Calendar features (B, L, M), if the model has any.
-            lengths: True length of each sequence (B,), ``horizon`` … L, with the masked end; what follows is ignored.
+            lengths: True length of each sequence (B,), ``horizon`` … L, with the masked end; padding is ignored.
             dt_scale: Step of the data relative to that of training.
 
         Returns:

@@ -116,10 +116,10 @@ def check_header(path: Path, first: bytes) -> None:
 def build_module(make: Callable[[int], nn.Module], n_layers: int, tensors: int) -> Any:
     """Build a module on the meta device if it has as many tensors as were saved.
 
-    Modules of one and of two layers tell that number, as building thousands of layers takes minutes.
+    The number is computed from modules of one and two layers, because building thousands of layers takes minutes.
 
     Args:
-        make: Builds it with so many layers.
+        make: Builds the module with this many layers.
         n_layers: Those of its config.
         tensors: Those that were saved.
 

@@ -97,7 +97,7 @@ def build(
             ``d_marks`` and ``sampling_rate`` that the model needs, and ``task`` to check that the two fit; None if
             options say it all.
         options: Fields of the model's config by name.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
 
     Example:

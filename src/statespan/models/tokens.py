@@ -52,7 +52,7 @@ class TokenModel(Model):
         Args:
             x: Tokens (B, L).
             y: The target at each of them (B, L): the token that follows, or that belongs there.
-            lengths: True length of each sequence (B,); the losses of what follows are 0.
+            lengths: True length of each sequence (B,); the losses of padding are 0.
             dt_scale: As in ``forward``.
 
         Returns:

@@ -64,7 +64,7 @@ class AdaptiveTokens(Initialised):
         d_model: Number of features D.
         cutoffs: First token of each cluster but the first, increasing.
         div_val: Factor by which the tables of successive clusters get narrower.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
 
     Example:

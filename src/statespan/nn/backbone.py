@@ -110,7 +110,7 @@ class Backbone(Composite):
         prenorm: Normalize the input of each layer; False for the sum after it.
         dropout: Probability of dropping a feature of a layer's output.
         tie_dropout: Drop the same features at every position of a sequence.
-        device: Where the norms' parameters live.
+        device: Device of the norms' parameters.
         dtype: Their dtype.
 
     Example:

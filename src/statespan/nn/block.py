@@ -25,7 +25,7 @@ class FeedForward(SequenceLayer):
         expand: Hidden features for each feature.
         dropout: Probability of dropping a hidden feature.
         tie_dropout: Drop the same features at every position of a sequence.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
     """
 
@@ -79,7 +79,7 @@ class ResidualBlock(SequenceLayer):
         prenorm: Normalize the input of the layer; False for the sum.
         dropout: Probability of dropping a feature of the layer's output.
         tie_dropout: Drop the same features at every position of a sequence.
-        device: Where the norm's parameters live.
+        device: Device of the norm's parameters.
         dtype: Their dtype.
 
     Example:

@@ -83,7 +83,7 @@ class SequenceHead(Head):
         d_model: Number of features D.
         d_output: Number of classes or values K.
         pool: "mean", "last" or "first".
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
 
     Example:
@@ -108,7 +108,7 @@ class PairHead(Head):
         d_model: Number of features D, and of hidden ones.
         d_output: Number of classes K.
         pool: "mean", "last" or "first".
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
 
     Example:

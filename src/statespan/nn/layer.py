@@ -36,12 +36,12 @@ class SSMLayer(SequenceLayer):
     Args:
         ssm: The SSM's parameters. Its kernels are the layer's channels, which are mixed afterwards.
         bidirectional: Let half of the SSM's kernels look ahead, starting at the next sample. They share A, B and Δ with
-            the others; such a layer has no recurrence, so ``prefill`` and ``step`` refuse.
+            the others; such a layer has no recurrence, so ``prefill`` and ``step`` raise an error.
         activation: "gelu", or None for the linear map alone.
         mix: "glu" for ``W₁y · sigmoid(W₂y)``, "linear", or None to return all d_model · channels features.
         dropout: Probability of dropping a feature before the mixing.
         tie_dropout: Drop the same features at every position of a sequence.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype; those of the SSM itself are at least float32.
 
     Example:

@@ -40,7 +40,7 @@ class LogisticMixture(Initialised):
         d_model: Number of features D.
         values: Number of values K.
         components: Number of components Q.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
 
     Example:

@@ -46,7 +46,7 @@ class BatchNorm(ResidualNorm):
         d_model: Number of features D.
         eps: Added to the variance.
         momentum: Weight of a batch in the running statistics.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
     """
 

@@ -19,12 +19,12 @@ SHARED = """train_A: Train the state matrix.
         dt_max: Largest; Δ is drawn log-uniformly between the two.
         channels: Outputs of each SSM, mixed afterwards.
         bidirectional: Add a second kernel that looks ahead, starting at the next sample; such a layer has no
-            recurrence, so ``prefill`` and ``step`` refuse.
+            recurrence, so ``prefill`` and ``step`` raise an error.
         activation: "gelu", or None for the linear map alone.
         mix: "glu" for ``W₁y · sigmoid(W₂y)``, "linear", or None to return all d_model · channels features.
         dropout: Probability of dropping a feature before the mixing.
         tie_dropout: Drop the same features at every position of a sequence.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype; those of the SSM itself are at least float32."""
 
 

@@ -229,7 +229,7 @@ class DiagonalParameters(ModalParameters):
         real_part: "exp", "softplus", "relu" or "none".
         softmax: Whether to use the softmax-normalized kernel.
         softmax_length: Length of the softmax; None for that of the input.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype, at least float32.
     """
 
@@ -313,7 +313,7 @@ class DPLRParameters(ModalParameters):
         init: Name of a HiPPO measure, or several joined by "/".
         real_part: "exp", "softplus", "relu" or "none".
         algorithm: "krylov" or "cauchy", which give the same kernel.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype, at least float32.
     """
 
@@ -367,7 +367,7 @@ class DenseParameters(SSMParameters):
     Args:
         options: Sizes, step sizes and what is trained.
         init: Name of a HiPPO measure, or several joined by "/".
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype, at least float32.
     """
 

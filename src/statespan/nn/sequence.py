@@ -22,7 +22,7 @@ StepFunction: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 class SequenceModule(Initialised, ABC):
     """A module with three uses that give the same numbers: ``forward``, ``prefill`` and ``step``.
 
-    A module without a recurrence, such as one that looks ahead, has ``forward`` alone and refuses the others.
+    A module without a recurrence, such as one that looks ahead, has only ``forward``; the others raise an error.
     """
 
     @abstractmethod

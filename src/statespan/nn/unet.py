@@ -35,7 +35,7 @@ class Resampled(SequenceLayer):
         inner: A sequence module of its own d_model.
         d_model: Number of features D outside.
         factor: Positions p of a frame.
-        device: Where the linear maps live.
+        device: Device of the linear maps.
         dtype: Their dtype.
     """
 
@@ -214,7 +214,7 @@ class UNet(Composite):
         prenorm: Normalize the input of each layer; False for the sum after it.
         dropout: Probability of dropping a feature of a layer's output.
         tie_dropout: Drop the same features at every position of a sequence.
-        device: Where the U-Net's own parameters live.
+        device: Device of the U-Net's own parameters.
         dtype: Their dtype.
 
     Example:

@@ -126,9 +126,9 @@ def differentiable(
         name: ``namespace::name``.
         function: Computes on real tensors.
         fake: Makes the results' shapes and dtypes from the same arguments.
-        save: ``save(ctx, arguments, output)`` keeps what the gradient needs.
+        save: ``save(ctx, arguments, output)`` saves the tensors that the gradient needs.
         gradient: ``gradient(ctx, *output_gradients)`` gives one for each flat argument; trailing None may be left out.
-        heads: The axes of the heads in the tensors that go in and come out, for vmap (see :mod:`statespan.ops.vmap`);
+        heads: The axes of the heads in inputs and outputs, for vmap (see :mod:`statespan.ops.vmap`);
             None for an operator that vmap never meets.
     """
     signature = Signature(function)

@@ -16,7 +16,7 @@ from statespan.plot.source import Part, check_parts, kernel_of, spread_heads, st
 def eigenvalues(parts: Sequence[Part], *, head: int = 0) -> Any:
     """The eigenvalues of A: in the complex plane, and their imaginary parts in order.
 
-    For S4 those of the diagonal part Λ of ``Λ − P P*``, whose own eigenvalues no arithmetic could tell.
+    For S4 those of the diagonal part Λ of ``Λ − P P*``, whose own eigenvalues are too ill-conditioned to compute.
 
     Args:
         parts: The layers.

@@ -151,7 +151,7 @@ def _nodes(length: int, log_radius: Tensor) -> tuple[Tensor, Tensor]:
 def _cauchy(minus: Tensor, plus: Tensor, half: Tensor, weights: Tensor) -> Tensor:
     """``Σ_n w_n/(minus - plus·half_n) + conj(w_n)/(minus - plus·conj(half_n))`` for every node, (H, Q, F).
 
-    The Cauchy matrix is made block by block and made again for the gradient: it is never held whole.
+    The Cauchy matrix is computed block by block, and again for the gradient; it is never stored whole.
     """
     half = torch.cat([half, half.conj()], -1)  # (H, N)
     weights = torch.cat([weights, weights.conj()], -1)  # (H, Q, N)

@@ -6,7 +6,7 @@ A step of length s is ``x_k = f(sA) x_{k-1} + s φ(sA) B u_k`` with
     zoh       φ(z) = (eᶻ - 1)/z,    f = eᶻ,       φ' = (eᶻ - φ)/z,  f' = eᶻ
 
 The forward pass keeps the state before each segment. The backward pass takes the segments from the last to the first,
-recomputes the states of each and walks back through it. So memory holds √L states instead of L, and autograd records
+recomputes the states of each and goes backward through it. So memory holds √L states instead of L, and autograd records
 nothing; it would keep dozens of tensors the size of all states.
 
 Shapes: B batch, L length, H heads, M = N/2 kept complex modes, K channels, c samples of a segment. Inside, the samples

@@ -25,7 +25,7 @@ FIELDS = {
     "label": "the name of the model in the paper",
     "table": "the paper's table",
     "number": "its number",
-    "note": "the meaning of the number",
+    "note": "what the number measures",
     "needs": "data and hardware",
     "time": "how long training takes",
     "settings": "where the settings come from",

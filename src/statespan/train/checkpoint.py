@@ -165,7 +165,7 @@ def _prune(folder: Path, keep: int) -> None:
             best_steps.discard(step)
     for _, _, path in listed[keep:]:
         if path not in best_paths:
-            with contextlib.suppress(CheckpointError):  # what matters is written
+            with contextlib.suppress(CheckpointError):  # the new checkpoint is already written
                 io.remove(path)
 
 

@@ -43,7 +43,7 @@ class GraphStep:
     Args:
         step: The update, whose optimizer must be capturable and have tensors as learning rates.
         model: The model, to put back what warming up changes.
-        examples: A batch of each shape that batches have, the largest first: the others find room in what it needs.
+        examples: A batch of each shape that batches have, the largest first, so that the others reuse its memory.
 
     Raises:
         CannotCaptureError: The model's step cannot be a graph; everything is as before.

@@ -25,8 +25,8 @@ class Log:
     Args:
         folder: The run's.
         columns: Names of the columns after "step".
-        size: Bytes of an older log to go on after.
-        step: Step to go on after, for TensorBoard.
+        size: Bytes of an older log to keep and continue.
+        step: Step to continue after, for TensorBoard.
         tensorboard: Whether to write that as well.
     """
 

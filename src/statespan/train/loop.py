@@ -1,7 +1,7 @@
 """The training loop.
 
 A run is a pure function of its recipe and data: before each piece of each step the random state is set from
-(seed, step, piece), and rows are taken in an order that depends on (seed, epoch). So a run that goes on from any
+(seed, step, piece), and rows are taken in an order that depends on (seed, epoch). So a run that resumes from any
 checkpoint does what it would have done, bit by bit.
 """
 
@@ -53,7 +53,7 @@ class Loop:
     def __init__(
         self, train: Train, data: Dataset | Splits, model: nn.Module, *, task: Task, processes: Processes, sink: Sink
     ) -> None:
-        self.made = time.perf_counter()  # what compiling takes is a part of the time that a run takes
+        self.made = time.perf_counter()  # the time of a run includes compilation
         self.train, self.data, self.model, self.task = train, data, model, task
         self.processes, self.sink = processes, sink
         self.progress, self.signals = Progress(), Signals()

@@ -1,7 +1,7 @@
 """The recipes of installed packages, found by the entry points of the group ``statespan.recipes``.
 
 A YAML file in such a package is one recipe, or a family of them (:mod:`statespan.train._family`). Either way a recipe
-is text that stands alone. Its header says which table and number of a paper it is for, what it needs, and where its
+is self-contained text. Its header says which table and number of a paper it is for, what it needs, and where its
 settings come from. It lists other rows of the table that differ in an option only, each with its number and
 overrides, and the settings that were chosen after test scores had been seen, so that tables can mark the results.
 """

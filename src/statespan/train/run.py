@@ -52,7 +52,7 @@ def fit(
         data: The dataset, or a folder of datasets instead of the default one.
         model: A module (or a function from the dataset's info to one) instead of the recipe's model.
         progress: Show a progress bar.
-        device: "cpu", "cuda", "cuda:1" or "mps"; CUDA where there is some, if not given.
+        device: "cpu", "cuda", "cuda:1" or "mps"; by default CUDA if available.
 
     Returns:
         The metrics and where everything is.
@@ -164,7 +164,7 @@ def evaluate(
         data: The dataset, or the folder that datasets are in.
         model: As in :func:`fit`, where that had one.
         device: As in :func:`fit`.
-        rows: Only so many of the split, the first ones.
+        rows: Use only this many rows of the split, the first ones.
 
     Returns:
         The metrics by name.

@@ -13,7 +13,7 @@ from statespan import _io as io
 from statespan.train.config import ConfigError
 
 FILE = "start.json"
-BODY = "backbone."  # what two models must have in common; encoder and head may differ
+BODY = "backbone."  # the part that two models must share; encoder and head may differ
 
 
 def find_weights(start: str) -> Path:
@@ -95,7 +95,7 @@ def _origin(folder: Path) -> dict[str, Any]:
     before = record.get("start") or {}
     recipe = record["recipe"]
     if before:
-        recipe["train"]["start"] = before["name"]  # and not where it lay
+        recipe["train"]["start"] = before["name"]  # instead of a local path
     return {
         "name": recipe["name"],
         "recipe": recipe,

@@ -68,7 +68,7 @@ def as_panel(X: Any, *, missing: str = "error", channels_first: bool = False, wa
         X: See :data:`FORMS`. A wide frame has a row for each series and a column for each time (or columns of two
             levels: channel, time); a long frame has an index of two levels, series and time, and a column for each
             channel. Series of unequal lengths come as a list or a long frame.
-        missing: "error" refuses NaN and masked values; "mask" takes them as missing values.
+        missing: "error" rejects NaN and masked values; "mask" treats them as missing.
         channels_first: Arrays are (n, channels, length), arrays of a list (channels, length); no matter for frames.
         warn: Warn where X looks like that and ``channels_first`` is False.
 

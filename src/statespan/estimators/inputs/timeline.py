@@ -43,7 +43,7 @@ class Form:
         kind: "vector", "array", "list", "series", "frame" or "long".
         columns: Names of the columns, of a frame.
         names: Names of the levels of the index, of a frame.
-        step: Step of the index, or None where there is none.
+        step: Step of the index, or None if it has none.
         unit: "s" (seconds), "ms", "us", "ns", "M" (months) or "rows" (an index of whole numbers).
         period: Frequency of a PeriodIndex, or None.
     """
@@ -82,7 +82,7 @@ def read_lines(
     Args:
         X: See :data:`FORMS`. The index of a frame must be regular, without gaps and repetitions: dates, periods, or
             whole numbers in equal steps.
-        missing: "error" refuses NaN and masked values, "mask" makes NaN of both.
+        missing: "error" rejects NaN and masked values; "mask" turns both into NaN.
         shortest: Rows that a series must have at least.
         channels_first: Arrays are (columns, rows); no matter for frames.
         warn: Warn where X looks like that and ``channels_first`` is False.

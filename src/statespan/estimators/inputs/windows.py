@@ -86,7 +86,7 @@ def recent(line: Line, rows: int) -> Line:
     known = ~np.isnan(line.values)
     back = max(rows, int(known[::-1].argmax(0).max()) + 1)
     times = None if line.times is None else line.times[-back:].copy()
-    return Line(line.values[-back:].copy(), times, line.name)  # what the user does to their data changes nothing
+    return Line(line.values[-back:].copy(), times, line.name)  # a copy: later changes to the user's data have no effect
 
 
 def prepare(

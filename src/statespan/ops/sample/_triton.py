@@ -3,7 +3,7 @@
 A part is a table of words (V, K) with a bias (V,); a row of z (B, K) scores each of them. `sums_kernel` multiplies a
 tile of rows with a tile of words and keeps, of each block of words, the largest score and the sum of the exponentials:
 1/64 of the scores. `fold_kernel` sums those up over a part. `enter_kernel` then knows for each row how likely each part
-is, and takes the one where its random number lies; `inside_kernel` goes on to the block and to the word, for which it
+is, and takes the one where its random number lies; `inside_kernel` continues with the block and the word, for which it
 scores the words of that block again.
 
 Scores have the width FT: float32, or float64 where the tables have it; everything behind the sums is float64. Tiles and

@@ -2,7 +2,7 @@
 
 Products with a triangular matrix and FFTs multiply it with zeros, which gives NaN: in the chunk engine from the chunk's
 start on, in a convolution by FFT everywhere. Looking for such values beforehand would cost a pass over the input. The
-last output of a causal SSM depends on all samples, so it alone tells whether there was one; only then is the rest done.
+last output of a causal SSM depends on all samples, so it alone shows whether there was one; the rest runs only then.
 
 Shapes: B batch, L length, H heads, K channels.
 """

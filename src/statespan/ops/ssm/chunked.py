@@ -1,4 +1,4 @@
-"""The chunk view of a structure in plain, differentiable torch: the readable form of what the engine does.
+"""The chunk view of a structure in plain, differentiable torch: the readable form of the engine.
 
 Shapes: B batch, L length, H heads, N state size, K channels.
 """

@@ -50,7 +50,7 @@ class Source:
     structure: Callable[[], Structure]
     """Makes the SSM as a structure."""
     modal: Callable[[], Modal | None]
-    """Makes its parameters ready for a GPU, or None if it is not one that a GPU builds by itself."""
+    """Prepares the parameters for a GPU, or None if the kernels cannot build this SSM."""
     d_state: int
     power: str
     """The form of its chunk-to-chunk matrix G: "diagonal", "rank one" (before raising it to its power) or "dense"."""

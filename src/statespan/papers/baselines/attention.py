@@ -41,9 +41,9 @@ class MultiHead(SequenceLayer, Generic[State]):
         n_heads: Number of heads H.
         d_head: Features E of each head; None for d_model / n_heads.
         causal: Whether a position sees itself and the past alone. Without, there is no recurrence, so ``prefill`` and
-            ``step`` refuse.
-        dropout: Probability of dropping a weight, or where there are none a feature of the heads' outputs.
-        device: Where the parameters live.
+            ``step`` raise an error.
+        dropout: Probability of dropping an attention weight, or without weights a feature of the heads' outputs.
+        device: Device of the parameters.
         dtype: Their dtype.
     """
 
@@ -173,7 +173,7 @@ class StaticKVCache(NamedTuple):
 class Attention(MultiHead["KVCache | StaticKVCache"]):
     """Multi-head softmax attention (Vaswani et al. 2017), the mixer of the S4 paper's Transformer baselines.
 
-    Position t puts out ``Σ softmax_s(q_t·k_s / √E) v_s``. Nothing in it tells positions apart: add an encoding to x.
+    The output at t is ``Σ softmax_s(q_t·k_s / √E) v_s``. It does not distinguish positions: add an encoding to x.
 
     Args:
         d_model: Number of features D.
@@ -184,7 +184,7 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         flash: Use torch's fused attention, whose memory is linear in L; False makes the L × L matrix of weights, as the
             Transformers did that the S4 paper measured.
         dropout: Probability of dropping a weight.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
 
     Example:
@@ -250,7 +250,7 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         count = q.new_full((batch,), length, dtype=torch.int64) if mask is None else mask.sum(1)
         if state is None or (isinstance(state, KVCache) and state.keys.shape[2] == 0):
             dtype = k.dtype if state is None else state.keys.dtype
-            keys, values = (t.to(dtype).contiguous() for t in (k, v))  # a copy, which lets go of q
+            keys, values = (t.to(dtype).contiguous() for t in (k, v))  # a copy, which releases q
             return (self._attend(q, k, v, causal=True) if length else v), KVCache(keys, values, count)
         if length == 0:
             return v, state
@@ -307,6 +307,6 @@ def _write(state: KVCache | StaticKVCache, k: Tensor, v: Tensor, count: Tensor) 
         new = new.to(old.dtype)
         if length > 1:
             new = new.gather(2, source.clamp(0, length - 1).expand(-1, new.shape[1], -1, new.shape[3]))
-        return torch.where(source < 0, nn.functional.pad(old, (0, 0, 0, more)), new)  # what follows is not in use
+        return torch.where(source < 0, nn.functional.pad(old, (0, 0, 0, more)), new)  # later slots are unused
 
     return type(state)(write(state.keys, k), write(state.values, v), state.position + count)

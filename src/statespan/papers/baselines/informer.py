@@ -147,7 +147,7 @@ class Informer(nn.Module):
         d_input: Columns C.
         d_output: Columns K.
         d_marks: Calendar features M.
-        label: Known rows that the decoder begins with; None for half of the context.
+        label: Known rows at the start of the decoder's input; None for half of the context.
         d_model: Features D.
         n_heads: Heads N.
         n_layers: Layers of the encoder; the decoder has one.

@@ -227,7 +227,7 @@ class Performer(FeatureAttention):
         n_features: Random features F; None for E ln E, rounded.
         causal: Whether a position sees itself and the past alone.
         dropout: Probability of dropping a feature of the heads' outputs.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype; the sums are at least float32.
 
     Example:

@@ -20,7 +20,7 @@ class S4(nn.Module):
         horizon: Rows H.
         columns: Columns C, read and forecast one by one with the same weights.
         d_marks: How many of the calendar features to read, the first ones; 0 for none.
-        centre: "last", "mean" or "none": what each window is relative to.
+        centre: "last", "mean" or "none": the reference level of each window.
         options: Fields of :class:`statespan.models.ForecasterConfig`.
 
     Example:

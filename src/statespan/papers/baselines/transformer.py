@@ -34,7 +34,7 @@ class TransformerBlock(Initialised):
         prenorm: Normalize what enters the mixer and the network, as in GPT-2; False for the sum behind each, as in the
             first Transformer.
         dropout: Probability of dropping a feature of what is added to a residual.
-        device: Where the block's own parameters live.
+        device: Device of the block's own parameters.
         dtype: Their dtype.
 
     Example:
@@ -178,7 +178,7 @@ class Transformer(Initialised):
         norm: "layer" or "rms".
         prenorm: Where the norms stand.
         dropout: Probability of dropping a feature of what is added to a residual.
-        device: Where the blocks' own parameters live.
+        device: Device of the blocks' own parameters.
         dtype: Their dtype.
 
     Example:

@@ -45,7 +45,7 @@ class Work:
     run: Callable[[], Tensors]
     """What is timed. It returns the results by name: "output", and where it has a backward pass "input gradient"."""
     reference: Callable[[], Tensors] | None
-    """What those results must be; None where the case is a model of its own with nothing to compare to."""
+    """The expected results; None if the case has nothing to compare with."""
     parameters: int | None = None  # how many are trained; None where that says nothing
     peak_bytes: float | None = None  # measured while preparing, as a CUDA graph allocates nothing when it runs
     sample: Callable[[], Tensors] | None = None  # compared in place of ``run`` where the whole reference would not fit

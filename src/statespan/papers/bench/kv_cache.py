@@ -36,7 +36,7 @@ class CachedTransformer(nn.Module):
 
     Args:
         sizes: Features D, number of blocks, number of heads H.
-        tokens: What embeds tokens and gives their log-probabilities; the other parameters are like its own.
+        tokens: Embeds tokens and gives their log-probabilities; the other parameters have its dtype and device.
         places: Positions that have a vector of their own; those beyond share them in turn.
     """
 

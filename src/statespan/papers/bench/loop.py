@@ -21,7 +21,7 @@ from statespan.papers.bench.layer_work import ssm_floor
 from statespan.papers.bench.measure import capture
 
 STEPS, QUICK_STEPS = 40, 3
-"""Steps of one timed run, enough that what happens every so many steps (log, looks at the loss) counts."""
+"""Steps of one timed run, enough to include periodic work (logging, checks of the loss)."""
 
 INFOS = {
     "scifar-s4d-legs": Info("classification", 1024, 3, None, 10),

@@ -25,7 +25,7 @@ from statespan.train import recipes
 from statespan.train.config import Recipe
 
 CHANGED = "*"
-SPEED = {"train.precision", "train.compile", "train.threads"}  # what a run needs to be fast, and not what it learns
+SPEED = {"train.precision", "train.compile", "train.threads"}  # settings of speed, which do not affect what is learned
 TRICKS = {"train.start", *(f"data.{option}" for option in CHANGES)}
 
 

@@ -58,7 +58,7 @@ def publish(
         name: Of the model, for a single recipe; the recipe's if not given.
         results: Records go to ``tasks`` in this folder.
         models: Folder of the models.
-        replace: Put these in the place of what is published under the same recipe and seed, or the same name.
+        replace: Overwrite what is published under the same recipe and seed, or the same name.
         commit: Which one the runs were made with, where they do not say it.
         data: The dataset, or the folder that datasets are in.
 

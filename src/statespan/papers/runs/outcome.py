@@ -61,7 +61,7 @@ def finished(cell: Cell, cells: Path, keep: str = "result") -> bool:
     if not _is_measured(cell, cells):
         return cell.key in merged(cells)
     folder = cell.folder(cells)
-    # a run can be killed between its result and its model; what was removed on purpose is not made again
+    # a run can be killed between its result and its model; files removed on purpose are not recreated
     return keep == "result" or (folder / "model" / "config.json").is_file() or not (folder / "checkpoints").is_dir()
 
 

@@ -32,7 +32,7 @@ class Line:
         metric: Name of the metric, "" if no cell is done.
         split: Where it was measured.
         numbers: The metric of each cell that is done.
-        p: Against the first line; None where there is none.
+        p: The p-value against the first line, or None.
     """
 
     values: tuple[str, ...]

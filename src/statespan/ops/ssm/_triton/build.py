@@ -18,7 +18,7 @@ from statespan.ops.ssm._triton.diagonal import diagonal_backward_kernel, diagona
 from statespan.ops.ssm._triton.lowrank import lowrank_backward_kernel, lowrank_finish_kernel, lowrank_kernel
 from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, Modes, Operators
 
-PARTS = 4  # of a chunk, each walked through by threads of its own
+PARTS = 4  # of a chunk, each with its own threads
 
 
 def _constants(modes: Modes, options: BuildOptions) -> tuple[tuple[Any, ...], dict[str, Any]]:

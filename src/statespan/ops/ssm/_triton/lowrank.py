@@ -14,7 +14,7 @@ Small ones are multiplied out. Of large ones (FACTORED) the kernels apply the fa
 and the imaginary part of a mode are neighbours, as the diagonal kernels have them.
 
 Backward steps through the same lists from their ends. The lists of a head do not depend on each other, so each has a
-program of its own: number 0 the columns E, number 1 the columns F, number 2 the rows J, then one a channel.
+program of its own: number 0 the columns E, number 1 the columns F, number 2 the rows J, then one per channel.
 """
 
 from __future__ import annotations

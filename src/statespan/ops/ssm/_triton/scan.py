@@ -2,7 +2,7 @@
 
 A program owns one head and a tile of columns. A column is one segment of one sequence: with many sequences there is one
 segment each; a few long ones are cut into several, whose first states come from a scan over what each segment adds. The
-program walks its columns chunk by chunk with the state in registers, every column a row of its matrix products:
+program scans its columns chunk by chunk with the state in registers, every column a row of its matrix products:
 
     Y = U Tᵀ + S Oᵀ,    S ← S Gᵀ + U E
 
@@ -16,7 +16,7 @@ A G that is diagonal plus a product of low rank comes as its diagonal (H, N) and
 rest, ``S Gᵀ = S d + (S Jᵀ) F``: for large N that is less work than a dense matrix, and fits on the chip.
 
 Compile-time names: C chunk length, Q padded state size, BT columns, EVEN no chunk has an edge (FULL: nor a tile),
-DENSE or LOW what G is, ACC the accumulators' type, STATE that of the state.
+DENSE or LOW the form of G, ACC the accumulators' type, STATE the state's.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def backward_kernel(
         ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
         U = load(u_row + i * C, ok, EVEN)
         if EVEN and not FULL:
-            dY = tl.load(dy_row + i * C, mask=live[:, None], other=0.0)  # a column too many adds nothing to any sum
+            dY = tl.load(dy_row + i * C, mask=live[:, None], other=0.0)  # a surplus column adds nothing to any sum
         else:
             dY = load(dy_row + i * C, ok, EVEN)
         held = (live & (chunk < chunks))[:, None] & real[None, :]

@@ -1,8 +1,8 @@
 """A diagonal plus rank-one SSM step by step: the recurrence itself, for large states in full precision.
 
 ``Ā = d + f bᵀ`` (see :mod:`statespan.ops.ssm._triton.lowrank`) makes a step cost O(N), with no operators to build or
-keep. A program owns one kernel of one head and walks through its sequences in float64. Nothing is saved for the
-backward pass: it walks through each sequence again, keeps the state before every piece of it, and then takes the pieces
+keep. A program owns one kernel of one head and scans its sequences in float64. Nothing is saved for the
+backward pass: it scans each sequence again, keeps the state before every piece of it, and then takes the pieces
 from the last to the first. So memory grows neither with the heads nor with the batch.
 
 AHEAD is the recurrence from the right, whose output at a sample comes before that sample enters its state. Shapes as in
@@ -72,7 +72,7 @@ def steps_backward_kernel(
     ``pieces`` states between pieces and the ``piece`` states within one.
     """
     program = tl.program_id(0)
-    long = tl.full((), 0, tl.int64)  # makes what it is added to wide enough for any address
+    long = tl.full((), 0, tl.int64)  # widens sums with it to 64 bits, for any address
     n = tl.arange(0, P)
     ok, every = n < M, n < P
     between = room_ptr + (program + long) * (pieces + piece) * 2 * P
@@ -101,7 +101,7 @@ def steps_backward_kernel(
             xr, xi = zero, zero
             if FIRST:
                 xr, xi = load_vector(first_ptr + at_state, n, M, ok, False, FT)
-            tl.debug_barrier()  # what the sequence before read is written over
+            tl.debug_barrier()  # the previous sequence's data is overwritten
             for k in range(pieces):
                 store_vector(between + k * 2 * P, n, P, xr, xi, every, False)
                 for i in range(k * piece, tl.where(k + 1 < pieces, (k + 1) * piece, 0)):  # behind the last is nothing

@@ -135,7 +135,7 @@ def run(
 ) -> dict[str, Any]:  # fmt: skip
     """Train and test a model in a setting; for S4, the variant or the mean of all variants that validates best.
 
-    A variant that is best before the world changes need not be so behind it; the mean is a candidate like the others,
+    The variant that validates best need not be best after a distribution shift; the mean is a candidate like the rest,
     and the same windows decide.
     """
     began = time.perf_counter()

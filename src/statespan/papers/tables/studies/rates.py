@@ -3,7 +3,7 @@
     python -m statespan.papers.tables.studies.rates --data DATA --out results/rates.json
 
 All are trained on every second sample of sets of the UCR archive (DATA/uea) and tested on that rate, on twice the rate
-(all samples) and on a half and a quarter of it. S4D is told the rate; the others have nothing to tell it to. Beside
+(all samples) and on a half and a quarter of it. S4D is given the rate; the others cannot use it. Beside
 them stands what helps anybody: resampling the test series to the trained rate with straight lines. A picture goes
 beside the record.
 """
