@@ -39,7 +39,7 @@ def find_weights(start: str) -> Path:
         if (place / CONFIG).is_file():
             return place
     raise ConfigError(
-        f"train.start is {start}; allowed is a finished run: finish it with statespan train {start} --resume"
+        f"train.start is {start}; allowed is a finished run: resume it with statespan train {start} --resume"
     )
 
 

@@ -163,7 +163,7 @@ REFUSED = {
     ),
     "another file": (lambda run: (run / "result.json").write_text("{}"), "has no recipe, overrides"),
     "damaged": (lambda run: (run / "result.json").write_text("{"), "result.json cannot be read"),
-    "no commit": (lambda run: broken(run, versions={"source": "0"}), "does not say which commit made it"),
+    "no commit": (lambda run: broken(run, versions={"source": "0"}), "does not record its commit"),
     "other weights": (
         lambda run: broken(run, first={"rows": 256, "accuracy": 0.01}),
         "is not what was tested: accuracy of the first 256 rows is",
@@ -272,7 +272,7 @@ def test_what_the_start_began_with_is_no_change_of_its_recipe(runs, tmp_path):
 def test_weights_that_nobody_else_has_are_refused(runs, tmp_path, models):
     shutil.copytree(runs[0] / "model", tmp_path / "mine")
     run = made(tmp_path / "later", f"train.start={tmp_path / 'mine'}", "train.steps=15")
-    with pytest.raises(schema.PublishError, match=r"began with weights of this machine \(train\.start\)"):
+    with pytest.raises(schema.PublishError, match=r"started from weights of this machine \(train\.start\)"):
         publish([run], results=tmp_path / "results", models=models)
 
 
