@@ -1,9 +1,9 @@
 """Arithmetic that gives a sequence the same bits whatever else is in its batch.
 
-Matrix products depend on the batch: libraries choose their kernels, and with them the order of sums, by its size, and
-some sum a row in another order if it is not aligned. Here they always have TILE rows of whole, aligned vectors, padded
-with zeros. Elementwise functions treat the last numbers of a tensor in another way unless they fill a vector, so a
-batch is padded until they do. And a CPU uses one thread, as each thread's share of a tensor has an end of its own.
+Matrix products depend on the batch: libraries choose their kernels, and thereby the order of summation, by its size,
+and some sum an unaligned row in another order. Here they always have TILE rows of whole, aligned vectors, padded with
+zeros. Elementwise functions treat the last numbers of a tensor differently unless they fill a vector, so the batch is
+padded until they do. A CPU uses one thread, because each thread's share of a tensor has its own remainder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The training loop.
 
-A run is a pure function of its recipe and data: before each piece of each step the random state is set from
-(seed, step, piece), and rows are taken in an order that depends on (seed, epoch). So a run that resumes from any
-checkpoint does what it would have done, bit by bit.
+A run is a pure function of its recipe and data: before each piece of each step the random state is set from (seed,
+step, piece), and rows are taken in an order that depends on (seed, epoch). A run resumed from any checkpoint is
+therefore bit-identical to an uninterrupted one.
 """
 
 from __future__ import annotations

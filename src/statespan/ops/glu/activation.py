@@ -1,7 +1,7 @@
 """GELU, and GELU followed by a linear map, with a backward pass that reuses memory on a CPU.
 
-There, fresh memory costs more than the arithmetic. So a gradient takes the place of what it belongs to, where nobody
-needs that again.
+On a CPU, allocating memory costs more than the arithmetic. A gradient therefore overwrites its tensor if that is no
+longer needed.
 
 Shapes: P positions, F features, D outputs.
 """

@@ -1,13 +1,13 @@
 """Samples from softmaxes without writing their scores: sums over blocks of words, then the words of one block.
 
 A part is a table of words (V, K) with a bias (V,); a row of z (B, K) scores each of them. `sums_kernel` multiplies a
-tile of rows with a tile of words and keeps, of each block of words, the largest score and the sum of the exponentials:
-1/64 of the scores. `fold_kernel` sums those up over a part. `enter_kernel` then knows for each row how likely each part
-is, and takes the one where its random number lies; `inside_kernel` continues with the block and the word, for which it
-scores the words of that block again.
+tile of rows by a tile of words and keeps, for each block of words, the largest score and the sum of the exponentials:
+1/64 of the scores. `fold_kernel` sums these over a part. `enter_kernel` then computes the probability of each part for
+each row, and chooses the part in which the row's random number falls; `inside_kernel` continues with the block and the
+word, for which it recomputes the scores of that block.
 
-Scores have the width FT: float32, or float64 where the tables have it; everything behind the sums is float64. Tiles and
-code are the same whatever the batch, so a row gets the same bits alone and among a thousand. Offsets are 64 bit.
+Scores have the dtype FT: float32, or float64 if the tables have it; everything after the sums is float64. Tiles and
+code do not depend on the batch, so a row gets the same bits alone and among a thousand. Offsets are 64-bit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keeps a NaN or an infinity at time t from reaching outputs before t.
 
-Products with a triangular matrix and FFTs multiply it with zeros, which gives NaN: in the chunk engine from the chunk's
-start on, in a convolution by FFT everywhere. Looking for such values beforehand would cost a pass over the input. The
+Products with a triangular matrix and FFTs multiply such a value by zeros, which gives NaN: in the chunk engine from the
+start of the chunk, in a convolution by FFT everywhere. Searching the input in advance would cost a pass over it. The
 last output of a causal SSM depends on all samples, so it alone shows whether there was one; the rest runs only then.
 
 Shapes: B batch, L length, H heads, K channels.

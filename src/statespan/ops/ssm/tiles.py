@@ -1,7 +1,7 @@
 """Chooses the kernels' tiles by a fixed rule, so that the same input gives the same bits on every run.
 
-``memory`` is what a program may have on the chip (:func:`statespan.ops.memory.shared_memory`): 227 KiB on the GPUs of
-data centres since 2022, 163 KiB on those before, 99 KiB on those of workstations and games.
+``memory`` is the shared memory of a program (:func:`statespan.ops.memory.shared_memory`): 227 KiB on data-centre GPUs
+since 2022, 163 KiB on those before, 99 KiB on workstation and gaming GPUs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Layer normalization that writes its result in the memory order the engine reads, and reads its gradient from it.
 
-A program has some positions of one sequence with all their features, so that what one order has side by side and the
-other far apart are both on the chip: each tensor is read or written once, in its own order.
+A program loads a few positions of one sequence with all their features, so that it can transpose them on the chip: each
+tensor is read or written once, contiguously in its own order.
 
 Shapes: x and dx (B, L, D) with D the last axis in memory; y and dy (D, B, L) with L the last.
 """

@@ -1,9 +1,9 @@
 """The operators of a diagonal SSM directly from its parameters, and their gradients: one program per head.
 
-A thread has a mode and a part of the chunk, through which it walks sample by sample: all that it needs is in its
-registers, and no tile has a shape that a compiler could lay out badly across threads. All that the gradients need of a
-sequence Q over the chunk are two sums in each mode, its value as a polynomial in conj(Ā) and the derivative,
-``Σ conj(Ā^l) Q_l`` and ``Σ l conj(Ā^(l-1)) Q_l``. They come by Horner's rule: nothing is divided by Ā, which may be 0.
+A thread handles one mode and one part of the chunk, sample by sample: all its data is in registers, and there is no
+tile that a compiler could lay out badly across threads. The gradients need only two sums per mode of a sequence Q over
+the chunk, its value as a polynomial in conj(Ā) and the derivative, ``Σ conj(Ā^l) Q_l`` and ``Σ l conj(Ā^(l-1)) Q_l``,
+by Horner's rule: nothing is divided by Ā, which may be 0.
 """
 
 from __future__ import annotations

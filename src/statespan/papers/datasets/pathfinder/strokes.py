@@ -1,12 +1,12 @@
 """Strokes of the Pathfinder images: their sizes, and tables of steps and stamps for each direction.
 
-The benchmark draws at twice the size and shrinks. What a dash looks like is what comes out, as floats without limits;
-the space that it takes is in bytes. Points are (down, right).
+The benchmark draws at twice the size and shrinks the result. The look of a dash is the shrunk image, as unclamped
+floats; the space that it takes is in bytes. Points are (down, right).
 
 Steps are floats and places whole numbers: the benchmark adds them in float64 and rounds up, so that a step of 1e-16,
 as the sine of 180 degrees gives, moves a point where the sum can still hold it, near the upper and left edges.
 
-Shapes: K directions: 360 whole degrees, in which contours begin, and J in which they go on; p pixels of a stamp.
+Shapes: K directions: 360 whole degrees, in which contours begin, and J in which they continue; p pixels of a stamp.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python -m statespan.papers.tables.studies.rates --data DATA --out results/rates.json
 
-All are trained on every second sample of sets of the UCR archive (DATA/uea) and tested on that rate, on twice the rate
-(all samples) and on a half and a quarter of it. S4D is given the rate; the others cannot use it. Beside
-them stands what helps anybody: resampling the test series to the trained rate with straight lines. A picture goes
-beside the record.
+All are trained on every second sample of datasets of the UCR archive (DATA/uea) and tested at that rate, at twice the
+rate (all samples), and at a half and a quarter of it. S4D is given the rate; the others cannot use it. For comparison,
+the test series are also resampled linearly to the training rate, which helps any model. A plot is written beside the
+record.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python -m statespan.papers.tables.studies.speech --data DATA --out results/speech.json
 
-DATA/speech has folders of words with WAV files and the two lists of Speech Commands. S4Classifier as it comes, but for
-standardize="series": how loud a word is said does not matter. Lower rates are made as in the papers, by leaving samples
-out, and as a recorder makes them, with a filter before. (The figures are those of the words and clips that are there;
-the papers have 35 times as many clips to learn from.)
+DATA/speech has folders of words with WAV files and the two lists of Speech Commands. S4Classifier has its defaults
+except standardize="series", because the volume of a word does not matter. Lower rates are produced as in the papers, by
+dropping samples, and as a recorder does, with a filter first. (The figures are for the words and clips that are
+present; the papers have 35 times as many clips.)
 """
 
 from __future__ import annotations
