@@ -229,3 +229,17 @@ def test_a_backward_pass_keeps_the_precision_of_its_forward_pass(cls, options):
             found.append(torch.autograd.grad(y, [x, *layer.parameters()], dy))
     for (name, _), one, other in zip([("x", x), *layer.named_parameters()], *found, strict=True):
         assert torch.equal(one, other), name
+
+
+def test_autocast_decides_what_the_ssm_computes_in(monkeypatch):
+    """A GPU's dtype depends on autocast, which is off inside: it has to be asked before."""
+    layer, x, asked = S4D(4, 8), torch.randn(2, 20, 4), []
+    decide = S4D.working_dtype
+    monkeypatch.setattr(
+        S4D, "working_dtype", lambda self, x: asked.append(torch.is_autocast_enabled("cpu")) or decide(self, x)
+    )
+    for enabled in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            layer(x)
+            layer.prefill(x)
+    assert asked == [True, True, False, False]

@@ -95,11 +95,11 @@ class SSMLayer(SequenceLayer):
         if padding is not None:
             self.check_padding()
         linear = activating_linear(x, self.dropout, self.mix, DROPOUTS) if self.activation else None
+        dtype = self.working_dtype(x)  # asks autocast, which is off below
         with full_precision(x):
             y = self.ssm(
                 fill(x, padding), self.D, bidirectional=self.bidirectional,
-                activation=None if linear is not None else self.activation, dtype=self.working_dtype(x),
-                dt_scale=dt_scale,
+                activation=None if linear is not None else self.activation, dtype=dtype, dt_scale=dt_scale,
             )  # fmt: skip
         y = mix_features(y if x.is_cuda else y.to(x.dtype), self.dropout, self.mix, linear)
         return fill(y, padding)
@@ -112,10 +112,11 @@ class SSMLayer(SequenceLayer):
         self._check_causal("prefill")
         if state is not None:
             check_tensor("state", state, (x.shape[0], self.d_model, self.d_state), kind="real")
+        dtype = self.working_dtype(x)
         with full_precision(x):
             y, after = self.ssm.prefill(
                 fill(x, padding), state, self.D, lengths=None if padding is None else padding.lengths,
-                activation=self.activation, dtype=self.working_dtype(x), dt_scale=dt_scale,
+                activation=self.activation, dtype=dtype, dt_scale=dt_scale,
             )  # fmt: skip
         y = mix_features(y if x.is_cuda else y.to(x.dtype), self.dropout, self.mix)
         return fill(y, padding), after
