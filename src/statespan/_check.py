@@ -1,4 +1,4 @@
-"""Argument checks: one typed error that names the argument, the value that came and what is allowed."""
+"""Argument checks: one typed error that names the argument, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_choice(name: str, value: object, allowed: Iterable[str]) -> str:
 
 
 def check_int(name: str, value: Any, *, minimum: int, even: bool = False) -> int:
-    """Return ``value`` if it is an integer of at least ``minimum`` (and even, where asked)."""
+    """Return ``value`` if it is an integer of at least ``minimum`` (and even, if required)."""
     allowed = f"{'an even' if even else 'an'} integer >= {minimum}"
     if isinstance(value, bool) or not isinstance(value, (Integral, torch.SymInt)):
         raise TypeError(f"{name} must be {allowed}, got {type(value).__name__} {value!r}")
@@ -35,7 +35,7 @@ def check_int(name: str, value: Any, *, minimum: int, even: bool = False) -> int
 
 
 def check_integers(name: str, values: Any, *, minimum: int, most: int) -> tuple[int, ...]:
-    """Return ``values`` as a tuple if they are at most ``most`` integers of at least ``minimum``."""
+    """Return ``values`` as a tuple of at most ``most`` integers, each at least ``minimum``."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise TypeError(f"{name} must be a sequence of integers, got {type(values).__name__} {values!r}")
     if len(values) > most:
@@ -57,7 +57,7 @@ def check_number(name: str, value: Any, *, above: float, below: float = math.inf
 
 
 def check_dtype(name: str, value: Any) -> torch.dtype:
-    """Return ``value`` if it is a floating dtype that a layer can have; None stands for torch's default."""
+    """Return ``value`` if it is a floating dtype that a layer supports; None means torch's default."""
     if value is None:
         return torch.get_default_dtype()
     if not isinstance(value, torch.dtype):
@@ -68,7 +68,7 @@ def check_dtype(name: str, value: Any) -> torch.dtype:
 
 
 def check_same_dtype(x: Tensor, dtype: torch.dtype, owner: str) -> None:
-    """Refuse an input whose dtype is not that of its module, unless autocast makes them alike."""
+    """Reject an input whose dtype differs from its module's, unless autocast converts both."""
     if x.dtype == dtype:
         return
     if x.is_meta or not torch.is_autocast_enabled(x.device.type) or x.dtype == torch.float64:
@@ -106,7 +106,7 @@ def check_tensor(name: str, value: Any, shape: Sequence[int | str], *, kind: str
 
 
 def check_lengths(lengths: Any, batch: int, longest: int) -> Tensor:
-    """The true length of each sequence as a tensor (batch,) of whole numbers 0 … longest."""
+    """Return the true length of each sequence as an integer tensor (batch,) in 0 … longest."""
     if not isinstance(lengths, Tensor):
         values = list(lengths) if isinstance(lengths, Iterable) else [lengths]
         if isinstance(lengths, str) or not all(isinstance(n, Integral) for n in values):
@@ -126,7 +126,7 @@ def check_lengths(lengths: Any, batch: int, longest: int) -> Tensor:
 
 
 def check_finite(name: str, value: Tensor, inside: Tensor | None = None) -> Tensor:
-    """Return ``value`` if it has no NaN and no infinity, at least not where ``inside`` is True."""
+    """Return ``value`` if it is finite, at least where ``inside`` is True."""
     bad = torch.isfinite(value).logical_not()
     if inside is not None:
         bad &= inside

@@ -1,4 +1,4 @@
-"""How a command reports a mistake of its user."""
+"""One-line error reports for commands."""
 
 import sys
 from typing import NoReturn
@@ -7,7 +7,7 @@ from statespan._text import printable
 
 
 def fail(message: str) -> NoReturn:
-    """Report a mistake in one line and exit with code 2."""
+    """Report a user's mistake in one line and exit with code 2."""
     complain(message)
     sys.exit(2)
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: temporary name, write, fsync, rename, fsync of the folder.
+"""Atomic files: write under a temporary name, fsync, rename, fsync the folder.
 
 Everything that touches the disk goes through the few functions here, so that tests can make each of them fail.
 """
@@ -23,19 +23,19 @@ class CheckpointError(RuntimeError):
 
 
 def write_all(handle: int, data: Bytes) -> None:
-    """Write all of ``data``; the system may take it in parts."""
+    """Write all of ``data``, in as many system calls as it takes."""
     view = memoryview(data).cast("B")
     while view:
         view = view[os.write(handle, view) :]
 
 
 def sync(handle: int) -> None:
-    """Wait until what was written to a file is on the disk."""
+    """Wait until a file's content is on the disk."""
     os.fsync(handle)
 
 
 def rename(old: Path, new: Path) -> None:
-    """Give a file or folder another name in one indivisible step."""
+    """Rename a file or folder atomically."""
     os.replace(old, new)
 
 
@@ -51,7 +51,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_new(path: Path, parts: Iterable[Bytes]) -> tuple[int, str]:
-    """Write a file that is not there yet and wait for the disk; returns its size and SHA-256."""
+    """Write a new file and wait for the disk; returns its size and SHA-256."""
     digest, size = hashlib.sha256(), 0
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
     try:
@@ -75,7 +75,7 @@ def sha256(path: Path) -> str:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file in place of what is there under its name; a failure leaves the old one."""
+    """Replace a file atomically; a failure leaves the old one."""
     draft = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     with _reported(path, len(content)):
         try:
@@ -88,7 +88,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: Path, size: int) -> Iterator[Path]:
-    """A folder to fill, which gets the name ``path`` when the context ends and all of it is on the disk.
+    """A folder to fill; it is renamed to ``path`` when the context ends and all of it is on the disk.
 
     Args:
         path: Its final name, which must be free.
@@ -108,7 +108,7 @@ def new_folder(path: Path, size: int) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder; if that is cut short, the rest has a temporary name."""
+    """Remove a folder; if this is interrupted, the rest keeps a temporary name."""
     draft = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     with _reported(path, 0):
         rename(path, draft)
@@ -126,7 +126,7 @@ def sweep(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, if they are not there, and wait until their names are on the disk."""
+    """Create a folder and its missing parents, and wait until their names are on the disk."""
     with _reported(folder, 0):
         new = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def make_folder(folder: Path) -> None:
 
 
 class Appended:
-    """A file that grows, cut back to ``size`` bytes first.
+    """An append-only file, truncated to ``size`` bytes first.
 
     Args:
         path: The file.
@@ -170,7 +170,7 @@ class Appended:
 
 @contextlib.contextmanager
 def locked(folder: Path, wanted: bool = True, *, wait: bool = False) -> Iterator[None]:
-    """Hold a folder for this process alone; the system lets go of it even if the process is killed.
+    """Lock a folder for this process; the system releases the lock even if the process is killed.
 
     Args:
         folder: The folder, which exists.

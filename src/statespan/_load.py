@@ -1,4 +1,4 @@
-"""One ``load`` for everything that was trained: models, runs and estimators."""
+"""One ``load`` for everything trained: models, runs and estimators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where and with what a record was made: the device, the packages and the code, and no path or host name."""
+"""The provenance of a record: device, packages and code, without paths or host names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def installed(package: str) -> str | None:
 
 
 def provenance(device: torch.device, *packages: str) -> dict[str, Any]:
-    """Where, with what and when a record was made: the part that all records share.
+    """The device, versions, commit and time of a record: the part that all records share.
 
     Args:
         device: What the work ran on.
@@ -77,7 +77,7 @@ RECENT = 400  # commits that are searched for the code of a run
 def commit() -> str | None:
     """The commit of the checkout that this code runs from, with "+changes" if it differs.
 
-    Outside of a checkout it is the value of ``STATESPAN_COMMIT``, or None: a copy of the code cannot know it by itself.
+    Outside of a checkout it is the value of ``STATESPAN_COMMIT``, or None: a copy of the code does not contain it.
     """
     if not _in_checkout():
         given = os.environ.get("STATESPAN_COMMIT", "")
@@ -87,7 +87,7 @@ def commit() -> str | None:
 
 
 def source() -> str:
-    """A digest of the code and the recipes: which version ran, also where there is no git.
+    """A digest of the code and the recipes; it identifies the version that ran even without git.
 
     Example:
         >>> len(source())
@@ -98,7 +98,7 @@ def source() -> str:
 
 
 def commit_of(digest: str) -> str | None:
-    """The newest of the latest commits whose code has this digest; None if there is none."""
+    """The newest recent commit whose code has this digest, or None."""
     if not _in_checkout():
         return None
     for revision in _git("rev-list", f"--max-count={RECENT}", "HEAD", "--", ".").decode().split():
@@ -125,7 +125,7 @@ def _digest(files: Iterable[tuple[PurePath, bytes]]) -> str:
 
 
 def _in_checkout() -> bool:
-    """Whether git tracks this very code, and not only some other checkout around it."""
+    """Whether git tracks this code itself, not just an enclosing checkout."""
     return bool(_git("ls-files", "_version.py").strip())
 
 

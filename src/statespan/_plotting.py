@@ -64,14 +64,14 @@ def title(figure: Any, text: str, below: str = "") -> None:
 
 
 def shades(count: int) -> list[Any]:
-    """Colours of ordered things, from dark to light."""
+    """Colours for ordered items, from dark to light."""
     from matplotlib import colormaps
 
     return [colormaps["viridis"](0.9 * number / max(1, count - 1)) for number in range(count)]
 
 
 def colors() -> Iterator[str]:
-    """The colours, repeated without end."""
+    """Cycle through the colours endlessly."""
     return cycle(COLORS)
 
 
@@ -85,7 +85,7 @@ def image(axes: Any, values: Any, largest: float | None = None) -> Any:
 
 
 def content(figure: Any, kind: str = "png") -> bytes:
-    """A figure as a file, the same bytes every time.
+    """A figure as the bytes of a file; the same figure gives the same bytes.
 
     Args:
         figure: The figure.
@@ -105,7 +105,7 @@ def content(figure: Any, kind: str = "png") -> bytes:
 
 
 def targets(out: Path) -> list[Path]:
-    """The files that a user means: the one with its ending, or without one both kinds.
+    """The files to write: the one named, or one of each kind if it has no ending.
 
     Example:
         >>> [path.name for path in targets(Path("kernels"))]

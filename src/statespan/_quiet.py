@@ -1,4 +1,4 @@
-"""Other libraries without the warnings and messages that our users can do nothing about."""
+"""Silences warnings and messages of other libraries that users cannot act on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suggestions for words that are not known: one wording for all messages."""
+"""Suggestions for unknown words: one wording for all messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LONGEST = 80  # characters of a word that are compared, so that a huge one costs
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str = "", *, most: int = 1) -> str:
-    """'; did you mean …?' if known words are close, and where to look otherwise.
+    """'; did you mean …?' if a known word is close, otherwise where to look.
 
     Args:
         word: What was given.

@@ -52,7 +52,7 @@ def csv_line(values: Iterable[object]) -> str:
 
 
 def metric_number(number: float, metric: str) -> str:
-    """A metric's value with the digits that mean something.
+    """A metric's value with its significant digits.
 
     Example:
         >>> metric_number(99.634, "accuracy"), metric_number(0.33219, "rmse"), metric_number(98.7654, "perplexity")
@@ -62,7 +62,7 @@ def metric_number(number: float, metric: str) -> str:
 
 
 def metric_text(metric: str, value: float) -> str:
-    """A metric and its value for people; an accuracy is a fraction, and is shown in per cent.
+    """A metric and its value for display; an accuracy (a fraction) is shown in per cent.
 
     Example:
         >>> metric_text("accuracy", 0.98607), metric_text("rmse", 0.3321)
@@ -74,7 +74,7 @@ def metric_text(metric: str, value: float) -> str:
 
 
 def is_number(text: str, *, finite: bool = False) -> bool:
-    """Whether a text is that of a number; NaN and infinity are some, unless it must be ``finite``."""
+    """Whether a text is a number; NaN and infinity count unless it must be ``finite``."""
     try:
         number = float(text)
     except ValueError:

@@ -90,7 +90,7 @@ def test_stream_refuses_a_line_and_keeps_the_state_before_it(bad, every, tmp_pat
     command = ("stream", tmp_path / "model", "--state", tmp_path / "box.state", "--every", every)
     done = invoke(*command, stdin=b"a,b\n" + csv_of(x[:12]) + bad.encode() + b"\n" + csv_of(x[12:]))
     if bad == "3e38,3e38" and every == 8:
-        assert "sample 16: x must be samples whose answers" in one_line(done)
+        assert "sample 16: x must be samples whose outputs" in one_line(done)
         return
     assert ("sample 13: " if bad == "3e38,3e38" else "line 14 must ") in one_line(done)
     second = said(invoke(*command[:4], stdin=csv_of(x[12:]))).splitlines()

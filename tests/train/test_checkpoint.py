@@ -82,7 +82,7 @@ def test_the_newest_is_the_one_of_the_highest_number(tmp_path):
 
 
 def test_of_a_step_the_newest_whole_one_is_found(tmp_path):
-    """And if none is whole, what is wrong with the newest."""
+    """If none is intact, the error names the fault of the newest."""
     for number in range(3):
         save(tmp_path, {"x": torch.tensor(number)}, facts(5), keep=9)
     for serial in (2, 1, 0):
@@ -111,7 +111,7 @@ def test_a_damaged_one_gives_way_to_the_one_before(tmp_path):
     (tmp_path / "000000000009-0").mkdir()
     assert latest(tmp_path)[1].step == 1
     (tmp_path / "000000000001-0" / "state.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"none of the 3 checkpoints .* is whole") as error:
+    with pytest.raises(CheckpointError, match=r"none of the 3 checkpoints .* is intact") as error:
         latest(tmp_path)
     assert "\n" not in str(error.value)
 

@@ -90,5 +90,5 @@ def app() -> Any:
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM while no run is being saved: exit and clean up."""
+    """Exit and clean up on SIGTERM while no run is being saved."""
     sys.exit(128 + number)

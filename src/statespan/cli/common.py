@@ -34,7 +34,7 @@ DtScale = Annotated[
     float | None, typer.Option(help="Step relative to training: 2.0 for data sampled half as often. [default: 1]")
 ]
 SamplingRate = Annotated[
-    float | None, typer.Option(metavar="HZ", help="Samples a second of the data, in place of --dt-scale.")
+    float | None, typer.Option(metavar="HZ", help="Sampling rate of the data, instead of --dt-scale.")
 ]
 TRAINING = ("lightning", "safetensors", "yaml")
 INSTALL = {
@@ -45,7 +45,7 @@ INSTALL = {
 
 
 def need(extra: str, *modules: str) -> None:
-    """Exit with one line if a module is missing that an extra of the package installs."""
+    """Exit with one line if a module that an extra installs is missing."""
     if missing := [INSTALL.get(module, module) for module in modules if find_spec(module) is None]:
         fail(f'this command needs {" and ".join(missing)}: pip install "statespan[{extra}]"')
 
@@ -56,7 +56,7 @@ def need_training() -> None:
 
 
 def lead() -> bool:
-    """Whether this process prints, among those that torchrun started."""
+    """Whether this process is the one that prints, among those started by torchrun."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -66,7 +66,7 @@ def terminal() -> Console:
 
     class Safe(Console):
         def render_str(self, text: str, **options: Any) -> Any:
-            """Text of a line or of a cell of a table."""
+            """Render the text of a line or of a table cell."""
             return super().render_str(printable(text, keep="\n"), **options)
 
     return Safe(width=None if sys.stdout.isatty() else 120, highlight=False, quiet=not lead())
@@ -80,7 +80,7 @@ def give_up(message: str) -> NoReturn:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """One line and exit code 2 for a user's mistake, 1 for a runtime failure; never a traceback for those."""
+    """Report a user's mistake (exit code 2) or a runtime failure (1) in one line, without a traceback."""
     import torch
 
     from statespan.data import MissingData
@@ -110,7 +110,7 @@ def explained() -> Iterator[None]:
 
 @contextlib.contextmanager
 def rejected() -> Iterator[None]:
-    """One line and exit code 2 for a value that the library rejects."""
+    """Report a value that the library rejects in one line, with exit code 2."""
     from statespan.models import LoadError
     from statespan.train import ConfigError
 
@@ -131,7 +131,7 @@ def check_choice(option: str, value: str, allowed: Iterable[str]) -> str:
 
 
 def check_output(option: str, path: Path, *endings: str) -> None:
-    """Reject a file to write that has another ending, or whose folder does not exist."""
+    """Reject an output file with another ending or in a folder that does not exist."""
     if endings and path.suffix.lower() not in endings:
         fail(f"{option} must end in {' or '.join(endings)}, got {path}")
     if not path.absolute().parent.is_dir() or path.is_dir():
@@ -181,7 +181,7 @@ def load_data(recipe: Recipe, folder: Path | None, console: Console) -> Dataset:
 
 
 def table(*columns: str, right: Iterable[str] = (), wrapped: Iterable[str] = ()) -> Table:
-    """An empty table; columns are left-aligned and not wrapped, but for those named."""
+    """An empty table; columns are left-aligned and not wrapped, except those named."""
     from rich import box
     from rich.table import Table
 
@@ -193,7 +193,7 @@ def table(*columns: str, right: Iterable[str] = (), wrapped: Iterable[str] = ())
 
 @contextlib.contextmanager
 def downloading(console: Console) -> Iterator[Progress]:
-    """A function that shows the progress of a download; the bar appears with its first call."""
+    """Return a callback that shows the progress of a download; its first call makes the bar appear."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn())
@@ -222,7 +222,7 @@ def metric_rows(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def duration(seconds: float) -> str:
-    """A time for people.
+    """A duration as readable text.
 
     Example:
         >>> duration(41.2), duration(3725)

@@ -74,7 +74,7 @@ def evaluate(
 
 
 def _recorded(folder: Path, console: Console) -> None:
-    """Print what the record of a published model says, which was measured after its training."""
+    """Print the recorded results of a published model, which were measured after its training."""
     record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     name = record["metric"]
     ((_, value),) = common.metric_rows({name: record["test"][name]})

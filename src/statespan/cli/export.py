@@ -60,7 +60,7 @@ def export(
         try:
             error = write(model, path, to=to, view=view, dt_scale=step, state_dtype=dtype)  # type: ignore[arg-type]
         except ExportError as problem:
-            common.give_up(f"{path} was written, and is wrong: {problem}")
+            common.give_up(f"{path} was written but is wrong: {problem}")
         except ValueError as problem:
             fail(str(problem))
     console = common.terminal()

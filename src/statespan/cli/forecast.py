@@ -43,13 +43,13 @@ def forecast(
     quantiles: Annotated[str, typer.Option(help="Quantiles, with commas.")] = "0.1,0.5,0.9",
     missing: Annotated[str, typer.Option(help="error, or mask to learn with missing values.")] = "error",
     time_format: Annotated[
-        str | None, typer.Option(help="Such as %d.%m.%Y. [default: ISO 8601 or month/day/year]")
+        str | None, typer.Option(help="Format of the times, such as %d.%m.%Y. [default: ISO 8601 or month/day/year]")
     ] = None,
     out: Annotated[Path, typer.Option(help="CSV file to write.")] = Path("forecast.csv"),
     picture: Annotated[Path | None, typer.Option(help="PNG file to write. [default: beside the forecast]")] = None,
     save: Annotated[Path | None, typer.Option(help="Folder to save the model in.")] = None,
     model: Annotated[Path | None, typer.Option(help="Folder of a saved model to use, without training.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates of the training. [default: chosen from the data]")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training updates. [default: chosen from the data]")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     device: common.Device = None,
 ) -> None:

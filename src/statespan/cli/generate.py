@@ -38,7 +38,7 @@ COMPLETIONS = 3
 
 
 class SamplingOptions(NamedTuple):
-    """How samples are drawn."""
+    """Options for drawing samples."""
 
     temperature: float
     top_k: int | None
@@ -55,7 +55,7 @@ def generate(
     count: Annotated[
         int | None, typer.Option(help="Texts or images. [default: 1 text, 16 images, 8 completed]", show_default=False)
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Below 1 for likelier samples; 0 for the likeliest.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Below 1 for likelier samples; 0 for greedy.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest with this total probability.")] = None,
     min_p: Annotated[float | None, typer.Option(help="Least probability relative to the likeliest.")] = None,
@@ -144,7 +144,7 @@ def _word(word: str) -> str:
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Which images are generated, and where they are written."""
+    """Options for the images to generate and their files."""
 
     count: int | None
     complete: bool
@@ -193,7 +193,7 @@ def _images(opened: Opened, options: ImageOptions, sampling: SamplingOptions, da
 
 
 def _sample(model: Any, given: Any, sampling: SamplingOptions, *, total: int, length: int, batch: int) -> Any:
-    """Values (total, length), in batches; given ones come first."""
+    """Sample values (total, length) in batches; given ones come first."""
     import torch
 
     from statespan.generation import generate

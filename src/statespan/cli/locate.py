@@ -1,4 +1,4 @@
-"""Which run or model a command means: a folder, or the name of a published model; and how its inputs are prepared."""
+"""Finds the run or model of a command (a folder or a published name) and the preparation of its inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default
 
 
 class Opened(NamedTuple):
-    """A model, and the run or the published model it comes from, if any."""
+    """A model, and the run or published model it comes from, if any."""
 
     model: Any
     run: Path | None
@@ -34,7 +34,7 @@ def is_run(folder: Path) -> bool:
 
 
 def locate(where: Path) -> Path:
-    """The folder a user means: the one named, or that of the published model of this name."""
+    """Resolve a folder, or the name of a published model, to a folder."""
     from statespan.models import find
 
     try:
@@ -44,7 +44,7 @@ def locate(where: Path) -> Path:
 
 
 def published_hint(where: Path) -> str:
-    """For what may be a misspelt name: the nearest published models, or some of them."""
+    """A hint for a possibly misspelt name: the nearest published models, or some of them."""
     from statespan.models.find import names
 
     known = names()
@@ -54,7 +54,7 @@ def published_hint(where: Path) -> str:
 
 
 def find_run(folder: Path, argument: str = "RUN") -> Path:
-    """The folder of an existing run or published model; ``argument`` is where it was given."""
+    """The folder of an existing run or published model; ``argument`` names the command-line argument."""
     given, folder = folder, locate(folder)
     if is_run(folder):
         return folder
@@ -93,7 +93,7 @@ def dataset_of(opened: Opened, data: Path | None, console: Console) -> Dataset |
 
 
 def inputs_of(opened: Opened, data: Path | None, console: Console) -> Inputs | None:
-    """How the samples of a run are prepared; a published model needs no data for that. None without a run."""
+    """The input preparation of a run, None without a run; a published model needs no data for it."""
     from statespan.data import inputs
 
     if opened.run is not None and (stored := stored_inputs(opened.run)) is not None and stored.prepare is not None:
@@ -103,19 +103,19 @@ def inputs_of(opened: Opened, data: Path | None, console: Console) -> Inputs | N
 
 
 def trained_rate(run: Path) -> float | None:
-    """Samples a second of a run's training data, from the config of its saved model; None if unknown."""
+    """The sampling rate of a run's training data, from the config of its saved model; None if unknown."""
     import json
 
     try:
         place = run if (run / "config.json").is_file() else run / "model"
         rate = json.loads((place / "config.json").read_text(encoding="utf-8"))["config"].get("sampling_rate")
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):  # whoever loads the model says what is wrong
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):  # loading the model reports the fault
         return None
     return float(rate) if isinstance(rate, (int, float)) else None
 
 
 def stored_inputs(folder: Path) -> Inputs | None:
-    """What a published model keeps about its inputs."""
+    """The input preparation stored with a published model."""
     from statespan.data import inputs
 
     if not (folder / "inputs.json").is_file():

@@ -126,7 +126,7 @@ def _of_runs(kind: str, folders: list[Path], changes: list[str], data: Path | No
 
 
 def _check(kind: str, folders: list[Path], changes: list[str], options: dict[str, Any]) -> None:
-    """Reject what a plot of a layer cannot use."""
+    """Reject options that the plot of a layer cannot use."""
     if len(folders) > 1:
         fail(f"{kind} needs one folder, got {len(folders)}")
     if folders and changes:

@@ -110,7 +110,7 @@ def predict(
 
 
 def _open(run: Path, recipe: Recipe, data: Path | None, console: Any) -> tuple[Any, Inputs]:
-    """The model and how its inputs are prepared; a published model needs no data for that."""
+    """The model and its input preparation; a published model needs no data for it."""
     from statespan.data.inputs import of_dataset
     from statespan.models import from_pretrained
     from statespan.train import load_run

@@ -93,7 +93,7 @@ def _close_output() -> None:
 
 
 def _push(running: Any, x: Any) -> Any:
-    """The answer after samples (L, …): one sample by a step, more by a parallel pass."""
+    """The output after samples (L, …): a step for one sample, a parallel pass for more."""
     y = running.push(x[None, 0]) if len(x) == 1 else running.prefill(x[None])
     return (y[0, -1] if y.ndim == 3 else y[0]).double().cpu()
 
@@ -138,7 +138,7 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
 
 
 def _values(text: str, width: int | None, vocabulary: int | None) -> tuple[list[float], str]:
-    """The numbers of a line (none if it has others), and what is wrong with it, if anything."""
+    """The numbers of a line (none if it is invalid), and the fault, if any."""
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
@@ -168,7 +168,7 @@ def _array(rows: list[list[float]], width: int | None) -> np.ndarray[Any, Any]:
 
 
 def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable[[Any], Any], Printer]:
-    """The preparation of raw samples, and the printer of answers."""
+    """The preparation of raw samples, and the printer of outputs."""
     import numpy as np
     import torch
 
@@ -203,7 +203,7 @@ def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable
 
 
 class Printer:
-    """Prints answers as lines of CSV, the names of the columns first.
+    """Prints outputs as lines of CSV after a header.
 
     ``names`` are those of the classes or values, if any, and ``info`` has the units of values, if not None.
     """
@@ -215,7 +215,7 @@ class Printer:
         self.mean, self.std = (getattr(info, name, ()) for name in ("target_mean", "target_std"))
 
     def __call__(self, number: int, y: Any) -> None:
-        """Print the answer (K,) after this number of samples."""
+        """Print the output (K,) after this number of samples."""
         if not self.started:
             self.started = True
             columns = [self.names[i] if i < len(self.names) else f"value_{i}" for i in range(len(y))]

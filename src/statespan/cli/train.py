@@ -77,7 +77,7 @@ def train(
             result = fit(chosen, run, resume=resume, data=dataset, model=model, progress=True, device=device)
         except (Interrupted, KeyboardInterrupt) as stopped:
             again = shlex.join(["statespan", "train", str(run), "--resume"])
-            kept = "saved" if isinstance(stopped, Interrupted) else "stopped; what was saved before is kept"
+            kept = "saved" if isinstance(stopped, Interrupted) else "stopped; earlier checkpoints are kept"
             complain(f"{kept} in {run}; resume with: {again}")
             sys.exit(stopped.code if isinstance(stopped, Interrupted) else 130)
     _show(result, chosen, console)
@@ -112,7 +112,7 @@ def _choose(text: str | None, changes: list[str], resume: bool, runs: Path) -> t
 
 
 def _runs(runs: Path, name: str) -> dict[int, Path]:
-    """The runs of a recipe by number, of those that have written their recipe."""
+    """The runs of a recipe by number, among those that have written their recipe."""
     pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?\Z")
     folders = {int(match[1] or 1): path for path in runs.glob(f"{name}*") if (match := pattern.match(path.name))}
     return {number: path for number, path in folders.items() if is_run(path)}

@@ -1,4 +1,4 @@
-"""Random augmentation of images: shifts, warps as if by other hands, rotations and mirroring."""
+"""Random augmentation of images: shifts, elastic warps, rotations and mirroring."""
 
 import math
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Warp:
 
 @dataclass(frozen=True)
 class Turn:
-    """Rotate each square image by a multiple of 90 degrees and mirror it or not: 8 ways, equally likely."""
+    """Rotate each square image by a multiple of 90 degrees and maybe mirror it: 8 equally likely ways."""
 
     size: int  # pixels along a side
 
@@ -73,7 +73,7 @@ class Turn:
 
 
 def _affine(drawn: Tensor) -> Tensor:
-    """The 2 x 2 matrices of four numbers in [-1, 1] each: rotation after stretch after slant."""
+    """2 x 2 matrices from four numbers in [-1, 1] each: a shear, then a stretch, then a rotation."""
     cos, sin = (TURN * drawn[:, 0]).cos(), (TURN * drawn[:, 0]).sin()
     turn = torch.stack([cos, -sin, sin, cos], 1).unflatten(1, (2, 2))
     slant = torch.eye(2, device=drawn.device).repeat(len(drawn), 1, 1)
@@ -83,6 +83,6 @@ def _affine(drawn: Tensor) -> Tensor:
 
 @cache
 def _pixels(order: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Which pixel is at each position, where each pixel is, and (column, row) of each position from the centre."""
+    """The pixel at each position, the position of each pixel, and each position's (column, row) from the centre."""
     pixel = torch.tensor(order, device=device)
     return pixel, pixel.argsort(), torch.stack([pixel % 28, pixel // 28], 1) - 13.5

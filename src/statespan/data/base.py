@@ -1,4 +1,4 @@
-"""What every dataset is: compact arrays, and a pure function from row numbers to a batch.
+"""The form of every dataset: compact arrays, and a pure function from row numbers to a batch.
 
 A :class:`Split` keeps its data as small arrays (pixels as bytes, samples as int16). ``take`` gathers the rows of a
 batch and turns them into what a model reads, in plain torch on whatever device the arrays are. It is neither random
@@ -102,7 +102,7 @@ class Split(ABC):
 
     @property
     def lengths(self) -> np.ndarray[Any, Any] | None:
-        """The true length of each row, of the longer one for a row of two; None where all are full."""
+        """The true length of each row (for a pair, of the longer sequence); None if all rows are full."""
         lengths = self.arrays.get("lengths")
         return None if lengths is None else lengths.reshape(len(lengths), -1).max(1).astype(np.int64)
 
@@ -161,7 +161,7 @@ class Arrays(Split):
 
 
 class Windows(Split):
-    """Row i of the data is a window of long arrays: of a series, of a text, or of documents put end to end.
+    """Row i of the data is a window of long arrays: of a series, a text, or concatenated documents.
 
     Args:
         arrays: Long arrays (T, …), all of the same T.
@@ -217,7 +217,7 @@ class Windows(Split):
 
 @dataclass(frozen=True)
 class Raw:
-    """From a recorded series to a row of the arrays, if the two differ.
+    """Converts recorded series to rows of the arrays, if the two differ.
 
     Example:
         >>> Raw((1, 0), (1.0,), (2.0,))(np.array([[[3.0], [5.0]]])).tolist()
@@ -259,7 +259,7 @@ class Dataset:
 
 
 def trim(batch: Batch, length: int) -> Batch:
-    """The batch cut to the first ``length`` positions, such as without padding that all rows share.
+    """The batch cut to the first ``length`` positions, for example to drop padding that all rows share.
 
     Example:
         >>> trim(Batch(torch.ones(2, 5, 1), torch.zeros(2), torch.tensor([2, 3])), 3).x.shape
@@ -285,5 +285,5 @@ def _check_arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.nd
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor that shares the memory; a copy of read-only memory, for which torch would warn."""
+    """A tensor that shares the array's memory; read-only arrays, for which torch would warn, are copied."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())

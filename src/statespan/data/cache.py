@@ -1,4 +1,4 @@
-"""Prepared arrays kept in a folder: plain .npy files and a JSON manifest with their sizes, times and digests.
+"""A cache of prepared arrays: plain .npy files and a JSON manifest with their sizes, times and digests.
 
 Arrays are memory-mapped, never unpickled. A cache that is damaged, unfinished or of another key is rebuilt. A file with
 the recorded size and time is trusted, so that gigabytes are not read again at each start; of any other file the digest
@@ -34,7 +34,7 @@ _watcher: ContextVar[Progress | None] = ContextVar("watcher", default=None)
 
 @contextmanager
 def watched(progress: Progress | None) -> Iterator[None]:
-    """Call ``progress`` with (name of the cache, bytes done, bytes in all) for every piece of :class:`Rows` written."""
+    """Call ``progress`` with (name of the cache, bytes done, total bytes) for every piece of :class:`Rows` written."""
     token = _watcher.set(progress)
     try:
         yield
@@ -82,7 +82,7 @@ def cached(
         warnings.warn(f"{place} cannot be written, the data is kept in memory: {problem}", RuntimeWarning, stacklevel=2)
         return {name: _whole(array) for name, array in build().items()}
     if (arrays := _read(place, text)) is None:
-        raise OSError(f"{place} was written and cannot be read back: the disk is at fault")
+        raise OSError(f"{place} was written but cannot be read back: the disk is faulty")
     return arrays
 
 
@@ -146,7 +146,7 @@ def _json(content: Mapping[str, Any]) -> bytes:
 
 
 def _npy(name: str, cache: str, array: Array | Rows) -> Iterator[bytes | memoryview]:
-    """The bytes of an .npy file, piece by piece; the watcher is told of each."""
+    """The bytes of a .npy file, piece by piece; each is reported to the watcher."""
     rows = array if isinstance(array, Rows) else Rows(array.shape, array.dtype, [array])
     dtype, watcher = np.dtype(rows.dtype), _watcher.get() if isinstance(array, Rows) else None
     if dtype.hasobject:
@@ -167,7 +167,7 @@ def _npy(name: str, cache: str, array: Array | Rows) -> Iterator[bytes | memoryv
 
 
 def _entries(path: Path) -> int:
-    """The number of entries of an array, if its header fits its file; an array without any cannot be mapped."""
+    """The number of entries of an array whose header fits its file; an empty array cannot be memory-mapped."""
     with path.open("rb") as file:
         return math.prod(npy.header(file, path.stat().st_size)[0])
 

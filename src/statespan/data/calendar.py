@@ -41,13 +41,13 @@ def parse_times(texts: Sequence[str], time_format: str | None = None, lines: Seq
 
 
 def in_seconds(times: np.ndarray) -> np.ndarray:
-    """Timestamps as datetime64[s]; unchanged if some lie between two seconds."""
+    """Timestamps as datetime64[s]; unchanged if some have fractional seconds."""
     seconds = times.astype("datetime64[s]")
     return seconds if (seconds == times).all() else times
 
 
 def check_regular(times: np.ndarray, lines: Sequence[int] | None = None) -> tuple[int, str]:
-    """The step between all timestamps, as a count and a unit: "s" (seconds), "ms", "us", "ns" or "M" (months).
+    """The regular step of timestamps, as a count and a unit: "s" (seconds), "ms", "us", "ns" or "M" (months).
 
     Months are calendar months: the same day and time each month, or the last day of each. Timestamps that repeat, go
     backwards or leave a gap are an error that names the first such row, or its line if ``lines`` are given.

@@ -1,4 +1,4 @@
-"""Download of one file: HTTPS only, resumable, verified before it gets its name."""
+"""Downloads one file: HTTPS only, resumable, verified before it gets its name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def download(
         try:
             _receive(url, part, size=size, progress=progress, open_url=partial(open_url, timeout=timeout))
         except http.client.HTTPException as problem:
-            raise OSError(f"{url} does not answer as HTTP asks: {problem!r}") from problem
+            raise OSError(f"{url} did not send a valid HTTP response: {problem!r}") from problem
         except OSError as problem:
             if isinstance(problem, TimeoutError) or isinstance(getattr(problem, "reason", None), TimeoutError):
                 raise OSError(f"{url} did not answer for {timeout:g} s; the next call resumes it") from problem
@@ -62,7 +62,7 @@ def download(
 def _receive(
     url: str, part: Path, *, size: int | None, progress: Progress | None, open_url: Callable[..., Any]
 ) -> None:
-    """Append the missing bytes to the part."""
+    """Append the missing bytes to the partial file."""
     done = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "statespan"})
     if done:
@@ -70,7 +70,7 @@ def _receive(
     try:
         answer = open_url(request)
     except HTTPError as problem:
-        if problem.code == 416:  # the part is complete or wrong: the digest tells
+        if problem.code == 416:  # the part is complete or wrong; the digest decides
             return
         raise
     with answer:
@@ -96,12 +96,12 @@ def _content_length(url: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not re.fullmatch(r"[0-9]{1,15}", text.strip()):
-        raise OSError(f"{url} says Content-Length {text[:40]!r}, which is not a number of bytes")
+        raise OSError(f"{url} sent Content-Length {text[:40]!r}, which is not a number of bytes")
     return int(text)
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Opens https only: it has no handler for http, ftp and file, even after a redirect."""
+    """An opener for https only: it has no handler for http, ftp and file, even after a redirect."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),

@@ -1,4 +1,4 @@
-"""Unpack tar, zip and gz archives: plain files and folders, inside one folder, within limits. Nothing else.
+"""Unpacks tar, zip and gz archives: only plain files and folders, inside one folder, within limits.
 
 The whole archive is unpacked into a temporary folder in the target; its entries get their names only if all of it is
 good. A rejected archive leaves nothing behind.
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class BadArchive(ValueError):  # noqa: N818 - like MissingData, its name says what is wrong
-    """An archive that is damaged or contains what no dataset needs."""
+    """An archive that is damaged, exceeds the limits or contains entries that are not allowed."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _blocks(archive: Path, source: IO[bytes], left: int, allowed: int) -> Iterat
 
 
 def _reading(archive: Path, read: Callable[[], T]) -> T:
-    """The result of ``read``; damaged archives make the standard library raise almost anything."""
+    """Return the result of ``read``; damaged archives make the standard library raise almost anything."""
     try:
         return read()
     except BadArchive:

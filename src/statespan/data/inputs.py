@@ -1,4 +1,4 @@
-"""From recorded series to what a model reads: as its dataset prepares them, or as stored beside its weights.
+"""Prepares recorded series as model inputs: as the dataset does, or as stored beside the weights.
 
 A published model is used where its training data is missing. Most datasets only reorder positions and scale each
 feature; then these few numbers are all that has to be stored.
@@ -26,7 +26,7 @@ MOST_NAMES = 1000  # names of classes that are stored; a language has more words
 
 @dataclass(frozen=True)
 class Inputs:
-    """How series are prepared."""
+    """The preparation of series."""
 
     info: Any  # facts about the data, names and units of the answers included
     whole: bool  # whether audio is read as whole numbers of 16 bits
@@ -35,7 +35,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Positions in another order, and each feature times a number plus a number."""
+    """A permutation of positions, and an affine map of each feature."""
 
     scale: tuple[float, ...]  # (D,)
     shift: tuple[float, ...]  # (D,)
@@ -100,7 +100,7 @@ def read(path: Path) -> Inputs:
 
 
 def _fitted(dataset: Dataset, inputs: Inputs) -> Scaled | None:
-    """The dataset's own preparation as :class:`Scaled`, if it is one: tried on zeros, ones and noise."""
+    """The dataset's own preparation as :class:`Scaled`, if it is of that form; tested on zeros, ones and noise."""
     if inputs.prepare is None:
         return None
     order = dataset.raw.order if dataset.raw is not None else ()

@@ -1,4 +1,4 @@
-"""A file whose headers have a limit: a larger read is rejected before a byte is read."""
+"""A file whose headers are limited: a larger read is rejected before a byte is read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Metered(io.RawIOBase):
         self.headers()
 
     def headers(self) -> None:
-        """From here on, headers are read."""
+        """Announce that headers follow."""
         self.left: int | None = self.limit
 
     def content(self) -> None:
-        """From here on, content is read, which the caller reads in pieces."""
+        """Announce that content follows, which the caller reads in pieces."""
         self.left = None
 
     def read(self, size: int | None = -1) -> bytes:
@@ -37,11 +37,11 @@ class Metered(io.RawIOBase):
         raise ValueError(f"its headers are longer than {self.limit} bytes")
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place."""
+        """Move to a position."""
         return self.file.seek(offset, whence)
 
     def tell(self) -> int:
-        """The place."""
+        """The current position."""
         return self.file.tell()
 
     def seekable(self) -> bool:

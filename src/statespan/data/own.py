@@ -33,7 +33,7 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass
 class Samples:
-    """Series (L, D) as read, their answers as text or numbers, and the split of each, "" if not given."""
+    """Series (L, D) as read, their labels as text or numbers, and the split of each ("" if not given)."""
 
     x: list[Array]
     y: list[Any]
@@ -43,7 +43,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Series:
-    """Windows {"x": (B, L, D), "lengths": (B,), "y": …} to a standardized batch, 0 behind the end of a series."""
+    """Turns windows {"x": (B, L, D), "lengths": (B,), "y": …} into a standardized batch, zero-padded."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -137,7 +137,7 @@ def own(folder: Path, options: OwnOptions) -> Dataset:
 
 
 def _sampling_rate(where: Path, stored: float | None, options: OwnOptions) -> float | None:
-    """The rate of the samples that a model reads, from the files or the options."""
+    """The sampling rate of the model's input, from the files or the options."""
     given = options.sampling_rate
     if stored and given and stored != given:
         raise ValueError(f"sampling_rate must be that of the files in {where}, {stored:g}, got {given:g}")
@@ -219,7 +219,7 @@ def _labelled(where: Path, target: list[str]) -> Samples:
     for row in rows:
         file = where / row[columns["file"]]
         if not file.is_file():
-            raise ValueError(f"{where / 'labels.csv'} names {row[columns['file']]!r}, which is not there")
+            raise ValueError(f"{where / 'labels.csv'} names {row[columns['file']]!r}, which does not exist")
         _add(samples, file, *_answer(row, columns, target))
     return samples
 

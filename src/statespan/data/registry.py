@@ -1,4 +1,4 @@
-"""The datasets by name: a closed list, so that a recipe can name only registered ones."""
+"""Datasets by name: a closed list, so that a recipe can name only registered ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Loader = TypeVar("Loader", bound=Callable[..., Dataset])
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered dataset: its loader, what it is in one line, the files it is read from and their folder."""
+    """A registered dataset: its loader, a one-line summary, its files and their folder."""
 
     name: str
     summary: str
@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Status:
-    """What exists of a dataset."""
+    """Which files of a dataset exist."""
 
     name: str
     summary: str
@@ -95,13 +95,13 @@ def register(
 
 
 def _registered() -> dict[str, Entry]:
-    """All datasets, those of installed plug-ins included."""
+    """All datasets, including those of installed plug-ins."""
     _plugins.modules("statespan.datasets")
     return REGISTRY
 
 
 def data_folder(folder: Path | str | None = None) -> Path:
-    """The folder all datasets are in: the one given, ``STATESPAN_DATA``, or ~/.cache/statespan/data."""
+    """The folder of all datasets: the one given, ``STATESPAN_DATA``, or ~/.cache/statespan/data."""
     chosen = folder or os.environ.get("STATESPAN_DATA") or Path("~/.cache/statespan/data")
     return Path(chosen).expanduser()
 
@@ -139,7 +139,7 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
         The dataset with its three splits.
 
     Raises:
-        MissingData: Files are missing and cannot be downloaded; the message says what to put where.
+        MissingData: Files are missing and cannot be downloaded; the message says which files belong where.
         ValueError: The name or an option is unknown, or an option's value is not allowed.
     """
     chosen = entry(name)
@@ -185,7 +185,7 @@ def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value has an annotated type: plain types, optional ones, and tuples or lists of them."""
+    """Whether a value matches an annotation: plain types, optional ones, and tuples or lists of them."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, option) for option in inner)

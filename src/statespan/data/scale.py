@@ -32,7 +32,7 @@ class ScaledInfo(Info):
 
     @property
     def scale(self) -> tuple[float, ...] | None:
-        """Factor of reported errors; errors of forecasts stay standardized, as is customary."""
+        """The factor of reported errors; forecast errors stay standardized, as is customary."""
         return self.target_std if self.task == "regression" and self.target_std else None
 
 
@@ -95,7 +95,7 @@ def statistics(values: Array, known: Array | None = None, axes: tuple[int, ...] 
 
 
 def standardize(values: Array, mean: Array, std: Array, name: str = "values") -> Array:
-    """The columns of values (…, K) minus their mean over their standard deviation, float32.
+    """Standardize the columns of values (…, K): subtract the mean, divide by the standard deviation; float32.
 
     The values are finite, and ``name`` is what an error calls them. A result too large for float32 is a ValueError that
     says where.

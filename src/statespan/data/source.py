@@ -68,12 +68,12 @@ class Source:
     optional: bool = False
 
     def find(self, folder: Path) -> Path | None:
-        """Its path, or None if it is missing."""
+        """The file's path, or None if it is missing."""
         return next((folder / path for path in (self.path, *self.also) if (folder / path).exists()), None)
 
     @property
     def packed(self) -> bool:
-        """Whether the url is an archive that contains it."""
+        """Whether the URL is an archive that contains the file."""
         return is_archive(self.download_name) and self.download_name != Path(self.path).name
 
     @property
@@ -83,7 +83,7 @@ class Source:
 
 
 def describe(sources: Iterable[Source]) -> list[str]:
-    """Files for a message, one line per download: names, origin, size and digest.
+    """Describe files, one line per download: names, origin, size and digest.
 
     Example:
         >>> describe([Source("a.csv", origin="a friend"), Source("b.csv", origin="a friend")])
@@ -128,7 +128,7 @@ def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progr
 
 
 def _get(source: Source, folder: Path, progress: Progress | None) -> str:
-    """Get one file; returns the reason if that failed, else nothing."""
+    """Get one file; returns the reason if that failed, else an empty string."""
     got = folder / source.download_name
     here = source.packed and got.exists()
     if not here and (source.url is None or source.sha256 is None):

@@ -1,4 +1,4 @@
-"""Texts as tokens: documents end to end, each closed by <eos>, and batches padded with <pad>.
+"""Texts as tokens: concatenated documents, each ending with <eos>, and batches padded with <pad>.
 
 Tokens: 0 <pad>, 1 <unk>, 2 <eos>, then the vocabulary's own.
 """
@@ -34,7 +34,7 @@ def vocabulary(texts: Iterable[str], least: int = 1) -> dict[str, int]:
 
 
 def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Texts as tokens, cut to ``length`` with the <eos> that closes each.
+    """Texts as tokens, each ended by <eos> and truncated to ``length`` including it.
 
     Returns "tokens" (T,) of all texts end to end, "starts" (N,) and "lengths" (N,) of each.
 
@@ -53,7 +53,7 @@ def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict
 
 
 def join(pieces: Sequence[np.ndarray[Any, Any]], dtype: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrays of tokens end to end: "tokens", "starts" and "lengths"."""
+    """Concatenate arrays of tokens: "tokens", "starts" and "lengths"."""
     lengths = np.array([len(piece) for piece in pieces], np.int64)
     starts = np.cumsum(lengths) - lengths
     return {
@@ -75,7 +75,7 @@ def documents(arrays: Mapping[str, np.ndarray[Any, Any]], y: np.ndarray[Any, Any
 
 
 def padded(rows: dict[str, Tensor]) -> Batch:
-    """Windows of tokens (B, L), or (B, 2, L) for pairs, padded with <pad> behind each document."""
+    """Windows of tokens (B, L), or (B, 2, L) for pairs, padded with <pad> after each document."""
     lengths, tokens = rows["lengths"].long(), rows["tokens"].long()
     inside = torch.arange(tokens.shape[-1], device=tokens.device) < lengths[..., None]
     tokens = torch.where(inside, tokens, PAD)

@@ -1,4 +1,4 @@
-"""Random augmentation of recorded signals, as if they had been recorded again.
+"""Random augmentation of recorded signals: shift, stretch, scale, noise and crops.
 
 Shapes: B batch, L positions, D signals, O targets.
 """
@@ -26,7 +26,7 @@ class Crop:
     least: int  # length of the shortest crop; the longest is the whole recording
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch, x of shape (B, L, D) with L at least ``least``: crops from position 0 on, then zeros."""
+        """Crop the batch, x of shape (B, L, D) with L at least ``least``; crops start at position 0, then zeros."""
         x, whole = batch.x, batch.x.shape[1]
         lengths = torch.randint(self.least, whole + 1, (len(x),), generator=generator, device=x.device)
         first = (torch.rand(len(x), generator=generator, device=x.device) * (whole - lengths + 1)).long()
@@ -43,7 +43,7 @@ class InTurn:
     changes: tuple[Callable[[Batch, torch.Generator], Batch], ...]
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch after all of them."""
+        """Apply all augmentations to the batch."""
         for change in self.changes:
             batch = change(batch, generator)
         return batch

@@ -25,7 +25,7 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (S4Classifier, S
 
 
 def load(folder: str | Path, *, device: str | None = None) -> Any:
-    """The estimator that was saved in a folder, of whatever kind.
+    """Load an estimator of any kind from a folder.
 
     Args:
         folder: Where it was saved.

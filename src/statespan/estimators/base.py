@@ -1,4 +1,4 @@
-"""What all estimators share: their settings, the rate of their samples, saving and loading."""
+"""The base of all estimators: settings, sampling rate, saving and loading."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str | None = None) -> Self:
-        """The estimator that :meth:`save` saved, which predicts the same.
+        """Load an estimator saved by :meth:`save`; it predicts the same.
 
         Args:
             folder: Where it was saved.
@@ -98,7 +98,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return estimator
 
     def _check_parameters(self) -> None:
-        """Reject parameters that cannot be used, whatever the data."""
+        """Reject parameters that are invalid for any data."""
         for name in COUNTS:
             if getattr(self, name, None) is not None:
                 check_int(name, getattr(self, name), minimum=1)
@@ -119,7 +119,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         self.sampling_rate_ = check_number("sampling_rate", sampling_rate, above=0.0) if is_given else None
 
     def _dt_scale(self, dt_scale: float | None, sampling_rate: float | None) -> float:
-        """The step of samples relative to training, from whichever of the two is given."""
+        """The step size relative to training, from whichever argument is given."""
         check_is_fitted(self, "network_")
         if sampling_rate is None:
             return 1.0 if dt_scale is None else float(check_number("dt_scale", dt_scale, above=0.0))
@@ -134,7 +134,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         return self.sampling_rate_ / float(sampling_rate)
 
     def _seed(self) -> int:
-        """The seed of a fit: that of the user, or drawn from the generator given."""
+        """The seed of a fit: the given one, or one drawn from the given generator."""
         state = self.random_state
         if state is None or hasattr(state, "randint"):
             source: Any = np.random.mtrand._rand if state is None else state

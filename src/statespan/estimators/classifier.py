@@ -1,4 +1,4 @@
-"""Classes of series, in scikit-learn's conventions."""
+"""Classification of series, in scikit-learn's conventions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
-    """Classes of series, by bidirectional S4D layers.
+    """Classifies series with bidirectional S4D layers.
 
     Settings that are None are chosen from the data, and one line says how. Series may have unequal lengths, any number
     of channels, and another sampling rate at prediction than in training.
@@ -45,7 +45,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         class_weight: None, "balanced" (rare classes count as much as frequent ones) or a dictionary {class: weight}.
         standardize: "channel": with the mean and deviation of the training series; "series": each series with its
             own, where its level and scale say nothing; "none".
-        missing: "error" refuses NaN and masked values; "mask" tells the network which values are missing.
+        missing: "error" rejects NaN and masked values; "mask" passes flags of missing values to the network.
         channels_first: Arrays are (n, channels, length), as in aeon and sktime; arrays of a list (channels, length).
         device: "cpu", "cuda"…; CUDA if available by default.
         random_state: Seed of the weights, the held-out part and the order of the series.
@@ -109,7 +109,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
     def score(
         self, X: Any, y: Any, *, dt_scale: float | None = None, times: Any = None, sampling_rate: float | None = None
     ) -> float:
-        """The share of series whose class is predicted.
+        """The accuracy: the share of series whose class is predicted correctly.
 
         Args:
             X: As in ``fit``.

@@ -1,4 +1,4 @@
-"""Sizes and training settings chosen from the data, where the user did not choose."""
+"""Default sizes and training settings, chosen from the data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LONGEST = 256  # positions of the body beyond which neighbouring samples are bro
 
 @dataclass(frozen=True)
 class Choice:
-    """What an estimator is trained with."""
+    """The sizes and training settings of an estimator."""
 
     d_model: int
     n_layers: int
@@ -25,7 +25,7 @@ class Choice:
 
     @classmethod
     def of(cls, n: int, length: int, given: dict[str, Any]) -> Choice:
-        """The settings for n series of this length; ``given`` are those of the user, None where there is none.
+        """The settings for n series of this length; ``given`` holds the user's, None where not set.
 
         Example:
             >>> Choice.of(50, 150, {"d_model": 32}).d_model

@@ -1,6 +1,6 @@
 """Training in memory, by the loop of :mod:`statespan.train`.
 
-The same numbers come out for the same data, settings and seed; the random state of the caller is left alone.
+The result is the same for the same data, settings and seed; the caller's random state does not change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of a forecaster: checked, chosen from the data if the user did not choose, and printed."""
+"""The settings of a forecaster: checked, chosen from the data where not given, and printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statespan.estimators.inputs.timeline import Line
 
 
 def choose(estimator: Any, rows: int) -> dict[str, int]:
-    """Sizes and settings for a series of so many rows."""
+    """Sizes and settings for a series with this many rows."""
     context = max(1, min(max(336, 2 * estimator.horizon), 720, (rows - estimator.horizon) // 3))
     auto = {
         "context": context, "d_model": 32, "n_layers": 2, "d_state": 32, "steps": 600, "batch_size": 32, "patience": 6,
@@ -20,7 +20,7 @@ def choose(estimator: Any, rows: int) -> dict[str, int]:
 
 
 def describe(estimator: Any, lines: list[Line], *, windows: int, held_out: int, device: Any) -> str:
-    """What was read and chosen, in one line."""
+    """Describe the data read and the settings chosen, in one line."""
     rows, columns, chosen = sum(len(line.values) for line in lines), lines[0].values.shape[1], estimator.chosen_
     count = sum(p.numel() for p in estimator.network_.parameters())
     many = f"{len(lines)} series, {rows} rows" if len(lines) > 1 else f"{rows} rows"
@@ -43,7 +43,7 @@ def refuse_answers(y: Any) -> None:
 
 
 def check_choices(estimator: Any) -> None:
-    """Reject values of the forecaster's own settings that cannot be used, whatever the data."""
+    """Reject values of the forecaster's own settings that are invalid for any data."""
     check_int("horizon", estimator.horizon, minimum=1)
     for name in ("dropout", "learning_rate", "validation_fraction"):
         if getattr(estimator, name) is None:

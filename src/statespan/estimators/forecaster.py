@@ -1,4 +1,4 @@
-"""Forecasts of time series, in scikit-learn's conventions.
+"""Forecasting of time series, in scikit-learn's conventions.
 
 Shapes: T rows, C columns, H horizon, Q quantiles.
 """
@@ -48,7 +48,7 @@ ROUNDING = 1e-12  # share of a sum of squares that is rounding
 
 @dataclass(eq=False, repr=False)
 class S4Forecaster(Estimator):
-    """Forecasts of time series with intervals, by a masked sequence-to-sequence S4D.
+    """Forecasts time series, with intervals, by a masked sequence-to-sequence S4D.
 
     One series or many, of one column or several; with dates, the calendar is read too. What is None is chosen from the
     data, and one line says how. A column that was constant in training is forecast to stay at its last known value.
@@ -70,8 +70,8 @@ class S4Forecaster(Estimator):
         learning_rate: Of everything but A, B and Δ of the SSMs.
         validation_fraction: Share of the rows, the last ones, that is held out for early stopping; 0.0 for none.
         patience: Looks at the held-out rows without improvement after which training ends.
-        missing: "error" refuses NaN and masked values; "mask" tells the network which values are missing, and never
-            scores them. Where the whole context is missing, the last value known before it stands for the level.
+        missing: "error" rejects NaN and masked values; "mask" passes flags of missing values to the network, and never
+            scores them. If the whole context is missing, the last value known before it sets the level.
         channels_first: Arrays are (columns, rows), as in aeon and sktime; no matter for frames.
         device: "cpu", "cuda"…
         random_state: Seed.
@@ -169,7 +169,7 @@ class S4Forecaster(Estimator):
         dt_scale: float | None = None,
         sampling_rate: float | None = None,
     ) -> Any:
-        """The mean of each row to come.
+        """Forecast the mean of each future row.
 
         Args:
             X: The past, in any form of ``fit``; the end of what ``fit`` saw by default. What is older than ``context``
@@ -192,7 +192,7 @@ class S4Forecaster(Estimator):
         dt_scale: float | None = None,
         sampling_rate: float | None = None,
     ) -> Any:
-        """The quantiles of each row to come, in ascending order; the arguments are those of ``predict``.
+        """Forecast the quantiles of each future row, in ascending order; the arguments are those of ``predict``.
 
         Returns:
             (H, C, Q), or (H, Q) for one array of one dimension; of a frame a frame with the quantiles as a second level
@@ -216,7 +216,7 @@ class S4Forecaster(Estimator):
         return self.evaluate(X)["r2"]
 
     def evaluate(self, X: Any) -> dict[str, float]:
-        """Errors over every window of X, of standardised values, as papers report them.
+        """The errors over every window of X, in standardised units, as papers report them.
 
         Args:
             X: Series with at least context + horizon rows, in any form of ``fit``.
@@ -289,7 +289,7 @@ class S4Forecaster(Estimator):
         self.form_ = Form(**{**form, "columns": tuple(form["columns"]), "names": tuple(form["names"])})
         self.calendar_ = tuple(check_choice("calendar", name, PERIODS) for name in config["calendar"])
         if len(self.calendar_) != network.d_marks:
-            raise ValueError("its network does not read its calendar")
+            raise ValueError("its network does not match its calendar features")
         check_int("context", self.chosen_["context"], minimum=1)
         self.lines_ = [_line_in(tensors, number, name, self.form_) for number, name in enumerate(config["series"])]
 

@@ -1,4 +1,4 @@
-"""The forecasting network: S4 with a masked end inside a reversible normalisation of each window.
+"""The forecasting network: S4 with a masked horizon, inside a reversible normalisation of each window.
 
 A window is forecast relative to its own last known values (as NLinear does), or to its mean, so the network need not
 know levels it never saw. Columns are forecast one by one with the same weights, or all together.
@@ -23,7 +23,7 @@ CENTRES = ("last", "mean", "none")
 
 @dataclass(frozen=True)
 class HorizonConfig:
-    """What a forecasting network is made of, as plain values."""
+    """The config of a forecasting network, as plain values."""
 
     columns: int  # C
     context: int  # rows T that it reads
@@ -55,7 +55,7 @@ class HorizonConfig:
 
 
 class Horizon(nn.Module):
-    """Forecasts of windows: mean and quantiles of the rows that follow.
+    """Forecasts the mean and quantiles of the rows that follow a window.
 
     Example:
         >>> options = {"d_model": 8, "n_layers": 1, "d_state": 8, "layer": "s4d"}
@@ -110,7 +110,7 @@ class Horizon(nn.Module):
         return y + centre[..., None]
 
     def _centre(self, known: Tensor) -> Tensor:
-        """What is taken off each window, (B, 1, C)."""
+        """The centre that is subtracted from each window, (B, 1, C)."""
         config, values = self.config, known[..., : self.config.columns]
         if config.centre == "none":
             return torch.zeros_like(values[:, :1])

@@ -1,4 +1,4 @@
-"""The network behind the estimators: filters that shorten long series, then SSM layers and a head.
+"""The network of the estimators: filters that shorten long series, then SSM layers and a head.
 
 Shapes: B batch, L length, C input channels, S = d_stem features of the stem, K outputs.
 """
@@ -26,7 +26,7 @@ BODIES: dict[str, type[Any]] = {"classifier": Classifier, "regressor": Regressor
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """What a network is made of, as plain values."""
+    """The config of a network, as plain values."""
 
     body: str  # "classifier" or "regressor"
     d_input: int  # channels C, with those that say what is missing
@@ -46,7 +46,7 @@ class NetworkConfig:
 
 
 class Stem(nn.Module):
-    """Filters of continuous time, which bring windows of ``stride`` samples together: patches that know their rate.
+    """Continuous-time filters over windows of ``stride`` samples: patches that adapt to the sampling rate.
 
     Each feature of a window is a product of the samples in it, and in the one before, with the complex impulse response
     of an SSM. Half of the features are its real part (where a wave stands), half the logarithm of its energy (how
@@ -95,7 +95,7 @@ class Stem(nn.Module):
 
 
 def resampled(x: Tensor, factor: float) -> Tensor:
-    """X (B, L, C) with ``factor`` times as many samples, on straight lines between them.
+    """Resample x (B, L, C) to ``factor`` times as many samples by linear interpolation.
 
     Example:
         >>> resampled(torch.tensor([0.0, 2.0, 4.0]).view(1, 3, 1), 2.0).flatten().tolist()

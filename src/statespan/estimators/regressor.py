@@ -1,4 +1,4 @@
-"""Values of series, in scikit-learn's conventions."""
+"""Regression on series, in scikit-learn's conventions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
-    """Real values of series, one or several each, by bidirectional S4D layers.
+    """Predicts one or several real values of each series with bidirectional S4D layers.
 
     The values are standardised for training and given back in their own units; one that was constant in training is
     predicted as that constant. The settings are those of :class:`S4Classifier`, but for its ``class_weight``.

@@ -1,4 +1,4 @@
-"""What the classifier and the regressor share: reading series, choosing settings, training, predicting, saving.
+"""The base of the classifier and the regressor: reading series, choosing settings, training, predicting, saving.
 
 Shapes: n series, L longest length, C channels, K classes or values.
 """
@@ -41,7 +41,7 @@ PREDICT_SAMPLES = 1 << 23  # samples times features that are predicted together
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SeriesEstimator(Estimator):
-    """One answer for a series; see :class:`S4Classifier` and :class:`S4Regressor`."""
+    """Predicts one target per series; see :class:`S4Classifier` and :class:`S4Regressor`."""
 
     _body: ClassVar[str]
 
@@ -51,22 +51,22 @@ class SeriesEstimator(Estimator):
 
     @abstractmethod
     def _fit_answers(self, y: Any, panel: Panel) -> tuple[Array, int, Array | None]:
-        """The answers as the network learns them, their number K, and the classes to balance the held-out part by."""
+        """The targets as the network learns them, their number K, and the classes to stratify the hold-out by."""
 
     @abstractmethod
     def _task(self) -> Task:
-        """What to optimize."""
+        """The training objective."""
 
     @abstractmethod
     def _fitted(self) -> dict[str, Any]:
-        """What was learnt besides the network, as plain values."""
+        """The fitted state besides the network, as plain values."""
 
     @abstractmethod
     def _restore(self, fitted: dict[str, Any]) -> None:
         """The inverse of :meth:`_fitted`."""
 
     def fit(self, X: Any, y: Any, *, times: Any = None, sampling_rate: float | None = None) -> Self:
-        """Learn from series and their answers.
+        """Fit to series and their targets.
 
         Args:
             X: An array (n, length) or (n, length, channels), a list of n arrays (length,) or (length, channels), or a
@@ -175,14 +175,14 @@ class SeriesEstimator(Estimator):
     def _set_state(self, config: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
         network = NetworkConfig(**config["network"])
         if network.body != self._body:
-            raise ValueError("its network is not that of its weights")
+            raise ValueError("its network does not match its weights")
         self.network_ = store.build(Network, network, tensors).to(device)
         self.n_channels_in_ = check_int("n_channels", config["n_channels"], minimum=1)
         self.masked_ = check_bool("masked", config["masked"])
         step = config["step"]
         self.step_ = None if step is None else check_number("step", step, above=0.0)
         if network.d_input != self.n_channels_in_ * (2 if self.masked_ else 1):
-            raise ValueError("its network does not read its channels")
+            raise ValueError("its network does not match its channels")
         self.scale_ = Scale.from_dict(config["scale"], self.n_channels_in_)
         self._restore(config["fitted"])
 
@@ -191,7 +191,7 @@ class SeriesEstimator(Estimator):
         check_choice("standardize", self.standardize, STANDARDS)
 
     def _network_config(self, choice: Choice, positions: int, outputs: int) -> NetworkConfig:
-        """The longest time scales are those of a whole series, the shortest a few positions."""
+        """The network's config: its time scales range from a few positions to a whole series."""
         slowest = min(1.0 / max(positions, 2), 0.1)
         options = {
             "d_output": outputs, "d_model": choice.d_model, "d_state": choice.d_state, "n_layers": choice.n_layers,
@@ -202,7 +202,7 @@ class SeriesEstimator(Estimator):
         return NetworkConfig(self._body, d_input, choice.stride, choice.d_model, options)
 
     def _parts(self, n: int, labels: Array | None, choice: Choice, seed: int) -> list[Array]:
-        """Row numbers to learn from and to hold out."""
+        """Row numbers for training and for the hold-out."""
         if not choice.validation_fraction:
             return [np.arange(n), np.arange(0)]
         shares = (choice.validation_fraction,)
@@ -216,7 +216,7 @@ class SeriesEstimator(Estimator):
         return parts
 
     def _arrays(self, panel: Panel, answers: Array, gaps: Array | None) -> Arrays:
-        """Standardised series and their answers, as training reads them."""
+        """Standardised series and their targets as training arrays."""
         x = self.scale_.apply(panel)
         if self.masked_:
             x = np.concatenate([x, panel.known.astype(np.float32)], -1)

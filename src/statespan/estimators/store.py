@@ -1,4 +1,4 @@
-"""Fitted estimators in folders: the weights as safetensors, everything else as JSON, with the digests of both.
+"""Saves fitted estimators in folders: weights as safetensors, everything else as JSON, with digests of both.
 
 Nothing in such a folder can run code. What is read is checked before it is used.
 """
@@ -27,7 +27,7 @@ def save(
     network: nn.Module,
     arrays: Mapping[str, np.ndarray[Any, Any]],
 ) -> None:
-    """Write a fitted estimator; at any moment the folder holds the old one or the new one, whole."""
+    """Save a fitted estimator atomically: at any moment the folder holds either the old or the new one."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     tensors |= {f"array.{name}": torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
     write(folder, Stored(PREFIX + kind, plain(config), torch.float32, tensors))
@@ -52,7 +52,7 @@ def build(kind: Callable[[Any], nn.Module], config: Any, tensors: Mapping[str, t
     weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
     body = config.body_config()
     if body.least_weights() > sum(tensor.numel() for tensor in weights.values()):
-        raise LoadError("the network of the estimator is not that of its weights")
+        raise LoadError("the network of the estimator does not match its weights")
 
     def make(n_layers: int) -> nn.Module:
         return kind(replace(config, options={**config.options, "n_layers": n_layers}))
@@ -72,7 +72,7 @@ def array(tensors: Mapping[str, torch.Tensor], name: str, dtype: torch.dtype, di
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it; arrays become lists, keys that are no text make a list of pairs."""
+    """Convert to plain JSON values; arrays become lists, dictionaries with other keys than text lists of pairs."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):

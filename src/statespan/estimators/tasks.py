@@ -43,7 +43,7 @@ def classes(weights: tuple[float, ...] = ()) -> WeightedClasses:
 
 @dataclass(frozen=True)
 class Forecasts(Task):
-    """Square errors of the mean and the pinball losses of quantiles; rows whose value is NaN do not count."""
+    """Squared errors of the mean and pinball losses of quantiles; NaN targets do not count."""
 
     quantiles: tuple[float, ...] = ()
 

@@ -1,4 +1,4 @@
-"""SSM layers with constants in the place of parameters: real numbers only, any length.
+"""SSM layers with constants in place of parameters: real numbers only, any length.
 
 Shapes: B batch, L length, H heads, N state size, K channels, c chunk length, n chunks, F = H·K.
 """

@@ -1,4 +1,4 @@
-"""The two views of a model as plain modules of tensors, ready to be traced.
+"""The two views of a model as plain modules on tensors, ready to be traced.
 
 Shapes: B batch, L length, K outputs.
 """
@@ -55,7 +55,7 @@ class SequenceView(nn.Module):
 
 
 class StepView(nn.Module):
-    """``step`` of a model from and to a list of tensors, all of which begin as zeros.
+    """``step`` of a model with its state as a list of tensors, initially zeros.
 
     Args:
         model: The model.
@@ -84,7 +84,7 @@ def freeze_parameters(model: Any) -> Any:
 
 
 def view_of(model: Any, view: str, dt_scale: float, state_dtype: torch.dtype) -> tuple[View, tuple[Tensor, ...]]:
-    """A view of a model, and an example of its inputs."""
+    """A view of a model with example inputs."""
     marked = bool(getattr(model.config, "d_marks", 0))
     paired = isinstance(model, Retrieval)
     if view == "sequence":
@@ -121,7 +121,7 @@ def example(model: Any, view: View, batch: int, length: int) -> tuple[Tensor, ..
 
 
 def _frames(model: Any) -> int:
-    """Positions of the longest frame of a U-Net: a sequence without two of them never sees the coarsest level."""
+    """The length of a U-Net's longest frame; only sequences of at least two such frames reach the coarsest level."""
     product = 1
     for factor in getattr(model.config, "pools", ()):
         product *= int(factor)

@@ -1,4 +1,4 @@
-"""Writing a view of a model as ONNX or as an exported program of torch, and comparing it with the model.
+"""Writes a view of a model as ONNX or as an exported program of torch, and compares it with the model.
 
 Shapes: B batch, L length.
 """
@@ -31,7 +31,7 @@ Run: TypeAlias = Callable[..., list[Tensor]]
 
 
 class ExportError(RuntimeError):
-    """The exported file computes something else than the model."""
+    """The exported file does not compute the same as the model."""
 
 
 def export(
@@ -44,7 +44,7 @@ def export(
     state_dtype: torch.dtype = torch.float64,
     check: bool = True,
 ) -> float | None:
-    """Write a model for other programs: real numbers only, any batch, any length.
+    """Export a model for other programs: real numbers only, any batch, any length.
 
     The step has the inputs ``x`` (B, …), for a forecaster ``future`` (B, 1) and ``marks`` if it has any, and
     ``state_0`` …, all of which begin as zeros; its outputs are ``y`` and ``new_state_0`` …. The sequence has the inputs
@@ -89,7 +89,7 @@ def export(
 
 
 def _largest_difference(model: Model, view: View, run: Run, dt_scale: float) -> float:
-    """The largest difference from the model at two sizes that nothing was traced with."""
+    """The largest difference from the model, at two sizes other than the traced one."""
     few = 4 if view.paired else 1
     sizes = ((few, view.least + 131), (6, view.least)) if view.lengthy else ((few, 1), (6, 1))
     allowed = TOLERANCE if next(model.parameters()).dtype.itemsize >= 4 else 0.02
@@ -162,7 +162,7 @@ def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Ru
 
 
 def _rename(model: Any, view: View) -> None:
-    """Name the dynamic axes, which the tracer has numbered."""
+    """Rename the dynamic axes, which the tracer only numbered."""
     import onnx_ir
 
     first = model.graph.inputs[0].shape
@@ -173,15 +173,15 @@ def _rename(model: Any, view: View) -> None:
 
 
 def _difference(names: Sequence[str], written: list[Tensor], expected: list[Tensor], allowed: float) -> float:
-    """The largest difference of the outputs over their peaks."""
+    """The largest difference of the outputs, relative to their peaks."""
     largest = 0.0
     for name, y, wanted in zip(names, written, expected, strict=True):
         if y.shape != wanted.shape or y.dtype != wanted.dtype:
-            raise ExportError(f"{name} came out as {y.dtype} of shape {tuple(y.shape)}, not {wanted.dtype} of "
+            raise ExportError(f"{name} is {y.dtype} of shape {tuple(y.shape)}, not {wanted.dtype} of "
                               f"shape {tuple(wanted.shape)}")  # fmt: skip
         error = float((y.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp(min=1e-30))
         if not error <= allowed:
-            raise ExportError(f"{name} is {error:.1e} of its peak off, allowed is {allowed:.0e}")
+            raise ExportError(f"{name} is off by {error:.1e} of its peak, allowed is {allowed:.0e}")
         largest = max(largest, error)
     return largest
 

@@ -19,7 +19,7 @@ from statespan.ops.sample import Part, fused_sample, sampling_is_fused
 
 
 def choose(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """A token for each row, and the model's own log-probability of it.
+    """A token for each row, and its log-probability under the model.
 
     Args:
         tokens: The embedding whose tables the softmax shares.
@@ -37,7 +37,7 @@ def choose(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperatur
 
 
 def _fused(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """By kernels that keep scores in registers."""
+    """Sample by kernels that keep the scores in registers."""
     head = tokens.head(features)
     inner = [head, *(tokens._inner(features, i) for i in range(1, len(tokens.edges) - 1))]
     parts = [
@@ -48,7 +48,7 @@ def _fused(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperatur
 
 
 def _plain(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """In plain torch, a cluster at a time; float32, or float64 where the features are."""
+    """Sample in plain torch, one cluster at a time; in float64 for float64 features, else in float32."""
     first, wide = tokens.edges[1], torch.promote_types(features.dtype, torch.float32)
     head = tokens._head(features).to(wide)
     head_log_probs = head.log_softmax(-1)

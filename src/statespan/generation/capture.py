@@ -1,4 +1,4 @@
-"""Repeated steps as CUDA graphs, without time between kernels.
+"""Repeated steps as CUDA graphs, without gaps between kernels.
 
 A step reads and writes fixed tensors, so it can be recorded once and replayed. It may depend on small tensors on the
 CPU (the positions in the frames of a U-Net): there is one graph for each of their values. The first step with a value
@@ -17,7 +17,7 @@ Run = Callable[[], object]
 
 
 class CudaRecorder:
-    """CUDA graphs that share one pool of memory, as none needs what another allocated.
+    """CUDA graphs that share one memory pool, because none needs another's allocations.
 
     Args:
         device: The GPU.
@@ -28,7 +28,7 @@ class CudaRecorder:
         self.pool = torch.cuda.graph_pool_handle()
 
     def warm(self, function: Run) -> None:
-        """Run a function eagerly, on the stream of the recordings."""
+        """Run a function eagerly, on the capture stream."""
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -36,7 +36,7 @@ class CudaRecorder:
         current.wait_stream(self.stream)
 
     def record(self, function: Run) -> Run:
-        """Call a function without running its kernels; the result runs them."""
+        """Capture a function without running its kernels; the result runs them."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
         # torch.cuda.graph would return all free memory each time, which takes seconds for dozens of small graphs

@@ -38,7 +38,7 @@ def read_state(path: Path, like: Sequence[Tensor], kind: str) -> list[Tensor]:
                 raise LoadError(f"{path} must hold states of this model, {kind}, got {about.get('kind')}")
             if names != [f"{i:05d}" for i in range(len(like))]:
                 raise LoadError(f"{path} must hold {len(like)} tensors, those of this model's state, got {len(names)}")
-            for name, wanted in zip(names, like):  # before anything large is read
+            for name, wanted in zip(names, like):  # check before reading anything large
                 shape = tuple(file.get_slice(name).get_shape())
                 if shape != tuple(wanted.shape):
                     raise LoadError(f"{path}: tensor {name} must have shape {tuple(wanted.shape)}, got {shape}")

@@ -1,4 +1,4 @@
-"""Forecasting step by step: the past in one pass, then any number of steps into the future.
+"""Forecasts step by step: the past in one pass, then any number of steps into the future.
 
 Shapes: B batch, P length of the past, M calendar features, K series.
 """
@@ -26,7 +26,7 @@ def forecast(
     dt_scale: float,
     callback: Callable[[int, Tensor], Any] | None,
 ) -> Tensor:
-    """Values (B, steps, K) after the past (B, P, d_input).
+    """Forecast values (B, steps, K) after the past (B, P, d_input).
 
     The model's own forecast, one position at a time, so it need not end at the horizon it was trained for. Its inputs
     are masked, so nothing is fed back.

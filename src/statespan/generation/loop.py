@@ -1,4 +1,4 @@
-"""Generating: one parallel pass over the prompt, then step after step, each of which reads the last choice.
+"""Generation: one parallel pass over the prompt, then one step per position, each reading the last choice.
 
 The random numbers of a sequence depend on the seed and the number of its row alone: they are the same in any batch,
 with and without a CUDA graph. The model's outputs agree to rounding, 2e-6 of their peak in float32; so tokens are the
@@ -62,7 +62,7 @@ def generate(
     state_dtype: torch.dtype | None = None,
     graph: bool = True,
 ) -> Generated:
-    """Continue sequences, at constant time and memory a step; see the module for what the random numbers depend on.
+    """Continue sequences in constant time and memory per step; the module says what the random numbers depend on.
 
     Args:
         model: A language model, a pixel model, a forecaster, or a regressor of its own next input; in evaluation mode.
@@ -75,7 +75,7 @@ def generate(
         seed: At least 0.
         callback: Called after each step with its number and values (B,) or (B, K); one that returns True ends it.
         batch: How many images, where there is no prompt.
-        lengths: True length of each prompt (B,); what follows is ignored.
+        lengths: True length of each prompt (B,); padding is ignored.
         rows: Number of each row (B,), for the random numbers, so that a batch can be generated in pieces; 0, 1, … if
             None.
         marks: Calendar features (B, P + steps, M), for a forecaster that has any.
@@ -151,7 +151,7 @@ class Decoding:
         self.start(outputs)
 
     def begin(self, state: Any, *, position: Tensor, rows: Tensor) -> None:
-        """Begin with a state.
+        """Start from a state.
 
         Args:
             state: The model's after the prompt.
@@ -188,7 +188,7 @@ class Decoding:
         self._keep(self.rule.choose(outputs, self.position, uniform))
 
     def run(self, callback: Callback | None, *, graph: bool) -> Generated:
-        """All steps, or those until the callback returns True."""
+        """Run all steps, or stop when the callback returns True."""
         advance: Callable[[], None] = self.advance
         if graph and self.index.is_cuda and self.together and self.steps >= GRAPH_STEPS:
             advance = Captured(self.advance, self.host, CudaRecorder(self.index.device))
@@ -200,7 +200,7 @@ class Decoding:
         return Generated(self.values[:done].transpose(0, 1).contiguous(), self.scores[:done].T.contiguous())
 
     def _refill(self, done: int) -> None:
-        """Make the random numbers of the next steps when those before are used up."""
+        """Refill the random numbers when they are used up."""
         if done % len(self.table):
             return
         ahead = done + torch.arange(len(self.table), device=self.first.device)
@@ -213,7 +213,7 @@ class Decoding:
 
 
 def _counters(state: Any) -> list[Tensor]:
-    """Positions in frames, which are whole numbers and on the CPU; those of a pool only count."""
+    """Positions in frames: integers on the CPU, except those of a pool, which only count."""
     return [leaf for leaf in leaves(state) if leaf.dtype == torch.int64 and len(leaf)]
 
 

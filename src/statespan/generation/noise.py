@@ -1,4 +1,4 @@
-"""Random numbers as a function of a seed, a row and a position, and of nothing else.
+"""Random numbers as a function of a seed, a row and a position alone.
 
 So a sample does not depend on the rest of its batch, on how many steps are taken at a time, or on the device.
 """
@@ -15,7 +15,7 @@ _WORD = 0xFFFFFFFF
 
 
 def threefry(key: tuple[int, int], first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Threefry-2x32 with 20 rounds (Salmon et al. 2011): two words of 32 bits for a counter of two.
+    """Threefry-2x32 with 20 rounds (Salmon et al. 2011): two 32-bit words from a two-word counter.
 
     Args:
         key: Two words.
@@ -43,7 +43,7 @@ def threefry(key: tuple[int, int], first: Tensor, second: Tensor) -> tuple[Tenso
 
 
 def uniforms(seed: int, rows: Tensor, positions: Tensor) -> Tensor:
-    """Uniform numbers in [0, 1), float64 with 52 random bits, one for each pair of a row and a position.
+    """Uniform numbers in [0, 1), float64 with 52 random bits, one for each row and position.
 
     Args:
         seed: At least 0 and less than 2⁶⁴.

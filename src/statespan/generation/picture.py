@@ -1,4 +1,4 @@
-"""Generated values as pictures: a grid of images in one PNG file, written with zlib alone.
+"""Generated values as a grid of images in one PNG file, written with zlib alone.
 
 Shapes: R rows and C columns of images, H height, W width.
 """
@@ -35,7 +35,7 @@ def images(values: Tensor, levels: int, channels: int) -> np.ndarray[Any, Any]:
 
 
 def grid(pictures: np.ndarray[Any, Any], columns: int, enlarge: int = 1) -> np.ndarray[Any, Any]:
-    """Pictures (B, H, W, channels) beside and below each other on gray, as one (…, …, channels)."""
+    """Arrange pictures (B, H, W, channels) in a grid on gray, (…, …, channels)."""
     check_int("columns", columns, minimum=1)
     count, height, width, channels = pictures.shape
     rows = -(-count // columns)
@@ -47,7 +47,7 @@ def grid(pictures: np.ndarray[Any, Any], columns: int, enlarge: int = 1) -> np.n
 
 
 def png(picture: np.ndarray[Any, Any]) -> bytes:
-    r"""A picture (H, W, 1 or 3) of bytes as a PNG file.
+    r"""Encode a picture (H, W, 1 or 3) of bytes as PNG.
 
     Example:
         >>> png(np.zeros((2, 2, 1), np.uint8))[:4]

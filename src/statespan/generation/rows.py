@@ -1,9 +1,9 @@
 """Arithmetic that gives a sequence the same bits whatever else is in its batch.
 
-Matrix products depend on the batch: libraries choose their kernels, and with them the order of sums, by its size, and
-some sum a row in another order if it is not aligned. Here they always have TILE rows of whole, aligned vectors, padded
-with zeros. Elementwise functions treat the last numbers of a tensor in another way unless they fill a vector, so a
-batch is padded until they do. And a CPU uses one thread, as each thread's share of a tensor has an end of its own.
+Matrix products depend on the batch: libraries choose their kernels, and thereby the order of summation, by its size,
+and some sum an unaligned row in another order. Here they always have TILE rows of whole, aligned vectors, padded with
+zeros. Elementwise functions treat the last numbers of a tensor differently unless they fill a vector, so the batch is
+padded until they do. A CPU uses one thread, because each thread's share of a tensor has its own remainder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def tiled_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 class TiledLinear(nn.Linear):
-    """A linear layer by tiles."""
+    """A linear layer computed in tiles."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply to x (…, features)."""
@@ -59,7 +59,7 @@ class TiledLinear(nn.Linear):
 
 
 class TiledGLU(GLU):
-    """A gated linear layer by tiles."""
+    """A gated linear layer computed in tiles."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to x (positions, features)."""
@@ -68,7 +68,7 @@ class TiledGLU(GLU):
 
 
 class TiledTokens(AdaptiveTokens):
-    """The adaptive softmax by tiles."""
+    """The adaptive softmax computed in tiles."""
 
     def _head(self, features: Tensor) -> Tensor:
         z = self.head(features)
@@ -87,7 +87,7 @@ _TILED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: TiledLinear, GLU: T
 
 
 def tiled(model: nn.Module) -> Any:
-    """The same model, with the same parameters, whose matrix products are by tiles."""
+    """A copy of the model with the same parameters and its matrix products in tiles."""
     shared: dict[int, Any] = {id(x): x for x in (*model.parameters(), *model.buffers())}
     twin = copy.deepcopy(model, shared)
     for module in twin.modules():
@@ -97,7 +97,7 @@ def tiled(model: nn.Module) -> Any:
 
 
 def filling(model: Any) -> int:
-    """Batches are padded to multiples of this, so that every tensor is whole vectors."""
+    """The multiple that batches are padded to, so that every tensor consists of whole SIMD vectors."""
     if next(model.parameters()).is_cuda:
         return 1
     widths = [module.d_model for module in model.modules() if isinstance(getattr(module, "d_model", None), int)]
@@ -106,7 +106,7 @@ def filling(model: Any) -> int:
 
 @contextlib.contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """On a CPU, no parallel work inside of an operation."""
+    """On a CPU, disable parallelism within an operation."""
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1:
         yield
@@ -120,7 +120,7 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 @torch.no_grad()
 def independent(step: Callable[[Tensor, Any], tuple[Tensor, Any]], x: Tensor, state: Any, multiple: int) -> bool:
-    """Try whether rows really do not depend on each other.
+    """Test whether rows really are independent of each other.
 
     Args:
         step: ``(x, state) -> (y, state)``.

@@ -1,4 +1,4 @@
-"""How each kind of model generates: how it reads a prompt, what is chosen, and what it reads next.
+"""Generation rules, one for each kind of model: how to read a prompt, choose a value and feed it back.
 
 Shapes: B batch, P length of a prompt, K outputs at a position.
 """
@@ -19,18 +19,18 @@ from statespan.models.encoder import check_tokens
 
 
 class Choice(NamedTuple):
-    """The choice for each row at one position."""
+    """The value chosen for each row at one position."""
 
     value: Tensor
     """The generated tokens (B,) int64, or values (B, K)."""
     score: Tensor
-    """The model's own log-probability of it (B,), float32; 0 where there is none."""
+    """The model's log-probability of the value (B,), float32; 0 if it has none."""
     read: Tensor
     """The next input of the model: tokens (B,), or samples (B, K)."""
 
 
 class Rule(ABC):
-    """How one kind of model generates."""
+    """The generation rule of one kind of model."""
 
     @abstractmethod
     def prompt(self, given: Any, batch: int | None) -> Tensor:
@@ -65,7 +65,7 @@ class TokenRule(Rule):
         return x.long()
 
     def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
-        """A token drawn from the model's probabilities."""
+        """Draw a token from the model's probabilities."""
         token = self.sampling(outputs, uniform)
         return Choice(token, self._score(outputs, token), token)
 
@@ -75,7 +75,7 @@ class TokenRule(Rule):
 
 
 class AdaptiveRule(TokenRule):
-    """Tokens from features, for an adaptive softmax and sampling without cut-offs."""
+    """Text by an adaptive softmax from features, for sampling without cut-offs."""
 
     decode = False
 
@@ -84,13 +84,13 @@ class AdaptiveRule(TokenRule):
         self.tokens: Any = model.tokens
 
     def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
-        """A token drawn from features (B, D)."""
+        """Draw a token from features (B, D)."""
         token, score = choose(self.tokens, outputs, uniform, self.sampling.temperature)
         return Choice(token, score, token)
 
 
 class PixelRule(TokenRule):
-    """Images: values of one or more channels, each with tokens of its own, after a start token."""
+    """Images: values of one or more channels, each with its own tokens, after a start token."""
 
     start = 1
 
@@ -113,14 +113,14 @@ class PixelRule(TokenRule):
         return torch.nn.functional.pad(tokens, (1, 0))
 
     def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
-        """A value, which is read as the token of its channel."""
+        """Choose a value; the model reads it as the token of its channel."""
         value = self.sampling(outputs, uniform)
         read = 1 + value + self.values * (position % self.channels)
         return Choice(value, self._score(outputs, value), read)
 
 
 class SeriesRule(Rule):
-    """Samples of a series: the model's output is the next sample. Nothing is random."""
+    """Series: the model's output is the next sample. Nothing is random."""
 
     def __init__(self, model: Regressor) -> None:
         config = model.config
@@ -139,7 +139,7 @@ class SeriesRule(Rule):
         return x.to(self.dtype)
 
     def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
-        """The output itself."""
+        """Return the output itself."""
         return Choice(outputs, outputs.new_zeros(len(outputs), dtype=torch.float32), outputs)
 
 

@@ -1,4 +1,4 @@
-"""From scores to a choice: temperature, cut-offs, and the inverse of the distribution function.
+"""Sampling from scores: temperature, cut-offs and inversion of the cumulative distribution.
 
 Shapes: B batch, V tokens.
 """
@@ -17,7 +17,7 @@ BLOCK = 512
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to choose a token from scores and one uniform number for each row.
+    """Options for choosing a token from scores and one uniform number for each row.
 
     The scores are divided by the temperature first; then the cut-offs apply one after the other.
 
@@ -41,7 +41,7 @@ class Sampling:
     min_p: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse meaningless values."""
+        """Reject invalid values."""
         check_number("temperature", self.temperature, above=0.0, closed=True)
         if self.top_k is not None:
             check_int("top_k", self.top_k, minimum=1)
@@ -52,7 +52,7 @@ class Sampling:
 
     @property
     def plain(self) -> bool:
-        """Whether every token stays possible."""
+        """Whether every token remains possible."""
         return self.top_k is self.top_p is self.min_p is None
 
     def __call__(self, scores: Tensor, uniform: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Sampling:
         return invert(self.probabilities(scores), uniform)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """The distribution (B, V) that tokens are chosen from, float32 or float64; needs temperature > 0."""
+        """The distribution (B, V) to sample from, float32 or float64; needs temperature > 0."""
         wide = torch.promote_types(scores.dtype, torch.float32)
         p = (scores.to(wide) / self.temperature).softmax(-1)
         if self.top_k is not None and self.top_k < p.shape[-1]:
@@ -82,7 +82,7 @@ class Sampling:
 
 
 def invert(p: Tensor, uniform: Tensor) -> Tensor:
-    """The first token at which the sum of the probabilities (B, V) is more than ``uniform`` (B,) of the whole sum.
+    """The first token whose cumulative probability (B, V) exceeds the share ``uniform`` (B,) of the total.
 
     Many tokens are summed up in blocks first, so that each is read once.
     """
@@ -100,7 +100,7 @@ def invert(p: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _invert(p: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """The entry, and the place of the number in it, from 0 to 1, which is as random as the number itself."""
+    """The chosen entry, and the number's position within it, again uniform in [0, 1)."""
     sums = p.cumsum(-1, dtype=torch.float64)
     target = uniform[:, None].to(sums.dtype) * sums[:, -1:]
     entry = torch.searchsorted(sums, target, right=True).clamp(max=p.shape[-1] - 1)
@@ -111,7 +111,7 @@ def _invert(p: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _at_least(p: Tensor, smallest: Tensor) -> Tensor:
-    """The distribution without tokens that are less likely than this."""
+    """The distribution without tokens less likely than this."""
     p = p.masked_fill(p < smallest, 0.0)
     return p / p.sum(-1, keepdim=True)
 

@@ -1,4 +1,4 @@
-"""Streams: answers while samples come in, without an end.
+"""Streaming: outputs as samples arrive, indefinitely.
 
 Shapes: S streams of a call, L length of a block, K outputs.
 """
@@ -27,7 +27,7 @@ PROBE = 3  # rows that test whether rows depend on each other, over the multiple
 
 
 class Stream:
-    """Streams through one model, each with a state of its own.
+    """Independent streams through one model, each with its own state.
 
     A stream gets the same bits alone and among any number of others, however its samples are cut into blocks. Samples
     that are not finite, or whose answers are not, are refused and leave all states as they were, since a state would
@@ -69,7 +69,7 @@ class Stream:
             raise TypeError(f"model must be a statespan model, got {type(model).__name__}")
         if isinstance(model, (Retrieval, Forecaster)):
             why = "compares pairs" if isinstance(model, Retrieval) else "forecasts: see statespan.generate"
-            raise TypeError(f"model must answer while a sequence comes in, and a {type(model).__name__} {why}")
+            raise TypeError(f"model must support streaming, and a {type(model).__name__} {why}")
         if model.training:
             raise ValueError("model must be in evaluation mode, got training mode: call model.eval() first")
         dt_scale = relative_step(model.config.sampling_rate, dt_scale=dt_scale, sampling_rate=sampling_rate)
@@ -90,7 +90,7 @@ class Stream:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The streams there are, in the order they were added."""
+        """The ids of the streams, in the order they were added."""
         return tuple(self._place)
 
     def add(self, streams: int = 1) -> tuple[int, ...]:
@@ -114,20 +114,20 @@ class Stream:
         return added
 
     def remove(self, ids: Sequence[int]) -> None:
-        """End streams. The others do not notice."""
+        """Remove streams; the others are unaffected."""
         self._rows(ids)
         for number in ids:
             self._free.append(self._place.pop(number))
 
     def reset(self, ids: Sequence[int] | None = None) -> None:
-        """Put streams (all by default) back to before their first sample."""
+        """Reset streams (all by default) to their initial state."""
         rows = self._rows(ids)
         for into, fresh in zip(leaves(self._state), leaves(self._fresh)):
             into[rows.to(into.device)] = fresh
 
     @torch.no_grad()
     def push(self, x: Tensor, ids: Sequence[int] | None = None) -> Tensor:
-        """Take the next samples of streams.
+        """Push the next samples of streams and return the outputs.
 
         Args:
             x: A sample of each stream, (S, d_input) or tokens (S,); or a block of each, (S, L, d_input) or (S, L).
@@ -181,7 +181,7 @@ class Stream:
         write_state(Path(path), leaves(self._gather(self._rows(ids))), self._kind())
 
     def restore(self, path: str | Path, ids: Sequence[int] | None = None) -> None:
-        """Restore streams (all by default) from a file that has as many, of the same model.
+        """Restore streams (all by default) from a file with as many streams of the same model.
 
         Raises:
             LoadError: A ValueError; the file is damaged, of another kind, or holds states that are not finite.
@@ -206,7 +206,7 @@ class Stream:
         return torch.tensor([self._place[number] for number in numbers], dtype=torch.int64)
 
     def _input(self, x: Any, streams: int) -> tuple[Tensor, bool]:
-        """X as blocks, and whether it was blocks."""
+        """Convert x to blocks; also returns whether it came as blocks."""
         if not isinstance(x, Tensor):
             raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
         features = getattr(self.model.config, "d_input", None)
@@ -224,16 +224,16 @@ class Stream:
 
     @staticmethod
     def _checked(y: Tensor, x: Tensor) -> Tensor:
-        """The answers y to samples x, if they are finite, as they are not for a state that is not."""
+        """Return the outputs y for samples x if they are finite; a state that overflows shows in its output."""
         if x.is_floating_point() and not bool(torch.isfinite(y).all()):
             raise ValueError(
-                f"x must be samples whose answers {y.dtype} can hold, got samples up to {x.abs().max().item():g} whose "
-                "answers are NaN or infinite; no stream has changed"
+                f"x must be samples whose outputs fit in {y.dtype}, got samples up to {x.abs().max().item():g} whose "
+                "outputs are NaN or infinite; no stream has changed"
             )
         return y
 
     def _all(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """A step of any number of streams."""
+        """One step of any number of streams."""
         if self._alone and len(x) > 1:
             rows = [replace_leaves(state, [leaf[i : i + 1] for leaf in leaves(state)]) for i in range(len(x))]
             ys, states = zip(*(self._filled(x[i : i + 1], row) for i, row in enumerate(rows)))

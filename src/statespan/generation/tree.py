@@ -1,4 +1,4 @@
-"""States as trees: tuples of tensors, however deep, seen as a list of tensors."""
+"""States as trees: nested tuples of tensors, viewed as a list of tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def map_leaves(function: Callable[[Tensor], Tensor], state: Any) -> Any:
 
 
 def replace_leaves(state: Any, tensors: list[Tensor]) -> Any:
-    """The same tree of other tensors, in order."""
+    """The same tree with its tensors replaced in order."""
     count = len(leaves(state))
     if len(tensors) != count:
         raise ValueError(f"tensors must be {count}, one for each leaf of the state, got {len(tensors)}")
@@ -35,7 +35,7 @@ def replace_leaves(state: Any, tensors: list[Tensor]) -> Any:
 
 
 def settle(old: Any, new: Any) -> None:
-    """Write a new state over the old one, except for tensors that were written in place already."""
+    """Copy a new state over the old one, except tensors that were already updated in place."""
     for into, value in zip(leaves(old), leaves(new), strict=True):
         if into is not value:
             into.copy_(value)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Model(SequenceModule):
-    """A model built from a config. Its state is made of real tensors, returned and never changed.
+    """A model built from a config. Its state consists of real tensors; it is returned and never modified.
 
     Args:
         config: An instance of ``config_class``.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
     """
 
@@ -53,7 +53,7 @@ class Model(SequenceModule):
 
     @abstractmethod
     def _build(self, config: Any, where: dict[str, Any]) -> None:
-        """Make the modules, in the order in which they draw random numbers; ``where`` has a device and a dtype."""
+        """Build the modules in the order in which they draw random numbers; ``where`` holds device and dtype."""
 
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> Any:
         """The state before the first sample or token; see :class:`SequenceModule`."""
@@ -72,7 +72,7 @@ class Model(SequenceModule):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
-        """The model that :meth:`save_pretrained` saved, in evaluation mode.
+        """Load a model saved by :meth:`save_pretrained`, in evaluation mode.
 
         Args:
             folder: Where it was saved.

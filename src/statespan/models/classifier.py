@@ -1,4 +1,4 @@
-"""Models with one answer for a sequence.
+"""Models with one output per sequence.
 
 Shapes: B batch, L length, K = d_output classes or values.
 """
@@ -40,13 +40,13 @@ class ClassifierConfig(BackboneConfig):
     pool: PoolMode = "mean"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Reject invalid combinations of fields."""
         super().__post_init__()
         check_inputs(self.d_input, self.vocabulary)
 
 
 class Pooled(Model):
-    """An encoder, a backbone and a head that pools. Its state is that of the backbone and that of the head."""
+    """An encoder, a backbone and a pooling head. Its state is that of the backbone and that of the head."""
 
     config_class = ClassifierConfig
     head_class: ClassVar[type[Head]]
@@ -58,11 +58,11 @@ class Pooled(Model):
         self.head = self.head_class(config.d_model, config.d_output, config.pool, **where)
 
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
-        """The answers for whole sequences.
+        """The outputs (B, K) for whole sequences.
 
         Args:
             x: Samples (B, L, d_input) or tokens (B, L).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored.
+            lengths: True length of each sequence (B,), whole numbers 0 … L; padding is ignored.
             dt_scale: Step of the data relative to that of training: 2.0 if it was sampled half as often.
 
         Returns:
@@ -74,7 +74,7 @@ class Pooled(Model):
     def prefill(
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, tuple[Any, Any]]:
-        """The answers (B, K) for all seen so far, from a state and to a state; see :class:`SequenceModule`."""
+        """The outputs (B, K) after everything seen so far, from a state to a state; see :class:`SequenceModule`."""
         x, padding = self.encoder.read(x, lengths)
         features, pooled = (None, None) if state is None else state
         y, features = self.backbone.prefill(self.encoder(x), features, lengths=padding, dt_scale=dt_scale)
@@ -82,7 +82,7 @@ class Pooled(Model):
         return y, (features, pooled)
 
     def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> StepFunction:
-        """A function from a sample (B, d_input) or token (B,) and a state to the answers so far and the new state.
+        """A function from a sample (B, d_input) or token (B,) and a state to the outputs so far and the new state.
 
         ``in_place`` is for the states of the SSMs; that of the pool is small.
         """
@@ -118,7 +118,7 @@ class Classifier(Pooled):
 
 
 class Regressor(Pooled):
-    """Real values of sequences: the model of :class:`Classifier`, whose outputs are the values themselves.
+    """Real values of sequences: the model of :class:`Classifier` with real-valued outputs.
 
     Example:
         >>> model = Regressor(ClassifierConfig(d_input=2, d_output=1, d_model=16, n_layers=2, pool="last"))

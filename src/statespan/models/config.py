@@ -1,4 +1,4 @@
-"""The configs of models: frozen, checked when constructed, and equal to a dictionary of plain values."""
+"""The configs of models: frozen, checked on construction, and convertible to a dictionary of plain values."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class BackboneConfig:
         object.__setattr__(self, "ssm", dict(self.ssm))  # later changes of the caller's mapping have no effect
 
     def least_weights(self) -> int:
-        """Numbers that a model has at least: C of each layer."""
+        """A lower bound on the number of weights: C of each layer."""
         return self.n_layers * self.d_model * self.d_state
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class BackboneConfig:
 
 
 def parse(cls: type[Config], options: Mapping[str, Any]) -> Config:
-    """A config from a mapping, whose keys are checked; lists stand for tuples.
+    """Build a config from a mapping, whose keys are checked; lists become tuples.
 
     Args:
         cls: A config class.
@@ -105,7 +105,7 @@ def parse(cls: type[Config], options: Mapping[str, Any]) -> Config:
 
 
 def check_keys(name: str, options: Mapping[Any, Any], known: Iterable[str]) -> None:
-    """Refuse keys that nobody reads, with the nearest one that somebody does."""
+    """Reject unknown keys and suggest the nearest known one."""
     allowed = list(known)
     for key in options:
         if key not in allowed:
@@ -113,14 +113,14 @@ def check_keys(name: str, options: Mapping[Any, Any], known: Iterable[str]) -> N
 
 
 def ssm_options(layer: str) -> list[str]:
-    """The names that ``ssm`` may have for this layer."""
+    """The names of the options that ``ssm`` accepts for this layer."""
     return [name for name in inspect.signature(LAYERS[layer]).parameters if name not in _NOT_OF_THE_SSM]
 
 
 def make_layers(
     config: BackboneConfig, width: int, *, bidirectional: bool = False, repeats: int = 1, **where: Any
 ) -> list[SequenceLayer]:
-    """The layers of a stack: n_layers times ``repeats`` SSM layers, and a feed-forward layer where there is one."""
+    """The layers of a stack: n_layers times ``repeats`` SSM layers and, if configured, a feed-forward layer."""
     common: Any = {"dropout": config.dropout, "tie_dropout": config.tie_dropout, **where}
     options = {"bidirectional": bidirectional, "mix": config.mix, **common, **config.ssm}
     make: Any = LAYERS[config.layer]

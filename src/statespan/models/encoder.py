@@ -1,4 +1,4 @@
-"""From inputs to features: samples through a linear map, tokens through a table.
+"""Encodes inputs as features: samples by a linear map, tokens by an embedding table.
 
 Shapes: B batch, L length, D = d_model features.
 """
@@ -18,7 +18,7 @@ from statespan.ops.register import transformed
 
 
 class Encoder(Initialised):
-    """A linear map of real samples (B, L, d_input), or a table of tokens (B, L), to features (B, L, D).
+    """A linear map of real samples (B, L, d_input), or an embedding of tokens (B, L), to features (B, L, D).
 
     Features have the precision of the parameters, under autocast too: the difference of two samples may be small beside
     the map's bias, so that 16 bits would round it away before a norm that depends on it.
@@ -27,7 +27,7 @@ class Encoder(Initialised):
         d_model: Number of features D.
         d_input: Features of a sample; None for tokens.
         vocabulary: Number of tokens; None for samples.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
     """
 
@@ -50,14 +50,14 @@ class Encoder(Initialised):
             self.map = nn.Embedding(vocabulary or 0, d_model, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The features of x, checked before."""
+        """The features of x, which was checked before."""
         if self.d_input is None:
             return self.map(x)
         with full_precision(x):
             return self.map(x.to(example_of(self).dtype))
 
     def check(self, x: Any, *leading: str) -> Tensor:
-        """Return x if it is samples or tokens with these leading dimensions."""
+        """Return x if it holds samples or tokens with these leading dimensions."""
         if self.vocabulary is not None:
             return check_tokens("x", x, leading, self.vocabulary)
         check_tensor("x", x, (*leading, self.d_input or 0), kind="float")
@@ -65,13 +65,13 @@ class Encoder(Initialised):
         return x
 
     def read(self, x: Tensor, lengths: Lengths) -> tuple[Tensor, Padding | None]:
-        """Whole sequences, checked and with zeros for padding."""
+        """Encode whole sequences, checked, with zeros for padding."""
         padding = Padding.of(x, lengths)
         return self.check(fill(x, padding), "batch", "length"), padding
 
 
 def check_inputs(d_input: int | None, vocabulary: int | None) -> None:
-    """Require exactly one of the two."""
+    """Require exactly one of d_input and vocabulary."""
     if (d_input is None) == (vocabulary is None):
         raise ValueError(
             f"one of d_input (samples) and vocabulary (tokens) must be given, got d_input={d_input} and "
@@ -84,7 +84,7 @@ def check_inputs(d_input: int | None, vocabulary: int | None) -> None:
 
 
 def check_tokens(name: str, x: Any, leading: tuple[str, ...], vocabulary: int) -> Tensor:
-    """Return ``x`` if it is tokens 0 … vocabulary − 1 with these dimensions.
+    """Return ``x`` if it holds tokens 0 … vocabulary − 1 and has these dimensions.
 
     Values are checked on the CPU only, outside of tracing, where nothing has to wait for them. Padding may hold
     anything, so fill it before.

@@ -1,4 +1,4 @@
-"""Where published models are, and the one place where a name becomes a folder.
+"""Resolves the names of published models to folders.
 
 In a checkout they lie in ``models`` beside ``src``; a wheel carries the same folders inside of the package.
 """
@@ -19,7 +19,7 @@ class UnknownModelError(ValueError):
 
 
 def folders() -> list[Path]:
-    """The existing folders of published models: a checkout's, and the package's own."""
+    """The existing folders of published models: the checkout's and the package's own."""
     root = _PACKAGE.parent.parent
     beside = [root / "models"] if (root / "pyproject.toml").is_file() and _PACKAGE.parent.name == "src" else []
     return [folder for folder in (*beside, _PACKAGE / "_models") if folder.is_dir()]
@@ -52,7 +52,7 @@ def find(name: str) -> Path:
 
 
 def resolve(where: str | Path) -> Path:
-    """The folder a user means: one with a model or a run in it, or else the published model of this name.
+    """Resolve a folder with a model or a run, or else the name of a published model, to a folder.
 
     Raises:
         UnknownModelError: It is neither.

@@ -40,7 +40,7 @@ class ForecasterConfig(BackboneConfig):
 
 
 class Forecaster(Model):
-    """Forecasts of series: the sequence with a masked end goes in, the values of that end come out.
+    """Forecasts series: it reads a sequence with a masked end and returns the values there.
 
     In the masked end a learned vector replaces the values, so the input there has no influence. Calendar features, if
     any, are given for the end too. Its state is that of the backbone.
@@ -69,7 +69,7 @@ class Forecaster(Model):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise all parameters and buffers anew, as the constructor does: the same values after the same seed."""
+        """Re-initialise all parameters and buffers as the constructor does; the same seed gives the same values."""
         self.encoder.reset_parameters()
         nn.init.normal_(self.future).mul_(self.config.d_model**-0.5)
         for part in (self.marks, self.backbone, self.linear):
@@ -84,7 +84,7 @@ class Forecaster(Model):
         Args:
             x: (B, L, d_input), the past and then ``horizon`` positions whose values are not read.
             marks: Calendar features (B, L, M), if the model has any.
-            lengths: True length of each sequence (B,), ``horizon`` … L, with the masked end; what follows is ignored.
+            lengths: True length of each sequence (B,), ``horizon`` … L, with the masked end; padding is ignored.
             dt_scale: Step of the data relative to that of training.
 
         Returns:
@@ -116,7 +116,7 @@ class Forecaster(Model):
         dt_scale: float = 1.0,
         future: bool = False,
     ) -> tuple[Tensor, Any]:
-        """Read the past, or forecast what comes after it; see :class:`SequenceModule`.
+        """Read the past, or forecast the positions after it; see :class:`SequenceModule`.
 
         Args:
             x: (B, L, d_input).
@@ -137,7 +137,7 @@ class Forecaster(Model):
     def step(
         self, x: Tensor, state: Any, *, marks: Tensor | None = None, dt_scale: float = 1.0, future: bool = False
     ) -> tuple[Tensor, Any]:
-        """One more position. For many steps in a row, use :meth:`stepper`.
+        """Advance by one position. For many steps in a row, use :meth:`stepper`.
 
         Args:
             x: (B, d_input).
@@ -170,7 +170,7 @@ class Forecaster(Model):
         return step
 
     def _encode(self, x: Tensor, marks: Tensor | None, future: Tensor) -> Tensor:
-        """The features of samples, or where ``future`` the vector that stands for them, and those of the marks."""
+        """The features of samples (in the ``future`` the mask vector instead) plus those of the marks."""
         y = self.encoder(x.masked_fill(future, 0.0))
         y = torch.where(future, self.future.to(y.dtype), y)
         return y if self.marks is None else y + self.marks(marks)

@@ -25,7 +25,7 @@ LARGE_BYTES, LARGE_SECONDS = 1e9, 60.0  # costs that are announced
 
 
 def answer_with_gaps(model: Pooled, x: Tensor, gaps: Tensor, *, lengths: Lengths = None) -> Tensor:
-    """The answers of a model for samples at irregular times.
+    """The outputs of a model for samples at irregular times.
 
     Args:
         model: A :class:`~statespan.models.Classifier` or :class:`~statespan.models.Regressor` with S4D layers.
@@ -51,7 +51,7 @@ def answer_with_gaps(model: Pooled, x: Tensor, gaps: Tensor, *, lengths: Lengths
 
 
 class Cost(NamedTuple):
-    """The approximate cost of an update of the weights."""
+    """The approximate cost of one training update."""
 
     memory: int
     """Bytes beyond those of the model."""
@@ -59,7 +59,7 @@ class Cost(NamedTuple):
 
 
 def training_cost(model: Pooled, batch: int, length: int) -> Cost:
-    """Estimate the cost of an update on samples at irregular times, before it is made.
+    """Estimate the cost of an update on samples at irregular times in advance.
 
     The memory is counted; it grows with the length for what layers keep for gradients, and with its square root for the
     states. The time is that of a few samples through one layer, here and now.
@@ -101,7 +101,7 @@ def announce_cost(model: Pooled, batch: int, length: int, updates: int) -> None:
 
 
 def _seconds(layer: SSMLayer, batch: int) -> float:
-    """The time of a few samples through the SSM of a layer, forward and backward; nothing is random or changed."""
+    """The time of a few samples through a layer's SSM, forward and backward; no state or random numbers change."""
     u = torch.zeros(batch, PROBE, layer.d_model, device=layer.D.device, requires_grad=True)
     before = perf_counter()
     y, _ = scan_gaps(cast("Diagonal", layer.structure()), u, torch.ones_like(u[..., 0]))

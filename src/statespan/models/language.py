@@ -40,7 +40,7 @@ class LanguageConfig(BackboneConfig):
     div_val: int = 4
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Reject invalid combinations of fields."""
         super().__post_init__()
         if check_integers("cutoffs", self.cutoffs, minimum=1, most=16):
             check_cutoffs(self.cutoffs, self.vocabulary)
@@ -48,7 +48,7 @@ class LanguageConfig(BackboneConfig):
 
 
 class PlainTokens(Initialised):
-    """A table of tokens and a linear map back to them, with the interface of :class:`AdaptiveTokens`."""
+    """An embedding table and a linear map back to tokens, with the interface of :class:`AdaptiveTokens`."""
 
     def __init__(self, vocabulary: int, d_model: int, **where: Any) -> None:
         super().__init__()

@@ -40,17 +40,17 @@ class PixelsConfig(BackboneConfig):
     mixture: int = field(default=0, metadata=COUNT)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Reject invalid combinations of fields."""
         super().__post_init__()
         object.__setattr__(self, "pools", check_integers("pools", self.pools, minimum=1, most=16))
 
     def least_weights(self) -> int:
-        """Those of the coarsest level."""
+        """A lower bound on the number of weights: C of the coarsest level."""
         return super().least_weights() * self.expand ** len(self.pools)
 
 
 class PixelModel(TokenModel):
-    """Scores of the next value of an image read as a sequence: a table of tokens, a U-Net, a linear map.
+    """Scores of the next value of an image read as a sequence: an embedding, a U-Net, a linear map.
 
     The linear map gives one score a value, or the components of a mixture of logistics, from which the
     log-probabilities of all values are computed.

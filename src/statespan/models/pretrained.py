@@ -1,4 +1,4 @@
-"""A model in a folder: ``config.json`` and the weights it names, as safetensors.
+"""Saves models in folders: ``config.json`` and the weights it names, as safetensors.
 
 The name of the weights' file contains its digest, so a new one never overwrites an old one. The folder changes from the
 old model to the new one at one moment, when ``config.json`` is renamed.
@@ -33,12 +33,12 @@ _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torc
 
 
 class LoadError(ValueError):
-    """A folder does not hold a model that can be loaded, or not the one that was saved."""
+    """A folder does not hold a loadable model, or its content was changed after saving."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """The content of a folder: a model's name, its config, its dtype and its weights by name."""
+    """The content of a folder: the model's name, config, dtype and weights by name."""
 
     name: str
     config: dict[str, Any]
@@ -47,14 +47,14 @@ class Stored:
 
 
 def write(folder: str | Path, stored: Stored) -> None:
-    """Save a model, so that at any moment the folder holds the old one or the new one, whole.
+    """Save a model atomically: at any moment the folder holds either the old or the new one.
 
     Args:
         folder: Made if it is not there.
         stored: What to save.
 
     Raises:
-        CheckpointError: It could not be written; what was there before is as it was.
+        CheckpointError: It could not be written; existing files are unchanged.
     """
     from safetensors.torch import save
 
@@ -82,7 +82,7 @@ def write(folder: str | Path, stored: Stored) -> None:
 
 
 def read(folder: str | Path) -> Stored:
-    """What :func:`write` saved, bit for bit, or a :class:`LoadError`."""
+    """Read what :func:`write` saved, bit for bit, or raise :class:`LoadError`."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -107,19 +107,19 @@ def read_name(folder: Path) -> str:
 
 
 def check_header(path: Path, first: bytes) -> None:
-    """Refuse a safetensors file, of which these are the first 8 bytes, if its header is too long to be read."""
+    """Reject a safetensors file, given its first 8 bytes, if its header exceeds the limit."""
     length = int.from_bytes(first, "little")
     if len(first) != 8 or length > LARGEST_HEADER:
         raise LoadError(f"{path}: the safetensors header must have at most {LARGEST_HEADER} bytes, got {length}")
 
 
 def build_module(make: Callable[[int], nn.Module], n_layers: int, tensors: int) -> Any:
-    """Build a module on the meta device, if it has the number of tensors that were saved.
+    """Build a module on the meta device if it has as many tensors as were saved.
 
-    Modules of one and of two layers tell that number, as building thousands of layers takes minutes.
+    The number is computed from modules of one and two layers, because building thousands of layers takes minutes.
 
     Args:
-        make: Builds it with so many layers.
+        make: Builds the module with this many layers.
         n_layers: Those of its config.
         tensors: Those that were saved.
 
@@ -136,7 +136,7 @@ def build_module(make: Callable[[int], nn.Module], n_layers: int, tensors: int) 
 
 
 def check_tensors(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Refuse tensors of other names, shapes or dtypes than wanted."""
+    """Reject tensors whose names, shapes or dtypes differ from the expected ones."""
     missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or extra:
         raise LoadError(f"weights must be those of the config: {missing[:3]} are missing, {extra[:3]} are unknown")
@@ -180,7 +180,7 @@ def _check_schema(path: Path, content: dict[str, Any], keys: dict[str, type]) ->
 
 
 def _digest(content: dict[str, Any]) -> str:
-    """Of the values, whatever the layout of the file."""
+    """A digest of the values, independent of the file's layout."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -195,7 +195,7 @@ def _no_constant(name: str) -> None:
 
 
 def _read_file(path: Path, most: int) -> bytes:
-    """The file, if it is not larger than this."""
+    """Read a file that is not larger than this."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""Sampling rates: the step of some data relative to that of the training data."""
+"""Sampling rates: the step of data relative to that of the training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models by name, as recipes and files choose them."""
+"""Models by name, as used in recipes and files."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def names() -> tuple[str, ...]:
 
 
 def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool = False) -> None:
-    """Refuse an unknown model or option, before there is any data to build one for.
+    """Reject an unknown model or option before any data is available.
 
     Args:
         name: One of :func:`names`.
         options: Fields of the model's config by name.
-        values: Refuse values that are not allowed, too: a layer is built on the meta device. Values that depend on
+        values: Also reject values that are not allowed: a layer is built on the meta device. Values that depend on
             the data, such as the size of a vocabulary, are not checked.
 
     Example:
@@ -68,7 +68,7 @@ def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool =
 
 
 def _check_values(cls: type[Any], options: Mapping[str, Any]) -> None:
-    """Build the config, and the model with one layer, for data of any width."""
+    """Check values by building the config and a one-layer model for data of any width."""
     known = {field.name for field in fields(cls.config_class)}
     absent = {key: value for key, value in _ANY_DATA.items() if key in known and options.get(key) is None}
     if {"d_input", "vocabulary"} <= known:  # samples or tokens
@@ -89,7 +89,7 @@ def build(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Any:
-    """A new model for some data.
+    """Build a new model for a dataset.
 
     Args:
         name: One of :func:`names`.
@@ -97,7 +97,7 @@ def build(
             ``d_marks`` and ``sampling_rate`` that the model needs, and ``task`` to check that the two fit; None if
             options say it all.
         options: Fields of the model's config by name.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
 
     Example:
@@ -123,7 +123,7 @@ def build(
 
 
 def from_pretrained(folder: str | Path, *, device: torch.device | str | None = None) -> Any:
-    """The model that ``save_pretrained`` saved in a folder, of whatever kind, in evaluation mode.
+    """Load a model of any kind that ``save_pretrained`` saved in a folder, in evaluation mode.
 
     Args:
         folder: Where it was saved.

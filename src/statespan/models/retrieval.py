@@ -7,7 +7,7 @@ from statespan.nn import PairHead
 
 
 class Retrieval(Pooled):
-    """Class scores of pairs of documents, both read by the same layers: do they belong together?
+    """Class scores of pairs of documents, both read by the same layers.
 
     A batch (2B, …) holds the first documents of all pairs, then the second ones; the scores are (B, K).
 

@@ -18,7 +18,7 @@ from statespan.nn.sequence import StepFunction
 
 
 class TokenModel(Model):
-    """Tokens to features, a causal backbone, features to outputs. Its state is that of the backbone."""
+    """An encoder of tokens, a causal backbone and a decoder. Its state is that of the backbone."""
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class TokenModel(Model):
 
         Args:
             x: Tokens (B, L).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
+            lengths: True length of each sequence (B,), whole numbers 0 … L; padding is ignored; its outputs are 0.
             dt_scale: Step of the data relative to that of training.
 
         Returns:
@@ -52,7 +52,7 @@ class TokenModel(Model):
         Args:
             x: Tokens (B, L).
             y: The target at each of them (B, L): the token that follows, or that belongs there.
-            lengths: True length of each sequence (B,); the losses of what follows are 0.
+            lengths: True length of each sequence (B,); the losses of padding are 0.
             dt_scale: As in ``forward``.
 
         Returns:
@@ -77,7 +77,7 @@ class TokenModel(Model):
         last: bool = False,
         decode: bool = True,
     ) -> tuple[Tensor, Any]:
-        """The same map from a state and to a state; see :class:`SequenceModule`.
+        """The same map from a state to a state; see :class:`SequenceModule`.
 
         Args:
             x: Tokens (B, L).

@@ -1,4 +1,4 @@
-"""The layers, and the blocks that whole models are made of."""
+"""The layers, and the building blocks of whole models."""
 
 from statespan.nn.adaptive import AdaptiveTokens
 from statespan.nn.backbone import Backbone

@@ -24,7 +24,7 @@ SYNC_ERROR = 2
 
 
 class Table(nn.Embedding):
-    """An embedding whose rows begin with a length of about ``SCALE``."""
+    """An embedding whose rows have an initial norm of about ``SCALE``."""
 
     def reset_parameters(self) -> None:
         """Draw the weight."""
@@ -44,7 +44,7 @@ class Projection(nn.Linear):
 
 
 class Zeros(nn.Linear):
-    """A linear map that begins with zeros."""
+    """A linear map initialised with zeros."""
 
     def reset_parameters(self) -> None:
         """Fill weight and bias with zeros."""
@@ -64,7 +64,7 @@ class AdaptiveTokens(Initialised):
         d_model: Number of features D.
         cutoffs: First token of each cluster but the first, increasing.
         div_val: Factor by which the tables of successive clusters get narrower.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
 
     Example:
@@ -102,7 +102,7 @@ class AdaptiveTokens(Initialised):
         self.bias = nn.Parameter(torch.zeros(vocabulary, **options))
 
     def reset_parameters(self) -> None:
-        """Initialise all parameters anew, as the constructor does: the same values after the same seed."""
+        """Re-initialise all parameters as the constructor does; the same seed gives the same values."""
         super().reset_parameters()
         nn.init.zeros_(self.bias)
 
@@ -126,7 +126,7 @@ class AdaptiveTokens(Initialised):
         return torch.cat(clusters, -1)
 
     def losses(self, features: Tensor, y: Tensor) -> Tensor:
-        """``−log_probs`` of tokens y (…) from features (…, D), without computing those of all tokens.
+        """``−log_probs`` of tokens y (…) from features (…, D), without computing all tokens' log-probabilities.
 
         Each cluster's softmax is computed for its own tokens. Their number depends on the data, so a GPU is
         synchronized once a cluster; in a compiled or captured graph, each softmax is computed for all tokens instead.
@@ -150,7 +150,7 @@ class AdaptiveTokens(Initialised):
         return losses.view(shape)
 
     def table(self, i: int) -> Tensor:
-        """The table of cluster i, one row a token."""
+        """The embedding table of cluster i, one row per token."""
         table = self._tables()[i]
         if untouched(table, Table):
             return table.weight
@@ -161,7 +161,7 @@ class AdaptiveTokens(Initialised):
         return f"vocabulary={self.vocabulary}, d_model={self.d_model}, cutoffs={self.edges[1:-1]}"
 
     def _head(self, features: Tensor) -> Tensor:
-        """Scores of the first tokens and of each other cluster."""
+        """Scores of the head's tokens and of each tail cluster."""
         z = self.head(features)
         tokens = nn.functional.linear(z, self.table(0), self.bias[: self.edges[1]])
         return torch.cat([tokens, self.clusters(z)], -1)
@@ -172,7 +172,7 @@ class AdaptiveTokens(Initialised):
         return nn.functional.linear(z, self.table(i), self.bias[self.edges[i] : self.edges[i + 1]])
 
     def _inner(self, features: Tensor, i: int) -> Tensor:
-        """Features in the width of cluster i ≥ 1."""
+        """Features projected to the width of cluster i ≥ 1."""
         projection = self._projections()[i]
         if untouched(projection, Projection):
             return nn.functional.linear(features, projection.weight.T)
@@ -191,7 +191,7 @@ class AdaptiveTokens(Initialised):
 
 
 def _shapes_are_fixed(x: Tensor) -> bool:
-    """Whether sizes must not depend on data: in a graph, and where synchronizing is an error."""
+    """Whether sizes must not depend on data: in a graph, or where synchronizing is an error."""
     if torch.compiler.is_compiling():
         return True
     return x.is_cuda and (torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode() == SYNC_ERROR)

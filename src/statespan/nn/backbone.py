@@ -1,4 +1,4 @@
-"""Modules made of sequence modules: one description of how data flows gives forward, prefill and step.
+"""Modules composed of sequence modules: one description of the data flow gives forward, prefill and step.
 
 Shapes: B batch, L length, D = d_model features.
 """
@@ -23,7 +23,7 @@ Call: TypeAlias = Callable[[Any, Tensor], Tensor]
 
 
 class Composite(SequenceLayer):
-    """A map from (B, L, D) to (B, L, D) made of others. Its state is the tuple of theirs, in the order of ``parts``."""
+    """A composite map from (B, L, D) to (B, L, D). Its state is the tuple of its parts' states, in order."""
 
     @abstractmethod
     def parts(self) -> Sequence[Any]:
@@ -41,7 +41,7 @@ class Composite(SequenceLayer):
     def prefill(
         self, x: Tensor, state: Sequence[Any] | None = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, tuple[Any, ...]]:
-        """The same map from a state and to a state, one for each part; see :class:`SequenceLayer`."""
+        """The same map from a state to a state, one for each part; see :class:`SequenceLayer`."""
         padding = self._padding(x, lengths)
         self._check_streaming()
         states, after = iter(self._states(state)), []
@@ -77,7 +77,7 @@ class Composite(SequenceLayer):
         return tuple(part.initial_state(batch, dtype=dtype) for part in self.parts())
 
     def check_padding(self) -> None:
-        """Refuse padding where a part does."""
+        """Reject padding if a part does."""
         for part in self.parts():
             part.check_padding()
 
@@ -110,7 +110,7 @@ class Backbone(Composite):
         prenorm: Normalize the input of each layer; False for the sum after it.
         dropout: Probability of dropping a feature of a layer's output.
         tie_dropout: Drop the same features at every position of a sequence.
-        device: Where the norms' parameters live.
+        device: Device of the norms' parameters.
         dtype: Their dtype.
 
     Example:

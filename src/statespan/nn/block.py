@@ -1,4 +1,4 @@
-"""A residual around a sequence layer, and the feed-forward network as such a layer.
+"""A residual block around a sequence layer, and the feed-forward network as a sequence layer.
 
 Shapes: B batch, L length, D = d_model features.
 """
@@ -25,7 +25,7 @@ class FeedForward(SequenceLayer):
         expand: Hidden features for each feature.
         dropout: Probability of dropping a hidden feature.
         tie_dropout: Drop the same features at every position of a sequence.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
     """
 
@@ -49,7 +49,7 @@ class FeedForward(SequenceLayer):
         self.outer = nn.Linear(hidden, d_model, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
-        """Apply to x (B, L, D); lengths and dt_scale make no difference."""
+        """Apply to x (B, L, D); lengths and dt_scale have no effect."""
         return self.outer(self.dropout(nn.functional.gelu(self.inner(x))))
 
     def prefill(
@@ -79,7 +79,7 @@ class ResidualBlock(SequenceLayer):
         prenorm: Normalize the input of the layer; False for the sum.
         dropout: Probability of dropping a feature of the layer's output.
         tie_dropout: Drop the same features at every position of a sequence.
-        device: Where the norm's parameters live.
+        device: Device of the norm's parameters.
         dtype: Their dtype.
 
     Example:
@@ -126,7 +126,7 @@ class ResidualBlock(SequenceLayer):
     def prefill(
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, Any]:
-        """The same map from a state of the layer and to one; see :class:`SequenceLayer`."""
+        """The same map from a state of the layer to a state; see :class:`SequenceLayer`."""
         self.norm.check_streaming()
         padding = Padding.of(x, lengths)
         y, after = self.layer.prefill(self.layer_input(x, padding), state, lengths=padding, dt_scale=dt_scale)
@@ -149,7 +149,7 @@ class ResidualBlock(SequenceLayer):
         return self.layer.initial_state(batch, dtype=dtype)
 
     def check_padding(self) -> None:
-        """Refuse padding where the layer does."""
+        """Reject padding if the layer does."""
         self.layer.check_padding()
 
     def layer_input(self, x: Tensor, padding: Padding | None) -> Tensor:
@@ -157,7 +157,7 @@ class ResidualBlock(SequenceLayer):
         return fill(self.norm(x, padding) if self.prenorm else x, padding)
 
     def add_to(self, x: Tensor, y: Tensor, padding: Padding | None) -> Tensor:
-        """The output of the block from its input x and the output y of the layer."""
+        """The output of the block from its input x and the layer's output y."""
         if self.prenorm:
             return x + self.dropout(y)
         return self.norm.after(x, y, self.dropout, padding)

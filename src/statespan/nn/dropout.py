@@ -1,4 +1,4 @@
-"""Dropout with one mask for all positions of a sequence."""
+"""Dropout with one mask shared by all positions of a sequence."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ DROPOUTS: tuple[type[nn.Module], ...] = (TiedDropout, nn.Dropout)
 
 
 def make_dropout(p: float, tied: bool) -> nn.Module:
-    """Dropout of features, of the same ones at every position if ``tied``."""
+    """Dropout of features; if ``tied``, of the same ones at every position."""
     check_number("dropout", p, above=0.0, below=1.0, closed=True)
     return TiedDropout(p) if check_bool("tie_dropout", tied) else nn.Dropout(p)

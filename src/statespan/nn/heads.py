@@ -1,4 +1,4 @@
-"""From the features of sequences to answers: one for each sequence, or for each pair of them.
+"""Output heads: from the features of sequences to one output per sequence or per pair.
 
 Shapes: B batch, L length, D = d_model features, K = d_output classes or values.
 """
@@ -20,7 +20,7 @@ from statespan.nn.precision import example_of, full_precision
 
 
 class Head(Initialised, ABC):
-    """A pool over the sequence and a map of the pooled features; while a sequence comes in, the answer so far.
+    """A pool over the sequence and a map of the pooled features; in streaming, the output so far.
 
     Answers have the precision of the parameters, under autocast too: they are few, and regression needs more than the
     three digits of 16 bits.
@@ -43,20 +43,20 @@ class Head(Initialised, ABC):
 
     @abstractmethod
     def _build(self, where: dict[str, Any]) -> None:
-        """Make the modules of the map; ``where`` has a device and a dtype."""
+        """Build the modules of the map; ``where`` holds device and dtype."""
 
     @abstractmethod
     def answer(self, pooled: Tensor) -> Tensor:
         """The map from pooled features (B, D)."""
 
     def forward(self, x: Tensor, *, lengths: Lengths = None) -> Tensor:
-        """The answers for features x (B, L, D)."""
+        """The outputs for features x (B, L, D)."""
         return self._answer(self.pool(x, lengths=lengths, dtype=self._dtype()))
 
     def prefill(
         self, x: Tensor, state: PoolState | None = None, *, lengths: Lengths = None
     ) -> tuple[Tensor, PoolState]:
-        """The answers for all seen so far, and the new state of the pool."""
+        """The outputs after everything seen so far, and the new state of the pool."""
         after = self.pool.advance(x, state, lengths=lengths)
         return self._answer(self.pool.read(after).to(self._dtype())), after
 
@@ -83,7 +83,7 @@ class SequenceHead(Head):
         d_model: Number of features D.
         d_output: Number of classes or values K.
         pool: "mean", "last" or "first".
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
 
     Example:
@@ -100,7 +100,7 @@ class SequenceHead(Head):
 
 
 class PairHead(Head):
-    """Class scores of pairs: a network with GELU on [u, v, u − v, u · v] of the pooled features u and v of the two.
+    """Class scores of pairs: a GELU network on [u, v, u − v, u · v] of the two pooled feature vectors u and v.
 
     A batch holds the first sequences of all pairs, then the second ones.
 
@@ -108,7 +108,7 @@ class PairHead(Head):
         d_model: Number of features D, and of hidden ones.
         d_output: Number of classes K.
         pool: "mean", "last" or "first".
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
 
     Example:

@@ -1,4 +1,4 @@
-"""Initialising modules that were made on the meta device.
+"""Initialises modules that were built on the meta device.
 
 ``with torch.device("meta"): model = …``, ``model.to_empty(device="cpu")``, ``model.reset_parameters()``: the values
 equal those that the constructor draws after the same seed. Calling ``reset_parameters`` of every module in
@@ -14,13 +14,13 @@ class Initialised(nn.Module):
     """A module that can initialise itself and its children."""
 
     def reset_parameters(self) -> None:
-        """Initialise all parameters and buffers anew, as the constructor does: the same values after the same seed."""
+        """Re-initialise all parameters and buffers as the constructor does; the same seed gives the same values."""
         for child in self.children():
             reset(child)
 
 
 def reset(module: nn.Module) -> None:
-    """Initialise a module anew, or its children if it has no ``reset_parameters``."""
+    """Re-initialise a module, or its children if it has no ``reset_parameters``."""
     reset_parameters = getattr(module, "reset_parameters", None)
     if callable(reset_parameters):
         reset_parameters()
@@ -30,7 +30,7 @@ def reset(module: nn.Module) -> None:
 
 
 def assign(tensor: Tensor, value: Tensor) -> None:
-    """Copy a value into a parameter or a buffer; if it is sharded, that of the first process."""
+    """Copy a value into a parameter or a buffer; if it is sharded, the first process's value."""
     mesh = getattr(tensor, "device_mesh", None)
     if mesh is not None:
         from torch.distributed.tensor import DTensor, distribute_tensor

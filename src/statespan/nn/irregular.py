@@ -32,7 +32,7 @@ def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = 
             such (and of position-wise layers).
         x: (B, L, D).
         gaps: (B, L), at least 0: time from the sample before to this one, in units of the step of training.
-        lengths: True length of each sequence (B,); what follows is ignored and comes out as 0.
+        lengths: True length of each sequence (B,); padding is ignored, and its outputs are 0.
 
     Returns:
         y of shape (B, L, D).

@@ -1,4 +1,4 @@
-"""The layer around an SSM: skip, activation, dropout, mixing of the features; and its three uses.
+"""The layer around an SSM: skip, activation, dropout and mixing of the features; forward, prefill and step.
 
 Shapes: B batch, L length, D = d_model features (the SSM's heads H), N state size, K channels.
 """
@@ -36,12 +36,12 @@ class SSMLayer(SequenceLayer):
     Args:
         ssm: The SSM's parameters. Its kernels are the layer's channels, which are mixed afterwards.
         bidirectional: Let half of the SSM's kernels look ahead, starting at the next sample. They share A, B and Δ with
-            the others; such a layer has no recurrence, so ``prefill`` and ``step`` refuse.
+            the others; such a layer has no recurrence, so ``prefill`` and ``step`` raise an error.
         activation: "gelu", or None for the linear map alone.
         mix: "glu" for ``W₁y · sigmoid(W₂y)``, "linear", or None to return all d_model · channels features.
         dropout: Probability of dropping a feature before the mixing.
         tie_dropout: Drop the same features at every position of a sequence.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype; those of the SSM itself are at least float32.
 
     Example:
@@ -84,7 +84,7 @@ class SSMLayer(SequenceLayer):
             self.mix, self.d_output = GLU(linear) if mix == "glu" else linear, self.d_model
 
     def reset_parameters(self) -> None:
-        """Initialise all parameters and buffers anew, as the constructor does: the same values after the same seed."""
+        """Re-initialise all parameters and buffers as the constructor does; the same seed gives the same values."""
         self.ssm.reset_parameters()
         nn.init.normal_(self.D)
         reset(self.mix)
@@ -107,7 +107,7 @@ class SSMLayer(SequenceLayer):
     def prefill(
         self, x: Tensor, state: Tensor | None = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """The same map from a state (B, D, N) and to a state; see :class:`SequenceLayer`."""
+        """The same map from a state (B, D, N) to a state; see :class:`SequenceLayer`."""
         padding = self._check(x, lengths, dt_scale)
         self._check_causal("prefill")
         if state is not None:
@@ -153,7 +153,7 @@ class SSMLayer(SequenceLayer):
         return zero_state(batch, self.d_model, self.d_state, dtype=dtype, device=self.D.device)
 
     def structure(self, dt_scale: float = 1.0) -> Structure:
-        """The SSM itself, for its kernel, states, operators and eigenvalues.
+        """The SSM of the layer, with its kernel, states, operators and eigenvalues.
 
         Its channels are those of the layer; a bidirectional layer has as many again, for the kernels that look ahead.
 
@@ -167,7 +167,7 @@ class SSMLayer(SequenceLayer):
         return working_dtype(x, self.ssm.precision)
 
     def check_padding(self) -> None:
-        """Refuse padding where the kernel depends on the length of the input."""
+        """Reject padding if the kernel depends on the length of the input."""
         self.ssm.check_padding()
 
     def extra_repr(self) -> str:

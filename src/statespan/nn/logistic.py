@@ -17,11 +17,11 @@ SCALES = (-7.0, 7.0)
 
 
 class _Components(nn.Linear):
-    """A linear map whose initial bias gives components that together cover all values."""
+    """A linear map whose initial bias spreads the components over all values."""
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise weight and bias anew."""
+        """Re-initialise weight and bias."""
         super().reset_parameters()
         components = self.out_features // 3
         weight = torch.zeros(components)
@@ -31,7 +31,7 @@ class _Components(nn.Linear):
 
 
 class LogisticMixture(Initialised):
-    """Log-probabilities of K ordered values from features, with 3 numbers for each component instead of one a value.
+    """Log-probabilities of K ordered values from features, with 3 numbers per component instead of one per value.
 
     The values are evenly spaced in [-1, 1]. A component has a weight, a mean and a scale; a value gets its mass between
     the midpoints to the neighbouring values, and the first and the last one also get the tail.
@@ -40,7 +40,7 @@ class LogisticMixture(Initialised):
         d_model: Number of features D.
         values: Number of values K.
         components: Number of components Q.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
 
     Example:
@@ -81,7 +81,7 @@ class LogisticMixture(Initialised):
         return weight.log_softmax(-1), mean, scale.clamp(*SCALES)
 
     def _log_probs(self, weight: Tensor, mean: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-        """Of values y, with the components' numbers in a last axis.
+        """Log-probabilities of values y for each component (last axis).
 
         The mass between a < b is ``σ(b) - σ(a) = σ(b) σ(-a) (1 - exp(a - b))``; the logarithm of each factor is exact.
         """

@@ -25,15 +25,15 @@ class ResidualNorm(nn.Module):
     """A norm before or after a layer with a residual around it."""
 
     def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
-        """X for the residual, and x normalized, 0 for padding, for a layer that computes in this dtype."""
+        """Return x for the residual, and x normalized (0 for padding) for a layer that computes in this dtype."""
         return x, fill(self(x, padding), padding)
 
     def after(self, x: Tensor, z: Tensor, dropout: nn.Module, padding: Padding | None) -> Tensor:
-        """The sum of x and of z after dropout, normalized."""
+        """The normalized sum of x and z after dropout."""
         return self(x + dropout(z), padding)
 
     def check_streaming(self) -> None:
-        """Refuse to stream through a norm that looks at the whole batch."""
+        """Reject streaming if the norm uses statistics of the whole batch."""
 
 
 class BatchNorm(ResidualNorm):
@@ -46,7 +46,7 @@ class BatchNorm(ResidualNorm):
         d_model: Number of features D.
         eps: Added to the variance.
         momentum: Weight of a batch in the running statistics.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
     """
 
@@ -72,7 +72,7 @@ class BatchNorm(ResidualNorm):
         self.register_buffer("running_var", torch.ones(d_model, device=device, dtype=dtype))
 
     def reset_parameters(self) -> None:
-        """Initialise the parameters and the running statistics anew."""
+        """Re-initialise the parameters and the running statistics."""
         for scale in (self.weight, self.running_var):
             nn.init.ones_(scale)
         for shift in (self.bias, self.running_mean):
@@ -105,7 +105,7 @@ class BatchNorm(ResidualNorm):
         return (y * self.weight + self.bias).to(x.dtype)
 
     def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
-        """As in :class:`ResidualNorm`; in training, only statistics of more than one position can be computed."""
+        """As in :class:`ResidualNorm`; training needs more than one position for its statistics."""
         if not (self.training and x.shape[0] * x.shape[1] > 1 and norms_before(self, BatchNorm, x, dtype)):
             return super().before(x, padding, dtype)
         assert dtype is not None
@@ -114,7 +114,7 @@ class BatchNorm(ResidualNorm):
         return x, y
 
     def check_streaming(self) -> None:
-        """Refuse to stream with statistics of the whole batch."""
+        """Reject streaming with statistics of the whole batch."""
         if self.training:
             raise ValueError("prefill and step with norm='batch' need fixed statistics: call eval() first")
 
@@ -128,7 +128,7 @@ class BatchNorm(ResidualNorm):
 
 
 class LayerNorm(ResidualNorm, nn.LayerNorm):
-    """Layer normalization of each position, for which padding makes no difference."""
+    """Layer normalization of each position; padding has no effect on it."""
 
     def forward(self, x: Tensor, padding: Padding | None = None) -> Tensor:
         """Normalize x (B, L, D)."""
@@ -156,7 +156,7 @@ class LayerNorm(ResidualNorm, nn.LayerNorm):
 
 
 class NoNorm(ResidualNorm):
-    """The identity in the place of a norm."""
+    """The identity, in place of a norm."""
 
     def forward(self, x: Tensor, padding: Padding | None = None) -> Tensor:
         """Return x."""

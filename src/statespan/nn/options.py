@@ -19,12 +19,12 @@ SHARED = """train_A: Train the state matrix.
         dt_max: Largest; Δ is drawn log-uniformly between the two.
         channels: Outputs of each SSM, mixed afterwards.
         bidirectional: Add a second kernel that looks ahead, starting at the next sample; such a layer has no
-            recurrence, so ``prefill`` and ``step`` refuse.
+            recurrence, so ``prefill`` and ``step`` raise an error.
         activation: "gelu", or None for the linear map alone.
         mix: "glu" for ``W₁y · sigmoid(W₂y)``, "linear", or None to return all d_model · channels features.
         dropout: Probability of dropping a feature before the mixing.
         tie_dropout: Drop the same features at every position of a sequence.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype; those of the SSM itself are at least float32."""
 
 
@@ -63,7 +63,7 @@ class SSMOptions:
     train_B: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Reject invalid combinations of options."""
         check_int("d_model", self.d_model, minimum=1)
         check_int("d_state", self.d_state, minimum=2, even=True)
         check_int("kernels", self.kernels, minimum=1)
@@ -83,7 +83,7 @@ class SSMOptions:
         return self.d_model if self.n_ssm is None else self.n_ssm
 
     def channels(self, bidirectional: bool) -> int:
-        """Channels of a layer with these kernels."""
+        """The channels of a layer with these kernels."""
         channels, rest = divmod(self.kernels, 2 if check_bool("bidirectional", bidirectional) else 1)
         if rest:
             raise ValueError(f"bidirectional=True needs an even number of kernels, got {self.kernels}")
@@ -91,5 +91,5 @@ class SSMOptions:
 
 
 def kernel_count(channels: int, bidirectional: bool) -> int:
-    """Kernels of each head."""
+    """The number of kernels of each head."""
     return check_int("channels", channels, minimum=1) * (2 if check_bool("bidirectional", bidirectional) else 1)

@@ -17,7 +17,7 @@ from statespan._check import check_lengths
 
 @dataclass(frozen=True)
 class Padding:
-    """The true lengths of a batch and their mask, made once and used by every layer.
+    """The true lengths of a batch and their mask, computed once and used by every layer.
 
     Args:
         lengths: (B,) whole numbers 0 … L.
@@ -29,7 +29,7 @@ class Padding:
 
     @classmethod
     def of(cls, x: Tensor, lengths: Lengths) -> Padding | None:
-        """The padding of x (B, L, …), or None where there is none."""
+        """The padding of x (B, L, …), or None without lengths."""
         if lengths is None or isinstance(lengths, Padding):
             return lengths
         batch, length = x.shape[:2]
@@ -37,7 +37,7 @@ class Padding:
 
     @classmethod
     def to(cls, lengths: Tensor, length: int) -> Padding:
-        """The padding up to a common length."""
+        """The padding truncated to a common length."""
         return cls(lengths, (torch.arange(length, device=lengths.device) < lengths[:, None])[..., None])
 
 
@@ -46,7 +46,7 @@ Lengths: TypeAlias = "Tensor | Sequence[int] | Padding | None"
 
 
 def fill(x: Tensor, padding: Padding | None) -> Tensor:
-    """X (B, L) or (B, L, D) with zeros for padding."""
+    """Return x (B, L) or (B, L, D) with zeros for padding."""
     if padding is None:
         return x
     return x.masked_fill(~(padding.mask if x.ndim == 3 else padding.mask[..., 0]), 0)

@@ -1,4 +1,4 @@
-"""The trainable parameters of an SSM, and the structure they stand for.
+"""The trainable parameters of an SSM, and the structure they define.
 
 Parameters are real tensors (complex values as a trailing axis of 2) and stay at least float32, whatever a model is cast
 to: rounding A or Δ to bfloat16 changes the kernel by several percent. FSDP2 casts parameters without asking their
@@ -62,7 +62,7 @@ class SSMParameters(nn.Module, ABC):
         self, u: Tensor, state: Tensor | None, D: Tensor | None = None, *, lengths: Tensor | None = None,
         activation: str | None = None, dtype: torch.dtype | None = None, dt_scale: float = 1.0,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """As ``forward``, from a state and to the state after each sequence; see :func:`statespan.ops.apply_from`."""
+        """As ``forward``, from a state to the state after each sequence; see :func:`statespan.ops.apply_from`."""
         self._check_precision()
         source = self.source(dt_scale)
         y, after = apply_from(source, u, state, D, activation=activation, dtype=dtype)
@@ -72,7 +72,7 @@ class SSMParameters(nn.Module, ABC):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise anew, as the constructor does: the same values after the same seed."""
+        """Re-initialise as the constructor does; the same seed gives the same values."""
         for name, value in self._initial().items():
             assign(getattr(self, name), value)
 
@@ -109,7 +109,7 @@ class SSMParameters(nn.Module, ABC):
             )
 
     def _heads(self, value: Tensor, dim: int = 0) -> Tensor:
-        """From one value per SSM to one per head."""
+        """Expand one value per SSM to one per head."""
         copies = [1] * value.ndim
         copies[dim] = self.options.d_model // self.options.ssms
         return value.double().repeat(copies)
@@ -119,7 +119,7 @@ class SSMParameters(nn.Module, ABC):
 
     @abstractmethod
     def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Structure:
-        """The SSM these parameters stand for, at this sampling rate.
+        """The SSM that these parameters define, at this sampling rate.
 
         Args:
             dt_scale: Factor on the step sizes.
@@ -138,7 +138,7 @@ class SSMParameters(nn.Module, ABC):
 
     @property
     def power(self) -> str:
-        """What the chunk-to-chunk matrix of the engine is; see :class:`statespan.ops.ssm.source.Source`."""
+        """The form of the engine's chunk-to-chunk matrix; see :class:`statespan.ops.ssm.source.Source`."""
         return "dense"
 
     def modal(self, dt_scale: float) -> Modal | None:
@@ -155,7 +155,7 @@ class SSMParameters(nn.Module, ABC):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Follow every move and cast of the model, but never below float32."""
+        """Move and cast with the model, but never below float32."""
 
         def keep_precision(t: Tensor) -> Tensor:
             moved = fn(t)
@@ -167,7 +167,7 @@ class SSMParameters(nn.Module, ABC):
 
 
 def _complex(pairs: Tensor) -> Tensor:
-    """Complex numbers from a trailing axis of 2, whatever its stride."""
+    """Complex numbers from a trailing axis of 2 with any stride."""
     return torch.complex(*_wide(pairs).unbind(-1))
 
 
@@ -229,7 +229,7 @@ class DiagonalParameters(ModalParameters):
         real_part: "exp", "softplus", "relu" or "none".
         softmax: Whether to use the softmax-normalized kernel.
         softmax_length: Length of the softmax; None for that of the input.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype, at least float32.
     """
 
@@ -261,7 +261,7 @@ class DiagonalParameters(ModalParameters):
 
     @torch.no_grad()
     def start_with_unit_B(self) -> None:
-        """Begin with B = 1, now and whenever the parameters are initialised."""
+        """Set B = 1, now and whenever the parameters are initialised."""
         self.unit_B = True
         self.B.copy_(torch.tensor([1.0, 0.0]))
 
@@ -270,7 +270,7 @@ class DiagonalParameters(ModalParameters):
         return self._initial_modes(A, torch.ones_like(B) if self.unit_B else B)
 
     def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Diagonal:
-        """The diagonal SSM; ``length`` is that of the softmax if it was not fixed at construction."""
+        """The diagonal SSM; ``length`` is the softmax length if it was not fixed at construction."""
         ssm = Diagonal(*self._modes(), self._dt(), discretization=self.options.discretization)
         if not self.softmax:
             return ssm.with_dt_scale(dt_scale)
@@ -298,7 +298,7 @@ class DiagonalParameters(ModalParameters):
         return f"{super().extra_repr()}, kernel={kernel}"
 
     def check_padding(self) -> None:
-        """Refuse padding for a softmax over the length of the input."""
+        """Reject padding for a softmax over the length of the input."""
         if self.softmax and self.softmax_length is None:
             raise ValueError(
                 "lengths needs a fixed softmax_length, got softmax_length=None: padding would change the normalization"
@@ -313,7 +313,7 @@ class DPLRParameters(ModalParameters):
         init: Name of a HiPPO measure, or several joined by "/".
         real_part: "exp", "softplus", "relu" or "none".
         algorithm: "krylov" or "cauchy", which give the same kernel.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype, at least float32.
     """
 
@@ -367,7 +367,7 @@ class DenseParameters(SSMParameters):
     Args:
         options: Sizes, step sizes and what is trained.
         init: Name of a HiPPO measure, or several joined by "/".
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype, at least float32.
     """
 

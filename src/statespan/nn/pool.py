@@ -1,4 +1,4 @@
-"""From a sequence of features to one vector, also while the sequence is still coming in.
+"""Pools a sequence of features into one vector, also in streaming.
 
 Shapes: B batch, L length, D features.
 """
@@ -21,7 +21,7 @@ PoolState: TypeAlias = "tuple[Tensor, Tensor]"
 
 
 class SequencePool(nn.Module):
-    """The mean of the real positions of each sequence, or the last or the first of them; 0 where there are none.
+    """The mean of the real positions of each sequence, or the last or first one; 0 if there are none.
 
     Args:
         d_model: Number of features D.
@@ -40,13 +40,13 @@ class SequencePool(nn.Module):
         self.mode = check_choice("pool", mode, POOLS)
 
     def forward(self, x: Tensor, *, lengths: Lengths = None, dtype: torch.dtype | None = None) -> Tensor:
-        """Pool x (B, L, D) to (B, D), in this dtype; None for that of x."""
+        """Pool x (B, L, D) to (B, D) in this dtype; None means that of x."""
         return self.read(self.advance(x, lengths=lengths)).to(dtype or x.dtype)
 
     def prefill(
         self, x: Tensor, state: PoolState | None = None, *, lengths: Lengths = None
     ) -> tuple[Tensor, PoolState]:
-        """The same of everything seen so far.
+        """The pooled features of everything seen so far, and the new state.
 
         Args:
             x: (B, L, D).
@@ -78,7 +78,7 @@ class SequencePool(nn.Module):
         return value, seen + new
 
     def read(self, state: PoolState) -> Tensor:
-        """The pooled features (B, D) of a state, in its precision."""
+        """The pooled features (B, D) of a state, in the state's precision."""
         value, seen = state
         return value / seen.clamp(min=1)[:, None] if self.mode == "mean" else value
 

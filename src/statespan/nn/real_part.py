@@ -17,7 +17,7 @@ SMALLEST = 1e-4
 
 
 def real_part(kind: str, parameter: Tensor) -> Tensor:
-    """Re A from the parameter, in float64: there exp is finite for every parameter from -700 to 700."""
+    """Re A from the parameter, in float64, where exp is finite for parameters from -700 to 700."""
     p = parameter.double()
     if kind == "exp":
         return -torch.exp(p)

@@ -1,4 +1,4 @@
-"""The interface of everything that runs over whole sequences, from a state, and step by step.
+"""The interface of modules that run over whole sequences, from a state, and step by step.
 
 Shapes: B batch, L length, D = d_model features.
 """
@@ -22,7 +22,7 @@ StepFunction: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 class SequenceModule(Initialised, ABC):
     """A module with three uses that give the same numbers: ``forward``, ``prefill`` and ``step``.
 
-    A module without a recurrence, such as one that looks ahead, has ``forward`` alone and refuses the others.
+    A module without a recurrence, such as one that looks ahead, has only ``forward``; the others raise an error.
     """
 
     @abstractmethod
@@ -31,7 +31,7 @@ class SequenceModule(Initialised, ABC):
 
         Args:
             x: (B, L, D).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
+            lengths: True length of each sequence (B,), whole numbers 0 … L; padding is ignored; its outputs are 0.
             dt_scale: Step of the data relative to that of training: 2.0 if it was sampled half as often.
 
         Returns:
@@ -41,7 +41,7 @@ class SequenceModule(Initialised, ABC):
     def prefill(
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, Any]:
-        """The same map from a state and to a state.
+        """The same map from a state to a state.
 
         Args:
             x: (B, L, D), L ≥ 0.
@@ -68,7 +68,7 @@ class SequenceModule(Initialised, ABC):
         return self.stepper(dt_scale)(x, state)
 
     def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Callable[..., tuple[Tensor, Any]]:
-        """``step`` as a function with the set-up done once, for many steps with the same parameters.
+        """Return Return ``step`` as a function with the set-up done once, for many steps with the same parameters.
 
         Args:
             dt_scale: As in ``forward``.
@@ -94,7 +94,7 @@ class SequenceModule(Initialised, ABC):
 
 
 class SequenceLayer(SequenceModule):
-    """A map from (B, L, D) to (B, L, d_output): all that a residual block, a backbone or a U-Net asks of a layer.
+    """A map from (B, L, D) to (B, L, d_output): the interface that residual blocks, backbones and U-Nets require.
 
     Subclass it to put a layer of your own into :class:`~statespan.nn.ResidualBlock` or
     :class:`~statespan.nn.Backbone`.
@@ -119,7 +119,7 @@ class SequenceLayer(SequenceModule):
     """Whether each position is mapped alone, so that neither padding nor time makes a difference."""
 
     def working_dtype(self, x: Tensor) -> torch.dtype | None:
-        """The dtype that the layer computes in for x, which a norm before it may produce; None if that is its own."""
+        """The dtype that the layer computes in for x, which a preceding norm may produce; None for its own dtype."""
         return None
 
     def check_padding(self) -> None:

@@ -1,4 +1,4 @@
-"""The U-Net: sequences at several resolutions, causal, and able to run step by step.
+"""The U-Net: a causal backbone at several resolutions that can also run step by step.
 
 Shapes: B batch, L length, D features, p = factor of a resampling, F = frames of p positions.
 """
@@ -22,7 +22,7 @@ from statespan.nn.sequence import SequenceLayer, StepFunction
 
 
 class Resampled(SequenceLayer):
-    """A module applied to every ``factor``-th position: a linear map of whole frames down to it, and one back up.
+    """A module at a resolution lower by ``factor``: a linear map of whole frames down to it, and one back up.
 
     The output for a frame is known at its last position, so it is delayed by one frame; the first frame gets zeros. An
     incomplete last frame has no effect yet, so any length will do.
@@ -35,7 +35,7 @@ class Resampled(SequenceLayer):
         inner: A sequence module of its own d_model.
         d_model: Number of features D outside.
         factor: Positions p of a frame.
-        device: Where the linear maps live.
+        device: Device of the linear maps.
         dtype: Their dtype.
     """
 
@@ -56,7 +56,7 @@ class Resampled(SequenceLayer):
         self.up = nn.Linear(inner.d_model, factor * d_model, device=device, dtype=dtype)
 
     def reset_parameters(self) -> None:
-        """Initialise anew, the inner module first; see :class:`Initialised`."""
+        """Re-initialise, the inner module first; see :class:`Initialised`."""
         for part in (self.inner, self.down, self.up):
             reset(part)
 
@@ -127,7 +127,7 @@ class Resampled(SequenceLayer):
         return step
 
     def _together(self, advance: StepFunction) -> StepFunction:
-        """A step of sequences at the same position, which is known on the CPU, so the inner module runs only if due."""
+        """A step of sequences at one position, known on the CPU, so that the inner module runs only when due."""
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
             inner, frame, pending, position = state
@@ -152,7 +152,7 @@ class Resampled(SequenceLayer):
         return (self.inner.initial_state(batch, dtype=dtype), *self._start(batch)[1:])
 
     def check_padding(self) -> None:
-        """Refuse padding where the inner module does."""
+        """Reject padding if the inner module does."""
         self.inner.check_padding()
 
     def _start(self, batch: int) -> tuple[None, Tensor, Tensor, Tensor]:
@@ -179,7 +179,7 @@ class Level(Composite):
         self.d_model = self.d_output = int(self.down[0].d_model)  # type: ignore[arg-type]
 
     def reset_parameters(self) -> None:
-        """Initialise anew, coarser levels first; see :class:`Initialised`."""
+        """Re-initialise, coarser levels first; see :class:`Initialised`."""
         for part in (self.inner, self.down, self.up):
             if part is not None:
                 reset(part)
@@ -214,7 +214,7 @@ class UNet(Composite):
         prenorm: Normalize the input of each layer; False for the sum after it.
         dropout: Probability of dropping a feature of a layer's output.
         tie_dropout: Drop the same features at every position of a sequence.
-        device: Where the U-Net's own parameters live.
+        device: Device of the U-Net's own parameters.
         dtype: Their dtype.
 
     Example:
@@ -271,7 +271,7 @@ def _rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 def _choose(full: Tensor, new: Any, old: Any) -> Any:
-    """The new state of the sequences whose frame is full, the old one of the others."""
+    """The new state for sequences whose frame is full, the old state for the others."""
     if not torch.compiler.is_compiling() and full.all():
         return new
     if isinstance(new, Tensor):

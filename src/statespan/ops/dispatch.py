@@ -59,7 +59,7 @@ def use_path(path: str) -> Iterator[None]:
 
 
 def forced_path() -> str:
-    """What ``use_path``, or else the environment at import, asks for."""
+    """The path that ``use_path``, or else the environment at import, requests."""
     return _forced if _forced is not None else check_choice("STATESPAN_PATH", _ENVIRONMENT, PATHS)
 
 
@@ -83,22 +83,22 @@ def _fits(source: Source, dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def _is_large(path: str, source: Source) -> bool:
-    """Whether the kernels meet a rank-one SSM whose dense G is more work than its factors."""
+    """Whether the kernels would apply a rank-one SSM whose dense G costs more than its factors."""
     return path == "triton" and source.power == "rank one" and source.d_state > 64
 
 
 def keeps_factors(path: str, source: Source, dtype: torch.dtype) -> bool:
-    """Whether such a G stays in its factors."""
+    """Whether such a G is kept as factors."""
     return _is_large(path, source) and dtype in SIXTEEN_BITS
 
 
 def runs_stepwise(path: str, source: Source, dtype: torch.dtype) -> bool:
-    """Whether to run the recurrence instead: in full precision the factors are too large for the chip."""
+    """Whether to run the recurrence instead, because in full precision the factors exceed on-chip memory."""
     return _is_large(path, source) and dtype not in SIXTEEN_BITS
 
 
 def input_dtype(source: Source, u: Tensor) -> torch.dtype:
-    """What to compute in unless the caller says otherwise."""
+    """The default dtype to compute in."""
     if u.is_cuda and u.dtype in SIXTEEN_BITS:
         return u.dtype
     return torch.promote_types(u.dtype, source.dtype)
@@ -110,7 +110,7 @@ def working_dtype(path: str, dtype: torch.dtype) -> torch.dtype:
 
 
 def walks_once(source: Source, u: Tensor, dtype: torch.dtype, *, channels: int, both: bool, chunk: int) -> bool:
-    """Whether the kernels take a single pass over each sequence, which can recompute the pre-activation.
+    """Whether the kernels make a single pass over each sequence, so that it can recompute the pre-activation.
 
     A traced graph that has to serve any size cannot count on it.
     """
@@ -126,7 +126,7 @@ def walks_once(source: Source, u: Tensor, dtype: torch.dtype, *, channels: int, 
 
 
 def triton_works(device: int) -> bool:
-    """Whether Triton compiles for this GPU and the result is right; tried once.
+    """Whether Triton compiles for this GPU and gives correct results; tested once.
 
     A tracer cannot try it and need not: torch.compile itself needs Triton on a GPU.
     """
@@ -142,7 +142,7 @@ def triton_works(device: int) -> bool:
 
 
 def _has_room(device: torch.device) -> bool:
-    """Whether this GPU is recent enough: older ones have less memory on the chip."""
+    """Whether this GPU is recent enough; older ones have too little on-chip memory."""
     return shared_memory(device) >= SMALL
 
 

@@ -1,4 +1,4 @@
-"""Which fused path a layer, a norm or a gate takes.
+"""Chooses the fused path of a layer, a norm or a gate.
 
 A fused path does the work of several modules at once, so they are not called. It is taken only where that makes no
 difference: a module that is hooked, parametrized, sharded, quantized or replaced is called.
@@ -18,7 +18,7 @@ from statespan.ops.norm import after_fits, norm_fits
 
 
 def untouched(module: nn.Module, *classes: type[nn.Module]) -> bool:
-    """Whether calling the module would do exactly what its class does with its parameters.
+    """Whether calling the module does exactly what its class does: no hooks, patches or parametrizations.
 
     False for a module that is hooked (also by hooks for all modules), wrapped, parametrized, sharded, quantized or of
     another class, and for one whose ``forward`` was replaced.
@@ -35,7 +35,7 @@ def untouched(module: nn.Module, *classes: type[nn.Module]) -> bool:
 
 
 def plain_linear(module: nn.Module) -> nn.Linear | None:
-    """The module, if it is a linear layer with a bias that need not be called."""
+    """The module, if it is a linear layer with a bias that may be bypassed by a fused op."""
     if not isinstance(module, nn.Linear) or module.bias is None or not untouched(module, nn.Linear):
         return None
     return module
@@ -53,14 +53,14 @@ class GLU(nn.Sequential):
         return super().forward(x) if linear is None else linear_glu(x, linear.weight, linear.bias)
 
     def linear(self) -> nn.Linear | None:
-        """The linear layer, if neither it nor the gate need be called."""
+        """The linear layer, if both it and the gate may be bypassed by a fused op."""
         return plain_linear(self[0]) if len(self) == 2 and untouched(self[1], nn.GLU) else None
 
 
 def activating_linear(
     x: Tensor, dropout: nn.Module, mix: nn.Module, kinds: tuple[type[nn.Module], ...]
 ) -> nn.Linear | None:
-    """The linear layer of the mixing that also applies the activation before it, or None to activate in the engine.
+    """The mixing's linear layer if it also applies the activation before it, or None to activate in the engine.
 
     On a CPU the two together save a tensor in the backward pass. Nothing may stand between them, so dropout must keep
     everything.
@@ -100,13 +100,13 @@ def mix_features(y: Tensor, dropout: nn.Module, mix: nn.Module, activating: nn.L
 
 
 def _is_unshared(mix: nn.Module) -> bool:
-    """Whether no backward pass needs the output of the mixing, as it may need that of an unknown module."""
+    """Whether no backward pass needs the mixing's output (that of an unknown module may be needed)."""
     last = mix[-1] if isinstance(mix, nn.Sequential) and len(mix) else mix
     return isinstance(last, (nn.Linear, nn.GLU, nn.Identity))
 
 
 def as_sequences(x: Tensor, batch: int, length: int) -> Tensor:
-    """An unshared x (B·L, D) as (B, L, D), which is not a view for autograd, as in :func:`unviewed`."""
+    """Reshape an unshared x (B·L, D) to (B, L, D), not a view for autograd, as in :func:`unviewed`."""
     return torch.ops.aten._unsafe_view(x, [batch, length, x.shape[-1]])
 
 
@@ -134,7 +134,7 @@ def working_dtype(x: Tensor, precision: torch.dtype) -> torch.dtype:
 
 
 def norms_before(norm: nn.Module, kind: type[nn.Module], x: Tensor, dtype: torch.dtype | None) -> bool:
-    """Whether a kernel normalizes x (B, L, D) in the order in memory that a layer computing in this dtype reads."""
+    """Whether a kernel normalizes x (B, L, D) in the memory order that a layer computing in this dtype reads."""
     return dtype is not None and untouched(norm, kind) and norm_fits(x, dtype)
 
 

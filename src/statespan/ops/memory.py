@@ -1,4 +1,4 @@
-"""How much memory a program of a GPU has beside its registers, by which tiles are chosen."""
+"""The shared memory of a GPU program, by which tiles are chosen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _found: dict[int, int] = {}
 
 
 def shared_memory(device: torch.device) -> int:
-    """The most that one program may have on this device, in bytes. A tracer takes the number as it is.
+    """The shared memory available to one program on this device, in bytes. A tracer treats it as a constant.
 
     Example:
         >>> shared_memory(torch.device("cpu")) == UNLIMITED

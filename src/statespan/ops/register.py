@@ -1,4 +1,4 @@
-"""Registers a function as an operator of torch and calls it the shortest way.
+"""Registers functions as torch operators and calls them with the least overhead.
 
 torch.compile, torch.export and fake tensors need a registered operator. Calling one costs tens of microseconds on the
 CPU, as long as a small kernel runs, so plain eager code calls the same function and gradient directly.
@@ -30,17 +30,17 @@ _SCHEMA_TYPES = {
 
 
 def traced(x: Tensor) -> bool:
-    """Whether a compiler or a fake tensor traces this call."""
+    """Whether a compiler or fake tensors are tracing this call."""
     return torch.compiler.is_compiling() or type(x) not in (Tensor, nn.Parameter)
 
 
 def transformed() -> bool:
-    """Whether ``torch.func`` transforms this call: nothing may be done in place, or be unknown to vmap."""
+    """Whether ``torch.func`` transforms this call: no in-place operations, and everything must support vmap."""
     return torch._C._are_functorch_transforms_active()
 
 
 def exporting() -> bool:
-    """Whether a graph without a backward pass is being made."""
+    """Whether a graph without a backward pass is being exported."""
     # torch's own is_exporting() answers True inside torch.compile in some versions
     return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
 
@@ -78,7 +78,7 @@ class Signature:
         self.schema = f"({', '.join(parameters)}) -> {results}"
 
     def flatten(self, arguments: Iterable[Any]) -> list[Any]:
-        """The values that torch sees."""
+        """The flat values that torch receives."""
         flat: list[Any] = []
         for (group, _), argument in zip(self.groups, arguments):
             if group is None:
@@ -103,7 +103,7 @@ def _schema_results(hint: Any) -> str:
 def operator(
     name: str, function: Callable[..., Any], fake: Callable[..., Any], heads: tuple[Axes, Axes] | None = None
 ) -> Callable[..., Any]:
-    """Register ``function``, which computes on real tensors; ``fake`` makes its results' shapes. No gradient."""
+    """Register ``function`` without a gradient; ``fake`` returns empty results of the right shapes."""
 
     def refuse(_ctx: Any, *_gradients: Any) -> Any:
         raise RuntimeError(f"{name} cannot be differentiated: second derivatives need use_path('fft')")
@@ -126,9 +126,9 @@ def differentiable(
         name: ``namespace::name``.
         function: Computes on real tensors.
         fake: Makes the results' shapes and dtypes from the same arguments.
-        save: ``save(ctx, arguments, output)`` keeps what the gradient needs.
+        save: ``save(ctx, arguments, output)`` saves the tensors that the gradient needs.
         gradient: ``gradient(ctx, *output_gradients)`` gives one for each flat argument; trailing None may be left out.
-        heads: The axes of the heads in the tensors that go in and come out, for vmap (see :mod:`statespan.ops.vmap`);
+        heads: The axes of the heads in inputs and outputs, for vmap (see :mod:`statespan.ops.vmap`);
             None for an operator that vmap never meets.
     """
     signature = Signature(function)
@@ -176,7 +176,7 @@ def differentiable(
 def _direct(
     signature: Signature, function: Callable[..., Any], save: Callable[..., None], flat_gradient: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The same for eager code, without a declared signature, which torch would bind to the arguments of every call."""
+    """The same for eager code, without a declared signature, which torch would bind on every call."""
 
     class Direct(torch.autograd.Function):
         @staticmethod

@@ -42,7 +42,7 @@ def vmap_rule(call: Callable[..., Any], inputs: Axes, outputs: Axes) -> Callable
 
 
 def _is_absent(x: Tensor) -> bool:
-    """Whether this is the empty tensor that stands for an output nobody asked for."""
+    """Whether this is the empty tensor that stands for an output that was not requested."""
     return x.shape == (0,)
 
 

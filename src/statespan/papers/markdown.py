@@ -12,7 +12,7 @@ Table = Callable[["re.Match[str]"], str]
 
 
 def marker(pattern: str) -> re.Pattern[str]:
-    """What matches a comment with this content, the table below it and its end."""
+    """A pattern that matches a comment with this content, the table below it and the end marker."""
     return re.compile(rf"(?P<head><!-- {pattern} -->\n)(?P<table>.*?)(?P<end><!-- end -->)", re.S)
 
 
@@ -33,12 +33,12 @@ def fill(text: str, place: re.Pattern[str], table: Table) -> str:
 
 
 def fill_page(path: Path, filled: Callable[[str], str]) -> None:
-    """Rewrite a page, whole or not at all, if that changes it."""
+    """Rewrite a page atomically if its content changes."""
     text = path.read_text(encoding="utf-8")
     if (new := filled(text)) != text:
         replace_file(path, new.encode())
 
 
 def root_of(page: Path) -> Path:
-    """The checkout that a page lies in: the folder above it that holds ``results``."""
+    """The checkout of a page: the folder above it that holds ``results``."""
     return next(folder for folder in page.resolve().parents if (folder / "results").is_dir())

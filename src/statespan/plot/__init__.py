@@ -1,4 +1,4 @@
-"""Pictures of layers, models and runs, in one look: functions that return a figure, and :func:`save`."""
+"""Plots of layers, models and runs in one style: functions that return a figure, and :func:`save`."""
 
 from statespan.plot.forecasts import forecasts
 from statespan.plot.kernels import basis, filters, impulse, kernels

@@ -1,4 +1,4 @@
-"""Forecasts of a trained model beside the actual values.
+"""Plots forecasts of a trained model beside the actual values.
 
 Shapes: B windows, T context, H horizon, C series.
 """
@@ -16,7 +16,7 @@ from statespan._check import check_int
 
 @torch.no_grad()
 def forecasts(run: Path, *, data: Path | None = None, count: int = 4, overrides: tuple[str, ...] = ()) -> Any:
-    """Windows of the test data, evenly spread: the end of the past, the actual values, and the forecast.
+    """Evenly spaced windows of the test data: the end of the context, the actual values and the forecast.
 
     Args:
         run: The folder of a run whose task is forecasting.

@@ -1,4 +1,4 @@
-"""Kernels: as lines, as images, over many time scales; and the basis functions they are made of.
+"""Plots kernels as lines, as images and over time scales, and the basis functions they combine.
 
 Shapes: K kernels per head, H heads, N state size.
 """
@@ -47,7 +47,7 @@ def kernels(parts: Sequence[Part], *, length: int = 1000, heads: int = 4) -> Any
 
 
 def basis(parts: Sequence[Part], *, functions: int = 5, span: float = 4.0, head: int = 0) -> Any:
-    """The functions of time that a kernel is a combination of: the real parts of ``exp(tA) B``, state by state.
+    """The basis functions of a kernel: the real parts of ``exp(tA) B``, state by state.
 
     Args:
         parts: The layers.
@@ -73,7 +73,7 @@ def basis(parts: Sequence[Part], *, functions: int = 5, span: float = 4.0, head:
 def basis_functions(
     structure: Structure, span: float, count: int, head: int = 0
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Times (T,), the real parts of ``count`` rows of ``exp(tA) B`` (count, T), and what bounds them (T,) if known."""
+    """Times (T,), the real parts of ``count`` rows of ``exp(tA) B`` (count, T), and a bound on them (T,) if known."""
     t = torch.linspace(0.0, span, 1200, dtype=torch.float64)
     B = structure.B[head]
     if isinstance(structure, Diagonal):

@@ -1,4 +1,4 @@
-"""The outcome of training: step sizes, and curves of loss and metric."""
+"""Plots trained step sizes, and curves of loss and metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SSM layers to draw: of a module, of a saved model or of a run, or a fresh one."""
+"""The SSM layers to draw: those of a module, a saved model or a run, or an untrained one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from statespan.nn import SSMLayer
 
 
 class Part(NamedTuple):
-    """A layer and its name in the picture."""
+    """A layer and its name in the plot."""
 
     name: str
     layer: SSMLayer
@@ -53,7 +53,7 @@ def fresh(layer: LayerName = "s4d", options: Mapping[str, Any] | None = None, *,
 
     Args:
         layer: "s4", "s4d", "dss" or "lssl".
-        options: Its arguments, such as ``{"init": "lin", "d_state": 32}``; 64 features unless said otherwise.
+        options: Its arguments, such as ``{"init": "lin", "d_state": 32}``; 64 features by default.
         seed: Of the random initialization.
 
     Example:
@@ -87,7 +87,7 @@ def step_sizes(part: Part) -> Tensor:
 
 
 def spread_heads(part: Part, count: int) -> list[int]:
-    """``count`` heads, from the smallest Δ to the largest in equal strides."""
+    """``count`` heads, evenly spaced from the smallest Δ to the largest."""
     order = torch.argsort(step_sizes(part)).tolist()
     count = min(count, len(order))
     return [order[round(place * (len(order) - 1) / max(1, count - 1))] for place in range(count)]
@@ -112,7 +112,7 @@ def save(figure: Any, out: Path | str) -> list[Path]:
 
 
 def check_parts(parts: Sequence[Part], most: int) -> list[Part]:
-    """At most ``most`` of the layers, evenly spread from the first to the last."""
+    """At most ``most`` layers, evenly spaced from the first to the last."""
     if len(parts) <= most:
         return list(parts)
     return [parts[round(place * (len(parts) - 1) / (most - 1))] for place in range(most)]

@@ -1,4 +1,4 @@
-"""Eigenvalues, and what they do to frequencies."""
+"""Plots eigenvalues and frequency responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from statespan.plot.source import Part, check_parts, kernel_of, spread_heads, st
 def eigenvalues(parts: Sequence[Part], *, head: int = 0) -> Any:
     """The eigenvalues of A: in the complex plane, and their imaginary parts in order.
 
-    For S4 those of the diagonal part Λ of ``Λ − P P*``, whose own eigenvalues no arithmetic could tell.
+    For S4 those of the diagonal part Λ of ``Λ − P P*``, whose own eigenvalues are too ill-conditioned to compute.
 
     Args:
         parts: The layers.
@@ -47,7 +47,7 @@ def _spectrum(part: Part, head: int) -> Tensor:
 
 
 def response(parts: Sequence[Part], *, length: int = 4096, heads: int = 4) -> Any:
-    """How much each frequency is passed on: the size of the kernels' Fourier transform, in decibels below its peak.
+    """The frequency response: the magnitude of the kernels' Fourier transform, in decibels relative to its peak.
 
     Args:
         parts: The layers.

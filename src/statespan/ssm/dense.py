@@ -70,7 +70,7 @@ class Dense(DenseViews):
         self.d_state = N
 
     def with_dt_scale(self, dt_scale: float) -> Dense:
-        """The same system for another sampling rate."""
+        """The same system at another sampling rate."""
         return Dense(self.A, self.B, self.C, self._scaled_dt(dt_scale), discretization=self.discretization)
 
     def recurrence(self) -> Recurrence:
@@ -79,7 +79,7 @@ class Dense(DenseViews):
         return Recurrence(DenseTransition(Abar), Bbar, self.C.double())
 
     def kernel(self, length: int) -> Tensor:
-        """The kernel (K, H, length) from powers of Ā by doubling, the way of LSSL."""
+        """The kernel (K, H, length) from powers of Ā by doubling, as in LSSL."""
         check_length(length)
         return cut_off(krylov_kernel(*self.discrete(), length), self.dtype)
 
@@ -96,7 +96,7 @@ def krylov_kernel(Abar: Tensor, Bbar: Tensor, C: Tensor, length: int) -> Tensor:
 
 
 def _last_power(power: Tensor, Abar: Tensor, chunk: int) -> Tensor:
-    """``Ā^chunk``, from the largest power of two below it where chunk is one itself."""
+    """``Ā^chunk``, from the largest power of two below it if chunk itself is one."""
     if chunk > 1 and chunk & (chunk - 1) == 0:
         return saturate(power @ power, -2, -1)
     return matrix_power(Abar, chunk)

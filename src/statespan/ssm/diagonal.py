@@ -64,7 +64,7 @@ class Diagonal(Structure):
         self.d_state = 2 * M
 
     def with_dt_scale(self, dt_scale: float) -> Diagonal:
-        """The same system for another sampling rate; a softmax then covers the same time with fewer or more samples."""
+        """The same system at another sampling rate; a softmax then covers the same time with fewer or more samples."""
         dt, length = self._scaled_dt(dt_scale), self.softmax_length
         if length is not None:
             length = max(1, round(min(length / float(dt_scale), 2.0**62)))
@@ -113,7 +113,7 @@ class Diagonal(Structure):
         return Operators(*(x.to(dtype or self.dtype) for x in (K, E, G, O)))
 
     def _softmax_parts(self, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Which modes grow, the exponent z of each turned to decay, and ``1/(exp(length·z) - 1)``."""
+        """The growing modes, each mode's exponent z negated where it grows, and ``1/(exp(length·z) - 1)``."""
         z = scale(self.A, self.dt)
         grows = z.real > 0
         z = torch.where(grows, -z, z)
@@ -126,7 +126,7 @@ class Diagonal(Structure):
         return torch.where(grows, -torch.exp(length * z), 1) * normalizer
 
     def _softmax_kernel(self, length: int) -> Tensor:
-        """The kernel with each growing mode counted back from the softmax's end, where it is 1: nothing overflows."""
+        """The kernel; growing modes are computed backward from the softmax's end, where they are 1: no overflow."""
         assert self.softmax_length is not None
         grows, z, normalizer = self._softmax_parts(self.softmax_length)
         weights = self.C.to(torch.complex128) * RULES["zoh"](self.A, self.B, self.dt)[1] * normalizer

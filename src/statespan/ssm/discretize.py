@@ -146,6 +146,6 @@ def _reduced_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _leading_half(x: Tensor) -> Tensor:
-    """The leading 26 bits (Veltkamp), so that products of halves are exact."""
+    """The leading 26 bits (Veltkamp split), so that products of halves are exact."""
     shifted = 134217729.0 * x
     return shifted - (shifted - x)

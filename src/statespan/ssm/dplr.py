@@ -70,7 +70,7 @@ class DPLR(DenseViews):
         self.d_state = 2 * M
 
     def with_dt_scale(self, dt_scale: float) -> DPLR:
-        """The same system for another sampling rate."""
+        """The same system at another sampling rate."""
         dt = self._scaled_dt(dt_scale)
         return DPLR(self.A, self.P, self.B, self.C, dt=dt, discretization=self.discretization, algorithm=self.algorithm)
 
@@ -151,7 +151,7 @@ def _nodes(length: int, log_radius: Tensor) -> tuple[Tensor, Tensor]:
 def _cauchy(minus: Tensor, plus: Tensor, half: Tensor, weights: Tensor) -> Tensor:
     """``Σ_n w_n/(minus - plus·half_n) + conj(w_n)/(minus - plus·conj(half_n))`` for every node, (H, Q, F).
 
-    The Cauchy matrix is made block by block and made again for the gradient: it is never held whole.
+    The Cauchy matrix is computed block by block, and again for the gradient; it is never stored whole.
     """
     half = torch.cat([half, half.conj()], -1)  # (H, N)
     weights = torch.cat([weights, weights.conj()], -1)  # (H, Q, N)

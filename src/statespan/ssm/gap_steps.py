@@ -6,7 +6,7 @@ A step of length s is ``x_k = f(sA) x_{k-1} + s φ(sA) B u_k`` with
     zoh       φ(z) = (eᶻ - 1)/z,    f = eᶻ,       φ' = (eᶻ - φ)/z,  f' = eᶻ
 
 The forward pass keeps the state before each segment. The backward pass takes the segments from the last to the first,
-recomputes the states of each and walks back through it. So memory holds √L states instead of L, and autograd records
+recomputes the states of each and goes backward through it. So memory holds √L states instead of L, and autograd records
 nothing; it would keep dozens of tensors the size of all states.
 
 Shapes: B batch, L length, H heads, M = N/2 kept complex modes, K channels, c samples of a segment. Inside, the samples
@@ -57,7 +57,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def of(cls, modes: Modes, gaps: Tensor) -> Steps:
-        """For gaps (c, B)."""
+        """The steps for gaps (c, B)."""
         s = gaps[..., None] * modes.dt
         z = s[..., None] * modes.A
         z.real.clamp_(max=MAX_GROWTH)
@@ -87,7 +87,7 @@ class Steps(NamedTuple):
 
 
 def states_of(steps: Steps, B: Tensor, u: Tensor, start: Tensor) -> Tensor:
-    """The states (c, B, H, M) behind the samples u (c, B, H), from the state before them."""
+    """The states (c, B, H, M) after the samples u (c, B, H), from the state before them."""
     x = steps.phi * (steps.s * u)[..., None]
     x *= B
     before = start
@@ -102,7 +102,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        """Y (B, L, K, H) float64 and the last state (B, H, M)."""
+        """Return y (B, L, K, H) float64 and the last state (B, H, M)."""
         u, gaps, x, A, B, C, dt, rule, chunk = inputs
         modes = Modes(A, B, C, dt, rule).double()
         y = u.new_empty(*u.shape[:2], *modes.C.shape[:2], dtype=torch.float64)
@@ -148,7 +148,7 @@ class Scan(torch.autograd.Function):
 
 
 def _walk_back(f: Tensor, dx: Tensor, carry: Tensor) -> Tensor:
-    """Add to the gradients dx that the outputs give to the states those that all later states give, in place.
+    """Propagate gradients backward through the recurrence: add those of later states to dx, in place.
 
     Returns that of the state before the segment.
     """
@@ -163,7 +163,7 @@ def _walk_back(f: Tensor, dx: Tensor, carry: Tensor) -> Tensor:
 def _gradients(
     modes: Modes, steps: Steps, dx: Tensor, *, before: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of A, B (H, M), u and the lengths s of the steps (c, B, H), from those of the states; all but u conjugated.
+    """The gradients of A, B (H, M), u and the step lengths s (c, B, H) from those of the states; all but u conjugated.
 
     Args:
         modes: The SSM.
@@ -188,7 +188,7 @@ def _gradients(
 def _recorded_gradients(
     inputs: tuple[Tensor, Tensor, Tensor], modes: Modes, arriving: tuple[Tensor, Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """The same gradients recorded for double backward: everything is kept."""
+    """The same gradients, recorded for double backward; all states are kept."""
     from statespan.ssm.irregular import scan_recorded
 
     leaves = (*inputs, *modes[:4])
@@ -206,7 +206,7 @@ def _first(x: Tensor, at: int, chunk: int) -> Tensor:
 
 
 def _reals(x: Tensor) -> Tensor:
-    """Complex (…, M) as real (…, 2M), the parts of a mode side by side."""
+    """Complex (…, M) as real (…, 2M), the parts of a mode adjacent."""
     return torch.view_as_real(x).flatten(-2)
 
 

@@ -120,7 +120,7 @@ def legs_normal(N: int) -> Tensor:
 
 
 def dplr(measure: str, N: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A measure in diagonal plus low-rank form, one of each conjugate pair.
+    """A measure in diagonal plus low-rank form, one mode of each conjugate pair.
 
     With the kept half written v, the whole system is ``diag(Lambda, conj Lambda) - Σ_r p_r p_rᴴ`` with
     ``p_r = (P_r, conj P_r)`` and input vector ``(B, conj B)``; it is ``Vᴴ A V``, ``Vᴴ B`` for a unitary V. Conventions:
@@ -166,7 +166,7 @@ def _indices(N: int) -> Tensor:
 
 
 def _fout_vector(N: int) -> Tensor:
-    """Values of the Fourier basis 1, √2 cos, √2 sin at the present moment."""
+    """Values of the Fourier basis 1, √2 cos, √2 sin at the present time."""
     b = torch.zeros(N, dtype=torch.float64)
     b[::2] = math.sqrt(2)
     b[0] = 1.0

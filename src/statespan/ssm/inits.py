@@ -27,7 +27,7 @@ def diagonal(
     random_real: bool = False,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A diagonal initialization (A, B) of S4D, one of each conjugate pair.
+    """A diagonal initialization (A, B) of S4D, one mode of each conjugate pair.
 
     ===========  ============================================  ==================
     name         A_n, n = 0 … N/2-1                            source (S4D paper)
@@ -134,7 +134,7 @@ def split_mixture(init: str, n_ssm: int, allowed: tuple[str, ...]) -> list[str]:
 
 
 def mix_diagonal(init: str, n_ssm: int, N: int, **options: Any) -> tuple[Tensor, Tensor]:
-    """Diagonal initializations for many SSMs; random ones are drawn anew for each.
+    """Diagonal initializations for many SSMs; random ones are drawn separately for each.
 
     Args:
         init: A name of :func:`diagonal`, or several joined by "/".

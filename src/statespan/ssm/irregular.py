@@ -27,7 +27,7 @@ RECORDED = 64  # samples of a chunk where autograd or a compiler records every o
 def scan_gaps(
     ssm: Diagonal, u: Tensor, gaps: Tensor, state: Tensor | None = None, *, chunk: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Apply a diagonal SSM to samples at irregular times, from a state and to a state.
+    """Apply a diagonal SSM to samples at irregular times, from a state to a state.
 
     Args:
         ssm: The SSM; it must not have a softmax, which is one over equal steps.
@@ -75,7 +75,7 @@ def segment_length(length: int) -> int:
 
 
 def scan_recorded(u: Tensor, gaps: Tensor, x: Tensor, modes: Modes) -> tuple[Tensor, Tensor]:
-    """The same in operations that autograd records, each chunk a prefix sum: readable, at 50 times the memory.
+    """The same in plain autograd operations, each chunk a prefix sum: readable, at 50 times the memory.
 
     Args:
         u: (B, L, H).
@@ -97,7 +97,7 @@ def scan_recorded(u: Tensor, gaps: Tensor, x: Tensor, modes: Modes) -> tuple[Ten
 
 
 def gaps_of(times: Tensor, step: float = 1.0) -> Tensor:
-    """The gaps between times (B, L), in units of ``step``; the first sample is taken to have held for one step.
+    """The gaps between times (B, L), in units of ``step``; the first sample is assumed to have held for one step.
 
     Example:
         >>> gaps_of(torch.tensor([[0.0, 0.5, 2.0]]), step=0.5)
@@ -109,7 +109,7 @@ def gaps_of(times: Tensor, step: float = 1.0) -> Tensor:
 
 
 def check_gaps(gaps: Tensor, batch: int, length: int) -> Tensor:
-    """Return ``gaps`` if it is (B, L) numbers that are at least 0."""
+    """Return ``gaps`` if it holds (B, L) numbers that are at least 0."""
     check_tensor("gaps", gaps, (batch, length), kind="real")
     if gaps.device.type == "cpu" and gaps.numel() and not torch.compiler.is_compiling():
         if not bool(torch.isfinite(gaps).all()):

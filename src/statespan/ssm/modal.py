@@ -1,4 +1,4 @@
-"""The chunk operators of a diagonal SSM and their gradients, written out.
+"""The chunk operators of a diagonal SSM with explicit gradients.
 
 Every operator is a list ``x d^l``, l < c: the columns of E with x = B̄, the rows of O with x = 2 conj(C) and conj(d) in
 place of d. One table of powers serves all. Backward, a list's gradients g give those of x and d by one product and two
@@ -33,7 +33,7 @@ class Factors(NamedTuple):
 
 
 class Built(NamedTuple):
-    """The operators, and what their backward pass needs beside them."""
+    """The operators, and what their backward pass also needs."""
 
     K: Tensor
     """(K, H, c)."""
@@ -75,7 +75,7 @@ def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Bui
 
 
 def backward(factors: Factors, built: Built, arriving: OperatorGradients, ahead: int) -> Factors:
-    """The gradients of the factors from those of the operators, which are as good as their dtype."""
+    """The gradients of the factors from those of the operators, to the accuracy of their dtype."""
     d, B, C = (torch.view_as_complex(x.contiguous()) for x in factors)
     dK, dE, dG, dO = arriving
     table, chunk = torch.view_as_complex(built.table), dE.shape[1]

@@ -1,4 +1,4 @@
-"""Real arithmetic for complex modes, and one step of a recurrence as a map that can be applied and squared.
+"""Real arithmetic for complex modes, and the transition of a recurrence as a map that can be applied and squared.
 
 A vector of M complex numbers, the kept half of M conjugate pairs, is packed into N = 2M real ones: the real parts, then
 the imaginary parts. States are always packed, so all structures look alike from outside.
@@ -61,7 +61,7 @@ class DiagonalTransition(Transition):
         self.Abar = Abar
 
     def apply(self, x: Tensor) -> Tensor:
-        """O(N)."""
+        """Apply in O(N)."""
         return pack(self.Abar * unpack(x))
 
     def matrix(self) -> Tensor:
@@ -80,11 +80,11 @@ class DenseTransition(Transition):
         self.Abar = Abar
 
     def apply(self, x: Tensor) -> Tensor:
-        """O(N²)."""
+        """Apply in O(N²)."""
         return (self.Abar @ x[..., None])[..., 0]
 
     def matrix(self) -> Tensor:
-        """Ā as it is."""
+        """Ā itself."""
         return self.Abar
 
     def squared(self) -> DenseTransition:

@@ -69,12 +69,12 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
 
 
 def block_length(length: int) -> int:
-    """The power of two next above √length: the side of the square that a kernel is computed as."""
+    """The smallest power of two that is at least √length: the side of the square that a kernel is computed as."""
     return 1 << ((max(length, 1) - 1).bit_length() + 1) // 2
 
 
 def cut_off(kernel: Tensor, dtype: torch.dtype) -> Tensor:
-    """A kernel in its final precision, its values limited to ±e^60."""
+    """Cast a kernel to its final precision, with values clamped to ±e^60."""
     return kernel.clamp(-CUTOFF, CUTOFF).to(dtype)
 
 

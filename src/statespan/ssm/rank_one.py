@@ -1,4 +1,4 @@
-"""The chunk operators of ``Ā = d + f bᵀ``, diagonal plus rank one, and their gradients, written out.
+"""The chunk operators of ``Ā = d + f bᵀ``, diagonal plus rank one, with explicit gradients.
 
 A step costs O(N), so the first few columns ``Ā^l B̄`` and rows ``C Ā^l`` are stepped through, and with them the two
 lists whose product is a dense power,
@@ -42,7 +42,7 @@ class Factors(NamedTuple):
 
 
 class Built(NamedTuple):
-    """The operators, and what their backward pass needs beside them."""
+    """The operators, and what their backward pass also needs."""
 
     K: Tensor
     """(K, H, c)."""
@@ -59,7 +59,7 @@ class Built(NamedTuple):
 
 
 class OperatorGradients(NamedTuple):
-    """The gradients that arrive from behind."""
+    """The incoming gradients of the operators."""
 
     K: Tensor
     E: Tensor
@@ -111,7 +111,7 @@ def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Bui
 
 
 def backward(factors: Factors, built: Built, arriving: OperatorGradients, ahead: int) -> Factors:
-    """The gradients of the factors from those of the operators, which are as good as their dtype."""
+    """The gradients of the factors from those of the operators, to the accuracy of their dtype."""
     C, (dK, dE, dG, dO) = factors.C, arriving
     chunk, dtype = built.E.shape[1], built.E.dtype
     channels, (steps, doublings) = C.shape[0], plan(chunk, C.shape[2])
@@ -140,14 +140,14 @@ def backward(factors: Factors, built: Built, arriving: OperatorGradients, ahead:
 
 
 def limit(G: Tensor, *lists: Tensor) -> None:
-    """Keep the lists of an SSM that grows beyond all bounds finite in float32, in place; G tells whether it does."""
+    """Keep the lists of a diverging SSM finite in float32, in place; G shows whether it diverges."""
     if max(G.amax(), -G.amin()) > LARGEST:
         for x in lists:
             x.clamp_(-LARGEST, LARGEST)
 
 
 def plan(chunk: int, N: int) -> tuple[int, int]:
-    """How many steps, before matrix products are faster, and how often to double their list."""
+    """The number of steps before matrix products become faster, and how often to double their list."""
     steps, doublings = chunk, 0
     while steps > max(8, N // 8) and steps % 2 == 0:
         steps, doublings = steps // 2, doublings + 1
@@ -155,7 +155,7 @@ def plan(chunk: int, N: int) -> tuple[int, int]:
 
 
 class _System(NamedTuple):
-    """``x ↦ d x + f (b·x)`` for each list, where d is complex and the vectors have neighbouring parts.
+    """``x ↦ d x + f (b·x)`` for each list, where d is complex and the vectors store real and imaginary parts adjacent.
 
     Columns go with Ā and rows with its transpose, that is with conj(d) and with b and f exchanged; F goes with d alone.
     """
@@ -244,7 +244,7 @@ def _diagonal_of(dG: Tensor) -> Tensor:
 
 
 def _power(x: Tensor, exponent: int) -> Tensor:
-    """By repeated squaring."""
+    """Raise to a power by repeated squaring."""
     result = torch.ones_like(x)
     while exponent:
         result = result * x if exponent & 1 else result
@@ -253,7 +253,7 @@ def _power(x: Tensor, exponent: int) -> Tensor:
 
 
 def _neighbours(x: Tensor) -> Tensor:
-    """From real parts, then imaginary parts, to each beside the other."""
+    """Interleave real parts with imaginary parts."""
     return torch.stack(x.chunk(2, -1), -1).flatten(-2)
 
 

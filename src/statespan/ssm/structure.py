@@ -1,4 +1,4 @@
-"""What every structured SSM can do, whatever its state matrix looks like.
+"""The interface of every structured SSM, whatever its state matrix.
 
 A structure is a snapshot of continuous parameters; each method is one view of the discrete map
 ``x_k = Ā x_{k-1} + B̄ u_k``, ``y_k = C x_k``. All views agree to rounding.
@@ -71,7 +71,7 @@ class Structure(ABC):
 
     @abstractmethod
     def with_dt_scale(self: Self, dt_scale: float) -> Self:
-        """The same system for data sampled at another dt_scale: every step size multiplied by ``dt_scale``."""
+        """The same system at another sampling rate: every step size multiplied by ``dt_scale``."""
 
     @abstractmethod
     def recurrence(self) -> Recurrence:
@@ -116,7 +116,7 @@ class Structure(ABC):
         return step
 
     def scan(self, u: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The recurrence, one step after the other: slow and obviously right.
+        """The recurrence, step by step: slow and obviously right.
 
         Args:
             u: (B, L, H), L ≥ 0.
@@ -194,7 +194,7 @@ class Structure(ABC):
         return self.C.shape[0]
 
     def check_ahead(self, ahead: int) -> int:
-        """At most all channels look ahead; returns the number of those that do not."""
+        """Check the number of anti-causal channels; returns the number of causal ones."""
         if check_int("ahead", ahead, minimum=0) > self.channels:
             raise ValueError(f"ahead must be at most the number of channels, {self.channels}, got {ahead}")
         return self.channels - ahead
@@ -222,17 +222,17 @@ def zero_state(batch: int, heads: int, d_state: int, *, dtype: torch.dtype, devi
 
 
 def check_length(length: int, name: str = "length") -> int:
-    """A kernel or chunk has at least one sample."""
+    """Check that a kernel or chunk has at least one sample."""
     return check_int(name, length, minimum=1)
 
 
 def check_rule(discretization: str) -> str:
-    """The discretization is one of the known rules."""
+    """Check that the discretization is a known rule."""
     return check_choice("discretization", discretization, RULES)
 
 
 def check_dt(dt: Tensor, H: int) -> Tensor:
-    """One step size for each head."""
+    """Check that there is one step size for each head."""
     return check_tensor("dt", dt, (H,), kind="real")
 
 

@@ -53,7 +53,7 @@ class LowRankTransition(Transition):
         self.resolvent = resolvent
 
     def apply(self, x: Tensor) -> Tensor:
-        """O(N)."""
+        """Apply in O(N)."""
         return 2 * pack(self.resolvent.apply(unpack(x))) - x
 
     def matrix(self) -> Tensor:

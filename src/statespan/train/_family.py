@@ -1,4 +1,4 @@
-"""Families of recipes: one YAML file whose rows are recipes that share most of their settings.
+"""Recipe families: YAML files whose rows are recipes that share most of their settings.
 
 A family is a tree. A node has settings (the sections of a recipe, or parts of them), fields that say where they come
 from (:data:`FIELDS`), and below it ``groups`` of nodes or ``rows``, which are the recipes by name. What a node says
@@ -25,7 +25,7 @@ FIELDS = {
     "label": "the name of the model in the paper",
     "table": "the paper's table",
     "number": "its number",
-    "note": "what the number is",
+    "note": "what the number measures",
     "needs": "data and hardware",
     "time": "how long training takes",
     "settings": "where the settings come from",
@@ -40,7 +40,7 @@ _FAMILY = re.compile(r"^(?:rows|groups):", re.MULTILINE)
 
 
 def is_family(text: str) -> bool:
-    """Whether a YAML file is a family; otherwise it is one recipe."""
+    """Whether a YAML file is a family rather than a single recipe."""
     return _FAMILY.search(text) is not None
 
 
@@ -55,7 +55,7 @@ def expand(text: str, where: str) -> dict[str, dict[str, Any]]:
 
 
 def complete(name: str, row: dict[str, Any]) -> str:
-    """The recipe of an expanded row, as YAML that stands alone, with its header.
+    """The recipe of an expanded row as self-contained YAML with its header.
 
     Example:
         >>> family = '''
@@ -136,7 +136,7 @@ def _ordered(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def _header(node: dict[str, Any]) -> str:
-    """The comment above a recipe, which :mod:`statespan.train.recipes` reads other rows and late choices from."""
+    """The header comment of a recipe, from which :mod:`statespan.train.recipes` reads other rows and late settings."""
     number = f"{node.get('table', '')}: {node['number']} ({node.get('note', '')})" if "number" in node else "none"
     lines = [f"# {node.get('title', '').replace('{label}', node.get('label', ''))}", "#", f"# Paper: {number}"]
     lines += _wrapped("Needs: ", node.get("needs", "nothing special"))
@@ -167,5 +167,5 @@ def _wrapped(heading: str, text: str) -> list[str]:
 
 
 def _listed(heading: str, text: str) -> list[str]:
-    """A heading and a list, an entry a line."""
+    """A heading and a list, one entry per line."""
     return [f"# {heading}", *(f"#   {line}" for line in text.splitlines())]

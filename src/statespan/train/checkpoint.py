@@ -1,4 +1,4 @@
-"""Checkpoints: one folder each, with the tensors as safetensors and the rest as JSON that holds their digests.
+"""Checkpoints: folders with the tensors as safetensors, and their digests and the rest as JSON.
 
 A folder ``000000001200-0`` (step and serial number) has
 
@@ -49,7 +49,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What a checkpoint says besides its tensors."""
+    """The content of a checkpoint besides its tensors."""
 
     step: int
     recipe: dict[str, Any]
@@ -97,18 +97,18 @@ def latest(folder: Path) -> tuple[dict[str, Tensor], Facts] | None:
             problems.append(error)
     if problems:
         raise CheckpointError(
-            f"none of the {len(problems)} checkpoints in {folder} is whole; the newest: {problems[0]}"
+            f"none of the {len(problems)} checkpoints in {folder} is intact; the newest: {problems[0]}"
         )
     return None
 
 
 def any_in(folder: Path) -> bool:
-    """Whether there is a checkpoint, whole or not."""
+    """Whether there is a checkpoint, intact or not."""
     return bool(_listed(folder))
 
 
 def at_step(folder: Path, step: int) -> tuple[dict[str, Tensor], Facts]:
-    """The newest whole checkpoint of a step."""
+    """The newest intact checkpoint of a step."""
     problem: CheckpointError | None = None
     for number, _, path in _listed(folder):
         if number == step:
@@ -120,14 +120,14 @@ def at_step(folder: Path, step: int) -> tuple[dict[str, Tensor], Facts]:
 
 
 def remove_after(folder: Path, step: int) -> None:
-    """Remove the checkpoints after a step: a run that starts from there makes them again."""
+    """Remove the checkpoints after a step; a run that resumes there writes them again."""
     for number, _, path in _listed(folder):
         if number > step:
             io.remove(path)
 
 
 def _listed(folder: Path) -> list[tuple[int, int, Path]]:
-    """(step, serial, path) of everything that is named like a checkpoint, newest first."""
+    """List (step, serial, path) of everything named like a checkpoint, newest first."""
     if not folder.is_dir():
         return []
     matches = [(NAME.match(path.name), path) for path in folder.iterdir() if path.is_dir()]
@@ -148,12 +148,12 @@ def _prune(folder: Path, keep: int) -> None:
             best_steps.discard(step)
     for _, _, path in listed[keep:]:
         if path not in best_paths:
-            with contextlib.suppress(CheckpointError):  # what matters is written
+            with contextlib.suppress(CheckpointError):  # the new checkpoint is already written
                 io.remove(path)
 
 
 def _safetensors(tensors: dict[str, Tensor]) -> Iterator[io.Bytes]:
-    """The file piece by piece, so that no second copy of the tensors is made: header's size, header, data."""
+    """The file in pieces (header size, header, data), to avoid a second copy of the tensors."""
     order = list(DTYPES)
     items = sorted(tensors.items(), key=lambda item: (order.index(item[1].dtype), item[0]))
     header: dict[str, Any] = {}
@@ -209,7 +209,7 @@ def _read_facts(path: Path, name: str | None = None) -> tuple[Facts, int, str]:
 
 
 def _check_name(name: str, step: int, serial: int | None) -> None:
-    """Refuse a checkpoint whose folder was renamed: it would be taken for a newer or an older one."""
+    """Reject a checkpoint whose folder was renamed, because it would pass for a newer or older one."""
     if (match := NAME.match(name)) and (int(match[1]) != step or serial not in (None, int(match[2]))):
         number = "" if serial is None else f"-{serial}"
         raise ValueError(f"it is {step:012d}{number}, and its folder is named {name}")

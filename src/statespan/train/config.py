@@ -1,4 +1,4 @@
-"""Recipes: the data, the model and how to train, as typed data read from strict YAML.
+"""Recipes: the data, the model and the training settings, as typed data read from strict YAML.
 
 A recipe has the sections ``data``, ``model``, ``train`` and ``about``. The first two are a registered ``name`` and
 plain options, which the registries of datasets and models check; a recipe cannot name anything else to import or run.
@@ -30,7 +30,7 @@ def _at(low: float, high: float = math.inf, *, open_low: bool = False) -> dict[s
 
 @dataclass(frozen=True, kw_only=True)
 class Train:
-    """How to train: the section ``train`` of a recipe.
+    """The training settings: the section ``train`` of a recipe.
 
     A *step* is one update of the weights from ``batch`` sequences, however many processes and pieces they are spread
     over, so the same recipe trains the same on one device and on eight.
@@ -132,7 +132,7 @@ class Train:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Where a recipe comes from: the paper's table, its number, the time it takes, and a remark."""
+    """The origin of a recipe: the paper's table and number, the training time, and a remark."""
 
     table: str = ""
     number: str | float | int | None = None
@@ -145,7 +145,7 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A whole experiment as data.
+    """A complete experiment as data.
 
     Args:
         name: Its name.
@@ -164,7 +164,7 @@ class Recipe:
     overrides: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as plain data, all defaults written out; the overrides are in it already."""
+        """The recipe as plain data, with all defaults and overrides written out."""
         sections = {"name": self.name, "data": dict(self.data), "model": dict(self.model)}
         for section in ("train", "about"):
             values = dataclasses.asdict(getattr(self, section))
@@ -301,7 +301,7 @@ _WRONG = object()
 
 
 def _fit(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
-    """The value as the hinted type, or _WRONG; an integer is also a float, a bool is neither."""
+    """Convert a value to the hinted type, or return _WRONG; an integer is also a float, a bool is neither."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         fits = (_fit(value, option, limits) for option in arguments)

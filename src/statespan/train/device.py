@@ -1,4 +1,4 @@
-"""The processes and the device of a run: one process, or all that torchrun started, by Lightning Fabric."""
+"""The processes and the device of a run: one process, or all that torchrun started (by Lightning Fabric)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Processes: TypeAlias = "OneProcess | Fabric"
 
 
 class OneProcess:
-    """One process on one device: what training asks of Lightning Fabric, which takes seconds to import."""
+    """The part of Lightning Fabric that training on one device needs; Fabric takes seconds to import."""
 
     world_size = 1
     global_rank = 0
@@ -48,15 +48,15 @@ class OneProcess:
         loss.backward()
 
     def no_backward_sync(self, module: nn.Module, enabled: bool = True) -> AbstractContextManager[None]:
-        """There is no other process to wait for."""
+        """Do nothing: there is no other process."""
         return nullcontext()
 
     def all_reduce(self, value: Tensor, reduce_op: str = "mean") -> Tensor:
-        """The value itself: that of all processes."""
+        """Return the value itself: there is no other process."""
         return value
 
     def barrier(self) -> None:
-        """There is no other process to wait for."""
+        """Do nothing: there is no other process."""
 
 
 class _MixedPrecision(nn.Module):
@@ -65,7 +65,7 @@ class _MixedPrecision(nn.Module):
         self.inner, self.autocast = inner, autocast
 
     def forward(self, *parts: Tensor | None, dt_scale: float = 1.0) -> Tensor:
-        """As Fabric does it: the inputs in 16 bits, the output in 32."""
+        """As in Fabric: 16-bit inputs, 32-bit output."""
         half = [p.bfloat16() if p is not None and p.is_floating_point() else p for p in parts]
         with self.autocast():
             output: Tensor = self.inner(*half, dt_scale=dt_scale)
@@ -88,7 +88,7 @@ def pick_device(device: torch.device | str | None) -> torch.device:
 
 
 def quiet() -> contextlib.AbstractContextManager[None]:
-    """Without the warnings and messages of torch and Lightning."""
+    """Silence the warnings and messages of torch and Lightning."""
     return silenced("lightning", "lightning.fabric", "lightning.pytorch")
 
 
@@ -99,7 +99,7 @@ _kept: list[object] = []
 
 @contextlib.contextmanager
 def launched(train: Train, device: torch.device) -> Iterator[Processes]:
-    """One process, or all that torchrun started, for as long as the context lasts."""
+    """Use one process, or all that torchrun started, within the context."""
     several = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
     world = int(os.environ["WORLD_SIZE"]) if several else 1
     if train.strategy == "auto" and world == 1:
@@ -123,7 +123,7 @@ def launched(train: Train, device: torch.device) -> Iterator[Processes]:
 
 @contextlib.contextmanager
 def one_process(train: Train, device: torch.device) -> Iterator[OneProcess]:
-    """This process alone, for as long as the context lasts, whatever else torchrun started."""
+    """Use this process alone within the context, whatever else torchrun started."""
     process = OneProcess(device, train.precision)
     current = contextlib.nullcontext() if process.device.type != "cuda" else torch.cuda.device(process.device)
     with current, _numerics(train, process.device):
@@ -151,7 +151,7 @@ def _launch(train: Train, device: torch.device, world: int) -> Fabric:
 
 @contextlib.contextmanager
 def _numerics(train: Train, device: torch.device) -> Iterator[None]:
-    """The global settings of torch that a recipe asks for, put back afterwards, and so are the random states."""
+    """Apply a recipe's global torch settings within the context; they and the random states are restored afterwards."""
     touched = device.type == "cuda" or (torch.cuda.is_available() and torch.cuda.is_initialized())
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[torch.cuda.current_device()] if touched else []))

@@ -35,12 +35,12 @@ class Average:
         self.weight = torch.zeros((), device=first.device)
 
     def prepare(self, step: int) -> None:
-        """Set the weight of the update that follows ``step`` others; apart, so that :meth:`update` can be captured."""
+        """Set the weight of the update after ``step`` others; separate, so that :meth:`update` can be captured."""
         self.weight.fill_(1 - min(self.decay, (1 + step) / (10 + step)))
 
     @torch.no_grad()
     def update(self, bad: Tensor) -> None:
-        """Average in the parameters of now, unless ``bad`` is 1."""
+        """Average in the current parameters, unless ``bad`` is 1."""
         parameters: list[Tensor] = list(self.parameters.values())
         values = list(self.values.values())
         change = torch._foreach_sub(parameters, values)
@@ -49,7 +49,7 @@ class Average:
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """The model with the averages as its parameters, for as long as the context lasts."""
+        """Use the averages as the model's parameters within the context."""
         before = {name: p.detach().clone() for name, p in self.parameters.items()}
         self._set(self.values)
         try:

@@ -1,4 +1,4 @@
-"""From row numbers to batches on the device: gathered there if the data is small, prefetched by a thread if not."""
+"""Turns row numbers into batches on the device: gathered there for small data, else prefetched by a thread."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Feed:
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
-    """The batch on a device; from pinned memory without waiting for it."""
+    """Move the batch to a device, asynchronously from pinned memory."""
     return batch.map(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def _largest_resident(device: torch.device) -> float:
-    """Bytes that data may take on a device: a fixed share, so that where it is does not change between runs."""
+    """The bytes that data may take on a device: a fixed share, so that its placement is the same in every run."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory / MEMORY_SHARE
     return float("inf") if device.type == "cpu" else 2**30

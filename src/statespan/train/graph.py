@@ -1,4 +1,4 @@
-"""The update as CUDA graphs, one for a piece of each shape and one for the rest: no time between kernels.
+"""The update as CUDA graphs, one per piece shape and one for the rest, without gaps between kernels.
 
 Batches are copied into fixed tensors; learning rates, the average's weight and the random seed are set from outside
 before a replay. Only for one process on a CUDA device.
@@ -25,7 +25,7 @@ class CannotCaptureError(RuntimeError):
 
 @contextlib.contextmanager
 def _no_waiting() -> Iterator[None]:
-    """What waits for the device is an error here; while a graph is captured it would leave torch in a bad state."""
+    """Make synchronization an error: during capture it would leave torch in a bad state."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the mode says that it is a prototype
         torch.cuda.set_sync_debug_mode("error")

@@ -1,4 +1,4 @@
-"""A loss or gradient that is not finite: kept from doing harm on the device, then found and named.
+"""Guards against non-finite losses and gradients: skips the update on the device, then names the cause.
 
 Every update passes through :meth:`Guard.look`, which sets a flag on the device, without the host waiting for it. The
 optimizer and the averages change nothing while the flag is set, and it stays set. So when the host looks at it, some
@@ -19,7 +19,7 @@ class NonFiniteError(ArithmeticError):
 
 
 class Guard:
-    """The flag and the count of good steps.
+    """The flag of a bad step and the count of good ones.
 
     Example:
         >>> guard = Guard(torch.device("cpu"))
@@ -39,11 +39,11 @@ class Guard:
         self.good += self.bad == 0
 
     def first_bad(self) -> int | None:
-        """How many updates before the first bad one, or None; waits for the device."""
+        """The number of updates before the first bad one, or None; waits for the device."""
         return int(self.good) if bool(self.bad) else None
 
     def reset(self) -> None:
-        """Start again."""
+        """Reset the flag and the count."""
         self.bad.zero_()
         self.good.zero_()
 
@@ -90,7 +90,7 @@ class _Watch:
         self.tensors: list[Tensor] = []  # kept, so that no two have the same id
 
     def hook(self, name: str, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
-        """A forward hook for one module."""
+        """Return a forward hook for one module."""
         which = f"{name or 'the model'} ({type(module).__name__})"
 
         def hook(module: nn.Module, inputs: Any, outputs: Any) -> None:

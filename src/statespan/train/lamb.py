@@ -1,4 +1,4 @@
-"""LAMB: Adam whose step is scaled, for each parameter, to the size of the parameter."""
+"""LAMB: Adam with each parameter's step scaled to the parameter's norm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 
 class Lamb(Optimizer):
-    """LAMB (You et al., 2020, Algorithm 2), with decoupled weight decay inside of the scaled step.
+    """LAMB (You et al., 2020, Algorithm 2), with decoupled weight decay inside the scaled step.
 
     Nothing in a step waits for the device. Like torch's fused optimizers it leaves everything as it is where the
     attribute ``found_inf`` is a tensor that is not 0. The arguments are those of :class:`torch.optim.AdamW`.

@@ -45,7 +45,7 @@ class Log:
                 self.board.add_scalar(name, value, step)
 
     def time(self, step: int, seconds: float) -> None:
-        """Note how long the run has taken until this step."""
+        """Record the run's elapsed time at this step."""
         self.times.append(f"{step},{seconds:.2f}\n".encode())
 
     def sync(self) -> int:
@@ -116,12 +116,12 @@ class Bar:
                 self.progress.stop()
 
     def advance(self) -> None:
-        """One step more."""
+        """Advance by one step."""
         if self.progress is not None:
             self.progress.advance(self.task)
 
     def show(self, **facts: str) -> None:
-        """Change what is written beside the bar."""
+        """Change the text beside the bar."""
         if self.progress is not None:
             self.facts |= facts
             self.progress.update(
@@ -131,7 +131,7 @@ class Bar:
 
 @contextlib.contextmanager
 def waiting(text: str, wanted: bool) -> Iterator[None]:
-    """Show on a terminal what is being done, for as long as the context lasts."""
+    """Show an activity on a terminal within the context."""
     if not wanted or not find_spec("rich"):
         yield
         return
@@ -147,7 +147,7 @@ def _speed_column() -> Any:
 
     class Speed(ProgressColumn):
         def render(self, task: Task) -> Text:
-            """Steps a second."""
+            """Render the speed in steps per second."""
             return Text(f"{task.speed:.3g}/s" if task.speed else "")
 
     return Speed()

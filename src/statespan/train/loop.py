@@ -1,7 +1,7 @@
 """The training loop.
 
 A run is a pure function of its recipe and data: before each piece of each step the random state is set from
-(seed, step, piece), and rows are taken in an order that depends on (seed, epoch). So a run that goes on from any
+(seed, step, piece), and rows are taken in an order that depends on (seed, epoch). So a run that resumes from any
 checkpoint gives the same bits as an uninterrupted one.
 """
 
@@ -127,7 +127,7 @@ class Loop:
                     ) from error
 
     def resume(self, folder: RunFolder) -> None:
-        """Go on from the newest whole checkpoint in the folder of the run, if there is one."""
+        """Resume from the newest intact checkpoint in the run's folder, if there is one."""
         if (newest := folder.resume()) is not None:
             tensors, self.progress = newest
             self.state.restore(tensors)
@@ -144,7 +144,7 @@ class Loop:
 
     @contextlib.contextmanager
     def opened(self, progress: bool) -> Iterator[Iterator[Batch]]:
-        """Log, progress bar, signals, and the batches from the current step on."""
+        """Open the log, the progress bar, the signal handlers and the batches from the current step on."""
         self.began = self.created - self.progress.seconds
         metrics = self.task.metrics(dict.fromkeys(self.task.sums, 1.0))
         columns = ("epoch", "lr", "train_loss", *(f"valid_{name}" for name in metrics))
@@ -175,7 +175,7 @@ class Loop:
         self.save()
 
     def advance(self, batches: Iterator[Batch]) -> None:
-        """One update."""
+        """Make one update."""
         step, train = self.progress.step, self.train
         factor = rate(train, step, self.total, self.plan.steps_per_epoch) * train.factor**self.progress.lowered
         self.step.prepare(step, factor)
@@ -224,7 +224,7 @@ class Loop:
     def measure(
         self, split: str, *, rows: int | None = None, poll: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
-        """The metrics on a split, or its first rows, with the current weights, averaged where there are averages."""
+        """The metrics on a split, or its first rows, with the current (if configured, averaged) weights."""
         if split not in self.feeds:
             self.feeds[split] = Feed(getattr(self.data, split), self.processes.device, self.train.resident)
         with self.averaged(), self._eager():
@@ -240,11 +240,11 @@ class Loop:
             )
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:
-        """The averaged weights for as long as the context lasts, where there are averages."""
+        """Use the averaged weights, if any, within the context."""
         return self.average.swapped() if self.average else contextlib.nullcontext()
 
     def load_best(self) -> int:
-        """Take the weights that are to be tested; returns their step."""
+        """Load the weights to test; returns their step."""
         step = self.progress.best_step if self.train.test_weights == "best" else self.progress.step
         if 0 <= step != self.progress.step:
             self.state.load_weights(self.sink.weights_at(step))
@@ -267,14 +267,14 @@ class Loop:
         self.saved = dataclasses.replace(self.progress)
 
     def _poll(self) -> None:
-        """Leave if a signal came; several processes agree, from time to time, to do so together."""
+        """Stop if a signal came; several processes agree on it periodically, to stop together."""
         self.polls += 1
         is_due = self.processes.world_size == 1 or self.polls % self.check_every == 0
         if is_due and self._any(self.signals.received != 0):
             raise Interrupted(self.signals.received or signal.SIGTERM, str(self.sink.folder))
 
     def _check(self) -> None:
-        """Stop if an update was bad."""
+        """Raise an error if an update was not finite."""
         good = self.step.guard.first_bad()
         if good is None:
             return
@@ -301,7 +301,7 @@ class Loop:
         return None
 
     def _batches(self, step: int) -> Generator[Batch, None, None]:
-        """The pieces from a step on, augmented; each augmentation has a generator of its own."""
+        """The pieces from a step on, augmented; each augmentation has its own generator."""
         augment, world, rank = self.data.augment, self.processes.world_size, self.processes.global_rank
         generator = torch.Generator(self.processes.device)
         for number, batch in enumerate(self.feed.batches(self.plan.stream(step)), step * self.train.accumulate):
@@ -313,7 +313,7 @@ class Loop:
             yield batch
 
     def _examples(self) -> list[Batch]:
-        """A batch of every shape there is, the largest first."""
+        """A batch of every possible shape, the largest first."""
         if not self.plan.shapes():
             return [next(self._batches(0))]
         whole = moved(self.data.train.take(self.feed.arrays, self.plan.index(0, 0)), self.processes.device)
@@ -340,5 +340,5 @@ class Loop:
         return bool(flags > 0)
 
     def _eager(self) -> Any:
-        """Without the compiler, which would start again for the last batch's size."""
+        """Disable the compiler, which would recompile for the size of the last batch."""
         return torch.compiler.set_stance("force_eager") if self.compiled else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Optimizers and learning rates. SSM parameters want a small learning rate and no weight decay."""
+"""Optimizers and learning rates; SSM parameters get a small learning rate and no weight decay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def param_groups(
     slow_C: bool = False,
     fast_dt: bool = False,
 ) -> list[dict[str, Any]]:
-    """The parameters of a model in groups for a torch optimizer.
+    """The parameters of a model as parameter groups for a torch optimizer.
 
     * ``ssm``: A, P, B and Δ of every SSM (and C with ``slow_C``), at ``ssm_lr``, without weight decay;
     * ``no_decay``: biases, norms and embeddings (and Δ with ``fast_dt``), at ``lr``, without weight decay;
@@ -117,7 +117,7 @@ def rate(train: Train, step: int, total: int, steps_per_epoch: int) -> float:
 
 
 def _owner(model: nn.Module, path: str, module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The module a parameter was made for and its name there, also if it is parametrized since."""
+    """The module that owns a parameter and its name there, even if it was parametrized since."""
     if not isinstance(module, ParametrizationList):
         return module, name
     parent, _, name = path.rpartition(".")

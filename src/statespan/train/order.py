@@ -1,4 +1,4 @@
-"""Everything random as a pure function: seeds of (seed, purpose, step), the data's order of (seed, epoch, index)."""
+"""Randomness as pure functions: seeds of (seed, purpose, step), the data order of (seed, epoch, index)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def derive(*parts: int | str) -> int:
-    """A seed that depends on all parts and on nothing else.
+    """A seed that depends on all parts and nothing else.
 
     Example:
         >>> derive(0, "dropout", 17) == derive(0, "dropout", 17) != derive(0, "dropout", 18)
@@ -24,7 +24,7 @@ def derive(*parts: int | str) -> int:
 
 
 def seed_python(seed: int) -> None:
-    """Seed the global generators of Python and numpy; nothing here uses them, but a user's augmentation may."""
+    """Seed the global generators of Python and numpy; statespan does not use them, but a user's augmentation may."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
 
@@ -67,7 +67,7 @@ def grouped(rows: Tensor, lengths: Tensor, batch: int, seed: int) -> Tensor:
 
 
 def cut(length: int, longest: int) -> int:
-    """The length of a batch whose longest row has this one: one of up to SHAPES, and kind to the kernels.
+    """The padded length of a batch for its longest row: one of at most SHAPES lengths that suit the kernels.
 
     Example:
         >>> [cut(length, 2000) for length in (1, 256, 257, 1999)]
@@ -79,7 +79,7 @@ def cut(length: int, longest: int) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which rows of the training data each piece of each step takes in each process.
+    """The rows of the training data for each piece of each step in each process.
 
     Example:
         >>> one = Plan(n=10, batch=4)
@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches an epoch; the rows left over are others in each epoch."""
+        """Full batches per epoch; the rows left over differ from epoch to epoch."""
         return self.n // self.batch
 
     def index(self, step: int, piece: int) -> Tensor:
@@ -112,21 +112,21 @@ class Plan:
         return rows[part * self._size : (part + 1) * self._size]
 
     def length(self, step: int, piece: int) -> int | None:
-        """How long a piece has to be; None if it is not for the plan to say."""
+        """The length of a piece; None if the plan does not set it."""
         if self.lengths is None:
             return None
         epoch, part = self._part(step, piece)
         return self._grouped(epoch)[1][part]
 
     def shapes(self) -> list[int]:
-        """All lengths that a piece can have, the largest first; none if it is not for the plan to say."""
+        """All possible lengths of a piece, the largest first; empty if the plan does not set them."""
         if self.lengths is None:
             return []
         longest = int(self.lengths.max())
         return sorted({cut(length, longest) for length in self.lengths.unique().tolist()}, reverse=True)
 
     def stream(self, step: int) -> Iterator[Tensor]:
-        """Row numbers of all pieces from a step on, for ever."""
+        """Row numbers of all pieces from a step on, endlessly."""
         while True:
             for piece in range(self.accumulate):
                 yield self.index(step, piece)
@@ -137,7 +137,7 @@ class Plan:
         return self.batch // (self.world * self.accumulate)
 
     def _part(self, step: int, piece: int) -> tuple[int, int]:
-        """The epoch, and which of its pieces."""
+        """The epoch, and the number of the piece in it."""
         epoch, within = divmod(step, self.steps_per_epoch)
         return epoch, (within * self.accumulate + piece) * self.world + self.rank
 

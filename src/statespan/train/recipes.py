@@ -1,7 +1,7 @@
 """The recipes of installed packages, found by the entry points of the group ``statespan.recipes``.
 
 A YAML file in such a package is one recipe, or a family of them (:mod:`statespan.train._family`). Either way a recipe
-is text that stands alone. Its header says which table and number of a paper it is for, what it needs, and where its
+is self-contained text. Its header says which table and number of a paper it is for, what it needs, and where its
 settings come from. It lists other rows of the table that differ in an option only, each with its number and
 overrides, and the settings that were chosen after test scores had been seen, so that tables can mark the results.
 """
@@ -25,7 +25,7 @@ __all__ = ["Entry", "LateSetting", "Row", "find", "late_settings", "names", "rea
 
 
 class Entry(NamedTuple):
-    """A recipe in one line: what it trains on and what the paper reached; number is "" where no paper has it."""
+    """A one-line summary of a recipe: its data and the paper's number ("" if no paper reports one)."""
 
     name: str
     task: str
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Another row of a table, reached from a recipe by overrides; number is as the table prints it."""
+    """Another row of a table, reached from a recipe by overrides; ``number`` is as printed there."""
 
     label: str
     number: str
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 
 class LateSetting(NamedTuple):
-    """A setting that was chosen after test scores had been seen: as ``key=value``, or "always"; and why."""
+    """A setting chosen after seeing test scores: ``key=value`` or "always", and the reason."""
 
     setting: str
     why: str
@@ -50,7 +50,7 @@ class LateSetting(NamedTuple):
 
 @cache
 def _rows_of(file: Path, modified: int) -> dict[str, dict[str, Any] | str]:
-    """What is in a file by recipe: rows of a family, or the text of the one recipe that it is.
+    """The content of a file by recipe: rows of a family, or the text of a single recipe.
 
     ``modified`` is the file's time stamp: an edited file is read again.
     """
@@ -59,7 +59,7 @@ def _rows_of(file: Path, modified: int) -> dict[str, dict[str, Any] | str]:
 
 
 def _known() -> dict[str, dict[str, Any] | str]:
-    """The same of all files."""
+    """The content of all files by recipe."""
     folders = [Path(str(module.__file__)).parent for module in _plugins.modules("statespan.recipes").values()]
     known: dict[str, dict[str, Any] | str] = {}
     for folder in folders:
@@ -79,7 +79,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> str | None:
-    """The full name of a recipe, or None where there is none.
+    """The full name of a recipe, or None if there is none.
 
     Names are task-model-initialization, such as "scifar-s4d-inv". Two aliases work wherever a recipe is named, unless
     another recipe has that very name. Without an initialization a name means LegS, the default of the layers:
@@ -100,7 +100,7 @@ def find(name: str) -> str | None:
 
 
 def text(name: str) -> str:
-    """A recipe as YAML that stands alone, with its header: to save, change and train.
+    """A recipe as self-contained YAML with its header, to save, edit and train.
 
     Example:
         >>> text("lra-image-s4d-inv").splitlines()[0]
@@ -146,7 +146,7 @@ def rows(name: str) -> list[Row]:
 
 
 def late_settings(name: str) -> list[LateSetting]:
-    """The settings of a recipe that were chosen after test scores had been seen, as its header lists them.
+    """The settings of a recipe that were chosen after seeing test scores, as listed in its header.
 
     Example:
         >>> [late.setting for late in late_settings("smnist-s4")], late_settings("lra-image-s4")
@@ -165,7 +165,7 @@ def late_settings(name: str) -> list[LateSetting]:
 
 
 def table() -> list[Entry]:
-    """All recipes in one line each, as ``statespan recipes`` lists them.
+    """One line for each recipe, as ``statespan recipes`` lists them.
 
     Example:
         >>> next(entry for entry in table() if entry.name == "lra-listops-s4")

@@ -1,4 +1,4 @@
-"""What a finished run leaves: ``result.json`` and a picture of its curves."""
+"""The results of a finished run: ``result.json`` and a plot of its curves."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Result:
 
 
 def write_result(result: Result, recipe: Recipe, device: torch.device, world: int) -> None:
-    """Write ``result.json`` and, where matplotlib is installed, ``curve.png``."""
+    """Write ``result.json`` and, if matplotlib is installed, ``curve.png``."""
     record: dict[str, Any] = {
         "recipe": recipe.to_dict(),
         "overrides": list(recipe.overrides),
@@ -79,7 +79,7 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
 
 
 def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """The columns of a run's log as (step, value), empty cells left out."""
+    """The columns of a run's log as (step, value), without empty cells."""
     with (folder / "log.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     names = [name for name in (rows[0] if rows else {}) if name != "step"]
@@ -133,7 +133,7 @@ def _picture(result: Result) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """With None for numbers that JSON cannot hold."""
+    """Replace numbers that JSON cannot hold with None."""
     if isinstance(value, dict):
         return {key: _plain(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):

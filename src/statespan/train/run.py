@@ -1,4 +1,4 @@
-"""Training and evaluating as one call each."""
+"""Training and evaluation, one call each."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fit(
     progress: bool = True,
     device: torch.device | str | None = None,
 ) -> Result:
-    """Train, test, and leave everything in a folder.
+    """Train and test, and write everything to a folder.
 
     The folder gets ``recipe.yaml``, ``log.csv``, ``checkpoints/``, ``result.json``, ``curve.png``, ``tensorboard/`` and
     ``model/`` (the weights that were tested, for ``from_pretrained``). Started by torchrun, all processes train as one.
@@ -87,7 +87,7 @@ def fit(
 
 
 def _starting_weights(recipe: Recipe, folder: Path, network: nn.Module, *, resume: bool) -> dict[str, Any] | None:
-    """Put the weights that a recipe starts from into the network; returns where they are from."""
+    """Load the weights that a recipe starts from into the network; returns their origin."""
     if recipe.train.start is None:
         return None
     if resume and checkpoint.any_in(folder / "checkpoints"):
@@ -98,7 +98,7 @@ def _starting_weights(recipe: Recipe, folder: Path, network: nn.Module, *, resum
 def _prepared(
     recipe: Recipe, folder: Path, dataset: Dataset, network: nn.Module, *, processes: Processes, resume: bool
 ) -> Loop:
-    """The loop in its folder, which is cleaned of what an interrupted write left."""
+    """Prepare the loop in its folder, after removing leftovers of interrupted writes."""
     if not resume and any((folder / name).exists() for name in ("recipe.yaml", "result.json")):
         raise ConfigError(f"{folder} holds a run already: resume it, or choose another folder")
     processes.barrier()
@@ -166,7 +166,7 @@ def evaluate(
         data: The dataset, or the folder that datasets are in.
         model: As in :func:`fit`, where that had one.
         device: As in :func:`fit`.
-        rows: Only so many of the split, the first ones.
+        rows: Use only this many rows of the split, the first ones.
 
     Returns:
         The metrics by name.
@@ -229,7 +229,7 @@ def load_run(
 
 
 def load_data(recipe: Recipe, data: Data = None, *, progress: Progress | None = None) -> Dataset:
-    """The dataset of a recipe, or the one given."""
+    """The dataset of a recipe, or the given one."""
     if isinstance(data, Dataset):
         return data
     import statespan.data
@@ -240,7 +240,7 @@ def load_data(recipe: Recipe, data: Data = None, *, progress: Progress | None = 
 
 
 def without_others(recipe: Recipe, split: str) -> list[str]:
-    """Overrides that leave one row of each other split if rows are generated, which takes long."""
+    """Overrides that shrink the other splits to one row if rows are generated, which is slow."""
     from statespan.data.registry import entry
 
     # a number of training rows is how many are made; of what is read, all are used
@@ -267,7 +267,7 @@ def check_data(recipe: Recipe) -> None:
 
 
 def build_model(recipe: Recipe, dataset: Dataset, model: Model = None) -> nn.Module:
-    """The model of a recipe with its first weights, which the seed decides; or the one given."""
+    """The model of a recipe with initial weights drawn from the seed, or the given model."""
     if isinstance(model, nn.Module):
         return model
     with torch.random.fork_rng(devices=[]):

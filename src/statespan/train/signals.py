@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Interrupted(SystemExit):
-    """The run was asked to stop and is saved. Uncaught, it exits with 143 (SIGTERM) or 130 (SIGINT)."""
+    """The run was stopped by a signal and is saved. Uncaught, it exits with 143 (SIGTERM) or 130 (SIGINT)."""
 
     def __init__(self, number: int, saved: str) -> None:
         super().__init__(128 + number)
@@ -20,7 +20,7 @@ class Interrupted(SystemExit):
 
 
 class Signals:
-    """A context in which the signals that ask a process to stop only set :attr:`received`.
+    """A context in which SIGTERM and SIGINT only set :attr:`received`.
 
     Outside of the main thread, where Python cannot handle signals, it does nothing.
     """

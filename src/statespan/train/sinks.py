@@ -25,7 +25,7 @@ FREE = {"epochs", "steps", "patience", "log_every", "save_every", "keep", "tenso
 
 
 class Sink(ABC):
-    """What a loop writes to."""
+    """The interface that a training loop writes to."""
 
     folder: Path | None = None  # that of the run; None writes nothing to the disk and leaves signals to the caller
 
@@ -35,19 +35,19 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, progress: Progress, values: dict[str, float]) -> None:
-        """Take a row of values of this step."""
+        """Log a row of values at this step."""
 
     @abstractmethod
     def validated(self, progress: Progress, value: float, seconds: float) -> None:
-        """Take the metric of this step's validation, and the seconds that the run has taken."""
+        """Record the metric of this step's validation and the elapsed seconds of the run."""
 
     @abstractmethod
     def save(self, progress: Progress, state: RunState) -> None:
-        """Keep what the loop may ask for later; may raise :class:`CheckpointError`."""
+        """Save the state that the loop may need later; may raise :class:`CheckpointError`."""
 
     @abstractmethod
     def weights_at(self, step: int) -> dict[str, Tensor]:
-        """Tensors that were saved at a step: the last one or the best one."""
+        """The tensors saved at a step: the last one or the best one."""
 
     @abstractmethod
     def advice(self, saved: Progress | None) -> str:
@@ -115,7 +115,7 @@ class RunFolder(Sink):
 
 @dataclass
 class History:
-    """What training did: the updates made, and (update, held-out metric) where there was a held-out part."""
+    """The history of training: the number of updates, and (update, metric) on the hold-out, if any."""
 
     steps: int = 0
     best_step: int = 0
@@ -147,13 +147,13 @@ class Memory(Sink):
         self.history.best, self.history.best_step = progress.best, max(progress.best_step, 0)
 
     def save(self, progress: Progress, state: RunState) -> None:
-        """Keep the weights, if none were better."""
+        """Keep the weights if they are the best so far."""
         if progress.step == progress.best_step:
             tensors = {**state.model.state_dict(), **(state.average.values if state.average else {})}
             self.best = {f"model/{name}": value.detach().clone() for name, value in tensors.items()}
 
     def weights_at(self, step: int) -> dict[str, Tensor]:
-        """The best weights, of whatever step."""
+        """The best weights, whatever their step."""
         return self.best
 
     def advice(self, saved: Progress | None) -> str:
@@ -170,6 +170,4 @@ def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
         for key in sorted({*before, *new[section]}):
             was, now = before.get(key), new[section].get(key)
             if was != now and not (section == "train" and key in FREE):
-                raise ConfigError(
-                    f"{section}.{key} is {now!r}; allowed is {was!r}, with which the run to continue began"
-                )
+                raise ConfigError(f"{section}.{key} is {now!r}; allowed is {was!r}, the value of the run to resume")

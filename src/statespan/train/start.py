@@ -1,4 +1,4 @@
-"""Starting from trained weights: those of another run, of a published model, or of a saved one."""
+"""Starts from trained weights: those of another run, a published model or a saved one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statespan import _io as io
 from statespan.train.config import ConfigError
 
 FILE = "start.json"
-BODY = "backbone."  # what two models must have in common; encoder and head may differ
+BODY = "backbone."  # the part that two models must share; encoder and head may differ
 
 
 def find_weights(start: str) -> Path:
@@ -26,7 +26,7 @@ def find_weights(start: str) -> Path:
     except UnknownModelError as error:
         if Path(start).parent.name == "runs" and not Path(start).exists():
             make = f"statespan train {Path(start).name}"
-            raise ConfigError(f"train.start is {start}, which is not there; make it with {make}") from error
+            raise ConfigError(f"train.start is {start}, which does not exist; create it with {make}") from error
         raise ConfigError(
             f"train.start is {start}; allowed is the folder of a finished run or of a saved model, or the name of a "
             f"published one: {error}"
@@ -34,7 +34,9 @@ def find_weights(start: str) -> Path:
     for place in (folder, folder / "model"):
         if (place / CONFIG).is_file():
             return place
-    raise ConfigError(f"train.start is {start}; allowed is a finished run: go on with statespan train {start} --resume")
+    raise ConfigError(
+        f"train.start is {start}; allowed is a finished run: finish it with statespan train {start} --resume"
+    )
 
 
 def begin(network: nn.Module, start: str) -> dict[str, Any]:
@@ -67,13 +69,13 @@ def remember(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def remembered(folder: Path) -> dict[str, Any] | None:
-    """Which weights a run started from."""
+    """The weights a run started from, as recorded."""
     path = folder / FILE
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def _origin(folder: Path) -> dict[str, Any]:
-    """The run that made some weights, and the time it took with all that came before; a name if nothing is known."""
+    """The run that trained some weights and its total time, including earlier runs; a name if unknown."""
     records = [path for path in (folder / "record.json", folder.parent / "result.json") if path.is_file()]
     if not records:
         return {"name": folder.resolve().name}

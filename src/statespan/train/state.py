@@ -21,7 +21,7 @@ from statespan.train.ema import Average
 
 @dataclass
 class Progress:
-    """Where a run is."""
+    """The progress of a run."""
 
     step: int = 0  # updates made
     validated: int = -1  # step of the last validation, or -1
@@ -36,7 +36,7 @@ class Progress:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Progress:
-        """From what a checkpoint says."""
+        """The progress stored in a checkpoint."""
         maybe = (float, type(None))
         kinds: dict[str, Any] = {f.name: type(f.default) for f in dataclasses.fields(cls)}
         kinds |= {"best": maybe, "best_loss": maybe}
@@ -97,7 +97,7 @@ class RunState:
 
 
 class ShardedState(RunState):
-    """The same for weights that are spread over processes (FSDP); ``model`` is the module that FSDP wrapped.
+    """The same for weights sharded over processes (FSDP); ``model`` is the module that FSDP wrapped.
 
     Every process takes part. :meth:`collect` gathers whole tensors in the first process and gives the others nothing.
     """
@@ -131,7 +131,7 @@ class ShardedState(RunState):
         self._restore_rest(tensors)
 
     def load_weights(self, tensors: dict[str, Tensor]) -> None:
-        """Weights and buffers."""
+        """Load weights and buffers."""
         from torch.distributed.checkpoint.state_dict import set_model_state_dict
 
         weights: dict[str, Any] = {self.INNER + name: value for name, value in part(tensors, "model").items()}
@@ -145,7 +145,7 @@ def _full() -> Any:
 
 
 def load_model(model: nn.Module, values: dict[str, Tensor]) -> None:
-    """Weights and buffers."""
+    """Load weights and buffers."""
     try:
         model.load_state_dict(values)
     except RuntimeError as error:
@@ -159,7 +159,7 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> None:
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors of one kind, by the rest of their names."""
+    """The tensors whose names begin with this prefix, by the rest of their names."""
     return {name.partition("/")[2]: value for name, value in tensors.items() if name.partition("/")[0] == prefix}
 
 

@@ -19,7 +19,7 @@ from statespan.train.guard import Guard
 
 
 class Step:
-    """What one update does."""
+    """The work of one update."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Step:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Update the weights with the gradients of all pieces, unless something is not finite."""
+        """Update the weights with the gradients of all pieces, unless the loss or gradient is not finite."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if self.processes.world_size > 1:

@@ -1,4 +1,4 @@
-"""A small, strict part of YAML: plain data only, every key once, no anchors, nothing that grows when it is read."""
+"""A small, strict subset of YAML: plain data only, unique keys, no anchors, nothing that expands when read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Loader(yaml.SafeLoader):
 
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
-        """Write everything out."""
+        """Write aliases in full."""
         return True
 
 
@@ -64,7 +64,7 @@ def parse(text: str, where: str = "the recipe") -> Any:
 
 
 def dump(data: Any) -> str:
-    """Plain data as YAML that :func:`parse` reads back as the same; tuples become lists."""
+    """Write plain data as YAML that :func:`parse` reads back unchanged; tuples become lists."""
     try:
         return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     except yaml.YAMLError as error:
@@ -72,7 +72,7 @@ def dump(data: Any) -> str:
 
 
 def show(value: object, limit: int = 60) -> str:
-    """A value in one line of bounded length."""
+    """Show a value in one line of bounded length."""
     try:
         text = value if isinstance(value, str) else repr(value)
     except ValueError:  # an integer with too many digits to print
@@ -82,7 +82,7 @@ def show(value: object, limit: int = 60) -> str:
 
 
 def _check_events(text: str, where: str) -> None:
-    """Refuse depth, anchors and several documents before anything is built."""
+    """Reject deep nesting, anchors and multiple documents before anything is built."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         documents += isinstance(event, yaml.DocumentStartEvent)

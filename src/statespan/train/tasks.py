@@ -1,4 +1,4 @@
-"""What each task optimizes and reports: a loss for a batch, sums over batches, metrics of the sums.
+"""The objective and metrics of each task: a loss for a batch, sums over batches, metrics from the sums.
 
 Sums add up over batches and processes, so a metric is that of all samples, each counted once, however they were cut.
 
@@ -21,7 +21,7 @@ from statespan.data.base import Batch
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A task: its name, the metric that decides which weights are best, and which way that is."""
+    """A task: its name, the metric that selects the best weights, and whether larger is better."""
 
     name: str
     metric: str
@@ -35,21 +35,21 @@ class Task(ABC):
 
     @abstractmethod
     def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
-        """The sums of a batch, (len(sums),); the first is the loss, the last what it is divided by."""
+        """The sums of a batch, (len(sums),); the first is the loss, the last its divisor."""
 
     @abstractmethod
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """What is reported, from the sums over all batches."""
+        """The metrics, from the sums over all batches."""
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether a value of the metric is an improvement; what is not finite never is."""
+        """Whether a value of the metric is an improvement; a non-finite value never is."""
         if not math.isfinite(value):
             return False
         return than is None or (value > than if self.larger_is_better else value < than)
 
 
 class Classes(Task):
-    """Cross-entropy and accuracy; also of pairs of documents."""
+    """Cross-entropy and accuracy, also for pairs of documents."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy."""
@@ -69,16 +69,16 @@ class Classes(Task):
 
 @dataclass(frozen=True)
 class Values(Task):
-    """Mean square error, with the root of it and the mean absolute error, in the data's own units times ``scale``."""
+    """Mean squared error, its root and the mean absolute error, in the data's own units times ``scale``."""
 
     scale: tuple[float, ...] = (1.0,)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean square error."""
+        """Mean squared error."""
         return mse_loss(_same_shape(output(model, batch).float(), batch.y), batch.y)
 
     def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
-        """(loss, scaled square errors, scaled absolute errors, count)."""
+        """(loss, scaled squared errors, scaled absolute errors, count)."""
         error = _same_shape(output(model, batch, dt_scale).float(), batch.y) - batch.y
         scaled = error.detach() if self.scale == (1.0,) else error.detach() * error.new_tensor(self.scale)
         parts = [error.square().sum(), scaled.square().sum(), scaled.abs().sum(), error.new_full((), error.numel())]
@@ -94,7 +94,7 @@ class Values(Task):
 
 
 class Tokens(Task):
-    """Nats a token, as perplexity (language, masked) or bits (density).
+    """Nats per token, reported as perplexity (language, masked) or bits (density).
 
     Targets below 0 or beyond a length do not count.
     """
@@ -135,7 +135,7 @@ TASKS: dict[str, Task] = {
 
 
 def task_of(dataset: Any) -> Task:
-    """The task of a dataset; errors are in original units where the dataset or its info has a ``scale``."""
+    """The task of a dataset; errors are in original units if the dataset or its info has a ``scale``."""
     task = TASKS[dataset.info.task]
     scale = getattr(dataset, "scale", None) or getattr(dataset.info, "scale", None)
     if scale is None or not isinstance(task, Values):
@@ -145,12 +145,12 @@ def task_of(dataset: Any) -> Task:
 
 
 def output(model: nn.Module, batch: Batch, dt_scale: float = 1.0) -> Tensor:
-    """The model's answer."""
+    """The model's output."""
     return model(batch.x, **extras(batch, dt_scale))
 
 
 def extras(batch: Batch, dt_scale: float) -> dict[str, Any]:
-    """The other arguments; those that say nothing are left out, so that any module can be trained."""
+    """The optional arguments; those without effect are omitted, so that any module can be trained."""
     given: dict[str, Any] = {
         "lengths": batch.lengths,
         "marks": batch.marks,
@@ -167,7 +167,7 @@ def _same_shape(values: Tensor, y: Tensor) -> Tensor:
 
 
 class Objective(nn.Module):
-    """A model and its task as one module, so that whatever wraps modules (DDP, FSDP) sees the loss as its output."""
+    """A model and its task as one module, so that wrappers (DDP, FSDP) see the loss as its output."""
 
     def __init__(self, model: nn.Module, task: Task) -> None:
         super().__init__()

@@ -113,7 +113,7 @@ def test_a_second_run_takes_the_place_only_if_told(runs, tmp_path, models):
     other = read(tmp_path / "again/result.json") | {"wall_seconds": 7.5}
     (tmp_path / "again/result.json").write_text(json.dumps(other))
     before = (tmp_path / "results/tasks/digits-s4d-seed0.json").read_bytes()
-    with pytest.raises(schema.PublishError, match="is there already, of another run"):
+    with pytest.raises(schema.PublishError, match="already exists, from another run"):
         publish([tmp_path / "again"], **where)
     assert (tmp_path / "results/tasks/digits-s4d-seed0.json").read_bytes() == before
     publish([tmp_path / "again"], replace=True, **where)
@@ -154,7 +154,7 @@ def broken(folder, **changes):
 
 
 REFUSED = {
-    "unfinished": (lambda run: (run / "result.json").unlink(), "is not finished: go on with"),
+    "unfinished": (lambda run: (run / "result.json").unlink(), "is not finished: resume it with"),
     "goes on": (
         lambda run: (run / "recipe.yaml").write_text(
             (run / "recipe.yaml").read_text().replace("steps: 45", "steps: 99")
@@ -163,7 +163,7 @@ REFUSED = {
     ),
     "another file": (lambda run: (run / "result.json").write_text("{}"), "has no recipe, overrides"),
     "damaged": (lambda run: (run / "result.json").write_text("{"), "result.json cannot be read"),
-    "no commit": (lambda run: broken(run, versions={"source": "0"}), "does not say which commit made it"),
+    "no commit": (lambda run: broken(run, versions={"source": "0"}), "does not record its commit"),
     "other weights": (
         lambda run: broken(run, first={"rows": 256, "accuracy": 0.01}),
         "is not what was tested: accuracy of the first 256 rows is",
@@ -272,7 +272,7 @@ def test_what_the_start_began_with_is_no_change_of_its_recipe(runs, tmp_path):
 def test_weights_that_nobody_else_has_are_refused(runs, tmp_path, models):
     shutil.copytree(runs[0] / "model", tmp_path / "mine")
     run = made(tmp_path / "later", f"train.start={tmp_path / 'mine'}", "train.steps=15")
-    with pytest.raises(schema.PublishError, match=r"began with weights of this machine \(train\.start\)"):
+    with pytest.raises(schema.PublishError, match=r"started from weights of this machine \(train\.start\)"):
         publish([run], results=tmp_path / "results", models=models)
 
 

@@ -1,4 +1,4 @@
-"""Lines of a text file, with a limit of their length."""
+"""Lines of a text file, with a limit on their length."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _read_all(raw: IO[bytes], size: int) -> dict[str, Array]:
         for member in members:
             name = member.filename.removesuffix(".npy")
             if name == member.filename or name in arrays:
-                raise ValueError(f"its member {member.filename!r} must end in .npy and be there once")
+                raise ValueError(f"its member {member.filename!r} must end in .npy and occur once")
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise ValueError(f"its member {member.filename!r} must be stored or deflated")
             with archive.open(member) as file:

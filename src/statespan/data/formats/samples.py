@@ -1,4 +1,4 @@
-"""One sample in one file: WAV, CSV, npy or npz, as an array (L, D) of float32."""
+"""Reads one sample from one file (WAV, CSV, npy or npz) as an array (L, D) of float32."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def series(name: str, array: Array) -> Array:
 
 
 def read_csv(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
-    """The header, empty if the first row is of numbers; the rows of a CSV file, all of one length; the line of each."""
+    """A CSV file's header (empty if the first row is numeric), its rows (all equally long) and their line numbers."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
             reader = csv.reader(bounded(file))
@@ -80,7 +80,7 @@ def read_csv(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
 
 
 def numbers(path: Path, rows: list[list[str]], lines: list[int]) -> Array:
-    """The fields of the rows of a CSV file, which stand in these lines, as numbers."""
+    """The rows of a CSV file as numbers; ``lines`` are their line numbers."""
     for line, row in zip(lines, rows):
         for field in row:
             if not is_number(field):

@@ -12,7 +12,7 @@ import numpy as np
 
 
 def is_pandas(X: Any) -> bool:
-    """Whether X is a Series, a DataFrame or anything else of pandas."""
+    """Whether X is a Series, a DataFrame or another pandas object."""
     return type(X).__module__.partition(".")[0] == "pandas"
 
 
@@ -68,7 +68,7 @@ def long_series(frame: Any) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any,
 
 
 def from_long(frame: Any, series: str, time: str, values: str | list[str] | None = None) -> Any:
-    """A long frame with columns for series and time as the estimators read it: both in the index, sorted.
+    """Convert a long frame with columns for series and time to the estimators' form: both in the index, sorted.
 
     Args:
         frame: One row for each sample of each series.
@@ -94,7 +94,7 @@ def from_long(frame: Any, series: str, time: str, values: str | list[str] | None
 
 
 def series_names(X: Any) -> list[Any] | None:
-    """What a long frame calls its series, in order of first appearance; None for anything else."""
+    """The names of the series of a long frame, in order of first appearance; None for anything else."""
     index = getattr(X, "index", None)
     if index is None or getattr(index, "nlevels", 1) != 2:
         return None
@@ -102,7 +102,7 @@ def series_names(X: Any) -> list[Any] | None:
 
 
 def aligned(y: Any, ids: Any) -> Any:
-    """Answers in the order of the series: by name where a long frame named them and y is a Series with those names."""
+    """Targets in the order of the series: by name if X is a long frame and y is a Series with the same names."""
     if ids is None or not is_pandas(y) or type(y).__name__ not in ("Series", "DataFrame"):
         return y
     if y.index.has_duplicates:
@@ -117,7 +117,7 @@ def aligned(y: Any, ids: Any) -> Any:
 
 
 def _values(frame: Any) -> np.ndarray[Any, Any]:
-    """The values of a frame; what pandas knows as missing is NaN in columns of any kind."""
+    """The values of a frame; anything that pandas considers missing becomes NaN."""
     values = frame.to_numpy()
     return frame.to_numpy(na_value=np.nan) if values.dtype == object else values
 

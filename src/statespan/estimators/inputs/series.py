@@ -23,7 +23,7 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Panel:
-    """Series side by side."""
+    """A padded batch of series."""
 
     values: Array  # (n, L, C) floating, 0 behind each series' end and where a value is missing
     lengths: Array  # (n,) true lengths
@@ -50,7 +50,7 @@ class Panel:
         return inside if self.missing is None else inside & ~self.missing
 
     def rows(self, index: Array) -> Panel:
-        """Some of the series."""
+        """Select some of the series."""
         return Panel(self.values[index], self.lengths[index], None if self.missing is None else self.missing[index])
 
 
@@ -87,7 +87,7 @@ def as_panel(X: Any, *, missing: str = "error", channels_first: bool = False, wa
 
 
 def plain_array(X: Any) -> Array:
-    """X as an array; what a masked array hides is NaN.
+    """X as an array; masked entries become NaN.
 
     Example:
         >>> plain_array(np.ma.masked_equal([1, 2, 3], 2)).tolist()
@@ -156,7 +156,7 @@ def warn_of_order(data: str, remedy: str) -> None:
 
 
 def _finished(panel: Panel, missing: str, ids: Any) -> Panel:
-    """In float32, with what is missing marked, and nothing infinite."""
+    """The panel in float32 with missing values marked; rejects infinity."""
     values = panel.values
     if np.isinf(values).any():
         row, at, channel = (int(i[0]) for i in np.nonzero(np.isinf(values)))
@@ -180,7 +180,7 @@ def _finished(panel: Panel, missing: str, ids: Any) -> Panel:
 
 
 def _numbers(array: Array, name: str) -> Array:
-    """As float32 or float64; what is neither is refused with its kind."""
+    """X as float32 or float64; any other kind is rejected."""
     if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: {name} must be real, got {array.dtype}")
     if array.dtype == object or array.dtype.kind in "US":

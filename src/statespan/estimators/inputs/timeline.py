@@ -52,7 +52,7 @@ class Form:
 
     @property
     def dated(self) -> bool:
-        """Whether the index is one of dates."""
+        """Whether the index holds dates."""
         return self.step is not None and self.unit != NUMBERED
 
     @property
@@ -61,7 +61,7 @@ class Form:
         return "int64" if self.unit == NUMBERED else f"datetime64[{self.unit if self.unit in UNITS else 's'}]"
 
     def ratio(self, other: Form) -> float | None:
-        """How many steps of another form one step of this takes, or None where that is not known."""
+        """The number of the other form's steps in one step of this form, or None if unknown."""
         if self.step is None or other.step is None or not (self.dated and other.dated):
             return None
         if (self.unit == "M") != (other.unit == "M"):
@@ -99,7 +99,7 @@ def read_lines(
 
 
 def future_times(last: Any, form: Form, count: int) -> Array:
-    """The ``count`` times after the last one, datetime64, or whole numbers for an index of such.
+    """The ``count`` times after the last one: datetime64, or integers for an integer index.
 
     Example:
         >>> future_times(np.datetime64("2020-01-31"), Form("frame", step=1, unit="M"), 2).astype(str).tolist()
@@ -124,7 +124,7 @@ def future_times(last: Any, form: Form, count: int) -> Array:
 def write_lines(
     forecasts: list[Array], lines: list[Line], form: Form, quantiles: tuple[float, ...] | None = None
 ) -> Any:
-    """Forecasts (H, C), or (H, C, Q), of the series in the form those came in.
+    """Forecasts (H, C) or (H, C, Q) of the series, in the form of the input.
 
     The index of a frame continues that of its series; quantiles are a second level of the columns.
     """
@@ -216,7 +216,7 @@ def _of_pandas(X: Any) -> tuple[list[Line], Form]:
 
 
 def _times(index: Any, what: str) -> tuple[Array, str | None]:
-    """An index as dates or whole numbers, and the frequency of one of periods."""
+    """An index as dates or integers, and the frequency of a PeriodIndex."""
     if index.isna().any():
         raise ValueError(f"{what} must have a time for every row, got a missing one in its index")
     period = None

@@ -1,4 +1,4 @@
-"""Times of samples that do not come in equal steps, as gaps in units of the usual step.
+"""Converts the times of irregular samples to gaps in units of the usual step.
 
 Shapes: n series, L longest length.
 """
@@ -42,7 +42,7 @@ def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array,
             steps = np.diff(row)
         if (steps < 0).any():
             raise ValueError(
-                f"times must not go back, and series {number} does behind sample {int((steps < 0).argmax())}"
+                f"times must not decrease, and those of series {number} do after sample {int((steps < 0).argmax())}"
             )
         gaps[number, 1 : len(row)] = steps
         gaps[number, 0] = np.median(steps[steps > 0]) if (steps > 0).any() else np.nan
@@ -51,14 +51,14 @@ def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array,
         inside[:, 0] = False
         positive = gaps[inside & (gaps > 0)]
         if not len(positive):
-            raise ValueError("times must go on somewhere, got no gap above 0")
+            raise ValueError("times must have at least one gap above 0, got none")
         step = float(np.median(positive))
     with np.errstate(over="ignore"):
         gaps = np.where(np.isnan(gaps), 1.0, gaps / step)
         scaled = np.where(panel.inside, gaps, 1.0).astype(np.float32)
     if not np.isfinite(scaled).all():
         number = int((~np.isfinite(scaled)).any(1).argmax())
-        raise ValueError(f"times must have gaps of the order of the usual one, {step:g}, and series {number} has not")
+        raise ValueError(f"times must have gaps near the usual one, {step:g}, and series {number} has others")
     return scaled, step
 
 

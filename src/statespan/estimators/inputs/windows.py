@@ -1,4 +1,4 @@
-"""Windows of time series as training reads them, and the choice of settings for them.
+"""Windows of time series for training.
 
 Shapes: B windows, T context, H horizon, C columns, M calendar features.
 """
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class SplitWindow:
-    """Gathered rows as a batch: the first ``context`` are read, the others are the answer.
+    """Turns gathered rows into a batch: the first ``context`` rows are the input, the others the target.
 
     An answer is NaN where it is not known, and where no value of its column was known before: nothing could be told.
     """
@@ -31,7 +31,7 @@ class SplitWindow:
     masked: bool
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
-        """Prepare windows of values (B, T + H, C), marks (B, T + H, M), what is known and was before (B, T + H, C)."""
+        """Prepare windows: values (B, T + H, C), marks (B, T + H, M), known flags and earlier values (B, T + H, C)."""
         x, y = rows["values"], rows["values"][:, self.context :]
         if self.masked:
             known, seen = rows["known"], rows["seen"][:, self.context - 1 : self.context]
@@ -42,7 +42,7 @@ class SplitWindow:
 
 @dataclass(frozen=True)
 class Prepared:
-    """One series, ready: standardised values (T, C) float32 (missing ones repeat the last), known, marks."""
+    """A prepared series: standardised values (T, C) float32 (missing ones repeat the last), known, marks."""
 
     values: Array
     known: Array | None
@@ -53,7 +53,7 @@ PERIODS = {"minute": 3600, "hour": 86400, "weekday": 7 * 86400, "day": 31 * 8640
 
 
 def calendar_names(lines: list[Line], form: Form) -> tuple[str, ...]:
-    """The calendar features that the series have gone through at least twice: once is no rhythm.
+    """The calendar features whose period the series cover at least twice.
 
     Example:
         >>> hours = np.datetime64("2020-01-01", "s") + 3600 * np.arange(24 * 100)
@@ -77,7 +77,7 @@ def known_moments(lines: list[Line], ends: list[int]) -> tuple[Array, Array]:
 
 
 def recent(line: Line, rows: int) -> Line:
-    """The last rows of a series, and as many before them as it takes to find a known value of each column.
+    """The last rows of a series, extended back until each column has a known value.
 
     Example:
         >>> recent(Line(np.array([[1.0], [2.0], [np.nan], [np.nan]])), 1).values[:, 0].tolist()
@@ -86,13 +86,13 @@ def recent(line: Line, rows: int) -> Line:
     known = ~np.isnan(line.values)
     back = max(rows, int(known[::-1].argmax(0).max()) + 1)
     times = None if line.times is None else line.times[-back:].copy()
-    return Line(line.values[-back:].copy(), times, line.name)  # what the user does to their data changes nothing
+    return Line(line.values[-back:].copy(), times, line.name)  # a copy: later changes to the user's data have no effect
 
 
 def prepare(
     line: Line, form: Form, mean: Array, std: Array, *, masked: bool, calendar: tuple[str, ...] = (), ahead: int = 0
 ) -> Prepared:
-    """Standardise a series, fill what is missing, and make the calendar's features.
+    """Standardise a series, fill missing values and compute the calendar features.
 
     ``masked`` keeps what is known for the network. The ``ahead`` rows behind the last one get calendar features, too.
     """
@@ -110,7 +110,7 @@ def prepare(
 def make_windows(
     parts: list[Prepared], spans: list[tuple[int, int]], context: int, horizon: int, *, masked: bool
 ) -> Windows | None:
-    """All windows whose answers lie in the span (first row, end) of their series; None where there is none.
+    """All windows whose targets lie in the span (first row, end) of their series; None if there are none.
 
     Windows without an answer to score are left out: they would count as forecast without an error.
     """
@@ -146,7 +146,7 @@ def thinned(split: Any, most: int | None = None, *, every: int = 1) -> Windows:
 
 
 def _carried(values: Array) -> Array:
-    """Values (T, C) with missing ones replaced by the last known before them, or the first known behind them."""
+    """Values (T, C) with missing ones filled forward, and those at the start filled backward."""
     known = ~np.isnan(values)
     if known.all():
         return values

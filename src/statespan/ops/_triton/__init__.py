@@ -1,1 +1,1 @@
-"""What the Triton kernels of several ops share."""
+"""Code shared by the Triton kernels of several ops."""

@@ -1,4 +1,4 @@
-"""GELU, in the kernels and on the way back alone."""
+"""GELU inside the kernels, and its backward pass as a kernel of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAST = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") != "1")
 
 @triton.jit
 def erf_parts(y, DT: tl.constexpr):
-    """The normal distribution's Φ(y) and ``exp(-y²/2)``; for 16-bit results by a formula good to 1.5e-7."""
+    """The normal distribution's Φ(y) and ``exp(-y²/2)``; for 16-bit results by an approximation accurate to 1.5e-7."""
     if (tl.float32 == DT) or (tl.float64 == DT):
         return 0.5 * (1.0 + tl.erf(y * 0.7071067811865476)), tl.exp(-0.5 * y * y)
     else:
@@ -48,7 +48,7 @@ def _backward_kernel(dz_ptr, y_ptr, dy_ptr, size, BLOCK: tl.constexpr):
 
 
 def backward(dz: Tensor, y: Tensor) -> Tensor:
-    """The gradient of y, where that of ``gelu(y)`` is ``dz``: as fast as it is read and written.
+    """The gradient of y from ``dz``, the gradient of ``gelu(y)``, at memory speed.
 
     The library's kernel for this takes longer to compute than to read in 16 bits; in more it is exact to the last one.
     """

@@ -1,4 +1,4 @@
-"""What the kernels that build operators share: complex arithmetic, and the step from parameters to ΔA.
+"""Shared by the kernels that build operators: complex arithmetic, and the step from parameters to ΔA.
 
 Everything is in registers, in the type FT: float64, or float32 where the results are rounded to 16 bits anyway. The
 gradient of a complex number x is ``∂L/∂Re x + i ∂L/∂Im x``; behind a holomorphic ``y = f(x)`` it is ``conj(f'(x))``
@@ -39,7 +39,7 @@ def power_table(ar, ai, exponent, BITS: tl.constexpr, FT: tl.constexpr):
 
 @triton.jit
 def load_complex(ptr, n, ok, FT: tl.constexpr):
-    """Interleaved real and imaginary parts: both in one instruction."""
+    """Load interleaved real and imaginary parts in one instruction."""
     at = 2 * tl.expand_dims(n, -1) + tl.arange(0, 2)
     re, im = tl.split(tl.load(ptr + at, mask=tl.expand_dims(ok, -1), other=0.0).to(FT))
     return re, im
@@ -61,7 +61,7 @@ def load_dt(dt_ptr, h, LOG: tl.constexpr, FT: tl.constexpr):
 
 @triton.jit
 def load_decay(ptr, n, ok, REAL: tl.constexpr, FT: tl.constexpr):
-    """Re A from its parameter p (see nn.real_part), and the slope of one against the other."""
+    """Re A from its parameter p (see nn.real_part), and its derivative with respect to p."""
     p = tl.load(ptr + n, mask=ok, other=0.0).to(FT)
     if REAL == "exp":
         value = -tl.exp(p)

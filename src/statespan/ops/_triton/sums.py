@@ -1,4 +1,4 @@
-"""Sums of what the programs of a backward pass leave: always in the same order."""
+"""Sums the partial gradients of the programs of a backward pass, always in the same order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _shares_kernel(
 
 
 def sum_shares(shares: Tensor, out: Sequence[Tensor]) -> None:
-    """The sums over the rows of shares, in each of which up to four parts lie one behind the other; into a tensor each.
+    """Sum rows of shares, each the concatenation of up to four parts, into one tensor per part.
 
     Of many shares a program reads narrow columns, so that there are enough programs.
     """
@@ -48,7 +48,7 @@ def sum_shares(shares: Tensor, out: Sequence[Tensor]) -> None:
 
 @triton.jit
 def diagonals_kernel(dT_ptr, dK_ptr, C: tl.constexpr, BOTH: tl.constexpr):
-    """The gradient of a kernel from that of its Toeplitz matrix: sums along the diagonals.
+    """The gradient of a kernel from that of its Toeplitz matrix, by sums along the diagonals.
 
     With BOTH, the second half of dK is for the kernel that looks ahead, above the diagonal.
     """

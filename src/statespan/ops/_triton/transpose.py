@@ -1,4 +1,4 @@
-"""From (batch, length, heads) to (heads, batch, length) and back, with a cast on the way: as fast as a copy."""
+"""Transposes (batch, length, heads) to (heads, batch, length) and back, with a cast, at the speed of a copy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _transpose_kernel(x_ptr, out_ptr, rows, columns, sx_b, so_b, sx_r, so_c, til
 
 
 def lengthwise(u: Tensor, dtype: torch.dtype) -> Tensor:
-    """U (H, B, L) with stride 1 along L, in this dtype."""
+    """Return u (H, B, L) with stride 1 along L, in this dtype."""
     H, B, L = u.shape
     if u.stride(2) == 1 or u.stride(0) != 1:
         return u.to(dtype) if u.stride(2) == 1 else u.to(dtype).contiguous()
@@ -37,14 +37,14 @@ def lengthwise(u: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def like(x: Tensor, model: Tensor) -> Tensor:
-    """X (H, B, L), contiguous, in the memory order and dtype of ``model``."""
+    """Return x (H, B, L), contiguous, in the memory order and dtype of ``model``."""
     if model.stride(2) == 1 or model.stride(0) != 1:
         return x.to(model.dtype)
     return featurewise(x, model.dtype)
 
 
 def featurewise(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """X (H, B, L), contiguous, as (B, L, H) in memory and in this dtype."""
+    """Return x (H, B, L), contiguous, as (B, L, H) in memory and in this dtype."""
     H, B, L = x.shape
     if x.stride(2) != 1:
         x = x.contiguous()

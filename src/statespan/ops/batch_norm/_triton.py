@@ -1,4 +1,4 @@
-"""Batch normalization in training, from real positions only: two passes forward and two backward.
+"""Batch normalization in training over real positions only: two passes forward and two backward.
 
 A program has some positions of one sequence with all their features. What it finds of the mean and the variance is
 merged with what the others found; no sum of squares is ever made, so that a far mean costs no digits.
@@ -32,7 +32,7 @@ def _end(lengths_ptr, b, L, PADDED: tl.constexpr):
 
 @triton.jit
 def _place(b, l, j, B, L, D, TURNED: tl.constexpr):  # noqa: E741
-    """Where numbers of y are."""
+    """The addresses of elements of y."""
     if TURNED:
         return (j[None, :] * B + b) * L + l[:, None]
     return (b * L + l[:, None]) * D + j[None, :]
@@ -43,7 +43,7 @@ def _moments_kernel(
     x_ptr, lengths_ptr, share_ptr, count_ptr, L, D, sx_b, sx_l, groups,
     PADDED: tl.constexpr, ROWS: tl.constexpr, P: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Count, mean and sum of squares about it of this program's positions."""
+    """The count, mean and sum of squared deviations of this program's positions."""
     b, group = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups
     j = tl.arange(0, P).to(tl.int64)
     end = _end(lengths_ptr, b, L, PADDED)
@@ -113,7 +113,7 @@ def _normalize_kernel(
     x_ptr, lengths_ptr, weight_ptr, bias_ptr, mean_ptr, rstd_ptr, y_ptr, B, L, D, sx_b, sx_l, tiles,
     PADDED: tl.constexpr, TURNED: tl.constexpr, ROWS: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Y, and 0 behind a sequence."""
+    """Write y, and 0 after the end of a sequence."""
     b = (tl.program_id(0) // tiles).to(tl.int64)
     l = tl.program_id(0) % tiles * ROWS + tl.arange(0, ROWS).to(tl.int64)  # noqa: E741
     j = tl.arange(0, P).to(tl.int64)

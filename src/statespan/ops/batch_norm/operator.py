@@ -15,7 +15,7 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Norm(NamedTuple):
-    """What a module has: weight, bias and running statistics (D,), the share of a batch in them, and eps."""
+    """The tensors of a batch norm: weight, bias and running statistics (D,), with momentum and eps."""
 
     weight: Tensor
     bias: Tensor
@@ -33,7 +33,7 @@ class Moved(NamedTuple):
 
 
 class Result(NamedTuple):
-    """How y lies in memory, (D, B, L) or (B, L, D), and its dtype."""
+    """The memory order of y, (D, B, L) or (B, L, D), and its dtype."""
 
     transposed: bool
     dtype: torch.dtype
@@ -51,7 +51,7 @@ class Saved(NamedTuple):
 
 
 def batch_fits(x: Tensor) -> bool:
-    """Whether the kernels would normalize x (B, L, D). A compiler has better ones of its own."""
+    """Whether the kernels would normalize x (B, L, D). A compiler generates better ones."""
     if x.dtype not in _DTYPES or x.shape[2] > WIDEST or x.shape[0] * x.shape[1] < 2:
         return False
     return not traced(x) and kernels_run(x)
@@ -62,7 +62,7 @@ def batch_norm(x: Tensor, lengths: Tensor | None, norm: Norm) -> tuple[Tensor, M
 
     Args:
         x: (B, L, D).
-        lengths: True length of each sequence (B,); the padding behind is ignored and comes out as 0. None for L.
+        lengths: True length of each sequence (B,); padding is ignored and its outputs are 0. None for L.
         norm: The module's.
 
     Returns:
@@ -75,7 +75,7 @@ def batch_norm(x: Tensor, lengths: Tensor | None, norm: Norm) -> tuple[Tensor, M
 def batch_norm_before(
     x: Tensor, lengths: Tensor | None, norm: Norm, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Moved]:
-    """The same at the start of a residual branch, in the memory order that the engine's kernels read.
+    """Batch normalization at the start of a residual branch, in the memory order that the engine's kernels read.
 
     Args:
         x: (B, L, D).
@@ -115,7 +115,7 @@ class _BatchNormBefore(torch.autograd.Function):
 def _forward(
     x: Tensor, lengths: Tensor | None, norm: Norm, result: Result
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Y, what the backward pass needs (mean, inverse deviation, number of positions), and the running statistics."""
+    """Return y, what the backward pass needs (mean, inverse deviation, count), and the running statistics."""
     from statespan.ops.batch_norm._triton import forward
 
     return forward(featurewise(x), lengths, norm, result)

@@ -1,4 +1,4 @@
-"""The gated linear unit behind a linear layer, with the layer's bias: one pass forward, one backward."""
+"""The gated linear unit after a linear layer, including the layer's bias: one pass forward, one backward."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _glu_backward_kernel(
     z_ptr, bias_ptr, dout_ptr, dz_ptr, share_ptr, rows, d,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """dz, and this program's share of the bias gradient."""
+    """Compute Compute dz, and this program's share of the bias gradient."""
     j = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     bias_a = tl.load(bias_ptr + j, mask=j < d, other=0.0).to(tl.float32)
     bias_b = tl.load(bias_ptr + d + j, mask=j < d, other=0.0).to(tl.float32)
@@ -64,7 +64,7 @@ def forward(z: Tensor, bias: Tensor) -> Tensor:
 
 
 def backward(z: Tensor, bias: Tensor, dout: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of z and of the bias; the first is written into ``dz``, which may be z itself."""
+    """The gradients of z and of the bias; the former is written into ``dz``, which may alias z."""
     rows, d = z.shape[0], z.shape[1] // 2
     programs = -(-rows // (BACKWARD_ROWS * BLOCKS))
     shares = torch.empty(programs, 2 * d, dtype=torch.float32, device=z.device)

@@ -1,7 +1,7 @@
-"""GELU, and GELU followed by a linear map, whose backward pass needs no fresh memory on a CPU.
+"""GELU, and GELU followed by a linear map, with a backward pass that reuses memory on a CPU.
 
-There, fresh memory costs more than the arithmetic. So a gradient takes the place of what it belongs to, where nobody
-needs that again.
+On a CPU, allocating memory costs more than the arithmetic. A gradient therefore overwrites its tensor if that is no
+longer needed.
 
 Shapes: P positions, F features, D outputs.
 """
@@ -20,7 +20,7 @@ _gelu_backward = torch.ops.aten.gelu_backward
 
 
 def gelu(y: Tensor) -> Tensor:
-    """GELU of a tensor that nobody else needs.
+    """GELU of a tensor that has no other use.
 
     Args:
         y: Any shape and order in memory.
@@ -29,7 +29,7 @@ def gelu(y: Tensor) -> Tensor:
 
 
 def gelu_linear(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``W gelu(y) + b`` at each position, for a y that nobody else needs.
+    """``W gelu(y) + b`` at each position, for a y that has no other use.
 
     Args:
         y: (P, F), in any order in memory.
@@ -45,12 +45,12 @@ def gelu_linear(y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _plain(y: Tensor) -> bool:
-    """Whether there will be a backward pass, on a CPU, and nobody looks on."""
+    """Whether a backward pass on a CPU follows and nothing traces or transforms this call."""
     return y.is_cpu and not traced(y) and not transformed() and torch.is_grad_enabled() and y.requires_grad
 
 
 def _free() -> bool:
-    """Whether a backward pass may overwrite what was saved for it: nobody goes through it again, or back through it."""
+    """Whether a backward pass may overwrite its saved tensors: the graph is not kept and not differentiated again."""
     return not torch.is_grad_enabled() and not graph_is_kept()
 
 
@@ -96,6 +96,6 @@ class _GeluLinear(torch.autograd.Function):
 
 
 def _before_gelu(dz: Tensor, y: Tensor) -> Tensor:
-    """The gradient of y in the place of y."""
+    """Compute the gradient of y in place of y."""
     y = y.detach()
     return _gelu_backward.grad_input(dz, y, grad_input=y)

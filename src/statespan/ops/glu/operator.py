@@ -1,4 +1,4 @@
-"""A linear layer followed by a gated linear unit, as one step on a GPU."""
+"""A linear layer followed by a gated linear unit, fused on a GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _compiled(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Forward a compiler's own kernel, which fuses what comes next; backward ours, which fuses the bias."""
+    """Under a compiler: its own forward kernel, which fuses what follows; our backward kernel, which fuses the bias."""
     if torch.is_grad_enabled() and not exporting() and kernels_run(x):
         z = linear(x, weight)
         if z.dtype in (torch.float16, torch.bfloat16):
@@ -87,7 +87,7 @@ def _gradient(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor]:
         return bias_glu_backward(z, bias, dout)
     from statespan.ops.glu._triton import backward
 
-    return backward(z, bias, dout, z)  # nobody reads z again, so its gradient takes its place
+    return backward(z, bias, dout, z)  # z is not read again, so its gradient overwrites it
 
 
 bias_glu_backward = operator("statespan::bias_glu_backward", _backward, _backward_fake)

@@ -15,7 +15,7 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def after_fits(x: Tensor, z: Tensor) -> bool:
-    """Whether the kernels would normalize the sum of x and z (B, L, D). A compiler has better ones of its own."""
+    """Whether the kernels would normalize the sum of x and z (B, L, D). A compiler generates better ones."""
     if x.dtype not in _DTYPES or z.dtype not in _DTYPES or x.shape != z.shape or x.shape[2] > WIDEST:
         return False
     return x.numel() > 0 and not traced(x) and kernels_run(x)
@@ -53,7 +53,7 @@ def norm_after(residual: Residual, affine: Affine) -> Tensor:
 
 
 def _forward(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Y, and the mean and inverse deviation (B, L) that the backward pass needs."""
+    """Return y, and the mean and inverse deviation (B, L) that the backward pass needs."""
     from statespan.ops.norm._triton.after import forward
 
     return forward(Residual(*(_contiguous(t) for t in residual)), affine, dtype)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ WIDEST = 1024  # features that a program has room for
 
 
 class Affine(NamedTuple):
-    """What a layer normalization has: weight and bias (D,), and what is added to the variance."""
+    """The parameters of a layer normalization: weight and bias (D,), and eps."""
 
     weight: Tensor
     bias: Tensor
@@ -74,7 +74,7 @@ class _Norm(torch.autograd.Function):
 
 
 def _forward(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Y (D, B, L), and the mean and inverse deviation (B, L) that the backward pass needs."""
+    """Return y (D, B, L), and the mean and inverse deviation (B, L) that the backward pass needs."""
     from statespan.ops.norm._triton.before import forward
 
     return forward(featurewise(x), affine, dtype)
@@ -99,7 +99,7 @@ def _backward_fake(saved: Saved, dy: Tensor, residual: Tensor) -> tuple[Tensor, 
 
 
 def featurewise(x: Tensor) -> Tensor:
-    """X (B, L, D) with the features as the last axis in memory."""
+    """Return x (B, L, D) with the features as the last axis in memory."""
     return x if x.stride(2) == 1 else x.contiguous()
 
 

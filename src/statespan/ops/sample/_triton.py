@@ -1,13 +1,13 @@
-"""Sampling from softmaxes whose scores are never written: sums over blocks of words, then the words of one block.
+"""Samples from softmaxes without writing their scores: sums over blocks of words, then the words of one block.
 
 A part is a table of words (V, K) with a bias (V,); a row of z (B, K) scores each of them. `sums_kernel` multiplies a
-tile of rows with a tile of words and keeps, of each block of words, the largest score and the sum of the exponentials:
-1/64 of the scores. `fold_kernel` sums those up over a part. `enter_kernel` then knows for each row how likely each part
-is, and takes the one where its random number lies; `inside_kernel` goes on to the block and to the word, for which it
-scores the words of that block again.
+tile of rows by a tile of words and keeps, for each block of words, the largest score and the sum of the exponentials:
+1/64 of the scores. `fold_kernel` sums these over a part. `enter_kernel` then computes the probability of each part for
+each row, and chooses the part in which the row's random number falls; `inside_kernel` continues with the block and the
+word, for which it recomputes the scores of that block.
 
-Scores have the width FT: float32, or float64 where the tables have it; everything behind the sums is float64. Tiles and
-code are the same whatever the batch, so a row gets the same bits alone and among a thousand. Offsets are 64 bit.
+Scores have the dtype FT: float32, or float64 if the tables have it; everything after the sums is float64. Tiles and
+code do not depend on the batch, so a row gets the same bits alone and among a thousand. Offsets are 64-bit.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def fold_kernel(
     most_ptr, sum_ptr, power_ptr, inverse_ptr, fold_ptr, blocks, part, PARTS: tl.constexpr, P: tl.constexpr,
     HOT: tl.constexpr,
 ):  # fmt: skip
-    """Of a part: the largest score, log Σ exp(s - most), log Σ exp((s - most) / temperature); fold is (B, 3, PARTS)."""
+    """For each part its largest score, log Σ exp(s - most), log Σ exp((s - most) / temperature): (B, 3, PARTS)."""
     row = tl.program_id(0).to(tl.int64)
     b = tl.arange(0, P)
     ok = b < blocks
@@ -94,7 +94,7 @@ def fold_kernel(
 
 @triton.jit
 def _find(weights, share, index, N: tl.constexpr, BITS: tl.constexpr):
-    """The first entry of each row at which the sum is more than this share of the whole, and where in it that lies.
+    """The first entry of each row whose cumulative sum exceeds this share of the total, and the position within it.
 
     By bisection: sums of fewer entries are never larger, even rounded, so an entry of weight 0 is never found. Weights
     are (R, N) with N = 2^BITS, shares (R, 1), the index (1, N). Where nothing is a number, the first.
@@ -117,7 +117,7 @@ def enter_kernel(
     cluster_ptr, uniform_ptr, inverse_ptr, fold_ptr, part_ptr, share_ptr, norm_ptr, rows,
     PARTS: tl.constexpr, E: tl.constexpr, E_BITS: tl.constexpr, R: tl.constexpr, HOT: tl.constexpr,
 ):  # fmt: skip
-    """The part of each row, the share of it that lies before the choice, and what its scores lack to probabilities."""
+    """The part chosen for each row, the share of it before the choice, and the log-normalizer of its scores."""
     r = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)[:, None]
     e = tl.arange(0, E)[None, :]
     row = r < rows
@@ -151,7 +151,7 @@ def inside_kernel(
     PARTS: tl.constexpr, P: tl.constexpr, P_BITS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_BITS: tl.constexpr,
     BK: tl.constexpr, HOT: tl.constexpr, FT: tl.constexpr,
 ):  # fmt: skip
-    """The token and its log-probability, of the rows whose choice lies in this part; ``low`` is its first token."""
+    """The token and its log-probability for rows whose choice lies in this part; ``low`` is the part's first token."""
     row = tl.program_id(0).to(tl.int64)
     if tl.load(part_ptr + row) == part:
         b = tl.arange(0, P)[None, :]
@@ -183,7 +183,7 @@ def inside_kernel(
 
 
 def tile(dtype: torch.dtype, K: int, memory: int) -> dict[str, Any]:
-    """The tile of `sums_kernel`: large where there are many products for each score, else the exponentials are it."""
+    """The tile of `sums_kernel`: large if products dominate, small if exponentials do."""
     if dtype == torch.float64:
         return {"BM": 32, "BN": BLOCK, "BK": 16, "num_warps": 4, "num_stages": 2}
     if dtype == torch.float32:
@@ -196,7 +196,7 @@ def tile(dtype: torch.dtype, K: int, memory: int) -> dict[str, Any]:
 
 
 def bits(count: int) -> int:
-    """The power of two that so many fit in."""
+    """The exponent of the next power of two."""
     return (count - 1).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""Samples from an adaptive softmax on a GPU without writing its scores: a batch of thousands has billions of them.
+"""Samples from an adaptive softmax on a GPU without writing its scores, billions for a batch of thousands.
 
 Shapes: B batch, K features of a table, V words of it, C clusters.
 """
@@ -50,7 +50,7 @@ def sampling_is_fused(features: Tensor, tables: Sequence[Tensor], parameters: It
 
 
 def fused_sample(parts: Sequence[Part], clusters: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """A word for each row: of the first part, or of the cluster that its softmax leads to.
+    """Sample a word for each row: from the head, or from the cluster that the head chooses.
 
     Args:
         parts: The first part and the C clusters.

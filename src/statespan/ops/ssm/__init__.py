@@ -1,1 +1,1 @@
-"""Applying a state space model to a sequence; README.md tells the mathematics and the layout of this folder."""
+"""Applies a state space model to a sequence; README.md explains the mathematics and the layout of this folder."""

@@ -1,4 +1,4 @@
-"""Applies an SSM to whole sequences: the entry point of the engine.
+"""Applies an SSM to whole sequences; the entry point of the engine.
 
 Shapes: B batch, L length, H heads, N state size, K channels, c chunk.
 """
@@ -33,7 +33,7 @@ from statespan.ssm.modal import Factors
 
 
 class Request(NamedTuple):
-    """What a caller asks for, and what runs."""
+    """A caller's request, and the path that runs."""
 
     source: Source
     u: Tensor
@@ -47,11 +47,11 @@ class Request(NamedTuple):
     """What to compute in."""
 
     def ahead(self, channels: int) -> int:
-        """How many of the SSM's channels are anti-causal."""
+        """The number of the SSM's anti-causal channels."""
         return channels // 2 if self.bidirectional else 0
 
     def finish(self, y: Tensor) -> Tensor:
-        """Y with the activation, in the dtype asked for."""
+        """Return y with the activation, in the requested dtype."""
         return (gelu(y) if self.gelu else y).to(self.dtype)
 
 
@@ -116,7 +116,7 @@ def apply_from(
     ssm: Structure | Source, u: Tensor, state: Tensor | None, D: Tensor | None = None, *,
     activation: str | None = None, dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The same from a state and to a state, never by an FFT.
+    """The same from a state to a state, never by an FFT.
 
     Args:
         ssm: The SSM.
@@ -169,7 +169,7 @@ def _convolve(request: Request) -> Tensor:
 
 
 def build_operators(request: Request) -> Operators:
-    """The operators with the skip in K, in the engine's order of the state."""
+    """The operators, with the skip in K, in the engine's state layout."""
     source, D, path, dtype = request.source, request.D, request.path, request.working
     factored = dispatch.keeps_factors(path, source, dtype)
     chunk = chunk_length(path, source, dtype, request.u, factored=factored)
@@ -195,7 +195,7 @@ def build_operators(request: Request) -> Operators:
 
 
 def build_from_lists(structure: Structure, chunk: int, ahead: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """K, E, G and O, and more, with gradients written out: autograd would take several times as long."""
+    """K, E, G, O and more, with explicit gradients: autograd would take several times as long."""
     options = ListOptions(chunk, ahead, dtype)
     if isinstance(structure, DPLR):
         return build_rank_one(structure.factors(), options)
@@ -215,7 +215,7 @@ def _run_recurrence(request: Request, first: Tensor | None, *, last: bool) -> tu
 
 
 def run_chunks(u: Tensor, first: Tensor | None, operators: Operators, options: ChunkOptions) -> tuple[Tensor, Tensor]:
-    """Y (B, L, K, H), and the state after all whole chunks (H, B, N) where asked; u is (B, L, H)."""
+    """Return y (B, L, K, H), and the state after all whole chunks (H, B, N) if requested; u is (B, L, H)."""
     x, dtype = u.permute(2, 0, 1), options.dtype
     if torch.compiler.is_compiling():
         x = x.to(dtype)  # which a compiler fuses into what comes before

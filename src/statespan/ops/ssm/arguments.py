@@ -1,4 +1,4 @@
-"""What the operators of the chunk engine take and give, as named tuples.
+"""Arguments and results of the chunk engine's operators, as named tuples.
 
 Shapes: H heads, S sets of modes that the heads share in turn, M modes, N = 2M, B batch, L length, I chunks of c
 samples, K channels (2K kernels where the last K are anti-causal).
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Inputs(NamedTuple):
-    """A batch of sequences, and the state they start from."""
+    """A batch of sequences and their initial state."""
 
     u: Tensor
     """(H, B, L), L ≥ 1, in any memory order."""
@@ -22,7 +22,7 @@ class Inputs(NamedTuple):
 
 
 class Operators(NamedTuple):
-    """The operators of one chunk, or their gradients; the real and the imaginary part of a mode are neighbours."""
+    """The operators of one chunk, or their gradients; the real and the imaginary part of a mode are adjacent."""
 
     K: Tensor
     """(K or 2K, H, c): the kernel, with the skip in its first value."""
@@ -37,7 +37,7 @@ class Operators(NamedTuple):
 
 
 class ChunkOptions(NamedTuple):
-    """How the operators of a chunk are applied."""
+    """Options for applying the operators of a chunk."""
 
     path: str
     """"triton" or "chunks"."""
@@ -52,14 +52,14 @@ class ChunkOptions(NamedTuple):
     last: bool = False
     """Whether to return the state."""
     owns_input: bool = False
-    """Whether nobody else has u, so that its gradient may take its place."""
+    """Whether u has no other use, so that its gradient may overwrite it."""
     keep_preactivation: bool = False
     """With GELU on path "triton": whether to save the pre-activation. Otherwise the backward pass recomputes it, which
     needs a single pass over each sequence, in one direction."""
 
 
 class Saved(NamedTuple):
-    """What the backward pass needs from the forward pass. What was not saved is empty."""
+    """Tensors that the backward pass needs from the forward pass; those not saved are empty."""
 
     u: Tensor
     states: Tensor
@@ -71,14 +71,14 @@ class Saved(NamedTuple):
 
 
 class OutputGradients(NamedTuple):
-    """The gradients that arrive from behind."""
+    """The incoming gradients of the outputs."""
 
     y: Tensor
     last: Tensor | None
 
 
 class BackwardOptions(NamedTuple):
-    """How the gradients of a chunk's operators are computed; the fields of :class:`ChunkOptions`."""
+    """Options for the gradients of a chunk's operators; the fields of :class:`ChunkOptions`."""
 
     path: str
     dtype: torch.dtype
@@ -89,7 +89,7 @@ class BackwardOptions(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """The parameters of a modal SSM, or their gradients. Head h has number h mod S of A, B and P."""
+    """The parameters of a modal SSM, or their gradients. Head h uses row h mod S of A, B and P."""
 
     dt: Tensor
     """(H,): log Δ or Δ."""
@@ -108,7 +108,7 @@ class Modes(NamedTuple):
 
 
 class BuildOptions(NamedTuple):
-    """How the operators of a chunk are built from :class:`Modes`."""
+    """Options for building the operators of a chunk from :class:`Modes`."""
 
     chunk: int
     ahead: int
@@ -125,7 +125,7 @@ class BuildOptions(NamedTuple):
 
 
 class BuiltLists(NamedTuple):
-    """What the backward pass of the build needs of a rank-one SSM's operators; a diagonal one recomputes its tables."""
+    """Tensors that the backward pass of the build needs for a rank-one SSM; a diagonal one recomputes its tables."""
 
     E: Tensor
     O: Tensor  # noqa: E741
@@ -133,7 +133,7 @@ class BuiltLists(NamedTuple):
 
 
 class RecurrenceOptions(NamedTuple):
-    """How the recurrence of :class:`Modes` runs sample by sample."""
+    """Options for running the recurrence of :class:`Modes` sample by sample."""
 
     ahead: int
     """How many of the channels, counted from the last, are anti-causal."""

@@ -1,8 +1,8 @@
-"""A NaN or an infinity at time t must not reach the outputs before t.
+"""Keeps a NaN or an infinity at time t from reaching outputs before t.
 
-Products with a triangular matrix and FFTs multiply it with zeros, which gives NaN: in the chunk engine from the chunk's
-start on, in a convolution by FFT everywhere. Looking for such values beforehand would cost a pass over the input. The
-last output of a causal SSM depends on all samples, so it alone tells whether there was one; only then is the rest done.
+Products with a triangular matrix and FFTs multiply such a value by zeros, which gives NaN: in the chunk engine from the
+start of the chunk, in a convolution by FFT everywhere. Searching the input in advance would cost a pass over it. The
+last output of a causal SSM depends on all samples, so it alone shows whether there was one; the rest runs only then.
 
 Shapes: B batch, L length, H heads, K channels.
 """
@@ -19,7 +19,7 @@ from statespan.ops.register import traced, transformed
 
 
 class Mended(NamedTuple):
-    """An input without what is not finite."""
+    """An input with its non-finite values removed."""
 
     u: Tensor
     """(B, L, H), with 0 in those places."""
@@ -28,9 +28,9 @@ class Mended(NamedTuple):
 
 
 def is_spoiled(y: Tensor) -> bool:
-    """Whether the last outputs of causal y (B, L, K, H) may come of a NaN or an infinity.
+    """Whether the last outputs of a causal y (B, L, K, H) show that a NaN or an infinity occurred.
 
-    False where nobody can tell without waiting: on a GPU, in compiled code, under transforms of torch.func.
+    False where the answer would require synchronization: on a GPU, in compiled code, under transforms of torch.func.
     """
     if not y.is_cpu or traced(y) or transformed() or 0 in y.shape[:2]:
         return False
@@ -38,7 +38,7 @@ def is_spoiled(y: Tensor) -> bool:
 
 
 def without_spoiled(u: Tensor) -> Mended | None:
-    """The input without what is not finite; None where all of it is finite, and something else was too large."""
+    """The input with its non-finite values removed; None if it is all finite and another quantity overflowed."""
     bad = torch.isfinite(u).logical_not()
     if not bool(bad.any()):
         return None

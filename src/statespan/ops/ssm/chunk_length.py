@@ -1,4 +1,4 @@
-"""How long the chunks of the engine are; this affects speed alone.
+"""Chooses the chunk length of the engine, which affects speed alone.
 
 Shapes: B batch, L length, H heads.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def chunk_length(path: str, source: Source, dtype: torch.dtype, u: Tensor, *, factored: bool) -> int:
-    """Samples of a chunk: many enough for large matrix products, few enough for the chip and for the work.
+    """The chunk length: long enough for large matrix products, short enough for on-chip memory and total work.
 
     Args:
         path: "triton" or "chunks".
@@ -39,7 +39,7 @@ def chunk_length(path: str, source: Source, dtype: torch.dtype, u: Tensor, *, fa
 
 
 def kernel_chunk_length(d_state: int, dtype: torch.dtype, memory: int, *, dense: bool, factored: bool) -> int:
-    """Samples of a chunk: many enough for large matrix products, few enough for the memory of a multiprocessor."""
+    """The chunk length for kernels: long enough for large matrix products, short enough for shared memory."""
     if dtype in SIXTEEN_BITS:
         chunk = 32 if factored else 64
         return chunk if memory >= MIDDLE or d_state <= (128 if factored else 64) else chunk // 2
@@ -48,7 +48,7 @@ def kernel_chunk_length(d_state: int, dtype: torch.dtype, memory: int, *, dense:
 
 
 def chunk_on_cpu(source: Source, batch: int, length: int) -> int:
-    """Where building the operators, which grow with the chunk, and applying them cost least together (measured).
+    """The chunk length at which building the operators plus applying them is cheapest (measured).
 
     Longer chunks have fewer states and are worth building for many samples; the size of a dense G limits that.
     """

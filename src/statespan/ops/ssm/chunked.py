@@ -1,4 +1,4 @@
-"""The chunk view of a structure in plain, differentiable torch: the readable form of what the engine does.
+"""The chunk view of a structure in plain, differentiable torch: the readable form of the engine.
 
 Shapes: B batch, L length, H heads, N state size, K channels.
 """
@@ -26,7 +26,7 @@ def chunked(
     bidirectional: bool = False,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Apply an SSM to a sequence, from a state and to a state.
+    """Apply an SSM to a sequence, from a state to a state.
 
     Args:
         ssm: The SSM.
@@ -35,7 +35,7 @@ def chunked(
         chunk: Length of the chunks.
         bidirectional: The last half of the channels look ahead, starting at the next sample. The state is that of the
             recurrence from the left.
-        lengths: True length of each sequence (B,); what follows is ignored, and comes out as 0. None for L.
+        lengths: True length of each sequence (B,); padding is ignored, and its outputs are 0. None for L.
 
     Returns:
         y of shape (B, L, K, H) and the state after the last sample (of each sequence), in the dtype of ``state``

@@ -109,24 +109,24 @@ def backward(
 
 
 def chunk_rows(x: Tensor, c: int) -> Tensor:
-    """(H, B, L) as rows (H, B·I, c), one for each chunk of each sequence, the last chunks filled with zeros."""
+    """Cut (H, B, L) into rows (H, B·I, c), one for each chunk of each sequence, the last chunks zero-padded."""
     if missing := -x.shape[-1] % c:
         x = pad(x, (0, missing))
     return lengthwise(x).view(x.shape[0], -1, c)
 
 
 def _plus(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """``x + a b``, in place where no gradient is recorded."""
+    """``x + a b``, in place if no gradient is recorded."""
     return torch.baddbmm(x, a, b) if torch.is_grad_enabled() else x.baddbmm_(a, b)
 
 
 def _stack(parts: list[Tensor]) -> Tensor:
-    """One tensor for all channels; usually there is only one."""
+    """Stack the channels into one tensor; usually there is only one."""
     return parts[0][None] if len(parts) == 1 else torch.stack(parts)
 
 
 def _sum(parts: Iterable[Tensor]) -> Tensor:
-    """The sum over channels; usually there is only one."""
+    """Sum over channels; usually there is only one."""
     total, *rest = parts
     for part in rest:
         total = total + part
@@ -134,7 +134,7 @@ def _sum(parts: Iterable[Tensor]) -> Tensor:
 
 
 def _matrix(K: Tensor, both: bool) -> Tensor:
-    """The chunk's own matrix T, with the anti-causal kernel above the diagonal."""
+    """The matrix T of a chunk, with the anti-causal kernel above the diagonal."""
     if not both:
         return toeplitz(K)
     behind, ahead = K.chunk(2)
@@ -163,7 +163,7 @@ def _lower_diagonals(x: Tensor) -> Tensor:
 
 
 def _power_gradient(R: Tensor, states: Tensor, G: Tensor) -> Tensor:
-    """The gradient of G from the adjoint states R behind the chunks and the states before them, (H, B·I, N)."""
+    """The gradient of G from the adjoint states R after the chunks and the states before them, (H, B·I, N)."""
     if G.ndim == 3:
         return (R.mT @ states).to(G.dtype)
     product = view_complex(R) * view_complex(states).conj_physical()

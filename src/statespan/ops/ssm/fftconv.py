@@ -1,4 +1,4 @@
-"""The convolution view: long convolutions by the FFT.
+"""The convolution view: long convolutions by FFT.
 
 Shapes: B batch, L length, H heads, K channels.
 """
@@ -12,7 +12,7 @@ from statespan._check import check_int, check_tensor
 
 
 def fftconv(u: Tensor, kernel: Tensor, backward: Tensor | None = None) -> Tensor:
-    """Convolve every head of u with its kernel, and where asked with a second kernel from the right.
+    """Convolve every head of u with its kernel, and optionally with a second, anti-causal kernel.
 
     ``y_t = Σ_{j≤t} kernel_j u_{t-j} + Σ_{j≥0} backward_j u_{t+1+j}``: the second sum starts at the next sample, so that
     the present one is counted once.

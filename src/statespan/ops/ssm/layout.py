@@ -1,4 +1,4 @@
-"""The orders in memory of sequences and of states.
+"""Memory layouts of sequences and of states.
 
 People hold sequences as (batch, length, features); the engine wants each feature's samples side by side. A structure
 holds the real parts of a state first, then the imaginary parts; the engine wants the two parts of a mode side by side.
@@ -19,7 +19,7 @@ COPY_BLOCK = 512  # samples copied at a time
 
 
 def ordered(x: Tensor, dense: bool) -> Tensor:
-    """From a structure's order of a state to the engine's; with a dense G they are the same."""
+    """Convert a state from a structure's order to the engine's; with a dense G they are the same."""
     return x if dense else torch.stack(x.chunk(2, -1), -1).flatten(-2)
 
 
@@ -29,7 +29,7 @@ def packed(x: Tensor, dense: bool) -> Tensor:
 
 
 def lengthwise(x: Tensor) -> Tensor:
-    """X (H, B, L) as a contiguous tensor."""
+    """Return x (H, B, L) as a contiguous tensor."""
     if x.is_contiguous():
         return x
     tracked = torch.is_grad_enabled() and x.requires_grad
@@ -59,7 +59,7 @@ class _Lengthwise(torch.autograd.Function):
 
 
 def _copy_by_blocks(x: Tensor) -> Tensor:
-    """By blocks that stay in a CPU's cache: with the features side by side in memory three times as fast."""
+    """Copy in blocks that stay in a CPU's cache, three times as fast if the features are contiguous."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for at in range(0, x.shape[2], COPY_BLOCK):
         out[..., at : at + COPY_BLOCK] = x[..., at : at + COPY_BLOCK]

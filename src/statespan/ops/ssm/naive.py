@@ -1,4 +1,4 @@
-"""The recurrence itself, sample by sample in float64: slow, and right by inspection. Tests compare every path with it.
+"""The recurrence, sample by sample in float64: slow, and correct by inspection. Tests compare every path with it.
 
 Shapes: B batch, L length, H heads, N state size, K channels.
 """

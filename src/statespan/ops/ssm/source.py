@@ -1,4 +1,4 @@
-"""The two forms in which a layer hands over its SSM: a structure, or parameters ready for a GPU."""
+"""The two forms in which a layer passes its SSM to the engine: a structure, or parameters ready for a GPU."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Modal(NamedTuple):
     log_dt: bool
 
     def modes(self, skip: Tensor | None) -> Modes:
-        """The same as the operators take it, with the skip (K, H) of the causal channels or None."""
+        """The parameters as operators take them, with the skip (K, H) of the causal channels or None."""
         skip = None if skip is None else skip.contiguous()
         return Modes(self.step_sizes(), self.decay, self.freq, self.B, self.C, skip, self.P)
 
     def step_sizes(self) -> Tensor:
-        """The step sizes, or their logarithms, at the sampling rate asked for."""
+        """The step sizes, or their logarithms, at the requested sampling rate."""
         if self.dt_scale == 1.0:
             return self.dt
         return self.dt.double() + math.log(self.dt_scale) if self.log_dt else self.dt.double() * self.dt_scale
@@ -45,12 +45,12 @@ class Modal(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """An SSM in both forms, each made only on the path that needs it."""
+    """An SSM in both forms, each built only on the path that needs it."""
 
     structure: Callable[[], Structure]
     """Makes the SSM as a structure."""
     modal: Callable[[], Modal | None]
-    """Makes its parameters ready for a GPU, or None if it is not one that a GPU builds by itself."""
+    """Prepares the parameters for a GPU, or None if the kernels cannot build this SSM."""
     d_state: int
     power: str
     """The form of its chunk-to-chunk matrix G: "diagonal", "rank one" (before raising it to its power) or "dense"."""
@@ -66,7 +66,7 @@ class Source:
 
 
 def source_of(ssm: Structure) -> Source:
-    """A structure as a source."""
+    """Wrap a structure as a source."""
     rank_one = isinstance(ssm, DPLR) and ssm.discretization == "bilinear" and ssm.P.shape[0] == 1
 
     def modal() -> Modal | None:

@@ -1,4 +1,4 @@
-"""The recurrence from chunk to chunk in plain torch, in place where no gradient is recorded.
+"""The recurrence from chunk to chunk in plain torch, in place if no gradient is recorded.
 
 Shapes: H heads, B batch, I chunks, N state size. States are (H, B, I, N); the real and the imaginary part of a mode are
 neighbours.
@@ -20,14 +20,14 @@ CALL, READ, ROW, PRODUCT, MIN_GAIN = 15.0, 4e-4, 3e-3, 5e-5, 0.7
 
 
 def view_complex(x: Tensor) -> Tensor:
-    """Neighbours as complex numbers."""
+    """View adjacent pairs as complex numbers."""
     return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
 def scan_chunks(
     added: Tensor, G: Tensor, start: Tensor, *, whole: int | None = None, left: bool = False, adjoint: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """``s ← G s + added_i`` over the chunks i, in float64: the states carry everything that lasts.
+    """``s ← G s + added_i`` over the chunks i, in float64, because rounding errors in the states persist.
 
     Args:
         added: (H, B, I, N). Where no gradient is recorded the result takes its place: fresh memory costs more than the
@@ -66,7 +66,7 @@ def scan_chunks(
 
 
 def _pieces(added: Tensor, count: int, dense: bool) -> int:
-    """Into how many pieces to cut sequences of ``count`` chunks, so that the pieces of all are walked through together.
+    """The number of pieces to cut sequences of ``count`` chunks into, so that all pieces are scanned together.
 
     Two walks through pieces are twice the arithmetic of one walk through the whole, in far fewer steps. On a CPU a step
     costs as much as some rows of states, for a call takes its time and a dense G has to be read; on a GPU nothing else
@@ -86,7 +86,7 @@ def _pieces(added: Tensor, count: int, dense: bool) -> int:
 
 
 class _Power:
-    """A power of Ā as it is applied to rows of states."""
+    """A power of Ā, in the form that is applied to rows of states."""
 
     def __init__(self, G: Tensor, adjoint: bool) -> None:
         self.dense = G.ndim == 3
@@ -97,13 +97,13 @@ class _Power:
             self.G = self.G.conj_physical() if adjoint else self.G  # a lazy one is lost below a dispatch mode
 
     def to_the(self, exponent: int) -> _Power:
-        """The power of the power."""
+        """Raise it to a further power."""
         other = copy.copy(self)
         other.G = torch.linalg.matrix_power(self.G, exponent) if self.dense else self.G**exponent
         return other
 
     def ready(self) -> _Power:
-        """The same, in the order in which it is fastest to read."""
+        """The same power in the layout that is fastest to read."""
         other = copy.copy(self)
         other.G = self.G.contiguous()
         return other
@@ -118,7 +118,7 @@ class _Power:
 
 
 def _walk(added: Tensor, power: _Power, x: Tensor, left: bool, *, keep: bool = True) -> Tensor:
-    """Through the chunks of added (H, …, I, N) from x (H, …, N), which is overwritten; the state after all comes back.
+    """Scan the chunks of added (H, …, I, N) from x (H, …, N), which is overwritten; returns the last state.
 
     The one before each takes the place of what is added there. Copied back and forth are a few chunks at a time: one by
     one they would lie too far apart in memory.
@@ -142,7 +142,7 @@ def _walk(added: Tensor, power: _Power, x: Tensor, left: bool, *, keep: bool = T
 def _scan_differentiably(
     added: Tensor, G: Tensor, start: Tensor, *, left: bool, adjoint: bool
 ) -> tuple[Tensor, Tensor]:
-    """The same with nothing in place."""
+    """The same without in-place operations."""
     if not added.shape[2]:
         return added, start
     power, x, added_, before = _Power(G, adjoint).G, start, added.double(), []

@@ -1,7 +1,7 @@
-"""Which tiles the kernels use: a fixed rule, so that the same input gives the same bits on every run.
+"""Chooses the kernels' tiles by a fixed rule, so that the same input gives the same bits on every run.
 
-``memory`` is what a program may have on the chip (:func:`statespan.ops.memory.shared_memory`): 227 KiB on the GPUs of
-data centres since 2022, 163 KiB on those before, 99 KiB on those of workstations and games.
+``memory`` is the shared memory of a program (:func:`statespan.ops.memory.shared_memory`): 227 KiB on data-centre GPUs
+since 2022, 163 KiB on those before, 99 KiB on workstation and gaming GPUs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SMALL, MIDDLE, LARGE = 99 << 10, 160 << 10, 200 << 10
 
 
 class Tiles(NamedTuple):
-    """The shape of a program's work."""
+    """The tile shape of a program."""
 
     columns: int = 64
     """Rows of the matrix products: segments of sequences worked on together."""
@@ -33,7 +33,7 @@ class Tiles(NamedTuple):
 
 
 def fits(d_state: int, power: str, dtype: torch.dtype, memory: int) -> bool:
-    """Whether there are kernels for this state size and dtype whose tiles fit.
+    """Whether kernels exist for this state size and dtype with tiles that fit.
 
     Args:
         d_state: N.

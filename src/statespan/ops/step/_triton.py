@@ -1,4 +1,4 @@
-"""One step of all heads in one launch: each state is read once and written once, into its own place if wanted.
+"""One step of all heads in one launch: each state is read and written once, optionally in place.
 
 A program owns one head: it loads the head's coefficients once and takes ROWS sequences at a time through the step, all
 modes of a sequence together. States are (B, H, N) with all real parts first, as everywhere: the two halves of a row are
@@ -25,7 +25,7 @@ BLOCKS = 4  # tiles a program takes one after the other, where the batch is larg
 
 @triton.jit
 def _row_dot(ar, ai, xr, xi):
-    """A row vector times states (ROWS, P): one number each, (ROWS, 1)."""
+    """The dot product of a row vector with each state (ROWS, P), as (ROWS, 1)."""
     return tl.sum(ar * xr + ai * xi, 1)[:, None]
 
 
@@ -43,7 +43,7 @@ def step_kernel(
     RANK: tl.constexpr, CHANNELS: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr,
     SKIP: tl.constexpr, GELU: tl.constexpr,
 ):  # fmt: skip
-    """Y (B, K, H) and the new states; ``out`` may be ``state``."""
+    """Return y (B, K, H) and the new states; ``out`` may be ``state``."""
     FT: tl.constexpr = tl.float64
     ST: tl.constexpr = state_ptr.dtype.element_ty
     h = tl.program_id(0).to(tl.int64)

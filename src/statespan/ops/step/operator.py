@@ -27,7 +27,7 @@ LARGEST = 512
 
 
 class System(NamedTuple):
-    """What a step needs of an SSM, made once: real numbers on packed states, float64.
+    """The system of a step, computed once: real numbers on packed states, float64.
 
     Ā is ``diagonal``, or ``diagonal + Σ_r columns_r rows_rᵀ``, or ``dense``.
     """
@@ -47,7 +47,7 @@ class System(NamedTuple):
 
 
 def system_of(ssm: Structure) -> System:
-    """The step of a structure.
+    """The step system of a structure.
 
     Args:
         ssm: The SSM; its parameters get gradients through the step if they require them.
@@ -64,7 +64,7 @@ def system_of(ssm: Structure) -> System:
 
 
 class Coefficients(NamedTuple):
-    """What the kernel takes of a :class:`System` without a dense Ā, and the skip."""
+    """The kernel's arguments: a :class:`System` without a dense Ā, and the skip."""
 
     diagonal: Tensor
     columns: Tensor | None
@@ -82,7 +82,7 @@ class StepOptions(NamedTuple):
 
 
 class Step:
-    """A step with its coefficients laid out for the machine.
+    """A step with its coefficients laid out for the device.
 
     Args:
         system: The SSM's.
@@ -151,7 +151,7 @@ class Step:
         return Coefficients(diagonal, columns, rows, B, C, self.D)  # type: ignore[arg-type]
 
     def _fused(self, u: Tensor, state: Tensor) -> bool:
-        """Whether the kernel takes the step: on a GPU, without gradients."""
+        """Whether the kernel runs the step: on a GPU, without gradients."""
         if self.system.dense is not None or state.shape[-1] > LARGEST or state.shape[0] == 0:
             return False
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (u, state, self.D, *self.system)):
@@ -170,7 +170,7 @@ def _run(
 
 
 def _step(u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions) -> tuple[Tensor, Tensor]:
-    """Y (B, K, H) and the new state (B, H, N) by the kernel."""
+    """Return y (B, K, H) and the new state (B, H, N) by the kernel."""
     state = state.contiguous()
     return _run(u, state, coefficients, options, out=torch.empty_like(state))
 

@@ -1,4 +1,4 @@
-"""Multi-head attention with the three uses of an SSM layer, and the Transformer's own: softmax attention.
+"""Multi-head attention with the interface of an SSM layer, and the Transformer's softmax attention.
 
 Shapes: B batch, L length, D = d_model features, H heads, E = d_head features of a head, M slots of a cache.
 """
@@ -32,7 +32,7 @@ State = TypeVar("State")
 
 
 class MultiHead(SequenceLayer, Generic[State]):
-    """What all kinds of attention share: projections, heads, padding, checks, and the three uses of a layer.
+    """The base of all kinds of attention: projections, heads, padding, checks, forward, prefill and step.
 
     It has ``4·D·H·E + 3·H·E + D`` parameters: queries, keys and values in one linear map, the output in another.
 
@@ -41,9 +41,9 @@ class MultiHead(SequenceLayer, Generic[State]):
         n_heads: Number of heads H.
         d_head: Features E of each head; None for d_model / n_heads.
         causal: Whether a position sees itself and the past alone. Without, there is no recurrence, so ``prefill`` and
-            ``step`` refuse.
-        dropout: Probability of dropping a weight, or where there are none a feature of the heads' outputs.
-        device: Where the parameters live.
+            ``step`` raise an error.
+        dropout: Probability of dropping an attention weight, or without weights a feature of the heads' outputs.
+        device: Device of the parameters.
         dtype: Their dtype.
     """
 
@@ -72,7 +72,7 @@ class MultiHead(SequenceLayer, Generic[State]):
         self.out = nn.Linear(features, self.d_model, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
-        """Apply the layer to whole sequences x (B, L, D); dt_scale makes no difference. See :class:`SequenceLayer`."""
+        """Apply the layer to whole sequences x (B, L, D); dt_scale has no effect. See :class:`SequenceLayer`."""
         padding = self._check(x, lengths)
         q, k, v = self._heads(x, padding)
         return self._output(self._whole(q, k, v, _mask(padding)) if x.shape[1] else v, padding)
@@ -80,7 +80,7 @@ class MultiHead(SequenceLayer, Generic[State]):
     def prefill(
         self, x: Tensor, state: State | None = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, State]:
-        """The same map from a state and to a state; see :class:`SequenceLayer`."""
+        """The same map from a state to a state; see :class:`SequenceLayer`."""
         padding = self._check(x, lengths)
         self._check_causal("prefill")
         if state is not None:
@@ -90,7 +90,7 @@ class MultiHead(SequenceLayer, Generic[State]):
         return self._output(y, padding), after
 
     def step(self, x: Tensor, state: State, *, dt_scale: float = 1.0) -> tuple[Tensor, State]:
-        """One step of the recurrence for x (B, D) and a state, which is not changed."""
+        """One step of the recurrence for x (B, D) and a state, which is not modified."""
         check_tensor("x", x, ("batch", self.d_model), kind="float")
         self._check_causal("step")
         check_same_dtype(x, example_of(self).dtype, "layer")
@@ -102,7 +102,7 @@ class MultiHead(SequenceLayer, Generic[State]):
     def stepper(
         self, dt_scale: float = 1.0, *, in_place: bool = False
     ) -> Callable[[Tensor, State], tuple[Tensor, State]]:
-        """``step`` as a function; there is nothing to set up, and states are never written over."""
+        """``step`` as a function; there is no set-up, and states are never overwritten."""
         self._check_causal("step")
         return self.step
 
@@ -124,7 +124,7 @@ class MultiHead(SequenceLayer, Generic[State]):
         return f"d_model={self.d_model}, n_heads={self.n_heads}, d_head={self.d_head}, causal={self.causal}"
 
     def _heads(self, x: Tensor, padding: Padding | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (B, H, L, E); padding counts as zeros, so that nothing in it does harm."""
+        """Queries, keys and values, each (B, H, L, E); padding is zeroed, so that its content has no effect."""
         qkv = self.qkv(fill(x, padding)).unflatten(-1, (3, self.n_heads, self.d_head))
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()
         return q, k, v
@@ -149,7 +149,7 @@ def _mask(padding: Padding | None) -> Tensor | None:
 
 
 class KVCache(NamedTuple):
-    """The keys and values of what was seen, in a cache that grows with every call."""
+    """A cache of past keys and values that grows with every call."""
 
     keys: Tensor
     """(B, H, M, E); a slot beyond the sequence's position is not in use."""
@@ -160,7 +160,7 @@ class KVCache(NamedTuple):
 
 
 class StaticKVCache(NamedTuple):
-    """The same in a cache of a fixed number of slots, so that shapes stay the same from step to step."""
+    """A cache with a fixed number of slots, so that shapes do not change from step to step."""
 
     keys: Tensor
     """(B, H, M, E), M the largest number of samples it can hold."""
@@ -173,7 +173,7 @@ class StaticKVCache(NamedTuple):
 class Attention(MultiHead["KVCache | StaticKVCache"]):
     """Multi-head softmax attention (Vaswani et al. 2017), the mixer of the S4 paper's Transformer baselines.
 
-    Position t puts out ``Σ softmax_s(q_t·k_s / √E) v_s``. Nothing in it tells positions apart: add an encoding to x.
+    The output at t is ``Σ softmax_s(q_t·k_s / √E) v_s``. It does not distinguish positions: add an encoding to x.
 
     Args:
         d_model: Number of features D.
@@ -184,7 +184,7 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         flash: Use torch's fused attention, whose memory is linear in L; False makes the L × L matrix of weights, as the
             Transformers did that the S4 paper measured.
         dropout: Probability of dropping a weight.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype.
 
     Example:
@@ -250,7 +250,7 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         count = q.new_full((batch,), length, dtype=torch.int64) if mask is None else mask.sum(1)
         if state is None or (isinstance(state, KVCache) and state.keys.shape[2] == 0):
             dtype = k.dtype if state is None else state.keys.dtype
-            keys, values = (t.to(dtype).contiguous() for t in (k, v))  # a copy, which lets go of q
+            keys, values = (t.to(dtype).contiguous() for t in (k, v))  # a copy, which releases q
             return (self._attend(q, k, v, causal=True) if length else v), KVCache(keys, values, count)
         if length == 0:
             return v, state
@@ -272,7 +272,7 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, visible: Tensor | None = None, causal: bool = False
     ) -> Tensor:
-        """Softmax attention; ``visible`` says which keys a query sees, (B, 1, queries or 1, keys)."""
+        """Softmax attention; ``visible`` marks the keys that a query sees, (B, 1, queries or 1, keys)."""
         dropout = self.dropout if self.training else 0.0
         if self.flash:
             return nn.functional.scaled_dot_product_attention(q, k, v, visible, dropout, is_causal=causal)
@@ -297,7 +297,7 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
 
 
 def _write(state: KVCache | StaticKVCache, k: Tensor, v: Tensor, count: Tensor) -> KVCache | StaticKVCache:
-    """The cache with new keys and values (B, H, L, E) behind each sequence's last; the first ``count`` (B,) count."""
+    """Append new keys and values (B, H, L, E) to each sequence's cache; only the first ``count`` (B,) are valid."""
     length = k.shape[2]
     more = length if isinstance(state, KVCache) else 0
     slots = torch.arange(state.keys.shape[2] + more, device=k.device)
@@ -307,6 +307,6 @@ def _write(state: KVCache | StaticKVCache, k: Tensor, v: Tensor, count: Tensor) 
         new = new.to(old.dtype)
         if length > 1:
             new = new.gather(2, source.clamp(0, length - 1).expand(-1, new.shape[1], -1, new.shape[3]))
-        return torch.where(source < 0, nn.functional.pad(old, (0, 0, 0, more)), new)  # what follows is not in use
+        return torch.where(source < 0, nn.functional.pad(old, (0, 0, 0, more)), new)  # later slots are unused
 
     return type(state)(write(state.keys, k), write(state.values, v), state.position + count)

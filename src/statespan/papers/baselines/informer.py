@@ -15,7 +15,7 @@ from statespan._check import check_bool, check_int, check_number
 
 
 def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool = False) -> Tensor:
-    """ProbSparse attention: only the most selective queries attend, the others take the mean.
+    """ProbSparse attention: only the most selective queries attend; the others take the mean of the values.
 
     The selectivity of a query is the largest of its scores minus their mean, on a random sample of ``factor · ln S``
     keys; the ``factor · ln L`` most selective ones attend to all keys. With a factor so large that all
@@ -55,7 +55,7 @@ def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool
 
 
 class Mixer(nn.Module):
-    """Heads around an attention of the sequence with itself, or with another one.
+    """Multi-head self-attention, or cross-attention to another sequence.
 
     ``factor`` is that of :func:`prob_attention`; None for full attention.
     """
@@ -68,7 +68,7 @@ class Mixer(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(d_model, d_model) for _ in range(4))
 
     def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
-        """X (B, L, D) attends to itself, or to ``other`` (B, S, D)."""
+        """Attend from x (B, L, D) to itself, or to ``other`` (B, S, D)."""
         other = x if other is None else other
         q, k, v = (
             part(source).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
@@ -82,7 +82,7 @@ class Mixer(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward network, each with a residual and a norm behind it.
+    """Attention and a feed-forward network, each with a residual and a post-norm.
 
     A layer of the decoder is causal, and between the two it attends to what the encoder returns.
     """
@@ -98,7 +98,7 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """X (B, L, D), and in the decoder memory (B, S, D)."""
+        """Apply to x (B, L, D); the decoder also attends to memory (B, S, D)."""
         x = self.norms[0](x + self.dropout(self.mixer(x)))
         if self.cross is not None:
             x = self.norms[1](x + self.dropout(self.cross(x, memory)))
@@ -106,7 +106,7 @@ class Layer(nn.Module):
 
 
 class Distill(nn.Module):
-    """Half the length: a convolution, a norm, ELU, and the largest of neighbours."""
+    """Halve the length: a convolution, a norm, ELU and max pooling."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -114,13 +114,13 @@ class Distill(nn.Module):
         self.norm = nn.BatchNorm1d(d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        """X (B, L, D) to (B, ⌈L/2⌉, D)."""
+        """Map x (B, L, D) to (B, ⌈L/2⌉, D)."""
         y = nn.functional.elu(self.norm(self.conv(x.mT)))
         return nn.functional.max_pool1d(y, 3, stride=2, padding=1).mT
 
 
 class Embedding(nn.Module):
-    """Values by a convolution over three neighbours, the calendar by a linear map, the place by sines."""
+    """Embed values by a convolution of width 3, the calendar by a linear map and the position by sines."""
 
     def __init__(self, d_input: int, d_marks: int, d_model: int, dropout: float) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, marks: Tensor | None) -> Tensor:
-        """X (B, L, C) and marks (B, L, M) to (B, L, D)."""
+        """Map x (B, L, C) and marks (B, L, M) to (B, L, D)."""
         y = self.values(x.mT).mT
         if self.marks is not None:
             y = y + self.marks(marks)
@@ -147,7 +147,7 @@ class Informer(nn.Module):
         d_input: Columns C.
         d_output: Columns K.
         d_marks: Calendar features M.
-        label: Known rows that the decoder begins with; None for half of the context.
+        label: Known rows at the start of the decoder's input; None for half of the context.
         d_model: Features D.
         n_heads: Heads N.
         n_layers: Layers of the encoder; the decoder has one.
@@ -207,7 +207,7 @@ class Informer(nn.Module):
 
 
 def _places(length: int, features: int, device: torch.device) -> Tensor:
-    """Sines and cosines of the place, (L, D)."""
+    """Sinusoidal position encodings (L, D)."""
     half = torch.arange(0, features, 2, device=device)
     angle = torch.arange(length, device=device)[:, None] * torch.exp(half * (-math.log(10000.0) / features))
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(1)[:, :features]

@@ -67,7 +67,7 @@ class DLinear(nn.Module):
 
 
 def _mean_map(context: int, horizon: int) -> nn.Linear:
-    """A linear map that begins as the mean, as in the authors' code."""
+    """A linear map initialised to the mean, as in the authors' code."""
     linear = nn.Linear(context, horizon)
     nn.init.constant_(linear.weight, 1.0 / context)
     nn.init.zeros_(linear.bias)

@@ -1,4 +1,4 @@
-"""Attention in linear time: a kernel that is a product of features, so that sums over the past are a state.
+"""Linear-time attention: the kernel is a product of features, so that sums over the past form a state.
 
 With features φ, position t puts out ``φ(q_t)ᵀ S_t / φ(q_t)ᵀ z_t`` where ``S_t = Σ φ(k_s) v_sᵀ`` and ``z_t = Σ φ(k_s)``
 over s ≤ t. A column of ones beside v makes z the last column of S. The sums are never made for every position: chunks
@@ -33,7 +33,7 @@ STABILIZER = 1e-6  # as in the Performer authors' code
 
 
 class LinearState(NamedTuple):
-    """The sums over what was seen."""
+    """The sums over the past."""
 
     sums: Tensor
     """(B, H, F, E + 1): Σ φ(k) vᵀ, and Σ φ(k) in the last column, both over exp(log_scale)."""
@@ -42,7 +42,7 @@ class LinearState(NamedTuple):
 
 
 class Features(NamedTuple):
-    """What attention sums over."""
+    """The features that attention sums over."""
 
     q: Tensor
     """Features of queries (B, H, L, F), L ≥ 1."""
@@ -83,7 +83,7 @@ class FeatureAttention(MultiHead[LinearState]):
 
     @abstractmethod
     def _features(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Features of queries and keys (B, H, L, F), and the logarithm (B, H, L) of a scale of the latter.
+        """Features of queries and keys (B, H, L, F), and the logarithm (B, H, L) of the keys' scale.
 
         Those of a query may have any factor, since it cancels.
         """
@@ -109,7 +109,7 @@ class FeatureAttention(MultiHead[LinearState]):
             return self._finish(y, v.dtype), after
 
     def _prepare(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Features:
-        """Features in float32 or better, those of padding zero, and the values with a column of ones."""
+        """Features in at least float32, zero for padding, and the values with a column of ones."""
         q, k, v = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (q, k, v))
         phi_q, phi_k, log_k = self._features(q, k)
         if mask is not None:
@@ -227,7 +227,7 @@ class Performer(FeatureAttention):
         n_features: Random features F; None for E ln E, rounded.
         causal: Whether a position sees itself and the past alone.
         dropout: Probability of dropping a feature of the heads' outputs.
-        device: Where the parameters live.
+        device: Device of the parameters.
         dtype: Their dtype; the sums are at least float32.
 
     Example:
@@ -264,13 +264,13 @@ class Performer(FeatureAttention):
         return self.projection.shape[0]
 
     def reset_parameters(self) -> None:
-        """Initialise the linear maps and the directions anew."""
+        """Re-initialise the linear maps and the directions."""
         super().reset_parameters()
         self.redraw()
 
     @torch.no_grad()
     def redraw(self) -> None:
-        """Draw the directions anew, with torch's generator.
+        """Redraw the random directions with torch's generator.
 
         Each is a standard Gaussian vector; E of them at a time are orthogonal to each other.
         """

@@ -1,4 +1,4 @@
-"""The mean of what several models forecast.
+"""The mean of several models' forecasts.
 
 Shapes: B windows, T context, H horizon, C columns, M calendar features, K forecast columns.
 """

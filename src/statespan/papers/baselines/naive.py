@@ -1,4 +1,4 @@
-"""The forecast that everything has to beat: the last season repeated."""
+"""The seasonal naive forecast, which every model has to beat: the last season repeated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statespan._check import check_int
 
 
 class SeasonalNaive(nn.Module):
-    """The value of one season before, or of as many as make it known. There are no parameters.
+    """Forecasts the value of one season before, or of the latest season where it is known. No parameters.
 
     Args:
         context: Rows T that are known.

@@ -13,14 +13,14 @@ from statespan.estimators.horizon import Horizon, HorizonConfig
 
 
 class S4(nn.Module):
-    """Masked sequence-to-sequence S4D (S4 paper, figure 5) on windows that are relative to their own level.
+    """Masked sequence-to-sequence S4D (S4 paper, figure 5) on windows relative to their own level.
 
     Args:
         context: Rows T.
         horizon: Rows H.
         columns: Columns C, read and forecast one by one with the same weights.
         d_marks: How many of the calendar features to read, the first ones; 0 for none.
-        centre: "last", "mean" or "none": what each window is relative to.
+        centre: "last", "mean" or "none": the reference level of each window.
         options: Fields of :class:`statespan.models.ForecasterConfig`.
 
     Example:

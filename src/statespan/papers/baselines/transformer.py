@@ -1,4 +1,4 @@
-"""The Transformer's block, a mixer and a feed-forward network with residuals, and stacks of it.
+"""The Transformer block (a mixer and a feed-forward network with residuals) and stacks of it.
 
 The mixer is any module from (B, L, D) to (B, L, D): attention, or an SSM layer in its place.
 
@@ -21,7 +21,7 @@ NORMS: dict[str, type[nn.LayerNorm] | type[nn.RMSNorm]] = {"layer": nn.LayerNorm
 
 
 class TransformerBlock(Initialised):
-    """A mixer of positions, then a position-wise feed-forward network with GELU; each in a residual with a norm.
+    """A mixer of positions, then a position-wise feed-forward network with GELU; each with a residual and a norm.
 
     Beside the mixer it has ``2·D`` parameters for each norm ("rms": D) and ``2·D·d_ff + d_ff + D`` for the network.
 
@@ -34,7 +34,7 @@ class TransformerBlock(Initialised):
         prenorm: Normalize what enters the mixer and the network, as in GPT-2; False for the sum behind each, as in the
             first Transformer.
         dropout: Probability of dropping a feature of what is added to a residual.
-        device: Where the block's own parameters live.
+        device: Device of the block's own parameters.
         dtype: Their dtype.
 
     Example:
@@ -76,12 +76,12 @@ class TransformerBlock(Initialised):
             )
 
     def reset_parameters(self) -> None:
-        """Initialise all parameters anew, those of the mixer first."""
+        """Re-initialise all parameters, those of the mixer first."""
         reset(self.mixer)
         self.reset_own()
 
     def reset_own(self) -> None:
-        """Initialise all but the mixer anew."""
+        """Re-initialise all but the mixer."""
         for name, child in self.named_children():
             if name != "mixer":
                 reset(child)
@@ -91,7 +91,7 @@ class TransformerBlock(Initialised):
 
         Args:
             x: (B, L, D).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
+            lengths: True length of each sequence (B,), whole numbers 0 … L; padding is ignored; its outputs are 0.
 
         Returns:
             y of shape (B, L, D).
@@ -100,7 +100,7 @@ class TransformerBlock(Initialised):
         return self._after(x, self.mixer(self._before(x), **options), padding)
 
     def prefill(self, x: Tensor, state: Any = None, *, lengths: Lengths = None) -> tuple[Tensor, Any]:
-        """The same map from a state and to a state, where the mixer has it.
+        """The same map from a state to a state, if the mixer supports it.
 
         Args:
             x: (B, L, D), L ≥ 0.
@@ -115,7 +115,7 @@ class TransformerBlock(Initialised):
         return self._after(x, mixed, padding), after
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One step of the recurrence, where the mixer has it. For many steps in a row, use :meth:`stepper`.
+        """One step of the recurrence, if the mixer supports it. For many steps in a row, use :meth:`stepper`.
 
         Args:
             x: (B, D).
@@ -153,7 +153,7 @@ class TransformerBlock(Initialised):
         return self.mixer_norm(x) if self.prenorm else x
 
     def _after(self, x: Tensor, mixed: Tensor, padding: Padding | None) -> Tensor:
-        """The residual around the mixer, then the feed-forward network and its own."""
+        """The residual around the mixer, then the feed-forward network with its own residual."""
         x = x + self.dropout(mixed)
         x = x if self.prenorm else self.mixer_norm(x)
         if self.feed_forward is not None:
@@ -169,7 +169,7 @@ class TransformerBlock(Initialised):
 
 
 class Transformer(Initialised):
-    """A stack of :class:`TransformerBlock`, and with ``prenorm`` a last norm. Its state is the tuple of the mixers'.
+    """A stack of :class:`TransformerBlock`, and with ``prenorm`` a last norm. Its state is the mixers' tuple of states.
 
     Args:
         d_model: Number of features D.
@@ -178,7 +178,7 @@ class Transformer(Initialised):
         norm: "layer" or "rms".
         prenorm: Where the norms stand.
         dropout: Probability of dropping a feature of what is added to a residual.
-        device: Where the blocks' own parameters live.
+        device: Device of the blocks' own parameters.
         dtype: Their dtype.
 
     Example:
@@ -214,7 +214,7 @@ class Transformer(Initialised):
         self.norm = NORMS[norm](d_model, device=device, dtype=dtype) if prenorm else nn.Identity()
 
     def reset_parameters(self) -> None:
-        """Initialise all parameters anew, those of the mixers first: they are made before the blocks."""
+        """Re-initialise all parameters, those of the mixers first, because they are built before the blocks."""
         for block in self._blocks():
             reset(block.mixer)
         for block in self._blocks():
@@ -226,7 +226,7 @@ class Transformer(Initialised):
 
         Args:
             x: (B, L, D).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; what follows is ignored and comes out as 0.
+            lengths: True length of each sequence (B,), whole numbers 0 … L; padding is ignored; its outputs are 0.
 
         Returns:
             y of shape (B, L, D).
@@ -239,7 +239,7 @@ class Transformer(Initialised):
     def prefill(
         self, x: Tensor, state: Sequence[Any] | None = None, *, lengths: Lengths = None
     ) -> tuple[Tensor, tuple[Any, ...]]:
-        """The same map from a state and to a state, where the mixers have it.
+        """The same map from a state to a state, if the mixers support it.
 
         Args:
             x: (B, L, D), L ≥ 0.
@@ -257,7 +257,7 @@ class Transformer(Initialised):
         return self._last(x, padding), tuple(after)
 
     def step(self, x: Tensor, state: Sequence[Any]) -> tuple[Tensor, tuple[Any, ...]]:
-        """One step of the recurrence, where the mixers have it. For many steps in a row, use :meth:`stepper`.
+        """One step of the recurrence, if the mixers support it. For many steps in a row, use :meth:`stepper`.
 
         Args:
             x: (B, D).
@@ -309,7 +309,7 @@ class Transformer(Initialised):
 
 
 def _padding(x: Tensor, lengths: Lengths, d_model: int) -> tuple[Tensor, dict[str, Tensor], Padding | None]:
-    """The input with zeros for padding, the options of a mixer, and the padding."""
+    """The input with zeros for padding, the mixer's options, and the padding."""
     check_tensor("x", x, ("batch", "length", d_model), kind="float")
     padding = Padding.of(x, lengths)
     return fill(x, padding), {} if padding is None else {"lengths": padding.lengths}, padding

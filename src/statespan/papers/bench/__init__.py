@@ -1,1 +1,1 @@
-"""The benchmarks and their runner; ``statespan bench`` is its face."""
+"""The benchmarks and their runner, behind ``statespan bench``."""

@@ -1,4 +1,4 @@
-"""What a benchmark is made of: a case is something to run, a row is what the runner measured.
+"""The parts of a benchmark: a case is something to run, a row is its measurement.
 
 A case brings its own reference, and the runner times nothing whose results it has not compared with that reference in
 the same run. So a fast path that is wrong has no time.
@@ -27,25 +27,25 @@ OK, WRONG, FAILED, SKIPPED = "ok", "wrong", "failed", "skipped"
 
 @dataclass(frozen=True)
 class Floor:
-    """The least work that any implementation must do. Its time is the longer of the two parts."""
+    """The least work of any implementation. Its time is the longer of the two parts."""
 
     bytes: float  # moved through memory, at the rate of a plain copy
     flops: float  # of matrix products, at the rate of a large one in the same dtype
     how: str  # what was counted, in words
 
     def in_each_of(self, count: int, parts: str) -> Floor:
-        """The floor of ``count`` such parts in a row."""
+        """The floor of ``count`` such parts in sequence."""
         return Floor(count * self.bytes, count * self.flops, f"in each of {count} {parts} {self.how}")
 
 
 @dataclass(frozen=True)
 class Work:
-    """A case made ready to run."""
+    """A case that is ready to run."""
 
     run: Callable[[], Tensors]
     """What is timed. It returns the results by name: "output", and where it has a backward pass "input gradient"."""
     reference: Callable[[], Tensors] | None
-    """What those results must be; None where the case is a model of its own with nothing to compare to."""
+    """The expected results; None if the case has nothing to compare with."""
     parameters: int | None = None  # how many are trained; None where that says nothing
     peak_bytes: float | None = None  # measured while preparing, as a CUDA graph allocates nothing when it runs
     sample: Callable[[], Tensors] | None = None  # compared in place of ``run`` where the whole reference would not fit
@@ -77,7 +77,7 @@ class Row:
     extra: Mapping[str, float] = field(default_factory=dict)  # figures of this benchmark alone, such as "speedup"
 
     def speed_over(self, base: Row, *, graphs: bool = True) -> float:
-        """How many times as fast as ``base`` it is, by the times as CUDA graphs where both have one."""
+        """The speed relative to ``base``, from CUDA-graph times if both have them."""
         if graphs and self.graph_ms and base.graph_ms:
             return base.graph_ms / self.graph_ms
         return (base.time_ms or 0.0) / (self.time_ms or 1.0)
@@ -114,7 +114,7 @@ class BenchOptions:
 
     @property
     def wide(self) -> torch.dtype:
-        """The precision of references: float64, or float32 where the data itself is 10⁴ times coarser."""
+        """The precision of references: float64, or float32 if the data itself is 10⁴ times coarser."""
         return torch.float32 if self.half else torch.float64
 
     @property
@@ -167,7 +167,7 @@ class Benchmark:
 def with_ratios(
     rows: Sequence[Row], base_name: str, same: Sequence[str], ratios: Callable[[Row, Row], dict[str, float]]
 ) -> list[Row]:
-    """The rows with figures relative to the row ``base_name`` that has the same settings ``same``."""
+    """Add figures relative to the row ``base_name`` with the same settings ``same``."""
 
     def key(row: Row) -> tuple[Any, ...]:
         return tuple(row.setting[name] for name in same)
@@ -180,12 +180,12 @@ def with_ratios(
 
 
 def with_rate(rows: Sequence[Row], name: str) -> list[Row]:
-    """The rows with a figure ``name``: sequences, tokens or images per second."""
+    """Add a figure ``name``: sequences, tokens or images per second."""
     return [
         replace(row, extra={name: 1e3 * row.setting["batch"] / row.time_ms}) if row.time_ms else row for row in rows
     ]
 
 
 def count_parameters(model: nn.Module, *, trained: bool = False) -> int:
-    """How many numbers the parameters of a model are, or those of them that are trained."""
+    """The number of parameters of a model, or of its trained parameters."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad or not trained)

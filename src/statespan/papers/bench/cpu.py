@@ -23,7 +23,7 @@ PARTS: dict[str, dict[str, Any]] = {ALONE: {"activation": None, "mix": None}, WH
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
-    """Each SSM on each path, then with the naive kernels: alone, and with the rest of a layer around it."""
+    """Each SSM on each path, then with the naive kernels; alone, and within a layer."""
     sizes = options.sizes
     batch, length, D, N = (sizes[key] for key in ("batch", "length", "d_model", "d_state"))
     for kind, layer in KINDS.items():

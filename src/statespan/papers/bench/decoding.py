@@ -1,4 +1,4 @@
-"""Steps of generation of our own models: what `s4_table7` and `s4_table8` measure.
+"""Generation steps of our models, as measured by `s4_table7` and `s4_table8`.
 
 Shapes: B batch, T tokens, D features, V tokens of a vocabulary.
 """
@@ -27,7 +27,7 @@ SEQUENCES_COMPARED = 2  # with the parallel model
 def steps_work(
     model: Any, options: BenchOptions, batch: int, steps: int = 1, *, length: int, state: Any = None, graph: bool = True
 ) -> Work:
-    """Steps of a model of tokens with the choice of a token in each, as a CUDA graph where there is one.
+    """Generation steps of a token model, each with sampling, as a CUDA graph on a GPU.
 
     They start from ``state``, or from zeros. Steps through ``length`` tokens are compared with the parallel model.
     """
@@ -66,7 +66,7 @@ def steps_work(
 
 @torch.no_grad()
 def _walk(model: Any, batch: int, steps: int, state: Any) -> Decoding:
-    """A walk from a state, whose first token is drawn from nothing; there is room for all tokens of a run."""
+    """A decoding run from a state with an arbitrary first token and room for all its tokens."""
     like = next(model.parameters())
     rule = rule_of(model, Sampling())
     state = model.initial_state(batch, dtype=STATE) if state is None else state

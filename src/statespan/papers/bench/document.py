@@ -1,4 +1,4 @@
-"""Tables of the documentation, generated from the records: no figure is typed by hand.
+"""Generates the documentation's tables of measurements from the records; no figure is typed by hand.
 
 ``python -m statespan.papers.bench.document docs/engine.md`` fills every place of the form
 
@@ -89,7 +89,7 @@ def _figure(value: float | None, status: str) -> str:
 
 
 def main(paths: list[str]) -> None:
-    """Fill the tables of these files, which lie in a checkout beside ``results``."""
+    """Fill the tables of these files, which must be in a checkout with ``results``."""
     for path in map(Path, paths):
         fill_page(path, partial(filled, root=root_of(path)))
 

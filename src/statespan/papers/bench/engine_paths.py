@@ -1,4 +1,4 @@
-"""The paths on which the library can apply an SSM to a sequence, for benchmarks that compare them."""
+"""The library's paths for applying an SSM to a sequence, for benchmarks that compare them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def apply(ssm: Structure, u: Tensor, path: str) -> Tensor:
 
 
 def built(ssm: Structure, u: Tensor, path: str) -> Callable[[Tensor], Tensor]:
-    """The same with everything that depends on the parameters alone built beforehand, for inputs like u."""
+    """The same for inputs like u, with everything that depends only on the parameters built beforehand."""
     dtype = _dtype(ssm, u, path)
     if path == "fft":
         kernel = ssm.kernel(u.shape[1]).to(dtype)
@@ -39,6 +39,6 @@ def built(ssm: Structure, u: Tensor, path: str) -> Callable[[Tensor], Tensor]:
 
 
 def _dtype(ssm: Structure, u: Tensor, path: str) -> torch.dtype:
-    """What to compute in: the kernels' own choice, but FFTs have no half precision."""
+    """The dtype to compute in: the kernels' own choice, except that FFTs have no half precision."""
     dtype = dispatch.input_dtype(source_of(ssm), u)
     return torch.promote_types(dtype, torch.float32) if path == "fft" else dtype

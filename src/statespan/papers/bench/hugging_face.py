@@ -1,4 +1,4 @@
-"""Steps of Hugging Face's GPT-2, which `s4_table8` compares with."""
+"""Generation steps of Hugging Face's GPT-2, a baseline of `s4_table8`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEARNED_PLACES = 1024
 
 
 def hugging_face_work(options: BenchOptions, sizes: StackSizes, batch: int, context: int, *, as_it_comes: bool) -> Work:
-    """A step of transformers' GPT-2, which reads the last of ``context`` tokens: the blocks alone.
+    """A step of transformers' GPT-2, which reads the last of ``context`` tokens; the blocks alone.
 
     Embedding and softmax are left out as in appendix D.3.3 of the S4 paper, in favour of this baseline. It runs as its
     users run it, without a graph: ``as_it_comes`` in float32 with the cache that it makes by itself, to which each step
@@ -61,7 +61,7 @@ def hugging_face_work(options: BenchOptions, sizes: StackSizes, batch: int, cont
 
 
 def _static_cache(config: Any, context: int, like: Tensor) -> Any:
-    """Room for the whole context, for the batch of a tensor and as it."""
+    """A static cache for the whole context, with the batch size, dtype and device of a tensor."""
     import transformers
 
     batch = len(like)
@@ -74,7 +74,7 @@ def _static_cache(config: Any, context: int, like: Tensor) -> Any:
 
 
 def _grown_cache(config: Any, context: int, like: Tensor) -> Any:
-    """Keys and values of all tokens but the last."""
+    """A dynamic cache with the keys and values of all tokens but the last."""
     import transformers
 
     cache = transformers.DynamicCache()

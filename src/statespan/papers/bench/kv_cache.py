@@ -1,4 +1,4 @@
-"""The Transformer that `s4_table7` and `s4_table8` compare with: flash attention and a cache of fixed size.
+"""The Transformer baseline of `s4_table7` and `s4_table8`: flash attention and a cache of fixed size.
 
 Shapes: B batch, H heads, E features of a head, M slots of a cache, D features.
 """
@@ -32,7 +32,7 @@ class StackSizes(NamedTuple):
 
 
 class CachedTransformer(nn.Module):
-    """A Transformer of tokens with a cache of fixed size, and one step of it at a given context.
+    """A token Transformer with a cache of fixed size, and its step at a given context.
 
     ``tokens`` embeds tokens and gives their log-probabilities; all parameters are like its own. So many ``places`` have
     a vector of their own; those beyond share them in turn.
@@ -75,14 +75,14 @@ class CachedTransformer(nn.Module):
         return self.stack.norm(y)
 
     def choose(self, features: Tensor, uniform: Tensor) -> Tensor:
-        """A token for each row, as our own models choose theirs."""
+        """Choose a token for each row, as our own models do."""
         if isinstance(self.tokens, AdaptiveTokens):
             return choose(self.tokens, features, uniform, 1.0)[0]
         return Sampling()(self.tokens.log_probs(features), uniform)
 
 
 def cached_work(make: Callable[[], CachedTransformer], options: BenchOptions, batch: int, context: int) -> Work:
-    """A step of a Transformer at a context, and the choice of a token; compared with its own parallel pass."""
+    """A step of a Transformer at a context, with sampling; checked against its own parallel pass."""
     device = options.device
     before = allocated(device)
     model = make().eval()
@@ -121,7 +121,7 @@ def cached_work(make: Callable[[], CachedTransformer], options: BenchOptions, ba
 
 
 def cached_floor(sizes: StackSizes, weights: int, batch: int, *, context: int, itemsize: int) -> Floor:
-    """All weights are read, and the keys and values of all rows."""
+    """The floor: all weights are read, and the keys and values of all rows."""
     cached = batch * sizes.n_layers * context * sizes.d_model
     return Floor(
         bytes=itemsize * weights + 2.0 * cached * itemsize,

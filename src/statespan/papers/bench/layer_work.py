@@ -1,4 +1,4 @@
-"""Forward and backward of one layer: what most benchmarks run.
+"""Forward and backward pass of one layer, the work of most benchmarks.
 
 Shapes: B batch, L length, D features.
 """
@@ -81,7 +81,7 @@ def in_pieces(results: Callable[[Tensor, Tensor], Tensors], x: Tensor, dy: Tenso
 
 
 def with_gradients(y: Tensor, x: Tensor, dy: Tensor, parameters: dict[str, Tensor]) -> Tensors:
-    """The output, the gradient of the input, and that of each parameter that is trained."""
+    """The output and the gradients of the input and of each trained parameter."""
     trained = {name: p for name, p in parameters.items() if p.requires_grad}
     dx, *gradients = torch.autograd.grad(y, [x, *trained.values()], dy.to(y.dtype))
     named = {f"gradient of {name}": gradient for name, gradient in zip(trained, gradients)}
@@ -89,7 +89,7 @@ def with_gradients(y: Tensor, x: Tensor, dy: Tensor, parameters: dict[str, Tenso
 
 
 def ssm_floor(options: BenchOptions, tokens: int, d_model: int, mixed: int) -> Floor:
-    """The floor of an SSM layer's forward and backward pass, whatever its state.
+    """The floor of an SSM layer's forward and backward pass, for any state size.
 
     There are B · L ``tokens``, and its linear map has ``mixed`` outputs: D, 2 D with a GLU, 0 without one.
     """
@@ -102,7 +102,7 @@ def ssm_floor(options: BenchOptions, tokens: int, d_model: int, mixed: int) -> F
 
 
 def attention_floor(options: BenchOptions, batch: int, length: int, d_model: int, *, inner: int, causal: bool) -> Floor:
-    """The floor of an attention layer's forward and backward pass, its heads ``inner`` features wide together."""
+    """The floor of an attention layer's forward and backward pass, with heads of ``inner`` features in total."""
     tokens = batch * length
     return Floor(
         bytes=5.0 * tokens * d_model * options.dtype.itemsize,

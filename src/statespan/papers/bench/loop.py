@@ -1,4 +1,4 @@
-"""`loop`: what the training loop adds to a bare training step, on made-up data."""
+"""`loop`: the overhead of the training loop over a bare training step, on synthetic data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = ("model.d_model=8", "model.d_state=4", "model.n_layers=2", "train.batch=
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
-    """Each recipe as a bare step and in the loop, for each way to run a step."""
+    """Each recipe as a bare step and in the loop, for each step mode."""
     ways = ("graph", "both") if options.device.type == "cuda" else ("none",)
     for name, info in INFOS.items():
         recipe, info = _recipe(name, info, options)
@@ -77,7 +77,7 @@ def _recipe(name: str, info: Info, options: BenchOptions) -> tuple[Any, Info]:
 
 
 def _dataset(info: Info, rows: int) -> Dataset:
-    """Made-up data of this shape, on the device as real data of this size would be."""
+    """Synthetic data of this shape, on the device if real data of this size would be."""
     random = np.random.default_rng(0)
     shape = (rows, info.length) if info.vocabulary else (rows, info.length, info.d_input or 1)
     x = random.integers(0, info.vocabulary or 256, shape, dtype=np.uint8)
@@ -99,7 +99,7 @@ def _model(recipe: Any, info: Info, options: BenchOptions) -> nn.Module:
 
 
 def _bare(recipe: Any, info: Info, options: BenchOptions) -> Work:
-    """Forward, loss, backward and optimizer on one batch, and nothing else."""
+    """Only forward, loss, backward and optimizer on one batch."""
     from statespan.train.optim import build_optimizer
 
     on_cuda = options.device.type == "cuda"
@@ -140,7 +140,7 @@ def _steps(options: BenchOptions) -> int:
 
 
 def _looped(recipe: Any, info: Info, options: BenchOptions) -> Work:
-    """The same number of steps by the loop, with its data, log, guard and seeds."""
+    """The same number of steps in the loop, with its data, log, guard and seeds."""
     from statespan.train.device import launched, quiet
     from statespan.train.loop import Loop
     from statespan.train.sinks import RunFolder

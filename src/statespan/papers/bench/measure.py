@@ -1,4 +1,4 @@
-"""Times, memory and the machine's own rates."""
+"""Measures times, memory and the machine's peak rates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEMORY_HOW = {
 
 
 class MachineRates(NamedTuple):
-    """What the machine can do, measured in the same run as everything else."""
+    """The machine's peak rates, measured in the same run as everything else."""
 
     bandwidth: float  # bytes read or written per second by a plain copy of a large tensor
     matmul: float  # floating point operations per second of one large matrix product
@@ -52,7 +52,7 @@ def measure_rates(device: torch.device, dtype: torch.dtype, quick: bool) -> Mach
 
 
 def measure_time(run: Run, device: torch.device, quick: bool) -> Times:
-    """The median time of a run and its 20 % and 80 % quantiles, after warming up."""
+    """The median time of a run and its 20 % and 80 % quantiles, after warm-up."""
     samples = _cuda_times(run, device, quick) if device.type == "cuda" else _cpu_times(run, quick)
     low, *_, high = statistics.quantiles(samples, n=5, method="inclusive")
     return Times(statistics.median(samples), low, high)
@@ -91,7 +91,7 @@ def allocated(device: torch.device) -> int:
 
 
 def peak_over(before: int, device: torch.device) -> float | None:
-    """The peak of CUDA memory over ``before`` bytes since its statistics were reset; None on a CPU."""
+    """The peak CUDA memory above ``before`` bytes since its statistics were reset; None on a CPU."""
     return torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else None
 
 
@@ -109,7 +109,7 @@ def capture(step: Callable[[], T], device: torch.device, warm_up: Run) -> tuple[
 
 
 def measure_memory(run: Run, device: torch.device) -> float:
-    """Peak memory of one run in bytes, beyond what was there before; see :data:`MEMORY_HOW`."""
+    """The peak memory of one run in bytes, beyond the memory in use before; see :data:`MEMORY_HOW`."""
     if device.type == "cuda":
         gc.collect()
         torch.cuda.synchronize(device)
@@ -146,7 +146,7 @@ def _cpu_time(run: Run) -> float:
 
 
 def _cuda_times(run: Run, device: torch.device, quick: bool) -> list[float]:
-    """Event times, the L2 cache emptied before each run; as many runs as fit the budget."""
+    """Event times of as many runs as fit the budget, with the L2 cache flushed before each."""
     budget = 30.0 if quick else 400.0  # ms
     flush = torch.empty(1 << 28, dtype=torch.int8, device=device)
     with torch.cuda.device(device):
@@ -168,7 +168,7 @@ def _cuda_samples(run: Run, flush: Tensor, count: int) -> list[float]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the profiler writes to the error stream, below Python's, off the user's terminal."""
+    """Suppress the profiler's native writes to standard error."""
     sys.stderr.flush()
     stderr, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 2)

@@ -1,4 +1,4 @@
-"""`model`: a training step of two whole models, as written, compiled, and captured in a CUDA graph."""
+"""`model`: a training step of two whole models: eager, compiled, and captured in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tasks(options: BenchOptions) -> list[TaskSizes]:
 
 
 def variants(options: BenchOptions) -> list[str]:
-    """What runs on this device."""
+    """The variants that run on this device."""
     if options.device.type == "cuda":
         return [EAGER, COMPILED, GRAPHED, BOTH]
     return [EAGER] if options.quick else [EAGER, COMPILED]

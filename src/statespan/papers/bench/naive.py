@@ -1,4 +1,4 @@
-"""The papers' kernels as printed, with every large matrix in memory: what the library is compared with.
+"""The papers' kernels as printed, with every large matrix in memory: the baseline of the library.
 
 All take a layer and a length L, and return the kernel (K, H, L), real.
 

@@ -24,7 +24,7 @@ Shape = tuple[int, int, int]
 
 
 class Variant(NamedTuple):
-    """What is applied, and how."""
+    """A case of the benchmark: the SSM, the path and the stage."""
 
     kind: str
     path: str
@@ -32,7 +32,7 @@ class Variant(NamedTuple):
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
-    """A copy, then each SSM on each path: applied, built and applied, and with all gradients."""
+    """A copy, then each SSM on each path: applied only, built and applied, and with all gradients."""
     for shape in options.sizes["shapes"]:
         batch, heads, length = shape
         tensor = batch * heads * length * options.dtype.itemsize
@@ -99,7 +99,7 @@ def _work(options: BenchOptions, variant: Variant, shape: Shape) -> Work:
 
 
 def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
-    """Add "copies": the time over that of u.clone() at the same shape, both as CUDA graphs where there are such."""
+    """Add "copies": the time over that of u.clone() at the same shape, both as CUDA graphs if available."""
     same = ("batch", "heads", "length")
     return with_ratios(rows, CLONE, same, lambda row, clone: {"copies": clone.speed_over(row)}), []
 

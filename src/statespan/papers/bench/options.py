@@ -1,4 +1,4 @@
-"""From what the user wrote to a benchmark and its options."""
+"""Parses the user's choice of a benchmark and its options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHORT = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "floa
 
 
 def find(name: str) -> Benchmark:
-    """The benchmark of this name, whose module has the same; or a ValueError that suggests one."""
+    """The benchmark of this name (also its module's), or a ValueError that suggests one."""
     if name not in CATALOG:
         known = [*CATALOG, "all"]
         raise ValueError(f"there is no benchmark {name!r}{suggest(name, known)} (known: {', '.join(known)})")
@@ -32,7 +32,7 @@ def choose_options(
     seed: int = 0,
     sizes: Sequence[str] = (),
 ) -> BenchOptions:
-    """The options of a run from what the user wrote; a ValueError of one line names a wrong argument.
+    """The options of a run from the user's arguments; a one-line ValueError names a wrong one.
 
     Without ``device`` and ``dtype`` they are the best there is and the benchmark's own. ``sizes`` are changes such as
     "lengths=1024,4096" or "shapes=64x512x1024".
@@ -73,7 +73,7 @@ def _device(benchmark: Benchmark, name: str | None) -> torch.device:
 
 
 def _parse(change: str, text: str, default: Any) -> Any:
-    """A value written like its default: 8, "1024,4096" for a list, "64x512x1024" for a shape."""
+    """Parse a value written like its default: 8, "1024,4096" for a list, "64x512x1024" for a shape."""
     several = isinstance(default, tuple)
     shape = len(default[0]) if several and isinstance(default[0], tuple) else 0
     wanted = "x".join(["N"] * shape) if shape else "a number >= 1"

@@ -1,4 +1,4 @@
-"""A run as a picture: bars of time and memory, lines over the length, or rates over the batch.
+"""Plots a run: bars of time and memory, lines over the length, or rates over the batch.
 
 ``python -m statespan.papers.bench.plot results/bench/*.json`` redraws the pictures from the records.
 """
@@ -23,7 +23,7 @@ TIME, MEMORY = ("time, ms", "time_ms"), ("peak memory, MB", "memory_mb")
 
 
 def plot(result: BenchResult, path: Path, device: str | None = None) -> bool:
-    """Draw a run to a PNG file, whole or not at all; returns whether there was anything to draw. Needs matplotlib.
+    """Draw a run to a PNG file atomically; returns whether there was anything to draw. Needs matplotlib.
 
     ``device`` is the name of the device it ran on; that of its options on this machine if not given.
     """
@@ -74,7 +74,7 @@ def _lines(figure: Any, rows: Sequence[Row]) -> None:
 
 
 def _rates(figure: Any, rows: Sequence[Row], rate: str) -> None:
-    """Rates over the batch with their floors, and beside them the time of a step at one batch after each context."""
+    """Rates over the batch with their floors, beside the step time at one batch after each context."""
     after = [row for row in rows if row.setting.get("part") == "context"]
     figure.set_size_inches(9, 4.6)
     panels = figure.subplots(1, 2 if after else 1, squeeze=False, width_ratios=[5, 2] if after else None)[0]
@@ -95,7 +95,7 @@ def _rates(figure: Any, rows: Sequence[Row], rate: str) -> None:
 
 
 def _bars(figure: Any, rows: Sequence[Row]) -> None:
-    """A row of panels for each setting; in it the parts of the benchmark, or else time and memory."""
+    """A row of panels for each setting: the parts of the benchmark, or else time and memory."""
     parts = list(dict.fromkeys(row.setting["part"] for row in rows if "part" in row.setting))
     columns = [(f"{part}: {TIME[0]}\n", TIME[1], part) for part in parts] or [(*TIME, None), (*MEMORY, None)]
     panels: dict[str, list[Row]] = {}
@@ -120,7 +120,7 @@ def _bars(figure: Any, rows: Sequence[Row]) -> None:
 
 
 def _panel(axes: Any, rows: Sequence[tuple[int, Row]], value: str, colors: dict[str, str]) -> None:
-    """A bar at each place."""
+    """Draw a bar at each position."""
     from matplotlib.ticker import MaxNLocator
 
     largest = max((getattr(row, value) for _, row in rows), default=1.0)
@@ -154,7 +154,7 @@ def _binary(length: int) -> str:
 
 
 def main(paths: list[str]) -> None:
-    """Redraw the picture of each record that has one beside it."""
+    """Redraw the plot of each record that has one beside it."""
     for path in map(Path, paths):
         picture = path.with_suffix(".png")
         if picture.exists():

@@ -1,4 +1,4 @@
-"""Records: what ran where, as JSON."""
+"""Records of benchmark runs as JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_record(result: BenchResult) -> dict[str, Any]:
 
 
 def write_record(result: BenchResult, folder: Path) -> Path:
-    """Write a run's record whole or not at all; quick runs never take the place of real ones. Returns its path."""
+    """Write a run's record atomically; quick runs never replace full ones. Returns its path."""
     quick = "-quick" if result.options.quick else ""
     path = folder / f"{result.benchmark.name}-{result.options.device.type}{quick}.json"
     replace_file(path, (json.dumps(make_record(result), indent=2, allow_nan=False) + "\n").encode())
@@ -52,7 +52,7 @@ def write_record(result: BenchResult, folder: Path) -> Path:
 
 
 def read_record(path: Path) -> tuple[BenchResult, str]:
-    """The run of a record, and the name of its device."""
+    """Read the run of a record and the name of its device."""
     record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     chosen, machine = record["settings"], record["machine"]
     dtype = getattr(torch, chosen["dtype"])

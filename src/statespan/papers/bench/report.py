@@ -1,4 +1,4 @@
-"""A run on the terminal: one table, then its findings."""
+"""Prints a run on the terminal: one table, then its findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECTIONS = ("task", "part", "length", "batch", "heads", "d_model")
 
 
 def terminal() -> Console:
-    """Where a run is shown; a file or pipe has room for the whole table."""
+    """The console for a run; a file or pipe gets the table's full width."""
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
@@ -49,7 +49,7 @@ def show(result: BenchResult, console: Console) -> None:
 
 
 def _table(rows: Sequence[Row], sections: Sequence[str], lines: bool) -> Table:
-    """Rows under a heading for each setting; for lines, lengths under a heading for each name."""
+    """Rows grouped by setting; for line plots, lengths grouped by name."""
     extras = [] if lines else list(dict.fromkeys(name for row in rows for name in row.extra))
     graphs = any(row.graph_ms for row in rows)
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
@@ -78,18 +78,18 @@ def _figures(row: Row, extras: Sequence[str], graphs: bool) -> list[str]:
 
 
 def short(value: float | None) -> str:
-    """A figure in three digits."""
+    """A figure with three digits."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def number(value: Any) -> str:
-    """A setting's value."""
+    """Format a setting's value."""
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _words(row: Row, names: Sequence[str]) -> list[str]:
-    """The named settings in words; a task or part speaks for itself."""
+    """The named settings as text; a task or part is shown without its key."""
     values = {name: row.setting[name] for name in names if name in row.setting}
     return [value if isinstance(value, str) else f"{name} {number(value)}" for name, value in values.items()]

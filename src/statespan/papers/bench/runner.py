@@ -40,7 +40,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class BenchResult:
-    """What a run of a benchmark measured."""
+    """The measurements of a benchmark run."""
 
     benchmark: Benchmark
     options: BenchOptions
@@ -84,7 +84,7 @@ def run_benchmark(
 
 
 def run_case(case: Case, options: BenchOptions, rates: MachineRates, before: Sequence[Row] = ()) -> Row:
-    """Run one case after the rows ``before``: a wrong or failing one gets no time."""
+    """Run one case after the rows ``before``: a wrong or failing case gets no time."""
     row = Row(case.name, case.setting, tolerance=case.tolerance, notes=case.notes)
     reason = case.skip(before) if case.skip else None
     if reason:
@@ -148,7 +148,7 @@ def _error(got: Tensor | None, want: Tensor | None) -> float:
 
 
 def _compared(row: Row, work: Work) -> Row:
-    """The row with the errors of this run's results against the reference; "wrong" where one is too large."""
+    """Add the errors of this run's results against the reference; the status is "wrong" if one is too large."""
     tolerance = row.tolerance
     if (work.reference is None) != (tolerance is None):
         raise RuntimeError(f"{row.name} must have both a reference and a tolerance, or neither")
@@ -161,7 +161,7 @@ def _compared(row: Row, work: Work) -> Row:
     if worst <= tolerance:
         return row
     name = max(errors, key=lambda key: errors[key], default="output")
-    fault = f"{name} is {worst:.1e} of its peak off" if math.isfinite(worst) else f"{name} is missing or not finite"
+    fault = f"{name} is off by {worst:.1e} of its peak" if math.isfinite(worst) else f"{name} is missing or not finite"
     return replace(row, status=WRONG, reason=f"{fault}, allowed is {tolerance:.0e}")
 
 

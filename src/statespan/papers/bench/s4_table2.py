@@ -26,7 +26,7 @@ PAPER = {  # A100: (ms of LSSL, ms of S4, MB of LSSL, MB of S4)
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
-    """LSSL in three ways and S4 in three at each width."""
+    """Three variants of LSSL and three of S4 at each width."""
     batch, length = options.sizes["batch"], options.sizes["length"]
     krylov = naive.forward_with(partial(naive.krylov, dtype=options.parameter_dtype))
     for d in options.sizes["d_model"]:
@@ -50,7 +50,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
 
 
 def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
-    """Add "speedup" and "memory_saving" over LSSL's own way at the same width, and report it as the paper does."""
+    """Add "speedup" and "memory_saving" over LSSL's own algorithm at the same width, reported as in the paper."""
     final = with_ratios(rows, NAIVE, ["d_model"], _ratios)
     findings = []
     for row in final:

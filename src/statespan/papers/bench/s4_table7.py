@@ -28,7 +28,7 @@ PAPER = {"S4 base": 20.84, "S4 large": 3.36, TRANSFORMER: 0.32}
 
 
 def models(options: BenchOptions) -> dict[str, PixelsConfig]:
-    """The models of the paper."""
+    """The paper's models."""
     sizes = options.sizes
     shared: dict[str, Any] = {
         "vocabulary": 1 + VALUES * CHANNELS, "d_output": VALUES, "layer": "s4", "d_state": sizes["d_state"],
@@ -41,7 +41,7 @@ def models(options: BenchOptions) -> dict[str, PixelsConfig]:
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
-    """Each model at each batch, and the Transformer at some contexts of an image."""
+    """Each model at each batch, and the Transformer at several contexts within an image."""
     sizes, itemsize = options.sizes, options.dtype.itemsize
     tolerance, period = options.model_tolerance, math.prod(sizes["pools"])
     for name, config in models(options).items():
@@ -75,7 +75,7 @@ def _shares(state: Any, pools: Sequence[int]) -> Iterator[tuple[Any, float]]:
 
 
 class PixelTokens(nn.Module):
-    """A table of tokens, and a linear map to the values of a channel."""
+    """An embedding of tokens, and a linear map to the values of a channel."""
 
     def __init__(self, d_model: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class PixelTokens(nn.Module):
 
 
 def transformer(options: BenchOptions, device: torch.device) -> CachedTransformer:
-    """A Transformer of as many parameters as the base model."""
+    """A Transformer with as many parameters as the base model."""
     stack = StackSizes(*options.sizes["transformer"])
     tokens = PixelTokens(stack.d_model, device, options.dtype)
     return CachedTransformer(stack, tokens, max(options.sizes["length"], 12))

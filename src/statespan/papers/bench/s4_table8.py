@@ -81,7 +81,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
 
 
 def _hugging_face(options: BenchOptions) -> Iterator[Case]:
-    """GPT-2 with a static cache in the precision of all others, and as it comes."""
+    """GPT-2 with a static cache in the precision of the other models, and with its defaults."""
     stack = stack_sizes(options)
     weights = 12 * stack.n_layers * stack.d_model**2
     for context in options.sizes["hugging_face"]:
@@ -116,7 +116,7 @@ def _at_context(
 
 
 def batches(options: BenchOptions, cached: int, weights: int, itemsize: int, *, few: bool = False) -> list[int]:
-    """The largest power of two of rows whose caches fit, each of ``cached`` numbers, and smaller ones.
+    """The largest power-of-two batch whose caches of ``cached`` numbers per row fit, and smaller ones.
 
     ``few`` leaves out the smallest, where caches are most of the work at any batch.
     """
@@ -146,7 +146,7 @@ def _work(options: BenchOptions, batch: int, graph: bool = True) -> Work:
 
 @torch.no_grad()
 def _after(options: BenchOptions, context: int) -> Work:
-    """A step after a context, compared with a pass over the context that ends with the same token."""
+    """A step after a context, checked against a parallel pass over the same tokens."""
     model = _model(options)
     tokens = torch.randint(options.sizes["vocabulary"], (1, context), device=options.device)
 

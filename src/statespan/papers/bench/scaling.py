@@ -1,4 +1,4 @@
-"""`scaling`: how time and memory of one layer grow with the length."""
+"""`scaling`: time and memory of one layer over the sequence length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statespan.papers.bench.layer_work import KINDS, layer_work, ssm_floor
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
-    """S4D, S4 and flash attention at each length, as far as each stays within the time limit."""
+    """S4D, S4 and flash attention at each length, up to the time limit of each."""
     sizes = options.sizes
     batch, D, N = sizes["batch"], sizes["d_model"], sizes["d_state"]
     for kind, layer in KINDS.items():
@@ -31,7 +31,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
 
 
 def too_long(name: str, length: int, power: int, limit_ms: float) -> Callable[[Sequence[Row]], str | None]:
-    """A rule that skips a length if the last one of the same name failed, or if it predicts more than the limit."""
+    """A rule that skips a length if the previous one of the same name failed or predicts more than the limit."""
 
     def skip(rows: Sequence[Row]) -> str | None:
         before = [row for row in rows if row.name == name]
@@ -47,7 +47,7 @@ def too_long(name: str, length: int, power: int, limit_ms: float) -> Callable[[S
 
 
 def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
-    """Fit exponents of time (of CUDA graphs where there are such) and memory over the upper half of the lengths."""
+    """Fit exponents of time (of CUDA graphs if available) and memory over the upper half of the lengths."""
     final, findings = list(rows), []
     for name in dict.fromkeys(row.name for row in rows):
         done = [row for row in rows if row.name == name and row.status == OK]

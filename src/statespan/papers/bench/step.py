@@ -1,4 +1,4 @@
-"""`step`: one step of one layer, and how far thousands of them stay from the convolution.
+"""`step`: one step of one layer, and the drift of thousands of steps from the convolution.
 
 The error of a row is the drift of its states: over ``steps`` steps of noise through a small layer of the same kind, the
 largest difference from the convolution in float64, over the peak.

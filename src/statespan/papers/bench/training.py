@@ -22,7 +22,7 @@ EAGER, COMPILED, GRAPHED, BOTH = "eager", "torch.compile", "CUDA graph", "torch.
 
 
 class Residual(nn.Module):
-    """An encoder, residual blocks, a mean over the sequence, one score for each class."""
+    """An encoder, residual blocks, a mean over the sequence and class scores."""
 
     def __init__(self, encoder: nn.Linear | nn.Embedding, blocks: Sequence[nn.Module], head: nn.Linear) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Residual(nn.Module):
 
 @dataclass
 class TrainingStep:
-    """A training step on one batch; ``path`` is how SSMs are applied."""
+    """A training step on one batch; ``path`` is the SSMs' path."""
 
     model: Residual
     inputs: Tensor  # tokens (B, L) or numbers (B, L, features)
@@ -51,7 +51,7 @@ class TrainingStep:
         self.optimizer = torch.optim.AdamW(groups, fused=on_cuda, capturable=on_cuda)
 
     def gradients(self, count: int | None = None) -> Tensors:
-        """Forward and backward; the scores and the gradient of the encoder, where the whole backward pass ends.
+        """Forward and backward; returns the scores and the encoder's gradient, where the backward pass ends.
 
         With ``count`` that is of so many sequences only.
         """
@@ -65,7 +65,7 @@ class TrainingStep:
         return {"output": scores.detach(), "input gradient": gradient}
 
     def __call__(self) -> Tensors:
-        """The whole step."""
+        """Run the whole step."""
         results = self.gradients()
         self.optimizer.step()
         self.optimizer.zero_grad()  # so that the next step's peak memory counts its gradients
@@ -126,7 +126,7 @@ def _compiled(model: Residual) -> Callable[[Tensor], Tensor]:
 
 
 def _captured(step: TrainingStep, start: dict[str, Tensor]) -> tuple[Callable[[], Tensors], float]:
-    """The step as a CUDA graph, its model at ``start`` again, and the peak memory of a step."""
+    """The step as a CUDA graph, with its model reset to ``start``, and the peak memory of a step."""
     peak = 0.0
 
     def warm_up() -> None:

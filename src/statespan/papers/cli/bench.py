@@ -106,7 +106,7 @@ def bench(
 
 
 def _choose(names: list[str], device: str | None, **options: Any) -> list[tuple[Benchmark, BenchOptions]]:
-    """The benchmarks to run and the options of each, everything checked before anything runs."""
+    """The benchmarks to run and the options of each, all checked before anything runs."""
     if not names:
         raise ValueError(f"name a benchmark: {', '.join(CATALOG)}, or 'all'; see statespan bench --help")
     from statespan.papers.bench.options import choose_options, find

@@ -1,4 +1,4 @@
-"""What the commands that run cells share: their options, the view while cells run, and how the command ends."""
+"""Shared by commands that run cells: their options, the progress view and the exit code."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 Processes = Annotated[int | None, typer.Option(help="Cells to run at once. [default: one per CUDA device, or one]")]
 Seconds = Annotated[float, typer.Option(help="Save and stop after this time; the same command resumes.")]
-Keep = Annotated[str, typer.Option(help="What of a finished run stays: result, model (tested) or all.")]
+Keep = Annotated[str, typer.Option(help="What to keep of a finished run: result, model (tested) or all.")]
 Devices = Annotated[str | None, typer.Option(help="cpu, cuda:0, or several with commas. [default: all CUDA devices]")]
 
 
 def check_running(processes: int | None, seconds: float, keep: str) -> None:
-    """Reject options of running cells that make no sense."""
+    """Reject invalid options for running cells."""
     if processes is not None and processes < 0:
         fail(f"--processes must be an integer >= 0, got {processes}")
     if not seconds > 0:
@@ -53,7 +53,7 @@ def run(cells: list[Any], folder: Path, console: Console, **options: Any) -> int
 
 
 def finish(stopped: int, statuses: list[str]) -> None:
-    """Exit with 0 if everything is done, 1 if a cell failed, 130 or 143 after a signal; say how to resume."""
+    """Exit with 0 if everything is done, 1 if a cell failed, 130 or 143 after a signal; print how to resume."""
     left = sum(status in ("waiting", "stopped") for status in statuses)
     if left:
         complain(f"{left} of {len(statuses)} cells are left; the same command resumes")

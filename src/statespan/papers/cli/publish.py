@@ -42,7 +42,7 @@ def publish(
     models: Annotated[Path, typer.Option(help="Folder of the models.")] = Path("models"),
     replace: Annotated[bool, typer.Option("--replace", help="Replace what is already published.")] = False,
     commit: Annotated[
-        str | None, typer.Option(help="Commit that made the runs, if they do not say.", show_default=False)
+        str | None, typer.Option(help="Commit of the runs, if they do not record it.", show_default=False)
     ] = None,
     data: common.DataFolder = None,
 ) -> None:
@@ -85,7 +85,7 @@ def _pictures(records: dict[str, dict[str, object]], folder: Path) -> list[Path]
 
 
 def _recipes(results: Path) -> list[Path]:
-    """Write the numbers of ``statespan recipes``, and which recipes were run, in a checkout."""
+    """Update the numbers of ``statespan recipes`` and the list of recipes that were run, in a checkout."""
     from statespan.papers.records import ours
     from statespan.papers.tables import coverage
 

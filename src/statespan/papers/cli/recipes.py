@@ -71,7 +71,7 @@ def recipes(
 
 
 def _print_yaml(name: str | None) -> None:
-    """The whole recipe of this name, to save as a file and change."""
+    """Print the complete recipe of this name, to save and edit."""
     from statespan.train import recipes as catalogue
 
     if name is None or catalogue.find(name) is None:
@@ -109,7 +109,7 @@ def _table(entries: list[Entry], ours: dict[str, str]) -> None:
 
 
 def _rows(rows: list[Row]) -> None:
-    """Other rows of the papers' tables, and the overrides that give them."""
+    """Other rows of the papers' tables, and the overrides that reach them."""
     console = common.terminal()
     for row in rows:
         changes = " ".join(row.overrides) or "without overrides"

@@ -119,7 +119,7 @@ def _make(chosen: list[str], plan: Plan, console: Console, *, out: Path, is_dry:
 
 
 def _write(name: str, table: Any, plan: Plan, *, out: Path, data: Path | None) -> str:
-    """Write the page of a table or figure; returns what to print about it."""
+    """Write the page of a table or figure; returns the lines to print about it."""
     from statespan.papers.runs.outcome import outcome
     from statespan.papers.tables import filters
     from statespan.papers.tables.figures import FIGURES

@@ -88,7 +88,7 @@ class BIDMCOptions:
 
 
 class Recordings(NamedTuple):
-    """Signals, the windows of them, and which samples and windows the training uses."""
+    """Signals and their windows, and which samples and windows are used in training."""
 
     x: Array  # (T, 2) of all records, end to end
     starts: Array  # (N,) of the windows
@@ -99,12 +99,12 @@ class Recordings(NamedTuple):
 
 
 def prepare(rows: dict[str, Tensor]) -> Batch:
-    """Gathered windows (B, L, 2) and labels (B,) as a batch."""
+    """Make a batch of gathered windows (B, L, 2) and labels (B,)."""
     return Batch(rows["x"], rows["y"][:, None])
 
 
 def prepare_each(rows: dict[str, Tensor]) -> Batch:
-    """As :func:`prepare`, each signal of each window standardized by itself; a constant one becomes 0."""
+    """As :func:`prepare`, with each signal of each window standardized separately; a constant one becomes 0."""
     x = rows["x"] - rows["x"].mean(1, keepdim=True)
     return Batch(x / x.square().mean(1, keepdim=True).sqrt().clamp_min(1e-4), rows["y"][:, None])
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 pixel by pixel: sequential CIFAR, and the gray one of the Long Range Arena.
+"""CIFAR-10 pixel by pixel: sequential CIFAR, and the Long Range Arena's gray version.
 
 Both read ``cifar-10-batches-bin``: records of one label byte and 3 x 1024 bytes, first all red ones.
 """
@@ -37,7 +37,7 @@ GRAY = Pixels(255.0, (122.6 / 255,), (61.0 / 255,))
 
 
 def luma(rgb: Bytes) -> Bytes:
-    """Gray of (…, 3) bytes with the weights of ITU-R 601, rounded to bytes.
+    """Convert (…, 3) bytes to gray with the ITU-R 601 weights, rounded to bytes.
 
     Example:
         >>> luma(np.array([[255, 255, 255], [255, 0, 0], [0, 255, 0], [0, 0, 255]], np.uint8)).tolist()

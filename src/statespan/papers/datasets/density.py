@@ -20,7 +20,7 @@ from statespan.papers.datasets.images import MNIST
 
 @dataclass(frozen=True)
 class Shifted:
-    """Rows {"x": (B, L) values} to a batch: each value is predicted from those before it.
+    """Turns rows {"x": (B, L) values} into a batch in which each value is predicted from those before it.
 
     The value v of channel c is the token 1 + v + values·c of the input, 0 stands before the first one; the targets are
     the values themselves.
@@ -79,7 +79,7 @@ def cifar_density(folder: Path, *, valid: float = 0.02, seed: int = 42) -> Datas
     "digits-density", "scikit-learn's digits as 64 values of 17, predicted one at a time; comes with scikit-learn"
 )
 def digits_density(folder: Path, *, seed: int = 0) -> Dataset:
-    """The 1,797 images of 8 by 8 pixels that come with scikit-learn, as tokens.
+    """The 1,797 images of 8 x 8 pixels that come with scikit-learn, as tokens.
 
     Args:
         folder: Not used.

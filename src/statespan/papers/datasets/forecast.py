@@ -36,7 +36,7 @@ Borders = Callable[[int], tuple[int, int, int]]  # rows -> ends of train, valida
 
 @dataclass(frozen=True)
 class Masked:
-    """Gathered windows as a batch: the horizon is masked in x and is the target y."""
+    """Makes a batch of gathered windows: the horizon is masked in x and is the target y."""
 
     context: int
     targets: tuple[int, ...]

@@ -20,7 +20,7 @@ _PRIME, _SQUARE, _LINE = 65521, 7919, 104_729  # for a fixed pattern without a r
 
 @dataclass(frozen=True)
 class Hide:
-    """Replace this share of the tokens of a training batch by <unk>, drawn anew each time.
+    """Replace a random share of the tokens of a training batch by <unk>, redrawn for every batch.
 
     Example:
         >>> batch = Batch(torch.tensor([[5, 6, 7, 8, 2, 0]]), torch.tensor([1]), torch.tensor([5]))
@@ -58,7 +58,7 @@ class Find:
         return _ask(batch, batch.x, drawn & (batch.x != PAD))
 
     def anew(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The batch with other tokens masked."""
+        """The batch with newly drawn tokens masked."""
         tokens = torch.where(batch.y < 0, -1 - batch.y, batch.y)
         return _ask(batch, tokens, _draw(tokens, self.share, generator))
 

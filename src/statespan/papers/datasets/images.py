@@ -1,4 +1,4 @@
-"""Handwritten digits pixel by pixel: sequential MNIST, the permuted one, and scikit-learn's small digits."""
+"""Handwritten digits pixel by pixel: sequential MNIST, permuted MNIST and scikit-learn's small digits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MNIST = tuple(
 
 @dataclass(frozen=True)
 class Pixels:
-    """Rows {"x": (B, L) or (B, L, D) bytes, "y": (B,)} to a batch with pixels ``(x/scale - mean)/std``."""
+    """Turns rows {"x": (B, L) or (B, L, D) bytes, "y": (B,)} into a batch with pixels ``(x/scale - mean)/std``."""
 
     scale: float
     mean: tuple[float, ...] = (0.0,)
@@ -75,7 +75,7 @@ class ImageOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MNISTOptions(ImageOptions):
-    """Options of MNIST: those of :class:`ImageOptions`, and this.
+    """Options of MNIST, besides those of :class:`ImageOptions`.
 
     Args:
         warp: Rotate, stretch, slant, move and bend the training images instead of shifting them.
@@ -113,7 +113,7 @@ _mnist("pmnist", "Permuted MNIST: the pixels in bit-reversed order, 10 classes",
 
 @register("digits", "scikit-learn's digits: 64 pixels in [0, 1], 10 classes; comes with scikit-learn")
 def digits(folder: Path, *, subsample: int = 1, seed: int = 0) -> Dataset:
-    """The 1,797 images of 8 by 8 pixels that come with scikit-learn.
+    """The 1,797 images of 8 x 8 pixels that come with scikit-learn.
 
     Args:
         folder: Not used.

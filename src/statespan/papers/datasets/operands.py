@@ -64,7 +64,7 @@ class Shuffle:
 
 
 def _before(parent: Tensor, size: Tensor, operand: Tensor, drawn: Tensor) -> Tensor:
-    """The number of its siblings' tokens before each operand, if siblings are ordered by ``drawn``."""
+    """The number of siblings' tokens before each operand, with siblings ordered by ``drawn``."""
     key = torch.where(operand, parent + drawn.double(), parent.shape[1])
     order = key.argsort(1)
     sizes = torch.where(operand, size, 0).gather(1, order)

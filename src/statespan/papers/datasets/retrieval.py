@@ -1,4 +1,4 @@
-"""LRA Retrieval: whether two papers (ACL Anthology Network, AAN) cite each other, read character by character."""
+"""LRA Retrieval: does one of two papers (ACL Anthology Network) cite the other? Read character by character."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _build(paths: list[Path], length: int) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Label and the two texts of each line: label, two names and two texts between tabs, nothing quoted."""
+    """The label and two texts of each line, which has label, two names and two texts, tab-separated and unquoted."""
     with path.open(encoding="utf8", newline="\n") as file:
         for number, line in enumerate(file, 1):
             fields = line.rstrip("\r\n").split("\t")

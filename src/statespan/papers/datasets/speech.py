@@ -58,7 +58,7 @@ FILES = tuple(
 
 @dataclass(frozen=True)
 class Waveform:
-    """Gathered clips (B, L) of int16 as inputs (B, L // subsample, 1): every subsample-th sample, (x - mean) / std."""
+    """Turns clips (B, L) of int16 into inputs (B, L // subsample, 1): every subsample-th sample, (x - mean) / std."""
 
     mean: float
     std: float
@@ -71,7 +71,7 @@ class Waveform:
 
 
 def coefficients(rows: dict[str, Tensor]) -> Batch:
-    """Gathered features (B, F, C), which are standardized already."""
+    """Pass on gathered features (B, F, C), which are already standardized."""
     return Batch(rows["x"], rows["y"].long())
 
 
@@ -107,7 +107,7 @@ class SpeechOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TenWordsOptions(SpeechOptions):
-    """Options of the ten words: those of :class:`SpeechOptions`, and this.
+    """Options of the ten words, besides those of :class:`SpeechOptions`.
 
     Args:
         split: "papers": only clips of exactly 16,000 samples, 70 / 15 / 15 % of each word at random. The same people

@@ -71,7 +71,7 @@ class TextOptions:
     config=TextOptions,
 )
 def text(folder: Path, options: TextOptions) -> Dataset:
-    """IMDB reviews. The reference validates on the test reviews; here a part of the training reviews is kept for it."""
+    """IMDB reviews. The reference validates on the test reviews; here part of the training reviews is held out."""
     folders = [path for source in FILES if (path := source.find(folder)) is not None]
     key: dict[str, Any] = {name: getattr(options, name) for name in ("level", "length", "least", "valid", "seed")}
     key |= {"version": VERSION, "files": [[path.parent.name, *stamp(path)] for path in folders]}
@@ -104,7 +104,7 @@ def _build(folders: list[Path], options: TextOptions) -> dict[str, np.ndarray[An
 
 
 def _read(folder: Path, level: str) -> list[str]:
-    """The reviews of a folder, ordered by their numbers; a byte is the character of its value."""
+    """Read the reviews of a folder, ordered by number; each byte becomes the character of its value."""
     paths = sorted(folder.glob("*.txt"), key=lambda path: (len(path.name.split("_")[0]), path.name))
     if not paths:
         raise ValueError(f"{folder} must hold reviews as .txt files, got none")

@@ -37,7 +37,7 @@ LARGE = _sources("wikitext-103", "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a8
 
 
 def vocabulary(path: Path) -> list[str]:
-    r"""The words of a file and ``<eos>`` (one a line), the most frequent first, ties by first appearance.
+    r"""The words of a file and ``<eos>`` (one per line), most frequent first, ties by first appearance.
 
     Example:
         >>> import tempfile
@@ -53,7 +53,7 @@ def vocabulary(path: Path) -> list[str]:
 
 
 def encode(path: Path, words: list[str]) -> np.ndarray[Any, Any]:
-    """The file as numbers of its words (T,), int32, each line ended by ``<eos>``.
+    """The file as word numbers (T,), int32, each line ended by ``<eos>``.
 
     A word outside the vocabulary becomes ``<unk>``; without that word it is an error.
     """

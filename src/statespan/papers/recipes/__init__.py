@@ -1,4 +1,4 @@
-"""YAML files for results of S4, S4D and DSS in the papers, and a few of our own, and what we reached with them."""
+"""Recipes for the papers' results of S4, S4D and DSS and a few of our own, and our numbers for them."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ OURS = Path(__file__).parent / "ours.json"
 
 
 def ours() -> dict[str, str]:
-    """What we reached with each recipe that was run, with the signs that ``statespan recipes`` explains.
+    """Our result of each recipe that was run, with the signs that ``statespan recipes`` explains.
 
     Example:
         >>> ours()["digits-s4d"]

@@ -1,1 +1,1 @@
-"""Results and models that are shown to others: publishing a run, tables and pictures."""
+"""Published results and models: publishing a run, tables and plots."""

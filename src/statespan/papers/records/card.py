@@ -1,4 +1,4 @@
-"""The page beside published weights: what they are, on what they were trained, and what they are not good for."""
+"""The model card of published weights: what they are, their training data and their limitations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LICENCE = "Apache-2.0, as statespan itself. The training data has its owners' te
 
 
 def write_card(name: str, record: Record, inputs: Mapping[str, Any], *, file: str, size: int) -> str:
-    """The model card as Markdown."""
+    """Write the model card as Markdown."""
     from statespan.data.registry import entry
 
     recipe, info, metric = record["recipe"], inputs["info"], record["metric"]

@@ -1,4 +1,4 @@
-"""A table of plain text, as Markdown, HTML and on a terminal."""
+"""A table of plain text as Markdown, HTML or terminal output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Grid:
         return [head, f"|{rule}", *lines]
 
     def html(self) -> str:
-        """The table, which scrolls where it is too wide."""
+        """The table as HTML, which scrolls if it is too wide."""
         heads = "".join(self._cell("th", column, head) for column, head in enumerate(self.heads))
         rows = ("".join(self._cell("td", column, cell) for column, cell in enumerate(row)) for row in self.rows)
         body = "".join(f"<tr>{row}</tr>" for row in rows)

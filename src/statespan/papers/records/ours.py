@@ -1,4 +1,4 @@
-"""What we reached with each recipe, in one line each: ``statespan recipes`` shows it beside the paper's number.
+"""Our result of each recipe, in one line; ``statespan recipes`` shows it beside the paper's number.
 
 ``python -m statespan.papers.records.ours`` writes the file that comes with the package, from the records of a checkout;
 ``statespan publish`` does it too. Of several runs of a recipe those count that are nearest to the paper's row: the same
@@ -25,12 +25,12 @@ from statespan.train import recipes
 from statespan.train.config import Recipe
 
 CHANGED = "*"
-SPEED = {"train.precision", "train.compile", "train.threads"}  # what a run needs to be fast, and not what it learns
+SPEED = {"train.precision", "train.compile", "train.threads"}  # settings of speed, which do not affect what is learned
 TRICKS = {"train.start", *(f"data.{option}" for option in CHANGES)}
 
 
 def ours(folder: Path) -> dict[str, str]:
-    """Our number of each recipe that has one, with its signs, from the results below a folder."""
+    """Our number for each recipe that has one, with its signs, from the results below a folder."""
     runs_by_recipe: dict[str, dict[tuple[str, ...], dict[int, Record]]] = {}
     for record in every_run(folder):
         try:
@@ -45,7 +45,7 @@ def ours(folder: Path) -> dict[str, str]:
 
 
 def write(root: Path) -> Path | None:
-    """Write the package's file from the records of a checkout; None where ``root`` is none."""
+    """Write the package's file from the records of a checkout; None if ``root`` is not one."""
     target = root / "src" / "statespan" / "papers" / "recipes" / paper_recipes.OURS.name
     if not target.parent.is_dir():
         return None
@@ -54,12 +54,12 @@ def write(root: Path) -> Path | None:
 
 
 def content(root: Path) -> str:
-    """What the package's file has to say, from the records in ``results`` of a checkout."""
+    """The content of the package's file, from the records in ``results`` of a checkout."""
     return json.dumps(ours(root / "results"), indent=1, ensure_ascii=False) + "\n"
 
 
 def _changed(name: str, recipe: Mapping[str, Any]) -> list[str]:
-    """In what a run differs from the recipe of its name, apart from how it is made fast, logged and saved."""
+    """The settings in which a run differs from its recipe, except those of speed, logging and saving."""
     return [text for text in differences(name, recipe) if text.partition("=")[0] not in SPEED]
 
 

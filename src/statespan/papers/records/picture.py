@@ -1,4 +1,4 @@
-"""The metric against wall time: published runs as curves over minutes, the papers' numbers as lines."""
+"""Plots the metric against wall time: published runs as curves, the papers' numbers as lines."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def plot(folders: list[Path]) -> Any:
     """The figure of ``statespan plot times``: the runs in these folders, ``results/tasks`` by default."""
     where = folders or [Path("results/tasks")]
     if absent := [folder for folder in where if not folder.is_dir()]:
-        fail(f"times needs a folder of records, such as results/tasks, and {absent[0]} is none")
+        fail(f"times needs a folder of records, such as results/tasks, and {absent[0]} is not one")
     return times({file: record for folder in where for file, record in read_runs(folder).items()})
 
 
 def shown(records: Mapping[str, Record]) -> list[tuple[Task, dict[str, Record]]]:
-    """The tasks that there are histories for, with the records by file; those of no paper's task come last."""
+    """The tasks with recorded histories and their records by file; tasks of no paper come last."""
     by_task = []
     remaining = dict(records)
     for task in TASKS:
@@ -49,7 +49,7 @@ def shown(records: Mapping[str, Record]) -> list[tuple[Task, dict[str, Record]]]
 
 
 def times(records: Mapping[str, Record]) -> Any:
-    """A figure with a panel for each task that has been run.
+    """A figure with a panel for each task that was run.
 
     Raises:
         ValueError: There is nothing to draw.
@@ -85,7 +85,7 @@ def write_pictures(records: Mapping[str, Record], folder: Path) -> list[Path]:
 
 
 def _points(record: Record) -> list[tuple[float, float]]:
-    """Minutes and validation metric, in per cent for an accuracy."""
+    """The minutes and validation metrics of a run, in per cent for an accuracy."""
     history, metric = record.get("history") or {}, record["metric"]
     factor = 100 if metric == "accuracy" else 1
     pairs = zip(history.get("seconds", []), history.get(f"valid_{metric}", []))

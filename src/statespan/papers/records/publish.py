@@ -1,4 +1,4 @@
-"""Publishing finished runs: records into ``results/tasks``, small weights into ``models``; all of it, or nothing."""
+"""Publishes finished runs, all or nothing: records to ``results/tasks``, small weights to ``models``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 @dataclass
 class Publication:
-    """What is to be written: contents by path, folders of models by name; and the messages about it."""
+    """The files to write by path, the model folders by name, and the messages about them."""
 
     files: dict[Path, bytes] = field(default_factory=dict)
     models: dict[Path, dict[str, bytes]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ def publish(
     commit: str | None = None,
     data: Dataset | Path | None = None,
 ) -> list[str]:
-    """Publish finished runs: every record, and for each recipe the weights of the best run by validation.
+    """Publish finished runs: all records, and for each recipe the weights of the run that validated best.
 
     Records go to ``results/tasks``, and weights to ``models`` by the ``name`` for a single recipe, or the recipe's.
     With ``replace`` they take the place of what is published under the same recipe and seed, or the same name.
@@ -78,7 +78,7 @@ def publish(
         path = results / "tasks" / f"{stem(record)}.json"
         content = schema.dumps(record)
         if path.is_file() and path.read_bytes() != content and not replace:
-            raise PublishError(f"{path} is there already, of another run; --replace puts the new one in its place")
+            raise PublishError(f"{path} already exists, from another run; --replace overwrites it")
         plan.files[path] = content
         plan.messages.insert(0, f"record   {path}")
         if record["versions"]["commit"].endswith("+changes"):
@@ -88,7 +88,7 @@ def publish(
 
 
 def fingerprint(dataset: Dataset) -> list[float]:
-    """Mean size of the inputs and mean of the answers of the first test rows: other data has others.
+    """The mean magnitude of the inputs and mean of the targets of the first test rows, to identify the data.
 
     A dataset that is generated where its files are not has the same name and other rows.
     """
@@ -97,7 +97,7 @@ def fingerprint(dataset: Dataset) -> list[float]:
 
 
 def _best(members: list[Path], records: dict[Path, dict[str, Any]]) -> Path:
-    """The run with the best validation; the test data has no say in it."""
+    """The run with the best validation; test scores play no role."""
     metric = records[members[0]]["metric"]
     choose = max if metric == "accuracy" else min
     return choose(members, key=lambda run: records[run]["valid"].get(metric, 0.0))
@@ -106,7 +106,7 @@ def _best(members: list[Path], records: dict[Path, dict[str, Any]]) -> Path:
 def _plan_model(
     plan: Publication, run: Path, record: dict[str, Any], target: Path, *, replace: bool, data: Dataset | Path | None
 ) -> None:
-    """Add the weights of a run, and to its record what they give on a CPU."""
+    """Add the weights of a run, and their results on a CPU to its record."""
     source = run / "model"
     if not (source / CONFIG).is_file():
         plan.messages.append(f"no model of {run}: there is no {source}")
@@ -121,7 +121,7 @@ def _plan_model(
         unchecked = {"check": None, "rates": None}
         if {**published, **unchecked} != json.loads(schema.dumps({**record, **unchecked})):
             if stem(published) == stem(record):
-                raise PublishError(f"{target} is there already, of another run; --replace puts the new one there")
+                raise PublishError(f"{target} already exists, from another run; --replace overwrites it")
             owner = stem(published)
             plan.messages.append(f"no model of {run}: {target} is that of {owner}; --replace puts the new one there")
             return
@@ -160,7 +160,7 @@ def _plan_model(
 
 
 def slack(metric: str, number: float) -> float:
-    """How far 16 bits may move a number of the first rows: they turn answers near the edge.
+    """The tolerance for 16-bit arithmetic on the first rows, where predictions near the boundary may flip.
 
     A model that is wrong more often has more of those.
 
@@ -172,7 +172,7 @@ def slack(metric: str, number: float) -> float:
 
 
 def _check_weights(run: Path, record: dict[str, Any]) -> None:
-    """Refuse weights other than the tested ones."""
+    """Reject weights other than the tested ones."""
     first, metric = record["first"], record["metric"]
     measured = record["check"]["rows"][str(FIRST)]
     if not first or first.get("rows") != FIRST or metric not in first:
@@ -185,7 +185,7 @@ def _check_weights(run: Path, record: dict[str, Any]) -> None:
 
 
 def _write(plan: Publication) -> None:
-    """Everything under temporary names first, and then, when nothing can fail for want of room, the names."""
+    """Write everything under temporary names, then rename, when a full disk can no longer interfere."""
     with contextlib.ExitStack() as stack:
         moves: list[tuple[Path, Path]] = []
         for target, contents in plan.models.items():
@@ -208,7 +208,7 @@ def _write(plan: Publication) -> None:
 
 
 def _draft(target: Path, stack: contextlib.ExitStack) -> Path:
-    """A temporary name beside the real one, gone at the end."""
+    """A temporary name beside the real one, removed at the end."""
     fsio.make_folder(target.parent)
     draft = target.with_name(f"{fsio.TEMPORARY}{uuid.uuid4().hex}")
 

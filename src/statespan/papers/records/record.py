@@ -1,4 +1,4 @@
-"""A finished run as a record: what was trained, by which code, on what, for how long, and what came out."""
+"""Makes the record of a finished run: recipe, code, machine, time and results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOCAL_PATH = re.compile(r"^(/|~|[A-Za-z]:\\)")
 
 
 def read_result(run: Path) -> dict[str, Any]:
-    """The result of a finished run.
+    """Read the result of a finished run.
 
     Raises:
         PublishError: It is not one.
@@ -30,7 +30,7 @@ def read_result(run: Path) -> dict[str, Any]:
         raise PublishError(f"{run} must be the folder of a run, and has no recipe.yaml")
     path = run / "result.json"
     if not path.is_file():
-        raise PublishError(f"{run} is not finished: go on with statespan train {run} --resume")
+        raise PublishError(f"{run} is not finished: resume it with statespan train {run} --resume")
     try:
         result = schema.read(path)
     except (OSError, ValueError) as error:
@@ -39,14 +39,14 @@ def read_result(run: Path) -> dict[str, Any]:
         raise PublishError(f"{path} must be what statespan train wrote, and has no {', '.join(missing)}")
     then, now = read_recipe(result["recipe"]), read_recipe(run / "recipe.yaml")
     if then.to_dict() != now.to_dict():  # resumed for more epochs, and not at its end yet
-        raise PublishError(f"{run} is not finished: its recipe is no longer that of its result; go on with --resume")
+        raise PublishError(f"{run} is not finished: its recipe is no longer that of its result; pass --resume")
     if result["metric"] not in result["test"]:
         raise PublishError(f"{run} has no test result")
     return result
 
 
 def make_record(run: Path, given: str | None = None) -> dict[str, Any]:
-    """The record of a finished run.
+    """Make the record of a finished run.
 
     Raises:
         PublishError: The run is not finished, or cannot be shown to others.
@@ -59,7 +59,7 @@ def make_record(run: Path, given: str | None = None) -> dict[str, Any]:
     start = result.get("start")
     if start is not None:
         if "recipe" not in start:
-            raise PublishError(f"{run} began with weights of this machine (train.start), which others do not have")
+            raise PublishError(f"{run} started from weights of this machine (train.start), which others do not have")
         before = read_recipe(start["recipe"])
         if earlier := before.train.start:
             before = read_recipe(before, [f"train.start={_place(earlier, earlier)}"])
@@ -77,12 +77,12 @@ def make_record(run: Path, given: str | None = None) -> dict[str, Any]:
 
 
 def seconds_before(record: Mapping[str, Any]) -> float:
-    """The time that was spent on the weights a run began with."""
+    """The training time of the weights a run started from."""
     return (record.get("start") or {}).get("wall_seconds", 0.0)
 
 
 def stem(record: Mapping[str, Any]) -> str:
-    """The name of a record's file: recipe, what was changed about the data, what it began with, and seed.
+    """The name of a record's file: recipe, changes to the data, starting weights and seed.
 
     Example:
         >>> stem({"recipe": {"name": "bidmc-hr-s4"}, "overrides": ['data.split="patients"', "train.lr=1"], "seed": 2})
@@ -92,7 +92,7 @@ def stem(record: Mapping[str, Any]) -> str:
 
 
 def model_name(record: Mapping[str, Any]) -> str:
-    """The name of a model if none is given: the recipe, what was changed about the data, and what it began with."""
+    """The default name of a model: recipe, changes to the data and starting weights."""
     changed = [text.removeprefix("data.").partition("=") for text in record["overrides"] if text.startswith("data.")]
     switches = {"true": "{}", "false": "no-{}"}  # a bare "true" would not say of what
     words = [switches[value].format(key) if value in switches else value.strip('"') for key, _, value in changed]
@@ -102,7 +102,7 @@ def model_name(record: Mapping[str, Any]) -> str:
 
 
 def changes(recipe: Recipe, otherwise: list[str]) -> list[str]:
-    """The overrides that lead from the recipe of its name to a recipe; ``otherwise`` if there is no such recipe.
+    """The overrides that turn the named recipe into this one; ``otherwise`` if no recipe has that name.
 
     The seed is left out, and so is what only decides how a run is logged, saved and kept in memory.
     """
@@ -114,7 +114,7 @@ def changes(recipe: Recipe, otherwise: list[str]) -> list[str]:
 
 
 def differences(name: str, now: Mapping[str, Any]) -> list[str]:
-    """The overrides that lead from the recipe with this name to ``now``.
+    """The overrides that turn the recipe of this name into ``now``.
 
     A training setting that an old record does not have did not exist then: no difference.
     """
@@ -134,7 +134,7 @@ def _as_named(name: str) -> dict[str, Any]:
 
 
 def _place(start: str | None, name: str) -> str:
-    """Where others have what a run began with: its published name, or the run of its recipe; not where it lay here."""
+    """A portable name for a run's starting weights: their published name or their recipe, not a local path."""
     return name if start in published() else f"runs/{name}"
 
 

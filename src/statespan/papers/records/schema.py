@@ -1,4 +1,4 @@
-"""The schema of all records: what ran and what came out, on which machine, by which versions and commit, and when.
+"""The schema of all records: settings, results, machine, versions, commit and time.
 
 A record is a JSON object with ``machine``, ``versions`` and ``date`` (:func:`statespan._machine.provenance`). Records
 of runs add :data:`RUN_KEYS`. Records of studies, benchmarks and the forecasting table add ``benchmark``, ``caption``
@@ -48,7 +48,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def current(record: dict[str, Any]) -> dict[str, Any]:
-    """A record with the keys of today: old ones call the machine ``hardware``."""
+    """Convert a record to the current keys; old ones call the machine ``hardware``."""
     return {"machine" if key == "hardware" else key: value for key, value in record.items()}
 
 
@@ -64,7 +64,7 @@ def read_runs(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def every_run(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records of all runs below a folder, the cells of tables included; archives and other files are skipped."""
+    """The records of all runs below a folder, including tables' cells; archives and other files are skipped."""
     for path in sorted(folder.rglob("*.json")):
         record = read_or_empty(path)
         cells = record.get("cells")
@@ -86,13 +86,13 @@ def dumps(record: Record) -> bytes:
 
 
 def write(path: Path, record: Record) -> None:
-    """Write a record, whole or not at all."""
+    """Write a record atomically."""
     make_folder(path.parent)
     replace_file(path, dumps(record))
 
 
 def write_cells(path: Path, cells: Mapping[str, Record]) -> None:
-    """Write the records of a table's cells, one a line, whole or not at all."""
+    """Write the records of a table's cells atomically, one per line."""
     ordered = {key: cells[key] for key in sorted(cells)}
     lines = (f'"{key}": {json.dumps(cell, ensure_ascii=False, allow_nan=False)}' for key, cell in ordered.items())
     replace_file(path, ('{"cells": {\n' + ",\n".join(lines) + "\n}}\n").encode())
@@ -109,7 +109,7 @@ def new(body: Record, device: torch.device, *packages: str) -> dict[str, Any]:
 
 
 def find_commit(run: Path, versions: Record, given: str | None = None) -> str:
-    """The commit that made a run: the one on record, or the latest here with the same code, or ``given``.
+    """The commit that made a run: the recorded one, the latest one here with the same code, or ``given``.
 
     Raises:
         PublishError: None of them is known.
@@ -122,9 +122,7 @@ def find_commit(run: Path, versions: Record, given: str | None = None) -> str:
     if recorded:
         return recorded
     if not given:
-        raise PublishError(
-            f"{run} does not say which commit made it, and none of the latest here has its code: --commit"
-        )
+        raise PublishError(f"{run} does not record its commit, and none of the latest here has its code; pass --commit")
     if not COMMIT.fullmatch(given):
         raise PublishError(f"the commit must be 7 to 40 hexadecimal digits, got {given!r}")
     return given

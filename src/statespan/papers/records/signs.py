@@ -1,4 +1,4 @@
-"""Signs behind a number: what a reader must know before comparing it. All are derived from its record.
+"""Signs after a number that must be known before comparing it; all are derived from its record.
 
 †  the training data was changed at random
 ‡  training began with trained weights
@@ -26,18 +26,18 @@ OVERLAP = "cropped training windows overlap test windows"
 
 
 def augmented(record: Record) -> bool:
-    """Whether the training data was changed at random."""
+    """Whether the training data was randomly augmented."""
     options = record["recipe"]["data"]
     return any(options.get(option, nothing) != nothing for option, nothing in CHANGES.items())
 
 
 def is_plain(record: Record) -> bool:
-    """Whether it was trained as the papers train: on the data as it is, from random weights."""
+    """Whether a run followed the papers' protocol: unmodified training data, random initial weights."""
     return not augmented(record) and not record.get("start")
 
 
 def difference(record: Record, task: Task) -> str:
-    """In what the data or its split differs from the papers'; "" where it does not, or no paper has a number.
+    """How the data or its split differs from the papers'; "" if it does not, or no paper has a number.
 
     A record does not say whether a set that can be generated was generated or read from files, so it counts as
     generated.
@@ -58,7 +58,7 @@ def difference(record: Record, task: Task) -> str:
 
 
 def seen(record: Record) -> list[str]:
-    """Why its settings are not independent of test scores, as the header of its recipe says; empty if they are."""
+    """Why a record's settings depend on test scores, from its recipe's header; empty if they do not."""
     recipe = record["recipe"]
     if recipe["name"] not in recipes.names():
         return []

@@ -1,4 +1,4 @@
-"""Tables of results, made from the records: no number is typed by hand.
+"""Tables of results, generated from the records; no number is typed by hand.
 
 ``python -m statespan.papers.records.table README.md docs/results.md`` fills every place of the form
 
@@ -41,43 +41,43 @@ UNITS = (
 
 
 class Group(NamedTuple):
-    """The records of one recipe with one set of changes, by file, one for each seed."""
+    """The records of one recipe with one set of overrides, by file, one per seed."""
 
     recipe: str
     overrides: tuple[str, ...]
     records: dict[str, Record]
 
     def numbers(self, task: Task) -> list[float]:
-        """Of the test, one for each seed."""
+        """The test results, one per seed."""
         return [number for record in self.records.values() if (number := value(record, task)) is not None]
 
     def text(self, task: Task) -> str:
-        """The mean over the seeds, with its spread where there are several, and the signs."""
+        """The mean over the seeds, its spread if there are several, and the signs."""
         return summary(self.numbers(task), task.metric) + self.signs(task)
 
     def signs(self, task: Task) -> str:
-        """Signs behind the number; see :mod:`statespan.papers.records.signs`."""
+        """Signs after the number; see :mod:`statespan.papers.records.signs`."""
         every = "".join(signs_of(record, task) for record in self.records.values())
         found = "".join(sign for sign in (AUGMENTED, STARTED, DIFFERENT, SEEN) if sign in every)
         return f" {found}" if found else ""
 
     def judged(self, task: Task) -> float:
-        """The mean in validation."""
+        """The mean validation score."""
         return fmean(judged(record, task) for record in self.records.values())
 
     @property
     def is_plain(self) -> bool:
-        """Whether it was trained as the papers train."""
+        """Whether the runs followed the papers' protocol."""
         return all(is_plain(record) for record in self.records.values())
 
     @property
     def minutes(self) -> list[float]:
-        """What each run took, with the time of the weights it began with."""
+        """The minutes of each run, including the training of its starting weights."""
         return [(record["wall_seconds"] + seconds_before(record)) / 60 for record in self.records.values()]
 
 
 def summary(numbers: Sequence[float], metric: str) -> str:
-    """A mean as tables print it, with standard deviation and number of seeds where there are several.
+    """A mean as printed in tables, with standard deviation and number of seeds if there are several.
 
     Example:
         >>> summary([99.4, 99.6], "accuracy"), summary([0.332], "rmse")
@@ -88,13 +88,13 @@ def summary(numbers: Sequence[float], metric: str) -> str:
 
 
 def groups(task: Task, records: Mapping[str, Record]) -> list[Group]:
-    """The runs of a task, the best in validation first."""
+    """The runs of a task, ordered by validation score, best first."""
     unsorted = _grouped({file: record for file, record in records.items() if task.holds(record)})
     return sorted(unsorted, key=lambda group: group.judged(task), reverse=task.larger)
 
 
 def _grouped(records: Mapping[str, Record]) -> list[Group]:
-    """Runs that differ in the seed alone; a recipe may have been another one when its first runs were made."""
+    """Group runs that differ only in the seed; older runs may have used an earlier version of the recipe."""
     by_settings: dict[tuple[str, tuple[str, ...], bool], dict[str, Record]] = {}
     for file, record in records.items():
         key = (record["recipe"]["name"], tuple(record["overrides"]), is_plain(record))
@@ -103,7 +103,7 @@ def _grouped(records: Mapping[str, Record]) -> list[Group]:
 
 
 def filled(text: str, root: Path, up: str = "") -> str:
-    """The text with every table made anew from the records under ``root``; ``up`` leads from the page to it."""
+    """The text with every table regenerated from the records under ``root``; ``up`` leads from the page to it."""
 
     def table(match: re.Match[str]) -> str:
         return make(read_runs(root / match["path"]), match["kind"], f"{up}{match['path']}", up)
@@ -223,7 +223,7 @@ def _long_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
 
 
 def _sign_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
-    """A list of what the signs in a table say, and of why there is nothing to show."""
+    """A list that explains the signs in a table and missing results."""
     used = "".join(group.signs(task) for task, group in shown)
     notes = []
     if AUGMENTED in used:
@@ -266,7 +266,7 @@ def _device(record: Record) -> str:
 
 
 def fill_page(path: Path) -> None:
-    """Fill the tables of a page that lies in a checkout, beside ``results`` or below."""
+    """Fill the tables of a page in a checkout, beside ``results`` or below."""
     root = markdown.root_of(path)
     depth = len(path.resolve().relative_to(root).parts) - 1
     markdown.fill_page(path, lambda text: filled(text, root, "../" * depth))

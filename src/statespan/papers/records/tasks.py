@@ -40,11 +40,11 @@ class Task:
 
     @property
     def larger(self) -> bool:
-        """Whether more is better."""
+        """Whether larger numbers are better."""
         return self.metric == "accuracy"
 
     def holds(self, record: Mapping[str, Any]) -> bool:
-        """Whether a record is of this task."""
+        """Whether a record belongs to this task."""
         data = record["recipe"]["data"]
         if data["name"] != self.data or value(record, self) is None:
             return False
@@ -56,19 +56,19 @@ TASKS = tuple(Task(**task) for task in yaml.safe_load(Path(__file__).with_suffix
 
 
 def value(record: Mapping[str, Any], task: Task) -> float | None:
-    """The number of a record for a task, in per cent for an accuracy; None if it has none."""
+    """A record's number for a task, in per cent for an accuracy; None if it has none."""
     tests = record["test"] if task.dt_scale == 1.0 else record.get("rates", {}).get(f"{task.dt_scale:g}", {})
     number = tests.get(task.metric)
     return number if number is None or task.metric != "accuracy" else 100 * number
 
 
 def judged(record: Mapping[str, Any], task: Task) -> float:
-    """The number by which runs are compared: that of validation, in which the test has no say."""
+    """The validation number by which runs are ranked, independent of test scores."""
     return float(record["valid"].get(task.metric, float("-inf") if task.larger else float("inf")))
 
 
 def other(record: Mapping[str, Any], key: str) -> Task:
-    """The task of a record that is of none of the list, such as a small one of our own."""
+    """A task for a record that belongs to none of the list, such as a small one of our own."""
     data = record["recipe"]["data"]
     name = data["name"] + (", hidden tokens" if data.get("find") else "")
     if (contour := data.get("contour", DEFAULTS["contour"])) != DEFAULTS["contour"]:
@@ -78,7 +78,7 @@ def other(record: Mapping[str, Any], key: str) -> Task:
 
 @cache
 def _paper_numbers() -> list[tuple[str, str, str]]:
-    """Dataset, number and note of every recipe that a paper has a number for; ablations and other features left out."""
+    """Dataset, number and note of every recipe with a paper's number, except ablations and other input features."""
     paper_recipes = [recipes.read(name) for name in recipes.names() if not name.startswith("ablation")]
     return [
         (recipe.data["name"], str(recipe.about.number), recipe.about.note)
@@ -89,7 +89,7 @@ def _paper_numbers() -> list[tuple[str, str, str]]:
 
 @cache
 def _augmented_numbers() -> list[tuple[str, str]]:
-    """Dataset and number of every row of the papers that recipes reach by augmentation alone."""
+    """Dataset and number of every row of the papers that recipes reach only by augmentation."""
     options = {f"data.{option}=true" for option, nothing in CHANGES.items() if nothing is False}
     return [
         (recipes.read(name).data["name"], row.number)
@@ -100,7 +100,7 @@ def _augmented_numbers() -> list[tuple[str, str]]:
 
 
 def paper(task: Task) -> str:
-    """The papers' best number of S4 and S4D without augmentation, as they print it; "" if there is none."""
+    """The papers' best number of S4 and S4D without augmentation, as printed; "" if there is none."""
     numbers = []
     for data, number, note in _paper_numbers() if task.published else []:
         half = re.search(r"([\d.]+) at half the rate", note)

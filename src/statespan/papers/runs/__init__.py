@@ -1,4 +1,4 @@
-"""Grids of training runs: cells, running them side by side, and what they say together."""
+"""Sweeps of training runs: cells, running them in parallel, and their combined results."""
 
 from statespan.papers.runs.cell import Cell, Evaluation
 from statespan.papers.runs.choose import Axis, check_rows, parse_axis, product

@@ -26,7 +26,7 @@ _WORD = re.compile(r"[^A-Za-z0-9.]+")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One more measurement of the trained model: with other data, or at another rate."""
+    """A further evaluation of the trained model: on other data, or at another sampling rate."""
 
     name: str  # what it is called in the results
     overrides: tuple[str, ...] = ()  # changes of the recipe, such as ``data.subsample=2``
@@ -35,7 +35,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run of a grid.
+    """One training run of a sweep.
 
     Example:
         >>> from statespan.train import recipes
@@ -54,7 +54,7 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """The name of its folder: readable, and different for cells that are different."""
+        """The name of its folder: readable, and unique to the cell."""
         facts: dict[str, Any] = self.recipe.to_dict()
         facts.pop("about")
         train = {key: v for key, v in facts["train"].items() if key not in _NOT_DECIDING}
@@ -66,16 +66,16 @@ class Cell:
         return f"{'-'.join([self.recipe.name, *words])[:96]}-seed{self.seed}-{digest}"
 
     def folder(self, cells: Path) -> Path:
-        """Its run's folder."""
+        """The folder of its run."""
         return cells / self.key
 
     def job(self) -> dict[str, Any]:
-        """As plain data, for another process."""
+        """The cell as plain data, for another process."""
         evaluations = [dataclasses.asdict(one) for one in self.evaluations]
         return {"recipe": self.recipe.to_dict(), "overrides": list(self.recipe.overrides), "evaluations": evaluations}
 
     @classmethod
     def from_job(cls, job: dict[str, Any]) -> Cell:
-        """What :meth:`job` described."""
+        """The inverse of :meth:`job`."""
         recipe = dataclasses.replace(read_recipe(job["recipe"]), overrides=tuple(job["overrides"]))
         return cls(recipe, tuple(Evaluation(e["name"], tuple(e["overrides"]), e["rate"]) for e in job["evaluations"]))

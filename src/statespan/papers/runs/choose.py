@@ -1,4 +1,4 @@
-"""Which cells a grid has: every combination of values of some keys of a recipe."""
+"""The cells of a sweep: all combinations of values of some recipe keys."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Row:
-    """One combination of values: what a line of the table stands for, and its cells, one for each seed."""
+    """One combination of values, a line of the table, and its cells, one per seed."""
 
     values: tuple[str, ...]
     cells: tuple[Cell, ...]
 
 
 def parse_axis(text: str) -> Axis:
-    """An axis as a user writes it; commas inside of brackets or quotes do not part values.
+    """Parse an axis; commas inside brackets or quotes do not separate values.
 
     Raises:
         ConfigError: It is not of that form.
@@ -68,7 +68,7 @@ def _split(text: str) -> list[str]:
 
 
 def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Row]:
-    """All combinations, the last axis varying fastest, each with its seeds.
+    """All combinations, with the last axis varying fastest, each with its seeds.
 
     Raises:
         ConfigError: A combination is not a recipe.
@@ -96,7 +96,7 @@ def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Row]:
 
 
 def check_rows(axes: Sequence[Axis], rows: Sequence[Row]) -> None:
-    """Refuse a grid with a value that a model or a dataset cannot have, before anything is trained.
+    """Reject a sweep with a value that is invalid for the model or dataset, before anything is trained.
 
     Raises:
         ConfigError: In the first combination that has one; it says which, and what is allowed.

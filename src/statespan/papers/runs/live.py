@@ -1,4 +1,4 @@
-"""How a grid stands, on the terminal: a table that is drawn anew while cells run."""
+"""The progress of a sweep on the terminal: a table that is redrawn while cells run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST = 24  # lines of a table that is to stay on the screen
 
 @contextlib.contextmanager
 def watching(cells: Sequence[Cell], folder: Path, console: Console) -> Iterator[Show]:
-    """A function to tell how things stand; a terminal gets a live table, a file or pipe a line when a cell ends."""
+    """A callback that shows progress: a live table on a terminal, a line per finished cell in a file or pipe."""
     labels = {cell.key: (cell.key.rpartition("-")[0], cell) for cell in cells}
     told: dict[str, str] = {}
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What is known of a cell, from the folder of its run or from the file of a table that its record was merged into."""
+"""The outcome of a cell, from its run's folder or from the table file that its record was merged into."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MERGED = ".cells.json"  # how the name of a table's file ends; it lies beside th
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a cell."""
+    """The outcome of a cell."""
 
     status: str
     """One of "done", "waiting" (not begun), "stopped" (begun; running it again resumes it), "failed" and "missing" (its
@@ -34,12 +34,12 @@ class Outcome:
 
     @property
     def metric(self) -> str:
-        """The metric that chose the weights; "" if it is not done."""
+        """The metric that selected the weights; "" if the cell is not done."""
         return str(self.record.get("metric", ""))
 
     @property
     def curve(self) -> list[tuple[float, float]]:
-        """Epochs and the validation metric, where it was finite."""
+        """Epochs and the validation metric, where finite."""
         return [(epoch, value) for epoch, value in self.record.get("curve", ()) if value is not None]
 
     def value(self, split: str) -> float | None:
@@ -52,11 +52,11 @@ class Outcome:
 
 
 def finished(cell: Cell, cells: Path, keep: str = "result") -> bool:
-    """Whether there is nothing left to do for a cell."""
+    """Whether a cell is finished."""
     if not _is_measured(cell, cells):
         return cell.key in merged(cells)
     folder = cell.folder(cells)
-    # a run can be killed between its result and its model; what was removed on purpose is not made again
+    # a run can be killed between its result and its model; files removed on purpose are not recreated
     return keep == "result" or (folder / "model" / "config.json").is_file() or not (folder / "checkpoints").is_dir()
 
 
@@ -66,7 +66,7 @@ def _is_measured(cell: Cell, cells: Path) -> bool:
 
 
 def outcome(cell: Cell, cells: Path) -> Outcome:
-    """What is known of a cell."""
+    """The known outcome of a cell."""
     folder = cell.folder(cells)
     if not finished(cell, cells):
         if fault := schema.read_or_empty(folder / FAULT):
@@ -88,7 +88,7 @@ def _curve(folder: Path, metric: str) -> list[tuple[float, float | None]]:
 
 
 def merged(cells: Path) -> dict[str, Record]:
-    """The records by key in the files of tables beside a folder of cells."""
+    """The records by key in the table files beside a folder of cells."""
     records: dict[str, Record] = {}
     for path in sorted(cells.parent.glob(f"*{MERGED}")):
         records |= _read_merged(path, path.stat().st_mtime_ns)
@@ -101,7 +101,7 @@ def _read_merged(path: Path, changed: int) -> dict[str, Record]:
 
 
 def merge(cells: Sequence[Cell], folder: Path, path: Path) -> None:
-    """Write the records of finished cells into the file of a table, beside those it has."""
+    """Add the records of finished cells to a table's file."""
     before = schema.read_or_empty(path).get("cells", {})
     outcomes = {cell.key: outcome(cell, folder) for cell in cells}
     after = {**before, **{key: dict(one.record) for key, one in outcomes.items() if one.status == DONE}}
@@ -110,13 +110,13 @@ def merge(cells: Sequence[Cell], folder: Path, path: Path) -> None:
 
 
 def remove_merged(cells: Sequence[Cell], folder: Path) -> None:
-    """Remove the folders of cells whose records are in the file of a table."""
+    """Remove the folders of cells whose records are in a table's file."""
     for key in {cell.key for cell in cells} & merged(folder).keys():
         shutil.rmtree(folder / key, ignore_errors=True)
 
 
 def position(folder: Path) -> tuple[float, str]:
-    """How far a running cell is, in epochs, and its last validation as text; from the log it writes."""
+    """The position of a running cell in epochs and its last validation as text, from its log."""
     try:
         log = read_log(folder)
     except (OSError, ValueError, KeyError, IndexError):  # not there yet, or in the middle of a line

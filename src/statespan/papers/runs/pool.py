@@ -1,4 +1,4 @@
-"""Jobs side by side: some processes, each with one job at a time. Each ends by itself if its parent is gone."""
+"""A pool of processes, each with one job at a time; each exits if its parent is gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOK = 0.5  # seconds after which a signal is noticed, while processes are waite
 
 
 class Event(NamedTuple):
-    """What became of a job: "begun", "answered" with the worker's answer, or "died" with how its process ended."""
+    """The status of a job: "begun", "answered" with the worker's answer, or "died" with how its process ended."""
 
     job: int
     kind: str
@@ -42,7 +42,7 @@ class Pool:
     patience: float = 60.0  # seconds they are then given to end
 
     def run(self, jobs: Sequence[Any]) -> Generator[Event | None, None, None]:
-        """What becomes of the jobs as it happens, and None from time to time; processes that die are replaced."""
+        """Yield events as they happen, and None periodically; processes that die are replaced."""
         waiting = deque(range(len(jobs)))
         alive: dict[int, _Process] = {}
         messages: queue.SimpleQueue[tuple[_Process, Any]] = queue.SimpleQueue()
@@ -107,7 +107,7 @@ class _Process:
         threading.Thread(target=self._listen, args=(messages,), daemon=True).start()
 
     def send(self, message: Any) -> None:
-        """Write a line; a process that is gone is noticed by its silence."""
+        """Write a line; a process that has exited is noticed later, when it does not answer."""
         assert self.running.stdin is not None
         with contextlib.suppress(OSError, ValueError):  # the latter: it is closed
             self.running.stdin.write(json.dumps(message) + "\n")
@@ -128,7 +128,7 @@ class _Process:
             self.running.stdin.close()
 
     def stop(self) -> None:
-        """Ask it to stop its job, or let it go."""
+        """Ask the process to stop its job, or release it."""
         if self.job is None:
             self._close()
         elif not self.is_stopping:
@@ -137,7 +137,7 @@ class _Process:
                 self.running.send_signal(signal.SIGTERM)
 
     def ending(self) -> str:
-        """How it ended, in words."""
+        """How the process ended, in words."""
         code = self.running.returncode
         return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 

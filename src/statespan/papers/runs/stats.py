@@ -1,4 +1,4 @@
-"""Means, spreads, and whether a difference could be chance."""
+"""Means, spreads and significance tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spread(values: Sequence[float]) -> float | None:
 
 
 def welch(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """The two-sided p-value of Welch's t-test; None with fewer than two values of a kind, or no spread at all.
+    """The two-sided p-value of Welch's t-test; None with fewer than two values per group, or no spread at all.
 
     Example:
         >>> round(welch([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]), 4)

@@ -1,4 +1,4 @@
-"""The table of a grid: a line for each combination, from the cells' folders alone.
+"""The table of a sweep: a line for each combination, from the cells' folders alone.
 
 Nothing in it depends on when and in how many pieces the cells were run.
 """
@@ -40,12 +40,12 @@ class Line:
 
     @property
     def faults(self) -> list[str]:
-        """What went wrong, each once."""
+        """The failures of the line, without repetitions."""
         return list(dict.fromkeys(one.why for one in self.outcomes if one.status in (FAILED, MISSING)))
 
     @property
     def state(self) -> str:
-        """What is left, in words; "" if everything is done."""
+        """What remains to be done, in words; "" if nothing."""
         counts: dict[str, int] = {}
         for one in self.outcomes:
             if one.status != DONE:
@@ -92,7 +92,7 @@ def grid(axes: Sequence[Axis], lines: Sequence[Line]) -> Grid:
 
 
 def faults(lines: Sequence[Line]) -> list[str]:
-    """What went wrong in which line."""
+    """The failures of each line."""
     return [f"{', '.join(line.values) or 'the recipe'}: {why}" for line in lines for why in line.faults]
 
 

@@ -1,4 +1,4 @@
-"""Running cells: one after the other in this process, or side by side."""
+"""Runs cells one after the other in this process, or in parallel."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _status(event: Event, is_closing: bool) -> tuple[str, str]:
 
 
 def cell_worker(cells: str, data: str | None, device: str, keep: str) -> Callable[[dict[str, Any]], dict[str, str]]:
-    """What runs a cell in a process of a pool and answers with its status and the reason."""
+    """Return a function that runs a cell in a process of a pool and answers with its status and the reason."""
     worker = Worker(Path(cells), None if data is None else Path(data), device, keep)
 
     def run(job: dict[str, Any]) -> dict[str, str]:
@@ -149,7 +149,7 @@ def cell_worker(cells: str, data: str | None, device: str, keep: str) -> Callabl
 
 
 class Worker:
-    """Runs cells one after the other, with the last datasets kept.
+    """Runs cells one after the other and caches the latest datasets.
 
     What stays of a finished run is the "result" (and the log), the tested "model", too, or "all".
     """
@@ -209,7 +209,7 @@ class Worker:
             fsio.replace_file(folder / EVALUATIONS, (json.dumps(metrics, indent=2) + "\n").encode())
 
     def _prune(self, folder: Path) -> None:
-        """Remove what is not to be kept, the checkpoints last: until then the run can be resumed."""
+        """Remove temporary files, the checkpoints last, because until then the run can be resumed."""
         more = ("curve.png", "times.csv", "tensorboard", "model")
         gone = {"result": more, "model": ("tensorboard",), "all": ()}[self.keep]
         for name in (*gone, *(("checkpoints",) if self.keep != "all" else ())):

@@ -1,1 +1,1 @@
-"""The tables and figures of the S4 and the S4D paper, made again: ``statespan reproduce``."""
+"""Reproduces the tables and figures of the S4 and S4D papers: ``statespan reproduce``."""

@@ -1,4 +1,4 @@
-"""How long to train: a named budget, and what a cell costs.
+"""Training budgets by name, and the cost of a cell.
 
 Costs are estimates for one NVIDIA H200, from the time of a training step that ``statespan bench loop`` measured there
 (11.7 ms for 50 sequences of 1,024 samples through 6 layers of 512 features) and the sizes of the recipe.
@@ -14,7 +14,7 @@ _LEAST_MS = 1.5  # launching a step as a graph, and the loop around it
 
 
 def overrides(recipe: Recipe, budget: str) -> tuple[str, ...]:
-    """The changes that a budget means for a recipe.
+    """The overrides that a budget implies for a recipe.
 
     Example:
         >>> from statespan.train import recipes
@@ -32,7 +32,7 @@ def overrides(recipe: Recipe, budget: str) -> tuple[str, ...]:
 
 
 def cost(recipe: Recipe) -> float:
-    """About how many seconds a recipe takes on one H200."""
+    """The approximate seconds that a recipe takes on one H200."""
     rows, length = sections("budget.yaml")["rows"].get(recipe.data["name"], (10_000, 1000))
     if recipe.data.get("features") == "mfcc":
         length = 161

@@ -1,4 +1,4 @@
-"""Pictures of a table: our numbers beside the paper's, and how they came about."""
+"""Plots of a table: our numbers beside the paper's, and learning curves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAR = 30  # times the smallest number, beyond which a chart has a logarithmic sc
 
 
 def dots(table: Table, results: Sequence[Number]) -> Any:
-    """Our numbers and the paper's, a panel for each column; None if there is none of ours.
+    """Our numbers and the paper's, a panel for each column; None if we have no number.
 
     Where a table prints differences, these are shown and not what they are differences from, which has another scale.
     """
@@ -54,7 +54,7 @@ def dots(table: Table, results: Sequence[Number]) -> Any:
 
 
 def learning(table: Table, plan: Plan, most: int = 8) -> Any:
-    """Validation over the epochs of the first seed of the main rows, a panel for each dataset; None if none is done."""
+    """Validation over epochs for the first seed of the main rows, a panel for each dataset; None if none is done."""
     panels: dict[str, dict[str, Any]] = {}
     chosen = table.main or tuple(table.rows)
     for entry in table.entries:

@@ -1,4 +1,4 @@
-"""What the S4D paper concludes from Tables 2 and 3, and whether our numbers say the same.
+"""The S4D paper's conclusions from Tables 2 and 3, checked against our numbers.
 
 Everything is in *gains*: by how much a row is better than another, in points of accuracy, or in per cent of the other's
 RMSE. Two seeds say little about their own spread, so that a gain's standard error comes from all rows of its column:
@@ -32,7 +32,7 @@ HOLDS, OPEN, REVERSED, DIFFERS = "holds", "not decided", "reversed", "does not h
 
 @dataclass(frozen=True)
 class Gain:
-    """How much better one row is than another in a column."""
+    """The improvement of one row over another in a column."""
 
     better: str
     worse: str
@@ -43,17 +43,17 @@ class Gain:
     paper: float | None
 
     def beyond(self, least: float) -> str:
-        """Whether it counts, above this bound: as a gain "holds", as a loss "reversed", as neither "not decided"."""
+        """The verdict at this bound: "holds" for a gain, "reversed" for a loss, otherwise "not decided"."""
         bound = max(least, 2 * self.error)
         return HOLDS if self.ours > bound else REVERSED if self.ours < -bound else OPEN
 
     @property
     def sharp(self) -> bool:
-        """Whether a difference as large as the tolerance could not have gone unnoticed."""
+        """Whether a difference as large as the tolerance would have been detected."""
         return 2 * self.error <= self.tolerance
 
     def __str__(self) -> str:
-        """In words."""
+        """The gain in words."""
         unit = " %" if self.tolerance > 1 else ""
         paper = "" if self.paper is None else f" ({self.paper:+.2f}{unit})"
         error = f" ± {self.error:.2f}" if self.error else ""
@@ -62,7 +62,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Claim:
-    """A conclusion of the paper and what our numbers say of it."""
+    """A conclusion of the paper and our verdict on it."""
 
     text: str
     verdict: str
@@ -78,7 +78,7 @@ class Book:
         self.by_place = {(one.entry.row, one.entry.column): one for one in numbers}
 
     def noise(self, column: str) -> float:
-        """The standard deviation between runs of a column that differ in chance only, from all its rows."""
+        """The pooled standard deviation between seeds in a column, over all its rows."""
         rows = [one.values for (_, at), one in self.by_place.items() if at == column and len(one.values) > 1]
         if not rows:
             return 0.0
@@ -90,7 +90,7 @@ class Book:
         return math.sqrt(math.fsum(residuals) / ((len(rows) - 1) * (seeds - 1)))
 
     def gain(self, better: str, worse: str, column: str) -> Gain | None:
-        """The gain of one row over another, None if one of the two is not known."""
+        """The gain of one row over another, None if either is unknown."""
         a, b = self.by_place.get((better, column)), self.by_place.get((worse, column))
         if a is None or b is None or not a.values or not b.values:
             return None
@@ -105,7 +105,7 @@ class Book:
         return 100 * (second - first) / second if lower else first - second
 
     def _printed(self, one: Number) -> float | None:
-        """The number itself, where the paper prints a difference."""
+        """The absolute number, where the paper prints a difference."""
         value = number(one.entry.paper)
         if value is not None and one.is_difference:
             base = self.by_place.get((getattr(one.entry, "against", ""), one.entry.column))
@@ -114,7 +114,7 @@ class Book:
         return value
 
     def gains(self, pairs: Sequence[tuple[str, str]]) -> list[Gain]:
-        """All gains of these pairs that are known, in all columns."""
+        """All known gains of these pairs, in all columns."""
         gains = [self.gain(a, b, column.name) for column in self.table.columns for a, b in pairs]
         return [gain for gain in gains if gain is not None]
 
@@ -127,7 +127,7 @@ def _gain(a: Sequence[float], b: Sequence[float], noise: float, lower: bool) -> 
 
 
 def judge(text: str, gains: Sequence[Gain], says: Callable[[Gain], str]) -> Claim:
-    """A claim from what each of the gains it is about says of it."""
+    """Judge a claim by the gains it is about."""
     if not gains:
         return Claim(text, "not known", ())
     verdicts = [says(gain) for gain in gains]

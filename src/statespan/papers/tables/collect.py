@@ -1,4 +1,4 @@
-"""From a table to cells, and from finished cells and records back to numbers."""
+"""Turns tables into cells, and finished cells and records into numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAPER_ONLY, NOT_RUN = "paper only", "not run"
 
 @dataclass(frozen=True)
 class Plan:
-    """How to make tables again."""
+    """The plan for reproducing tables."""
 
     budget: str  # "minutes" or "full"
     seeds: int | None  # of each cell; None for the table's own number
@@ -32,7 +32,7 @@ class Plan:
     records: Path  # the folder of the benchmarks' records
 
     def wanted(self, entry: Trained) -> bool:
-        """Whether it is to be run."""
+        """Whether a cell is to be run."""
         return not self.only or any(word in entry.recipe for word in self.only)
 
     def cell(self, entry: Trained, seed: int) -> Cell:
@@ -49,7 +49,7 @@ def _cell(name: str, changes: tuple[str, ...], seed: int, evaluations: tuple[Eva
 
 @dataclass(frozen=True)
 class Number:
-    """A number of a table, the paper's beside ours."""
+    """A number of a table: the paper's and ours."""
 
     entry: Entry  # where it stands
     status: str  # "done", "paper only", "not run", "waiting", "stopped", "failed", "missing" (its data) or "partly"
@@ -72,7 +72,7 @@ class Number:
 
     @property
     def deviation(self) -> float | None:
-        """The standard deviation over the seeds, of a difference that of both together."""
+        """The standard deviation over the seeds; for a difference, the combined one."""
         own = spread(self.values)
         other = spread(self.base) if self.is_difference else 0.0
         return None if own is None or other is None else math.hypot(own, other)
@@ -97,7 +97,7 @@ def cells_of(tables: Iterable[Table], plan: Plan) -> list[Cell]:
 
 
 def numbers(table: Table, plan: Plan) -> list[Number]:
-    """Every number of a table, as far as it is known."""
+    """All known numbers of a table."""
     bases = {
         (entry.row, entry.column): entry for entry in table.entries if isinstance(entry, Trained) and not entry.against
     }
@@ -146,7 +146,7 @@ def _values(entry: Trained, outcomes: Sequence[Outcome]) -> tuple[float, ...]:
 
 
 def _measured(entry: Measured, records: Path) -> Number:
-    """From the record of a benchmark, made on a GPU."""
+    """A number from the record of a benchmark run on a GPU."""
     path = records / f"{entry.benchmark}-cuda.json"
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -160,7 +160,7 @@ def _measured(entry: Measured, records: Path) -> Number:
 
 
 def _largest(record: Mapping[str, Any], entry: Measured, name: str) -> float | None:
-    """The largest number of the rows with a name that an entry asks for."""
+    """The largest number among the rows with the entry's name."""
     values = []
     for row in record["rows"]:
         fits = all(row["setting"].get(key) == value for key, value in entry.setting.items())

@@ -1,4 +1,4 @@
-"""Which numbers of the papers' tables have a recipe, and which have none.
+"""The numbers of the papers' tables with and without a recipe.
 
 ``python -m statespan.papers.tables.coverage docs/reproduce.md`` fills every place of the form
 
@@ -37,7 +37,7 @@ def tables_of(text: str) -> list[str]:
 
 
 def covered() -> dict[str, tuple[int, set[str]]]:
-    """For each table how many of its numbers have a recipe, as it is or with overrides, and which recipes these are."""
+    """For each table, how many of its numbers have a recipe, with or without overrides, and which recipes."""
     numbers: Counter[str] = Counter()
     used: dict[str, set[str]] = {}
     for name in recipes.names():
@@ -54,7 +54,7 @@ def covered() -> dict[str, tuple[int, set[str]]]:
 
 
 def without() -> dict[str, list[str]]:
-    """For each table the models whose numbers have no recipe."""
+    """For each table, the models whose numbers have no recipe."""
     models = {}
     for name, make in TABLES.items():
         paper, _, number = name.partition("-table")
@@ -64,7 +64,7 @@ def without() -> dict[str, list[str]]:
 
 
 def table() -> str:
-    """What there is, as Markdown."""
+    """The coverage table as Markdown."""
     run, others, tables = paper_recipes.ours(), without(), covered()
     heads = ("table", "numbers with a recipe", "recipes", "run here", "models without a recipe")
     rows = [
@@ -83,7 +83,7 @@ def table() -> str:
 
 
 def filled(text: str) -> str:
-    """The text with every table made anew."""
+    """The text with every table regenerated."""
     return markdown.fill(text, PLACE, lambda match: table())
 
 
@@ -93,7 +93,7 @@ def _order(name: str) -> tuple[str, int, str]:
 
 
 def fill_page(path: Path) -> None:
-    """Fill the tables of a page, if they are not what they should be."""
+    """Update the tables of a page if they are outdated."""
     markdown.fill_page(path, filled)
 
 

@@ -1,4 +1,4 @@
-"""Figures 1 to 5 of the S4D paper: pictures, and the numbers that go with them."""
+"""Figures 1 to 5 of the S4D paper: plots and their numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = (16, 32, 64, 128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure that was made."""
+    """A reproduced figure."""
 
     figure: Any
     says: tuple[str, ...]  # what is to be seen in it and how that compares with the paper, a paragraph each

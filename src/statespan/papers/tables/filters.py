@@ -17,13 +17,13 @@ RECIPES = {"minutes": ("smnist-small", ("train.steps=600", "train.validate_every
 
 
 def cell(plan: Plan) -> Cell:
-    """The model to train: of Path-X with the full budget, a small one of MNIST otherwise."""
+    """The model to train: Path-X's with the full budget, otherwise a small MNIST model."""
     name, changes = RECIPES[plan.budget]
     return Cell(read_recipe(recipes.read(name), [*changes, *plan.changes]))
 
 
 def cells(plan: Plan) -> Path:
-    """The folder of the model's run: one of its own, because here the model stays."""
+    """The folder of the model's run, a separate one because the model is kept."""
     return plan.cells / "s4-figure2"
 
 

@@ -1,4 +1,4 @@
-"""A page as Markdown and as one HTML file that needs no other.
+"""A page as Markdown and as one self-contained HTML file.
 
 A page is a list of blocks; both forms are written from the same list.
 """
@@ -18,14 +18,14 @@ STYLE = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading of the second order."""
+    """A second-level heading."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; a quiet one if it is a note. Words in backquotes are code."""
+    """A paragraph, or a note in muted style. Words in backquotes are code."""
 
     text: str
     note: bool = False
@@ -33,7 +33,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: a PNG file beside the page, and what it shows."""
+    """A picture: a PNG file beside the page, and its alternative text."""
 
     path: Path
     caption: str
@@ -50,7 +50,7 @@ Block = Heading | Text | Grid | Picture | Bullets
 
 
 def markdown(title: str, blocks: Sequence[Block]) -> str:
-    """The page as Markdown; pictures are named, relative to the page."""
+    """The page as Markdown; pictures are linked relative to the page."""
     lines = [f"# {title}", ""]
     for block in blocks:
         if isinstance(block, Heading):
@@ -67,7 +67,7 @@ def markdown(title: str, blocks: Sequence[Block]) -> str:
 
 
 def page(title: str, blocks: Sequence[Block]) -> str:
-    """The page as HTML with its pictures inside."""
+    """The page as HTML with embedded pictures."""
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',

@@ -1,4 +1,4 @@
-"""Everything that can be reproduced, by name."""
+"""The registry of reproducible tables and figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILTERS = "s4-figure2"
 
 @dataclass(frozen=True)
 class Item:
-    """A table or figure: its name, and what it is in one line."""
+    """A table or figure: its name and a one-line summary."""
 
     name: str
     summary: str
@@ -30,7 +30,7 @@ class Item:
 
 
 def items() -> list[Item]:
-    """Everything, in the papers' order.
+    """All items in the papers' order.
 
     Example:
         >>> [item.name for item in items()][:3]
@@ -50,7 +50,7 @@ def _summary(name: str) -> str:
 
 
 def choose(words: list[str]) -> list[str]:
-    """The names that a user means: whole ones, what several begin with, "figures", "tables" or "all".
+    """Resolve names: full names, common prefixes, "figures", "tables" or "all".
 
     Raises:
         ValueError: One means nothing.

@@ -1,4 +1,4 @@
-"""What a table of a paper is: rows, columns, and for each number how ours is made."""
+"""The specification of a paper's table: rows, columns, and the source of our number for each entry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HALF = Evaluation("half", ("data.subsample=2",), 2.0)
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its heading, and whether small numbers are the good ones."""
+    """A column: its heading, and whether smaller is better."""
 
     name: str
     lower: bool = False
@@ -26,7 +26,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Trained:
-    """A number that training gives."""
+    """A number from training."""
 
     row: str  # of the table
     column: str  # of the table
@@ -39,14 +39,14 @@ class Trained:
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """What else to measure: the same for all entries of a recipe, so that they share its cell."""
+        """Further evaluations, the same for all entries of a recipe, so that they share its cell."""
         halved = self.recipe == "sc10-s4" or (self.recipe.startswith("sc35-") and "-ar-" not in self.recipe)
         return (HALF,) if halved else ()
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A number of a benchmark: the largest or only one of the rows with this name and these settings.
+    """A number from a benchmark: the largest or only one among the rows with this name and these settings.
 
     ``memory_mb`` leaves out the rows that need more. With ``over``, the number is that of the rows with this other name
     divided by it: how many times as fast, for rates of the one or times of the other.
@@ -65,7 +65,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Printed:
-    """A number that only the paper has: of models that are not ours to train."""
+    """A number of the paper for a model that is not trained here."""
 
     row: str
     column: str
@@ -87,7 +87,7 @@ Entry = Trained | Measured | Printed | Compared
 
 @dataclass(frozen=True)
 class Table:
-    """A table."""
+    """A table of a paper."""
 
     name: str  # on the command line
     title: str  # what the paper calls it
@@ -104,7 +104,7 @@ class Table:
 
 
 def number(text: str) -> float | None:
-    """The number that a paper prints, without its spread, sign of failure or unit.
+    """The number as printed, without spread, failure sign or unit.
 
     Example:
         >>> number("85.04 (0.22)"), number("-7.27"), number("48K"), number("X")
@@ -118,5 +118,5 @@ def number(text: str) -> float | None:
 
 @cache  # tables ask for the same recipes many times, and reading YAML is slow
 def read(recipe: str) -> Recipe:
-    """A recipe of the library as it is."""
+    """Read a recipe without overrides."""
     return recipes.read(recipe)

@@ -32,7 +32,7 @@ def legs_functions(t: Tensor, F: int) -> Tensor:
 
 
 def eigenbasis(N: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Λ (N,), V (N, N) and Vᴴ B/2 (N,) of the normal part A⁽ᴺ⁾ of HiPPO-LegS: the system of Theorem 3, complex128."""
+    """Λ (N,), V (N, N) and Vᴴ B/2 (N,) of the normal part A⁽ᴺ⁾ of HiPPO-LegS: Theorem 3's system, complex128."""
     skew = hippo.legs_normal(N) + 0.5 * torch.eye(N, dtype=torch.float64)
     frequency, V = torch.linalg.eigh(-1j * skew.to(torch.complex128))
     Lambda = torch.complex(torch.full_like(frequency, -0.5), frequency)
@@ -46,7 +46,7 @@ def normal_functions(N: int, t: Tensor, F: int) -> Tensor:
 
 
 def normal_samples(N: int, rule: str, *, dt: float, length: int, F: int) -> Tensor:
-    """The same basis as a discrete system has it: rows of ``Ā^l B̄ / Δ``, l = 0 … length − 1."""
+    """The same basis in discrete time: rows of ``Ā^l B̄ / Δ``, l = 0 … length − 1."""
     check_choice("rule", rule, tuple(RULES))
     Lambda, V, b = eigenbasis(N)
     step = torch.tensor([dt], dtype=torch.float64)
@@ -60,7 +60,7 @@ def normal_samples(N: int, rule: str, *, dt: float, length: int, F: int) -> Tens
 
 
 def legs_samples(rule: str, dt: float, length: int, F: int) -> Tensor:
-    """S4-LegS under the same rule; A is lower triangular, so the first F states are a system of their own."""
+    """S4-LegS under the same rule; A is lower triangular, so the first F states form a closed system."""
     A, B = hippo.legs(F + F % 2)
     step = torch.tensor([dt], dtype=torch.float64)
     Abar, Bbar = (x[0] for x in RULES[check_choice("rule", rule, tuple(RULES))](A[None], B[None], step))
@@ -72,14 +72,14 @@ def legs_samples(rule: str, dt: float, length: int, F: int) -> Tensor:
 
 
 def theorem3_errors(sizes: tuple[int, ...], rule: str, *, dt: float = 0.01, length: int = 400, F: int = 4) -> Tensor:
-    """How far the diagonal basis is from that of S4-LegS, for growing state sizes."""
+    """The error of the diagonal basis against that of S4-LegS, for growing state sizes."""
     wanted = legs_samples(rule, dt, length, F)
     differences = [normal_samples(N, rule, dt=dt, length=length, F=F) - wanted for N in sizes]
     return torch.stack([difference.norm() for difference in differences]) / wanted.norm()
 
 
 def continuous_error(N: int, *, span: float = 4.0, F: int = 4) -> float:
-    """The same in continuous time, where it does not fall: the difference becomes faster with N, not smaller."""
+    """The same error in continuous time, where it does not fall: with N the difference gets faster, not smaller."""
     t = span * torch.rand(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     wanted = legs_functions(t, F)
     return float((normal_functions(N, t, F) - wanted).norm() / wanted.norm())

@@ -1,4 +1,4 @@
-"""Writing what was reproduced: a Markdown page, an HTML page, pictures and a record for each table and figure."""
+"""Writes reproduced tables and figures: for each a Markdown page, an HTML page, plots and a record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = {"missing": "data missing", "waiting": "not run yet", "stopped": "not fi
 
 
 def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
-    """Write a table as far as its numbers are known."""
+    """Write a table with the numbers known so far."""
     results = numbers(table, plan)
     blocks: list[Block] = [Text(table.about)]
     trained = any(isinstance(one.entry, Trained) for one in results)
@@ -127,7 +127,7 @@ def _grid(table: Table, results: Sequence[Number]) -> Grid:
 
 
 def _settings(table: Table, results: Sequence[Number]) -> Grid:
-    """One value where the paper's setting is ours, two where it is not."""
+    """The settings: one value if ours equals the paper's, else two."""
     by_place = {(one.entry.row, one.entry.column): one.entry for one in results}
     rows = []
     for row in table.rows:
@@ -141,7 +141,7 @@ def _settings(table: Table, results: Sequence[Number]) -> Grid:
 
 
 def _cell(one: Number) -> tuple[str, str]:
-    """Ours and the difference as text."""
+    """Our number and the difference as text."""
     if one.status in (PAPER_ONLY, NOT_RUN):
         return "" if one.status == PAPER_ONLY else "not run", ""
     if one.ours is None:
@@ -160,7 +160,7 @@ def _cell(one: Number) -> tuple[str, str]:
 
 
 def _digits(one: Number) -> int:
-    """As many digits behind the point as the paper prints, at least two for what is small; by size if it has none."""
+    """As many decimals as the paper prints, at least two for small numbers; by magnitude if the paper has none."""
     printed = one.entry.paper.split(" ")[0].lstrip("+-")
     digits = len(printed.partition(".")[2].rstrip("K")) if "." in printed else 0
     if printed:
@@ -190,7 +190,7 @@ def _claims(title: str, claims: Sequence[Claim]) -> list[Block]:
 
 
 def _machines(table: Table, plan: Plan) -> list[str]:
-    """Where the numbers were made, from the records themselves."""
+    """The machines that produced the numbers, from the records."""
     machines: dict[str, None] = {}
     for cell in cells_of([table], plan):
         if record := outcome(cell, plan.cells).record:
@@ -209,7 +209,7 @@ def _made(machines: Sequence[str]) -> str:
 
 
 def plain(one: Number) -> dict[str, Any]:
-    """A number as the record has it."""
+    """A number as stored in the record."""
     entry = one.entry
     row: dict[str, Any] = {"row": entry.row, "column": entry.column, "paper": entry.paper, "status": one.status}
     if isinstance(entry, Compared):

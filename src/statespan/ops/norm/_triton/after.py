@@ -20,7 +20,7 @@ from statespan.ops.norm.before import Affine
 
 @triton.jit
 def _sum(x, z, scale_ptr, r, j, L, D, ok, SCALED: tl.constexpr):
-    """``x + scale z`` and the scale, or one."""
+    """``x + scale z``, and the scale or 1."""
     z = z.to(tl.float32)
     scale = z * 0.0 + 1.0
     if SCALED:
@@ -55,7 +55,7 @@ def _backward_kernel(
     x_ptr, z_ptr, scale_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dx_ptr, dz_ptr, share_ptr, rows, L, D,
     SCALED: tl.constexpr, ROWS: tl.constexpr, P: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """dx, dz and this program's share of the weight's and the bias's gradients."""
+    """Compute Compute dx, dz and this program's share of the weight's and the bias's gradients."""
     first = tl.program_id(0).to(tl.int64) * BLOCKS * ROWS
     j = tl.arange(0, P).to(tl.int64)
     real = (j < D)[None, :]
@@ -83,7 +83,7 @@ def _backward_kernel(
 
 
 def forward(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
+    """Return y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
     (x, z, scale), (weight, bias, eps) = residual, affine
     B, L, D = x.shape
     y = torch.empty(B, L, D, dtype=dtype, device=x.device)

@@ -1,7 +1,7 @@
-"""Layer normalization that leaves its result in the order the engine reads, and takes its gradient from there.
+"""Layer normalization that writes its result in the memory order the engine reads, and reads its gradient from it.
 
-A program has some positions of one sequence with all their features, so that what one order has side by side and the
-other far apart are both on the chip: each tensor is read or written once, in its own order.
+A program loads a few positions of one sequence with all their features, so that it can transpose them on the chip: each
+tensor is read or written once, contiguously in its own order.
 
 Shapes: x and dx (B, L, D) with D the last axis in memory; y and dy (D, B, L) with L the last.
 """
@@ -49,7 +49,7 @@ def _norm_backward_kernel(
     x_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, residual_ptr, dx_ptr, share_ptr, B, L, D, sx_b, sx_l, groups,
     ROWS: tl.constexpr, P: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """dx, with the residual's gradient added, and this program's share of the weight's and the bias's gradients."""
+    """Compute dx plus the residual's gradient, and this program's share of the weight and bias gradients."""
     b, group = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups
     j = tl.arange(0, P).to(tl.int64)
     real = (j < D)[None, :]
@@ -88,14 +88,14 @@ def _norm_backward_kernel(
 
 
 def tile_of(D: int, size: int) -> dict[str, int]:
-    """Positions and (padded) features of a tile of about ``size`` numbers, and the warps for it."""
+    """Positions and (padded) features of a tile of about ``size`` numbers, and its number of warps."""
     P = max(16, triton.next_power_of_2(D))
     rows = min(64, max(8, size // P))
     return {"P": P, "ROWS": rows, "num_warps": max(1, rows * P // SHARE)}
 
 
 def forward(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
+    """Return y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
     (B, L, D), (weight, bias, eps) = x.shape, affine
     y = torch.empty(D, B, L, dtype=dtype, device=x.device)
     mean, rstd = (torch.empty(B, L, dtype=torch.float32, device=x.device) for _ in range(2))

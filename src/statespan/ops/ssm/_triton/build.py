@@ -1,4 +1,4 @@
-"""Building operators from parameters on the device: one launch forward, one backward.
+"""Builds operators from parameters on the device: one launch forward, one backward.
 
 :func:`statespan.ops.ssm.registered.operators` does the same in plain torch.
 """
@@ -18,11 +18,11 @@ from statespan.ops.ssm._triton.diagonal import diagonal_backward_kernel, diagona
 from statespan.ops.ssm._triton.lowrank import lowrank_backward_kernel, lowrank_finish_kernel, lowrank_kernel
 from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, Modes, Operators
 
-PARTS = 4  # of a chunk, each walked through by threads of its own
+PARTS = 4  # of a chunk, each with its own threads
 
 
 def _constants(modes: Modes, options: BuildOptions) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The kernels' common integers and compile-time arguments."""
+    """The common integer and compile-time arguments of the kernels."""
     channels, H, M, _ = modes.C.shape
     sizes = (H, modes.decay.shape[0], M, channels, channels - options.ahead)
     constants = {
@@ -39,7 +39,7 @@ def _threads(constants: dict[str, Any]) -> dict[str, int]:
 
 
 def forward(modes: Modes, options: BuildOptions) -> Operators:
-    """The operators in the precision of the computation, with the factors W beside a dense G too."""
+    """The operators in the computing precision, with the factors W even beside a dense G."""
     sizes, constants = _constants(modes, options)
     dt, decay, freq, B, C, D, P = modes
     (channels, H, M, _), chunk = C.shape, options.chunk
@@ -69,7 +69,7 @@ def forward(modes: Modes, options: BuildOptions) -> Operators:
 
 
 def backward(arriving: Operators, modes: Modes, built: BuiltLists, options: BuildOptions) -> Modes:
-    """The gradients of all but D; A's and B's summed over the heads that share them.
+    """The gradients of all parameters but D; those of A and B summed over the heads that share them.
 
     ``built`` is used for a rank-one SSM alone. ``arriving.W`` comes with factors that were left apart.
     """
@@ -119,7 +119,7 @@ def finish(modes: Modes, tasks: Tensor, real_part: str, log_dt: bool) -> Modes:
 
 
 class _Shared:
-    """The gradients of what heads share: each S heads use all of A, B and P once, and make one share of each."""
+    """The gradients of parameters shared by heads: each group of S heads uses A, B and P once and adds one share."""
 
     def __init__(self, modes: Modes) -> None:
         self.out = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
@@ -131,7 +131,7 @@ class _Shared:
             self.first = self.each[0].split(sizes)
 
     def sum(self) -> list[Tensor]:
-        """The gradients; where every head has its own modes there is nothing to add."""
+        """Sum the shares; if every head has its own modes there is nothing to sum."""
         if self.shares > 1:
             sum_shares(self.each, self.out)
         return self.out

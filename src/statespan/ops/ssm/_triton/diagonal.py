@@ -1,9 +1,9 @@
-"""The operators of a diagonal SSM straight from its parameters, and their gradients: one program a head.
+"""The operators of a diagonal SSM directly from its parameters, and their gradients: one program per head.
 
-A thread has a mode and a part of the chunk, through which it walks sample by sample: all that it needs is in its
-registers, and no tile has a shape that a compiler could lay out badly across threads. All that the gradients need of a
-sequence Q over the chunk are two sums in each mode, its value as a polynomial in conj(Ā) and the derivative,
-``Σ conj(Ā^l) Q_l`` and ``Σ l conj(Ā^(l-1)) Q_l``. They come by Horner's rule: nothing is divided by Ā, which may be 0.
+A thread handles one mode and one part of the chunk, sample by sample: all its data is in registers, and there is no
+tile that a compiler could lay out badly across threads. The gradients need only two sums per mode of a sequence Q over
+the chunk, its value as a polynomial in conj(Ā) and the derivative, ``Σ conj(Ā^l) Q_l`` and ``Σ l conj(Ā^(l-1)) Q_l``,
+by Horner's rule: nothing is divided by Ā, which may be 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNROLL = tl.constexpr(8)  # samples of a part at a time: enough loads on their w
 
 @triton.jit
 def _phi(zr, zi):
-    """``exp(z)``, ``φ(z) = (exp(z) - 1)/z`` and ``φ'(z) = (exp(z) - φ(z))/z``, by their series near 0."""
+    """``exp(z)``, ``φ(z) = (exp(z) - 1)/z`` and ``φ'(z) = (exp(z) - φ(z))/z``, by their power series near 0."""
     size = tl.exp(zr)
     er, ei = size * tl.cos(zi), size * tl.sin(zi)
     square = zr * zr + zi * zi
@@ -81,7 +81,7 @@ def _mode(
 
 @triton.jit
 def _horner(ar, ai, qr, qi, mr, mi, sr, si):
-    """One more sample in front of those whose sums are ``m`` (the value) and ``s`` (the derivative)."""
+    """One Horner step: add a sample in front of those with sums ``m`` (value) and ``s`` (derivative)."""
     sr, si = cmul(ar, ai, sr, si)
     sr += mr
     si += mi
@@ -91,7 +91,7 @@ def _horner(ar, ai, qr, qi, mr, mi, sr, si):
 
 @triton.jit
 def _together(mr, mi, sr, si, fr, fi, er, ei, PARTS: tl.constexpr):
-    """The sums over the chunk (P) from those over its parts; f is ``Ā^l`` where a part begins, e is ``l Ā^(l-1)``."""
+    """Combine sums over parts of a chunk into sums over the chunk (P); f is ``Ā^l`` at a part's start, e its slope."""
     xr, xi = cmul(fr, fi, sr, si)
     yr, yi = cmul(er, ei, mr, mi)
     mr, mi = cmul(fr, fi, mr, mi)
@@ -103,7 +103,7 @@ def _row_sums(
     ptr, flip, CONJ: tl.constexpr, begin, M, n, ok, ar, ai, fr, fi, er, ei,
     c: tl.constexpr, PARTS: tl.constexpr, FT: tl.constexpr,
 ):  # fmt: skip
-    """Of complex rows (c, M) or their conjugates, if ``flip`` from the last to the first."""
+    """The sums of complex rows (c, M) or their conjugates; ``flip`` goes from the last row to the first."""
     U: tl.constexpr = c // PARTS
     mr, mi, sr, si = ar * 0.0, ar * 0.0, ar * 0.0, ar * 0.0
     for j in tl.range(U, loop_unroll_factor=UNROLL):
@@ -119,7 +119,7 @@ def _row_sums(
 def _kernel_sums(
     ptr, begin, ar, ai, fr, fi, er, ei, c: tl.constexpr, PARTS: tl.constexpr, FT: tl.constexpr
 ):  # fmt: skip
-    """Of real numbers (c), the same for all modes."""
+    """The sums of real numbers (c), the same for all modes."""
     U: tl.constexpr = c // PARTS
     mr, mi, sr, si = ar * 0.0, ar * 0.0, ar * 0.0, ar * 0.0
     for j in tl.range(U, loop_unroll_factor=UNROLL):

@@ -37,7 +37,7 @@ TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: 
 
 
 class Grid(NamedTuple):
-    """How one tensor is cut up."""
+    """The division of a tensor into tiles, segments and columns."""
 
     H: int
     V: int
@@ -60,22 +60,22 @@ class Grid(NamedTuple):
 
     @property
     def even(self) -> bool:
-        """Whether all chunks and segments are whole, so that no load needs a mask."""
+        """Whether all chunks and segments are full, so that no load needs a mask."""
         return self.L % self.c == 0 and self.chunks % self.tiles.per_segment == 0 and self.width == self.N
 
     @property
     def full(self) -> bool:
-        """Whether all tiles are, so that no store does either."""
+        """Whether all tiles are full, so that no store needs a mask."""
         return self.B * self.segments % self.tiles.columns == 0
 
     @property
     def halves(self) -> bool:
-        """Whether half a chunk is long enough for the matrix units."""
+        """Whether half a chunk is long enough for the tensor cores."""
         return self.c >= 32
 
     @property
     def adds(self) -> bool:
-        """Whether the anti-causal pass writes what its states add to the output instead of the states.
+        """Whether the anti-causal pass writes its contribution to the output instead of its states.
 
         For large states that moves less, and a second program of the forward pass fits on a multiprocessor.
         """
@@ -88,7 +88,7 @@ class Grid(NamedTuple):
 
     @property
     def state(self) -> torch.dtype:
-        """The precision the state is carried in."""
+        """The dtype that the state is carried in."""
         return torch.float32 if self.dtype in (torch.float16, torch.bfloat16) else torch.float64
 
     @property
@@ -104,13 +104,13 @@ class Grid(NamedTuple):
         return heads, -(-self.B * self.segments // self.tiles.columns)
 
     def sizes(self) -> tuple[int, ...]:
-        """The kernels' common integers."""
+        """The common integer arguments of the kernels."""
         return (
             self.H, self.B, self.L, self.N, self.chunks, self.L // self.c, self.segments, self.tiles.per_segment,
         )  # fmt: skip
 
     def constants(self) -> dict[str, Any]:
-        """The kernels' common compile-time arguments."""
+        """The common compile-time arguments of the kernels."""
         return {
             "C": self.c,
             "Q": self.width,
@@ -202,7 +202,7 @@ def states(
 def forward(
     g: Grid, inputs: Inputs, operators: Operators, options: ChunkOptions
 ) -> tuple[Tensor, Tensor | None, Saved]:
-    """Y (V, B, L), the state after all whole chunks (H, B, N) where asked, and what the backward pass needs."""
+    """Return y (V, B, L), the state after all whole chunks (H, B, N) if requested, and what the backward pass needs."""
     (u, first), (K, E, G, O, W) = inputs, operators  # noqa: E741
     both, save = options.both, options.save
     y = u.new_empty(g.V, g.B, g.L)
@@ -232,7 +232,7 @@ def forward(
 
 
 class _Shares:
-    """The gradients of T, E, O and G: each tile writes its share of them side by side, so that one kernel sums all.
+    """Buffers for the gradients of T, E, O and G: tiles write their shares side by side, and one kernel sums them.
 
     Empty for E, O and T of a G in factors, for which there is no room.
     """
@@ -257,7 +257,7 @@ def backward(
     g: Grid, arriving: OutputGradients, saved: Saved, operators: Operators, *,
     options: BackwardOptions, spare: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
-    """Every gradient, in the precision of the accumulators; u's in the dtype of u.
+    """All gradients in the precision of the accumulators, that of u in the dtype of u.
 
     With one causal channel u's may be written into ``spare``, which may be u itself: each tile is read before it is
     written. (With W it is needed afterwards.)
@@ -307,7 +307,7 @@ def backward(
 
 
 def _over_channels(x: Tensor, H: int, dim: int = 0) -> Tensor:
-    """The sum over channels, which an axis of virtual heads has in front of its H heads."""
+    """Sum over channels, the leading part of an axis of virtual heads."""
     return x.unflatten(dim, (-1, H)).sum(dim) if x.shape[dim] > H else x
 
 

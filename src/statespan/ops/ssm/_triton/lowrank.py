@@ -1,4 +1,4 @@
-"""The operators of a diagonal plus rank-one SSM (S4, bilinear rule) straight from its parameters: one program a head.
+"""The operators of a diagonal plus rank-one SSM (S4, bilinear rule) directly from its parameters: one program per head.
 
 On packed real states with ``x·y = Re Σ conj(x) y``, and q = 1/(1 - ΔΛ/2), the Woodbury identity gives
 
@@ -14,7 +14,7 @@ Small ones are multiplied out. Of large ones (FACTORED) the kernels apply the fa
 and the imaginary part of a mode are neighbours, as the diagonal kernels have them.
 
 Backward steps through the same lists from their ends. The lists of a head do not depend on each other, so each has a
-program of its own: number 0 the columns E, number 1 the columns F, number 2 the rows J, then one a channel.
+program of its own: number 0 the columns E, number 1 the columns F, number 2 the rows J, then one per channel.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def step(xr, xi, dr, di, fr, fi, br, bi):
 
 @triton.jit
 def _places(n, M, NEAR: tl.constexpr):
-    """Where the real and the imaginary parts of modes n are in a list of 2M numbers."""
+    """The positions of the real and imaginary parts of modes n in a list of 2M numbers."""
     if NEAR:
         return 2 * n, 2 * n + 1
     else:
@@ -114,7 +114,7 @@ def load_vector(ptr, n, M, ok, NEAR: tl.constexpr, FT: tl.constexpr):
 
 @triton.jit
 def store_task(at, gdr, gdi, gfr, gfi, gbr, gbi, gxr, gxi, P: tl.constexpr):
-    """What one program adds to the gradients of d, f, b and B̄, (8, P)."""
+    """Store one program's share of the gradients of d, f, b and B̄, (8, P)."""
     tl.store(at, gdr)
     tl.store(at + P, gdi)
     tl.store(at + 2 * P, gfr)
@@ -132,7 +132,7 @@ def lowrank_kernel(
     c: tl.constexpr, BITS: tl.constexpr, P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr,
     SKIP: tl.constexpr, FACTORED: tl.constexpr,
 ):  # fmt: skip
-    """One list of one head; G gets d^c, to which the product of F and J may be added afterwards."""
+    """Build one list of one head; G gets d^c, to which the product of F and J may be added afterwards."""
     h = tl.program_id(0).to(tl.int64)
     task = tl.program_id(1)
     n = tl.arange(0, P)
@@ -193,7 +193,7 @@ def lowrank_backward_kernel(
     c: tl.constexpr, BITS: tl.constexpr, P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr,
     FACTORED: tl.constexpr,
 ):  # fmt: skip
-    """What one list of one head adds to the gradients of d, f, b and B̄; a channel's program also finishes its C.
+    """The share of one list of one head in the gradients of d, f, b and B̄; a channel's program also finishes its C.
 
     Each entry is fetched one round early, to be there when the loop comes to it.
     """

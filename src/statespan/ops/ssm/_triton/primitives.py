@@ -1,4 +1,4 @@
-"""What the kernels of the chunk engine are made of: tiles in and out, and the recurrence of a state.
+"""Building blocks of the chunk engine's kernels: loading and storing tiles, and the recurrence of a state.
 
 Names as in :mod:`statespan.ops.ssm._triton.scan`.
 """
@@ -82,7 +82,7 @@ def load_power(ptr, h, q, N, DENSE: tl.constexpr, ADJOINT: tl.constexpr, STATE: 
 
 @triton.jit
 def load_factors(W_ptr, h, H, rc, q, N, C: tl.constexpr, ADJOINT: tl.constexpr, LOW: tl.constexpr, DT: tl.constexpr):
-    """Of the low-rank part the way into it transposed, Jᵀ (Q, C), and the way out, F (C, Q); for the adjoint exchanged.
+    """The factors of the low-rank part: Jᵀ (Q, C) and F (C, Q), exchanged for the adjoint.
 
     Each as two numbers whose sum it is, for types of 16 bits.
     """
@@ -110,7 +110,7 @@ def load_factors(W_ptr, h, H, rc, q, N, C: tl.constexpr, ADJOINT: tl.constexpr, 
 
 @triton.jit
 def product(S, high, low, PRECISION: tl.constexpr):
-    """``S (high + low)`` of a float32 S with the error of sixteen bits, by three fast products; wider ones directly."""
+    """``S (high + low)`` for a float32 S to 16-bit accuracy by three fast products; wider types directly."""
     if high.dtype == tl.bfloat16:
         Sh = S.to(tl.bfloat16)
         Sl = (S - Sh.to(tl.float32)).to(tl.bfloat16)
@@ -123,7 +123,7 @@ def product(S, high, low, PRECISION: tl.constexpr):
 
 @triton.jit
 def narrow_product(S, high, low, PRECISION: tl.constexpr):
-    """The same for a long sum and few columns: three chains of additions, of which none waits for another.
+    """The same for a long sum and few columns: three independent chains of additions.
 
     (As a plain sum they would be one: the compiler begins each product with the result of the one before.)
     """
@@ -144,13 +144,13 @@ def split(S):
 
 @triton.jit
 def fold(x):
-    """Half of a sum over rows: of rows 8 apart, which a thread of the matrix units holds anyway."""
+    """Half of a sum over rows: adds rows 8 apart, which the same thread holds in the tensor cores' layout."""
     return tl.sum(x.reshape(x.shape[0] // 16, 2, 8, x.shape[1]), 1)
 
 
 @triton.jit
 def advance(S, gr, gi, DENSE: tl.constexpr):
-    """``S Gᵀ``, of a low-rank G the diagonal part."""
+    """``S Gᵀ``; for a low-rank G only the diagonal part."""
     if DENSE:
         if S.dtype == tl.float32:
             high = gr.to(tl.bfloat16)
@@ -174,7 +174,7 @@ def feed_back(new, S, into_high, into_low, out_high, out_low, LOW: tl.constexpr,
 
 @triton.jit
 def toeplitz(K_ptr, Kb_ptr, hk, i, j, C: tl.constexpr, BOTH: tl.constexpr, DT: tl.constexpr):
-    """``T[i, j] = K[i-j]`` on and below the diagonal, the kernel that looks ahead above it."""
+    """``T[i, j] = K[i-j]`` on and below the diagonal, the anti-causal kernel above it."""
     lag = i - j
     T = tl.load(K_ptr + hk * C + lag, mask=lag >= 0, other=0.0)
     if BOTH:

@@ -1,4 +1,4 @@
-"""Whether the kernels really run on a device: they are run, on a small problem, and compared with plain torch."""
+"""Tests whether the kernels run on a device: on a small problem, compared with plain torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statespan.ops.ssm.arguments import ChunkOptions, Inputs, Operators
 
 
 def probe(device: torch.device) -> bool:
-    """True if a forward pass in bfloat16 runs and is right; otherwise a warning says why it is not used.
+    """True if a forward pass in bfloat16 runs and is correct; otherwise a warning gives the reason.
 
     The first call of a program may come from anywhere: autocast and the default dtype are not to matter.
     """

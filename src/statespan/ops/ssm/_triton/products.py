@@ -1,4 +1,4 @@
-"""The gradients of a large state's operators, from its states and adjoint states: one pass over both.
+"""The gradients of a large state's operators, from its states and adjoint states, in one pass over both.
 
 Names as in :mod:`statespan.ops.ssm._triton.scan`. A row is one chunk of one sequence; S and R (heads, rows, N) are the
 state before and the adjoint state behind it. Summed over all rows,
@@ -30,7 +30,7 @@ def products_kernel(
     C: tl.constexpr, Q: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr, ACC: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The share of some rows of one virtual head: dE, dO, dF and dJ, each (c, N), one behind the other.
+    """The share of some rows of one virtual head: dE, dO, dF and dJ, each (c, N), concatenated.
 
     AHEAD leaves the rows of dE in the opposite order, as that direction takes E's.
     """

@@ -21,7 +21,7 @@ PROGRAMS = 176  # of the backward pass: slightly more than multiprocessors, and 
 
 
 def _constants(modes: Modes, options: RecurrenceOptions) -> dict[str, Any]:
-    """The kernels' common compile-time arguments."""
+    """The common compile-time arguments of the kernels."""
     width = max(16, triton.next_power_of_2(modes.decay.shape[1]))
     return {"P": width, "REAL": options.real_part, "LOG": options.log_dt, "FT": tl.float64}
 
@@ -38,7 +38,7 @@ def _warps(modes: Modes) -> int:
 
 
 def forward(inputs: Inputs, modes: Modes, options: RecurrenceOptions) -> tuple[Tensor, Tensor | None]:
-    """Y (K, H, B, L), and the state after the last sample (H, B, N) in float64 where asked.
+    """Return y (K, H, B, L), and the state after the last sample (H, B, N) in float64 if requested.
 
     Args:
         inputs: u with any strides but 1 along L. Only the causal channels start from the first state.

@@ -2,7 +2,7 @@
 
 A program owns one head and a tile of columns. A column is one segment of one sequence: with many sequences there is one
 segment each; a few long ones are cut into several, whose first states come from a scan over what each segment adds. The
-program walks its columns chunk by chunk with the state in registers, every column a row of its matrix products:
+program scans its columns chunk by chunk with the state in registers, every column a row of its matrix products:
 
     Y = U Tᵀ + S Oᵀ,    S ← S Gᵀ + U E
 
@@ -16,7 +16,7 @@ A G that is diagonal plus a product of low rank comes as its diagonal (H, N) and
 rest, ``S Gᵀ = S d + (S Jᵀ) F``: for large N that is less work than a dense matrix, and fits on the chip.
 
 Compile-time names: C chunk length, Q padded state size, BT columns, EVEN no chunk has an edge (FULL: nor a tile),
-DENSE or LOW what G is, ACC the accumulators' type, STATE that of the state.
+DENSE or LOW the form of G, ACC the accumulators' type, STATE the state's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _emit(
     y, y_ptr, pre_ptr, at, ok,
     EVEN: tl.constexpr, FULL: tl.constexpr, GELU: tl.constexpr, PRE: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
-    """Write outputs, and with PRE what is in front of the activation, in the order of y."""
+    """Write outputs, and with PRE the pre-activation, in the memory order of y."""
     if PRE:
         store(pre_ptr + at, y.to(DT), ok, EVEN, FULL)
     if GELU:
@@ -66,7 +66,7 @@ def forward_kernel(
     FIRST: tl.constexpr, LAST: tl.constexpr, GELU: tl.constexpr, PRE: tl.constexpr, ACC: tl.constexpr,
     STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Y of every chunk, and where asked the state before each chunk and the one after all whole chunks.
+    """Compute y of every chunk, and if requested the state before each chunk and the one after all whole chunks.
 
     Of BOTH directions the states of the other come with ``ahead_ptr``; or, if ADDED, what they give to y.
 
@@ -156,7 +156,7 @@ def backward_kernel(
     LOW: tl.constexpr, BOTH: tl.constexpr, AHEAD: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr,
     DFIRST: tl.constexpr, GELU: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Every gradient, chunk by chunk from the right; those of the operators are this tile's share of the sum.
+    """All gradients, chunk by chunk from the right; those of the operators are this tile's share of the sum.
 
     Shares are ``share_size`` numbers apart. With BOTH directions there is a second pass, AHEAD, the mirror image: from
     the left, with E's rows in the opposite order. The first has both halves of T, so that the second meets states only;
@@ -205,7 +205,7 @@ def backward_kernel(
         ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
         U = load(u_row + i * C, ok, EVEN)
         if EVEN and not FULL:
-            dY = tl.load(dy_row + i * C, mask=live[:, None], other=0.0)  # a column too many adds nothing to any sum
+            dY = tl.load(dy_row + i * C, mask=live[:, None], other=0.0)  # a surplus column adds nothing to any sum
         else:
             dY = load(dy_row + i * C, ok, EVEN)
         held = (live & (chunk < chunks))[:, None] & real[None, :]

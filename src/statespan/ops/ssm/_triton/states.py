@@ -1,4 +1,4 @@
-"""The recurrence alone: the states between chunks, and those that segments of long sequences start from.
+"""The recurrence alone: the states between chunks, and the initial states of the segments of long sequences.
 
 Names as in :mod:`statespan.ops.ssm._triton.scan`.
 """
@@ -81,7 +81,7 @@ def segments_kernel(
     Q: tl.constexpr, BT: tl.constexpr, DENSE: tl.constexpr, LEFT: tl.constexpr, ADJOINT: tl.constexpr,
     START: tl.constexpr, STATE: tl.constexpr,
 ):  # fmt: skip
-    """The state each segment starts from, given what each adds alone: a scan with G to the segment's length.
+    """The initial state of each segment from the segments' contributions: a scan with G to the power of their length.
 
     G is squared ``doublings`` times first (a dense one comes already squared).
     """

@@ -1,8 +1,8 @@
 """A diagonal plus rank-one SSM step by step: the recurrence itself, for large states in full precision.
 
 ``Ā = d + f bᵀ`` (see :mod:`statespan.ops.ssm._triton.lowrank`) makes a step cost O(N), with no operators to build or
-keep. A program owns one kernel of one head and walks through its sequences in float64. Nothing is saved for the
-backward pass: it walks through each sequence again, keeps the state before every piece of it, and then takes the pieces
+keep. A program owns one kernel of one head and scans its sequences in float64. Nothing is saved for the
+backward pass: it scans each sequence again, keeps the state before every piece of it, and then takes the pieces
 from the last to the first. So memory grows neither with the heads nor with the batch.
 
 AHEAD is the recurrence from the right, whose output at a sample comes before that sample enters its state. Shapes as in
@@ -25,7 +25,7 @@ def steps_kernel(
     P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr, AHEAD: tl.constexpr, SKIP: tl.constexpr,
     FIRST: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Y (V, B, L) of one sequence, and its last state where asked; AHEAD adds to what is there."""
+    """Return y (V, B, L) of one sequence, and its last state if requested; AHEAD adds to the existing y."""
     hk = tl.program_id(0).to(tl.int64)
     b = tl.program_id(1).to(tl.int64)
     h = hk % H
@@ -66,13 +66,13 @@ def steps_backward_kernel(
     P: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr, FT: tl.constexpr, AHEAD: tl.constexpr, SKIP: tl.constexpr,
     FIRST: tl.constexpr, INJECT: tl.constexpr,
 ):  # fmt: skip
-    """Every gradient: du (V, B, L), and this program's share of those of d, f, b, B̄, C and D, over its sequences.
+    """All gradients: du (V, B, L), and this program's share of those of d, f, b, B̄, C and D, over its sequences.
 
     A program takes kernel after kernel, ``shares`` programs the sequences of one in turn. ``room`` is its memory for
     ``pieces`` states between pieces and the ``piece`` states within one.
     """
     program = tl.program_id(0)
-    long = tl.full((), 0, tl.int64)  # makes what it is added to wide enough for any address
+    long = tl.full((), 0, tl.int64)  # widens sums with it to 64 bits, for any address
     n = tl.arange(0, P)
     ok, every = n < M, n < P
     between = room_ptr + (program + long) * (pieces + piece) * 2 * P
@@ -101,7 +101,7 @@ def steps_backward_kernel(
             xr, xi = zero, zero
             if FIRST:
                 xr, xi = load_vector(first_ptr + at_state, n, M, ok, False, FT)
-            tl.debug_barrier()  # what the sequence before read is written over
+            tl.debug_barrier()  # the previous sequence's data is overwritten
             for k in range(pieces):
                 store_vector(between + k * 2 * P, n, P, xr, xi, every, False)
                 for i in range(k * piece, tl.where(k + 1 < pieces, (k + 1) * piece, 0)):  # behind the last is nothing

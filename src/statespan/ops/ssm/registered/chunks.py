@@ -16,7 +16,7 @@ from statespan.ops.register import differentiable, graph_is_kept, no_autocast, o
 from statespan.ops.ssm import chunks as plain
 from statespan.ops.ssm.arguments import BackwardOptions, ChunkOptions, Inputs, Operators, OutputGradients, Saved
 
-_ABSENT = 0  # length of the empty tensor that stands for an output nobody asked for
+_ABSENT = 0  # length of the empty tensor that stands for an output that was not requested
 
 
 def _channels(operators: Operators, both: bool) -> int:
@@ -78,14 +78,14 @@ def _fake(inputs: Inputs, operators: Operators, options: ChunkOptions) -> tuple[
 def _backward(
     arriving: OutputGradients, saved: Saved, operators: Operators, options: BackwardOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of u, K, E, G, O and, where there are some, W and the first state; in the dtypes of the tensors."""
+    """The gradients of u, K, E, G, O and, if present, W and the first state; in the dtypes of the tensors."""
     return _gradients(arriving, saved, operators, options)
 
 
 def _gradients(
     arriving: OutputGradients, saved: Saved, operators: Operators, options: BackwardOptions, *, owns_input: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The same; with ``owns_input`` u may be overwritten."""
+    """The same gradients; with ``owns_input`` u may be overwritten."""
     (dy, dlast), (u, states, ahead, preactivation), dtype, both = arriving, saved, options.dtype, options.both
     H, B, L = u.shape
     K, E, G, O, W = operators  # noqa: E741
@@ -97,7 +97,7 @@ def _gradients(
         shape = (H, B, -1, E.shape[2])
         cut = Saved(x, states.view(shape), ahead.view(shape) if both else ahead, preactivation)
         owns_input = owns_input or x.data_ptr() != u.data_ptr()
-        spare = x if owns_input and x.is_contiguous() else None  # nobody needs it afterwards
+        spare = x if owns_input and x.is_contiguous() else None  # it is not needed afterwards
         g = launch.grid(x, operators, both=both)
         gradients = launch.backward(g, OutputGradients(dy, dlast), cut, operators, options=options, spare=spare)
         du = like(gradients.u, u)

@@ -1,4 +1,4 @@
-"""``statespan::lengthwise``: copies sequences into the order in memory that the kernels read.
+"""``statespan::lengthwise``: copies sequences into the memory order that the kernels read.
 
 People hold (batch, length, features); a kernel wants each feature's samples side by side. The copy is made once, saved
 in place of the input, and in the backward pass overwritten by its gradient.
@@ -32,7 +32,7 @@ def _lengthwise_fake(u: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _back(x: Tensor, features_last: bool, dtype: torch.dtype) -> Tensor:
-    """X (H, B, L) in this dtype, with the features as the last axis in memory or not."""
+    """Return x (H, B, L) in this dtype, optionally with the features as the last axis in memory."""
     from statespan.ops._triton.transpose import featurewise
 
     copy = featurewise(x, dtype) if features_last else x.to(dtype).contiguous()

@@ -13,7 +13,7 @@ from torch import Tensor
 from statespan.ops.register import differentiable, no_autocast, operator
 from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, Modes, Operators
 
-_ABSENT = 0  # length of the empty tensor that stands for an output nobody asked for
+_ABSENT = 0  # length of the empty tensor that stands for an output that was not requested
 
 
 def _forward(modes: Modes, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -19,7 +19,7 @@ from statespan.ssm.rank_one import OperatorGradients
 
 
 class ListOptions(NamedTuple):
-    """How lists of powers are cut into operators."""
+    """Options for cutting lists of powers into operators."""
 
     chunk: int
     ahead: int

@@ -15,11 +15,11 @@ from torch import Tensor
 from statespan.ops.register import differentiable, no_autocast, operator
 from statespan.ops.ssm.arguments import Inputs, Modes, OutputGradients, RecurrenceOptions
 
-_ABSENT = 0  # length of the empty tensor that stands for an output nobody asked for
+_ABSENT = 0  # length of the empty tensor that stands for an output that was not requested
 
 
 def _forward(inputs: Inputs, modes: Modes, options: RecurrenceOptions) -> tuple[Tensor, Tensor]:
-    """Y (K, H, B, L) and, where asked, the state after the last sample (H, B, N) in float64; empty otherwise.
+    """Return y (K, H, B, L) and, if requested, the state after the last sample (H, B, N) in float64; empty otherwise.
 
     Anti-causal channels add to the causal ones in front of them.
     """
@@ -42,7 +42,7 @@ _Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tenso
 
 
 def _backward(arriving: OutputGradients, inputs: Inputs, modes: Modes, options: RecurrenceOptions) -> _Gradients:
-    """The gradients of u, the first state, dt, decay, freq, B, C, D and P; empty where there was none."""
+    """The gradients of u, the first state, dt, decay, freq, B, C, D and P; empty for absent inputs."""
     from statespan.ops._triton.transpose import lengthwise, like
     from statespan.ops.ssm._triton import recurrence
 

@@ -1,4 +1,4 @@
-"""Whether there is room for a dash of a Pathfinder image: looked up in tables of pairs, no image is drawn for it.
+"""Whether a dash of a Pathfinder image has room, by lookup in tables of pairs instead of drawing.
 
 What dashes take of a pixel is the most that one of them takes. So a new dash fits if it fits with each of the others
 alone, which depends on two directions and on how far apart the dashes are.
@@ -40,7 +40,7 @@ class Clearance:
         self.low, self.high = (np.stack([f(points, 0) for points in touch]) for f in (np.min, np.max))  # (J, 2)
 
     def fits(self, onward: Array, head: Array, at: Array, kind: Array) -> Array:
-        """Whether there is room for dashes that go on (R,), with heads (R, 2), beside those at (R, n, 2)."""
+        """Whether there is room for continuing dashes (R,), with heads (R, 2), beside those at (R, n, 2)."""
         size = self.t.style.size
         inside = ((head + self.low[onward] > 0) & (head + self.high[onward] < size - 1)).all(1)
         kinds = len(self.clash.table) // len(self.low)
@@ -48,7 +48,7 @@ class Clearance:
         return inside & (self.clash.most(head, np.zeros((len(head), 1, 2), int), at, pair)[:, 0] == 0)
 
     def around(self, pivot: Array, steps: Array, at: Array, kind: Array) -> Array:
-        """The most that is taken, in 255ths, of the pixels (R, m, 2) steps from a pivot (R, 2), and those around."""
+        """The maximum coverage, in 255ths, of the pixels (R, m, 2) steps from a pivot (R, 2) and their neighbours."""
         points, margin = pivot[:, None] + steps, self.t.margin
         edge = ((points <= margin) | (points >= self.t.style.size - 1 - margin)).any(-1)
         return np.where(edge, 255, self.near.most(pivot, steps, at, kind))
@@ -67,11 +67,11 @@ class Clearance:
         return step(tail, self.t.body[degree])
 
     def first_pivot(self, degree: Array, tail: Array) -> Array:
-        """Their pivots."""
+        """Pivots (R, 2) of first dashes."""
         return step(self.first_head(degree, tail), self.t.back[degree])
 
     def inside(self, degree: Array, tail: Array) -> Array:
-        """Whether heads and pivots of first dashes are in the image; the benchmark draws again where they are not."""
+        """Whether heads and pivots of first dashes are in the image; if not, the benchmark redraws."""
         ends = np.stack([self.first_head(degree, tail), self.first_pivot(degree, tail)], 1)
         return np.asarray(((ends >= 0) & (ends < self.t.style.size)).all((1, 2)))
 
@@ -83,7 +83,7 @@ def clearance(style: Style, margin: int) -> Clearance:
 
 
 class Pairs:
-    """Tables (B, side, side), one for each kind of dash: what it does to a pixel, by the pixel's offset from it.
+    """Tables (B, side, side), one per kind of dash: its effect on a pixel by the pixel's offset.
 
     The dash is in the middle of a table; farther away it does nothing. ``reach`` limits the steps of :meth:`most`.
     """
@@ -108,7 +108,7 @@ class Pairs:
 
 
 def _clashes(one: Array, others: Array) -> Array:
-    """For each of the others (B, p, p), how far from it ``one`` must not be, as points: (B, 4h + 3, 4h + 3)."""
+    """For each of the others (B, p, p), the offsets at which ``one`` would clash with it, (B, 4h + 3, 4h + 3)."""
     side = one.shape[0]
     out = np.zeros((len(others), 2 * side + 1, 2 * side + 1), bool)
     own = np.argwhere(one >= DARK)

@@ -1,4 +1,4 @@
-"""LRA Pathfinder and Path-X: whether two discs are the ends of one dashed contour, read pixel by pixel.
+"""LRA Pathfinder and Path-X: are two discs the ends of one dashed contour? Read pixel by pixel.
 
 The benchmark's own images are read if they exist; otherwise :mod:`~statespan.papers.datasets.pathfinder.snakes`
 draws images by the same rules.
@@ -110,7 +110,7 @@ def _drawn(folder: Path, size: int, part: str, options: PathfinderOptions) -> di
 
 
 def _pieces(style: Style, seed: int, count: int, keep_labels: Callable[[Array], None]) -> Iterator[Array]:
-    """Images (n, size²) piece by piece, drawn by as many processes as there are processors."""
+    """Images (n, size²) in pieces, drawn by one process per CPU."""
     size, most = style.size, PIECE[style.size]
     starts = range(0, count, most)
 
@@ -133,14 +133,14 @@ def _pieces(style: Style, seed: int, count: int, keep_labels: Callable[[Array], 
 
 
 def work() -> None:
-    """Draw images in a process of its own: what and how many comes in, labels and pixels go out."""
+    """Draw images in a separate process: reads which and how many, writes labels and pixels."""
     size, contour, seed, first, count = map(int, sys.argv[1:])
     x, y = images(style_of(size, contour), seed, np.arange(first, first + count))
     sys.stdout.buffer.write(y.tobytes() + x.tobytes())
 
 
 def _read(base: Path, size: int, seed: int) -> dict[str, Array | Rows]:
-    """The benchmark's images and labels in three parts, without empty files, of which the release has one."""
+    """The benchmark's images and labels in three splits, without empty files (the release has one)."""
     samples = [(path, label) for path, label in _samples(base) if path.stat().st_size]
     if not samples:
         raise ValueError(f"{base} must have images and their metadata, got none")
@@ -164,7 +164,7 @@ def _samples(base: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _fields(file: Path) -> list[list[str]]:
-    """The rows of a metadata file: text in the release, an array of words where the benchmark's script wrote it."""
+    """The rows of a metadata file: text in the release, an array of words from the benchmark's script."""
     with file.open("rb") as opened:
         is_array = opened.read(6) == b"\x93NUMPY"
     if is_array:

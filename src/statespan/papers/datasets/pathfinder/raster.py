@@ -1,4 +1,4 @@
-"""Lines and smaller images, pixel by pixel as Pillow draws them: the benchmark's Pathfinder images are made with it.
+"""Draws lines and shrinks images exactly as Pillow does, with which the benchmark's images were made.
 
 Points are (down, right). A test compares everything here with Pillow itself, which the library does not need.
 """
@@ -52,7 +52,7 @@ def shrink_bytes(image: Array, size: int) -> Array:
 
 
 def shrink_floats(image: Array, size: int) -> Array:
-    """The same without rounding and limits: float32, below 0 and above 1 near edges.
+    """The same without rounding and clamping: float32, below 0 and above 1 near edges.
 
     Example:
         >>> shrink_floats(np.eye(4, dtype=bool), 2).astype(float).round(3).tolist()
@@ -76,7 +76,7 @@ def _to_bytes(sums: Array) -> Array:
 
 
 def _thick(start: Array, end: Array, thickness: int) -> Array:
-    """The pixels of a parallelogram. They depend on where it is: halves are rounded away from row and column 0."""
+    """The pixels of a parallelogram. They depend on its position: halves are rounded away from row and column 0."""
     step = end - start
     down, right = (_towards_zero(x) for x in (thickness - 1) / 2 * step / np.hypot(*step))
     side = np.array([right, -down])
@@ -88,7 +88,7 @@ def _thick(start: Array, end: Array, thickness: int) -> Array:
 
 
 def _edge(down: int, right: int, to_down: int, to_right: int) -> Edge:
-    """Where an edge begins, how far right it goes for each row down, its first and its last row."""
+    """The start of an edge, its slope in columns per row, its first and its last row."""
     slope = np.float32(to_right - right) / np.float32(to_down - down)
     return down, right, slope, min(down, to_down), max(down, to_down)
 
@@ -117,7 +117,7 @@ def _filled(edges: list[Edge]) -> list[tuple[int, int, int]]:
 
 
 def _at_corner(row: int, edge: Edge, before: list[Edge]) -> float:
-    """Where an edge crosses a row; at a corner from which two flat edges go the same way, beside their next pixels."""
+    """The column where an edge crosses a row; at a corner with two flat edges to one side, beside their next pixels."""
     crossing = float(_at(edge, row))
     if row not in edge[3:] or not edge[2]:
         return crossing
@@ -135,10 +135,10 @@ def _at_corner(row: int, edge: Edge, before: list[Edge]) -> float:
 
 
 def _away(x: float) -> float:
-    """The nearest whole number; of two, the one away from zero."""
+    """Round to the nearest integer, halves away from zero."""
     return float(np.copysign(np.floor(abs(x) + 0.5), x))
 
 
 def _towards_zero(x: float) -> int:
-    """The nearest whole number; of two, the one towards zero."""
+    """Round to the nearest integer, halves towards zero."""
     return int(np.copysign(np.ceil(abs(x) - 0.5), x))

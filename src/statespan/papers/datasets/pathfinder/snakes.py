@@ -69,18 +69,18 @@ class Streams:
         self.state = keys.copy()
 
     def of(self, rows: Array) -> Streams:
-        """The streams of some rows, which go on by themselves."""
+        """The streams of some rows, which continue independently."""
         return Streams(self.state[rows])
 
     def draw(self, rows: Array | None = None) -> Array:
-        """The next number in [0, 1) of each of these streams, or of all."""
+        """Draw the next number in [0, 1) from each of these streams, or from all."""
         rows = np.arange(len(self.state)) if rows is None else rows
         state = self.state[rows] + GOLDEN
         self.state[rows] = state
         return (_mix(state) >> np.uint64(11)) * 2.0**-53
 
     def below(self, n: int, rows: Array | None = None) -> Array:
-        """The next whole number in 0 … n-1."""
+        """Draw the next integer in 0 … n-1."""
         return (self.draw(rows) * n).astype(int)
 
 
@@ -91,14 +91,14 @@ def _mix(z: Array) -> Array:
 
 
 class Dashes:
-    """Dashes (R, n): the pixel each is known by, the tail of the first of a contour and the head of all others."""
+    """Dashes (R, n) by reference pixel: the tail of a contour's first dash, the head of all others."""
 
     def __init__(self, rows: int, n: int) -> None:
         self.at = np.zeros((rows, n, 2), np.int32)  # down, right
         self.direction = np.full((rows, n), NOWHERE)
 
     def of(self, rows: Array) -> Dashes:
-        """Those of some rows."""
+        """The dashes of some rows."""
         some = Dashes(0, 0)
         some.at, some.direction = self.at[rows], self.direction[rows]
         return some
@@ -108,12 +108,12 @@ class Dashes:
         self.at[rows, i], self.direction[rows, i] = at, direction
 
     def these(self, rows: Array, which: slice | Array) -> tuple[Array, Array]:
-        """Places and directions of some dashes of some rows."""
+        """Positions and directions of some dashes of some rows."""
         return self.at[rows][:, which], self.direction[rows][:, which]
 
 
 def contours(here: Clearance, keys: Array) -> Dashes:
-    """Both long contours of every image: of dash k, that of the first contour and then that of the second."""
+    """Both long contours of every image, interleaved: dash k of the first, then dash k of the second."""
     out = Dashes(len(keys), 2 * here.t.style.contour)
     todo, attempts = np.arange(len(keys)), 0
     while len(todo):
@@ -128,7 +128,7 @@ def contours(here: Clearance, keys: Array) -> Dashes:
 
 
 def _grow(here: Clearance, streams: Streams) -> tuple[Array, Dashes]:
-    """One attempt at two long contours in each row: the rows where it succeeded, and the dashes of all."""
+    """Attempt two long contours in each row: returns the rows that succeeded, and the dashes of all."""
     t, style = here.t, here.t.style
     dashes = Dashes(len(streams.state), 2 * style.contour)
     rows = np.arange(len(streams.state))
@@ -175,7 +175,7 @@ def _extend(
 
 
 def with_distractors(here: Clearance, streams: Streams, long: Dashes) -> Dashes:
-    """The dashes with short contours behind them, as many as there was room for."""
+    """The dashes followed by those of as many short contours as there was room for."""
     style, count = here.t.style, 2 * here.t.style.contour
     everyone = np.arange(len(streams.state))
     dashes = Dashes(len(everyone), count + style.distractors * style.short)
@@ -189,7 +189,7 @@ def with_distractors(here: Clearance, streams: Streams, long: Dashes) -> Dashes:
 
 
 def _short(here: Clearance, streams: Streams, dashes: Dashes, *, rows: Array, first: int) -> Array:
-    """One attempt at a short contour in each row, its dashes from ``first`` on: the rows where it failed."""
+    """Attempt a short contour in each row, from dash ``first`` on: returns the rows that failed."""
     style, everyone = here.t.style, rows
     counted = np.array([i for i in range(first) if i != 2 * style.contour - 2])  # the first contour's newest does not
     degree, tail = _begin(here, streams, rows, dashes.these(rows, counted))
@@ -210,7 +210,7 @@ def _short(here: Clearance, streams: Streams, dashes: Dashes, *, rows: Array, fi
 
 
 def _begin(here: Clearance, streams: Streams, rows: Array, others: tuple[Array, Array]) -> tuple[Array, Array]:
-    """A direction and a place where a contour may begin, for each row; no direction where none was found."""
+    """A direction and a position where a contour may begin, for each row; no direction if none was found."""
     at, kind = others[0], here.kind[others[1]]
     chosen, tail = np.full(len(rows), NOWHERE), np.zeros((len(rows), 2), np.int32)
     todo = np.arange(len(rows))
@@ -228,7 +228,7 @@ def _begin(here: Clearance, streams: Streams, rows: Array, others: tuple[Array, 
 def _place(
     here: Clearance, streams: Streams, rows: Array, *, degree: Array, others: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """One of the places (R, 2) with room for a first dash, all equally likely, and whether there is any."""
+    """A uniformly drawn position (R, 2) with room for a first dash, and whether there is any."""
     size, (at, kind) = here.t.style.size, others
     has_place, tail = np.zeros(len(rows), bool), np.zeros((len(rows), 2), np.int32)
     todo = np.arange(len(rows))
@@ -248,7 +248,7 @@ def _place(
 
 
 def _free_places(here: Clearance, degree: int, at: Array, kind: Array) -> Array:
-    """All places (n, 2) with room for a first dash in one image."""
+    """All positions (n, 2) with room for a first dash in one image."""
     size = here.t.style.size
     places = np.argwhere(np.ones((size, size), bool)).astype(np.int32)
     each = [np.broadcast_to(one, (len(places), *one.shape)) for one in (at, kind)]
@@ -256,7 +256,7 @@ def _free_places(here: Clearance, degree: int, at: Array, kind: Array) -> Array:
 
 
 def finish(here: Clearance, streams: Streams, long: Dashes) -> tuple[Array, Array]:
-    """Images and labels from the long contours: add the distractors and draw everything."""
+    """Make images and labels from the long contours: add the distractors and draw everything."""
     t, style, everyone = here.t, here.t.style, np.arange(len(streams.state))
     width = style.size + 2 * t.half
     dashes = with_distractors(here, streams, long)

@@ -1,12 +1,12 @@
-"""What the Pathfinder images are drawn with: their sizes, and tables of steps and stamps for each direction.
+"""Strokes of the Pathfinder images: their sizes, and tables of steps and stamps for each direction.
 
-The benchmark draws at twice the size and shrinks. What a dash looks like is what comes out, as floats without limits;
-the space that it takes is in bytes. Points are (down, right).
+The benchmark draws at twice the size and shrinks the result. The look of a dash is the shrunk image, as unclamped
+floats; the space that it takes is in bytes. Points are (down, right).
 
 Steps are floats and places whole numbers: the benchmark adds them in float64 and rounds up, so that a step of 1e-16,
 as the sine of 180 degrees gives, moves a point where the sum can still hold it, near the upper and left edges.
 
-Shapes: K directions: 360 whole degrees, in which contours begin, and J in which they go on; p pixels of a stamp.
+Shapes: K directions: 360 whole degrees, in which contours begin, and J in which they continue; p pixels of a stamp.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEGREES = 360
 
 @dataclass(frozen=True)
 class Style:
-    """Lengths in pixels, except those of contours, which are in dashes."""
+    """The sizes of a drawing: lengths in pixels, except those of contours, which are in dashes."""
 
     size: int  # of the image
     dash: int  # length of a dash
@@ -51,7 +51,7 @@ STYLES = {
 
 
 def style_of(size: int, contour: int) -> Style:
-    """The style of images with long contours of so many dashes; short ones have a third of them.
+    """The style for long contours of this many dashes; short ones have a third as many.
 
     There are as many short ones at every level: the release was made so, whatever its authors' script says.
 
@@ -67,7 +67,7 @@ def style_of(size: int, contour: int) -> Style:
 
 @dataclass(frozen=True)
 class Tables:
-    """What depends on the style and the margin only.
+    """The tables that depend on the style and the margin only.
 
     A dash is known by its direction and by one of its ends: the first dash of a contour by its beginning (its tail),
     all others by where they point (their head). Stamps are centred there.
@@ -136,12 +136,12 @@ def tables(style: Style, margin: int) -> Tables:
 
 
 def step(at: Array, by: Array) -> Array:
-    """Points (…, 2) of whole numbers moved by floats and rounded up, with the errors that float64 has."""
+    """Integer points (…, 2) moved by floats and rounded up, with float64's rounding errors."""
     return np.ceil(at + by).astype(np.int32)
 
 
 def disc(radius: float) -> Array:
-    """The points (n, 2) of whole numbers no farther than the radius.
+    """The integer points (n, 2) within the radius.
 
     Example:
         >>> len(disc(1)), len(disc(1.5)), len(disc(2))
@@ -161,7 +161,7 @@ def _reversed(angles: Array) -> Array:
 
 
 def _dash(style: Style, margin: int, half: int, angle: float) -> tuple[Array, Array]:
-    """What a dash that begins in the middle looks like, float32, and the space that it takes, uint8: two images."""
+    """Two images of a dash that begins in the middle: its look, float32, and the space that it takes, uint8."""
     large = np.zeros((2 * FINE * half + 1,) * 2, bool)
     middle = np.array([FINE * half, FINE * half])
     end = step(middle, FINE * style.dash * _unit(np.array([angle]))[0])
@@ -174,7 +174,7 @@ def _dash(style: Style, margin: int, half: int, angle: float) -> tuple[Array, Ar
 
 
 def _spot(style: Style, half: int) -> Array:
-    """For each row of the image, the weights (2 · half + 1, f) of the fine rows of a disc that is there.
+    """For each row of the image, the weights (2 · half + 1, f) of the fine rows of a disc at that row.
 
     Its columns have the same. The weights depend on the row at the image's edges only.
     """
@@ -185,7 +185,7 @@ def _spot(style: Style, half: int) -> Array:
 
 
 def fine_disc(style: Style) -> Array:
-    """A disc before it is shrunk, (f, f), 0 and 1."""
+    """A disc of 0 and 1 before shrinking, (f, f)."""
     points = disc(FINE * style.disc)
     image = np.zeros((2 * int(FINE * style.disc) + 1,) * 2, np.float32)
     image[tuple(points.T + int(FINE * style.disc))] = 1
@@ -193,7 +193,7 @@ def fine_disc(style: Style) -> Array:
 
 
 def _solid(space: Array, reach: int) -> Array:
-    """Offsets (s, 2) from the tail to pixels whose space is all taken.
+    """Offsets (s, 2) from the tail to fully covered pixels.
 
     One pixel farther down and right, and no farther than the reach of a dash, as the benchmark has it.
     """
@@ -213,7 +213,7 @@ def _works(offsets: Array, size: int) -> bool:
 
 
 def _equal(points: list[Array]) -> Array:
-    """Lists of points (n, 2) as one array, each filled up with its first one, or with 0."""
+    """Lists of points (n, 2) as one array, each padded with its first point, or with 0."""
     out = np.zeros((len(points), max(map(len, points)), 2), np.int32)
     for filled, own_points in zip(out, points):
         filled[:] = own_points[0] if len(own_points) else 0

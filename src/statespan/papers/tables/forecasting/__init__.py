@@ -1,4 +1,4 @@
-"""Forecasting as the papers measure it: the baselines, and one harness that trains them and S4 on the same windows.
+"""Forecasting under the papers' protocol: one harness that trains S4 and the baselines on the same windows.
 
 Every model is called ``model(x, marks=marks)`` with x (B, context + horizon, C), of which the horizon is not known, and
 answers with (B, horizon, K).

@@ -1,4 +1,4 @@
-"""One setting, one model: the same windows, the same budget of updates, the weights that are best in validation."""
+"""Trains a model in a setting: the same windows and budget for all models, the weights that validate best."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TEST_BATCH = 256  # windows tested together
 
 @dataclass(frozen=True)
 class Budget:
-    """How much each model may train."""
+    """The training budget of each model."""
 
     steps: int = 1000  # updates; of each variant, where a model has several
     batch: int = 64  # windows an update
@@ -47,7 +47,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Variant:
-    """How S4 is set up."""
+    """A configuration of S4."""
 
     centre: str = "last"  # what windows are relative to
     calendar: bool = False  # read the calendar, as far as the training part has gone through it twice
@@ -61,7 +61,7 @@ class Variant:
 
 
 class Candidate(NamedTuple):
-    """What could be tested: a model, the data that it reads, and how it came about."""
+    """A candidate for testing: a model, its data and its origin."""
 
     model: nn.Module
     dataset: Dataset
@@ -103,7 +103,7 @@ def build(name: str, setting: Setting, dataset: Dataset, variant: Variant) -> tu
 
 
 def _rhythms(dataset: Dataset) -> int:
-    """How many of the calendar features, which are in the order of their periods, the training part shows twice."""
+    """The number of calendar features, ordered by period, whose period the training part covers twice."""
     assert dataset.info.sampling_rate is not None
     seconds = len(dataset.train.arrays["values"]) / dataset.info.sampling_rate
     names = mark_names(round(1 / dataset.info.sampling_rate))
@@ -114,9 +114,9 @@ def run(
     name: str, setting: Setting, budget: Budget, device: torch.device, *,
     folder: Path | None = None, variants: tuple[Variant, ...] = S4_VARIANTS, seed: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train a model in a setting and test it; of S4 what is best in validation: a variant, or the mean of them all.
+    """Train and test a model in a setting; for S4, the variant or the mean of all variants that validates best.
 
-    A variant that is best before the world changes need not be so behind it; the mean is a candidate like the others,
+    The variant that validates best need not be best after a distribution shift; the mean is a candidate like the rest,
     and the same windows decide.
     """
     began = time.perf_counter()
@@ -142,7 +142,7 @@ def run(
 
 
 def _combined(candidates: list[Candidate], setting: Setting, device: torch.device) -> Candidate:
-    """The mean of the forecasts of all; its data is that of the longest context, as its answers are the same."""
+    """The mean of all forecasts, on the data of the longest context, whose targets are the same."""
     dataset = max((one.dataset for one in candidates), key=lambda data: data.info.length)
     contexts = [one.dataset.info.length - setting.horizon for one in candidates]
     model = Mean([one.model for one in candidates], contexts, setting.horizon)
@@ -154,7 +154,7 @@ def _combined(candidates: list[Candidate], setting: Setting, device: torch.devic
 def _fit(
     name: str, setting: Setting, dataset: Dataset, variant: Variant, *, budget: Budget, device: torch.device, seed: int
 ) -> tuple[float, nn.Module, int]:
-    """The validation error, the model, and the updates made."""
+    """Fit a model; returns the validation error, the model and the number of updates."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, name, setting.name))
         model, lr, decay = build(name, setting, dataset, variant)

@@ -1,4 +1,4 @@
-"""The fits of a table: their order, side by side, and ended at once by a signal."""
+"""Runs the fits of a table in parallel, longest first; a signal ends them at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 10.0  # seconds that a process is given to end
 
 
 def longest_first(jobs: list[Job]) -> list[Job]:
-    """Of each model the longest fits first, so that processes end at about the same time.
+    """Order the fits longest first per model, so that processes end at about the same time.
 
     Example:
         >>> settings = [Setting("etth1", kind, horizon) for kind in "SM" for horizon in (24, 720)]
@@ -34,14 +34,14 @@ def longest_first(jobs: list[Job]) -> list[Job]:
 
 
 class Stop(Signals):
-    """Signals that end a fit in this process at once, and otherwise are noted."""
+    """Signal handling: ends a fit in this process at once; otherwise the signal is recorded."""
 
     def __init__(self) -> None:
         super().__init__()
         self._fitting = False
 
     def fit(self, *arguments: Any, **options: Any) -> dict[str, Any] | None:
-        """What :func:`run` returns, or None if a signal came before or meanwhile."""
+        """The result of :func:`run`, or None if a signal came before or during it."""
         try:
             self._fitting = True
             return None if self.received else run(*arguments, **options)
@@ -58,12 +58,12 @@ class Stop(Signals):
 
 
 class _Stopped(SystemExit):
-    """Leaves a fit, from wherever it is."""
+    """Leaves a fit from anywhere inside it."""
 
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How the fits of a table run."""
+    """Options for running the fits of a table."""
 
     budget: Budget  # how much each model may train
     device: torch.device  # where
@@ -73,7 +73,7 @@ class FitOptions:
 
 
 def fits(jobs: list[Job], options: FitOptions, stop: Stop) -> Generator[dict[str, Any], None, None]:
-    """The fits of these jobs as they are done, until a signal comes."""
+    """Yield the fits of these jobs as they finish, until a signal comes."""
     end = time.monotonic() + options.seconds
     if options.processes > 1:
         yield from _side_by_side(jobs, options, stop, end)
@@ -107,7 +107,7 @@ def _side_by_side(
 
 
 def fit_worker(budget: dict[str, Any], device: str, folder: str | None) -> Callable[[list[Any]], dict[str, Any]]:
-    """What makes a fit in a process of a pool."""
+    """Return a function that runs a fit in a process of a pool."""
     torch.set_num_threads(1)  # side by side, they would only wait for each other's threads
     torch.set_float32_matmul_precision("high")
     where = None if folder is None else Path(folder)

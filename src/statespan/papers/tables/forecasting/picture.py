@@ -1,4 +1,4 @@
-"""The forecasting table as a picture.
+"""The forecasting table as a plot.
 
 python -m statespan.papers.tables.forecasting.picture results/forecast-cuda.json
 """
@@ -19,7 +19,7 @@ TITLES = {"etth1": "ETTh1", "etth2": "ETTh2", "ettm1": "ETTm1", "weather": "Weat
 
 
 def draw(record: Mapping[str, Any]) -> Any:
-    """Errors over horizons: a panel for each dataset, one series above and all series below."""
+    """Errors over horizons: a panel for each dataset, univariate above and multivariate below."""
     names = list(dict.fromkeys(row["name"] for row in record["rows"]))
     if not names:
         raise ValueError("record must have at least one row, got none")
@@ -52,21 +52,21 @@ def draw(record: Mapping[str, Any]) -> Any:
 
 
 def _few() -> Any:
-    """Marks at 1, 2 and 5 of each power of ten: these errors span one or two."""
+    """Ticks at 1, 2 and 5 times powers of ten, because the errors span one or two decades."""
     from matplotlib.ticker import LogLocator
 
     return LogLocator(subs=(1.0, 2.0, 5.0))
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Draw a picture beside each record."""
+    """Draw a plot beside each record."""
     parser = argparse.ArgumentParser(description="Draw the picture of a forecasting table beside its record.")
     parser.add_argument("records", type=Path, nargs="+", help="such as results/forecast-cuda.json")
     for path in parser.parse_args(arguments).records:
         try:
             figure = draw(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, LookupError, AttributeError):
-            parser.error(f"records must be files that the forecasting table wrote, and {path} is none")
+            parser.error(f"records must be files that the forecasting table wrote, and {path} is not")
         replace_file(path.with_suffix(".png"), look.content(figure))
         print(path.with_suffix(".png"))
 

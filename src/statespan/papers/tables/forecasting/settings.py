@@ -1,4 +1,4 @@
-"""The settings of S4 Tables 9, 13 and 14 on the data we have, and what the paper reached in each."""
+"""The settings of S4 Tables 9, 13 and 14 on the available data, and the paper's number in each."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In one word."""
+        """The setting as one word."""
         return f"{self.dataset}-{self.features}-{self.horizon}"
 
 
 class Reached(NamedTuple):
-    """Errors of a test set, of standardised values."""
+    """Test errors in standardised units."""
 
     mse: float
     mae: float
@@ -49,7 +49,7 @@ def settings(datasets: tuple[str, ...] = ("etth1", "etth2", "ettm1", "weather"))
 
 
 def paper(setting: Setting) -> Reached | None:
-    """What the S4 paper reports for S4, as the recipes have it.
+    """The S4 paper's numbers for S4, from the recipes.
 
     Example:
         >>> paper(Setting("etth1", "S", 24)), paper(Setting("etth1", "M", 720))

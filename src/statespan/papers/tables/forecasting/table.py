@@ -1,4 +1,4 @@
-"""The forecasting table: every setting, every model, in one command that resumes where it was stopped.
+"""The forecasting table: every setting and model in one resumable command.
 
     python -m statespan.papers.tables.forecasting.table --data DATA --out results          everything
       --seconds 540    what fits; again for the rest
@@ -35,7 +35,7 @@ from statespan.train.device import pick_device
 
 
 def record(fits: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
-    """All fits and what they say, as plain data."""
+    """All fits and the findings as plain data."""
     rows = [row for setting in settings(tuple(HORIZONS)) if (row := _row(setting, fits)) is not None]
     caption = "Mean square errors of standardised values on the test part, Informer's borders"
     body = {"benchmark": "forecast", "caption": caption, "rows": rows, "findings": findings(rows), "fits": fits}
@@ -43,7 +43,7 @@ def record(fits: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
 
 
 def findings(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """Who wins how often, in words.
+    """How often each model wins, in words.
 
     Example:
         >>> row = {"extra": {"S4": 1.0, "NLinear": 2.0, "SeasonalNaive": 3.0, "paper S4": 1.5}}
@@ -89,7 +89,7 @@ def _setting(fit: dict[str, Any]) -> Setting:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is not there yet; see the module's text."""
+    """Run the missing fits; see the module's docstring."""
     args, wanted = _parsed(arguments)
     device = pick_device(args.device)
     if device.type == "cuda":
@@ -125,14 +125,14 @@ def _parsed(arguments: list[str] | None) -> tuple[argparse.Namespace, list[Setti
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the datasets (default: $STATESPAN_DATA)")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder of the record (default: results)")
-    parser.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
+    parser.add_argument("--device", help="cpu or cuda (default: cuda if available)")
     parser.add_argument("--datasets", default="etth1,etth2,ettm1,weather", help="with commas (default: %(default)s)")
     parser.add_argument("--models", default=",".join(MODEL_ORDER), help="with commas (default: %(default)s)")
     parser.add_argument("--settings", default="", help="only these, such as etth1-S-24, with commas (default: all)")
-    parser.add_argument("--steps", type=int, default=Budget.steps, help="updates of each model (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=Budget.batch, help="windows an update (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=Budget.steps, help="updates per model (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=Budget.batch, help="windows per update (default: %(default)s)")
     parser.add_argument("--every", type=int, default=1, help="test every n-th window only (default: all)")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further fit after so long")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further fit after this time")
     parser.add_argument("--processes", type=int, default=1, help="fits at a time (default: %(default)s)")
     args = parser.parse_args(arguments)
     args.datasets, args.models = tuple(args.datasets.split(",")), tuple(args.models.split(","))

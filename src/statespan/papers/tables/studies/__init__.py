@@ -1,1 +1,1 @@
-"""Studies on real data: one command each, which writes what it finds as JSON, for the documents to show."""
+"""Studies on real data: one command each, which writes its findings as JSON for the documentation."""

@@ -1,4 +1,4 @@
-"""What all studies share: their options and their record."""
+"""Shared by all studies: their options and their record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parser(text: str | None, out: str) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", type=Path, required=True, help="folder of the datasets, in their public layouts")
     options.add_argument("--out", type=Path, default=Path(out), help="the record, JSON (default: %(default)s)")
-    options.add_argument("--device", default=None, help="cpu or cuda (default: cuda where there is one)")
+    options.add_argument("--device", default=None, help="cpu or cuda (default: cuda if available)")
     return options
 
 
@@ -31,7 +31,7 @@ class Study:
         self.rows: list[dict[str, Any]] = schema.read(path)["rows"] if path.exists() else []
 
     def add(self, name: str, setting: dict[str, Any], figures: dict[str, Any]) -> None:
-        """Add a row, with the commit that made it: the rest may be made by another one."""
+        """Add a row with the commit that made it, because other rows may have another one."""
         self.rows.append({"name": name, "setting": setting, "extra": figures, "status": "ok", "commit": commit()})
 
     def save(self, **more: Any) -> None:

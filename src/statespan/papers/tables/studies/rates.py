@@ -1,11 +1,11 @@
-"""Other sampling rates without training again: S4D, a CNN and a Transformer on real series.
+"""Other sampling rates without retraining: S4D, a CNN and a Transformer on real series.
 
     python -m statespan.papers.tables.studies.rates --data DATA --out results/rates.json
 
-All are trained on every second sample of sets of the UCR archive (DATA/uea) and tested on that rate, on twice the rate
-(all samples) and on a half and a quarter of it. S4D is told the rate; the others have nothing to tell it to. Beside
-them stands what helps anybody: resampling the test series to the trained rate with straight lines. A picture goes
-beside the record.
+All are trained on every second sample of datasets of the UCR archive (DATA/uea) and tested at that rate, at twice the
+rate (all samples), and at a half and a quarter of it. S4D is given the rate; the others cannot use it. For comparison,
+the test series are also resampled linearly to the training rate, which helps any model. A plot is written beside the
+record.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CAPTION = "Test accuracy of models trained at 1x (every second sample), with no 
 
 
 class CNN(nn.Module):
-    """The fully convolutional network of Wang et al. (2017): three convolutions, means over time, a linear map.
+    """The fully convolutional network of Wang et al. (2017): three convolutions, global average pooling, a linear map.
 
     Example:
         >>> CNN(1, 3)(torch.randn(2, 50, 1)).shape
@@ -58,7 +58,7 @@ class CNN(nn.Module):
 
 
 class Attending(nn.Module):
-    """A Transformer encoder with sines for positions, means over time, a linear map.
+    """A Transformer encoder with sinusoidal positions, global average pooling, a linear map.
 
     Example:
         >>> Attending(1, 3)(torch.randn(2, 50, 1)).shape
@@ -96,7 +96,7 @@ def _score(model: nn.Module, X: Any, y: Any, device: torch.device, *, factor: fl
 
 
 def scores(folder: Path, name: str, epochs: int | None, device: torch.device) -> dict[str, dict[str, float]]:
-    """The accuracies on one set of the archive: of each model at each rate."""
+    """The accuracies of each model at each rate on one dataset of the archive."""
     (X, labels), (X_test, labels_test) = (read_ts(folder / "uea" / f"{name}_{part}.ts") for part in ("TRAIN", "TEST"))
     known = np.unique(labels)
     y, y_test = np.searchsorted(known, labels), np.searchsorted(known, labels_test)
@@ -118,7 +118,7 @@ def scores(folder: Path, name: str, epochs: int | None, device: torch.device) ->
 
 
 def draw(rows: list[dict[str, Any]]) -> Any:
-    """Accuracy against the rate, a panel for each set."""
+    """Plot accuracy against the rate, a panel for each dataset."""
     sets = list(dict.fromkeys(row["setting"]["set"] for row in rows))
     figure, panels = look.panels(len(sets), 3, width=1.0 + 4.0 * len(sets), height=3.2, sharey=True)
     colors = dict(zip(("S4D", "CNN", "Transformer"), look.COLORS))
@@ -134,7 +134,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the study; see the module's text."""
+    """Run the study; see the module's docstring."""
     options = parser(__doc__, "results/rates.json")
     options.add_argument("--sets", default=",".join(SETS), help="with commas (default: %(default)s)")
     options.add_argument("--epochs", type=int, help="passes over the series (default: the estimator's)")

@@ -1,11 +1,11 @@
-"""Spoken words from raw sound at 16 kHz, and at half and a quarter of the rate without training again.
+"""Spoken words from raw audio at 16 kHz, and at half and a quarter of that rate without retraining.
 
     python -m statespan.papers.tables.studies.speech --data DATA --out results/speech.json
 
-DATA/speech has folders of words with WAV files and the two lists of Speech Commands. S4Classifier as it comes, but for
-standardize="series": how loud a word is said does not matter. Lower rates are made as in the papers, by leaving samples
-out, and as a recorder makes them, with a filter before. (The figures are those of the words and clips that are there;
-the papers have 35 times as many clips to learn from.)
+DATA/speech has folders of words with WAV files and the two lists of Speech Commands. S4Classifier has its defaults
+except standardize="series", because the volume of a word does not matter. Lower rates are produced as in the papers, by
+dropping samples, and as a recorder does, with a filter first. (The figures are for the words and clips that are
+present; the papers have 35 times as many clips.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RATES = (1, 2, 4)
 
 
 def sounds(folder: Path) -> dict[str, tuple[Any, Any]]:
-    """Sounds (n, 16000) float32 and words of the parts: "train" (with the validation clips) and "test"."""
+    """Clips (n, 16000) float32 and words of the splits: "train" (with the validation clips) and "test"."""
     test = set((folder / "testing_list.txt").read_text(encoding="utf-8").split())
     parts: dict[str, tuple[list[Any], list[str]]] = {"train": ([], []), "test": ([], [])}
     for word in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))):
@@ -56,7 +56,7 @@ def filtered(x: Any, every: int) -> Any:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the study; see the module's text."""
+    """Run the study; see the module's docstring."""
     options = parser(__doc__, "results/speech.json")
     options.add_argument("--epochs", type=int, help="passes over the clips (default: the estimator's)")
     args = options.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Classification on sets of the UEA and UCR archives: S4Classifier as it comes, 1-NN-DTW and MiniRocket beside it.
+"""Classification on datasets of the UEA and UCR archives: S4Classifier with its defaults, 1-NN-DTW and MiniRocket.
 
     python -m statespan.papers.tables.studies.uea --data DATA --out results/uea.json
 
@@ -23,10 +23,10 @@ CAPTION = "Test accuracy on the archives' own splits; S4 with default settings"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the study; see the module's text."""
+    """Run the study; see the module's docstring."""
     options = parser(__doc__, "results/uea.json")
     options.add_argument("--sets", default=",".join(SETS), help="with commas (default: %(default)s)")
-    options.add_argument("--seeds", type=int, default=1, help="S4 with so many seeds (default: %(default)s)")
+    options.add_argument("--seeds", type=int, default=1, help="number of seeds for S4 (default: %(default)s)")
     args = options.parse_args(arguments)
     if find_spec("aeon") is None:
         options.error("the baselines of this study need aeon: pip install aeon")

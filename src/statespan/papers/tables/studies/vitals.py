@@ -1,4 +1,4 @@
-"""Vital signs of BIDMC: S4Regressor as it comes, on random windows as in the papers and on patients it never saw.
+"""Vital signs of BIDMC: S4Regressor with its defaults, on random windows as in the papers and on unseen patients.
 
     python -m statespan.papers.tables.studies.vitals --data DATA --out results/vitals.json
 
@@ -25,7 +25,7 @@ CAPTION = "Root mean square error on the test windows: beats and breaths a minut
 
 
 def windows(folder: Path, split: str) -> dict[str, tuple[Any, Any]]:
-    """Train and test windows (n, 4000, 2) with their three values (n, 3); those that lack one are left out."""
+    """Train and test windows (n, 4000, 2) with their three values (n, 3); windows that lack one are dropped."""
     parts: dict[str, tuple[Any, Any]] = {}
     loaded = [
         datasets.load(f"bidmc-{name}", folder=folder, split=split, standard="none", standard_targets=False)
@@ -56,7 +56,7 @@ def _all(dataset: Any) -> dict[int, float]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the study; see the module's text."""
+    """Run the study; see the module's docstring."""
     options = parser(__doc__, "results/vitals.json")
     options.add_argument("--splits", default="windows,patients", help="with commas (default: %(default)s)")
     options.add_argument("--epochs", type=int, help="passes over the windows (default: the estimator's)")
