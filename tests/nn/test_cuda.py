@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from statespan.nn import layer as layers
+from statespan.nn import parameters
 from statespan.ops import apply
 from tests.nn.make import COMBINATIONS, IDS, peak_error, run_steps
 
@@ -39,7 +39,7 @@ def test_autocast(cls, options, monkeypatch):
     layer = cls(8, 16, **options).cuda()
     x = torch.randn(2, 100, 8, device="cuda")
     types = []
-    monkeypatch.setattr(layers, "apply", lambda *a, **k: types.append(k["dtype"]) or apply(*a, **k))
+    monkeypatch.setattr(parameters, "apply", lambda *a, **k: types.append(k["dtype"]) or apply(*a, **k))
     with torch.autocast("cuda", torch.bfloat16):
         y = layer(x)
     assert types == [torch.bfloat16]  # also inside, and from a wider input
