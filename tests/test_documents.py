@@ -48,6 +48,10 @@ def test_readme_shows_the_recorded_run():
         f"scores differ by {steps['largest_difference']:.0e}",
     ):
         assert line in readme.splitlines()
+    script = (ROOT / "examples/digits.py").read_text()
+    for words in ("weights of the best validation (step", "with dt_scale=2.0 and no training", "predictions identical"):
+        assert words in readme, words
+        assert words in script, words
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
