@@ -195,3 +195,11 @@ def test_every_dataset_and_model_is_documented():
 
     page = (ROOT / "docs/training.md").read_text()
     assert [name for name in models.names() if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_pages_install_from_a_clone(page):
+    """The package is in no registry yet, so a name alone cannot be installed."""
+    assert not re.search(r"pip install \S*statespan", page.read_text())
