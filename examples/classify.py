@@ -28,6 +28,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="passes over the series (default: chosen from the data)")
     parser.add_argument("--save", type=Path, help="folder for the model")
     args = parser.parse_args()
+    if not args.file.is_file():
+        parser.error(f"file must be an existing file, got {args.file}")
 
     X, y = read(args.file, args.target)
     if args.test is not None:

@@ -53,7 +53,8 @@ def main() -> None:
     # The same weights on every second pixel: the layers are continuous in time, so each step is simply twice as long.
     half = evaluate(folder, dt_scale=2.0, overrides=["data.subsample=2"])["accuracy"]
     plain = evaluate(folder, overrides=["data.subsample=2"])["accuracy"]
-    print(f"every second pixel  {100 * half:.1f}% with dt_scale=2.0, untrained ({100 * plain:.1f}% with dt_scale=1.0)")
+    unscaled = f"({100 * plain:.1f}% with dt_scale=1.0)"
+    print(f"every second pixel  {100 * half:.1f}% with dt_scale=2.0 and no training {unscaled}")
 
     # The same weights as a recurrence: one pixel at a time, with a state of fixed size and the same predictions.
     model, _, dataset = load_run(folder)

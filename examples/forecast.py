@@ -27,6 +27,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="training steps (default: chosen from the data)")
     parser.add_argument("--out", type=Path, default=Path("forecast.csv"), help="file for the forecast")
     args = parser.parse_args()
+    if not args.file.is_file():
+        parser.error(f"file must be an existing file, got {args.file}")
 
     series = pd.read_csv(args.file, parse_dates=[args.time], index_col=args.time)[args.target]
     past, future = series[: -args.horizon], series[-args.horizon :]

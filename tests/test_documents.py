@@ -48,6 +48,10 @@ def test_readme_shows_the_recorded_run():
         f"scores differ by {steps['largest_difference']:.0e}",
     ):
         assert line in readme.splitlines()
+    script = (ROOT / "examples/digits.py").read_text()
+    for words in ("weights of the best validation (step", "with dt_scale=2.0 and no training", "predictions identical"):
+        assert words in readme, words
+        assert words in script, words
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
@@ -191,3 +195,11 @@ def test_every_dataset_and_model_is_documented():
 
     page = (ROOT / "docs/training.md").read_text()
     assert [name for name in models.names() if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_pages_install_from_a_clone(page):
+    """The package is in no registry yet, so a name alone cannot be installed."""
+    assert not re.search(r"pip install \S*statespan", page.read_text())

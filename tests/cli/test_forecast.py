@@ -138,4 +138,5 @@ def test_a_mistake_gets_one_line(name, tmp_path, monkeypatch):
 def test_a_model_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = write(tmp_path / "data.csv")
-    assert "cannot be read" in one_line(invoke("forecast", file, "--model", "none"), code=1)
+    mistake = one_line(invoke("forecast", file, "--model", "none"))
+    assert "--model must be the folder of a forecaster that --save wrote, got none" in mistake

@@ -58,7 +58,7 @@ def app() -> Any:
                     sys.exit(130)
                 if describe is None:
                     raise
-                fail(describe())
+                fail(describe() + _received(error))
             sys.exit(code if isinstance(code, int) else 0)
 
     def root(
@@ -87,6 +87,12 @@ def app() -> Any:
     for name, module in _plugins.modules("statespan.commands").items():
         application.command(name, help=module.HELP)(getattr(module, name))
     return application
+
+
+def _received(error: Exception) -> str:
+    """The value of an option of the wrong type, which typer leaves out of its message where pydantic reads options."""
+    details = getattr(error.__cause__, "errors", None)
+    return "" if details is None else f", got {details()[0]['input']!r}"
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:

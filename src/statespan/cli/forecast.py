@@ -63,6 +63,8 @@ def forecast(
         fail(f"--out must not be the file to read, got {out}")
     if model is not None and (context is not None or steps is not None or save is not None):
         fail("--model uses a model without training: remove --context, --steps and --save")
+    if model is not None and not (model / "config.json").is_file():
+        fail(f"--model must be the folder of a forecaster that --save wrote, got {model}")
     console = common.terminal()
     with common.explained():
         with common.rejected():

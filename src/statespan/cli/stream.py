@@ -62,6 +62,8 @@ def stream(
     if block < 1:
         fail(f"--every must be a number >= 1, got {every}")
     common.relative_step(1.0, dt_scale, sampling_rate)
+    if state is not None:
+        common.check_output("--state", state)
     with common.explained():
         from statespan.generation import Stream
 

@@ -99,6 +99,8 @@ def _choose(text: str | None, changes: list[str], resume: bool, runs: Path) -> t
         if not resume:
             fail(f"{text} is the folder of a run: add --resume to continue it, or name a recipe to start another")
         return read_recipe(where / "recipe.yaml", changes), where
+    if len(where.parts) > 1 and not where.exists() and where.suffix not in (".yaml", ".yml"):
+        fail(f"RECIPE must be a name, a YAML file or the folder of a run, and {text} is not there")
     recipe = common.named_recipe(text, changes)
     common.check_writable(runs)
     numbered = _runs(runs, recipe.name)
