@@ -31,14 +31,8 @@ class SSMParameters(nn.Module, ABC):
     """The parameters of an SSM: log Δ and C, and those of its state matrix."""
 
     parameter_groups: ClassVar[dict[str, str]] = {
-        "log_dt": "dt",
-        "A_real": "ssm",
-        "A_imag": "ssm",
-        "A": "ssm",
-        "P": "ssm",
-        "B": "ssm",
-        "C": "C",
-    }
+        "log_dt": "dt", **dict.fromkeys(("A_real", "A_imag", "A", "P", "B"), "ssm"), "C": "C",
+    }  # fmt: skip
     """The optimizer group of each parameter, read by :func:`statespan.param_groups`."""
 
     log_dt: Tensor

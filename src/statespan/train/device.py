@@ -31,6 +31,8 @@ class OneProcess:
     is_global_zero = True
 
     def __init__(self, device: torch.device, precision: str = "fp32") -> None:
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
         self.device = device if device.type == "cpu" else torch.device(device.type, device.index or 0)
         self.is_half = precision == "bf16"
 
