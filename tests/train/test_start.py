@@ -126,7 +126,7 @@ def test_mistakes(learnt, tmp_path):
         "wide": r"weights of the same layers: backbone\.\S+ is \(.*6.*\) there and \(.*4.*\) here",
         "deep": r"weights of the same layers: backbone\.\S+ is \(.*\) there and not here",
         "shallow": r"weights of the same layers: backbone\.\S+ is not there and \(.*\) here",
-        "begun": r"a finished run: resume it with statespan train \S+begun --resume",
+        "begun": r"a finished run: finish it with statespan train \S+begun --resume",
         "damaged": r"it cannot be read: .* is damaged",
         "runs/text-masked-s4d": r"which does not exist; create it with statespan train text-masked-s4d$",
         "nowhere": r"the folder of a finished run or of a saved model, or the name of a published one: there is no",

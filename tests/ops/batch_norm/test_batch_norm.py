@@ -201,7 +201,7 @@ def test_a_block(autocast, lengths, prenorm, monkeypatch):
 
     def run(path):
         torch.manual_seed(5)
-        block = ResidualBlock(S4D(3, 8, bidirectional=True), norm="batch", prenorm=prenorm).to(DEVICE)
+        block = ResidualBlock(S4D(3, 8, bidirectional=True, mix="linear"), norm="batch", prenorm=prenorm).to(DEVICE)
         torch.nn.init.normal_(block.norm.weight)
         inputs = [x.clone().requires_grad_(), *block.parameters()]
         with use_path(path), torch.autocast(DEVICE, torch.float16, enabled=autocast):
@@ -222,7 +222,7 @@ def test_a_block(autocast, lengths, prenorm, monkeypatch):
 
 
 def test_a_norm_with_a_hook_is_called():
-    block, seen = ResidualBlock(S4D(6, 8), norm="batch").to(DEVICE), []
+    block, seen = ResidualBlock(S4D(6, 8, mix="linear"), norm="batch").to(DEVICE), []
     block.norm.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
     with use_path("triton"), torch.autocast(DEVICE, torch.bfloat16):
         block(torch.randn(2, 9, 6, device=DEVICE))
@@ -235,8 +235,8 @@ def test_compiled(prenorm):
     """Results and running statistics are the same; behind a layer a compiler has its own kernels."""
     x = torch.randn(2, 30, 6, device=DEVICE)
     lengths = torch.tensor([30, 11], device=DEVICE)
-    block = ResidualBlock(S4D(6, 8), norm="batch", prenorm=prenorm).to(DEVICE)
-    other = ResidualBlock(S4D(6, 8), norm="batch", prenorm=prenorm).to(DEVICE)
+    block = ResidualBlock(S4D(6, 8, mix="linear"), norm="batch", prenorm=prenorm).to(DEVICE)
+    other = ResidualBlock(S4D(6, 8, mix="linear"), norm="batch", prenorm=prenorm).to(DEVICE)
     other.load_state_dict(block.state_dict())
     with use_path("triton"), torch.autocast(DEVICE, torch.bfloat16):
         y = torch.compile(block, backend="aot_eager", fullgraph=True)(x, lengths=lengths)

@@ -127,7 +127,9 @@ def test_what_does_not_fit():
 @pytest.mark.parametrize("lengths", [None, [40, 17]], ids=["whole", "padded"])
 def test_a_block(lengths, dropout, monkeypatch):
     """On the kernels' path a block normalizes with them, and equals one on the plain path with the same chance."""
-    block = ResidualBlock(S4D(3, 8, bidirectional=True), norm="layer", prenorm=False, **dropout).to(DEVICE)
+    block = ResidualBlock(S4D(3, 8, bidirectional=True, mix="linear"), norm="layer", prenorm=False, **dropout).to(
+        DEVICE
+    )
     torch.nn.init.normal_(block.norm.weight)
     x = torch.randn(2, 40, 3, device=DEVICE)
     given = torch.randn(2, 40, 3, device=DEVICE)
@@ -155,7 +157,7 @@ def test_a_block(lengths, dropout, monkeypatch):
 @pytest.mark.parametrize("part", ["norm", "dropout"])
 def test_a_part_with_a_hook_is_called(part):
     """Whoever looks at the norm or the dropout sees what it makes: the kernels would go past it."""
-    block, seen = ResidualBlock(S4D(6, 8), prenorm=False, dropout=0.5).to(DEVICE), []
+    block, seen = ResidualBlock(S4D(6, 8, mix="linear"), prenorm=False, dropout=0.5).to(DEVICE), []
     getattr(block, part).register_forward_hook(lambda _module, _inputs, output: seen.append(output))
     with use_path("triton"):
         y = block(torch.randn(2, 9, 6, device=DEVICE))
@@ -165,7 +167,7 @@ def test_a_part_with_a_hook_is_called(part):
 
 def test_a_compiler_has_its_own(monkeypatch):
     """There the sum and the norm become one kernel with what is around them."""
-    block = ResidualBlock(S4D(6, 8), prenorm=False).to(DEVICE)
+    block = ResidualBlock(S4D(6, 8, mix="linear"), prenorm=False).to(DEVICE)
     monkeypatch.setattr(kernels, "forward", lambda *_: pytest.fail("the kernel was called"))
     x = torch.randn(2, 9, 6, device=DEVICE)
     with use_path("triton"):

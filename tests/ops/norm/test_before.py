@@ -106,7 +106,7 @@ def test_registered():
 @pytest.mark.parametrize("lengths", [None, [40, 17]], ids=["whole", "padded"])
 def test_a_block(lengths, compiled, monkeypatch):
     """On the kernels' path a block normalizes with them, and equals one on the plain path."""
-    block = ResidualBlock(S4D(3, 8, bidirectional=True), norm="layer").to(DEVICE)
+    block = ResidualBlock(S4D(3, 8, bidirectional=True, mix="linear"), norm="layer").to(DEVICE)
     torch.nn.init.normal_(block.norm.weight)
     x = torch.randn(2, 40, 3, device=DEVICE).half().float()
     given = torch.randn(2, 40, 3, device=DEVICE)
@@ -133,7 +133,7 @@ def test_a_block(lengths, compiled, monkeypatch):
 
 def test_a_norm_with_a_hook_is_called():
     """Whoever looks at a norm sees its result: the kernels would go past it."""
-    block, seen = ResidualBlock(S4D(6, 8), norm="layer").to(DEVICE), []
+    block, seen = ResidualBlock(S4D(6, 8, mix="linear"), norm="layer").to(DEVICE), []
     block.norm.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
     with use_path("triton"):
         x, u = block.norm.before(torch.randn(2, 9, 6, device=DEVICE), None, torch.float16)

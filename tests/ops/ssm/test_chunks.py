@@ -117,7 +117,7 @@ def test_apply_against_finite_differences(kind, bidirectional, monkeypatch):
     leaves = [randn(1, 34, 1), randn(1, 1, 2), randn(channels, 1), *(getattr(ssm, n).detach().clone() for n in names)]
 
     def function(u, state, D, *values):
-        built = kind_of(*values, "bilinear")
+        built = kind_of(**dict(zip(names, values)), discretization="bilinear")
         with use_path("chunks"):
             if bidirectional:
                 return apply(built, u, D, bidirectional=True, activation="gelu")
