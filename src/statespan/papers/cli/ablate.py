@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from statespan.papers.runs.choose import Axis
-    from statespan.papers.runs.table import Line
+    from statespan.papers.runs.table import SweepLine
     from statespan.train import Recipe
 
 HELP = """Train every combination of some settings and compare them.
@@ -85,7 +85,7 @@ def ablate(
     cells.finish(stopped, [outcome.status for line in lines for outcome in line.outcomes])
 
 
-def _write(base: Recipe, axes: list[Axis], rows: Any, *, out: Path, split: str) -> list[Line]:
+def _write(base: Recipe, axes: list[Axis], rows: Any, *, out: Path, split: str) -> list[SweepLine]:
     from statespan import _io as fsio
     from statespan.papers.runs.table import lines, markdown, record
 
@@ -96,7 +96,7 @@ def _write(base: Recipe, axes: list[Axis], rows: Any, *, out: Path, split: str) 
     return found
 
 
-def show(axes: list[Axis], found: list[Line], console: Console) -> None:
+def show(axes: list[Axis], found: list[SweepLine], console: Console) -> None:
     """Print the table."""
     from statespan.papers.runs.table import TEST, faults, grid
 

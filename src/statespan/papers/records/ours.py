@@ -20,7 +20,7 @@ from statespan.papers.records.record import differences
 from statespan.papers.records.schema import Record, every_run
 from statespan.papers.records.signs import CHANGES, is_plain, signs
 from statespan.papers.records.table import summary
-from statespan.papers.records.tasks import TASKS, Task, other
+from statespan.papers.records.tasks import TASKS, ResultTask, other
 from statespan.train import recipes
 from statespan.train.config import Recipe
 
@@ -81,7 +81,7 @@ def _rank(key: tuple[str, ...], record: Record) -> tuple[int, bool, int, int]:
     return other_data, not is_plain(record), sum(name.startswith("model.") for name in names), len(names)
 
 
-def _task(record: Record) -> Task:
+def _task(record: Record) -> ResultTask:
     return next((task for task in TASKS if task.holds(record)), other(record, ""))
 
 

@@ -13,7 +13,7 @@ from statespan.papers.records.record import model_name, seconds_before
 from statespan.papers.records.schema import Record, read_runs
 from statespan.papers.records.signs import signs
 from statespan.papers.records.table import groups
-from statespan.papers.records.tasks import TASKS, Task, other, paper, value
+from statespan.papers.records.tasks import TASKS, ResultTask, other, paper, value
 
 NAMES = {
     "accuracy": "accuracy, %", "rmse": "RMSE", "mse": "MSE", "perplexity": "perplexity", "bits_per_dim": "bits a pixel"
@@ -33,7 +33,7 @@ def plot(folders: list[Path]) -> Any:
     return times({file: record for folder in where for file, record in read_runs(folder).items()})
 
 
-def shown(records: Mapping[str, Record]) -> list[tuple[Task, dict[str, Record]]]:
+def shown(records: Mapping[str, Record]) -> list[tuple[ResultTask, dict[str, Record]]]:
     """The tasks with recorded histories and their records by file; tasks of no paper come last."""
     by_task = []
     remaining = dict(records)
@@ -94,7 +94,7 @@ def _points(record: Record) -> list[tuple[float, float]]:
     return [((start + seconds) / 60, factor * number) for seconds, number in finite]
 
 
-def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
+def _panel(axes: Any, task: ResultTask, records: Mapping[str, Record]) -> None:
     names = {file: model_name(record) + signs(record, task) for file, record in records.items()}
     colors = dict(zip(dict.fromkeys(names.values()), _look.colors()))
     labelled: set[str] = set()
@@ -124,7 +124,7 @@ def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
     axes.legend(fontsize=6.5, loc="best", framealpha=0.85, edgecolor="none")
 
 
-def _limits(axes: Any, task: Task, numbers: list[float]) -> None:
+def _limits(axes: Any, task: ResultTask, numbers: list[float]) -> None:
     """Errors fall over several powers of ten; the first accuracies say little, so the upper half has more room."""
     if not task.larger and min(numbers) > 0 and max(numbers) > 4 * min(numbers):
         axes.set_yscale("log", subs=(2, 3, 5))
@@ -136,7 +136,7 @@ def _limits(axes: Any, task: Task, numbers: list[float]) -> None:
         axes.set_ylim(bottom=max(0.0, low - 0.15 * (ascending[-1] - low)))
 
 
-def _reference(task: Task) -> str:
+def _reference(task: ResultTask) -> str:
     if task.epochs is None:
         return ""
     after = "" if task.after is None else f", {metric_number(task.after[0], '')} % after {task.after[1]}"

@@ -16,7 +16,7 @@ from statespan.papers.records.schema import Record
 from statespan.train import recipes
 
 if TYPE_CHECKING:
-    from statespan.papers.records.tasks import Task
+    from statespan.papers.records.tasks import ResultTask
 
 AUGMENTED, STARTED, DIFFERENT, SEEN = "†", "‡", "≠", "§"
 # options of datasets that change what is trained on, and the values that do not
@@ -36,7 +36,7 @@ def is_plain(record: Record) -> bool:
     return not augmented(record) and not record.get("start")
 
 
-def difference(record: Record, task: Task) -> str:
+def difference(record: Record, task: ResultTask) -> str:
     """How the data or its split differs from the papers'; "" if it does not, or no paper has a number.
 
     A record does not say whether a set that can be generated was generated or read from files, so it counts as
@@ -65,7 +65,7 @@ def seen(record: Record) -> list[str]:
     return [late.why for late in recipes.late_settings(recipe["name"]) if _holds(late.setting, recipe)]
 
 
-def signs(record: Record, task: Task) -> str:
+def signs(record: Record, task: ResultTask) -> str:
     """All signs of a record, with a space in front; "" if it has none."""
     applies = {
         AUGMENTED: augmented(record),

@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 from statespan._text import metric_number
 from statespan.papers import markdown
-from statespan.papers.records.grid import Grid
 from statespan.papers.records.record import model_name, seconds_before
 from statespan.papers.records.schema import Record, read_runs
 from statespan.papers.records.signs import AUGMENTED, CHANGES, DIFFERENT, SEEN, STARTED, augmented, difference, is_plain
 from statespan.papers.records.signs import signs as signs_of
-from statespan.papers.records.tasks import TASKS, Task, judged, other, paper, paper_augmented, value
+from statespan.papers.records.tasks import TASKS, ResultTask, judged, other, paper, paper_augmented, value
+from statespan.papers.records.text_table import TextTable
 
 PLACE = markdown.marker(r"(?P<path>[\w/.-]+): (?P<kind>short|long)")
 NOT_YET, NONE = "not run yet", "–"
@@ -47,21 +47,21 @@ class Group(NamedTuple):
     overrides: tuple[str, ...]
     records: dict[str, Record]
 
-    def numbers(self, task: Task) -> list[float]:
+    def numbers(self, task: ResultTask) -> list[float]:
         """The test results, one per seed."""
         return [number for record in self.records.values() if (number := value(record, task)) is not None]
 
-    def text(self, task: Task) -> str:
+    def text(self, task: ResultTask) -> str:
         """The mean over the seeds, its spread if there are several, and the signs."""
         return summary(self.numbers(task), task.metric) + self.signs(task)
 
-    def signs(self, task: Task) -> str:
+    def signs(self, task: ResultTask) -> str:
         """Signs after the number; see :mod:`statespan.papers.records.signs`."""
         every = "".join(signs_of(record, task) for record in self.records.values())
         found = "".join(sign for sign in (AUGMENTED, STARTED, DIFFERENT, SEEN) if sign in every)
         return f" {found}" if found else ""
 
-    def judged(self, task: Task) -> float:
+    def judged(self, task: ResultTask) -> float:
         """The mean validation score."""
         return fmean(judged(record, task) for record in self.records.values())
 
@@ -87,7 +87,7 @@ def summary(numbers: Sequence[float], metric: str) -> str:
     return text if len(numbers) == 1 else f"{text} ± {metric_number(stdev(numbers), metric)} ({len(numbers)})"
 
 
-def groups(task: Task, records: Mapping[str, Record]) -> list[Group]:
+def groups(task: ResultTask, records: Mapping[str, Record]) -> list[Group]:
     """The runs of a task, ordered by validation score, best first."""
     unsorted = _grouped({file: record for file, record in records.items() if task.holds(record)})
     return sorted(unsorted, key=lambda group: group.judged(task), reverse=task.larger)
@@ -115,7 +115,7 @@ def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") ->
     """A table as Markdown."""
     columns = SHORT if kind == "short" else LONG
     rows: list[dict[str, str]] = []
-    shown: list[tuple[Task, Group]] = []
+    shown: list[tuple[ResultTask, Group]] = []
     for task in TASKS:
         task_groups = groups(task, records)
         if kind == "short":
@@ -134,12 +134,12 @@ def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") ->
         rows += [_cells(task, group, folder) for task, group in others]
         shown += others
     words = [number for number, column in enumerate(columns) if column not in NUMBERS]
-    grid = Grid(columns, [[row.get(column, "") for column in columns] for row in rows], words)
+    grid = TextTable(columns, [[row.get(column, "") for column in columns] for row in rows], words)
     notes = _short_notes(shown) if kind == "short" else _long_notes(shown)
     return "\n".join([*grid.markdown(), "", *notes, ""])
 
 
-def _short(task: Task, plain: Group | None, tricks: Group | None) -> dict[str, str]:
+def _short(task: ResultTask, plain: Group | None, tricks: Group | None) -> dict[str, str]:
     return {
         "task": task.name,
         "paper": paper(task) or NONE,
@@ -150,7 +150,7 @@ def _short(task: Task, plain: Group | None, tricks: Group | None) -> dict[str, s
     }
 
 
-def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
+def _cells(task: ResultTask, group: Group | None, folder: str) -> dict[str, str]:
     sign = "≥" if task.larger else "≤"
     cells = {
         "task": task.name,
@@ -185,7 +185,7 @@ def _forecasts(up: str) -> dict[str, str]:
     return {"task": FORECASTS, "recipe": "etth1-s4 …", "paper": "S4 Table 9", "aim": "Table 9", "ours": where}
 
 
-def _others(records: Mapping[str, Record]) -> list[tuple[Task, Group]]:
+def _others(records: Mapping[str, Record]) -> list[tuple[ResultTask, Group]]:
     """Records of tasks that are not in the list, such as small ones of our own."""
     pairs = []
     for group in _grouped(records):
@@ -194,7 +194,7 @@ def _others(records: Mapping[str, Record]) -> list[tuple[Task, Group]]:
     return pairs
 
 
-def _short_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
+def _short_notes(shown: Sequence[tuple[ResultTask, Group]]) -> list[str]:
     text = (
         f"{UNITS} *paper*: the best of S4 and S4D. *ours*: the papers' protocol (unmodified training data, random "
         "initial weights). *with tricks*: augmented training data or pretrained weights; the papers report "
@@ -209,7 +209,7 @@ def _short_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
     return [text, "", *_sign_notes(shown)]
 
 
-def _long_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
+def _long_notes(shown: Sequence[tuple[ResultTask, Group]]) -> list[str]:
     text = (
         f"{UNITS} *paper*: the best of S4 and S4D; with {AUGMENTED}, the S4 paper's result with augmentation (section "
         "4.3). *time*: compilation, training and validation. *seeds*: each result with its seed. *rows*: training and "
@@ -222,7 +222,7 @@ def _long_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
     return [text, "", *_sign_notes(shown), *(f"- {', '.join(names)}: {note}." for note, names in notes.items())]
 
 
-def _sign_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
+def _sign_notes(shown: Sequence[tuple[ResultTask, Group]]) -> list[str]:
     """A list that explains the signs in a table and missing results."""
     used = "".join(group.signs(task) for task, group in shown)
     notes = []

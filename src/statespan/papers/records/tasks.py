@@ -19,7 +19,7 @@ from statespan.train import recipes
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class ResultTask:
     """A task."""
 
     name: str  # as tables show it
@@ -52,28 +52,29 @@ class Task:
 
 
 DEFAULTS = {"split": "windows", "features": "raw", "contour": 14}  # what the datasets do if a recipe does not say
-TASKS = tuple(Task(**task) for task in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")))
+_FILE = Path(__file__).with_suffix(".yaml")
+TASKS = tuple(ResultTask(**task) for task in yaml.safe_load(_FILE.read_text(encoding="utf-8")))
 
 
-def value(record: Mapping[str, Any], task: Task) -> float | None:
+def value(record: Mapping[str, Any], task: ResultTask) -> float | None:
     """A record's number for a task, in per cent for an accuracy; None if it has none."""
     tests = record["test"] if task.dt_scale == 1.0 else record.get("rates", {}).get(f"{task.dt_scale:g}", {})
     number = tests.get(task.metric)
     return number if number is None or task.metric != "accuracy" else 100 * number
 
 
-def judged(record: Mapping[str, Any], task: Task) -> float:
+def judged(record: Mapping[str, Any], task: ResultTask) -> float:
     """The validation number by which runs are ranked, independent of test scores."""
     return float(record["valid"].get(task.metric, float("-inf") if task.larger else float("inf")))
 
 
-def other(record: Mapping[str, Any], key: str) -> Task:
+def other(record: Mapping[str, Any], key: str) -> ResultTask:
     """A task for a record that belongs to none of the list, such as a small one of our own."""
     data = record["recipe"]["data"]
     name = data["name"] + (", hidden tokens" if data.get("find") else "")
     if (contour := data.get("contour", DEFAULTS["contour"])) != DEFAULTS["contour"]:
         name += f", contours of {contour} dashes"
-    return Task(name, key, data["name"], record["metric"], published=False)
+    return ResultTask(name, key, data["name"], record["metric"], published=False)
 
 
 @cache
@@ -99,7 +100,7 @@ def _augmented_numbers() -> list[tuple[str, str]]:
     ]
 
 
-def paper(task: Task) -> str:
+def paper(task: ResultTask) -> str:
     """The papers' best number of S4 and S4D without augmentation, as printed; "" if there is none."""
     numbers = []
     for data, number, note in _paper_numbers() if task.published else []:
@@ -110,7 +111,7 @@ def paper(task: Task) -> str:
     return _best(task, numbers)
 
 
-def paper_augmented(task: Task) -> str:
+def paper_augmented(task: ResultTask) -> str:
     """The papers' best number with augmentation; "" if there is none.
 
     Example:
@@ -122,5 +123,5 @@ def paper_augmented(task: Task) -> str:
     return _best(task, [number for data, number in _augmented_numbers() if data == task.data])
 
 
-def _best(task: Task, printed: list[str]) -> str:
+def _best(task: ResultTask, printed: list[str]) -> str:
     return (max if task.larger else min)(printed, key=float) if printed else ""

@@ -21,7 +21,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Row:
+class Combination:
     """One combination of values, a line of the table, and its cells, one per seed."""
 
     values: tuple[str, ...]
@@ -67,7 +67,7 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Row]:
+def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Combination]:
     """All combinations, with the last axis varying fastest, each with its seeds.
 
     Raises:
@@ -91,11 +91,11 @@ def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Row]:
         cells = [
             Cell(read_recipe(recipe, [*changes, f"train.seed={recipe.train.seed + number}"])) for number in range(seeds)
         ]
-        rows.append(Row(values, tuple(cells)))
+        rows.append(Combination(values, tuple(cells)))
     return rows
 
 
-def check_rows(axes: Sequence[Axis], rows: Sequence[Row]) -> None:
+def check_rows(axes: Sequence[Axis], rows: Sequence[Combination]) -> None:
     """Reject a sweep with a value that is invalid for the model or dataset, before anything is trained.
 
     Raises:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from statespan.papers.records.grid import Grid
-from statespan.papers.runs.choose import Axis, Row
+from statespan.papers.records.text_table import TextTable
+from statespan.papers.runs.choose import Axis, Combination
 from statespan.papers.runs.outcome import DONE, FAILED, MISSING, Outcome, outcome
 from statespan.papers.runs.stats import holm, mean, spread, welch
 
@@ -23,7 +23,7 @@ TEST = (
 
 
 @dataclass(frozen=True)
-class Line:
+class SweepLine:
     """A line of the table."""
 
     values: tuple[str, ...]  # the combination's values
@@ -53,14 +53,14 @@ class Line:
         return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def lines(rows: Sequence[Row], cells: Path, split: str = "test") -> list[Line]:
+def lines(rows: Sequence[Combination], cells: Path, split: str = "test") -> list[SweepLine]:
     """The table's lines."""
     table_lines = []
     for row in rows:
         outcomes = tuple(outcome(cell, cells) for cell in row.cells)
         numbers = tuple(value for one in outcomes if (value := one.value(split)) is not None)
         metric = next((one.metric for one in outcomes if one.metric), "")
-        table_lines.append(Line(row.values, outcomes, metric, split, numbers))
+        table_lines.append(SweepLine(row.values, outcomes, metric, split, numbers))
     ps = holm([None, *(welch(line.numbers, table_lines[0].numbers) for line in table_lines[1:])])
     return [replace(line, p=p) for line, p in zip(table_lines, ps)]
 
@@ -79,7 +79,7 @@ def text(values: Sequence[float], metric: str) -> str:
     return f"{scale * mean(values):.{digits}f}" + ("" if deviation is None else f" ± {scale * deviation:.{digits}f}")
 
 
-def grid(axes: Sequence[Axis], lines: Sequence[Line]) -> Grid:
+def grid(axes: Sequence[Axis], lines: Sequence[SweepLine]) -> TextTable:
     """The table as plain text."""
     metric = next((line.metric for line in lines if line.metric), "metric").replace("_", " ")
     unit = " %" if metric == "accuracy" else ""
@@ -88,21 +88,21 @@ def grid(axes: Sequence[Axis], lines: Sequence[Line]) -> Grid:
     for line in lines:
         p = "" if line.p is None else f"{line.p:.3g}"
         rows.append([*line.values, text(line.numbers, line.metric), str(len(line.numbers)), p, line.state])
-    return Grid(heads, rows, (*range(len(axes)), len(axes) + 3))
+    return TextTable(heads, rows, (*range(len(axes)), len(axes) + 3))
 
 
-def faults(lines: Sequence[Line]) -> list[str]:
+def faults(lines: Sequence[SweepLine]) -> list[str]:
     """The failures of each line."""
     return [f"{', '.join(line.values) or 'the recipe'}: {why}" for line in lines for why in line.faults]
 
 
-def markdown(title: str, axes: Sequence[Axis], lines: Sequence[Line], notes: Sequence[str] = ()) -> str:
+def markdown(title: str, axes: Sequence[Axis], lines: Sequence[SweepLine], notes: Sequence[str] = ()) -> str:
     """The table as a Markdown page."""
     page = [f"# {title}", "", *notes, *([""] if notes else []), *grid(axes, lines).markdown(), "", TEST]
     return "\n".join([*page, *(f"- {fault}" for fault in faults(lines))]) + "\n"
 
 
-def record(title: str, axes: Sequence[Axis], lines: Sequence[Line]) -> bytes:
+def record(title: str, axes: Sequence[Axis], lines: Sequence[SweepLine]) -> bytes:
     """The table as JSON."""
     plain: list[dict[str, Any]] = [
         {

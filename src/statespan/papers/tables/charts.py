@@ -7,13 +7,13 @@ from typing import Any
 
 from statespan import _plotting as _look
 from statespan.papers.runs.outcome import outcome
-from statespan.papers.tables.collect import Number, Plan
-from statespan.papers.tables.spec import Table, Trained, number
+from statespan.papers.tables.collect import Number, ReproduceOptions
+from statespan.papers.tables.spec import PaperTable, Trained, number
 
 FAR = 30  # times the smallest number, beyond which a chart has a logarithmic scale
 
 
-def dots(table: Table, results: Sequence[Number]) -> Any:
+def dots(table: PaperTable, results: Sequence[Number]) -> Any:
     """Our numbers and the paper's, a panel for each column; None if we have no number.
 
     Where a table prints differences, these are shown and not what they are differences from, which has another scale.
@@ -53,15 +53,15 @@ def dots(table: Table, results: Sequence[Number]) -> Any:
     return figure
 
 
-def learning(table: Table, plan: Plan, most: int = 8) -> Any:
+def learning(table: PaperTable, options: ReproduceOptions, most: int = 8) -> Any:
     """Validation over epochs for the first seed of the main rows, a panel for each dataset; None if none is done."""
     panels: dict[str, dict[str, Any]] = {}
     chosen = table.main or tuple(table.rows)
     for entry in table.entries:
-        if not isinstance(entry, Trained) or entry.row not in chosen or not plan.wanted(entry):
+        if not isinstance(entry, Trained) or entry.row not in chosen or not options.wanted(entry):
             continue
-        cell = plan.cell(entry, 0)
-        run = outcome(cell, plan.cells)
+        cell = options.cell(entry, 0)
+        run = outcome(cell, options.cells)
         name = f"{cell.recipe.data['name']}, valid {run.metric}"
         if len(run.curve) > 1 and len(panels.get(name, {})) < most:
             panels.setdefault(name, {})[entry.row] = run.curve

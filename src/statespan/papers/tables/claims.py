@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statespan.papers.runs.stats import mean, spread
 from statespan.papers.tables.collect import Number
 from statespan.papers.tables.definitions import sections
-from statespan.papers.tables.spec import Table, number
+from statespan.papers.tables.spec import PaperTable, number
 
 TOLERANCE = {False: 1.0, True: 15.0}  # by whether small is good: points of accuracy, per cent of RMSE
 RULE = (
@@ -73,7 +73,7 @@ class Claim:
 class Book:
     """The numbers of a table by row and column."""
 
-    def __init__(self, table: Table, numbers: Sequence[Number]) -> None:
+    def __init__(self, table: PaperTable, numbers: Sequence[Number]) -> None:
         self.table = table
         self.by_place = {(one.entry.row, one.entry.column): one for one in numbers}
 

@@ -14,15 +14,15 @@ from statespan.papers.runs.cell import Cell, Evaluation
 from statespan.papers.runs.outcome import DONE, FAILED, MISSING, STOPPED, WAITING, Outcome, outcome
 from statespan.papers.runs.stats import mean, spread
 from statespan.papers.tables.budget import overrides
-from statespan.papers.tables.spec import Compared, Entry, Measured, Printed, Table, Trained, number, read
+from statespan.papers.tables.spec import Compared, Measured, PaperTable, Printed, TableEntry, Trained, number, read
 from statespan.train.config import read_recipe
 
 PAPER_ONLY, NOT_RUN = "paper only", "not run"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The plan for reproducing tables."""
+class ReproduceOptions:
+    """The options for reproducing tables."""
 
     budget: str  # "minutes" or "full"
     seeds: int | None  # of each cell; None for the table's own number
@@ -51,7 +51,7 @@ def _cell(name: str, changes: tuple[str, ...], seed: int, evaluations: tuple[Eva
 class Number:
     """A number of a table: the paper's and ours."""
 
-    entry: Entry  # where it stands
+    entry: TableEntry  # where it stands
     status: str  # "done", "paper only", "not run", "waiting", "stopped", "failed", "missing" (its data) or "partly"
     values: tuple[float, ...] = ()
     """Ours, one for each seed, in the paper's unit; of a row that is printed as a difference, the number itself."""
@@ -84,19 +84,19 @@ class Number:
         return None if paper is None or self.ours is None else self.ours - paper
 
 
-def cells_of(tables: Iterable[Table], plan: Plan) -> list[Cell]:
+def cells_of(tables: Iterable[PaperTable], options: ReproduceOptions) -> list[Cell]:
     """The cells of all tables, each once: main rows first, then the first seed of all others, then the next."""
     by_priority: dict[tuple[bool, int], list[Cell]] = {}
     for table in tables:
-        entries = [entry for entry in table.entries if isinstance(entry, Trained) and plan.wanted(entry)]
+        entries = [entry for entry in table.entries if isinstance(entry, Trained) and options.wanted(entry)]
         for entry in entries:
-            for seed in range(plan.seeds or table.seeds):
-                by_priority.setdefault((entry.row not in table.main, seed), []).append(plan.cell(entry, seed))
+            for seed in range(options.seeds or table.seeds):
+                by_priority.setdefault((entry.row not in table.main, seed), []).append(options.cell(entry, seed))
     ordered = [cell for key in sorted(by_priority) for cell in by_priority[key]]
     return list({cell.key: cell for cell in ordered}.values())
 
 
-def numbers(table: Table, plan: Plan) -> list[Number]:
+def numbers(table: PaperTable, options: ReproduceOptions) -> list[Number]:
     """All known numbers of a table."""
     bases = {
         (entry.row, entry.column): entry for entry in table.entries if isinstance(entry, Trained) and not entry.against
@@ -108,19 +108,19 @@ def numbers(table: Table, plan: Plan) -> list[Number]:
         elif isinstance(entry, Compared):
             results.append(Number(entry, DONE))
         elif isinstance(entry, Measured):
-            results.append(_measured(entry, plan.records))
+            results.append(_measured(entry, options.records))
         else:
             base = bases.get((entry.against, entry.column))
-            results.append(_trained(entry, base, table, plan))
+            results.append(_trained(entry, base, table, options))
     return results
 
 
-def _trained(entry: Trained, base: Trained | None, table: Table, plan: Plan) -> Number:
-    if not plan.wanted(entry):
+def _trained(entry: Trained, base: Trained | None, table: PaperTable, options: ReproduceOptions) -> Number:
+    if not options.wanted(entry):
         return Number(entry, NOT_RUN)
-    own = _outcomes(entry, table, plan)
+    own = _outcomes(entry, table, options)
     values = _values(entry, own)
-    under = () if base is None else _values(base, _outcomes(base, table, plan))
+    under = () if base is None else _values(base, _outcomes(base, table, options))
     states = [one.status for one in own]
     why = next((one.why for one in own if one.why), "")
     if values and len(values) < len(own):
@@ -131,8 +131,8 @@ def _trained(entry: Trained, base: Trained | None, table: Table, plan: Plan) -> 
     return Number(entry, status, values, under, why)
 
 
-def _outcomes(entry: Trained, table: Table, plan: Plan) -> list[Outcome]:
-    return [outcome(plan.cell(entry, seed), plan.cells) for seed in range(plan.seeds or table.seeds)]
+def _outcomes(entry: Trained, table: PaperTable, options: ReproduceOptions) -> list[Outcome]:
+    return [outcome(options.cell(entry, seed), options.cells) for seed in range(options.seeds or table.seeds)]
 
 
 def _values(entry: Trained, outcomes: Sequence[Outcome]) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from statespan.papers import markdown
 from statespan.papers import recipes as paper_recipes
-from statespan.papers.records.grid import Grid
+from statespan.papers.records.text_table import TextTable
 from statespan.papers.tables.registry import TABLES
 from statespan.papers.tables.spec import Printed, read
 from statespan.train import recipes
@@ -74,7 +74,7 @@ def table() -> str:
     names = recipes.names()
     own = [name for name in names if read(name).about.number is None]
     lines = [
-        *Grid(heads, rows, (0, 4)).markdown(),
+        *TextTable(heads, rows, (0, 4)).markdown(),
         "",
         f"{len(names)} recipes, {len(own)} of them our own; {len(run)} were run.",
         "",

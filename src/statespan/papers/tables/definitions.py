@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from statespan.papers.tables.spec import Column, Compared, Entry, Measured, Printed, Table, Trained, read
+from statespan.papers.tables.spec import Column, Compared, Measured, PaperTable, Printed, TableEntry, Trained, read
 from statespan.train import recipes
 
 
@@ -19,7 +19,7 @@ def sections(file: str) -> dict[str, dict[str, Any]]:
     return yaml.safe_load((Path(__file__).parent / file).read_text(encoding="utf-8"))
 
 
-def build(name: str) -> Table:
+def build(name: str) -> PaperTable:
     """The table of this name."""
     table = sections("tables.yaml")[name]
     columns: list[dict[str, Any]] = [
@@ -35,16 +35,16 @@ def build(name: str) -> Table:
     entries += [entry for section in table.get("after", ()) for entry in _printed(section, names)]
     headings = tuple(Column(column["name"], column.get("lower", False)) for column in columns)
     main = tuple(table.get("main", ()))
-    return Table(name, table["title"], table["about"], headings, tuple(entries), table.get("seeds", 1), main)
+    return PaperTable(name, table["title"], table["about"], headings, tuple(entries), table.get("seeds", 1), main)
 
 
-def _printed(section: str, columns: Sequence[str]) -> Iterator[Entry]:
+def _printed(section: str, columns: Sequence[str]) -> Iterator[TableEntry]:
     """The entries of models that are not ours to train."""
     for row, numbers in sections("printed.yaml")[section].items():
         yield from (Printed(row, column, number) for column, number in zip(columns, numbers))
 
 
-def _row(row: str, options: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
+def _row(row: str, options: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> Iterator[TableEntry]:
     numbers = options.get("numbers", [None] * len(columns))
     spreads = options.get("spreads", [None] * len(columns))
     for column, number, spread in zip(columns, numbers, spreads):
@@ -77,7 +77,7 @@ def _reported(recipe: str, label: str, value: str) -> tuple[str, tuple[str, ...]
     return "" if about.number is None else str(about.number), ()
 
 
-def _settings(section: str, columns: Sequence[str]) -> Iterator[Entry]:
+def _settings(section: str, columns: Sequence[str]) -> Iterator[TableEntry]:
     for row, (recipe, *paper) in sections("printed.yaml")[section].items():
         chosen = read(recipe)
         model, train = chosen.model, chosen.train

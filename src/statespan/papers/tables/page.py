@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from statespan.papers.records.grid import Grid, html_words
+from statespan.papers.records.text_table import TextTable, html_words
 
 STYLE = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 
@@ -46,7 +46,7 @@ class Bullets:
     items: Sequence[str]
 
 
-Block = Heading | Text | Grid | Picture | Bullets
+Block = Heading | Text | TextTable | Picture | Bullets
 
 
 def markdown(title: str, blocks: Sequence[Block]) -> str:

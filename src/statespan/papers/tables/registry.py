@@ -10,9 +10,9 @@ from functools import partial
 from statespan._suggest import suggest
 from statespan.papers.tables.definitions import build, sections
 from statespan.papers.tables.figures import FIGURES
-from statespan.papers.tables.spec import Table
+from statespan.papers.tables.spec import PaperTable
 
-TABLES: dict[str, Callable[[], Table]] = {name: partial(build, name) for name in sections("tables.yaml")}
+TABLES: dict[str, Callable[[], PaperTable]] = {name: partial(build, name) for name in sections("tables.yaml")}
 FILTERS = "s4-figure2"
 
 

@@ -82,18 +82,18 @@ class Compared:
     ours: str
 
 
-Entry = Trained | Measured | Printed | Compared
+TableEntry = Trained | Measured | Printed | Compared
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """A table of a paper."""
 
     name: str  # on the command line
     title: str  # what the paper calls it
     about: str  # what its numbers are and what ours differ in
     columns: tuple[Column, ...]  # the columns, in order
-    entries: tuple[Entry, ...]  # the numbers, in the order of the rows
+    entries: tuple[TableEntry, ...]  # the numbers, in the order of the rows
     seeds: int = 1  # of each cell, by default
     main: tuple[str, ...] = ()  # rows that are run first
 

@@ -15,26 +15,26 @@ from statespan import _plotting as _look
 from statespan._io import replace_file
 from statespan._machine import commit, device_name
 from statespan._version import __version__
-from statespan.papers.records.grid import Grid
+from statespan.papers.records.text_table import TextTable
 from statespan.papers.runs.outcome import DONE, outcome
 from statespan.papers.tables import charts
 from statespan.papers.tables.claims import CLAIMS, RULE, Book, Claim, conclusions
-from statespan.papers.tables.collect import NOT_RUN, PAPER_ONLY, Number, Plan, cells_of, numbers
+from statespan.papers.tables.collect import NOT_RUN, PAPER_ONLY, Number, ReproduceOptions, cells_of, numbers
 from statespan.papers.tables.figures import Drawn
 from statespan.papers.tables.page import Block, Bullets, Heading, Picture, Text, markdown, page
-from statespan.papers.tables.spec import Compared, Measured, Table, Trained, read
+from statespan.papers.tables.spec import Compared, Measured, PaperTable, Trained, read
 
 MEAN = "Ours: mean ± standard deviation (seeds). "
 WORDS = {"missing": "data missing", "waiting": "not run yet", "stopped": "not finished", "failed": "failed"}
 
 
-def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
+def write_table(table: PaperTable, options: ReproduceOptions, out: Path) -> dict[str, Any]:
     """Write a table with the numbers known so far."""
-    results = numbers(table, plan)
+    results = numbers(table, options)
     blocks: list[Block] = [Text(table.about)]
     trained = any(isinstance(one.entry, Trained) for one in results)
     if trained:
-        blocks += _budget(table, plan)
+        blocks += _budget(table, options)
     settings = all(isinstance(one.entry, Compared) for one in results)
     blocks += [Heading("Numbers"), _settings(table, results) if settings else _grid(table, results)]
     if not settings:
@@ -43,16 +43,16 @@ def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
     claims = conclusions(Book(table, results))
     if claims:
         blocks += _claims(CLAIMS[table.name]["title"], claims)
-    pictures = {"numbers": charts.dots(table, results), "curves": charts.learning(table, plan)}
+    pictures = {"numbers": charts.dots(table, results), "curves": charts.learning(table, options)}
     captions = {"numbers": "Our numbers and the paper's.", "curves": "Validation while training, first seed."}
     drawn = {name: figure for name, figure in pictures.items() if figure is not None}
     if drawn:
         blocks.append(Heading("Pictures"))
     for name, figure in drawn.items():
         blocks.append(_save(figure, out, f"{table.name}-{name}", captions[name]))
-    blocks.append(Text(_made(_machines(table, plan)), note=True))
+    blocks.append(Text(_made(_machines(table, options)), note=True))
     record = {
-        "name": table.name, "title": table.title, "budget": plan.budget, "changes": list(plan.changes),
+        "name": table.name, "title": table.title, "budget": options.budget, "changes": list(options.changes),
         "numbers": [plain(one) for one in results],
         "claims": [{"text": c.text, "verdict": c.verdict, "evidence": list(c.evidence)} for c in claims],
     }  # fmt: skip
@@ -85,25 +85,25 @@ def _save(figure: Any, out: Path, name: str, caption: str) -> Picture:
     return Picture(out / f"{name}.png", caption)
 
 
-def _budget(table: Table, plan: Plan) -> list[Block]:
+def _budget(table: PaperTable, options: ReproduceOptions) -> list[Block]:
     by_data: dict[str, str] = {}
     reduced = False
     for entry in table.entries:
-        if isinstance(entry, Trained) and plan.wanted(entry):
-            own, planned = read(entry.recipe).train, plan.cell(entry, 0).recipe.train
+        if isinstance(entry, Trained) and options.wanted(entry):
+            own, planned = read(entry.recipe).train, options.cell(entry, 0).recipe.train
             same = (planned.epochs, planned.steps) == (own.epochs, own.steps)
             long = f"{planned.steps} steps" if planned.steps else f"{planned.epochs} epochs"
             full = f"{own.steps} steps" if own.steps else f"{own.epochs}{' epochs' if planned.steps else ''}"
             name = str(read(entry.recipe).data["name"])
             by_data[name] = f"{long}{' as in the recipe' if same else f' instead of {full}'}"
             reduced = reduced or not same
-    seeds = plan.seeds or table.seeds
-    text = f"Budget `{plan.budget}`, {seeds} seed{'s' if seeds > 1 else ''}: "
+    seeds = options.seeds or table.seeds
+    text = f"Budget `{options.budget}`, {seeds} seed{'s' if seeds > 1 else ''}: "
     text += "; ".join(f"{name} {long}" for name, long in sorted(by_data.items())) + "."
-    if plan.changes:
-        text += f" All cells with `{' '.join(plan.changes)}`."
-    if plan.only:
-        text += f" Only what has {' or '.join(f'`{word}`' for word in plan.only)} in its recipe's name was run."
+    if options.changes:
+        text += f" All cells with `{' '.join(options.changes)}`."
+    if options.only:
+        text += f" Only what has {' or '.join(f'`{word}`' for word in options.only)} in its recipe's name was run."
     if reduced:
         text += (
             " Trained for less than in the paper, numbers are worse than its own; what can be compared are orderings."
@@ -111,7 +111,7 @@ def _budget(table: Table, plan: Plan) -> list[Block]:
     return [Text(text)]
 
 
-def _grid(table: Table, results: Sequence[Number]) -> Grid:
+def _grid(table: PaperTable, results: Sequence[Number]) -> TextTable:
     by_place = {(one.entry.row, one.entry.column): one for one in results}
     heads = [""]
     for column in table.columns:
@@ -123,10 +123,10 @@ def _grid(table: Table, results: Sequence[Number]) -> Grid:
             one = by_place.get((row, column.name))
             cells += ["", "", ""] if one is None else [one.entry.paper, *_cell(one)]
         rows.append(cells)
-    return Grid(heads, rows)
+    return TextTable(heads, rows)
 
 
-def _settings(table: Table, results: Sequence[Number]) -> Grid:
+def _settings(table: PaperTable, results: Sequence[Number]) -> TextTable:
     """The settings: one value if ours equals the paper's, else two."""
     by_place = {(one.entry.row, one.entry.column): one.entry for one in results}
     rows = []
@@ -137,7 +137,7 @@ def _settings(table: Table, results: Sequence[Number]) -> Grid:
             assert isinstance(entry, Compared)
             cells.append(entry.paper if entry.ours == entry.paper else f"{entry.paper} (ours {entry.ours})")
         rows.append(cells)
-    return Grid(["", *(column.name for column in table.columns)], rows)
+    return TextTable(["", *(column.name for column in table.columns)], rows)
 
 
 def _cell(one: Number) -> tuple[str, str]:
@@ -186,16 +186,16 @@ def _faults(results: Sequence[Number]) -> list[Block]:
 def _claims(title: str, claims: Sequence[Claim]) -> list[Block]:
     rows = [[claim.text, f"**{claim.verdict}**", "\n".join(claim.evidence) or "not run yet"] for claim in claims]
     heads = ["the paper says", "here", "gains: ours (the paper's)"]
-    return [Heading(f"{title} of the paper"), Text(RULE), Grid(heads, rows, words=(0, 1, 2))]
+    return [Heading(f"{title} of the paper"), Text(RULE), TextTable(heads, rows, words=(0, 1, 2))]
 
 
-def _machines(table: Table, plan: Plan) -> list[str]:
+def _machines(table: PaperTable, options: ReproduceOptions) -> list[str]:
     """The machines that produced the numbers, from the records."""
     machines: dict[str, None] = {}
-    for cell in cells_of([table], plan):
-        if record := outcome(cell, plan.cells).record:
+    for cell in cells_of([table], options):
+        if record := outcome(cell, options.cells).record:
             machines[f"{record['machine']['device']}, torch {record['versions']['torch']}"] = None
-    for one in numbers(table, plan):
+    for one in numbers(table, options):
         if isinstance(one.entry, Measured) and one.status == DONE:
             machines[one.why] = None
     return list(machines)

@@ -8,7 +8,7 @@ import torch
 
 from statespan._version import __version__
 from statespan.papers.tables.forecasting import harness, jobs, picture, table
-from statespan.papers.tables.forecasting.harness import Budget, Variant
+from statespan.papers.tables.forecasting.harness import Budget, S4Variant
 from statespan.papers.tables.forecasting.picture import draw
 from statespan.papers.tables.forecasting.settings import Setting, paper, settings
 
@@ -38,7 +38,7 @@ def test_every_setting_has_the_papers_number():
 
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, capsys, monkeypatch):
     write(tmp_path)
-    monkeypatch.setattr(harness, "S4_VARIANTS", (Variant(context=48, d_model=4, d_state=2, n_layers=1),))
+    monkeypatch.setattr(harness, "S4_VARIANTS", (S4Variant(context=48, d_model=4, d_state=2, n_layers=1),))
     monkeypatch.setattr(harness, "CONTEXT", 48)
     run = harness.run
 
@@ -141,7 +141,7 @@ def test_the_mean_of_all_variants_is_tested_iff_it_is_best_in_validation(values,
         return tried[number], Constant(variant.context, values[number]), 7
 
     monkeypatch.setattr(harness, "_fit", fit)
-    variants = tuple(Variant(context=context) for context in contexts)
+    variants = tuple(S4Variant(context=context) for context in contexts)
     found = harness.run("S4", setting, Budget(), torch.device("cpu"), folder=tmp_path, variants=variants)
     assert [one["valid_mse"] for one in found["tried"]] == pytest.approx(tried, rel=0.02)  # not every window is judged
     assert found["mse"] == pytest.approx(tested[2 if chosen == "mean" else chosen])
@@ -158,7 +158,7 @@ def test_of_several_variants_the_best_in_validation_is_tested(tmp_path):
     write(tmp_path)
     setting, device = Setting("etth1", "S", 24), torch.device("cpu")
     small = {"d_model": 4, "d_state": 2, "n_layers": 1}
-    variants = (Variant(context=30, **small), Variant(context=48, centre="none", **small))
+    variants = (S4Variant(context=30, **small), S4Variant(context=48, centre="none", **small))
     fit = harness.run(
         "S4", setting, Budget(steps=3, batch=8, looks=1, every=97), device, folder=tmp_path, variants=variants
     )

@@ -29,9 +29,7 @@ from statespan.train.metrics import measure
 from statespan.train.order import derive
 from statespan.train.tasks import TASKS, Objective
 
-VALIDATION_WINDOWS = (
-    2000  # windows of the validation part that are looked at while training; the test has all of its windows
-)
+VALIDATION_WINDOWS = 2000  # of the validation part, at most; the test uses all of its windows
 TEST_BATCH = 256  # windows tested together
 
 
@@ -46,7 +44,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Variant:
+class S4Variant:
     """A configuration of S4."""
 
     centre: str = "last"  # what windows are relative to
@@ -68,7 +66,7 @@ class Candidate(NamedTuple):
     facts: dict[str, Any]
 
 
-S4_VARIANTS = (Variant(), Variant(calendar=True), Variant(centre="none", calendar=True))
+S4_VARIANTS = (S4Variant(), S4Variant(calendar=True), S4Variant(centre="none", calendar=True))
 CONTEXT = 336  # of everything else
 
 
@@ -78,7 +76,7 @@ def load(setting: Setting, context: int, folder: Path | None) -> Dataset:
     return datasets.load(setting.dataset, folder=folder, **options)
 
 
-def build(name: str, setting: Setting, dataset: Dataset, variant: Variant) -> tuple[nn.Module, float, float]:
+def build(name: str, setting: Setting, dataset: Dataset, variant: S4Variant) -> tuple[nn.Module, float, float]:
     """A model with its learning rate and weight decay."""
     info, horizon = dataset.info, setting.horizon
     context = info.length - horizon
@@ -112,7 +110,7 @@ def _rhythms(dataset: Dataset) -> int:
 
 def run(
     name: str, setting: Setting, budget: Budget, device: torch.device, *,
-    folder: Path | None = None, variants: tuple[Variant, ...] = S4_VARIANTS, seed: int = 0,
+    folder: Path | None = None, variants: tuple[S4Variant, ...] = S4_VARIANTS, seed: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
     """Train and test a model in a setting; for S4, the variant or the mean of all variants that validates best.
 
@@ -121,7 +119,7 @@ def run(
     """
     began = time.perf_counter()
     candidates = []
-    for variant in variants if name == "S4" else (Variant(context=CONTEXT),):
+    for variant in variants if name == "S4" else (S4Variant(context=CONTEXT),):
         dataset = load(setting, variant.context, folder)
         judged, model, steps = _fit(name, setting, dataset, variant, budget=budget, device=device, seed=seed)
         facts = {"valid_mse": judged, "steps": steps, **({"variant": asdict(variant)} if name == "S4" else {})}
@@ -152,7 +150,14 @@ def _combined(candidates: list[Candidate], setting: Setting, device: torch.devic
 
 
 def _fit(
-    name: str, setting: Setting, dataset: Dataset, variant: Variant, *, budget: Budget, device: torch.device, seed: int
+    name: str,
+    setting: Setting,
+    dataset: Dataset,
+    variant: S4Variant,
+    *,
+    budget: Budget,
+    device: torch.device,
+    seed: int,
 ) -> tuple[float, nn.Module, int]:
     """Fit a model; returns the validation error, the model and the number of updates."""
     with torch.random.fork_rng(devices=[]):

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Grid:
+class TextTable:
     """A table: heads and rows of plain text."""
 
     heads: Sequence[str]  # of the columns
@@ -21,7 +21,7 @@ class Grid:
         r"""The lines of the table.
 
         Example:
-            >>> print(*Grid(["", "ours"], [["a|b", "1"]]).markdown(), sep="\n")
+            >>> print(*TextTable(["", "ours"], [["a|b", "1"]]).markdown(), sep="\n")
             |  | ours |
             |---|---:|
             | a\|b | 1 |
