@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 AUGMENTED, STARTED, DIFFERENT, SEEN = "†", "‡", "≠", "§"
 # options of datasets that change what is trained on, and the values that do not
 CHANGES: dict[str, Any] = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "crop": 32}
-MADE = "generated here by the benchmark's rules, not its released files"
+GENERATED = "generated here by the benchmark's rules, not its released files"
 OVERLAP = "cropped training windows overlap test windows"
 
 
@@ -47,7 +47,7 @@ def difference(record: Record, task: ResultTask) -> str:
     options = record["recipe"]["data"]
     files = entry(options["name"]).files
     if files and all(source.optional for source in files):
-        return MADE
+        return GENERATED
     crop = CHANGES["crop"]
     if options.get("crop", crop) != crop and options.get("split", "windows") == "windows":
         return OVERLAP
