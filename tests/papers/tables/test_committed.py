@@ -7,7 +7,7 @@ import pytest
 
 from statespan.papers.runs.cell import Cell
 from statespan.papers.tables import write
-from statespan.papers.tables.claims import CLAIMS, Book, conclusions
+from statespan.papers.tables.claims import CLAIMS, TableNumbers, conclusions
 from statespan.papers.tables.collect import ReproduceOptions, numbers
 from statespan.papers.tables.registry import TABLES
 from statespan.train import read_recipe
@@ -33,7 +33,7 @@ def test_the_pages_say_what_the_cells_say(name):
     found = numbers(table, options)
     assert [(one.status, list(one.values)) for one in found] == [(n["status"], n["values"]) for n in record["numbers"]]
     assert sum(one.status == "done" and len(one.values) == 2 for one in found) >= 20
-    verdicts = [(claim.text, claim.verdict, list(claim.evidence)) for claim in conclusions(Book(table, found))]
+    verdicts = [(claim.text, claim.verdict, list(claim.evidence)) for claim in conclusions(TableNumbers(table, found))]
     assert verdicts == [(claim["text"], claim["verdict"], claim["evidence"]) for claim in record["claims"]]
 
 

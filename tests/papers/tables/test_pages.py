@@ -34,7 +34,7 @@ def test_figures(name, tmp_path):
     write_figure(name, name, drawn, tmp_path)
     assert pictures_are_there(tmp_path, name) == 1
     assert (tmp_path / f"{name}.svg").read_text().startswith("<?xml")
-    assert all(len(says) > 40 for says in drawn.says)
+    assert all(len(text) > 40 for text in drawn.paragraphs)
     assert json.loads((tmp_path / f"{name}.json").read_text())["numbers"] == drawn.numbers
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from statespan.papers.tables.budget import cost, overrides
 from statespan.papers.tables.charts import dots
-from statespan.papers.tables.claims import Book, conclusions
+from statespan.papers.tables.claims import TableNumbers, conclusions
 from statespan.papers.tables.collect import Number, ReproduceOptions, cells_of, numbers
-from statespan.papers.tables.registry import TABLES, choose, items
+from statespan.papers.tables.registry import TABLES, choose, summaries
 from statespan.papers.tables.spec import Compared, Measured, Trained, number
 from statespan.train import recipes
 from statespan.train.run import check_model
@@ -43,7 +43,7 @@ def test_every_cell_of_a_table_is_a_recipe(name, tmp_path):
 
 
 def test_everything_of_both_papers_has_a_name():
-    names = [item.name for item in items()]
+    names = list(summaries())
     s4 = [f"s4-table{n}" for n in (2, 3, 4, 5, 6, 7, 8, 9, 11, 12)]
     s4d = [f"s4d-table{n}" for n in ("2", "3a", "3b", "4", "5", "6", "9", "10", "11")]
     assert names == [*s4, "s4-figure2", *s4d, *(f"s4d-figure{n}" for n in range(1, 6))]
@@ -105,7 +105,7 @@ def test_the_papers_own_numbers_bear_out_its_conclusions(tmp_path):
         table = TABLES[name]()
         chosen = options(tmp_path / name)
         fill(table, chosen)
-        claims = conclusions(Book(table, numbers(table, chosen)))
+        claims = conclusions(TableNumbers(table, numbers(table, chosen)))
         verdicts[name] = {claim.text: claim.verdict for claim in claims}
     assert set(verdicts["s4d-table2"].values()) == {"holds"}
     three = verdicts["s4d-table3a"]
@@ -122,7 +122,7 @@ def test_a_worse_number_breaks_a_claim(tmp_path):
     entry = next(e for e in table.entries if e.row == "trained B, softmax" and e.column == "sCIFAR")
     for seed in range(2):
         write(chosen.cell(entry, seed).folder(chosen.cells), "accuracy", 0.5)
-    claims = conclusions(Book(table, numbers(table, chosen)))
+    claims = conclusions(TableNumbers(table, numbers(table, chosen)))
     broken = ["holds in 1, does not hold in 1 of 2", "holds in 1, reversed in 1 of 2"]
     assert [claim.verdict for claim in claims][:2] == broken
     assert "-35" in claims[0].evidence[1]
@@ -148,7 +148,7 @@ def test_a_gain_counts_when_it_is_above_the_noise_of_all_rows(tmp_path, values, 
         if entry.column == "sCIFAR":
             for seed, value in enumerate(rows[entry.row]):
                 write(chosen.cell(entry, seed).folder(chosen.cells), "accuracy", value / 100)
-    claims = conclusions(Book(table, numbers(table, chosen)))
+    claims = conclusions(TableNumbers(table, numbers(table, chosen)))
     error = statistics.stdev([2.0] * 4 + [0.0] * 6) / 2**0.5  # what the rows' seeds differ by, beyond what all do
     assert f"{gain} ± {error:.2f} (+0.59)" in claims[1].evidence[1]
     assert [claims[place].verdict for place in (0, 1, 3)] == [softmax, trained, free]
@@ -169,7 +169,7 @@ def test_less_than_a_point_is_no_difference(tmp_path, value, verdicts):
         reached = value if entry.row in ("trained B, Vandermonde", "ZOH, free") else 84.0
         for seed in range(2 * (entry.column == "sCIFAR")):
             write(chosen.cell(entry, seed).folder(chosen.cells), "accuracy", reached / 100)
-    claims = conclusions(Book(table, numbers(table, chosen)))
+    claims = conclusions(TableNumbers(table, numbers(table, chosen)))
     assert [claims[place].verdict for place in (0, 1, 3)] == verdicts
 
 
@@ -186,8 +186,8 @@ def test_less_than_a_point_is_no_difference(tmp_path, value, verdicts):
 def test_the_noise_is_what_neither_row_nor_seed_explains(rows, noise):
     table = TABLES["s4d-table2"]()
     places = [entry for entry in table.entries if entry.column == "sCIFAR"]
-    book = Book(table, [Number(entry, "done", values) for entry, values in zip(places, rows)])
-    assert book.noise("sCIFAR") == pytest.approx(noise, abs=1e-12)
+    table_numbers = TableNumbers(table, [Number(entry, "done", values) for entry, values in zip(places, rows)])
+    assert table_numbers.noise("sCIFAR") == pytest.approx(noise, abs=1e-12)
 
 
 def test_benchmarks_are_read_from_their_records(tmp_path):

@@ -76,10 +76,8 @@ def reproduce(
             return
         if not words:
             fail("name a table or figure, such as s4d-figure2: statespan reproduce --list shows them all")
-        try:
+        with common.rejected():
             chosen = choose(words)
-        except ValueError as error:
-            fail(str(error))
         common.check_writable(out, "--out")
         cells.check_devices(device)
         running = {"data": data, "device": device, "processes": processes, "seconds": seconds, "keep": keep}
@@ -111,10 +109,10 @@ def _make(
             remove_merged(wanted, options.cells)
         statuses = [outcome(cell, options.cells).status for cell in wanted]
     if FILTERS in chosen and not is_dry and not stopped:  # its model is plotted, so it is kept
-        folder = filters.cells(options)
-        stopped = cells.run([filters.cell(options)], folder, console, **{**running, "keep": "model"})
-        merge([filters.cell(options)], folder, out / f"{FILTERS}{MERGED}")
-        statuses.append(outcome(filters.cell(options), folder).status)
+        model, folder = filters.cell(options), filters.cells(options)
+        stopped = cells.run([model], folder, console, **{**running, "keep": "model"})
+        merge([model], folder, out / f"{FILTERS}{MERGED}")
+        statuses.append(outcome(model, folder).status)
     for name in chosen:
         line = _write(name, tables.get(name), options, out=out, data=running["data"])
         console.print(f"{name:<12} {line}".rstrip(), markup=False, soft_wrap=True)
@@ -126,19 +124,19 @@ def _write(name: str, table: Any, options: ReproduceOptions, *, out: Path, data:
     from statespan.papers.runs.outcome import outcome
     from statespan.papers.tables import filters
     from statespan.papers.tables.figures import FIGURES
-    from statespan.papers.tables.registry import FILTERS, items
+    from statespan.papers.tables.registry import FILTERS, summaries
     from statespan.papers.tables.write import write_figure, write_table
 
     counts: dict[str, int] = {}
     if table is not None:
         counts = write_table(table, options, out)
     elif name == FILTERS:
-        found = outcome(filters.cell(options), filters.cells(options))
-        if found.status != "done":
-            return f"{found.status}{': ' + found.why if found.why else ''}"
+        result = outcome(filters.cell(options), filters.cells(options))
+        if result.status != "done":
+            return f"{result.status}{': ' + result.why if result.why else ''}"
         write_figure(name, "S4 Figure 2: kernels as images", filters.draw(options, data), out)
     else:
-        summary = next(item.summary for item in items() if item.name == name).rstrip(".")
+        summary = summaries()[name].rstrip(".")
         write_figure(name, f"S4D Figure {name[-1]}: {summary}", FIGURES[name](), out)
     return f"{out / name}.html  {', '.join(f'{count} {status}' for status, count in counts.items())}"
 
@@ -147,16 +145,16 @@ def _list(options: ReproduceOptions, console: Console) -> None:
     from statespan.papers.tables import filters
     from statespan.papers.tables.budget import cost
     from statespan.papers.tables.collect import cells_of
-    from statespan.papers.tables.registry import FILTERS, TABLES, items
+    from statespan.papers.tables.registry import FILTERS, TABLES, summaries
 
     table = common.table("name", "what", "cells", "cost", right=["cells", "cost"], wrapped=["what"])
-    for item in items():
-        cells = cells_of([TABLES[item.name]()], options) if item.is_table else []
-        cells = [filters.cell(options)] if item.name == FILTERS else cells
-        measured = item.name in ("s4-table2", "s4-table3")
-        free = f"statespan bench {item.name.replace('-', '_')}" if measured else "seconds, CPU"
+    for name, summary in summaries().items():
+        cells = cells_of([TABLES[name]()], options) if name in TABLES else []
+        cells = [filters.cell(options)] if name == FILTERS else cells
+        is_measured = name in ("s4-table2", "s4-table3")
+        free = f"statespan bench {name.replace('-', '_')}" if is_measured else "seconds, CPU"
         took = common.duration(sum(cost(cell.recipe) for cell in cells)) if cells else free
-        table.add_row(item.name, item.summary, str(len(cells) or ""), took)
+        table.add_row(name, summary, str(len(cells) or ""), took)
     console.print(table)
     console.print(
         f"Budget {options.budget}. Costs are estimates for one H200 and one cell at a time; tables share cells. "

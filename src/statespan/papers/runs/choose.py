@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from statespan.papers.runs.cell import Cell
 from statespan.train.config import ConfigError, Recipe, read_recipe
@@ -109,10 +110,11 @@ def check_rows(axes: Sequence[Axis], rows: Sequence[Combination]) -> None:
         ...
         statespan.train.strict.ConfigError: model: d_state must be an even integer >= 2, got 5 (with model.d_state=5)
     """
+    check_values = partial(check_model, values=True)
     seen = set()
     for row in rows:
         recipe = row.cells[0].recipe
-        for check, section in ((_check_model, recipe.model), (check_data, recipe.data)):
+        for check, section in ((check_values, recipe.model), (check_data, recipe.data)):
             key = (check, dump(dict(section)))
             try:
                 if key not in seen:
@@ -121,7 +123,3 @@ def check_rows(axes: Sequence[Axis], rows: Sequence[Combination]) -> None:
                 which = " ".join(f"{axis.key}={value}" for axis, value in zip(axes, row.values))
                 raise ConfigError(f"{error} (with {which})") from error
             seen.add(key)
-
-
-def _check_model(recipe: Recipe) -> None:
-    check_model(recipe, values=True)

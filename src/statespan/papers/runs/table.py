@@ -6,15 +6,17 @@ Nothing in it depends on when and in how many pieces the cells were run.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from statespan.papers.records.text_table import TextTable
 from statespan.papers.runs.choose import Axis, Combination
 from statespan.papers.runs.outcome import DONE, FAILED, MISSING, Outcome, outcome
-from statespan.papers.runs.stats import holm, mean, spread, welch
+from statespan.papers.runs.stats import holm, spread, welch
 
 TEST = (
     "p: two-sided Welch's t-test of the seeds against those of the first line, corrected for the number of lines by "
@@ -34,22 +36,14 @@ class SweepLine:
     p: float | None = None  # against the first line; None where there is none
 
     @property
-    def mean(self) -> float | None:
-        """The mean over the seeds."""
-        return mean(self.numbers) if self.numbers else None
-
-    @property
     def faults(self) -> list[str]:
         """The failures of the line, without repetitions."""
-        return list(dict.fromkeys(one.why for one in self.outcomes if one.status in (FAILED, MISSING)))
+        return list(dict.fromkeys(result.why for result in self.outcomes if result.status in (FAILED, MISSING)))
 
     @property
     def state(self) -> str:
         """What remains to be done, in words; "" if nothing."""
-        counts: dict[str, int] = {}
-        for one in self.outcomes:
-            if one.status != DONE:
-                counts[one.status] = counts.get(one.status, 0) + 1
+        counts = Counter(result.status for result in self.outcomes if result.status != DONE)
         return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
@@ -58,8 +52,8 @@ def lines(rows: Sequence[Combination], cells: Path, split: str = "test") -> list
     table_lines = []
     for row in rows:
         outcomes = tuple(outcome(cell, cells) for cell in row.cells)
-        numbers = tuple(value for one in outcomes if (value := one.value(split)) is not None)
-        metric = next((one.metric for one in outcomes if one.metric), "")
+        numbers = tuple(value for result in outcomes if (value := result.value(split)) is not None)
+        metric = next((result.metric for result in outcomes if result.metric), "")
         table_lines.append(SweepLine(row.values, outcomes, metric, split, numbers))
     ps = holm([None, *(welch(line.numbers, table_lines[0].numbers) for line in table_lines[1:])])
     return [replace(line, p=p) for line, p in zip(table_lines, ps)]
@@ -76,7 +70,7 @@ def text(values: Sequence[float], metric: str) -> str:
         return ""
     scale, digits = (100.0, 2) if metric == "accuracy" else (1.0, 4)
     deviation = spread(values)
-    return f"{scale * mean(values):.{digits}f}" + ("" if deviation is None else f" ± {scale * deviation:.{digits}f}")
+    return f"{scale * fmean(values):.{digits}f}" + ("" if deviation is None else f" ± {scale * deviation:.{digits}f}")
 
 
 def grid(axes: Sequence[Axis], lines: Sequence[SweepLine]) -> TextTable:
@@ -107,8 +101,9 @@ def record(title: str, axes: Sequence[Axis], lines: Sequence[SweepLine]) -> byte
     plain: list[dict[str, Any]] = [
         {
             "values": dict(zip((axis.key for axis in axes), line.values)),
-            "metric": line.metric, "split": line.split, "numbers": list(line.numbers), "mean": line.mean,
-            "std": spread(line.numbers), "p": line.p, "left": line.state, "faults": line.faults,
+            "metric": line.metric, "split": line.split, "numbers": list(line.numbers),
+            "mean": fmean(line.numbers) if line.numbers else None, "std": spread(line.numbers),
+            "p": line.p, "left": line.state, "faults": line.faults,
         }
         for line in lines
     ]  # fmt: skip

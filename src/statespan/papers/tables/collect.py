@@ -8,13 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from statespan.papers.records.record import named_recipe
 from statespan.papers.runs.cell import Cell, Evaluation
 from statespan.papers.runs.outcome import DONE, FAILED, MISSING, STOPPED, WAITING, Outcome, outcome
-from statespan.papers.runs.stats import mean, spread
+from statespan.papers.runs.stats import spread
 from statespan.papers.tables.budget import overrides
-from statespan.papers.tables.spec import Compared, Measured, PaperTable, Printed, TableEntry, Trained, number, read
+from statespan.papers.tables.spec import Measured, PaperTable, Printed, TableEntry, Trained, number
 from statespan.train.config import read_recipe
 
 PAPER_ONLY, NOT_RUN = "paper only", "not run"
@@ -22,11 +24,11 @@ PAPER_ONLY, NOT_RUN = "paper only", "not run"
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """The options for reproducing tables."""
+    """Which tables' cells to run, how long, and where they are."""
 
     budget: str  # "minutes" or "full"
     seeds: int | None  # of each cell; None for the table's own number
-    only: tuple[str, ...]  # parts of names of datasets or recipes; what has none of them is not run; empty for all
+    only: tuple[str, ...]  # run only recipes with one of these words in their names; empty for all
     changes: tuple[str, ...]  # further overrides of all cells
     cells: Path  # the folder of all cells
     records: Path  # the folder of the benchmarks' records
@@ -37,13 +39,13 @@ class ReproduceOptions:
 
     def cell(self, entry: Trained, seed: int) -> Cell:
         """The cell of an entry."""
-        changes = (*entry.overrides, *overrides(read(entry.recipe), self.budget), *self.changes)
+        changes = (*entry.overrides, *overrides(named_recipe(entry.recipe), self.budget), *self.changes)
         return _cell(entry.recipe, changes, seed, entry.evaluations)
 
 
 @cache  # a table asks for each of its cells many times
 def _cell(name: str, changes: tuple[str, ...], seed: int, evaluations: tuple[Evaluation, ...]) -> Cell:
-    recipe = read(name)
+    recipe = named_recipe(name)
     return Cell(read_recipe(recipe, [*changes, f"train.seed={recipe.train.seed + seed}"]), evaluations)
 
 
@@ -63,7 +65,7 @@ class Number:
         """Our number as the paper prints it."""
         if not self.values or (self.is_difference and not self.base):
             return None
-        return mean(self.values) - (mean(self.base) if self.is_difference else 0.0)
+        return fmean(self.values) - (fmean(self.base) if self.is_difference else 0.0)
 
     @property
     def is_difference(self) -> bool:
@@ -73,9 +75,9 @@ class Number:
     @property
     def deviation(self) -> float | None:
         """The standard deviation over the seeds; for a difference, the combined one."""
-        own = spread(self.values)
-        other = spread(self.base) if self.is_difference else 0.0
-        return None if own is None or other is None else math.hypot(own, other)
+        ours = spread(self.values)
+        base = spread(self.base) if self.is_difference else 0.0
+        return None if ours is None or base is None else math.hypot(ours, base)
 
     @property
     def delta(self) -> float | None:
@@ -103,32 +105,30 @@ def numbers(table: PaperTable, options: ReproduceOptions) -> list[Number]:
     }
     results = []
     for entry in table.entries:
-        if isinstance(entry, Printed):
-            results.append(Number(entry, PAPER_ONLY))
-        elif isinstance(entry, Compared):
-            results.append(Number(entry, DONE))
-        elif isinstance(entry, Measured):
+        if isinstance(entry, Measured):
             results.append(_measured(entry, options.records))
-        else:
+        elif isinstance(entry, Trained):
             base = bases.get((entry.against, entry.column))
             results.append(_trained(entry, base, table, options))
+        else:
+            results.append(Number(entry, PAPER_ONLY if isinstance(entry, Printed) else DONE))
     return results
 
 
 def _trained(entry: Trained, base: Trained | None, table: PaperTable, options: ReproduceOptions) -> Number:
     if not options.wanted(entry):
         return Number(entry, NOT_RUN)
-    own = _outcomes(entry, table, options)
-    values = _values(entry, own)
-    under = () if base is None else _values(base, _outcomes(base, table, options))
-    states = [one.status for one in own]
-    why = next((one.why for one in own if one.why), "")
-    if values and len(values) < len(own):
-        return Number(entry, "partly", values, under, why)
-    status = next((state for state in (FAILED, MISSING, STOPPED, WAITING) if state in states), DONE)
-    if status == DONE and not values:
+    outcomes = _outcomes(entry, table, options)
+    values = _values(entry, outcomes)
+    base_values = () if base is None else _values(base, _outcomes(base, table, options))
+    statuses = [result.status for result in outcomes]
+    why = next((result.why for result in outcomes if result.why), "")
+    status = next((status for status in (FAILED, MISSING, STOPPED, WAITING) if status in statuses), DONE)
+    if values and len(values) < len(outcomes):
+        status = "partly"
+    elif status == DONE and not values:
         status, why = FAILED, "its result has no finite number"
-    return Number(entry, status, values, under, why)
+    return Number(entry, status, values, base_values, why)
 
 
 def _outcomes(entry: Trained, table: PaperTable, options: ReproduceOptions) -> list[Outcome]:
@@ -137,11 +137,10 @@ def _outcomes(entry: Trained, table: PaperTable, options: ReproduceOptions) -> l
 
 def _values(entry: Trained, outcomes: Sequence[Outcome]) -> tuple[float, ...]:
     values = []
-    for one in outcomes:
-        value = one.record.get("test", {}).get("mae") if entry.value == "mae" else one.value(entry.value)
+    for result in outcomes:
+        value = result.record.get("test", {}).get("mae") if entry.value == "mae" else result.value(entry.value)
         if value is not None:
-            scale = 100.0 if one.metric == "accuracy" else 1.0
-            values.append(scale * value)
+            values.append(100.0 * value if result.metric == "accuracy" else value)
     return tuple(values)
 
 

@@ -1,4 +1,4 @@
-"""The tables of both papers, from tables.yaml, which says how. What a recipe reports is read from the recipe."""
+"""The tables of both papers, built from tables.yaml and from the recipes, which state what the papers report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from statespan.papers.tables.spec import Column, Compared, Measured, PaperTable, Printed, TableEntry, Trained, read
+from statespan.papers.records.record import named_recipe
+from statespan.papers.tables.spec import Column, Compared, Measured, PaperTable, Printed, TableEntry, Trained
 from statespan.train import recipes
 
 
@@ -39,7 +40,7 @@ def build(name: str) -> PaperTable:
 
 
 def _printed(section: str, columns: Sequence[str]) -> Iterator[TableEntry]:
-    """The entries of models that are not ours to train."""
+    """The entries of models that are not trained here."""
     for row, numbers in sections("printed.yaml")[section].items():
         yield from (Printed(row, column, number) for column, number in zip(columns, numbers))
 
@@ -68,7 +69,7 @@ def _row(row: str, options: Mapping[str, Any], columns: Sequence[Mapping[str, An
 
 def _reported(recipe: str, label: str, value: str) -> tuple[str, tuple[str, ...]]:
     """What the paper reports and the overrides that lead there: the recipe's own, or of its row with this label."""
-    about = read(recipe).about
+    about = named_recipe(recipe).about
     if label:
         row = next(row for row in recipes.rows(recipe) if row.label == label)
         return "" if row.number == "?" else row.number, row.overrides
@@ -79,11 +80,12 @@ def _reported(recipe: str, label: str, value: str) -> tuple[str, tuple[str, ...]
 
 def _settings(section: str, columns: Sequence[str]) -> Iterator[TableEntry]:
     for row, (recipe, *paper) in sections("printed.yaml")[section].items():
-        chosen = read(recipe)
+        chosen = named_recipe(recipe)
         model, train = chosen.model, chosen.train
         ours = (
             model["n_layers"], model["d_model"], model["norm"], model["prenorm"], model["dropout"], train.lr,
             train.batch, train.epochs, train.weight_decay,
         )  # fmt: skip
-        for column, text, own in zip(columns, paper, ours):
-            yield Compared(row, column, text, str(own).lower() if isinstance(own, (bool, str)) else f"{own:g}")
+        for column, printed, setting in zip(columns, paper, ours):
+            shown = str(setting).lower() if isinstance(setting, (bool, str)) else f"{setting:g}"
+            yield Compared(row, column, printed, shown)

@@ -8,7 +8,7 @@ from pathlib import Path
 from statespan import plot
 from statespan.papers.runs.cell import Cell
 from statespan.papers.tables.collect import ReproduceOptions
-from statespan.papers.tables.figures import Drawn
+from statespan.papers.tables.figures import ReproducedFigure
 from statespan.train import recipes
 from statespan.train.config import read_recipe
 from statespan.train.run import load_data
@@ -27,7 +27,7 @@ def cells(options: ReproduceOptions) -> Path:
     return options.cells / "s4-figure2"
 
 
-def draw(options: ReproduceOptions, data: Path | None) -> Drawn:
+def draw(options: ReproduceOptions, data: Path | None) -> ReproducedFigure:
     """The figure, from the trained model."""
     run = cell(options)
     parts = plot.read_parts(run.folder(cells(options)))
@@ -35,11 +35,13 @@ def draw(options: ReproduceOptions, data: Path | None) -> Drawn:
     side = math.isqrt(dataset.info.length)
     picture = dataset.test.batch([0]).x[0, :, 0].reshape(side, side).cpu()
     figure = plot.filters(parts, side=side, picture=picture)
-    says = [
+    paragraphs = [
         f"{run.recipe.name}: an input, and kernels of the first and the last layer, each {side * side} samples long, "
         f"laid out as the image is read: {side} x {side}. A kernel begins at its top left corner; heads are ordered by "
         "their step size."
     ]
     if options.budget == "minutes":
-        says.append("The paper's figure shows Path-X (128 x 128), which `--budget full` trains on a GPU in hours.")
-    return Drawn(figure, tuple(says), {"recipe": run.recipe.name, "side": side})
+        paragraphs.append(
+            "The paper's figure shows Path-X (128 x 128), which `--budget full` trains on a GPU in hours."
+        )
+    return ReproducedFigure(figure, tuple(paragraphs), {"recipe": run.recipe.name, "side": side})
