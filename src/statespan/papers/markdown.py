@@ -8,15 +8,13 @@ from pathlib import Path
 
 from statespan._io import replace_file
 
-Table = Callable[["re.Match[str]"], str]
-
 
 def marker(pattern: str) -> re.Pattern[str]:
     """A pattern that matches a comment with this content, the table below it and the end marker."""
     return re.compile(rf"(?P<head><!-- {pattern} -->\n)(?P<table>.*?)(?P<end><!-- end -->)", re.S)
 
 
-def fill(text: str, place: re.Pattern[str], table: Table) -> str:
+def fill(text: str, place: re.Pattern[str], table: Callable[[re.Match[str]], str]) -> str:
     """The text with every table regenerated.
 
     Args:

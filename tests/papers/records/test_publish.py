@@ -241,7 +241,7 @@ def test_what_a_run_began_with_is_told_by_name_and_not_by_place(runs, tmp_path, 
     assert found["start"]["tensors"] == found["start"]["of"]
     own = models / "digits-s4d-from-digits-s4d"
     said = (own / "README.md").read_text()
-    assert "**Begun with**: the weights of recipe `digits-s4d` with `train.steps=45" in said
+    assert "**Initial weights**: those of recipe `digits-s4d` with `train.steps=45" in said
     for text in (path.read_text(), said, (own / "recipe.yaml").read_text()):
         assert str(runs[0]) not in text
 

@@ -7,8 +7,8 @@ import pytest
 
 from statespan.papers.runs.cell import Cell
 from statespan.papers.tables import write
-from statespan.papers.tables.claims import CLAIMS, Book, conclusions
-from statespan.papers.tables.collect import Plan, numbers
+from statespan.papers.tables.claims import CLAIMS, TableNumbers, conclusions
+from statespan.papers.tables.collect import ReproduceOptions, numbers
 from statespan.papers.tables.registry import TABLES
 from statespan.train import read_recipe
 
@@ -28,21 +28,21 @@ def test_every_cell_is_still_known_by_its_name():
 def test_the_pages_say_what_the_cells_say(name):
     record = json.loads((RESULTS / f"reproduce/{name}.json").read_text())
     changes, cells = tuple(record["changes"]), RESULTS / "reproduce/cells"
-    plan = Plan(record["budget"], 2, ("scifar", "bidmc"), changes, cells, RESULTS / "bench")
+    options = ReproduceOptions(record["budget"], 2, ("scifar", "bidmc"), changes, cells, RESULTS / "bench")
     table = TABLES[name]()
-    found = numbers(table, plan)
+    found = numbers(table, options)
     assert [(one.status, list(one.values)) for one in found] == [(n["status"], n["values"]) for n in record["numbers"]]
     assert sum(one.status == "done" and len(one.values) == 2 for one in found) >= 20
-    verdicts = [(claim.text, claim.verdict, list(claim.evidence)) for claim in conclusions(Book(table, found))]
+    verdicts = [(claim.text, claim.verdict, list(claim.evidence)) for claim in conclusions(TableNumbers(table, found))]
     assert verdicts == [(claim["text"], claim["verdict"], claim["evidence"]) for claim in record["claims"]]
 
 
 @pytest.mark.parametrize("name", ["s4-table2", "s4-table3", "s4-table7", "s4-table8"])
 def test_the_pages_of_speeds_say_what_the_benchmarks_say(name):
     record = json.loads((RESULTS / f"reproduce/{name}.json").read_text())
-    plan = Plan(record["budget"], None, (), (), RESULTS / "reproduce/cells", RESULTS / "bench")
+    options = ReproduceOptions(record["budget"], None, (), (), RESULTS / "reproduce/cells", RESULTS / "bench")
     table = TABLES[name]()
-    found = numbers(table, plan)
+    found = numbers(table, options)
     assert [write.plain(one) for one in found] == record["numbers"]
     page = (RESULTS / f"reproduce/{name}.md").read_text()
     assert table.about in page

@@ -11,7 +11,7 @@ from statespan.papers.tables.registry import TABLES
 from statespan.papers.tables.write import write_figure, write_table
 from tests.cli.make import invoke, one_line
 from tests.papers.tables.fill import fill
-from tests.papers.tables.test_tables import plan
+from tests.papers.tables.test_tables import options
 
 
 def pictures_are_there(folder, name):
@@ -34,12 +34,12 @@ def test_figures(name, tmp_path):
     write_figure(name, name, drawn, tmp_path)
     assert pictures_are_there(tmp_path, name) == 1
     assert (tmp_path / f"{name}.svg").read_text().startswith("<?xml")
-    assert all(len(says) > 40 for says in drawn.says)
+    assert all(len(text) > 40 for text in drawn.paragraphs)
     assert json.loads((tmp_path / f"{name}.json").read_text())["numbers"] == drawn.numbers
 
 
 def test_a_table_with_numbers(tmp_path):
-    table, chosen = TABLES["s4d-table2"](), plan(tmp_path, only=("scifar",))
+    table, chosen = TABLES["s4d-table2"](), options(tmp_path, only=("scifar",))
     fill(table, chosen, offset=-5.0)
     counts = write_table(table, chosen, tmp_path)
     assert counts == {"done": 10, "not run": 20}
@@ -66,10 +66,10 @@ def test_a_table_without_its_data_says_so(tmp_path, monkeypatch):
 def test_the_command_runs_cells_and_writes_pages(tmp_path, monkeypatch):
     """A table of one cell, trained in seconds; then again, from what is there."""
     from statespan.papers.tables import registry
-    from statespan.papers.tables.spec import Column, Printed, Table, Trained
+    from statespan.papers.tables.spec import Column, PaperTable, Printed, Trained
 
     entries = (Trained("S4D", "digits", "99.0", "digits-s4d"), Printed("other", "digits", "50.0"))
-    small = Table("s4-table9", "Small", "About.", (Column("digits"),), entries)
+    small = PaperTable("s4-table9", "Small", "About.", (Column("digits"),), entries)
     monkeypatch.setitem(registry.TABLES, "s4-table9", lambda: small)
     arguments = ["reproduce", "s4-table9", "train.steps=3", "--out", tmp_path, "--processes", 0, "--device", "cpu"]
     first = invoke(*arguments)
@@ -90,9 +90,11 @@ def test_the_command_runs_cells_and_writes_pages(tmp_path, monkeypatch):
 def test_a_cell_that_a_kill_left_unmerged_is_merged_the_next_time(tmp_path, monkeypatch):
     from statespan.papers.records import schema
     from statespan.papers.tables import registry
-    from statespan.papers.tables.spec import Column, Table, Trained
+    from statespan.papers.tables.spec import Column, PaperTable, Trained
 
-    small = Table("s4-table9", "Small", "About.", (Column("d"),), (Trained("S4D", "d", "99.0", "digits-s4d"),), seeds=2)
+    small = PaperTable(
+        "s4-table9", "Small", "About.", (Column("d"),), (Trained("S4D", "d", "99.0", "digits-s4d"),), seeds=2
+    )
     monkeypatch.setitem(registry.TABLES, "s4-table9", lambda: small)
     arguments = ["reproduce", "s4-table9", "train.steps=3", "--out", tmp_path, "--processes", 0, "--device", "cpu"]
     with monkeypatch.context() as patch:
@@ -112,9 +114,9 @@ def test_a_cell_that_a_kill_left_unmerged_is_merged_the_next_time(tmp_path, monk
 
 def test_cells_that_are_to_be_kept_stay_where_they_are(tmp_path, monkeypatch):
     from statespan.papers.tables import registry
-    from statespan.papers.tables.spec import Column, Table, Trained
+    from statespan.papers.tables.spec import Column, PaperTable, Trained
 
-    small = Table("s4-table9", "Small", "About.", (Column("d"),), (Trained("S4D", "d", "99.0", "digits-s4d"),))
+    small = PaperTable("s4-table9", "Small", "About.", (Column("d"),), (Trained("S4D", "d", "99.0", "digits-s4d"),))
     monkeypatch.setitem(registry.TABLES, "s4-table9", lambda: small)
     arguments = ["train.steps=3", "--out", tmp_path, "--processes", 0, "--device", "cpu", "--keep", "model"]
     assert invoke("reproduce", "s4-table9", *arguments).exit_code == 0

@@ -9,9 +9,9 @@ import pytest
 
 from statespan.papers.tables.budget import cost, overrides
 from statespan.papers.tables.charts import dots
-from statespan.papers.tables.claims import Book, conclusions
-from statespan.papers.tables.collect import Number, Plan, cells_of, numbers
-from statespan.papers.tables.registry import TABLES, choose, items
+from statespan.papers.tables.claims import TableNumbers, conclusions
+from statespan.papers.tables.collect import Number, ReproduceOptions, cells_of, numbers
+from statespan.papers.tables.registry import TABLES, choose, summaries
 from statespan.papers.tables.spec import Compared, Measured, Trained, number
 from statespan.train import recipes
 from statespan.train.run import check_model
@@ -20,8 +20,8 @@ from tests.papers.tables.fill import fill, write
 RECORDS = Path(__file__).parents[3] / "results/bench"
 
 
-def plan(folder, **changes):
-    start = Plan("minutes", None, (), (), folder / "cells", RECORDS)
+def options(folder, **changes):
+    start = ReproduceOptions("minutes", None, (), (), folder / "cells", RECORDS)
     return dataclasses.replace(start, **changes)
 
 
@@ -32,7 +32,7 @@ def test_every_cell_of_a_table_is_a_recipe(name, tmp_path):
     assert len(set(places)) == len(places)
     assert {column for _, column in places} == {column.name for column in table.columns}
     assert set(table.main) <= set(table.rows)
-    for cell in cells_of([table], plan(tmp_path, seeds=1)):
+    for cell in cells_of([table], options(tmp_path, seeds=1)):
         check_model(cell.recipe)
         assert cost(cell.recipe) > 0
         full = recipes.read(cell.recipe.name).train
@@ -43,7 +43,7 @@ def test_every_cell_of_a_table_is_a_recipe(name, tmp_path):
 
 
 def test_everything_of_both_papers_has_a_name():
-    names = [item.name for item in items()]
+    names = list(summaries())
     s4 = [f"s4-table{n}" for n in (2, 3, 4, 5, 6, 7, 8, 9, 11, 12)]
     s4d = [f"s4d-table{n}" for n in ("2", "3a", "3b", "4", "5", "6", "9", "10", "11")]
     assert names == [*s4, "s4-figure2", *s4d, *(f"s4d-figure{n}" for n in range(1, 6))]
@@ -68,7 +68,7 @@ def test_the_small_model_has_about_100k_parameters():
 
 def test_tables_share_their_cells(tmp_path):
     three = [TABLES[name]() for name in ("s4d-table2", "s4d-table3a", "s4d-table3b")]
-    chosen = plan(tmp_path, seeds=2, only=("scifar", "bidmc"))
+    chosen = options(tmp_path, seeds=2, only=("scifar", "bidmc"))
     assert len(cells_of(three, chosen)) == 2 * 2 * 36  # of 94 numbers of each seed
     first = [cell.key for cell in cells_of(three, chosen)[:8]]
     assert all("s4d-inv" in key or "s4d-lin" in key or "s4" in key for key in first)
@@ -86,7 +86,7 @@ def test_a_budget_changes_how_long_only():
 
 def test_numbers_and_differences(tmp_path):
     table = TABLES["s4d-table3a"]()
-    chosen = plan(tmp_path, only=("scifar",))
+    chosen = options(tmp_path, only=("scifar",))
     fill(table, chosen, offset=-10.0)
     found = {(one.entry.row, one.entry.column): one for one in numbers(table, chosen)}
     base, change = found["S4D-Inv", "sCIFAR"], found["S4D-Inv2", "sCIFAR"]
@@ -99,13 +99,13 @@ def test_numbers_and_differences(tmp_path):
 
 
 def test_the_papers_own_numbers_bear_out_its_conclusions(tmp_path):
-    chosen = plan(tmp_path)
+    chosen = options(tmp_path)
     verdicts = {}
     for name in ("s4d-table2", "s4d-table3a"):
         table = TABLES[name]()
-        chosen = plan(tmp_path / name)
+        chosen = options(tmp_path / name)
         fill(table, chosen)
-        claims = conclusions(Book(table, numbers(table, chosen)))
+        claims = conclusions(TableNumbers(table, numbers(table, chosen)))
         verdicts[name] = {claim.text: claim.verdict for claim in claims}
     assert set(verdicts["s4d-table2"].values()) == {"holds"}
     three = verdicts["s4d-table3a"]
@@ -117,12 +117,12 @@ def test_the_papers_own_numbers_bear_out_its_conclusions(tmp_path):
 
 
 def test_a_worse_number_breaks_a_claim(tmp_path):
-    table, chosen = TABLES["s4d-table2"](), plan(tmp_path, only=("scifar",))
+    table, chosen = TABLES["s4d-table2"](), options(tmp_path, only=("scifar",))
     fill(table, chosen)
     entry = next(e for e in table.entries if e.row == "trained B, softmax" and e.column == "sCIFAR")
     for seed in range(2):
         write(chosen.cell(entry, seed).folder(chosen.cells), "accuracy", 0.5)
-    claims = conclusions(Book(table, numbers(table, chosen)))
+    claims = conclusions(TableNumbers(table, numbers(table, chosen)))
     broken = ["holds in 1, does not hold in 1 of 2", "holds in 1, reversed in 1 of 2"]
     assert [claim.verdict for claim in claims][:2] == broken
     assert "-35" in claims[0].evidence[1]
@@ -140,7 +140,7 @@ def test_a_worse_number_breaks_a_claim(tmp_path):
     ],
 )  # fmt: skip
 def test_a_gain_counts_when_it_is_above_the_noise_of_all_rows(tmp_path, values, gain, softmax, trained, free):
-    table, chosen = TABLES["s4d-table2"](), plan(tmp_path, only=("scifar",))
+    table, chosen = TABLES["s4d-table2"](), options(tmp_path, only=("scifar",))
     rows = dict.fromkeys((entry.row for entry in table.entries), (84.0, 84.0))
     rows["bilinear, exp"] = rows["bilinear, ReLU"] = (83.0, 85.0)
     rows["trained B, Vandermonde"] = rows["ZOH, free"] = values  # the same cells
@@ -148,7 +148,7 @@ def test_a_gain_counts_when_it_is_above_the_noise_of_all_rows(tmp_path, values, 
         if entry.column == "sCIFAR":
             for seed, value in enumerate(rows[entry.row]):
                 write(chosen.cell(entry, seed).folder(chosen.cells), "accuracy", value / 100)
-    claims = conclusions(Book(table, numbers(table, chosen)))
+    claims = conclusions(TableNumbers(table, numbers(table, chosen)))
     error = statistics.stdev([2.0] * 4 + [0.0] * 6) / 2**0.5  # what the rows' seeds differ by, beyond what all do
     assert f"{gain} ± {error:.2f} (+0.59)" in claims[1].evidence[1]
     assert [claims[place].verdict for place in (0, 1, 3)] == [softmax, trained, free]
@@ -164,12 +164,12 @@ def test_a_gain_counts_when_it_is_above_the_noise_of_all_rows(tmp_path, values, 
     ],
 )  # fmt: skip
 def test_less_than_a_point_is_no_difference(tmp_path, value, verdicts):
-    table, chosen = TABLES["s4d-table2"](), plan(tmp_path, only=("scifar",))
+    table, chosen = TABLES["s4d-table2"](), options(tmp_path, only=("scifar",))
     for entry in table.entries:
         reached = value if entry.row in ("trained B, Vandermonde", "ZOH, free") else 84.0
         for seed in range(2 * (entry.column == "sCIFAR")):
             write(chosen.cell(entry, seed).folder(chosen.cells), "accuracy", reached / 100)
-    claims = conclusions(Book(table, numbers(table, chosen)))
+    claims = conclusions(TableNumbers(table, numbers(table, chosen)))
     assert [claims[place].verdict for place in (0, 1, 3)] == verdicts
 
 
@@ -186,19 +186,19 @@ def test_less_than_a_point_is_no_difference(tmp_path, value, verdicts):
 def test_the_noise_is_what_neither_row_nor_seed_explains(rows, noise):
     table = TABLES["s4d-table2"]()
     places = [entry for entry in table.entries if entry.column == "sCIFAR"]
-    book = Book(table, [Number(entry, "done", values) for entry, values in zip(places, rows)])
-    assert book.noise("sCIFAR") == pytest.approx(noise, abs=1e-12)
+    table_numbers = TableNumbers(table, [Number(entry, "done", values) for entry, values in zip(places, rows)])
+    assert table_numbers.noise("sCIFAR") == pytest.approx(noise, abs=1e-12)
 
 
 def test_benchmarks_are_read_from_their_records(tmp_path):
     table = TABLES["s4-table2"]()
-    found = {(one.entry.row, one.entry.column): one for one in numbers(table, plan(tmp_path))}
+    found = {(one.entry.row, one.entry.column): one for one in numbers(table, options(tmp_path))}
     assert all(one.status == "done" and isinstance(one.entry, Measured) for one in found.values())
     record = json.loads((RECORDS / "s4_table2-cuda.json").read_text())
     one = found["S4, chunk engine", "ms, 512"]
     (row,) = [r for r in record["rows"] if r["name"] == one.entry.name and r["setting"]["d_model"] == 512]
     assert one.ours == row["time_ms"]
-    missing = numbers(table, plan(tmp_path, records=tmp_path))
+    missing = numbers(table, options(tmp_path, records=tmp_path))
     assert {one.status for one in missing} == {"waiting"}
     assert "statespan bench s4_table2" in missing[0].why
 
@@ -213,7 +213,7 @@ def test_the_best_batch_is_one_that_fits(tmp_path):
     (tmp_path / "s4_table7-cuda.json").write_text(json.dumps(record))
     rates = {
         one.entry.row: one
-        for one in numbers(TABLES["s4-table7"](), plan(tmp_path, records=tmp_path))
+        for one in numbers(TABLES["s4-table7"](), options(tmp_path, records=tmp_path))
         if isinstance(one.entry, Measured)
     }
     assert rates["S4 (base)"].ours == 30.0
@@ -228,7 +228,7 @@ def rows_of(benchmark, name, figure, **setting):
 
 
 def test_table_2_has_the_papers_algorithm_beside_the_chunk_engine(tmp_path):
-    found = {(one.entry.row, one.entry.column): one for one in numbers(TABLES["s4-table2"](), plan(tmp_path))}
+    found = {(one.entry.row, one.entry.column): one for one in numbers(TABLES["s4-table2"](), options(tmp_path))}
     for row, name in (("S4, chunk engine", "S4"), ("S4, Cauchy kernel", "S4 Cauchy")):
         for width, paper in ((128, "4.77"), (256, "3.07"), (512, "4.75")):
             one = found[row, f"ms, {width}"]
@@ -238,7 +238,7 @@ def test_table_2_has_the_papers_algorithm_beside_the_chunk_engine(tmp_path):
 
 
 def test_table_3_has_eager_speeds_beside_those_of_cuda_graphs(tmp_path):
-    found = {(one.entry.row, one.entry.column): one for one in numbers(TABLES["s4-table3"](), plan(tmp_path))}
+    found = {(one.entry.row, one.entry.column): one for one in numbers(TABLES["s4-table3"](), options(tmp_path))}
     for length in (1024, 4096):
         for row, name in (("S4", "S4"), ("Linear Trans.", "Linear Transformer"), ("Transformer", "Transformer")):
             for how, figure in (("eager", "time_ms"), ("graph", "graph_ms")):
@@ -251,7 +251,7 @@ def test_table_3_has_eager_speeds_beside_those_of_cuda_graphs(tmp_path):
 
 def test_table_8_compares_like_with_like_first(tmp_path):
     table = TABLES["s4-table8"]()
-    found = {(one.entry.row, one.entry.column): one for one in numbers(table, plan(tmp_path))}
+    found = {(one.entry.row, one.entry.column): one for one in numbers(table, options(tmp_path))}
     s4, flash, static, eager = table.rows[:4]
     names = {
         flash: "Transformer at 8192", static: "Hugging Face GPT-2 at 8192",
@@ -274,7 +274,7 @@ def test_table_8_compares_like_with_like_first(tmp_path):
 
 def test_table_11_is_that_of_the_recipes(tmp_path):
     different = [
-        one.entry for one in numbers(TABLES["s4-table11"](), plan(tmp_path)) if one.entry.ours != one.entry.paper
+        one.entry for one in numbers(TABLES["s4-table11"](), options(tmp_path)) if one.entry.ours != one.entry.paper
     ]
     assert all(isinstance(entry, Compared) for entry in different)
     assert different == []
@@ -290,12 +290,12 @@ def test_numbers_far_apart_are_drawn_on_a_logarithmic_scale(rate, scale, tmp_pat
     record = {"rows": rows, "machine": {"device": "a GPU"}, "date": "2030-01-02T03:04:05"}
     (tmp_path / "s4_table7-cuda.json").write_text(json.dumps(record))
     table = TABLES["s4-table7"]()
-    figure = dots(table, numbers(table, plan(tmp_path, records=tmp_path)))
+    figure = dots(table, numbers(table, options(tmp_path, records=tmp_path)))
     assert [axes.get_xscale() for axes in figure.axes] == [scale]
 
 
 def test_a_picture_of_differences_leaves_out_what_they_are_differences_from(tmp_path):
-    table, chosen = TABLES["s4d-table3a"](), plan(tmp_path, only=("scifar",))
+    table, chosen = TABLES["s4d-table3a"](), options(tmp_path, only=("scifar",))
     fill(table, chosen)
     (axes,) = dots(table, numbers(table, chosen)).axes
     labels = [label.get_text() for label in axes.get_yticklabels()]

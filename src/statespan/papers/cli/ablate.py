@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from statespan.papers.runs.choose import Axis
-    from statespan.papers.runs.table import Line
-    from statespan.train import Recipe
+    from statespan.papers.runs.table import SweepLine
 
 HELP = """Train every combination of some settings and compare them.
 
@@ -65,7 +64,9 @@ def ablate(
         fail("--grid must be given at least once, such as --grid model.ssm.init=legs,inv,lin")
     console = common.terminal()
     with common.explained():
+        from statespan import _io as fsio
         from statespan.papers.runs import check_rows, parse_axis, product
+        from statespan.papers.runs import table as sweep
 
         axes = [parse_axis(text) for text in grid]
         base = common.named_recipe(recipe, changes or [])
@@ -79,29 +80,28 @@ def ablate(
         stopped = cells.run(
             every, out / "cells", console, data=data, device=device, processes=processes, seconds=seconds, keep=keep
         )
-        lines = _write(base, axes, rows, out=out, split=split)
-        show(axes, lines, console)
+        lines = sweep.lines(rows, out / "cells", split)
+        notes = [f"All cells: `{shlex.join(base.overrides)}`"] if base.overrides else []
+        fsio.replace_file(out / "table.md", sweep.markdown(f"{base.name}, ablated", axes, lines, notes).encode())
+        fsio.replace_file(out / "table.json", sweep.record(base.name, axes, lines))
+        _show(axes, lines, console)
     console.print(f"table    {out / 'table.md'}", markup=False, soft_wrap=True)
     cells.finish(stopped, [outcome.status for line in lines for outcome in line.outcomes])
 
 
-def _write(base: Recipe, axes: list[Axis], rows: Any, *, out: Path, split: str) -> list[Line]:
-    from statespan import _io as fsio
-    from statespan.papers.runs.table import lines, markdown, record
-
-    found = lines(rows, out / "cells", split)
-    notes = [f"All cells: `{shlex.join(base.overrides)}`"] if base.overrides else []
-    fsio.replace_file(out / "table.md", markdown(f"{base.name}, ablated", axes, found, notes).encode())
-    fsio.replace_file(out / "table.json", record(base.name, axes, found))
-    return found
-
-
-def show(axes: list[Axis], found: list[Line], console: Console) -> None:
+def _show(axes: list[Axis], lines: list[SweepLine], console: Console) -> None:
     """Print the table."""
+    from rich.markup import escape
+
     from statespan.papers.runs.table import TEST, faults, grid
 
+    content = grid(axes, lines)
+    text_columns = [content.heads[column] for column in content.words]
+    table = common.table(*content.heads, right={*content.heads} - {*text_columns}, wrapped=text_columns)
+    for row in content.rows:
+        table.add_row(*map(escape, row))
     console.print()
-    console.print(grid(axes, found).terminal())
+    console.print(table)
     console.print(TEST, markup=False, style="dim")
-    for fault in faults(found):
+    for fault in faults(lines):
         console.print(fault, markup=False, style="red")

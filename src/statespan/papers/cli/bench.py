@@ -28,33 +28,32 @@ def _sizes(listing: Listing) -> str:
     return " ".join(f"{name}={text(value)}" for name, value in listing.sizes.items())
 
 
-HELP = "\n".join(
-    [
-        "Measure speed and memory, and record them.",
-        "",
-        "Every result is first compared with a reference in the same run. A mismatch is shown in red and without a",
-        "time, and the exit code is 1.",
-        "",
-        "\b",
-        "Benchmarks:",
-        *(f"  {b.name:<10}{b.summary}" for b in CATALOG.values()),
-        "  all       all that run on the device",
-        "",
-        "\b",
-        "Sizes to set with --size, and their defaults:",
-        *(f"  {b.name:<10}{_sizes(b)}" for b in CATALOG.values()),
-        "",
-        "\b",
-        "Examples:",
-        "  statespan bench cpu                       an SSM and a layer on this CPU, ten minutes",
-        "  statespan bench all --quick               everything at toy sizes, seconds",
-        "  statespan bench layer --device cuda       a whole layer on the GPU",
-        "  statespan bench op --size shapes=8x256x4096 --dtype float32",
-        "  statespan bench scaling --size lengths=1024,4096,16384",
-        "",
-        "Writes NAME-DEVICE.json and a plot beside it to --out (with -quick in the name after --quick).",
-    ]
-)
+_SUMMARIES = "\n".join(f"  {benchmark.name:<10}{benchmark.summary}" for benchmark in CATALOG.values())
+_SIZES = "\n".join(f"  {benchmark.name:<10}{_sizes(benchmark)}" for benchmark in CATALOG.values())
+HELP = f"""Measure speed and memory, and record them.
+
+Every result is first compared with a reference in the same run. A mismatch is shown in red and without a
+time, and the exit code is 1.
+
+\b
+Benchmarks:
+{_SUMMARIES}
+  all       all that run on the device
+
+\b
+Sizes to set with --size, and their defaults:
+{_SIZES}
+
+\b
+Examples:
+  statespan bench cpu                       an SSM and a layer on this CPU, ten minutes
+  statespan bench all --quick               everything at toy sizes, seconds
+  statespan bench layer --device cuda       a whole layer on the GPU
+  statespan bench op --size shapes=8x256x4096 --dtype float32
+  statespan bench scaling --size lengths=1024,4096,16384
+
+Writes NAME-DEVICE.json and a plot beside it to --out (with -quick in the name after --quick).
+"""
 
 
 def bench(
@@ -93,7 +92,7 @@ def bench(
     drawing = not no_plot and find_spec("matplotlib") is not None
     if not no_plot and not drawing:
         console.print('no plots without matplotlib: pip install "statespan[plot]"', markup=False)
-    fault = False
+    has_fault = False
     for benchmark, options in runs:
         result = _run(benchmark, options, console)
         show(result, console)
@@ -101,8 +100,8 @@ def bench(
         console.print(f"written: {path}", soft_wrap=True)
         if drawing and plot(result, path.with_suffix(".png")):
             console.print(f"         {path.with_suffix('.png')}", soft_wrap=True)
-        fault = fault or result.fault
-    raise typer.Exit(1 if fault else 0)
+        has_fault = has_fault or result.fault
+    raise typer.Exit(1 if has_fault else 0)
 
 
 def _choose(names: list[str], device: str | None, **options: Any) -> list[tuple[Benchmark, BenchOptions]]:

@@ -69,40 +69,29 @@ def publish(
         folder = results / "tasks"
         if not folder.is_dir():
             fail(f"--results must be a folder with records in tasks, got {results}")
-        written = _pictures(read_runs(folder), folder)
-        written += _pages(results)
-        written += _recipes(results)
+        written = []
+        if find_spec("matplotlib"):
+            from statespan.papers.records.picture import write_pictures
+
+            written += write_pictures(read_runs(folder), folder)
+        written += _write_tables(results)
     for path in written:
         console.print(f"{'picture' if path.suffix == '.png' else 'tables':<8} {path}", markup=False, soft_wrap=True)
 
 
-def _pictures(records: dict[str, dict[str, object]], folder: Path) -> list[Path]:
-    if find_spec("matplotlib") is None:
-        return []
-    from statespan.papers.records.picture import write_pictures
-
-    return write_pictures(records, folder)
-
-
-def _recipes(results: Path) -> list[Path]:
-    """Update the numbers of ``statespan recipes`` and the list of recipes that were run, in a checkout."""
-    from statespan.papers.records import ours
+def _write_tables(results: Path) -> list[Path]:
+    """Fill the tables in the pages of a checkout, and update the numbers of ``statespan recipes``."""
+    from statespan.papers import markdown
+    from statespan.papers.records import ours, table
     from statespan.papers.tables import coverage
 
     root = results.absolute().parent
+    written = [root / page for page in PAGES if (root / page).is_file()]
+    written = [page for page in written if table.PLACE.search(page.read_text(encoding="utf-8"))]
+    for page in written:
+        table.fill_page(page)
     numbers, page = ours.write(root), root / COVERAGE
-    if numbers is None or not page.is_file():
-        return []
-    coverage.fill_page(page)
-    return [results.parent / path.relative_to(root) for path in (numbers, page)]
-
-
-def _pages(results: Path) -> list[Path]:
-    """Fill the tables in the pages of a checkout."""
-    from statespan.papers.records.table import PLACE, fill_page
-
-    found = [results.absolute().parent / page for page in PAGES]
-    found = [page for page in found if page.is_file() and PLACE.search(page.read_text(encoding="utf-8"))]
-    for page in found:
-        fill_page(page)
-    return [results.parent / page.relative_to(results.absolute().parent) for page in found]
+    if numbers is not None and page.is_file():
+        markdown.fill_page(page, coverage.filled)
+        written += [numbers, page]
+    return [results.parent / path.relative_to(root) for path in written]

@@ -13,7 +13,7 @@ from statespan.cli import common
 from statespan.papers import recipes as paper_recipes
 
 if TYPE_CHECKING:
-    from statespan.train.recipes import Entry, Row
+    from statespan.train.recipes import Entry
 
 HELP = """List what can be trained, with the papers' numbers and ours.
 
@@ -65,9 +65,18 @@ def recipes(
         words = {part for entry in entries for part in (entry.name, *entry.name.split("-"), *entry.task.split(", "))}
         hint = suggest(word or "", sorted(words), "see statespan recipes")
         fail(f"no recipe has {word!r} in its name or task{hint}")
-    _table(matches, paper_recipes.ours() if results is None else _ours(results))
+    numbers = paper_recipes.ours()
+    if results is not None:
+        if not results.is_dir():
+            fail(f"--results must be a folder of runs, got {results}")
+        from statespan.papers.records.ours import ours
+
+        numbers = ours(results)
+    _table(matches, numbers)
     if name is not None and (name == word or len(matches) == 1):
-        _rows(catalogue.rows(name))
+        for row in catalogue.rows(name):  # other rows of the papers' tables, and the overrides that reach them
+            changes = " ".join(row.overrides) or "without overrides"
+            common.terminal().print(f"  {row.label}: {row.number}  {changes}", markup=False, soft_wrap=True)
 
 
 def _print_yaml(name: str | None) -> None:
@@ -81,23 +90,10 @@ def _print_yaml(name: str | None) -> None:
     print(catalogue.text(name), end="")
 
 
-def _ours(folder: Path) -> dict[str, str]:
-    """The results of the runs in a folder."""
-    if not folder.is_dir():
-        fail(f"--results must be a folder of runs, got {folder}")
-    from statespan.papers.records.ours import ours
-
-    return ours(folder)
-
-
 def _table(entries: list[Entry], ours: dict[str, str]) -> None:
-    from rich import box
-    from rich.table import Table
-
     console = common.terminal()
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for name in ("name", "task", "table", "paper", "ours"):
-        table.add_column(name, justify="right" if name in ("paper", "ours") else "left", no_wrap=name == "name")
+    columns = ("task", "table", "paper", "ours")
+    table = common.table("name", *columns, right=("paper", "ours"), wrapped=columns)
     for entry in sorted(entries, key=lambda entry: (entry.name.startswith("ablation"), entry.name)):
         table.add_row(entry.name, entry.task, entry.table, entry.number, ours.get(entry.name, ""))
     console.print(table)
@@ -106,11 +102,3 @@ def _table(entries: list[Entry], ours: dict[str, str]) -> None:
         if sign in shown:
             console.print(f"  {sign} {meaning}", markup=False, soft_wrap=True)
     console.print("statespan train NAME trains one; statespan recipes NAME --yaml shows one")
-
-
-def _rows(rows: list[Row]) -> None:
-    """Other rows of the papers' tables, and the overrides that reach them."""
-    console = common.terminal()
-    for row in rows:
-        changes = " ".join(row.overrides) or "without overrides"
-        console.print(f"  {row.label}: {row.number}  {changes}", markup=False, soft_wrap=True)

@@ -15,7 +15,7 @@ from statespan.papers.cli import cells
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from statespan.papers.tables.collect import Plan
+    from statespan.papers.tables.collect import ReproduceOptions
 
 HELP = """Reproduce tables and figures of the S4 and the S4D paper.
 
@@ -66,26 +66,27 @@ def reproduce(
     words = [word for word in names or [] if "=" not in word]
     changes = tuple(word for word in names or [] if "=" in word)
     with common.explained():
-        from statespan.papers.tables.collect import Plan
+        from statespan.papers.tables.collect import ReproduceOptions
         from statespan.papers.tables.registry import choose
 
-        plan = Plan(budget, seeds, tuple(word for word in only.split(",") if word), changes, out / "cells", records)
+        parts = tuple(filter(None, only.split(",")))
+        options = ReproduceOptions(budget, seeds, parts, changes, out / "cells", records)
         if listing:
-            _list(plan, console)
+            _list(options, console)
             return
         if not words:
             fail("name a table or figure, such as s4d-figure2: statespan reproduce --list shows them all")
-        try:
+        with common.rejected():
             chosen = choose(words)
-        except ValueError as error:
-            fail(str(error))
         common.check_writable(out, "--out")
         cells.check_devices(device)
         running = {"data": data, "device": device, "processes": processes, "seconds": seconds, "keep": keep}
-        _make(chosen, plan, console, out=out, is_dry=dry, running=running)
+        _make(chosen, options, console, out=out, is_dry=dry, running=running)
 
 
-def _make(chosen: list[str], plan: Plan, console: Console, *, out: Path, is_dry: bool, running: dict[str, Any]) -> None:
+def _make(
+    chosen: list[str], options: ReproduceOptions, console: Console, *, out: Path, is_dry: bool, running: dict[str, Any]
+) -> None:
     from statespan import _io as fsio
     from statespan.papers.runs.outcome import MERGED, merge, outcome, remove_merged
     from statespan.papers.tables import filters
@@ -94,68 +95,68 @@ def _make(chosen: list[str], plan: Plan, console: Console, *, out: Path, is_dry:
 
     fsio.make_folder(out)
     tables = {name: TABLES[name]() for name in chosen if name in TABLES}
-    wanted = cells_of(tables.values(), plan)
-    if plan.only and tables and not wanted:
-        fail(f"--only must have a part of a recipe's name that these tables use, got {','.join(plan.only)}")
+    wanted = cells_of(tables.values(), options)
+    if options.only and tables and not wanted:
+        fail(f"--only must have a part of a recipe's name that these tables use, got {','.join(options.only)}")
     stopped = 0
     statuses: list[str] = []
     if wanted and not is_dry:
         console.print(f"{len(wanted)} cells", markup=False, soft_wrap=True)
-        stopped = cells.run(wanted, plan.cells, console, **running)
+        stopped = cells.run(wanted, options.cells, console, **running)
         for name, table in tables.items():
-            merge(cells_of([table], plan), plan.cells, out / f"{name}{MERGED}")
+            merge(cells_of([table], options), options.cells, out / f"{name}{MERGED}")
         if running["keep"] == "result":
-            remove_merged(wanted, plan.cells)
-        statuses = [outcome(cell, plan.cells).status for cell in wanted]
+            remove_merged(wanted, options.cells)
+        statuses = [outcome(cell, options.cells).status for cell in wanted]
     if FILTERS in chosen and not is_dry and not stopped:  # its model is plotted, so it is kept
-        folder = filters.cells(plan)
-        stopped = cells.run([filters.cell(plan)], folder, console, **{**running, "keep": "model"})
-        merge([filters.cell(plan)], folder, out / f"{FILTERS}{MERGED}")
-        statuses.append(outcome(filters.cell(plan), folder).status)
+        model, folder = filters.cell(options), filters.cells(options)
+        stopped = cells.run([model], folder, console, **{**running, "keep": "model"})
+        merge([model], folder, out / f"{FILTERS}{MERGED}")
+        statuses.append(outcome(model, folder).status)
     for name in chosen:
-        line = _write(name, tables.get(name), plan, out=out, data=running["data"])
+        line = _write(name, tables.get(name), options, out=out, data=running["data"])
         console.print(f"{name:<12} {line}".rstrip(), markup=False, soft_wrap=True)
     cells.finish(stopped, statuses)
 
 
-def _write(name: str, table: Any, plan: Plan, *, out: Path, data: Path | None) -> str:
+def _write(name: str, table: Any, options: ReproduceOptions, *, out: Path, data: Path | None) -> str:
     """Write the page of a table or figure; returns the lines to print about it."""
     from statespan.papers.runs.outcome import outcome
     from statespan.papers.tables import filters
     from statespan.papers.tables.figures import FIGURES
-    from statespan.papers.tables.registry import FILTERS, items
+    from statespan.papers.tables.registry import FILTERS, summaries
     from statespan.papers.tables.write import write_figure, write_table
 
     counts: dict[str, int] = {}
     if table is not None:
-        counts = write_table(table, plan, out)
+        counts = write_table(table, options, out)
     elif name == FILTERS:
-        found = outcome(filters.cell(plan), filters.cells(plan))
-        if found.status != "done":
-            return f"{found.status}{': ' + found.why if found.why else ''}"
-        write_figure(name, "S4 Figure 2: kernels as images", filters.draw(plan, data), out)
+        result = outcome(filters.cell(options), filters.cells(options))
+        if result.status != "done":
+            return f"{result.status}{': ' + result.why if result.why else ''}"
+        write_figure(name, "S4 Figure 2: kernels as images", filters.draw(options, data), out)
     else:
-        summary = next(item.summary for item in items() if item.name == name).rstrip(".")
+        summary = summaries()[name].rstrip(".")
         write_figure(name, f"S4D Figure {name[-1]}: {summary}", FIGURES[name](), out)
     return f"{out / name}.html  {', '.join(f'{count} {status}' for status, count in counts.items())}"
 
 
-def _list(plan: Plan, console: Console) -> None:
+def _list(options: ReproduceOptions, console: Console) -> None:
     from statespan.papers.tables import filters
     from statespan.papers.tables.budget import cost
     from statespan.papers.tables.collect import cells_of
-    from statespan.papers.tables.registry import FILTERS, TABLES, items
+    from statespan.papers.tables.registry import FILTERS, TABLES, summaries
 
     table = common.table("name", "what", "cells", "cost", right=["cells", "cost"], wrapped=["what"])
-    for item in items():
-        cells = cells_of([TABLES[item.name]()], plan) if item.is_table else []
-        cells = [filters.cell(plan)] if item.name == FILTERS else cells
-        measured = item.name in ("s4-table2", "s4-table3")
-        free = f"statespan bench {item.name.replace('-', '_')}" if measured else "seconds, CPU"
+    for name, summary in summaries().items():
+        cells = cells_of([TABLES[name]()], options) if name in TABLES else []
+        cells = [filters.cell(options)] if name == FILTERS else cells
+        is_measured = name in ("s4-table2", "s4-table3")
+        free = f"statespan bench {name.replace('-', '_')}" if is_measured else "seconds, CPU"
         took = common.duration(sum(cost(cell.recipe) for cell in cells)) if cells else free
-        table.add_row(item.name, item.summary, str(len(cells) or ""), took)
+        table.add_row(name, summary, str(len(cells) or ""), took)
     console.print(table)
     console.print(
-        f"Budget {plan.budget}. Costs are estimates for one H200 and one cell at a time; tables share cells. "
+        f"Budget {options.budget}. Costs are estimates for one H200 and one cell at a time; tables share cells. "
         "statespan data says which datasets are here.", style="dim",
     )  # fmt: skip

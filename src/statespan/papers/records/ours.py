@@ -10,19 +10,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from statespan._io import replace_file
 from statespan.papers import recipes as paper_recipes
-from statespan.papers.records.record import differences
+from statespan.papers.records.record import differences, named_recipe
 from statespan.papers.records.schema import Record, every_run
 from statespan.papers.records.signs import CHANGES, is_plain, signs
 from statespan.papers.records.table import summary
-from statespan.papers.records.tasks import TASKS, Task, other
-from statespan.train import recipes
-from statespan.train.config import Recipe
+from statespan.papers.records.tasks import TASKS, other
 
 CHANGED = "*"
 SPEED = {"train.precision", "train.compile", "train.threads"}  # settings of speed, which do not affect what is learned
@@ -36,11 +32,12 @@ def ours(folder: Path) -> dict[str, str]:
         try:
             name, metric = record["recipe"]["name"], record["metric"]
             numbers = [float(record[part][metric]) for part in ("test", "valid")]
-            key, seed = tuple(_changed(name, record["recipe"])), int(record["seed"])
+            changes = [text for text in differences(name, record["recipe"]) if text.partition("=")[0] not in SPEED]
+            seed = int(record["seed"])
         except (ValueError, KeyError, TypeError, AttributeError):  # of another kind, or of no recipe here
             continue
         if all(map(math.isfinite, numbers)):
-            runs_by_recipe.setdefault(name, {}).setdefault(key, {})[seed] = record
+            runs_by_recipe.setdefault(name, {}).setdefault(tuple(changes), {})[seed] = record
     return {name: _text(name, runs) for name, runs in sorted(runs_by_recipe.items())}
 
 
@@ -58,36 +55,24 @@ def content(root: Path) -> str:
     return json.dumps(ours(root / "results"), indent=1, ensure_ascii=False) + "\n"
 
 
-def _changed(name: str, recipe: Mapping[str, Any]) -> list[str]:
-    """The settings in which a run differs from its recipe, except those of speed, logging and saving."""
-    return [text for text in differences(name, recipe) if text.partition("=")[0] not in SPEED]
-
-
 def _text(name: str, runs: Mapping[tuple[str, ...], Mapping[int, Record]]) -> str:
     nearest = min(runs, key=lambda key: _rank(key, next(iter(runs[key].values()))))
     records = list(runs[nearest].values())
     metric = records[0]["metric"]
-    part = "valid" if "validation" in _recipe(name).about.note else "test"
+    part = "valid" if "validation" in named_recipe(name).about.note else "test"
     factor = 100.0 if metric == "accuracy" else 1.0
     text = summary([factor * float(record[part][metric]) for record in records], metric)
-    sign = signs(records[0], _task(records[0]))
+    task = next((task for task in TASKS if task.holds(records[0])), other(records[0], ""))
+    sign = signs(records[0], task)
     settings = [change for change in nearest if change.partition("=")[0] not in TRICKS]
     return text + (sign or " " * bool(settings)) + (CHANGED if settings else "")
 
 
 def _rank(key: tuple[str, ...], record: Record) -> tuple[int, bool, int, int]:
+    """The distance of a run from the paper's row: the smallest is the nearest."""
     names = [change.partition("=")[0] for change in key]
     other_data = sum(name.startswith("data.") and name not in TRICKS for name in names)
     return other_data, not is_plain(record), sum(name.startswith("model.") for name in names), len(names)
-
-
-def _task(record: Record) -> Task:
-    return next((task for task in TASKS if task.holds(record)), other(record, ""))
-
-
-@cache
-def _recipe(name: str) -> Recipe:
-    return recipes.read(name)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from statespan.papers.records.record import model_name, seconds_before
 from statespan.papers.records.schema import Record, read_runs
 from statespan.papers.records.signs import signs
 from statespan.papers.records.table import groups
-from statespan.papers.records.tasks import TASKS, Task, other, paper, value
+from statespan.papers.records.tasks import TASKS, ResultTask, other, paper, value
 
 NAMES = {
     "accuracy": "accuracy, %", "rmse": "RMSE", "mse": "MSE", "perplexity": "perplexity", "bits_per_dim": "bits a pixel"
@@ -33,7 +33,7 @@ def plot(folders: list[Path]) -> Any:
     return times({file: record for folder in where for file, record in read_runs(folder).items()})
 
 
-def shown(records: Mapping[str, Record]) -> list[tuple[Task, dict[str, Record]]]:
+def shown(records: Mapping[str, Record]) -> list[tuple[ResultTask, dict[str, Record]]]:
     """The tasks with recorded histories and their records by file; tasks of no paper come last."""
     by_task = []
     remaining = dict(records)
@@ -59,11 +59,11 @@ def times(records: Mapping[str, Record]) -> Any:
         raise ValueError("there are no published runs with times to draw; statespan publish RUN writes them")
     if len(by_task) == 1:
         figure = _look.figure(6.0, 3.6)
-        axes = [figure.subplots()]
+        panels = [figure.subplots()]
     else:
-        figure, axes = _look.panels(len(by_task), 3, width=10.0, height=2.7)
-    for one, (task, runs) in zip(axes, by_task):
-        _panel(one, task, runs)
+        figure, panels = _look.panels(len(by_task), 3, width=10.0, height=2.7)
+    for panel, (task, runs) in zip(panels, by_task):
+        _panel(panel, task, runs)
     if len(by_task) > 1:
         _look.title(figure, "Validation against wall time", BELOW)
     else:
@@ -94,7 +94,7 @@ def _points(record: Record) -> list[tuple[float, float]]:
     return [((start + seconds) / 60, factor * number) for seconds, number in finite]
 
 
-def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
+def _panel(axes: Any, task: ResultTask, records: Mapping[str, Record]) -> None:
     names = {file: model_name(record) + signs(record, task) for file, record in records.items()}
     colors = dict(zip(dict.fromkeys(names.values()), _look.colors()))
     labelled: set[str] = set()
@@ -103,9 +103,8 @@ def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
         points, name = _points(record), names[file]
         if not points:
             continue
-        label = None if name in labelled else name
+        axes.plot(*zip(*points), color=colors[name], linewidth=1.2, label=None if name in labelled else name)
         labelled.add(name)
-        axes.plot(*zip(*points), color=colors[name], linewidth=1.2, label=label)
         number = value(record, task)
         ours += [y for _, y in points]
         if number is not None:
@@ -117,14 +116,16 @@ def _panel(axes: Any, task: Task, records: Mapping[str, Record]) -> None:
         axes.axhline(float(best), color=_look.GREY, linestyle="--", linewidth=1, label=f"paper {best}")
     _limits(axes, task, [*ours, *([float(best)] if best else [])])
     axes.set_xlim(left=0)
-    note = _reference(task)
-    if note:
-        axes.plot([], [], " ", label=note)
-    _look.tidy(axes, f"minutes on {_where(records)}", NAMES[task.metric], task.name)
+    if task.epochs is not None:
+        after = "" if task.after is None else f", {metric_number(task.after[0], '')} % after {task.after[1]}"
+        axes.plot([], [], " ", label=f"reference: {task.epochs} epochs" + after.replace(".0 %", " %"))
+    devices = sorted({record["machine"]["device"].partition(" @")[0] for record in records.values()})
+    machine = devices[0].replace("(R)", "") if len(devices) == 1 else f"{len(devices)} machines"
+    _look.tidy(axes, f"minutes on {machine}", NAMES[task.metric], task.name)
     axes.legend(fontsize=6.5, loc="best", framealpha=0.85, edgecolor="none")
 
 
-def _limits(axes: Any, task: Task, numbers: list[float]) -> None:
+def _limits(axes: Any, task: ResultTask, numbers: list[float]) -> None:
     """Errors fall over several powers of ten; the first accuracies say little, so the upper half has more room."""
     if not task.larger and min(numbers) > 0 and max(numbers) > 4 * min(numbers):
         axes.set_yscale("log", subs=(2, 3, 5))
@@ -132,17 +133,5 @@ def _limits(axes: Any, task: Task, numbers: list[float]) -> None:
         axes.yaxis.set_minor_formatter("{x:g}")
     elif task.larger and len(numbers) > 8:
         ascending = sorted(numbers)
-        low = ascending[len(ascending) // 10]
-        axes.set_ylim(bottom=max(0.0, low - 0.15 * (ascending[-1] - low)))
-
-
-def _reference(task: Task) -> str:
-    if task.epochs is None:
-        return ""
-    after = "" if task.after is None else f", {metric_number(task.after[0], '')} % after {task.after[1]}"
-    return f"reference: {task.epochs} epochs" + after.replace(".0 %", " %")
-
-
-def _where(records: Mapping[str, Record]) -> str:
-    devices = sorted({record["machine"]["device"].partition(" @")[0] for record in records.values()})
-    return devices[0].replace("(R)", "") if len(devices) == 1 else f"{len(devices)} machines"
+        decile = ascending[len(ascending) // 10]
+        axes.set_ylim(bottom=max(0.0, decile - 0.15 * (ascending[-1] - decile)))

@@ -12,6 +12,7 @@ from typing import Any
 from statespan.models.find import names as published
 from statespan.papers.records import schema
 from statespan.papers.records.schema import PublishError
+from statespan.train import recipes
 from statespan.train.config import Recipe, read_recipe
 
 NOT_LEARNED_FROM = {
@@ -106,8 +107,6 @@ def changes(recipe: Recipe, otherwise: list[str]) -> list[str]:
 
     The seed is left out, and so is what only decides how a run is logged, saved and kept in memory.
     """
-    from statespan.train import recipes
-
     if recipe.name not in recipes.names():
         return [text for text in otherwise if text.partition("=")[0] not in NOT_LEARNED_FROM]
     return differences(recipe.name, recipe.to_dict())
@@ -118,7 +117,7 @@ def differences(name: str, now: Mapping[str, Any]) -> list[str]:
 
     A training setting that an old record does not have did not exist then: no difference.
     """
-    was, overrides = _as_named(name), []
+    was, overrides = named_recipe(name).to_dict(), []
     for section in ("data", "model", "train"):
         old, new = dict(_flat(section, was[section])), dict(_flat(section, now[section]))
         keys = new if section == "train" else {**old, **new}
@@ -126,11 +125,10 @@ def differences(name: str, now: Mapping[str, Any]) -> list[str]:
     return [text for text in overrides if text.partition("=")[0] not in NOT_LEARNED_FROM]
 
 
-@cache  # reading YAML is slow, and many runs are of one recipe
-def _as_named(name: str) -> dict[str, Any]:
-    from statespan.train import recipes
-
-    return recipes.read(name).to_dict()
+@cache  # reading YAML is slow, and tables ask for the same recipes many times
+def named_recipe(name: str) -> Recipe:
+    """Read a recipe without overrides."""
+    return recipes.read(name)
 
 
 def _place(start: str | None, name: str) -> str:

@@ -16,12 +16,12 @@ from statespan.papers.records.schema import Record
 from statespan.train import recipes
 
 if TYPE_CHECKING:
-    from statespan.papers.records.tasks import Task
+    from statespan.papers.records.tasks import ResultTask
 
 AUGMENTED, STARTED, DIFFERENT, SEEN = "†", "‡", "≠", "§"
 # options of datasets that change what is trained on, and the values that do not
 CHANGES: dict[str, Any] = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "crop": 32}
-MADE = "generated here by the benchmark's rules, not its released files"
+GENERATED = "generated here by the benchmark's rules, not its released files"
 OVERLAP = "cropped training windows overlap test windows"
 
 
@@ -36,7 +36,7 @@ def is_plain(record: Record) -> bool:
     return not augmented(record) and not record.get("start")
 
 
-def difference(record: Record, task: Task) -> str:
+def difference(record: Record, task: ResultTask) -> str:
     """How the data or its split differs from the papers'; "" if it does not, or no paper has a number.
 
     A record does not say whether a set that can be generated was generated or read from files, so it counts as
@@ -47,7 +47,7 @@ def difference(record: Record, task: Task) -> str:
     options = record["recipe"]["data"]
     files = entry(options["name"]).files
     if files and all(source.optional for source in files):
-        return MADE
+        return GENERATED
     crop = CHANGES["crop"]
     if options.get("crop", crop) != crop and options.get("split", "windows") == "windows":
         return OVERLAP
@@ -65,7 +65,7 @@ def seen(record: Record) -> list[str]:
     return [late.why for late in recipes.late_settings(recipe["name"]) if _holds(late.setting, recipe)]
 
 
-def signs(record: Record, task: Task) -> str:
+def signs(record: Record, task: ResultTask) -> str:
     """All signs of a record, with a space in front; "" if it has none."""
     applies = {
         AUGMENTED: augmented(record),

@@ -7,7 +7,7 @@
 
 with a table of the tasks. "short" has one row per task: the result under the papers' protocol, the result with
 augmentation or pretrained weights in a column of its own, and the recipes of both. "long" has one row per recipe and
-every column. A task without a record says so.
+every column. Tasks without a record are marked.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from typing import NamedTuple
 
 from statespan._text import metric_number
 from statespan.papers import markdown
-from statespan.papers.records.grid import Grid
 from statespan.papers.records.record import model_name, seconds_before
 from statespan.papers.records.schema import Record, read_runs
 from statespan.papers.records.signs import AUGMENTED, CHANGES, DIFFERENT, SEEN, STARTED, augmented, difference, is_plain
 from statespan.papers.records.signs import signs as signs_of
-from statespan.papers.records.tasks import TASKS, Task, judged, other, paper, paper_augmented, value
+from statespan.papers.records.tasks import TASKS, ResultTask, other, paper, paper_augmented, value
+from statespan.papers.records.text_table import TextTable
 
 PLACE = markdown.marker(r"(?P<path>[\w/.-]+): (?P<kind>short|long)")
 NOT_YET, NONE = "not run yet", "–"
 SHORT = ("task", "paper", "ours", "paper, augmented", "ours, with tricks", "recipes")
 LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
 NUMBERS = {*SHORT[1:5], "aim", "parameters", "epochs", "time"}
-FORECASTS = "ETT, Weather forecasting"
+FORECASTS = {
+    "task": "ETT, Weather forecasting", "recipe": "etth1-s4 …", "paper": "S4 Table 9", "aim": "Table 9"
+}  # fmt: skip
 UNITS = (
     "Metrics: test accuracy in %; RMSE for BIDMC; perplexity for WikiText-2 and hidden tokens; bits per pixel for "
     "MNIST density. Several seeds are shown as mean ± standard deviation (number of seeds)."
 )
 
 
-class Group(NamedTuple):
+class RunGroup(NamedTuple):
     """The records of one recipe with one set of overrides, by file, one per seed."""
 
     recipe: str
     overrides: tuple[str, ...]
     records: dict[str, Record]
 
-    def numbers(self, task: Task) -> list[float]:
-        """The test results, one per seed."""
-        return [number for record in self.records.values() if (number := value(record, task)) is not None]
-
-    def text(self, task: Task) -> str:
+    def text(self, task: ResultTask) -> str:
         """The mean over the seeds, its spread if there are several, and the signs."""
-        return summary(self.numbers(task), task.metric) + self.signs(task)
+        numbers = [number for record in self.records.values() if (number := value(record, task)) is not None]
+        return summary(numbers, task.metric) + self.signs(task)
 
-    def signs(self, task: Task) -> str:
+    def signs(self, task: ResultTask) -> str:
         """Signs after the number; see :mod:`statespan.papers.records.signs`."""
         every = "".join(signs_of(record, task) for record in self.records.values())
-        found = "".join(sign for sign in (AUGMENTED, STARTED, DIFFERENT, SEEN) if sign in every)
-        return f" {found}" if found else ""
+        signs = "".join(sign for sign in (AUGMENTED, STARTED, DIFFERENT, SEEN) if sign in every)
+        return f" {signs}" if signs else ""
 
-    def judged(self, task: Task) -> float:
-        """The mean validation score."""
-        return fmean(judged(record, task) for record in self.records.values())
+    def validation(self, task: ResultTask) -> float:
+        """The mean validation score, by which runs are ranked, independent of test scores."""
+        worst = float("-inf") if task.larger else float("inf")
+        return fmean(float(record["valid"].get(task.metric, worst)) for record in self.records.values())
 
     @property
     def is_plain(self) -> bool:
@@ -87,19 +87,19 @@ def summary(numbers: Sequence[float], metric: str) -> str:
     return text if len(numbers) == 1 else f"{text} ± {metric_number(stdev(numbers), metric)} ({len(numbers)})"
 
 
-def groups(task: Task, records: Mapping[str, Record]) -> list[Group]:
+def groups(task: ResultTask, records: Mapping[str, Record]) -> list[RunGroup]:
     """The runs of a task, ordered by validation score, best first."""
     unsorted = _grouped({file: record for file, record in records.items() if task.holds(record)})
-    return sorted(unsorted, key=lambda group: group.judged(task), reverse=task.larger)
+    return sorted(unsorted, key=lambda group: group.validation(task), reverse=task.larger)
 
 
-def _grouped(records: Mapping[str, Record]) -> list[Group]:
+def _grouped(records: Mapping[str, Record]) -> list[RunGroup]:
     """Group runs that differ only in the seed; older runs may have used an earlier version of the recipe."""
     by_settings: dict[tuple[str, tuple[str, ...], bool], dict[str, Record]] = {}
     for file, record in records.items():
         key = (record["recipe"]["name"], tuple(record["overrides"]), is_plain(record))
         by_settings.setdefault(key, {})[file] = record
-    return [Group(recipe, overrides, runs) for (recipe, overrides, _), runs in by_settings.items()]
+    return [RunGroup(recipe, overrides, runs) for (recipe, overrides, _), runs in by_settings.items()]
 
 
 def filled(text: str, root: Path, up: str = "") -> str:
@@ -115,7 +115,7 @@ def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") ->
     """A table as Markdown."""
     columns = SHORT if kind == "short" else LONG
     rows: list[dict[str, str]] = []
-    shown: list[tuple[Task, Group]] = []
+    shown: list[tuple[ResultTask, RunGroup]] = []
     for task in TASKS:
         task_groups = groups(task, records)
         if kind == "short":
@@ -124,22 +124,25 @@ def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") ->
             task_groups = [group for group in best if group is not None]
         else:
             task_groups.sort(key=lambda group: not group.is_plain)  # the papers' protocol first, each best first
-            rows += [_cells(task, group, folder) for group in task_groups]
-            rows += [] if task_groups else [_cells(task, None, folder)]
+            rows += [_cells(task, group, folder) for group in task_groups] or [_cells(task, None, folder)]
         shown += [(task, group) for group in task_groups]
-    rows.append(_forecasts(up))
+    see_forecasts = f"see [time series]({'timeseries.md' if up else 'docs/timeseries.md'})"
+    rows.append({**FORECASTS, "ours": see_forecasts})
     if kind == "long":
         known = {file for _, group in shown for file in group.records}
-        others = _others({file: record for file, record in records.items() if file not in known})
+        others = []  # tasks that are not in the list, such as small ones of our own
+        for group in _grouped({file: record for file, record in records.items() if file not in known}):
+            first = next(iter(group.records.values()))
+            others.append((other(first, model_name(first)), group))
         rows += [_cells(task, group, folder) for task, group in others]
         shown += others
     words = [number for number, column in enumerate(columns) if column not in NUMBERS]
-    grid = Grid(columns, [[row.get(column, "") for column in columns] for row in rows], words)
+    text_table = TextTable(columns, [[row.get(column, "") for column in columns] for row in rows], words)
     notes = _short_notes(shown) if kind == "short" else _long_notes(shown)
-    return "\n".join([*grid.markdown(), "", *notes, ""])
+    return "\n".join([*text_table.markdown(), "", *notes, ""])
 
 
-def _short(task: Task, plain: Group | None, tricks: Group | None) -> dict[str, str]:
+def _short(task: ResultTask, plain: RunGroup | None, tricks: RunGroup | None) -> dict[str, str]:
     return {
         "task": task.name,
         "paper": paper(task) or NONE,
@@ -150,7 +153,7 @@ def _short(task: Task, plain: Group | None, tricks: Group | None) -> dict[str, s
     }
 
 
-def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
+def _cells(task: ResultTask, group: RunGroup | None, folder: str) -> dict[str, str]:
     sign = "≥" if task.larger else "≤"
     cells = {
         "task": task.name,
@@ -161,6 +164,7 @@ def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
     if group is None:
         return cells
     runs = list(group.records.values())
+    rows, parameters = runs[0].get("rows") or {}, runs[0]["parameters"]
     if augmented(runs[0]) and paper_augmented(task):
         cells["paper"] = f"{paper_augmented(task)} {AUGMENTED}"
     numbers = [(record["seed"], value(record, task)) for record in runs]
@@ -171,8 +175,8 @@ def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
         "seeds": ", ".join(
             f"{metric_number(number, task.metric)} ({seed})" for seed, number in numbers if number is not None
         ),
-        "rows": _rows(runs[0].get("rows") or {}),
-        "parameters": _count(runs[0]["parameters"]),
+        "rows": " / ".join(f"{rows[split]:,}" for split in ("train", "test") if split in rows),
+        "parameters": f"{parameters / 1e6:.2f} M" if parameters >= 100_000 else f"{parameters:,}",
         "epochs": _spread([record["epochs"] for record in runs], "{:.4g}"),
         "time": _spread(group.minutes, "{:.3g}") + " min",
         "on": ", ".join(sorted({_device(record) for record in runs})),
@@ -180,21 +184,7 @@ def _cells(task: Task, group: Group | None, folder: str) -> dict[str, str]:
     }
 
 
-def _forecasts(up: str) -> dict[str, str]:
-    where = f"see [time series]({'timeseries.md' if up else 'docs/timeseries.md'})"
-    return {"task": FORECASTS, "recipe": "etth1-s4 …", "paper": "S4 Table 9", "aim": "Table 9", "ours": where}
-
-
-def _others(records: Mapping[str, Record]) -> list[tuple[Task, Group]]:
-    """Records of tasks that are not in the list, such as small ones of our own."""
-    pairs = []
-    for group in _grouped(records):
-        first = next(iter(group.records.values()))
-        pairs.append((other(first, model_name(first)), group))
-    return pairs
-
-
-def _short_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
+def _short_notes(shown: Sequence[tuple[ResultTask, RunGroup]]) -> list[str]:
     text = (
         f"{UNITS} *paper*: the best of S4 and S4D. *ours*: the papers' protocol (unmodified training data, random "
         "initial weights). *with tricks*: augmented training data or pretrained weights; the papers report "
@@ -209,7 +199,7 @@ def _short_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
     return [text, "", *_sign_notes(shown)]
 
 
-def _long_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
+def _long_notes(shown: Sequence[tuple[ResultTask, RunGroup]]) -> list[str]:
     text = (
         f"{UNITS} *paper*: the best of S4 and S4D; with {AUGMENTED}, the S4 paper's result with augmentation (section "
         "4.3). *time*: compilation, training and validation. *seeds*: each result with its seed. *rows*: training and "
@@ -222,7 +212,7 @@ def _long_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
     return [text, "", *_sign_notes(shown), *(f"- {', '.join(names)}: {note}." for note, names in notes.items())]
 
 
-def _sign_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
+def _sign_notes(shown: Sequence[tuple[ResultTask, RunGroup]]) -> list[str]:
     """A list that explains the signs in a table and missing results."""
     used = "".join(group.signs(task) for task, group in shown)
     notes = []
@@ -247,16 +237,8 @@ def _sign_notes(shown: Sequence[tuple[Task, Group]]) -> list[str]:
 
 
 def _spread(numbers: list[float], form: str) -> str:
-    low, high = form.format(min(numbers)), form.format(max(numbers))
-    return low if low == high else f"{low} to {high}"
-
-
-def _rows(rows: Mapping[str, int]) -> str:
-    return " / ".join(f"{rows[split]:,}" for split in ("train", "test") if split in rows)
-
-
-def _count(number: int) -> str:
-    return f"{number / 1e6:.2f} M" if number >= 100_000 else f"{number:,}"
+    smallest, largest = form.format(min(numbers)), form.format(max(numbers))
+    return smallest if smallest == largest else f"{smallest} to {largest}"
 
 
 def _device(record: Record) -> str:
@@ -272,11 +254,6 @@ def fill_page(path: Path) -> None:
     markdown.fill_page(path, lambda text: filled(text, root, "../" * depth))
 
 
-def main(paths: list[str]) -> None:
-    """Fill the tables of these pages."""
-    for path in paths:
-        fill_page(Path(path))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    for page in sys.argv[1:]:
+        fill_page(Path(page))

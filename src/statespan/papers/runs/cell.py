@@ -1,7 +1,7 @@
 """A cell: one recipe with one seed, and the folder of its run.
 
-The folder's name ends in a digest of everything that decides the result. So the same cell in two tables is trained
-once, and a cell whose recipe was changed is another cell.
+The folder's name ends in a digest of everything that decides the result: a cell that two tables share is trained once,
+and changing a recipe makes a new cell.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from statespan.train.config import Recipe, read_recipe
 
-# what says when to log, show and save does not decide what a run learns
+# settings of logging and saving, which do not affect what a run learns
 _NOT_DECIDING = ("log_every", "save_every", "keep", "tensorboard", "valid_batch")
-# what joined the settings when there were cells already: at its default they are the cells they were
+# settings that are newer than recorded cells: at their defaults they do not change a cell's key
 _LATER = {"fast_dt": False, "group_lengths": False, "start": None}
 _WORD = re.compile(r"[^A-Za-z0-9.]+")
 
@@ -59,7 +59,7 @@ class Cell:
         facts.pop("about")
         train = {key: v for key, v in facts["train"].items() if key not in _NOT_DECIDING}
         facts["train"] = {key: v for key, v in train.items() if key not in _LATER or v != _LATER[key]}
-        facts["evaluations"] = [dataclasses.asdict(one) for one in self.evaluations]
+        facts["evaluations"] = [dataclasses.asdict(evaluation) for evaluation in self.evaluations]
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
         changes = [c for c in self.recipe.overrides if not c.startswith(("train.", "name="))]
         words = [_WORD.sub("", c.partition("=")[0].rpartition(".")[2] + "." + c.partition("=")[2]) for c in changes]
@@ -71,7 +71,7 @@ class Cell:
 
     def job(self) -> dict[str, Any]:
         """The cell as plain data, for another process."""
-        evaluations = [dataclasses.asdict(one) for one in self.evaluations]
+        evaluations = [dataclasses.asdict(evaluation) for evaluation in self.evaluations]
         return {"recipe": self.recipe.to_dict(), "overrides": list(self.recipe.overrides), "evaluations": evaluations}
 
     @classmethod

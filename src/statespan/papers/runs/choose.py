@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from statespan.papers.runs.cell import Cell
 from statespan.train.config import ConfigError, Recipe, read_recipe
@@ -21,7 +22,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Row:
+class Combination:
     """One combination of values, a line of the table, and its cells, one per seed."""
 
     values: tuple[str, ...]
@@ -67,7 +68,7 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Row]:
+def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Combination]:
     """All combinations, with the last axis varying fastest, each with its seeds.
 
     Raises:
@@ -91,11 +92,11 @@ def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Row]:
         cells = [
             Cell(read_recipe(recipe, [*changes, f"train.seed={recipe.train.seed + number}"])) for number in range(seeds)
         ]
-        rows.append(Row(values, tuple(cells)))
+        rows.append(Combination(values, tuple(cells)))
     return rows
 
 
-def check_rows(axes: Sequence[Axis], rows: Sequence[Row]) -> None:
+def check_rows(axes: Sequence[Axis], rows: Sequence[Combination]) -> None:
     """Reject a sweep with a value that is invalid for the model or dataset, before anything is trained.
 
     Raises:
@@ -109,10 +110,11 @@ def check_rows(axes: Sequence[Axis], rows: Sequence[Row]) -> None:
         ...
         statespan.train.strict.ConfigError: model: d_state must be an even integer >= 2, got 5 (with model.d_state=5)
     """
+    check_values = partial(check_model, values=True)
     seen = set()
     for row in rows:
         recipe = row.cells[0].recipe
-        for check, section in ((_check_model, recipe.model), (check_data, recipe.data)):
+        for check, section in ((check_values, recipe.model), (check_data, recipe.data)):
             key = (check, dump(dict(section)))
             try:
                 if key not in seen:
@@ -121,7 +123,3 @@ def check_rows(axes: Sequence[Axis], rows: Sequence[Row]) -> None:
                 which = " ".join(f"{axis.key}={value}" for axis, value in zip(axes, row.values))
                 raise ConfigError(f"{error} (with {which})") from error
             seen.add(key)
-
-
-def _check_model(recipe: Recipe) -> None:
-    check_model(recipe, values=True)

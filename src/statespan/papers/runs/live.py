@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STYLE = {DONE: "green", RUNNING: "cyan", FAILED: "bold red", MISSING: "yellow", STOPPED: "magenta", WAITING: "dim"}
-MOST = 24  # lines of a table that is to stay on the screen
+MOST = 24  # rows of the table, which must fit on the screen
 
 
 @contextlib.contextmanager
 def watching(cells: Sequence[Cell], folder: Path, console: Console) -> Iterator[Show]:
     """A callback that shows progress: a live table on a terminal, a line per finished cell in a file or pipe."""
     labels = {cell.key: (cell.key.rpartition("-")[0], cell) for cell in cells}
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     began = time.monotonic()
     if not console.is_terminal:
 
         def write(statuses: dict[str, str]) -> None:
             for key, status in statuses.items():
-                if told.get(key, WAITING) != status and status != RUNNING and (told or status != DONE):
+                if shown.get(key, WAITING) != status and status != RUNNING and (shown or status != DONE):
                     done = sum(other not in (WAITING, RUNNING, STOPPED) for other in statuses.values())
                     console.print(
                         f"{done}/{len(statuses)} {status} {labels[key][0]} ({time.monotonic() - began:.0f} s)",
                         markup=False, soft_wrap=True,
                     )  # fmt: skip
-            told.update(statuses)
+            shown.update(statuses)
 
         yield write
         return

@@ -104,7 +104,7 @@ def merge(cells: Sequence[Cell], folder: Path, path: Path) -> None:
     """Add the records of finished cells to a table's file."""
     before = schema.read_or_empty(path).get("cells", {})
     outcomes = {cell.key: outcome(cell, folder) for cell in cells}
-    after = {**before, **{key: dict(one.record) for key, one in outcomes.items() if one.status == DONE}}
+    after = {**before, **{key: dict(found.record) for key, found in outcomes.items() if found.status == DONE}}
     if json.dumps(after) != json.dumps(before):
         schema.write_cells(path, after)
 
@@ -122,18 +122,7 @@ def position(folder: Path) -> tuple[float, str]:
     except (OSError, ValueError, KeyError, IndexError):  # not there yet, or in the middle of a line
         return 0.0, ""
     epochs = log.get("epoch", [])
-    named = [(name, points) for name, points in log.items() if name.startswith("valid_") and name != "valid_loss"]
-    shown = ""
-    if named and named[0][1]:
-        shown = show_metric(named[0][0].removeprefix("valid_"), named[0][1][-1][1])
-    return (epochs[-1][1] if epochs else 0.0), shown
-
-
-def show_metric(metric: str, value: float, digits: int = 4) -> str:
-    """A metric as text: an accuracy in per cent.
-
-    Example:
-        >>> show_metric("accuracy", 0.8512), show_metric("rmse", 0.11934)
-        ('85.12', '0.1193')
-    """
-    return f"{100 * value:.2f}" if metric == "accuracy" else f"{value:.{digits}g}"
+    name = next((name for name in log if name.startswith("valid_") and name != "valid_loss"), "")
+    value = log[name][-1][1] if log.get(name) else None
+    text = "" if value is None else f"{100 * value:.2f}" if name == "valid_accuracy" else f"{value:.4g}"
+    return (epochs[-1][1] if epochs else 0.0), text

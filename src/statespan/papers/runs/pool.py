@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 BEGUN, ANSWERED, DIED = "begun", "answered", "died"
-LOOK = 0.5  # seconds after which a signal is noticed, while processes are waited for
+LOOK = 0.5  # seconds between checks for a signal while waiting
 
 
-class Event(NamedTuple):
+class JobEvent(NamedTuple):
     """The status of a job: "begun", "answered" with the worker's answer, or "died" with how its process ended."""
 
     job: int
@@ -37,11 +37,11 @@ class Pool:
     and answers travel as JSON."""
     settings: Sequence[Mapping[str, Any]]  # of each process
     may_begin: Callable[[], bool]  # whether a further job may begin
-    must_stop: Callable[[], bool]  # whether processes get SIGTERM, to save what they do or to leave it
-    log: Path | None = None  # the file that what they print is appended to; None for the standard error of this process
-    patience: float = 60.0  # seconds they are then given to end
+    must_stop: Callable[[], bool]  # whether processes get SIGTERM, to save or abandon their jobs
+    log: Path | None = None  # the file their output is appended to; None for the standard error of this process
+    patience: float = 60.0  # seconds to wait for them to exit after that
 
-    def run(self, jobs: Sequence[Any]) -> Generator[Event | None, None, None]:
+    def run(self, jobs: Sequence[Any]) -> Generator[JobEvent | None, None, None]:
         """Yield events as they happen, and None periodically; processes that die are replaced."""
         waiting = deque(range(len(jobs)))
         alive: dict[int, _Process] = {}
@@ -70,18 +70,18 @@ class Pool:
                     if message is None:
                         del alive[process.number]
                         if job is not None:
-                            yield Event(job, DIED, process.ending())
-                        elif process.running.returncode != 0:  # it could not even begin; another one would not either
+                            yield JobEvent(job, DIED, process.ending())
+                        elif process.running.returncode != 0:  # it failed to start; another one would, too
                             continue
                         if waiting and self.may_begin():
                             start(process.number)
                         continue
                     if job is not None:
-                        yield Event(job, ANSWERED, message["answer"])
+                        yield JobEvent(job, ANSWERED, message["answer"])
                     if waiting and self.may_begin():
                         process.job = waiting.popleft()
                         process.send(jobs[process.job])
-                        yield Event(process.job, BEGUN)
+                        yield JobEvent(process.job, BEGUN)
             finally:
                 for process in alive.values():
                     process.stop()

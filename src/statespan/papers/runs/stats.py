@@ -1,14 +1,10 @@
-"""Means, spreads and significance tests."""
+"""Spreads and significance tests."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-
-def mean(values: Sequence[float]) -> float:
-    """The mean."""
-    return math.fsum(values) / len(values)
+from statistics import fmean
 
 
 def spread(values: Sequence[float]) -> float | None:
@@ -20,8 +16,8 @@ def spread(values: Sequence[float]) -> float | None:
     """
     if len(values) < 2:
         return None
-    middle = mean(values)
-    return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
+    mean = fmean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def welch(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -36,7 +32,7 @@ def welch(a: Sequence[float], b: Sequence[float]) -> float | None:
         return None
     from scipy.stats import ttest_ind_from_stats  # takes a second to import
 
-    return float(ttest_ind_from_stats(mean(a), first, len(a), mean(b), second, len(b), equal_var=False).pvalue)
+    return float(ttest_ind_from_stats(fmean(a), first, len(a), fmean(b), second, len(b), equal_var=False).pvalue)
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:

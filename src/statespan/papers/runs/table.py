@@ -6,15 +6,17 @@ Nothing in it depends on when and in how many pieces the cells were run.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from statespan.papers.records.grid import Grid
-from statespan.papers.runs.choose import Axis, Row
+from statespan.papers.records.text_table import TextTable
+from statespan.papers.runs.choose import Axis, Combination
 from statespan.papers.runs.outcome import DONE, FAILED, MISSING, Outcome, outcome
-from statespan.papers.runs.stats import holm, mean, spread, welch
+from statespan.papers.runs.stats import holm, spread, welch
 
 TEST = (
     "p: two-sided Welch's t-test of the seeds against those of the first line, corrected for the number of lines by "
@@ -23,7 +25,7 @@ TEST = (
 
 
 @dataclass(frozen=True)
-class Line:
+class SweepLine:
     """A line of the table."""
 
     values: tuple[str, ...]  # the combination's values
@@ -34,33 +36,25 @@ class Line:
     p: float | None = None  # against the first line; None where there is none
 
     @property
-    def mean(self) -> float | None:
-        """The mean over the seeds."""
-        return mean(self.numbers) if self.numbers else None
-
-    @property
     def faults(self) -> list[str]:
         """The failures of the line, without repetitions."""
-        return list(dict.fromkeys(one.why for one in self.outcomes if one.status in (FAILED, MISSING)))
+        return list(dict.fromkeys(result.why for result in self.outcomes if result.status in (FAILED, MISSING)))
 
     @property
     def state(self) -> str:
         """What remains to be done, in words; "" if nothing."""
-        counts: dict[str, int] = {}
-        for one in self.outcomes:
-            if one.status != DONE:
-                counts[one.status] = counts.get(one.status, 0) + 1
+        counts = Counter(result.status for result in self.outcomes if result.status != DONE)
         return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def lines(rows: Sequence[Row], cells: Path, split: str = "test") -> list[Line]:
+def lines(rows: Sequence[Combination], cells: Path, split: str = "test") -> list[SweepLine]:
     """The table's lines."""
     table_lines = []
     for row in rows:
         outcomes = tuple(outcome(cell, cells) for cell in row.cells)
-        numbers = tuple(value for one in outcomes if (value := one.value(split)) is not None)
-        metric = next((one.metric for one in outcomes if one.metric), "")
-        table_lines.append(Line(row.values, outcomes, metric, split, numbers))
+        numbers = tuple(value for result in outcomes if (value := result.value(split)) is not None)
+        metric = next((result.metric for result in outcomes if result.metric), "")
+        table_lines.append(SweepLine(row.values, outcomes, metric, split, numbers))
     ps = holm([None, *(welch(line.numbers, table_lines[0].numbers) for line in table_lines[1:])])
     return [replace(line, p=p) for line, p in zip(table_lines, ps)]
 
@@ -76,10 +70,10 @@ def text(values: Sequence[float], metric: str) -> str:
         return ""
     scale, digits = (100.0, 2) if metric == "accuracy" else (1.0, 4)
     deviation = spread(values)
-    return f"{scale * mean(values):.{digits}f}" + ("" if deviation is None else f" ± {scale * deviation:.{digits}f}")
+    return f"{scale * fmean(values):.{digits}f}" + ("" if deviation is None else f" ± {scale * deviation:.{digits}f}")
 
 
-def grid(axes: Sequence[Axis], lines: Sequence[Line]) -> Grid:
+def grid(axes: Sequence[Axis], lines: Sequence[SweepLine]) -> TextTable:
     """The table as plain text."""
     metric = next((line.metric for line in lines if line.metric), "metric").replace("_", " ")
     unit = " %" if metric == "accuracy" else ""
@@ -88,27 +82,28 @@ def grid(axes: Sequence[Axis], lines: Sequence[Line]) -> Grid:
     for line in lines:
         p = "" if line.p is None else f"{line.p:.3g}"
         rows.append([*line.values, text(line.numbers, line.metric), str(len(line.numbers)), p, line.state])
-    return Grid(heads, rows, (*range(len(axes)), len(axes) + 3))
+    return TextTable(heads, rows, (*range(len(axes)), len(axes) + 3))
 
 
-def faults(lines: Sequence[Line]) -> list[str]:
+def faults(lines: Sequence[SweepLine]) -> list[str]:
     """The failures of each line."""
     return [f"{', '.join(line.values) or 'the recipe'}: {why}" for line in lines for why in line.faults]
 
 
-def markdown(title: str, axes: Sequence[Axis], lines: Sequence[Line], notes: Sequence[str] = ()) -> str:
+def markdown(title: str, axes: Sequence[Axis], lines: Sequence[SweepLine], notes: Sequence[str] = ()) -> str:
     """The table as a Markdown page."""
     page = [f"# {title}", "", *notes, *([""] if notes else []), *grid(axes, lines).markdown(), "", TEST]
     return "\n".join([*page, *(f"- {fault}" for fault in faults(lines))]) + "\n"
 
 
-def record(title: str, axes: Sequence[Axis], lines: Sequence[Line]) -> bytes:
+def record(title: str, axes: Sequence[Axis], lines: Sequence[SweepLine]) -> bytes:
     """The table as JSON."""
     plain: list[dict[str, Any]] = [
         {
             "values": dict(zip((axis.key for axis in axes), line.values)),
-            "metric": line.metric, "split": line.split, "numbers": list(line.numbers), "mean": line.mean,
-            "std": spread(line.numbers), "p": line.p, "left": line.state, "faults": line.faults,
+            "metric": line.metric, "split": line.split, "numbers": list(line.numbers),
+            "mean": fmean(line.numbers) if line.numbers else None, "std": spread(line.numbers),
+            "p": line.p, "left": line.state, "faults": line.faults,
         }
         for line in lines
     ]  # fmt: skip

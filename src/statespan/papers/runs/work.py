@@ -17,18 +17,8 @@ from statespan import _io as fsio
 from statespan.data import MissingData
 from statespan.data.base import Dataset
 from statespan.papers.runs.cell import Cell
-from statespan.papers.runs.outcome import (
-    DONE,
-    EVALUATIONS,
-    FAILED,
-    FAULT,
-    MISSING,
-    RUNNING,
-    STOPPED,
-    WAITING,
-    finished,
-)  # fmt: skip
-from statespan.papers.runs.pool import BEGUN, DIED, Event, Pool
+from statespan.papers.runs.outcome import DONE, EVALUATIONS, FAILED, FAULT, MISSING, RUNNING, STOPPED, WAITING, finished
+from statespan.papers.runs.pool import BEGUN, DIED, JobEvent, Pool
 from statespan.train.run import evaluate, fit, load_data
 from statespan.train.signals import Interrupted, Signals
 from statespan.train.strict import dump
@@ -36,12 +26,12 @@ from statespan.train.strict import dump
 KEEP_DATASETS = 2  # the cells of a table go through its columns in turn
 
 Show = Callable[[dict[str, str]], None]
-"""Told the status of every cell by key, now and then and at the end."""
+"""Called with the status of every cell by key, periodically and at the end."""
 _Changes: TypeAlias = Generator[dict[str, tuple[str, str]], None, None]
 
 
 def process_devices(device: str | None, processes: int | None) -> list[str]:
-    """The device of each of so many processes; by default one on every CUDA device there is, or one on the CPU.
+    """The device of each process; by default one process per CUDA device, or one on the CPU.
 
     Example:
         >>> process_devices("cpu", 2)
@@ -71,7 +61,7 @@ def run_cells(
     """Run the cells that are not finished, each once and in their order; their folders are in ``folder``.
 
     They run on :func:`process_devices`, with 0 ``processes`` in this one, and are saved and stopped after ``seconds``.
-    ``keep`` is what of a finished run stays: see :class:`Worker`. Returns status ("done", "failed", "missing",
+    ``keep`` says what to keep of a finished run: see :class:`Worker`. Returns status ("done", "failed", "missing",
     "stopped" or "waiting") and reason of each cell by key.
 
     Raises:
@@ -126,7 +116,7 @@ def _side_by_side(
             yield {} if event is None else {cells[event.job].key: _status(event, is_closing())}
 
 
-def _status(event: Event, is_closing: bool) -> tuple[str, str]:
+def _status(event: JobEvent, is_closing: bool) -> tuple[str, str]:
     if event.kind == BEGUN:
         return RUNNING, ""
     if event.kind == DIED:
@@ -173,11 +163,8 @@ class Worker:
             self._prune(folder)
             return DONE, ""
         except MissingData as error:
-            return self._fault(
-                folder,
-                MISSING,
-                f"the files of dataset {error.dataset!r} are not here; see statespan data {error.dataset}",
-            )
+            why = f"the files of dataset {error.dataset!r} are not here; see statespan data {error.dataset}"
+            return self._fault(folder, MISSING, why)
         except (torch.OutOfMemoryError, MemoryError):
             return self._fault(folder, FAILED, "out of memory")
         except Exception as error:  # a cell that fails, for whatever reason, must not stop the others
@@ -199,20 +186,22 @@ class Worker:
         return self.loaded[key]
 
     def _evaluate(self, cell: Cell, folder: Path) -> None:
-        if cell.evaluations:
-            metrics = {
-                one.name: evaluate(
-                    folder, "test", one.rate, overrides=one.overrides, data=self.data, device=self.device
-                )
-                for one in cell.evaluations
-            }
+        metrics = {}
+        for evaluation in cell.evaluations:
+            metrics[evaluation.name] = evaluate(
+                folder, "test", evaluation.rate, overrides=evaluation.overrides, data=self.data, device=self.device
+            )
+        if metrics:
             fsio.replace_file(folder / EVALUATIONS, (json.dumps(metrics, indent=2) + "\n").encode())
 
     def _prune(self, folder: Path) -> None:
         """Remove temporary files, the checkpoints last, because until then the run can be resumed."""
-        more = ("curve.png", "times.csv", "tensorboard", "model")
-        gone = {"result": more, "model": ("tensorboard",), "all": ()}[self.keep]
-        for name in (*gone, *(("checkpoints",) if self.keep != "all" else ())):
+        removed = {
+            "result": ("curve.png", "times.csv", "tensorboard", "model", "checkpoints"),
+            "model": ("tensorboard", "checkpoints"),
+            "all": (),
+        }
+        for name in removed[self.keep]:
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name, ignore_errors=True)
             else:

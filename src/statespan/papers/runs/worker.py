@@ -1,7 +1,7 @@
 """A process that runs jobs: ``python -m statespan.papers.runs.worker``, started by :mod:`statespan.papers.runs.pool`.
 
-It reads one JSON value a line from its input, first what to do and then jobs, and answers each job with one line. When
-its input ends, its parent is gone or lets it go: it leaves at once.
+It reads JSON values from its input, one per line: first what to do, then jobs. It answers each job with one line, and
+exits as soon as its input ends, because then its parent has exited or no longer needs it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 def main() -> None:
     """Run jobs until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print must not be taken for an answer
+    os.dup2(2, 1)  # output of libraries must not be mistaken for an answer
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     start = json.loads(sys.stdin.readline() or "null")
     if start is None:

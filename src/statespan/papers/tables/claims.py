@@ -1,8 +1,8 @@
 """The S4D paper's conclusions from Tables 2 and 3, checked against our numbers.
 
-Everything is in *gains*: by how much a row is better than another, in points of accuracy, or in per cent of the other's
-RMSE. Two seeds say little about their own spread, so that a gain's standard error comes from all rows of its column:
-from what is left between runs when the mean of each row and of each seed is taken off.
+All comparisons are *gains*: how much better a row is than another, in points of accuracy or in per cent of the other's
+RMSE. Two seeds say little about their spread, so a gain's standard error comes from all rows of its column: from the
+residuals of the runs after removing the mean of each row and of each seed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from statespan.papers.runs.stats import mean, spread
+from statespan.papers.runs.stats import spread
 from statespan.papers.tables.collect import Number
 from statespan.papers.tables.definitions import sections
-from statespan.papers.tables.spec import Table, number
+from statespan.papers.tables.spec import PaperTable, number
 
 TOLERANCE = {False: 1.0, True: 15.0}  # by whether small is good: points of accuracy, per cent of RMSE
 RULE = (
@@ -70,23 +71,25 @@ class Claim:
     evidence: tuple[str, ...]  # the gains it rests on
 
 
-class Book:
+class TableNumbers:
     """The numbers of a table by row and column."""
 
-    def __init__(self, table: Table, numbers: Sequence[Number]) -> None:
+    def __init__(self, table: PaperTable, numbers: Sequence[Number]) -> None:
         self.table = table
-        self.by_place = {(one.entry.row, one.entry.column): one for one in numbers}
+        self.by_place = {(result.entry.row, result.entry.column): result for result in numbers}
 
     def noise(self, column: str) -> float:
         """The pooled standard deviation between seeds in a column, over all its rows."""
-        rows = [one.values for (_, at), one in self.by_place.items() if at == column and len(one.values) > 1]
+        in_column = (result.values for (_, name), result in self.by_place.items() if name == column)
+        rows = [values for values in in_column if len(values) > 1]
         if not rows:
             return 0.0
         seeds = len(rows[0])
         if len(rows) == 1 or any(len(row) != seeds for row in rows):
-            return math.sqrt(mean([(spread(row) or 0.0) ** 2 for row in rows]))
-        shared = [mean(same) for same in zip(*rows)]  # a seed means the same data order and random numbers for all rows
-        residuals = [(x - mean(row) - s + mean(shared)) ** 2 for row in rows for x, s in zip(row, shared)]
+            return math.sqrt(fmean([(spread(row) or 0.0) ** 2 for row in rows]))
+        # a seed gives all rows the same data order and random numbers
+        shared = [fmean(same) for same in zip(*rows)]
+        residuals = [(x - fmean(row) - s + fmean(shared)) ** 2 for row in rows for x, s in zip(row, shared)]
         return math.sqrt(math.fsum(residuals) / ((len(rows) - 1) * (seeds - 1)))
 
     def gain(self, better: str, worse: str, column: str) -> Gain | None:
@@ -95,22 +98,23 @@ class Book:
         if a is None or b is None or not a.values or not b.values:
             return None
         lower = next(c.lower for c in self.table.columns if c.name == column)
-        ours, error = _gain(a.values, b.values, self.noise(column), lower)
-        return Gain(better, worse, column, ours, error, TOLERANCE[lower], self._paper(a, b, lower))
+        mean_a, mean_b = fmean(a.values), fmean(b.values)
+        difference = mean_b - mean_a if lower else mean_a - mean_b
+        error = self.noise(column) * math.sqrt(1 / len(a.values) + 1 / len(b.values))
+        scale = 100.0 / abs(mean_b) if lower and mean_b else 1.0
+        paper_a, paper_b = self._printed(a), self._printed(b)
+        paper = None
+        if paper_a is not None and paper_b is not None:
+            paper = 100 * (paper_b - paper_a) / paper_b if lower else paper_a - paper_b
+        return Gain(better, worse, column, scale * difference, scale * error, TOLERANCE[lower], paper)
 
-    def _paper(self, a: Number, b: Number, lower: bool) -> float | None:
-        first, second = self._printed(a), self._printed(b)
-        if first is None or second is None:
-            return None
-        return 100 * (second - first) / second if lower else first - second
-
-    def _printed(self, one: Number) -> float | None:
+    def _printed(self, result: Number) -> float | None:
         """The absolute number, where the paper prints a difference."""
-        value = number(one.entry.paper)
-        if value is not None and one.is_difference:
-            base = self.by_place.get((getattr(one.entry, "against", ""), one.entry.column))
-            under = None if base is None else number(base.entry.paper)
-            return None if under is None else under + value
+        value = number(result.entry.paper)
+        if value is not None and result.is_difference:
+            base = self.by_place.get((getattr(result.entry, "against", ""), result.entry.column))
+            base_value = None if base is None else number(base.entry.paper)
+            return None if base_value is None else base_value + value
         return value
 
     def gains(self, pairs: Sequence[tuple[str, str]]) -> list[Gain]:
@@ -119,18 +123,11 @@ class Book:
         return [gain for gain in gains if gain is not None]
 
 
-def _gain(a: Sequence[float], b: Sequence[float], noise: float, lower: bool) -> tuple[float, float]:
-    difference = mean(b) - mean(a) if lower else mean(a) - mean(b)
-    error = noise * math.sqrt(1 / len(a) + 1 / len(b))
-    scale = 100.0 / abs(mean(b)) if lower and mean(b) else 1.0
-    return scale * difference, scale * error
-
-
-def judge(text: str, gains: Sequence[Gain], says: Callable[[Gain], str]) -> Claim:
+def judge(text: str, gains: Sequence[Gain], rule: Callable[[Gain], str]) -> Claim:
     """Judge a claim by the gains it is about."""
     if not gains:
         return Claim(text, "not known", ())
-    verdicts = [says(gain) for gain in gains]
+    verdicts = [rule(gain) for gain in gains]
     counts = {word: verdicts.count(word) for word in (HOLDS, OPEN, REVERSED, DIFFERS) if word in verdicts}
     if len(counts) == 1:
         verdict = verdicts[0]
@@ -158,10 +155,12 @@ RULES: dict[str, Callable[[Gain], str]] = {
 }
 
 
-def conclusions(book: Book) -> list[Claim]:
+def conclusions(table_numbers: TableNumbers) -> list[Claim]:
     """What the paper concludes from a table, judged by our numbers; nothing for most tables."""
-    judged = []
-    for claim in CLAIMS.get(book.table.name, {}).get("claims", ()):
-        gains = [gain for gain in book.gains(claim["pairs"]) if gain.column in claim.get("columns", [gain.column])]
-        judged.append(judge(claim["text"], gains, RULES[claim["rule"]]))
-    return judged
+    claims = []
+    for claim in CLAIMS.get(table_numbers.table.name, {}).get("claims", ()):
+        gains = table_numbers.gains(claim["pairs"])
+        if "columns" in claim:
+            gains = [gain for gain in gains if gain.column in claim["columns"]]
+        claims.append(judge(claim["text"], gains, RULES[claim["rule"]]))
+    return claims

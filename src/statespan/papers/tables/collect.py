@@ -8,25 +8,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from statespan.papers.records.record import named_recipe
 from statespan.papers.runs.cell import Cell, Evaluation
 from statespan.papers.runs.outcome import DONE, FAILED, MISSING, STOPPED, WAITING, Outcome, outcome
-from statespan.papers.runs.stats import mean, spread
+from statespan.papers.runs.stats import spread
 from statespan.papers.tables.budget import overrides
-from statespan.papers.tables.spec import Compared, Entry, Measured, Printed, Table, Trained, number, read
+from statespan.papers.tables.spec import Measured, PaperTable, Printed, TableEntry, Trained, number
 from statespan.train.config import read_recipe
 
 PAPER_ONLY, NOT_RUN = "paper only", "not run"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The plan for reproducing tables."""
+class ReproduceOptions:
+    """Which tables' cells to run, how long, and where they are."""
 
     budget: str  # "minutes" or "full"
     seeds: int | None  # of each cell; None for the table's own number
-    only: tuple[str, ...]  # parts of names of datasets or recipes; what has none of them is not run; empty for all
+    only: tuple[str, ...]  # run only recipes with one of these words in their names; empty for all
     changes: tuple[str, ...]  # further overrides of all cells
     cells: Path  # the folder of all cells
     records: Path  # the folder of the benchmarks' records
@@ -37,13 +39,13 @@ class Plan:
 
     def cell(self, entry: Trained, seed: int) -> Cell:
         """The cell of an entry."""
-        changes = (*entry.overrides, *overrides(read(entry.recipe), self.budget), *self.changes)
+        changes = (*entry.overrides, *overrides(named_recipe(entry.recipe), self.budget), *self.changes)
         return _cell(entry.recipe, changes, seed, entry.evaluations)
 
 
 @cache  # a table asks for each of its cells many times
 def _cell(name: str, changes: tuple[str, ...], seed: int, evaluations: tuple[Evaluation, ...]) -> Cell:
-    recipe = read(name)
+    recipe = named_recipe(name)
     return Cell(read_recipe(recipe, [*changes, f"train.seed={recipe.train.seed + seed}"]), evaluations)
 
 
@@ -51,7 +53,7 @@ def _cell(name: str, changes: tuple[str, ...], seed: int, evaluations: tuple[Eva
 class Number:
     """A number of a table: the paper's and ours."""
 
-    entry: Entry  # where it stands
+    entry: TableEntry  # where it stands
     status: str  # "done", "paper only", "not run", "waiting", "stopped", "failed", "missing" (its data) or "partly"
     values: tuple[float, ...] = ()
     """Ours, one for each seed, in the paper's unit; of a row that is printed as a difference, the number itself."""
@@ -63,7 +65,7 @@ class Number:
         """Our number as the paper prints it."""
         if not self.values or (self.is_difference and not self.base):
             return None
-        return mean(self.values) - (mean(self.base) if self.is_difference else 0.0)
+        return fmean(self.values) - (fmean(self.base) if self.is_difference else 0.0)
 
     @property
     def is_difference(self) -> bool:
@@ -73,9 +75,9 @@ class Number:
     @property
     def deviation(self) -> float | None:
         """The standard deviation over the seeds; for a difference, the combined one."""
-        own = spread(self.values)
-        other = spread(self.base) if self.is_difference else 0.0
-        return None if own is None or other is None else math.hypot(own, other)
+        ours = spread(self.values)
+        base = spread(self.base) if self.is_difference else 0.0
+        return None if ours is None or base is None else math.hypot(ours, base)
 
     @property
     def delta(self) -> float | None:
@@ -84,64 +86,61 @@ class Number:
         return None if paper is None or self.ours is None else self.ours - paper
 
 
-def cells_of(tables: Iterable[Table], plan: Plan) -> list[Cell]:
+def cells_of(tables: Iterable[PaperTable], options: ReproduceOptions) -> list[Cell]:
     """The cells of all tables, each once: main rows first, then the first seed of all others, then the next."""
     by_priority: dict[tuple[bool, int], list[Cell]] = {}
     for table in tables:
-        entries = [entry for entry in table.entries if isinstance(entry, Trained) and plan.wanted(entry)]
+        entries = [entry for entry in table.entries if isinstance(entry, Trained) and options.wanted(entry)]
         for entry in entries:
-            for seed in range(plan.seeds or table.seeds):
-                by_priority.setdefault((entry.row not in table.main, seed), []).append(plan.cell(entry, seed))
+            for seed in range(options.seeds or table.seeds):
+                by_priority.setdefault((entry.row not in table.main, seed), []).append(options.cell(entry, seed))
     ordered = [cell for key in sorted(by_priority) for cell in by_priority[key]]
     return list({cell.key: cell for cell in ordered}.values())
 
 
-def numbers(table: Table, plan: Plan) -> list[Number]:
+def numbers(table: PaperTable, options: ReproduceOptions) -> list[Number]:
     """All known numbers of a table."""
     bases = {
         (entry.row, entry.column): entry for entry in table.entries if isinstance(entry, Trained) and not entry.against
     }
     results = []
     for entry in table.entries:
-        if isinstance(entry, Printed):
-            results.append(Number(entry, PAPER_ONLY))
-        elif isinstance(entry, Compared):
-            results.append(Number(entry, DONE))
-        elif isinstance(entry, Measured):
-            results.append(_measured(entry, plan.records))
-        else:
+        if isinstance(entry, Measured):
+            results.append(_measured(entry, options.records))
+        elif isinstance(entry, Trained):
             base = bases.get((entry.against, entry.column))
-            results.append(_trained(entry, base, table, plan))
+            results.append(_trained(entry, base, table, options))
+        else:
+            results.append(Number(entry, PAPER_ONLY if isinstance(entry, Printed) else DONE))
     return results
 
 
-def _trained(entry: Trained, base: Trained | None, table: Table, plan: Plan) -> Number:
-    if not plan.wanted(entry):
+def _trained(entry: Trained, base: Trained | None, table: PaperTable, options: ReproduceOptions) -> Number:
+    if not options.wanted(entry):
         return Number(entry, NOT_RUN)
-    own = _outcomes(entry, table, plan)
-    values = _values(entry, own)
-    under = () if base is None else _values(base, _outcomes(base, table, plan))
-    states = [one.status for one in own]
-    why = next((one.why for one in own if one.why), "")
-    if values and len(values) < len(own):
-        return Number(entry, "partly", values, under, why)
-    status = next((state for state in (FAILED, MISSING, STOPPED, WAITING) if state in states), DONE)
-    if status == DONE and not values:
+    outcomes = _outcomes(entry, table, options)
+    values = _values(entry, outcomes)
+    base_values = () if base is None else _values(base, _outcomes(base, table, options))
+    statuses = [result.status for result in outcomes]
+    why = next((result.why for result in outcomes if result.why), "")
+    status = next((status for status in (FAILED, MISSING, STOPPED, WAITING) if status in statuses), DONE)
+    if values and len(values) < len(outcomes):
+        status = "partly"
+    elif status == DONE and not values:
         status, why = FAILED, "its result has no finite number"
-    return Number(entry, status, values, under, why)
+    return Number(entry, status, values, base_values, why)
 
 
-def _outcomes(entry: Trained, table: Table, plan: Plan) -> list[Outcome]:
-    return [outcome(plan.cell(entry, seed), plan.cells) for seed in range(plan.seeds or table.seeds)]
+def _outcomes(entry: Trained, table: PaperTable, options: ReproduceOptions) -> list[Outcome]:
+    return [outcome(options.cell(entry, seed), options.cells) for seed in range(options.seeds or table.seeds)]
 
 
 def _values(entry: Trained, outcomes: Sequence[Outcome]) -> tuple[float, ...]:
     values = []
-    for one in outcomes:
-        value = one.record.get("test", {}).get("mae") if entry.value == "mae" else one.value(entry.value)
+    for result in outcomes:
+        value = result.record.get("test", {}).get("mae") if entry.value == "mae" else result.value(entry.value)
         if value is not None:
-            scale = 100.0 if one.metric == "accuracy" else 1.0
-            values.append(scale * value)
+            values.append(100.0 * value if result.metric == "accuracy" else value)
     return tuple(values)
 
 

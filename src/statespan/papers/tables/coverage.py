@@ -15,9 +15,10 @@ from pathlib import Path
 
 from statespan.papers import markdown
 from statespan.papers import recipes as paper_recipes
-from statespan.papers.records.grid import Grid
+from statespan.papers.records.record import named_recipe
+from statespan.papers.records.text_table import TextTable
 from statespan.papers.tables.registry import TABLES
-from statespan.papers.tables.spec import Printed, read
+from statespan.papers.tables.spec import Printed
 from statespan.train import recipes
 
 PLACE = markdown.marker("recipes: coverage")
@@ -41,12 +42,12 @@ def covered() -> dict[str, tuple[int, set[str]]]:
     numbers: Counter[str] = Counter()
     used: dict[str, set[str]] = {}
     for name in recipes.names():
-        own = read(name).about.table
-        places = tables_of(own)
+        printed_in = named_recipe(name).about.table
+        places = tables_of(printed_in)
         for row in recipes.rows(name):
             place = re.match(r"(Table \w+|section [\d.]+),", row.label)
             assert place is not None  # a header that test_recipes.py refuses
-            places.append(f"{own.partition(' ')[0]} {place[1]}")
+            places.append(f"{printed_in.partition(' ')[0]} {place[1]}")
         for place_name in places:
             numbers[place_name] += not name.endswith("-text")  # the same number with the settings as printed
             used.setdefault(place_name, set()).add(name)
@@ -72,14 +73,9 @@ def table() -> str:
         for name, (count, used) in tables.items()
     ]
     names = recipes.names()
-    own = [name for name in names if read(name).about.number is None]
-    lines = [
-        *Grid(heads, rows, (0, 4)).markdown(),
-        "",
-        f"{len(names)} recipes, {len(own)} of them our own; {len(run)} were run.",
-        "",
-    ]
-    return "\n".join(lines)
+    ours = sum(named_recipe(name).about.number is None for name in names)
+    count = f"{len(names)} recipes, {ours} of them our own; {len(run)} were run."
+    return "\n".join([*TextTable(heads, rows, (0, 4)).markdown(), "", count, ""])
 
 
 def filled(text: str) -> str:
@@ -92,11 +88,6 @@ def _order(name: str) -> tuple[str, int, str]:
     return name.partition(" ")[0], 100 if "section" in name else int(number[0]) if number else 0, name
 
 
-def fill_page(path: Path) -> None:
-    """Update the tables of a page if they are outdated."""
-    markdown.fill_page(path, filled)
-
-
 if __name__ == "__main__":
     for page in sys.argv[1:]:
-        fill_page(Path(page))
+        markdown.fill_page(Path(page), filled)

@@ -1,4 +1,4 @@
-"""The tables of both papers, from tables.yaml, which says how. What a recipe reports is read from the recipe."""
+"""The tables of both papers, built from tables.yaml and from the recipes, which state what the papers report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from statespan.papers.tables.spec import Column, Compared, Entry, Measured, Printed, Table, Trained, read
+from statespan.papers.records.record import named_recipe
+from statespan.papers.tables.spec import Column, Compared, Measured, PaperTable, Printed, TableEntry, Trained
 from statespan.train import recipes
 
 
@@ -19,7 +20,7 @@ def sections(file: str) -> dict[str, dict[str, Any]]:
     return yaml.safe_load((Path(__file__).parent / file).read_text(encoding="utf-8"))
 
 
-def build(name: str) -> Table:
+def build(name: str) -> PaperTable:
     """The table of this name."""
     table = sections("tables.yaml")[name]
     columns: list[dict[str, Any]] = [
@@ -35,16 +36,16 @@ def build(name: str) -> Table:
     entries += [entry for section in table.get("after", ()) for entry in _printed(section, names)]
     headings = tuple(Column(column["name"], column.get("lower", False)) for column in columns)
     main = tuple(table.get("main", ()))
-    return Table(name, table["title"], table["about"], headings, tuple(entries), table.get("seeds", 1), main)
+    return PaperTable(name, table["title"], table["about"], headings, tuple(entries), table.get("seeds", 1), main)
 
 
-def _printed(section: str, columns: Sequence[str]) -> Iterator[Entry]:
-    """The entries of models that are not ours to train."""
+def _printed(section: str, columns: Sequence[str]) -> Iterator[TableEntry]:
+    """The entries of models that are not trained here."""
     for row, numbers in sections("printed.yaml")[section].items():
         yield from (Printed(row, column, number) for column, number in zip(columns, numbers))
 
 
-def _row(row: str, options: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
+def _row(row: str, options: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> Iterator[TableEntry]:
     numbers = options.get("numbers", [None] * len(columns))
     spreads = options.get("spreads", [None] * len(columns))
     for column, number, spread in zip(columns, numbers, spreads):
@@ -68,7 +69,7 @@ def _row(row: str, options: Mapping[str, Any], columns: Sequence[Mapping[str, An
 
 def _reported(recipe: str, label: str, value: str) -> tuple[str, tuple[str, ...]]:
     """What the paper reports and the overrides that lead there: the recipe's own, or of its row with this label."""
-    about = read(recipe).about
+    about = named_recipe(recipe).about
     if label:
         row = next(row for row in recipes.rows(recipe) if row.label == label)
         return "" if row.number == "?" else row.number, row.overrides
@@ -77,13 +78,14 @@ def _reported(recipe: str, label: str, value: str) -> tuple[str, tuple[str, ...]
     return "" if about.number is None else str(about.number), ()
 
 
-def _settings(section: str, columns: Sequence[str]) -> Iterator[Entry]:
+def _settings(section: str, columns: Sequence[str]) -> Iterator[TableEntry]:
     for row, (recipe, *paper) in sections("printed.yaml")[section].items():
-        chosen = read(recipe)
+        chosen = named_recipe(recipe)
         model, train = chosen.model, chosen.train
         ours = (
             model["n_layers"], model["d_model"], model["norm"], model["prenorm"], model["dropout"], train.lr,
             train.batch, train.epochs, train.weight_decay,
         )  # fmt: skip
-        for column, text, own in zip(columns, paper, ours):
-            yield Compared(row, column, text, str(own).lower() if isinstance(own, (bool, str)) else f"{own:g}")
+        for column, printed, setting in zip(columns, paper, ours):
+            shown = str(setting).lower() if isinstance(setting, (bool, str)) else f"{setting:g}"
+            yield Compared(row, column, printed, shown)

@@ -11,21 +11,28 @@ import torch
 
 from statespan import _plotting as _look
 from statespan.papers.tables import theory
+from statespan.papers.tables.definitions import sections
 from statespan.ssm import Diagonal, inits
 
 SIZES = (16, 32, 64, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True)
-class Drawn:
+class ReproducedFigure:
     """A reproduced figure."""
 
     figure: Any
-    says: tuple[str, ...]  # what is to be seen in it and how that compares with the paper, a paragraph each
+    paragraphs: tuple[str, ...]  # what it shows and how that compares with the paper
     numbers: dict[str, Any] = field(default_factory=dict)  # the numbers behind it
 
 
-def figure1() -> Drawn:
+def _described(name: str, figure: Any, numbers: dict[str, Any], **fields: Any) -> ReproducedFigure:
+    """A figure with its paragraphs of figures.yaml, in which these fields are filled in."""
+    paragraphs = tuple(paragraph.format(**fields) for paragraph in sections("figures.yaml")[name])
+    return ReproducedFigure(figure, paragraphs, numbers)
+
+
+def figure1() -> ReproducedFigure:
     """S4D as a set of one-dimensional SSMs, and its kernel as a sum of damped waves (S4D-Lin)."""
     N, dt, length = 64, 0.005, 800
     A, B = inits.diagonal("lin", N)
@@ -55,15 +62,10 @@ def figure1() -> Drawn:
     right.plot(t, kernel, color=_look.COLORS[0], linewidth=1.1, label=f"all {N // 2} modes")
     _look.tidy(right, "time t", "kernel", "the kernel: their combination by C", legend=True)
     _look.title(figure, "S4D-Lin as a convolution")
-    says = (
-        "Left: each mode of a diagonal SSM is a system of its own, a wave under the envelope exp(-t/2). Right: the "
-        "kernel is their combination with the trained weights C; two lines of code.",
-        f"Those two lines and the library's kernel differ by {error:.0e} of the peak.",
-    )
-    return Drawn(figure, says, {"error": error})
+    return _described("s4d-figure1", figure, {"error": error}, error=error)
 
 
-def figure2() -> Drawn:
+def figure2() -> ReproducedFigure:
     """Theorem 3: without its low-rank term HiPPO-LegS keeps its basis as N grows; ZOH against bilinear."""
     F, dt, length = 4, 0.01, 400
     t = dt * (torch.arange(length, dtype=torch.float64) + 0.5)
@@ -73,43 +75,34 @@ def figure2() -> Drawn:
         ("(c) S4D-LegS, N = 1024, ZOH", theory.normal_samples(1024, "zoh", dt=dt, length=length, F=F)),
         ("(d) S4D-LegS, N = 1024, bilinear", theory.normal_samples(1024, "bilinear", dt=dt, length=length, F=F)),
     )
-    figure, axes = _look.panels(6, 3, height=2.5)
-    for one, (name, values) in zip(axes, shown):
+    figure, panels = _look.panels(6, 3, height=2.5)
+    for panel, (name, values) in zip(panels, shown):
         for color, curve, n in zip(_look.colors(), values, range(F)):
-            one.plot(t, curve, color=color, linewidth=0.9, label=f"n = {n}")
-        one.set_ylim(-2.2, 3.2)
-        _look.tidy(one, "time t", "basis function", name, legend=one is axes[0])
+            panel.plot(t, curve, color=color, linewidth=0.9, label=f"n = {n}")
+        panel.set_ylim(-2.2, 3.2)
+        _look.tidy(panel, "time t", "basis function", name, legend=panel is panels[0])
     errors = {}
-    for one, step in zip(axes[4:], (0.01, 0.001)):
+    for panel, step in zip(panels[4:], (0.01, 0.001)):
         for color, rule in zip(_look.COLORS, ("zoh", "bilinear")):
             by_size = theory.theorem3_errors(SIZES, rule, dt=step, length=round(4 / step))
             errors[f"{rule}, {step:g}"] = by_size.tolist()
-            one.loglog(SIZES, by_size, "o-", color=color, markersize=3, label="ZOH" if rule == "zoh" else rule)
-        one.loglog(
+            panel.loglog(SIZES, by_size, "o-", color=color, markersize=3, label="ZOH" if rule == "zoh" else rule)
+        panel.loglog(
             SIZES, [errors[f"zoh, {step:g}"][-1] * SIZES[-1] / N for N in SIZES], ":", color=_look.GREY, label="1/N"
         )
-        one.set_ylim(bottom=2e-6 if step == 0.01 else 0.03)
-        _look.tidy(one, "state size N", "relative error", f"difference from S4-LegS, Δ = {step:g}", legend=True)
+        panel.set_ylim(bottom=2e-6 if step == 0.01 else 0.03)
+        _look.tidy(panel, "state size N", "relative error", f"difference from S4-LegS, Δ = {step:g}", legend=True)
     _look.title(figure, "Theorem 3: the basis of S4-LegS without its low-rank term")
     power = theory.slope(torch.tensor(SIZES[2:]), torch.tensor(errors["zoh, 0.01"][2:]))
-    last = errors["bilinear, 0.01"][-1]
     still = {N: theory.continuous_error(N) for N in (64, 512)}
-    says = (
-        "(a) The basis of S4-LegS is smooth. (b, c) Without the low-rank term, and with B/2, it is the same with "
-        "noise on it, which goes away as N grows. (d) The bilinear rule smooths the noise out.",
-        f"With ZOH the relative error falls as N^{power:.2f} from N = 64 on (Δ = 0.01): the limit of Theorem 3. With "
-        "the bilinear rule it is larger at first and then collapses, from "
-        f"{errors['bilinear, 0.01'][-2]:.2g} at N = 512 to {last:.0e} at N = 1024. The paper calls this curious and "
-        "leaves it open. At Δ = 0.001 the collapse does not come up to N = 1024.",
-        f"The limit is one of averages. In continuous time, moment by moment, the difference is {still[64]:.2f} of the "
-        f"basis at N = 64 and still {still[512]:.2f} at N = 512: the noise becomes faster with N, not smaller. What a "
-        "sample sees of it, or any input that is smooth, goes to zero.",
-    )
-    numbers = {"sizes": list(SIZES), "errors": errors, "zoh_power": power}
-    return Drawn(figure, says, {**numbers, "continuous": {str(N): value for N, value in still.items()}})
+    numbers = {
+        "sizes": list(SIZES), "errors": errors, "zoh_power": power,
+        "continuous": {str(N): value for N, value in still.items()},
+    }  # fmt: skip
+    return _described("s4d-figure2", figure, numbers, power=power, bilinear=errors["bilinear, 0.01"], still=still)
 
 
-def figure3() -> Drawn:
+def figure3() -> ReproducedFigure:
     """The imaginary parts of the S4D initializations, and the constant of Conjecture 5."""
     N = 64
     laws = theory.laws(N)
@@ -118,15 +111,8 @@ def figure3() -> Drawn:
     figure = _look.figure(9.5, 3.4)
     left, right = figure.subplots(1, 2)
     for color, marker, (name, values) in zip(order, "os^vD", laws.items()):
-        left.semilogy(
-            range(N // 2),
-            values.clamp(min=0.1),
-            marker=marker,
-            color=color,
-            markersize=3,
-            linewidth=0.9,
-            label=names[name],
-        )
+        style: dict[str, Any] = {"marker": marker, "color": color, "markersize": 3, "linewidth": 0.9}
+        left.semilogy(range(N // 2), values.clamp(min=0.1), label=names[name], **style)
     _look.tidy(left, "n, largest first", "Im A", f"all have Re A = -1/2 (N = {N})", legend=True)
     constants = {size: theory.largest_eigenvalue(size) for size in SIZES}
     right.semilogx(list(constants), list(constants.values()), "o-", color=_look.COLORS[0], label="Im A - N²/π, largest")
@@ -135,65 +121,50 @@ def figure3() -> Drawn:
     _look.title(figure, "Eigenvalues of S4D")
     near = ((laws["inv"] - laws["legs"]).abs() / laws["legs"])[:4].max()
     power = theory.slope(2.0 * torch.arange(8) + 1, laws["legs"][:8])
-    says = (
-        "S4D-Inv follows S4D-LegS; S4D-Inv2 and S4D-Quad have about its range but another law, and S4D-Lin is a very "
-        "different one that works as well.",
-        f"Im A of S4D-LegS falls as (2n+1)^{power:.2f} over the first eight of N = 64, and the four largest are within "
-        f"{100 * near:.0f} % of S4D-Inv's. The largest is N²/π - {-constants[1024]:.4f} at N = 1024, which is "
-        "N²/π - π/6 to four digits. Conjecture 5 prints the constant as +0.5236: the size is right, the sign is not.",
-    )  # fmt: skip
-    return Drawn(figure, says, {"constants": {str(k): v for k, v in constants.items()}, "power": power})
+    numbers = {"constants": {str(N): constant for N, constant in constants.items()}, "power": power}
+    return _described("s4d-figure3", figure, numbers, power=power, near=100 * near, constant=-constants[1024])
 
 
-def figure4() -> Drawn:
+def figure4() -> ReproducedFigure:
     """Random rank-one perturbations of HiPPO-LegS change its basis beyond recognition."""
     N, F = 64, 4
     t = torch.linspace(0, 4, 401, dtype=torch.float64)
     wanted = theory.legs_functions(t, F)
-    figure, axes = _look.panels(4, 4, width=10.0, height=2.4)
+    figure, panels = _look.panels(4, 4, width=10.0, height=2.4)
     errors = {}
-    for one, sigma in zip(axes, (0.0, 0.1, 0.3, 0.4)):
+    for panel, sigma in zip(panels, (0.0, 0.1, 0.3, 0.4)):
         values = theory.perturbed(N, sigma, t, F)
         errors[sigma] = float((values - wanted).norm() / wanted.norm())
         for color, curve, n in zip(_look.colors(), values, range(F)):
-            one.plot(t, curve, color=color, linewidth=0.9, label=f"n = {n}")
+            panel.plot(t, curve, color=color, linewidth=0.9, label=f"n = {n}")
         if sigma >= 0.4:
-            one.set_yscale("symlog")
-        _look.tidy(one, "time t", "basis function" if sigma == 0 else "", f"σ = {sigma:g}", legend=sigma == 0)
+            panel.set_yscale("symlog")
+        _look.tidy(panel, "time t", "basis function" if sigma == 0 else "", f"σ = {sigma:g}", legend=sigma == 0)
     _look.title(figure, "HiPPO-LegS plus a random P Pᵀ with entries of deviation σ")
     listed = ", ".join(f"{value:.2g} at σ = {sigma:g}" for sigma, value in errors.items() if sigma)
-    says = (
-        "A random P of small entries already bends the basis, and it diverges soon after; the P that Theorem 3 removes "
-        f"has entries of size up to {math.sqrt(N - 0.5):.0f} (N = {N}), and changes nothing in the limit.",
-        f"Relative difference from S4-LegS over 0 ≤ t ≤ 4: {listed}.",
-    )
-    return Drawn(figure, says, {"errors": {str(k): v for k, v in errors.items()}})
+    numbers = {"errors": {str(sigma): value for sigma, value in errors.items()}}
+    return _described("s4d-figure4", figure, numbers, size=math.sqrt(N - 0.5), N=N, errors=listed)
 
 
-def figure5() -> Drawn:
+def figure5() -> ReproducedFigure:
     """S4-FouT with and without its low-rank term."""
     N, F = 256, 4
     t = torch.linspace(0, 4, 801, dtype=torch.float64)
-    figure, axes = _look.panels(2, 2, height=3.0)
+    figure, panels = _look.panels(2, 2, height=3.0)
     beyond = {}
-    for one, kept in zip(axes, (True, False)):
+    for panel, kept in zip(panels, (True, False)):
         values = theory.fout_functions(N, t, F, low_rank=kept)
         beyond[kept] = float(values[:, t > 2.1].norm() / values[:, t <= 2].norm())
         for color, curve, k in zip(_look.colors(), values, range(F)):
-            one.plot(t, curve, color=color, linewidth=0.9, label=f"k = {k}")
+            panel.plot(t, curve, color=color, linewidth=0.9, label=f"k = {k}")
         name = "(a) S4-FouT: waves on a window" if kept else "(b) without the low-rank term: for ever"
-        _look.tidy(one, "time t", "basis function", name, legend=kept)
+        _look.tidy(panel, "time t", "basis function", name, legend=kept)
     _look.title(figure, f"S4-FouT, N = {N}")
-    says = (
-        "(a) The Fourier basis on a window of length 2, and nothing behind it. (b) The diagonal part alone has real "
-        "part 0: it never forgets. Here the low-rank term cannot be left out.",
-        f"Behind the window is {100 * beyond[True]:.1f} % of the norm with the term, and {100 * beyond[False]:.0f} % "
-        "without it.",
-    )
-    return Drawn(figure, says, {"beyond": {"with": beyond[True], "without": beyond[False]}})
+    numbers = {"with": beyond[True], "without": beyond[False]}
+    percent = {name: 100 * number for name, number in numbers.items()}
+    return _described("s4d-figure5", figure, {"beyond": numbers}, percent=percent)
 
 
-FIGURES: dict[str, Callable[[], Drawn]] = {
-    "s4d-figure1": figure1, "s4d-figure2": figure2, "s4d-figure3": figure3, "s4d-figure4": figure4,
-    "s4d-figure5": figure5,
-}  # fmt: skip
+FIGURES: dict[str, Callable[[], ReproducedFigure]] = {
+    f"s4d-{figure.__name__}": figure for figure in (figure1, figure2, figure3, figure4, figure5)
+}

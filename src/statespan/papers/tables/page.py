@@ -1,6 +1,6 @@
 """A page as Markdown and as one self-contained HTML file.
 
-A page is a list of blocks; both forms are written from the same list.
+A page is a list of blocks, and each block knows both of its forms.
 """
 
 from __future__ import annotations
@@ -8,85 +8,64 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from statespan.papers.records.grid import Grid, html_words
+from statespan.papers.records.text_table import TextTable, html_words
 
 STYLE = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class Heading:
+class Block(NamedTuple):
+    """A part of a page: its lines of Markdown, and its HTML."""
+
+    markdown: Sequence[str]
+    html: str
+
+
+def heading(text: str) -> Block:
     """A second-level heading."""
+    return Block([f"## {text}"], f"<h2>{html.escape(text)}</h2>")
 
-    text: str
 
-
-@dataclass(frozen=True)
-class Text:
+def paragraph(text: str, *, note: bool = False) -> Block:
     """A paragraph, or a note in muted style. Words in backquotes are code."""
-
-    text: str
-    note: bool = False
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture: a PNG file beside the page, and its alternative text."""
-
-    path: Path
-    caption: str
+    kind = ' class="note"' if note else ""
+    return Block([text], f"<p{kind}>{html_words(text)}</p>")
 
 
-@dataclass(frozen=True)
-class Bullets:
+def bullets(items: Sequence[str]) -> Block:
     """A list."""
-
-    items: Sequence[str]
-
-
-Block = Heading | Text | Grid | Picture | Bullets
+    return Block(
+        [f"- {item}" for item in items], f"<ul>{''.join(f'<li>{html_words(item)}</li>' for item in items)}</ul>"
+    )
 
 
-def markdown(title: str, blocks: Sequence[Block]) -> str:
-    """The page as Markdown; pictures are linked relative to the page."""
-    lines = [f"# {title}", ""]
-    for block in blocks:
-        if isinstance(block, Heading):
-            lines += [f"## {block.text}", ""]
-        elif isinstance(block, Text):
-            lines += [block.text, ""]
-        elif isinstance(block, Bullets):
-            lines += [*(f"- {item}" for item in block.items), ""]
-        elif isinstance(block, Picture):
-            lines += [f"![{block.caption}]({block.path.name})", ""]
-        else:
-            lines += [*block.markdown(), ""]
-    return "\n".join(lines).rstrip() + "\n"
+def picture(path: Path, caption: str) -> Block:
+    """A PNG file beside the page, which Markdown links to and HTML embeds."""
+    data = base64.b64encode(path.read_bytes()).decode()
+    words = html.escape(caption, quote=True)
+    image = f'<img src="data:image/png;base64,{data}" alt="{words}">'
+    return Block([f"![{caption}]({path.name})"], f"<figure>{image}<figcaption>{words}</figcaption></figure>")
 
 
-def page(title: str, blocks: Sequence[Block]) -> str:
-    """The page as HTML with embedded pictures."""
+def table(content: TextTable) -> Block:
+    """A table."""
+    return Block(content.markdown(), content.html())
+
+
+def to_markdown(title: str, blocks: Sequence[Block]) -> str:
+    """The page as Markdown."""
+    return "\n\n".join([f"# {title}", *("\n".join(block.markdown) for block in blocks)]) + "\n"
+
+
+def to_html(title: str, blocks: Sequence[Block]) -> str:
+    """The page as HTML."""
     parts = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html.escape(title)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>",
         f"<h1>{html.escape(title)}</h1>",
+        *(block.html for block in blocks),
     ]
-    for block in blocks:
-        if isinstance(block, Heading):
-            parts.append(f"<h2>{html.escape(block.text)}</h2>")
-        elif isinstance(block, Text):
-            kind = ' class="note"' if block.note else ""
-            parts.append(f"<p{kind}>{html_words(block.text)}</p>")
-        elif isinstance(block, Bullets):
-            parts.append("<ul>" + "".join(f"<li>{html_words(item)}</li>" for item in block.items) + "</ul>")
-        elif isinstance(block, Picture):
-            data = base64.b64encode(block.path.read_bytes()).decode()
-            words = html.escape(block.caption, quote=True)
-            image = f'<img src="data:image/png;base64,{data}" alt="{words}">'
-            parts.append(f"<figure>{image}<figcaption>{words}</figcaption></figure>")
-        else:
-            parts.append(block.html())
     return "\n".join([*parts, "</body>\n</html>"]) + "\n"

@@ -2,78 +2,56 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from statespan._suggest import suggest
 from statespan.papers.tables.definitions import build, sections
 from statespan.papers.tables.figures import FIGURES
-from statespan.papers.tables.spec import Table
+from statespan.papers.tables.spec import PaperTable
 
-TABLES: dict[str, Callable[[], Table]] = {name: partial(build, name) for name in sections("tables.yaml")}
+TABLES: dict[str, Callable[[], PaperTable]] = {name: partial(build, name) for name in sections("tables.yaml")}
 FILTERS = "s4-figure2"
 
 
-@dataclass(frozen=True)
-class Item:
-    """A table or figure: its name and a one-line summary."""
-
-    name: str
-    summary: str
-
-    @property
-    def is_table(self) -> bool:
-        """Whether it is a table."""
-        return self.name in TABLES
-
-
-def items() -> list[Item]:
-    """All items in the papers' order.
+def summaries() -> dict[str, str]:
+    """A one-line summary of each table and figure by name, in the papers' order.
 
     Example:
-        >>> [item.name for item in items()][:3]
+        >>> list(summaries())[:3]
         ['s4-table2', 's4-table3', 's4-table4']
     """
-    names = [name for name in TABLES if name.startswith("s4-")] + [FILTERS]
-    names += [name for name in TABLES if name.startswith("s4d-")] + list(FIGURES)
-    return [Item(name, _summary(name)) for name in names]
-
-
-def _summary(name: str) -> str:
-    if name == FILTERS:
-        return "Filters of a trained model as images."
-    if name in TABLES:
-        return sections("tables.yaml")[name]["summary"]
-    return (inspect.getdoc(FIGURES[name]) or "").partition("\n")[0]
+    tables = {name: section["summary"] for name, section in sections("tables.yaml").items()}
+    figures = {name: str(figure.__doc__) for name, figure in FIGURES.items()}
+    s4 = {name: summary for name, summary in tables.items() if name.startswith("s4-")}
+    return {**s4, FILTERS: "Filters of a trained model as images.", **tables, **figures}
 
 
 def choose(words: list[str]) -> list[str]:
     """Resolve names: full names, common prefixes, "figures", "tables" or "all".
 
     Raises:
-        ValueError: One means nothing.
+        ValueError: A word matches no name.
 
     Example:
         >>> choose(["s4d-table3", "s4-table2"])
         ['s4d-table3a', 's4d-table3b', 's4-table2']
     """
-    known = [item.name for item in items()]
+    names = list(summaries())
     chosen: list[str] = []
     for word in words:
         if word == "all":
-            chosen += known
-        elif word in known:
+            chosen += names
+        elif word in names:
             chosen.append(word)
         elif word in ("figures", "tables"):
-            chosen += [name for name in known if f"-{word[:-1]}" in name]
+            chosen += [name for name in names if f"-{word[:-1]}" in name]
         else:
-            begun = [name for name in known if name.startswith(word)]
+            matches = [name for name in names if name.startswith(word)]
             if word[-1:].isdigit():  # s4d-table1 is not the beginning of s4d-table10
-                begun = [name for name in begun if not name[len(word) :][:1].isdigit()]
-            if not begun or not word:
-                hint = suggest(word, [*known, "all", "figures", "tables"])
+                matches = [name for name in matches if not name[len(word) :][:1].isdigit()]
+            if not matches or not word:
+                hint = suggest(word, [*names, "all", "figures", "tables"])
                 raise ValueError(f"NAME must be a table or figure that --list shows, got {word!r}{hint}")
-            chosen += begun
+            chosen += matches
     return list(dict.fromkeys(chosen))

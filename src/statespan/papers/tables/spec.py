@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from statespan.papers.runs.cell import Evaluation
-from statespan.train import recipes
-from statespan.train.config import Recipe
 
 HALF = Evaluation("half", ("data.subsample=2",), 2.0)
 """Test data sampled half as often, without new training."""
@@ -25,12 +22,18 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TableEntry:
+    """A number of a table."""
+
+    row: str
+    column: str
+    paper: str  # as the paper prints it; "" where it has none
+
+
+@dataclass(frozen=True)
+class Trained(TableEntry):
     """A number from training."""
 
-    row: str  # of the table
-    column: str  # of the table
-    paper: str  # as the paper prints it; "" where it has none
     recipe: str  # the recipe's name
     overrides: tuple[str, ...] = ()  # its changes
     value: str = "test"
@@ -45,16 +48,13 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(TableEntry):
     """A number from a benchmark: the largest or only one among the rows with this name and these settings.
 
     ``memory_mb`` leaves out the rows that need more. With ``over``, the number is that of the rows with this other name
     divided by it: how many times as fast, for rates of the one or times of the other.
     """
 
-    row: str
-    column: str
-    paper: str
     benchmark: str
     name: str
     figure: str
@@ -64,36 +64,26 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Printed:
+class Printed(TableEntry):
     """A number of the paper for a model that is not trained here."""
-
-    row: str
-    column: str
-    paper: str
 
 
 @dataclass(frozen=True)
-class Compared:
+class Compared(TableEntry):
     """A setting of a recipe beside the one the paper prints."""
 
-    row: str
-    column: str
-    paper: str
     ours: str
 
 
-Entry = Trained | Measured | Printed | Compared
-
-
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """A table of a paper."""
 
     name: str  # on the command line
     title: str  # what the paper calls it
     about: str  # what its numbers are and what ours differ in
     columns: tuple[Column, ...]  # the columns, in order
-    entries: tuple[Entry, ...]  # the numbers, in the order of the rows
+    entries: tuple[TableEntry, ...]  # the numbers, in the order of the rows
     seeds: int = 1  # of each cell, by default
     main: tuple[str, ...] = ()  # rows that are run first
 
@@ -114,9 +104,3 @@ def number(text: str) -> float | None:
     if match is None:
         return None
     return float(match[0].removesuffix("K")) * (1000 if match[1] else 1)
-
-
-@cache  # tables ask for the same recipes many times, and reading YAML is slow
-def read(recipe: str) -> Recipe:
-    """Read a recipe without overrides."""
-    return recipes.read(recipe)

@@ -64,11 +64,7 @@ def legs_samples(rule: str, dt: float, length: int, F: int) -> Tensor:
     A, B = hippo.legs(F + F % 2)
     step = torch.tensor([dt], dtype=torch.float64)
     Abar, Bbar = (x[0] for x in RULES[check_choice("rule", rule, tuple(RULES))](A[None], B[None], step))
-    state, samples = Bbar / dt, []
-    for _ in range(length):
-        samples.append(state[:F])
-        state = Abar @ state
-    return torch.stack(samples, 1)
+    return _powers(Abar, Bbar / dt, length)[:F]
 
 
 def theorem3_errors(sizes: tuple[int, ...], rule: str, *, dt: float = 0.01, length: int = 400, F: int = 4) -> Tensor:
@@ -126,9 +122,12 @@ def fout_functions(N: int, t: Tensor, F: int, *, low_rank: bool) -> Tensor:
 
 def _states(A: Tensor, B: Tensor, t: Tensor, F: int) -> Tensor:
     """The first F rows of ``exp(tA) B`` at equally spaced times."""
-    step = torch.linalg.matrix_exp(A * (t[1] - t[0]))
-    state, rows = B, []
-    for _ in range(len(t)):
-        rows.append(state[:F])
-        state = step @ state
-    return torch.stack(rows, 1)
+    return _powers(torch.linalg.matrix_exp(A * (t[1] - t[0])), B, len(t))[:F]
+
+
+def _powers(A: Tensor, state: Tensor, count: int) -> Tensor:
+    """``A^l state`` for l = 0 … count − 1, as columns."""
+    states = [state]
+    for _ in range(count - 1):
+        states.append(A @ states[-1])
+    return torch.stack(states, 1)

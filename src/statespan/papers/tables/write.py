@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import platform
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,207 +16,191 @@ from statespan import _plotting as _look
 from statespan._io import replace_file
 from statespan._machine import commit, device_name
 from statespan._version import __version__
-from statespan.papers.records.grid import Grid
+from statespan.papers.records.record import named_recipe
+from statespan.papers.records.text_table import TextTable
 from statespan.papers.runs.outcome import DONE, outcome
-from statespan.papers.tables import charts
-from statespan.papers.tables.claims import CLAIMS, RULE, Book, Claim, conclusions
-from statespan.papers.tables.collect import NOT_RUN, PAPER_ONLY, Number, Plan, cells_of, numbers
-from statespan.papers.tables.figures import Drawn
-from statespan.papers.tables.page import Block, Bullets, Heading, Picture, Text, markdown, page
-from statespan.papers.tables.spec import Compared, Measured, Table, Trained, read
+from statespan.papers.tables import charts, page
+from statespan.papers.tables.claims import CLAIMS, RULE, TableNumbers, conclusions
+from statespan.papers.tables.collect import NOT_RUN, PAPER_ONLY, Number, ReproduceOptions, cells_of, numbers
+from statespan.papers.tables.figures import ReproducedFigure
+from statespan.papers.tables.page import Block, bullets, heading, paragraph
+from statespan.papers.tables.spec import Compared, Measured, PaperTable, Trained
 
 MEAN = "Ours: mean ± standard deviation (seeds). "
 WORDS = {"missing": "data missing", "waiting": "not run yet", "stopped": "not finished", "failed": "failed"}
 
 
-def write_table(table: Table, plan: Plan, out: Path) -> dict[str, Any]:
+def write_table(table: PaperTable, options: ReproduceOptions, out: Path) -> dict[str, Any]:
     """Write a table with the numbers known so far."""
-    results = numbers(table, plan)
-    blocks: list[Block] = [Text(table.about)]
-    trained = any(isinstance(one.entry, Trained) for one in results)
-    if trained:
-        blocks += _budget(table, plan)
-    settings = all(isinstance(one.entry, Compared) for one in results)
-    blocks += [Heading("Numbers"), _settings(table, results) if settings else _grid(table, results)]
-    if not settings:
-        blocks.append(Text(f"{MEAN if trained else ''}Δ: ours minus the paper's.", note=True))
-    blocks += _faults(results)
-    claims = conclusions(Book(table, results))
+    results = numbers(table, options)
+    blocks = [paragraph(table.about)]
+    has_trained = any(isinstance(result.entry, Trained) for result in results)
+    if has_trained:
+        blocks.append(paragraph(_budget(table, options)))
+    blocks += [heading("Numbers"), page.table(_table(table, results))]
+    if not all(isinstance(result.entry, Compared) for result in results):
+        blocks.append(paragraph(f"{MEAN if has_trained else ''}Δ: ours minus the paper's.", note=True))
+    if faults := _faults(results):
+        blocks += [heading("What is missing"), bullets(faults)]
+    claims = conclusions(TableNumbers(table, results))
     if claims:
-        blocks += _claims(CLAIMS[table.name]["title"], claims)
-    pictures = {"numbers": charts.dots(table, results), "curves": charts.learning(table, plan)}
+        rows = [[claim.text, f"**{claim.verdict}**", "\n".join(claim.evidence) or "not run yet"] for claim in claims]
+        evidence = TextTable(["the paper says", "here", "gains: ours (the paper's)"], rows, words=(0, 1, 2))
+        blocks += [heading(f"{CLAIMS[table.name]['title']} of the paper"), paragraph(RULE), page.table(evidence)]
+    pictures = {"numbers": charts.dots(table, results), "curves": charts.learning(table, options)}
     captions = {"numbers": "Our numbers and the paper's.", "curves": "Validation while training, first seed."}
     drawn = {name: figure for name, figure in pictures.items() if figure is not None}
     if drawn:
-        blocks.append(Heading("Pictures"))
+        blocks.append(heading("Pictures"))
     for name, figure in drawn.items():
         blocks.append(_save(figure, out, f"{table.name}-{name}", captions[name]))
-    blocks.append(Text(_made(_machines(table, plan)), note=True))
+    blocks.append(_footer(_machines(table, options, results)))
     record = {
-        "name": table.name, "title": table.title, "budget": plan.budget, "changes": list(plan.changes),
-        "numbers": [plain(one) for one in results],
+        "name": table.name, "title": table.title, "budget": options.budget, "changes": list(options.changes),
+        "numbers": [plain(result) for result in results],
         "claims": [{"text": c.text, "verdict": c.verdict, "evidence": list(c.evidence)} for c in claims],
     }  # fmt: skip
     _write(table.title, blocks, record, out)
-    counts: dict[str, int] = {}
-    for one in results:
-        if one.status != PAPER_ONLY:
-            counts[one.status] = counts.get(one.status, 0) + 1
-    return counts
+    return Counter(result.status for result in results if result.status != PAPER_ONLY)
 
 
-def write_figure(name: str, title: str, drawn: Drawn, out: Path) -> None:
+def write_figure(name: str, title: str, drawn: ReproducedFigure, out: Path) -> None:
     """Write a figure with its numbers."""
-    blocks: list[Block] = [_save(drawn.figure, out, name, title)]
-    blocks += [Text(text) for text in drawn.says]
-    blocks.append(Text(_made([device_name(torch.device("cpu"))]), note=True))
+    blocks = [_save(drawn.figure, out, name, title), *map(paragraph, drawn.paragraphs)]
+    blocks.append(_footer([device_name(torch.device("cpu"))]))
     _write(title, blocks, {"name": name, "title": title, "numbers": drawn.numbers}, out)
 
 
 def _write(title: str, blocks: Sequence[Block], record: dict[str, Any], out: Path) -> None:
     name = record["name"]
-    replace_file(out / f"{name}.md", markdown(title, blocks).encode())
-    replace_file(out / f"{name}.html", page(title, blocks).encode())
+    replace_file(out / f"{name}.md", page.to_markdown(title, blocks).encode())
+    replace_file(out / f"{name}.html", page.to_html(title, blocks).encode())
     replace_file(out / f"{name}.json", (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
 
 
-def _save(figure: Any, out: Path, name: str, caption: str) -> Picture:
+def _save(figure: Any, out: Path, name: str, caption: str) -> Block:
     for kind in _look.FORMATS:
         replace_file(out / f"{name}.{kind}", _look.content(figure, kind))
-    return Picture(out / f"{name}.png", caption)
+    return page.picture(out / f"{name}.png", caption)
 
 
-def _budget(table: Table, plan: Plan) -> list[Block]:
+def _budget(table: PaperTable, options: ReproduceOptions) -> str:
+    """How long each dataset's cells are trained."""
     by_data: dict[str, str] = {}
     reduced = False
     for entry in table.entries:
-        if isinstance(entry, Trained) and plan.wanted(entry):
-            own, planned = read(entry.recipe).train, plan.cell(entry, 0).recipe.train
-            same = (planned.epochs, planned.steps) == (own.epochs, own.steps)
+        if isinstance(entry, Trained) and options.wanted(entry):
+            recipe, planned = named_recipe(entry.recipe).train, options.cell(entry, 0).recipe.train
+            same = (planned.epochs, planned.steps) == (recipe.epochs, recipe.steps)
             long = f"{planned.steps} steps" if planned.steps else f"{planned.epochs} epochs"
-            full = f"{own.steps} steps" if own.steps else f"{own.epochs}{' epochs' if planned.steps else ''}"
-            name = str(read(entry.recipe).data["name"])
+            full = f"{recipe.steps} steps" if recipe.steps else f"{recipe.epochs}{' epochs' if planned.steps else ''}"
+            name = str(named_recipe(entry.recipe).data["name"])
             by_data[name] = f"{long}{' as in the recipe' if same else f' instead of {full}'}"
             reduced = reduced or not same
-    seeds = plan.seeds or table.seeds
-    text = f"Budget `{plan.budget}`, {seeds} seed{'s' if seeds > 1 else ''}: "
+    seeds = options.seeds or table.seeds
+    text = f"Budget `{options.budget}`, {seeds} seed{'s' if seeds > 1 else ''}: "
     text += "; ".join(f"{name} {long}" for name, long in sorted(by_data.items())) + "."
-    if plan.changes:
-        text += f" All cells with `{' '.join(plan.changes)}`."
-    if plan.only:
-        text += f" Only what has {' or '.join(f'`{word}`' for word in plan.only)} in its recipe's name was run."
+    if options.changes:
+        text += f" All cells with `{' '.join(options.changes)}`."
+    if options.only:
+        text += f" Only what has {' or '.join(f'`{word}`' for word in options.only)} in its recipe's name was run."
     if reduced:
         text += (
             " Trained for less than in the paper, numbers are worse than its own; what can be compared are orderings."
         )
-    return [Text(text)]
+    return text
 
 
-def _grid(table: Table, results: Sequence[Number]) -> Grid:
-    by_place = {(one.entry.row, one.entry.column): one for one in results}
+def _table(table: PaperTable, results: Sequence[Number]) -> TextTable:
+    """The paper's numbers and ours; settings that are equal are shown once."""
+    by_place = {(result.entry.row, result.entry.column): result for result in results}
+    is_settings = all(isinstance(result.entry, Compared) for result in results)
     heads = [""]
     for column in table.columns:
-        heads += [f"{column.name}, paper", "ours", "Δ"]
+        heads += [column.name] if is_settings else [f"{column.name}, paper", "ours", "Δ"]
     rows = []
     for row in table.rows:
         cells = [row]
         for column in table.columns:
-            one = by_place.get((row, column.name))
-            cells += ["", "", ""] if one is None else [one.entry.paper, *_cell(one)]
+            result = by_place.get((row, column.name))
+            cells += ["", "", ""] if result is None else _cells(result)
         rows.append(cells)
-    return Grid(heads, rows)
+    return TextTable(heads, rows)
 
 
-def _settings(table: Table, results: Sequence[Number]) -> Grid:
-    """The settings: one value if ours equals the paper's, else two."""
-    by_place = {(one.entry.row, one.entry.column): one.entry for one in results}
-    rows = []
-    for row in table.rows:
-        cells = [row]
-        for column in table.columns:
-            entry = by_place[row, column.name]
-            assert isinstance(entry, Compared)
-            cells.append(entry.paper if entry.ours == entry.paper else f"{entry.paper} (ours {entry.ours})")
-        rows.append(cells)
-    return Grid(["", *(column.name for column in table.columns)], rows)
-
-
-def _cell(one: Number) -> tuple[str, str]:
-    """Our number and the difference as text."""
-    if one.status in (PAPER_ONLY, NOT_RUN):
-        return "" if one.status == PAPER_ONLY else "not run", ""
-    if one.ours is None:
-        return WORDS.get(one.status, one.status), ""
-    digits = _digits(one)
-    sign = "+" if one.is_difference else ""
-    text = f"{one.ours:{sign}.{digits}f}" if abs(one.ours) < 1e4 else f"{one.ours:,.0f}"
-    if one.deviation is not None:
-        text += f" ± {one.deviation:.{digits}f}"
-    if isinstance(one.entry, Trained):
-        text += f" ({len(one.values)})"
-    if one.status == "partly":
+def _cells(result: Number) -> list[str]:
+    """The paper's number, ours and the difference as text; for settings, both in one cell."""
+    entry = result.entry
+    if isinstance(entry, Compared):
+        return [entry.paper if entry.ours == entry.paper else f"{entry.paper} (ours {entry.ours})"]
+    if result.status in (PAPER_ONLY, NOT_RUN):
+        return [entry.paper, "" if result.status == PAPER_ONLY else "not run", ""]
+    if result.ours is None:
+        return [entry.paper, WORDS.get(result.status, result.status), ""]
+    digits = _digits(result)
+    sign = "+" if result.is_difference else ""
+    text = f"{result.ours:{sign}.{digits}f}" if abs(result.ours) < 1e4 else f"{result.ours:,.0f}"
+    if result.deviation is not None:
+        text += f" ± {result.deviation:.{digits}f}"
+    if isinstance(entry, Trained):
+        text += f" ({len(result.values)})"
+    if result.status == "partly":
         text += ", more to run"
-    delta = "" if one.delta is None else f"{one.delta:+.{digits}f}" if abs(one.delta) < 1e4 else f"{one.delta:+,.0f}"
-    return text, delta
+    if result.delta is None:
+        return [entry.paper, text, ""]
+    return [entry.paper, text, f"{result.delta:+.{digits}f}" if abs(result.delta) < 1e4 else f"{result.delta:+,.0f}"]
 
 
-def _digits(one: Number) -> int:
+def _digits(result: Number) -> int:
     """As many decimals as the paper prints, at least two for small numbers; by magnitude if the paper has none."""
-    printed = one.entry.paper.split(" ")[0].lstrip("+-")
+    printed = result.entry.paper.split(" ")[0].lstrip("+-")
     digits = len(printed.partition(".")[2].rstrip("K")) if "." in printed else 0
     if printed:
-        return max(digits, 2) if one.ours is not None and abs(one.ours) < 100 else digits
-    size = 0.0 if one.ours is None else abs(one.ours)
+        return max(digits, 2) if result.ours is not None and abs(result.ours) < 100 else digits
+    size = 0.0 if result.ours is None else abs(result.ours)
     return 4 if size < 2 else 2 if size < 1000 else 0
 
 
-def _faults(results: Sequence[Number]) -> list[Block]:
-    lines: dict[str, list[str]] = {}
-    for one in results:
-        if one.status not in (DONE, PAPER_ONLY, NOT_RUN) and one.why:
-            lines.setdefault(one.why, []).append(f"{one.entry.row} / {one.entry.column}")
-    if not lines:
-        return []
-    items = []
-    for why, places in lines.items():
+def _faults(results: Sequence[Number]) -> list[str]:
+    """Why numbers are missing, one line for each reason."""
+    places_by_reason: dict[str, list[str]] = {}
+    for result in results:
+        if result.status not in (DONE, PAPER_ONLY, NOT_RUN) and result.why:
+            places_by_reason.setdefault(result.why, []).append(f"{result.entry.row} / {result.entry.column}")
+    lines = []
+    for why, places in places_by_reason.items():
         shown = ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
-        items.append(f"{shown}: {why}")
-    return [Heading("What is missing"), Bullets(items)]
+        lines.append(f"{shown}: {why}")
+    return lines
 
 
-def _claims(title: str, claims: Sequence[Claim]) -> list[Block]:
-    rows = [[claim.text, f"**{claim.verdict}**", "\n".join(claim.evidence) or "not run yet"] for claim in claims]
-    heads = ["the paper says", "here", "gains: ours (the paper's)"]
-    return [Heading(f"{title} of the paper"), Text(RULE), Grid(heads, rows, words=(0, 1, 2))]
-
-
-def _machines(table: Table, plan: Plan) -> list[str]:
+def _machines(table: PaperTable, options: ReproduceOptions, results: Sequence[Number]) -> list[str]:
     """The machines that produced the numbers, from the records."""
     machines: dict[str, None] = {}
-    for cell in cells_of([table], plan):
-        if record := outcome(cell, plan.cells).record:
+    for cell in cells_of([table], options):
+        if record := outcome(cell, options.cells).record:
             machines[f"{record['machine']['device']}, torch {record['versions']['torch']}"] = None
-    for one in numbers(table, plan):
-        if isinstance(one.entry, Measured) and one.status == DONE:
-            machines[one.why] = None
+    machines |= {result.why: None for result in results if isinstance(result.entry, Measured) and result.status == DONE}
     return list(machines)
 
 
-def _made(machines: Sequence[str]) -> str:
+def _footer(machines: Sequence[str]) -> Block:
+    """When and how the page was written, and the machines behind its numbers."""
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     where = f" Made on {'; '.join(machines)}." if machines else ""
     version = f"statespan {__version__}, {(commit() or '')[:10]}".rstrip(", ")
-    return f"Page written {today} by `statespan reproduce` ({version}, Python {platform.python_version()}).{where}"
+    text = f"Page written {today} by `statespan reproduce` ({version}, Python {platform.python_version()}).{where}"
+    return paragraph(text, note=True)
 
 
-def plain(one: Number) -> dict[str, Any]:
+def plain(result: Number) -> dict[str, Any]:
     """A number as stored in the record."""
-    entry = one.entry
-    row: dict[str, Any] = {"row": entry.row, "column": entry.column, "paper": entry.paper, "status": one.status}
+    entry = result.entry
+    row: dict[str, Any] = {"row": entry.row, "column": entry.column, "paper": entry.paper, "status": result.status}
     if isinstance(entry, Compared):
         return {**row, "ours": entry.ours}
     if isinstance(entry, Trained):
         row |= {"recipe": entry.recipe, "overrides": list(entry.overrides), "value": entry.value}
-    if one.status != PAPER_ONLY:
-        row |= {"ours": one.ours, "std": one.deviation, "delta": one.delta, "values": list(one.values)}
-    return {**row, "why": one.why} if one.why else row
+    if result.status != PAPER_ONLY:
+        row |= {"ours": result.ours, "std": result.deviation, "delta": result.delta, "values": list(result.values)}
+    return {**row, "why": result.why} if result.why else row

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from statespan._version import __version__
-from statespan.papers.tables.forecasting import harness, jobs, picture, table
-from statespan.papers.tables.forecasting.harness import Budget, Variant
+from statespan.papers.tables.forecasting import harness, picture, table
+from statespan.papers.tables.forecasting.harness import Budget, S4Variant
 from statespan.papers.tables.forecasting.picture import draw
 from statespan.papers.tables.forecasting.settings import Setting, paper, settings
 
@@ -38,14 +38,8 @@ def test_every_setting_has_the_papers_number():
 
 def test_the_command_goes_on_where_it_was_stopped(tmp_path, capsys, monkeypatch):
     write(tmp_path)
-    monkeypatch.setattr(harness, "S4_VARIANTS", (Variant(context=48, d_model=4, d_state=2, n_layers=1),))
+    monkeypatch.setattr(harness, "S4_VARIANTS", (S4Variant(context=48, d_model=4, d_state=2, n_layers=1),))
     monkeypatch.setattr(harness, "CONTEXT", 48)
-    run = harness.run
-
-    def small(*arguments, **options):
-        return run(*arguments, **options, variants=harness.S4_VARIANTS)
-
-    monkeypatch.setattr(jobs, "run", small)
     some = ["--data", str(tmp_path), "--out", str(tmp_path), "--device", "cpu", "--settings", "etth1-S-24,etth1-M-24"]
     some += ["--datasets", "etth1", "--steps", "2", "--batch", "8", "--every", "97"]
     table.main([*some, "--models", "NLinear,SeasonalNaive", "--seconds", "0"])
@@ -141,8 +135,8 @@ def test_the_mean_of_all_variants_is_tested_iff_it_is_best_in_validation(values,
         return tried[number], Constant(variant.context, values[number]), 7
 
     monkeypatch.setattr(harness, "_fit", fit)
-    variants = tuple(Variant(context=context) for context in contexts)
-    found = harness.run("S4", setting, Budget(), torch.device("cpu"), folder=tmp_path, variants=variants)
+    monkeypatch.setattr(harness, "S4_VARIANTS", tuple(S4Variant(context=context) for context in contexts))
+    found = harness.run("S4", setting, Budget(), torch.device("cpu"), folder=tmp_path)
     assert [one["valid_mse"] for one in found["tried"]] == pytest.approx(tried, rel=0.02)  # not every window is judged
     assert found["mse"] == pytest.approx(tested[2 if chosen == "mean" else chosen])
     if chosen == "mean":
@@ -154,14 +148,13 @@ def test_the_mean_of_all_variants_is_tested_iff_it_is_best_in_validation(values,
         assert "combined" not in found
 
 
-def test_of_several_variants_the_best_in_validation_is_tested(tmp_path):
+def test_of_several_variants_the_best_in_validation_is_tested(tmp_path, monkeypatch):
     write(tmp_path)
     setting, device = Setting("etth1", "S", 24), torch.device("cpu")
     small = {"d_model": 4, "d_state": 2, "n_layers": 1}
-    variants = (Variant(context=30, **small), Variant(context=48, centre="none", **small))
-    fit = harness.run(
-        "S4", setting, Budget(steps=3, batch=8, looks=1, every=97), device, folder=tmp_path, variants=variants
-    )
+    variants = (S4Variant(context=30, **small), S4Variant(context=48, centre="none", **small))
+    monkeypatch.setattr(harness, "S4_VARIANTS", variants)
+    fit = harness.run("S4", setting, Budget(steps=3, batch=8, looks=1, every=97), device, folder=tmp_path)
     assert [sorted(one) for one in fit["tried"]] == 2 * [["steps", "valid_mse", "variant"]] + [
         ["combined", "steps", "valid_mse"]
     ]

@@ -1,7 +1,7 @@
 """Forecasting under the papers' protocol: one harness that trains S4 and the baselines on the same windows.
 
-Every model is called ``model(x, marks=marks)`` with x (B, context + horizon, C), of which the horizon is not known, and
-answers with (B, horizon, K).
+Every model is called as ``model(x, marks=marks)`` with x (B, context + horizon, C), whose horizon is unknown, and
+returns (B, horizon, K).
 """
 
 from statespan.papers.baselines.informer import Informer

@@ -1,4 +1,4 @@
-"""Trains a model in a setting: the same windows and budget for all models, the weights that validate best."""
+"""Trains a model in a setting: the same windows and budget for all models; the best in validation is tested."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ from statespan.train.metrics import measure
 from statespan.train.order import derive
 from statespan.train.tasks import TASKS, Objective
 
-VALIDATION_WINDOWS = (
-    2000  # windows of the validation part that are looked at while training; the test has all of its windows
-)
+VALIDATION_WINDOWS = 2000  # of the validation part, at most; the test uses all of its windows
 TEST_BATCH = 256  # windows tested together
 
 
@@ -39,18 +37,18 @@ TEST_BATCH = 256  # windows tested together
 class Budget:
     """The training budget of each model."""
 
-    steps: int = 1000  # updates; of each variant, where a model has several
-    batch: int = 64  # windows an update
-    looks: int = 10  # validations, of which the best is kept
+    steps: int = 1000  # updates; of each variant, if a model has several
+    batch: int = 64  # windows per update
+    looks: int = 10  # number of validations; the best weights are kept
     every: int = 1  # test every n-th window only; 1 for the figures of a table
 
 
 @dataclass(frozen=True)
-class Variant:
+class S4Variant:
     """A configuration of S4."""
 
     centre: str = "last"  # what windows are relative to
-    calendar: bool = False  # read the calendar, as far as the training part has gone through it twice
+    calendar: bool = False  # read the calendar features whose period the training part covers twice
     context: int = 336  # rows that are read
     d_model: int = 64
     d_state: int = 32
@@ -68,8 +66,9 @@ class Candidate(NamedTuple):
     facts: dict[str, Any]
 
 
-S4_VARIANTS = (Variant(), Variant(calendar=True), Variant(centre="none", calendar=True))
+S4_VARIANTS = (S4Variant(), S4Variant(calendar=True), S4Variant(centre="none", calendar=True))
 CONTEXT = 336  # of everything else
+SEED = 0
 
 
 def load(setting: Setting, context: int, folder: Path | None) -> Dataset:
@@ -78,7 +77,7 @@ def load(setting: Setting, context: int, folder: Path | None) -> Dataset:
     return datasets.load(setting.dataset, folder=folder, **options)
 
 
-def build(name: str, setting: Setting, dataset: Dataset, variant: Variant) -> tuple[nn.Module, float, float]:
+def build(name: str, setting: Setting, dataset: Dataset, variant: S4Variant) -> tuple[nn.Module, float, float]:
     """A model with its learning rate and weight decay."""
     info, horizon = dataset.info, setting.horizon
     context = info.length - horizon
@@ -91,8 +90,7 @@ def build(name: str, setting: Setting, dataset: Dataset, variant: Variant) -> tu
         return LSTM(context, horizon, **width), 0.002, 0.01
     if name == "Informer":
         return Informer(context, horizon, **width), 0.0005, 0.0
-    if name != "S4":
-        raise ValueError(f"model must be one of S4, Informer, LSTM, NLinear, DLinear, SeasonalNaive, got {name!r}")
+    assert name == "S4"
     options = {
         "d_model": variant.d_model, "d_state": variant.d_state, "n_layers": variant.n_layers, "layer": "s4d",
         "ssm": {"init": "legs", "dt_min": 0.001, "dt_max": 0.1}, "mix": "linear", "dropout": variant.dropout,
@@ -111,9 +109,8 @@ def _rhythms(dataset: Dataset) -> int:
 
 
 def run(
-    name: str, setting: Setting, budget: Budget, device: torch.device, *,
-    folder: Path | None = None, variants: tuple[Variant, ...] = S4_VARIANTS, seed: int = 0,
-) -> dict[str, Any]:  # fmt: skip
+    name: str, setting: Setting, budget: Budget, device: torch.device, *, folder: Path | None = None
+) -> dict[str, Any]:
     """Train and test a model in a setting; for S4, the variant or the mean of all variants that validates best.
 
     The variant that validates best need not be best after a distribution shift; the mean is a candidate like the rest,
@@ -121,21 +118,21 @@ def run(
     """
     began = time.perf_counter()
     candidates = []
-    for variant in variants if name == "S4" else (Variant(context=CONTEXT),):
+    for variant in S4_VARIANTS if name == "S4" else (S4Variant(context=CONTEXT),):
         dataset = load(setting, variant.context, folder)
-        judged, model, steps = _fit(name, setting, dataset, variant, budget=budget, device=device, seed=seed)
-        facts = {"valid_mse": judged, "steps": steps, **({"variant": asdict(variant)} if name == "S4" else {})}
+        valid_mse, model, steps = _fit(name, setting, dataset, variant, budget=budget, device=device)
+        facts = {"valid_mse": valid_mse, "steps": steps, **({"variant": asdict(variant)} if name == "S4" else {})}
         candidates.append(Candidate(model, dataset, facts))
     if len(candidates) > 1:
         candidates.append(_combined(candidates, setting, device))
-    model, dataset, facts = min(candidates, key=lambda one: one.facts["valid_mse"])
+    model, dataset, facts = min(candidates, key=lambda candidate: candidate.facts["valid_mse"])
     errors = _measure(model, thinned(dataset.test, every=budget.every), device)
     return {
         "model": name, "dataset": setting.dataset, "features": setting.features, "horizon": setting.horizon,
         "mse": errors["mse"], "mae": errors["mae"], **facts,
-        "tried": [one.facts for one in candidates] if name == "S4" else [],
+        "tried": [candidate.facts for candidate in candidates] if name == "S4" else [],
         "context": dataset.info.length - setting.horizon,
-        "windows": len(thinned(dataset.test, every=budget.every)), "seed": seed, "budget": asdict(budget),
+        "windows": len(thinned(dataset.test, every=budget.every)), "seed": SEED, "budget": asdict(budget),
         "parameters": sum(p.numel() for p in model.parameters()),
         "seconds": round(time.perf_counter() - began, 2),
     }  # fmt: skip
@@ -143,31 +140,31 @@ def run(
 
 def _combined(candidates: list[Candidate], setting: Setting, device: torch.device) -> Candidate:
     """The mean of all forecasts, on the data of the longest context, whose targets are the same."""
-    dataset = max((one.dataset for one in candidates), key=lambda data: data.info.length)
-    contexts = [one.dataset.info.length - setting.horizon for one in candidates]
-    model = Mean([one.model for one in candidates], contexts, setting.horizon)
-    judged = _measure(model, thinned(dataset.valid, VALIDATION_WINDOWS), device)["mse"]
-    steps = sum(one.facts["steps"] for one in candidates)
-    return Candidate(model, dataset, {"valid_mse": judged, "steps": steps, "combined": len(candidates)})
+    dataset = max((candidate.dataset for candidate in candidates), key=lambda data: data.info.length)
+    contexts = [candidate.dataset.info.length - setting.horizon for candidate in candidates]
+    model = Mean([candidate.model for candidate in candidates], contexts, setting.horizon)
+    valid_mse = _measure(model, thinned(dataset.valid, VALIDATION_WINDOWS), device)["mse"]
+    steps = sum(candidate.facts["steps"] for candidate in candidates)
+    return Candidate(model, dataset, {"valid_mse": valid_mse, "steps": steps, "combined": len(candidates)})
 
 
 def _fit(
-    name: str, setting: Setting, dataset: Dataset, variant: Variant, *, budget: Budget, device: torch.device, seed: int
+    name: str, setting: Setting, dataset: Dataset, variant: S4Variant, *, budget: Budget, device: torch.device
 ) -> tuple[float, nn.Module, int]:
     """Fit a model; returns the validation error, the model and the number of updates."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(derive(seed, name, setting.name))
+        torch.default_generator.manual_seed(derive(SEED, name, setting.name))
         model, lr, decay = build(name, setting, dataset, variant)
     model = model.to(device)
     valid = thinned(dataset.valid, VALIDATION_WINDOWS)
     if name == "SeasonalNaive":
         return _measure(model, valid, device)["mse"], model.eval(), 0
     assert isinstance(dataset.train, Windows)
-    how = train_config(
+    config = train_config(
         len(dataset.train), batch=budget.batch, steps=budget.steps, validations=budget.looks, lr=lr,
-        weight_decay=decay, compile="none" if name == "LSTM" else "auto", seed=seed,
+        weight_decay=decay, compile="none" if name == "LSTM" else "auto", seed=SEED,
     )  # fmt: skip
-    history = fit_network(model, Splits(dataset.train, valid), how, task=TASKS["forecast"], device=device)
+    history = fit_network(model, Splits(dataset.train, valid), config, task=TASKS["forecast"], device=device)
     assert history.best is not None
     return history.best, model, history.steps
 

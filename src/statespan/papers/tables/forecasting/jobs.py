@@ -19,7 +19,7 @@ from statespan.train.signals import Signals
 
 MODEL_ORDER = ("SeasonalNaive", "NLinear", "DLinear", "S4", "LSTM", "Informer")  # cheap or important models first
 Job = tuple[str, Setting]
-PATIENCE = 10.0  # seconds that a process is given to end
+PATIENCE = 10.0  # seconds to wait for a process to exit
 
 
 def longest_first(jobs: list[Job]) -> list[Job]:
@@ -65,11 +65,11 @@ class _Stopped(SystemExit):
 class FitOptions:
     """Options for running the fits of a table."""
 
-    budget: Budget  # how much each model may train
+    budget: Budget  # training budget of each model
     device: torch.device  # where
     folder: Path | None = None  # where the datasets are
     processes: int = 1  # fits at a time
-    seconds: float = float("inf")  # no fit begins after so long
+    seconds: float = float("inf")  # no fit starts after this time
 
 
 def fits(jobs: list[Job], options: FitOptions, stop: Stop) -> Generator[dict[str, Any], None, None]:

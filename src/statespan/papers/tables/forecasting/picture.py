@@ -20,6 +20,8 @@ TITLES = {"etth1": "ETTh1", "etth2": "ETTh2", "ettm1": "ETTm1", "weather": "Weat
 
 def draw(record: Mapping[str, Any]) -> Any:
     """Errors over horizons: a panel for each dataset, univariate above and multivariate below."""
+    from matplotlib.ticker import LogLocator
+
     names = list(dict.fromkeys(row["name"] for row in record["rows"]))
     if not names:
         raise ValueError("record must have at least one row, got none")
@@ -29,13 +31,13 @@ def draw(record: Mapping[str, Any]) -> Any:
     for panel, name in zip(axes, names):
         rows = [row for row in record["rows"] if row["name"] == name]
         for line, color in lines.items():
-            known = [(row["setting"]["horizon"], row["extra"].get(line)) for row in rows]
-            known = [(horizon, error) for horizon, error in known if error is not None]
-            if not known:
+            errors = [(row["setting"]["horizon"], row["extra"].get(line)) for row in rows]
+            points = [(horizon, error) for horizon, error in errors if error is not None]
+            if not points:
                 continue
             style: dict[str, Any] = {"linewidth": 2.2, "zorder": 3} if line == "S4" else {"linewidth": 1.0}
             dash = "--" if line == "paper S4" else "-"
-            panel.plot(*zip(*known), dash, marker="o", markersize=3, color=color, label=SHOWN.get(line, line), **style)
+            panel.plot(*zip(*points), dash, marker="o", markersize=3, color=color, label=SHOWN.get(line, line), **style)
         panel.set_xscale("log")
         panel.set_yscale("log")
         horizons = [row["setting"]["horizon"] for row in rows]
@@ -43,19 +45,12 @@ def draw(record: Mapping[str, Any]) -> Any:
         panel.minorticks_off()
         dataset, _, kind = name.partition(", ")
         look.tidy(panel, "horizon, rows", "mean square error", f"{TITLES.get(dataset, dataset)}, {kind}")
-        panel.yaxis.set_major_locator(_few())
+        panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))  # errors span one or two decades
         panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
     look.title(figure, "Forecasting errors by horizon, test parts, standardised values")
     return figure
-
-
-def _few() -> Any:
-    """Ticks at 1, 2 and 5 times powers of ten, because the errors span one or two decades."""
-    from matplotlib.ticker import LogLocator
-
-    return LogLocator(subs=(1.0, 2.0, 5.0))
 
 
 def main(arguments: list[str] | None = None) -> None:

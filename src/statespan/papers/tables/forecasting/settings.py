@@ -31,7 +31,7 @@ class Setting(NamedTuple):
         return f"{self.dataset}-{self.features}-{self.horizon}"
 
 
-class Reached(NamedTuple):
+class ForecastErrors(NamedTuple):
     """Test errors in standardised units."""
 
     mse: float
@@ -48,21 +48,21 @@ def settings(datasets: tuple[str, ...] = ("etth1", "etth2", "ettm1", "weather"))
     return [Setting(name, kind, horizon) for name in datasets for kind in "SM" for horizon in HORIZONS[name]]
 
 
-def paper(setting: Setting) -> Reached | None:
+def paper(setting: Setting) -> ForecastErrors | None:
     """The S4 paper's numbers for S4, from the recipes.
 
     Example:
         >>> paper(Setting("etth1", "S", 24)), paper(Setting("etth1", "M", 720))
-        (Reached(mse=0.061, mae=0.191), Reached(mse=1.162, mae=0.842))
+        (ForecastErrors(mse=0.061, mae=0.191), ForecastErrors(mse=1.162, mae=0.842))
     """
     name = f"{setting.dataset}-s4"
     about, data = recipes.read(name).about, recipes.read(name).data
     longest = int(data["horizon"])
     if (setting.features, setting.horizon) == ("S", longest):
-        return Reached(float(str(about.number)), float(str(about.note).rpartition("MAE ")[2]))
+        return ForecastErrors(float(str(about.number)), float(str(about.note).rpartition("MAE ")[2]))
     for row in recipes.rows(name):
         changes = dict(change.split("=") for change in row.overrides)
         horizon = int(changes.get("data.horizon", longest))
         if (changes.get("data.features", "S"), horizon) == (setting.features, setting.horizon):
-            return Reached(float(row.number), float(row.label.rpartition("MAE ")[2]))
+            return ForecastErrors(float(row.number), float(row.label.rpartition("MAE ")[2]))
     return None

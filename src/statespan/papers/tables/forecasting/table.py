@@ -4,8 +4,8 @@
       --seconds 540    what fits; again for the rest
       --processes 8    side by side, on one device
 
-It writes ``forecast-cuda.json`` (or -cpu) after each fit, whole or not at all, and skips the fits in it. Ctrl-C or
-SIGTERM ends it at once, with 130 or 143; the fits that were running start over the next time. ``rows`` has a line for
+It writes ``forecast-cuda.json`` (or -cpu) atomically after each fit, and skips the fits in it. Ctrl-C or SIGTERM ends
+it at once, with 130 or 143; the fits that were running start over the next time. ``rows`` has a line for
 each setting with the mean square error of each model beside the paper's S4. When all fits are done, a picture is drawn
 beside the record.
 """
@@ -61,8 +61,8 @@ def findings(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
         ("the Informer", "Informer"),
         ("seasonal naive", "SeasonalNaive"),
     ):
-        both = [e for e in errors if e.get("S4") is not None and e.get(other) is not None]
-        counts[f"{SHOWN['S4']} at or below {words}"] = f"{sum(e['S4'] <= e[other] for e in both)} of {len(both)}"
+        pairs = [(e["S4"], e[other]) for e in errors if e.get("S4") is not None and e.get(other) is not None]
+        counts[f"{SHOWN['S4']} at or below {words}"] = f"{sum(s4 <= error for s4, error in pairs)} of {len(pairs)}"
     by_model = [{name: e[name] for name in MODELS if e.get(name) is not None} for e in errors]
     winners = Counter(min(row, key=row.__getitem__) for row in by_model if len(row) > 1)
     ranked = ", ".join(f"{SHOWN.get(name, name)} {count}" for name, count in winners.most_common())
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> None:
     number, ours, stop = 0, commit(), Stop()
     with stop, closing(fits(todo, options, stop)) as new:
         for number, fit in enumerate(new, 1):
-            known_fits.append({**fit, "commit": ours})  # each its own, as the rest may be made by another one
+            known_fits.append({**fit, "commit": ours})  # fits of one record may come from several commits
             schema.write(path, record(known_fits, device))
             print(f"{number}/{len(todo)} {_line(fit)}", flush=True)
     if number < len(todo):

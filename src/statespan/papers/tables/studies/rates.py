@@ -80,14 +80,6 @@ class Attending(nn.Module):
         return self.map(self.layers(y + torch.cat([angle.sin(), angle.cos()], -1)).mean(1))
 
 
-def _fit(model: nn.Module, X: Any, y: Any, *, epochs: int, device: torch.device) -> nn.Module:
-    model = model.to(device)
-    data = Arrays({"x": X.astype(np.float32), "y": y.astype(np.int64)}, lambda rows: Batch(rows["x"], rows["y"]))
-    how = train_config(len(data), batch=16, epochs=epochs, lr=0.001)
-    fit_network(model, Splits(data), how, task=classes(), device=device)
-    return model.eval()
-
-
 def _score(model: nn.Module, X: Any, y: Any, device: torch.device, *, factor: float = 1.0) -> float:
     with torch.inference_mode():
         x = torch.from_numpy(X.astype(np.float32)).to(device)
@@ -98,18 +90,22 @@ def _score(model: nn.Module, X: Any, y: Any, device: torch.device, *, factor: fl
 def scores(folder: Path, name: str, epochs: int | None, device: torch.device) -> dict[str, dict[str, float]]:
     """The accuracies of each model at each rate on one dataset of the archive."""
     (X, labels), (X_test, labels_test) = (read_ts(folder / "uea" / f"{name}_{part}.ts") for part in ("TRAIN", "TEST"))
-    known = np.unique(labels)
-    y, y_test = np.searchsorted(known, labels), np.searchsorted(known, labels_test)
+    names = np.unique(labels)
+    y, y_test = np.searchsorted(names, labels), np.searchsorted(names, labels_test)
     mean, std = X.mean((0, 1)), X.std((0, 1))
     base, tests = X[:, ::2], {rate: X_test[:, ::every] for rate, every in EVERY.items()}
     s4 = S4Classifier(stride=1, epochs=epochs, device=str(device)).fit(base, y)
     accuracies = {"S4D": {r: s4.score(tests[r], y_test, dt_scale=EVERY[r] / 2) for r in EVERY}}
     accuracies["S4D, not told the rate"] = {r: s4.score(tests[r], y_test) for r in EVERY}
+    arrays = {"x": ((base - mean) / std).astype(np.float32), "y": y.astype(np.int64)}
+    data = Arrays(arrays, lambda rows: Batch(rows["x"], rows["y"]))
+    config = train_config(len(data), batch=16, epochs=s4.chosen_["epochs"], lr=0.001)
     for title, make in (("CNN", CNN), ("Transformer", Attending)):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(0, title, name))
-            model = make(X.shape[2], len(known))
-        _fit(model, (base - mean) / std, y, epochs=s4.chosen_["epochs"], device=device)
+            model = make(X.shape[2], len(names)).to(device)
+        fit_network(model, Splits(data), config, task=classes(), device=device)
+        model.eval()
         scaled = {rate: (x - mean) / std for rate, x in tests.items()}
         accuracies[title] = {r: _score(model, scaled[r], y_test, device) for r in EVERY}
         again = {r: _score(model, scaled[r], y_test, device, factor=EVERY[r] / 2) for r in EVERY}

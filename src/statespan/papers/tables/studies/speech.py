@@ -52,7 +52,7 @@ def filtered(x: Any, every: int) -> Any:
     taps = np.arange(-8 * every, 8 * every + 1)
     kernel = np.sinc(0.9 * taps / every) * np.hamming(len(taps))
     kernel = (kernel / kernel.sum()).astype(x.dtype)
-    return np.stack([np.convolve(one, kernel, "same")[::every] for one in x])
+    return np.stack([np.convolve(series, kernel, "same")[::every] for series in x])
 
 
 def main(arguments: list[str] | None = None) -> None:

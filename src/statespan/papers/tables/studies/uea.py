@@ -34,8 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
     for name in args.sets.split(","):
         if any(row["name"] == name for row in study.rows):
             continue
-        (X, y), (X_test, y_test) = (read_ts(args.data / "uea" / f"{name}_{part}.ts") for part in ("TRAIN", "TEST"))
-        train, test = (X, y), (X_test, y_test)
+        train, test = (read_ts(args.data / "uea" / f"{name}_{part}.ts") for part in ("TRAIN", "TEST"))
+        (X, _), (X_test, _) = train, test
         scores = {**_baselines(train, test), **_s4(train, test, args.seeds, args.device)}
         setting = {"train": len(X), "test": len(X_test), "length": X.shape[1], "channels": X.shape[2]}
         study.add(name, setting, scores)
@@ -52,13 +52,11 @@ def findings(rows: list[dict[str, Any]]) -> dict[str, str]:
         >>> findings([{"extra": {"S4": 0.97, "1-NN-DTW": 0.91, "MiniRocket": 0.99}}])
         {'S4 above 1-NN-DTW': '1 of 1', 'S4 within 3 points of MiniRocket': '1 of 1'}
     """
-    extras = [row["extra"] for row in rows]
-    dtw = sum(e["S4"] > e["1-NN-DTW"] for e in extras)
-    near = sum(e["S4"] >= e["MiniRocket"] - 0.03 for e in extras)
-    return {
-        "S4 above 1-NN-DTW": f"{dtw} of {len(extras)}",
-        "S4 within 3 points of MiniRocket": f"{near} of {len(extras)}",
-    }
+    scores = [row["extra"] for row in rows]
+    above = sum(score["S4"] > score["1-NN-DTW"] for score in scores)
+    near = sum(score["S4"] >= score["MiniRocket"] - 0.03 for score in scores)
+    counts = {"S4 above 1-NN-DTW": above, "S4 within 3 points of MiniRocket": near}
+    return {text: f"{count} of {len(scores)}" for text, count in counts.items()}
 
 
 def _s4(train: tuple[Any, Any], test: tuple[Any, Any], seeds: int, device: str | None) -> dict[str, Any]:

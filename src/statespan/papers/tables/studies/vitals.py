@@ -26,28 +26,25 @@ CAPTION = "Root mean square error on the test windows: beats and breaths a minut
 
 def windows(folder: Path, split: str) -> dict[str, tuple[Any, Any]]:
     """Train and test windows (n, 4000, 2) with their three values (n, 3); windows that lack one are dropped."""
-    parts: dict[str, tuple[Any, Any]] = {}
     loaded = [
         datasets.load(f"bidmc-{name}", folder=folder, split=split, standard="none", standard_targets=False)
         for name in TARGETS
     ]
-    whole = [_all(dataset) for dataset in loaded]
-    common = set(whole[0]) & set(whole[1]) & set(whole[2])
-    first = loaded[0]
-    for part in ("train", "valid", "test"):
-        source: Any = getattr(first, part)
-        rows = [i for i, start in enumerate(source.arrays["starts"].tolist()) if start in common]
+    labels = [_labels(dataset) for dataset in loaded]
+    complete = set.intersection(*map(set, labels))
+
+    def windows_of(source: Any) -> tuple[Any, Any]:
+        starts = source.arrays["starts"].tolist()
+        rows = [row for row, start in enumerate(starts) if start in complete]
         X = source.take(source.tensors(), torch.tensor(rows)).x.numpy()
-        starts = source.arrays["starts"][rows].tolist()
-        parts[part] = X, np.array([[answers[start] for answers in whole] for start in starts])
-    joined = {"train": [parts["train"], parts["valid"]], "test": [parts["test"]]}
-    return {
-        name: (np.concatenate([x for x, _ in some]), np.concatenate([y for _, y in some]))
-        for name, some in joined.items()
-    }
+        return X, np.array([[label[starts[row]] for label in labels] for row in rows])
+
+    dataset = loaded[0]
+    (X, y), (X_valid, y_valid) = windows_of(dataset.train), windows_of(dataset.valid)
+    return {"train": (np.concatenate([X, X_valid]), np.concatenate([y, y_valid])), "test": windows_of(dataset.test)}
 
 
-def _all(dataset: Any) -> dict[int, float]:
+def _labels(dataset: Any) -> dict[int, float]:
     """The label of every window by its first sample."""
     labels: dict[int, float] = {}
     for split in (dataset.train, dataset.valid, dataset.test):

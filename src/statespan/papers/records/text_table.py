@@ -1,4 +1,4 @@
-"""A table of plain text as Markdown, HTML or terminal output."""
+"""A table of plain text as Markdown or HTML."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
-class Grid:
+class TextTable:
     """A table: heads and rows of plain text."""
 
     heads: Sequence[str]  # of the columns
@@ -21,7 +20,7 @@ class Grid:
         r"""The lines of the table.
 
         Example:
-            >>> print(*Grid(["", "ours"], [["a|b", "1"]]).markdown(), sep="\n")
+            >>> print(*TextTable(["", "ours"], [["a|b", "1"]]).markdown(), sep="\n")
             |  | ours |
             |---|---:|
             | a\|b | 1 |
@@ -42,20 +41,6 @@ class Grid:
         kinds = ["text"] * (column in self.words) + ["long"] * (len(text) > 40)
         kind = f' class="{" ".join(kinds)}"' if kinds else ""
         return f"<{tag}{kind}>{html_words(text)}</{tag}>"
-
-    def terminal(self) -> Any:
-        """The table for rich's console."""
-        from rich import box
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-        for column, head in enumerate(self.heads):
-            is_text = column in self.words
-            table.add_column(head, justify="left" if is_text else "right", no_wrap=not is_text)
-        for row in self.rows:
-            table.add_row(*map(escape, row))
-        return table
 
 
 def html_words(text: str) -> str:
