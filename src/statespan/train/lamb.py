@@ -56,11 +56,11 @@ class Lamb(Optimizer):
             state["step"] = torch.zeros((), device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
-        low, high = group["betas"]
+        beta1, beta2 = group["betas"]
         step = state["step"] + 1
-        mean = state["exp_avg"].lerp(gradient, 1 - low)
-        square = state["exp_avg_sq"].lerp(gradient.square(), 1 - high)
-        update = (mean / (1 - low**step)) / ((square / (1 - high**step)).sqrt() + group["eps"])
+        mean = state["exp_avg"].lerp(gradient, 1 - beta1)
+        square = state["exp_avg_sq"].lerp(gradient.square(), 1 - beta2)
+        update = (mean / (1 - beta1**step)) / ((square / (1 - beta2**step)).sqrt() + group["eps"])
         update = update + group["weight_decay"] * parameter
         size, length = parameter.norm(), update.norm()
         trust = torch.where((size > 0) & (length > 0), size / length, 1.0)

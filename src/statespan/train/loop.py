@@ -29,11 +29,11 @@ from statespan.train.guard import NonFiniteError, find_cause
 from statespan.train.log import Bar
 from statespan.train.metrics import measure
 from statespan.train.optim import build_optimizer, rate
-from statespan.train.order import Plan, derive, seed_python, seed_torch
+from statespan.train.order import BatchPlan, derive, seed_python, seed_torch
 from statespan.train.signals import Interrupted, Signals
 from statespan.train.sinks import RunFolder, Sink
 from statespan.train.state import Progress, RunState, ShardedState
-from statespan.train.step import Step
+from statespan.train.step import TrainStep
 from statespan.train.tasks import Objective, Task
 
 CHECK_EVERY = 20  # steps after which the host waits for a device that runs ahead of it
@@ -68,7 +68,7 @@ class Loop:
         self.check_every = 1 if processes.device.type == "cpu" else min(CHECK_EVERY, train.log_every)
         self._set_up()
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> BatchPlan:
         train, world, n = self.train, self.processes.world_size, len(self.data.train)
         if n < train.batch:
             raise ConfigError(f"train.batch is {train.batch}; allowed are at most the {n} rows there are")
@@ -80,7 +80,7 @@ class Loop:
         lengths = self.data.train.lengths if train.group_lengths else None
         if train.group_lengths and lengths is None:
             raise ConfigError("train.group_lengths is true; allowed is false for data whose rows all have one length")
-        return Plan(
+        return BatchPlan(
             n,
             train.batch,
             train.accumulate,
@@ -105,7 +105,7 @@ class Loop:
         self.module: Any = processes.setup_module(self.objective)
         self.average = None if train.ema is None else Average(self.model, train.ema)
         optimizer = build_optimizer(self.model, train, captured=captured)
-        self.step = Step(
+        self.step = TrainStep(
             processes, self.module, optimizer, train=train, average=self.average, is_sharded=self.is_sharded
         )
         self.state: RunState
@@ -114,7 +114,7 @@ class Loop:
             self.state = ShardedState(outermost, optimizer, None, self.step.meter)
         else:
             self.state = RunState(self.model, optimizer, self.average, self.step.meter)
-        self.updater: Step | GraphStep = self.step
+        self.updater: TrainStep | GraphStep = self.step
         if captured:
             self._seed(0, 0)
             try:

@@ -21,10 +21,21 @@ from statespan.train.strict import ConfigError, show
 if TYPE_CHECKING:
     from statespan.train.config import Recipe
 
-__all__ = ["Entry", "LateSetting", "Row", "find", "late_settings", "names", "read", "rows", "table", "text"]
+__all__ = [
+    "LateSetting",
+    "PaperRow",
+    "RecipeSummary",
+    "find",
+    "late_settings",
+    "names",
+    "read",
+    "rows",
+    "table",
+    "text",
+]
 
 
-class Entry(NamedTuple):
+class RecipeSummary(NamedTuple):
     """A one-line summary of a recipe: its data and the paper's number ("" if no paper reports one)."""
 
     name: str
@@ -33,7 +44,7 @@ class Entry(NamedTuple):
     number: str
 
 
-class Row(NamedTuple):
+class PaperRow(NamedTuple):
     """Another row of a table, reached from a recipe by overrides; ``number`` is as printed there."""
 
     label: str
@@ -130,18 +141,18 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     return read_recipe(text(name), overrides)
 
 
-def rows(name: str) -> list[Row]:
+def rows(name: str) -> list[PaperRow]:
     """The other rows of the tables that this recipe reaches by overrides.
 
     Example:
         >>> rows("scifar-s4")[0]
-        Row(label='section 4.3, flips and crops', number='93.16', overrides=('data.augment=true',))
+        PaperRow(label='section 4.3, flips and crops', number='93.16', overrides=('data.augment=true',))
     """
     others = []
     for line in text(name).splitlines():
         if line.startswith("#   ") and line.count(" | ") == 2:
             label, number, overrides = line.removeprefix("#   ").split(" | ")
-            others.append(Row(label, number, () if overrides == "none" else tuple(overrides.split())))
+            others.append(PaperRow(label, number, () if overrides == "none" else tuple(overrides.split())))
     return others
 
 
@@ -164,16 +175,18 @@ def late_settings(name: str) -> list[LateSetting]:
     return settings
 
 
-def table() -> list[Entry]:
+def table() -> list[RecipeSummary]:
     """One line for each recipe, as ``statespan recipes`` lists them.
 
     Example:
-        >>> next(entry for entry in table() if entry.name == "lra-listops-s4")
-        Entry(name='lra-listops-s4', task='listops, classifier', table='S4 Table 4, S4D Table 5', number='59.60')
+        >>> summary = next(summary for summary in table() if summary.name == "lra-listops-s4")
+        >>> summary.task, summary.table, summary.number
+        ('listops, classifier', 'S4 Table 4, S4D Table 5', '59.60')
     """
-    entries = []
+    summaries = []
     for name in names():
         recipe = read(name)
+        task = f"{recipe.data['name']}, {recipe.model['name']}"
         number = "" if recipe.about.number is None else str(recipe.about.number)
-        entries.append(Entry(name, f"{recipe.data['name']}, {recipe.model['name']}", recipe.about.table, number))
-    return entries
+        summaries.append(RecipeSummary(name, task, recipe.about.table, number))
+    return summaries

@@ -97,7 +97,7 @@ def history(folder: Path, metric: str, most: int = POINTS) -> dict[str, list[flo
     steps = sorted(values)
     finite = [step for step in steps if math.isfinite(values[step])]
     chosen = {*steps[:: -(-len(steps) // max(1, most - 3))]} | {*steps[-1:]} if steps else set()
-    chosen |= {least(finite, key=values.__getitem__) for least in (min, max)} if finite else set()
+    chosen |= {extreme(finite, key=values.__getitem__) for extreme in (min, max)} if finite else set()
     rows: list[tuple[float | None, ...]] = []
     for step in sorted(chosen):
         before = [loss for at, loss in losses if at <= step]

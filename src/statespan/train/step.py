@@ -18,7 +18,7 @@ from statespan.train.ema import Average
 from statespan.train.guard import Guard
 
 
-class Step:
+class TrainStep:
     """The work of one update."""
 
     def __init__(

@@ -13,7 +13,7 @@ from statespan.cli import common
 from statespan.papers import recipes as paper_recipes
 
 if TYPE_CHECKING:
-    from statespan.train.recipes import Entry, Row
+    from statespan.train.recipes import PaperRow, RecipeSummary
 
 HELP = """List what can be trained, with the papers' numbers and ours.
 
@@ -90,7 +90,7 @@ def _ours(folder: Path) -> dict[str, str]:
     return ours(folder)
 
 
-def _table(entries: list[Entry], ours: dict[str, str]) -> None:
+def _table(entries: list[RecipeSummary], ours: dict[str, str]) -> None:
     from rich import box
     from rich.table import Table
 
@@ -108,7 +108,7 @@ def _table(entries: list[Entry], ours: dict[str, str]) -> None:
     console.print("statespan train NAME trains one; statespan recipes NAME --yaml shows one")
 
 
-def _rows(rows: list[Row]) -> None:
+def _rows(rows: list[PaperRow]) -> None:
     """Other rows of the papers' tables, and the overrides that reach them."""
     console = common.terminal()
     for row in rows:
