@@ -207,7 +207,7 @@ def read_recipe(source: Path | str | Mapping[str, Any] | Recipe, overrides: Sequ
         data = parse(source)
     data = _mapping(data, "the recipe")
     for override in overrides:
-        _override(data, override)
+        apply_override(data, override)
     _known("", data, ("name", "data", "model", "train", "about"))
     name = data.get("name")
     if not isinstance(name, str) or not KEY.match(name):
@@ -241,19 +241,18 @@ def _read(path: Path) -> str:
         raise ConfigError(f"cannot read the recipe {show(str(path), 200)}: it is not UTF-8 text") from None
 
 
-def _override(data: dict[str, Any], override: str) -> None:
+def apply_override(data: dict[str, Any], override: str, kind: str = "override") -> None:
+    """Set a value in nested plain data, given as dotted ``key=value``; messages call it a ``kind``."""
     key, equals, text = override.partition("=")
     path = key.strip().split(".")
     if not equals or not all(KEY.match(part) for part in path):
-        raise ConfigError(f"override {show(override)} is not of the form section.key=value, such as train.lr=0.001")
+        raise ConfigError(f"{kind} {show(override)} is not of the form section.key=value, such as train.lr=0.001")
     place = data
     for depth, part in enumerate(path[:-1]):
         place = place.setdefault(part, {})
         if not isinstance(place, dict):
-            raise ConfigError(
-                f"override {show(override)}: {'.'.join(path[: depth + 1])} is {show(place)}, not a section"
-            )
-    place[path[-1]] = parse(text, f"override {show(override)}")
+            raise ConfigError(f"{kind} {show(override)}: {'.'.join(path[: depth + 1])} is {show(place)}, not a section")
+    place[path[-1]] = parse(text, f"{kind} {show(override)}")
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
