@@ -24,7 +24,6 @@ def models() -> None:
     """List models; :data:`HELP` is the text for users."""
     from statespan.models import find
 
-    console = common.terminal()
     table = common.table(
         "name", "data", "test", "parameters", "size", right=["parameters", "size"], wrapped=["data", "test"]
     )
@@ -43,6 +42,6 @@ def models() -> None:
             f"{size / 1e6:.2f} MB",
         )
     if table.row_count:
-        console.print(table)
+        common.terminal().print(table)
     else:
-        console.print("no published models found")
+        common.say("no published models found")

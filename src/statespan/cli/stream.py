@@ -75,12 +75,13 @@ def stream(
             running.restore(state)
         prepare, answer = _preparation(opened, data, form)
         try:
-            for number, samples in _read(sys.stdin.buffer, form, block, opened.model.config):
-                try:
-                    y = _push(running, prepare(samples))
-                except ValueError as error:  # scaled, they are too large
-                    fail(f"sample {number}: {error}")
-                answer(number, y)
+            with common.rejected():  # a line that is too long
+                for number, samples in _read(sys.stdin.buffer, form, block, opened.model.config):
+                    try:
+                        y = _push(running, prepare(samples))
+                    except ValueError as error:  # scaled, they are too large
+                        fail(f"sample {number}: {error}")
+                    answer(number, y)
         except (BrokenPipeError, KeyboardInterrupt):
             _close_output()  # the reader is done
         finally:
@@ -104,6 +105,8 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
     """Blocks of samples (≤ block, D) or tokens (≤ block,), and the number of the last sample of each."""
     import numpy as np
 
+    from statespan.data.formats.lines import bounded
+
     width = getattr(config, "d_input", None)
     seen = 0
     if form == "s16le":
@@ -118,7 +121,7 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
         return
     rows: list[list[float]] = []
     rejected = ""
-    for number, line in enumerate(_lines(source), 1):
+    for number, line in enumerate(bounded(source), 1):
         text = line.decode("utf-8", "replace").strip()
         if not text:
             continue
@@ -154,15 +157,6 @@ def _values(text: str, width: int | None, vocabulary: int | None) -> tuple[list[
     return values, ""
 
 
-def _lines(source: BinaryIO) -> Iterator[bytes]:
-    from statespan.data.formats.lines import bounded
-
-    try:
-        yield from bounded(source)
-    except ValueError as error:
-        fail(str(error))
-
-
 def _array(rows: list[list[float]], width: int | None) -> np.ndarray[Any, Any]:
     import numpy as np
 
@@ -174,10 +168,10 @@ def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable
     import numpy as np
     import torch
 
-    config, console = opened.model.config, common.terminal()
+    config = opened.model.config
     dtype = next(opened.model.parameters()).dtype
     tokens = getattr(config, "vocabulary", None) is not None
-    inputs = None if tokens else inputs_of(opened, data, console)
+    inputs = None if tokens else inputs_of(opened, data)
     if inputs is None or inputs.prepare is None:
         plain = Printer(opened.model, [], None)
         return (lambda x: torch.from_numpy(x) if tokens else torch.from_numpy(x).to(dtype)), plain
