@@ -13,8 +13,7 @@ from statespan.data.base import Arrays, Batch, Dataset, Info
 from statespan.train import Train
 from statespan.train.ema import Average
 from statespan.train.feed import Feed
-from statespan.train.lamb import Lamb
-from statespan.train.optim import rate
+from statespan.train.optim import Lamb, rate
 from statespan.train.order import BatchPlan, order
 from statespan.train.tasks import TASKS, task_of
 

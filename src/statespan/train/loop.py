@@ -26,7 +26,7 @@ from statespan.train.ema import Average
 from statespan.train.feed import Feed, moved
 from statespan.train.graph import CannotCaptureError, GraphStep
 from statespan.train.guard import NonFiniteError, find_cause
-from statespan.train.log import Bar
+from statespan.train.log import progress_bar
 from statespan.train.metrics import measure
 from statespan.train.optim import build_optimizer, rate
 from statespan.train.order import BatchPlan, derive, seed_python, seed_torch
@@ -153,7 +153,8 @@ class Loop:
             if self.sink.folder is not None:
                 stack.enter_context(self.signals)
             stack.enter_context(self.sink.opened(self.progress, columns))
-            self.bar = stack.enter_context(Bar(self.total, now, progress and self.processes.is_global_zero))
+            is_shown = progress and self.processes.is_global_zero
+            self.bar = stack.enter_context(progress_bar(self.total, now, is_shown))
             if self.saved is None:
                 seed_python(derive(self.train.seed, "python", self.processes.global_rank))
             batches = self._batches(now)
@@ -191,8 +192,8 @@ class Loop:
         if is_logged:
             loss = self.step.mean_loss()
             self._write({"lr": train.lr * factor, "train_loss": loss})
-            self.bar.show(epoch=str(1 + step // self.plan.steps_per_epoch), loss=f"{loss:.4g}")
-        self.bar.advance()
+            self.bar(epoch=str(1 + step // self.plan.steps_per_epoch), loss=f"{loss:.4g}")
+        self.bar(1)
 
     def _validate(self) -> None:
         self._check()
@@ -200,7 +201,7 @@ class Loop:
             return
         progress, step = self.progress, self.progress.step
         label = f"valid {self.task.metric.replace('_', ' ')}"
-        self.bar.show(**{label: "…"})
+        self.bar(**{label: "…"})
         metrics = self.measure("valid", poll=self._poll)
         value, loss = (metrics.get(name, math.nan) for name in (self.task.metric, "loss"))
         # a metric such as the accuracy of a few samples is often the same; then the surer model is better
@@ -218,7 +219,7 @@ class Loop:
         progress.validated = step
         self._write({f"valid_{name}": number for name, number in metrics.items()})
         self.sink.validated(progress, value, time.perf_counter() - self.began)
-        self.bar.show(**{label: f"{value:.4g}"})
+        self.bar(**{label: f"{value:.4g}"})
         self.save()
 
     def measure(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -141,6 +142,15 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     return read_recipe(text(name), overrides)
 
 
+def _listed(name: str, heading: str) -> list[str]:
+    """The lines of a list in the header of a recipe."""
+    lines = iter(text(name).splitlines())
+    for line in lines:
+        if line.startswith(f"# {heading} "):
+            return [item.removeprefix("#   ") for item in takewhile(lambda item: item.startswith("#   "), lines)]
+    return []
+
+
 def rows(name: str) -> list[PaperRow]:
     """The other rows of the tables that this recipe reaches by overrides.
 
@@ -148,12 +158,11 @@ def rows(name: str) -> list[PaperRow]:
         >>> rows("scifar-s4")[0]
         PaperRow(label='section 4.3, flips and crops', number='93.16', overrides=('data.augment=true',))
     """
-    others = []
-    for line in text(name).splitlines():
-        if line.startswith("#   ") and line.count(" | ") == 2:
-            label, number, overrides = line.removeprefix("#   ").split(" | ")
-            others.append(PaperRow(label, number, () if overrides == "none" else tuple(overrides.split())))
-    return others
+    listed = [line.split(" | ") for line in _listed(name, "Rows")]
+    return [
+        PaperRow(label, number, () if overrides == "none" else tuple(overrides.split()))
+        for label, number, overrides in listed
+    ]
 
 
 def late_settings(name: str) -> list[LateSetting]:
@@ -163,16 +172,7 @@ def late_settings(name: str) -> list[LateSetting]:
         >>> [late.setting for late in late_settings("smnist-s4")], late_settings("lra-image-s4")
         (['data.warp=true'], [])
     """
-    settings = []
-    lines = iter(text(name).splitlines())
-    for line in lines:
-        if line.startswith("# After test scores "):
-            for item in lines:
-                if not item.startswith("#   "):
-                    break
-                setting, _, why = item.removeprefix("#   ").partition(" | ")
-                settings.append(LateSetting(setting, why))
-    return settings
+    return [LateSetting(*line.split(" | ", 1)) for line in _listed(name, "After test scores")]
 
 
 def table() -> list[RecipeSummary]:
