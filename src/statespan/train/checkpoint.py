@@ -89,17 +89,12 @@ def load(path: Path) -> tuple[dict[str, Tensor], Facts]:
 
 def latest(folder: Path) -> tuple[dict[str, Tensor], Facts] | None:
     """The newest whole checkpoint, or None if there are none; raises a CheckpointError if all are damaged."""
-    problems: list[CheckpointError] = []
-    for _, _, path in _listed(folder):
-        try:
-            return load(path)
-        except CheckpointError as error:
-            problems.append(error)
-    if problems:
-        raise CheckpointError(
-            f"none of the {len(problems)} checkpoints in {folder} is intact; the newest: {problems[0]}"
-        )
-    return None
+    paths = [path for _, _, path in _listed(folder)]
+    try:
+        return _first_intact(paths) if paths else None
+    except CheckpointError as error:
+        problem = f"none of the {len(paths)} checkpoints in {folder} is intact; the newest: {error}"
+        raise CheckpointError(problem) from None
 
 
 def any_in(folder: Path) -> bool:
@@ -109,14 +104,21 @@ def any_in(folder: Path) -> bool:
 
 def at_step(folder: Path, step: int) -> tuple[dict[str, Tensor], Facts]:
     """The newest intact checkpoint of a step."""
-    problem: CheckpointError | None = None
-    for number, _, path in _listed(folder):
-        if number == step:
-            try:
-                return load(path)
-            except CheckpointError as error:
-                problem = problem or error
-    raise problem or CheckpointError(f"there is no checkpoint of step {step} in {folder}")
+    paths = [path for number, _, path in _listed(folder) if number == step]
+    if not paths:
+        raise CheckpointError(f"there is no checkpoint of step {step} in {folder}")
+    return _first_intact(paths)
+
+
+def _first_intact(paths: list[Path]) -> tuple[dict[str, Tensor], Facts]:
+    """The first of these that is intact; raises the CheckpointError of the first one if none is."""
+    problems: list[CheckpointError] = []
+    for path in paths:
+        try:
+            return load(path)
+        except CheckpointError as error:
+            problems.append(error)
+    raise problems[0]
 
 
 def remove_after(folder: Path, step: int) -> None:
