@@ -36,7 +36,6 @@ DtScale = Annotated[
 SamplingRate = Annotated[
     float | None, typer.Option(metavar="HZ", help="Sampling rate of the data, instead of --dt-scale.")
 ]
-TRAINING = ("lightning", "safetensors", "yaml")
 INSTALL = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # packages by differing module
 
 
@@ -48,7 +47,7 @@ def need(extra: str, *modules: str) -> None:
 
 def need_training() -> None:
     """Exit with one line if a package that training needs is missing."""
-    need("train", *TRAINING)
+    need("train", "lightning", "safetensors", "yaml")
 
 
 def terminal() -> Console:

@@ -121,10 +121,10 @@ def _fit(frame: Any, horizon: int, options: dict[str, Any]) -> Any:
         tail = frame.iloc[len(frame) - held_out - context :]
         error = estimator.evaluate(tail)["mae"]
         naive, season = _naive_error(tail, estimator, context, horizon)
-        what = "the last row" if season == 1 else f"the last {season} rows"
+        repeated = "the last row" if season == 1 else f"the last {season} rows"
         common.say(
             f"on the last {held_out} rows, which were held out: mean absolute error {error:.3f} standard deviations "
-            f"({naive:.3f} for repeating {what})"
+            f"({naive:.3f} for repeating {repeated})"
         )
     return estimator
 

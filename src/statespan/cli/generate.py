@@ -167,8 +167,8 @@ def _images(
     enlarge = max(1, 96 // pictures.shape[1])
     replace_file(out, png(grid(pictures, across, enlarge)))
     seconds = time.perf_counter() - started
-    what = f"{columns} images completed {COMPLETIONS} times" if complete else f"{total} images"
-    common.say(f"{what} in {seconds:.1f} s, {total / seconds:.3g} a second")
+    summary = f"{columns} images completed {COMPLETIONS} times" if complete else f"{total} images"
+    common.say(f"{summary} in {seconds:.1f} s, {total / seconds:.3g} a second")
     common.say(f"written: {out}")
 
 

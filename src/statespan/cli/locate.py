@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -102,8 +103,6 @@ def inputs_of(opened: Opened, data: Path | None) -> Inputs | None:
 
 def trained_rate(run: Path) -> float | None:
     """The sampling rate of a run's training data, from the config of its saved model; None if unknown."""
-    import json
-
     try:
         place = run if (run / "config.json").is_file() else run / "model"
         rate = json.loads((place / "config.json").read_text(encoding="utf-8"))["config"].get("sampling_rate")

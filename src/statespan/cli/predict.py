@@ -197,7 +197,7 @@ def _show(samples: list[Sample], answers: np.ndarray[Any, Any], info: Any) -> No
     from statespan.data.inputs import answer_names
 
     names = answer_names(info)
-    wide = max(len(str(sample.file)) for sample in samples[:SHOWN])
+    width = max(len(str(sample.file)) for sample in samples[:SHOWN])
     for sample, row in list(zip(samples, answers))[:SHOWN]:
         top = int(row.argmax())
         answer = (
@@ -206,6 +206,6 @@ def _show(samples: list[Sample], answers: np.ndarray[Any, Any], info: Any) -> No
             else "  ".join(f"{name} {value:.4g}" for name, value in zip(names, row))
         )
         at = f"  (dt_scale {sample.dt_scale:g})" if sample.dt_scale != 1.0 else ""
-        common.say(f"{sample.file!s:<{wide}}  {answer}{at}")
+        common.say(f"{sample.file!s:<{width}}  {answer}{at}")
     if len(samples) > SHOWN:
         common.say(f"… and {len(samples) - SHOWN} more")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HELP = """Feed samples into a model as they arrive; print its answers.
 
-Reads standard input: lines of CSV (a column for each feature, or a token), or raw 16-bit audio. A line may have 16 MiB.
+Reads standard input: lines of CSV (a column for each feature, or a token) of at most 16 MiB, or raw 16-bit audio.
 Writes the answers to standard output as CSV, at constant cost per sample. Samples for a run are scaled as its training
 data was; a saved model gets them unscaled, audio in [-1, 1). A line with NaN, infinity or text ends the command with
 exit code 2; the state is then the one before that line.
@@ -185,12 +185,11 @@ def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable
 
     probe = np.ones((3, config.d_input), np.float32)
     try:
-        alone = torch.equal(prepare(probe)[:1], prepare(probe[:1])) and torch.equal(
-            prepare(probe)[2], prepare(probe)[0]
-        )
+        prepared = prepare(probe)
+        is_per_sample = torch.equal(prepared[:1], prepare(probe[:1])) and torch.equal(prepared[2], prepared[0])
     except ValueError:  # it wants a whole series
-        alone = False
-    if not alone:
+        is_per_sample = False
+    if not is_per_sample:
         fail(
             f"the data of {opened.run} is scaled as a whole, not sample by sample; stream scaled samples into "
             f"{opened.run}/model instead"

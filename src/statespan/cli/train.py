@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -74,9 +74,9 @@ def train(
         try:
             result = fit(chosen, run, resume=resume, data=dataset, model=model, progress=True, device=device)
         except (Interrupted, KeyboardInterrupt) as stopped:
-            again = shlex.join(["statespan", "train", str(run), "--resume"])
-            kept = "saved" if isinstance(stopped, Interrupted) else "stopped; earlier checkpoints are kept"
-            complain(f"{kept} in {run}; resume with: {again}")
+            command = shlex.join(["statespan", "train", str(run), "--resume"])
+            status = "saved" if isinstance(stopped, Interrupted) else "stopped; earlier checkpoints are kept"
+            complain(f"{status} in {run}; resume with: {command}")
             sys.exit(stopped.code if isinstance(stopped, Interrupted) else 130)
     _show(result, chosen)
 
@@ -126,16 +126,14 @@ def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module) -> None:
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     rows = f"{len(dataset.train):,} / {len(dataset.valid):,} / {len(dataset.test):,}"
     length = f"train/valid/test {rows}, {info.task}, length {info.length:,}"
-    config = getattr(model, "config", None)
-    shape = "".join(
-        f", {getattr(config, key)} {word}" for key, word in (("n_layers", "layers"), ("d_model", "features")) if config
-    )
+    config: Any = getattr(model, "config", None)
+    shape = f", {config.n_layers} layers, {config.d_model} features" if config else ""
     kind = str(recipe.model.get("layer", "s4")).upper()
-    long = f"{train.steps:,} steps" if train.steps else f"{train.epochs} epochs"
+    duration = f"{train.steps:,} steps" if train.steps else f"{train.epochs} epochs"
     common.terminal().print(f"[bold]{escape(recipe.name)}[/bold]  {escape(paper)}".rstrip())
     common.say(f"  data    {recipe.data['name']}: {length}")
     common.say(f"  model   {recipe.model['name']} of {kind}{shape}, {parameters:,} parameters")
-    common.say(f"  train   {long}, batch {train.batch}, lr {train.lr:g}, {train.precision}")
+    common.say(f"  train   {duration}, batch {train.batch}, lr {train.lr:g}, {train.precision}")
     if train.start is not None:
         common.say(f"  start   the weights of {train.start}")
     if recipe.overrides:

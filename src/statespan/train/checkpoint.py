@@ -5,8 +5,8 @@ A folder ``000000001200-0`` (step and serial number) has
 * ``state.safetensors``: weights, optimizer, averages, random states;
 * ``state.json``: step, serial number, recipe, progress, size and SHA-256 of the tensors, and a SHA-256 of itself.
 
-It gets its name only when all of it is on the disk and was read back. Which one is the last is found by reading them,
-newest first: the first with the right digests and the name of its step and serial number. Nothing in a checkpoint
+It gets its name only when all of it is on the disk and was read back. Checkpoints are read newest first; the first with
+the right digests, in a folder named after its step and serial number, counts as the latest. Nothing in a checkpoint
 can run code. Version 1 had no serial number in ``state.json``; it is still read, and its step is compared.
 """
 
@@ -59,8 +59,8 @@ class Facts:
 def save(folder: Path, tensors: dict[str, Tensor], facts: Facts, keep: int = 2) -> Path:
     """Write a checkpoint, read it back, and only then remove old ones.
 
-    The ``keep`` newest stay, and the best ones they speak of (``progress["best_step"]``). If it cannot be written, all
-    old ones are as they were.
+    The ``keep`` newest stay, and the best ones they refer to (``progress["best_step"]``). If writing fails, nothing is
+    removed.
     """
     serial = 1 + max((s for step, s, _ in _listed(folder) if step == facts.step), default=-1)
     path = folder / f"{facts.step:012d}-{serial}"

@@ -87,7 +87,7 @@ class Loop:
             world=world,
             rank=self.processes.global_rank,
             seed=train.seed,
-            device=str(self.feed.place),
+            device=str(self.feed.array_device),
             lengths=None if lengths is None else torch.from_numpy(lengths),
         )
 
@@ -276,10 +276,10 @@ class Loop:
 
     def _check(self) -> None:
         """Raise an error if an update was not finite."""
-        good = self.step.guard.first_bad()
-        if good is None:
+        updates = self.step.guard.first_bad()
+        if updates is None:
             return
-        bad = self.start + good
+        bad = self.start + updates
         cause = "not looked for with fsdp" if self.is_sharded else self._cause(bad) or "in another process"
         raise NonFiniteError(
             f"the loss or a gradient is not finite in step {bad} (epoch {1 + bad // self.plan.steps_per_epoch}); "

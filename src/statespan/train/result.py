@@ -27,7 +27,7 @@ class Result:
     """A finished run.
 
     Attributes:
-        folder: Where everything of it is.
+        folder: The run's folder.
         test: Metrics on the test data.
         valid: Metrics on the validation data with the same weights.
         metric: Name of the metric that chose the weights.
@@ -35,11 +35,10 @@ class Result:
         epochs: Passes over the data.
         best_step: Step of the weights that were tested.
         parameters: Number of trained parameters.
-        seconds: Time it took, over all the calls it was resumed by: compiling, steps and validations, without reading
-            the data.
-        first: Metrics of the first :data:`FIRST` rows of the test data, a cheap way to know these weights again.
-        rows: Of each split.
-        start: What it began with, where that was not drawn at random.
+        seconds: Duration over all calls that resumed it: compiling, steps and validations, without reading the data.
+        first: Metrics of the first :data:`FIRST` rows of the test data, a cheap way to recognise these weights.
+        rows: Number of rows of each split.
+        start: The origin of the initial weights, unless they were drawn at random.
     """
 
     folder: Path

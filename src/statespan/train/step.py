@@ -87,6 +87,6 @@ class TrainStep:
         self.meter["count"].zero_()
         return total / max(count, 1)
 
-    def _reduced(self, value: Tensor, how: str) -> Tensor:
-        reduced: Any = self.processes.all_reduce(value.clone(), reduce_op=how)
+    def _reduced(self, value: Tensor, operation: str) -> Tensor:
+        reduced: Any = self.processes.all_reduce(value.clone(), reduce_op=operation)
         return reduced

@@ -161,7 +161,7 @@ def extras(batch: Batch, dt_scale: float) -> dict[str, Any]:
 
 
 def _same_shape(values: Tensor, y: Tensor) -> Tensor:
-    if values.shape != y.shape:  # torch would spread one over the other, and train something else
+    if values.shape != y.shape:  # torch would broadcast them, and train something else
         raise ValueError(f"the model must answer with shape {tuple(y.shape)}, got {tuple(values.shape)}")
     return values
 
