@@ -22,22 +22,11 @@ from statespan.train.strict import ConfigError, show
 if TYPE_CHECKING:
     from statespan.train.config import Recipe
 
-__all__ = [
-    "LateSetting",
-    "PaperRow",
-    "RecipeSummary",
-    "find",
-    "late_settings",
-    "names",
-    "read",
-    "rows",
-    "table",
-    "text",
-]
+__all__ = ["LateSetting", "PaperRow", "RecipeEntry", "find", "late_settings", "names", "read", "rows", "table", "text"]
 
 
-class RecipeSummary(NamedTuple):
-    """A one-line summary of a recipe: its data and the paper's number ("" if no paper reports one)."""
+class RecipeEntry(NamedTuple):
+    """A line of the list of recipes: its data and the paper's number ("" if no paper reports one)."""
 
     name: str
     task: str
@@ -175,18 +164,18 @@ def late_settings(name: str) -> list[LateSetting]:
     return [LateSetting(*line.split(" | ", 1)) for line in _listed(name, "After test scores")]
 
 
-def table() -> list[RecipeSummary]:
+def table() -> list[RecipeEntry]:
     """One line for each recipe, as ``statespan recipes`` lists them.
 
     Example:
-        >>> summary = next(summary for summary in table() if summary.name == "lra-listops-s4")
-        >>> summary.task, summary.table, summary.number
+        >>> entry = next(entry for entry in table() if entry.name == "lra-listops-s4")
+        >>> entry.task, entry.table, entry.number
         ('listops, classifier', 'S4 Table 4, S4D Table 5', '59.60')
     """
-    summaries = []
+    entries = []
     for name in names():
         recipe = read(name)
         task = f"{recipe.data['name']}, {recipe.model['name']}"
         number = "" if recipe.about.number is None else str(recipe.about.number)
-        summaries.append(RecipeSummary(name, task, recipe.about.table, number))
-    return summaries
+        entries.append(RecipeEntry(name, task, recipe.about.table, number))
+    return entries

@@ -74,7 +74,10 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
     text = json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"
     _io.replace_file(result.folder / "result.json", text.encode())
     if find_spec("matplotlib"):
-        _io.replace_file(result.folder / "curve.png", _picture(result))
+        reached = result.test.get(result.metric)
+        heading = "" if reached is None else f"test {result.metric} {reached:.4g}"
+        curves = draw_curves({result.folder.name: result.folder}, result.metric, heading)
+        _io.replace_file(result.folder / "curve.png", _plotting.content(curves))
 
 
 def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -112,23 +115,17 @@ def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: st
     left, right = figure.subplots(1, 2)
     for color, (run, folder) in zip(_plotting.colors(), runs.items()):
         log = read_log(folder)
-        named = [name for name in log if name.startswith("valid_") and name != "valid_loss"]
-        chosen = f"valid_{metric}" if metric else next(iter(named), "")
-        several = f"{run}: " if len(runs) > 1 else ""
+        metrics = [name for name in log if name.startswith("valid_") and name != "valid_loss"]
+        chosen = f"valid_{metric}" if metric else next(iter(metrics), "")
+        prefix = f"{run}: " if len(runs) > 1 else ""
         for axes, name, line in ((left, "train_loss", "-"), (left, "valid_loss", "--"), (right, chosen, "-")):
             points = [(step, value) for step, value in log.get(name, []) if math.isfinite(value)]
             if points:
                 marker = "." if len(points) < 40 else None
-                axes.plot(*zip(*points), line, color=color, marker=marker, label=several + name.replace("_", " "))
+                axes.plot(*zip(*points), line, color=color, marker=marker, label=prefix + name.replace("_", " "))
     _plotting.tidy(left, "step", "loss", legend=True)
     _plotting.tidy(right, "step", "metric", heading, legend=True)
     return figure
-
-
-def _picture(result: Result) -> bytes:
-    reached = result.test.get(result.metric)
-    heading = "" if reached is None else f"test {result.metric} {reached:.4g}"
-    return _plotting.content(draw_curves({result.folder.name: result.folder}, result.metric, heading))
 
 
 def _plain(value: Any) -> Any:

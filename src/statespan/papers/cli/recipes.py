@@ -13,7 +13,7 @@ from statespan.cli import common
 from statespan.papers import recipes as paper_recipes
 
 if TYPE_CHECKING:
-    from statespan.train.recipes import PaperRow, RecipeSummary
+    from statespan.train.recipes import PaperRow, RecipeEntry
 
 HELP = """List what can be trained, with the papers' numbers and ours.
 
@@ -90,7 +90,7 @@ def _ours(folder: Path) -> dict[str, str]:
     return ours(folder)
 
 
-def _table(entries: list[RecipeSummary], ours: dict[str, str]) -> None:
+def _table(entries: list[RecipeEntry], ours: dict[str, str]) -> None:
     from rich import box
     from rich.table import Table
 
