@@ -74,10 +74,7 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
     text = json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"
     _io.replace_file(result.folder / "result.json", text.encode())
     if find_spec("matplotlib"):
-        reached = result.test.get(result.metric)
-        heading = "" if reached is None else f"test {result.metric} {reached:.4g}"
-        curves = draw_curves({result.folder.name: result.folder}, result.metric, heading)
-        _io.replace_file(result.folder / "curve.png", _plotting.content(curves))
+        _io.replace_file(result.folder / "curve.png", _picture(result))
 
 
 def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -126,6 +123,12 @@ def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: st
     _plotting.tidy(left, "step", "loss", legend=True)
     _plotting.tidy(right, "step", "metric", heading, legend=True)
     return figure
+
+
+def _picture(result: Result) -> bytes:
+    reached = result.test.get(result.metric)
+    heading = "" if reached is None else f"test {result.metric} {reached:.4g}"
+    return _plotting.content(draw_curves({result.folder.name: result.folder}, result.metric, heading))
 
 
 def _plain(value: Any) -> Any:
