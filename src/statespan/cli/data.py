@@ -93,12 +93,9 @@ def _show(status: Status) -> None:
         common.say(f"get     statespan data {status.name} --get, or put the files into the folder")
     elif status.missing:
         common.say("get     put the files into the folder; they are not downloaded for you")
-    options = [
-        f"{key}=…" if value is inspect.Parameter.empty else f"{key}={_yaml(value)}"
-        for key, value in entry.options.items()
-    ]
-    if options:
-        common.say(f"options {'  '.join('data.' + option for option in options)}")
+    defaults = {key: "…" if value is inspect.Parameter.empty else _yaml(value) for key, value in entry.options.items()}
+    if defaults:
+        common.say(f"options {'  '.join(f'data.{key}={default}' for key, default in defaults.items())}")
 
 
 def _yaml(value: object) -> str:

@@ -16,7 +16,7 @@ RUN = "The folder of a run, or the name of a published model."
 HELP = """Measure a trained model on its data.
 
 RUN is the folder that `statespan train` made, or the name of a published model (statespan models). After it, key=value
-overrides what its recipe says about the data.
+overrides the data settings of its recipe.
 
 \b
 Examples:

@@ -13,7 +13,7 @@ HELP = """List the trained models that come with statespan.
 \b
 Examples:
   statespan models
-  statespan eval digits-s4d                        measure one again
+  statespan eval digits-s4d                        evaluate one
   statespan predict --model digits-s4d image.csv   use one
 
 In Python: statespan.load("digits-s4d")

@@ -120,7 +120,7 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
             yield seen, samples
         return
     rows: list[list[float]] = []
-    rejected = ""
+    problem = ""
     for number, line in enumerate(bounded(source), 1):
         text = line.decode("utf-8", "replace").strip()
         if not text:
@@ -129,7 +129,7 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
         if mistake and number == 1 and not values:
             continue  # names of the columns
         if mistake:
-            rejected = f"line {number} {mistake}; the lines before it were read"
+            problem = f"line {number} {mistake}; the lines before it were read"
             break
         rows.append(values)
         if len(rows) == block:
@@ -138,8 +138,8 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
             rows = []
     if rows:  # also before a rejected line: the saved state is the one before it
         yield seen + len(rows), _array(rows, width)
-    if rejected:
-        fail(rejected)
+    if problem:
+        fail(problem)
 
 
 def _values(text: str, width: int | None, vocabulary: int | None) -> tuple[list[float], str]:

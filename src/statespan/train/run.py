@@ -174,9 +174,9 @@ def evaluate(
     if split not in SPLITS:
         raise ConfigError(f"split is {split}; allowed are train, valid and test")
     place = pick_device(device)
+    source = run if isinstance(run, Recipe) else Path(run) / "recipe.yaml"
     if not isinstance(data, Dataset):
-        recipe = read_recipe(run if isinstance(run, Recipe) else Path(run) / "recipe.yaml", overrides)
-        overrides = [*overrides, *without_others(recipe, split)]
+        overrides = [*overrides, *without_others(read_recipe(source, overrides), split)]
     if isinstance(run, Recipe):
         recipe = read_recipe(run, overrides)
         dataset = load_data(recipe, data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -141,7 +141,7 @@ def task_of(dataset: Any) -> Task:
     if scale is None or not isinstance(task, Values):
         return task
     factors = (scale,) if isinstance(scale, (int, float)) else tuple(scale)
-    return Values(task.name, task.metric, task.larger_is_better, task.sums, tuple(float(f) for f in factors))
+    return replace(task, scale=tuple(float(f) for f in factors))
 
 
 def output(model: nn.Module, batch: Batch, dt_scale: float = 1.0) -> Tensor:
