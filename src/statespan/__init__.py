@@ -18,21 +18,14 @@ if TYPE_CHECKING:
     from statespan.train import param_groups
 
 _HOMES = {
-    "DSS": "nn",
-    "LSSL": "nn",
-    "S4": "nn",
-    "S4Classifier": "estimators",
-    "S4D": "nn",
-    "S4Forecaster": "estimators",
-    "S4Regressor": "estimators",
-    "SSMLayer": "nn",
-    "Stream": "generation",
-    "generate": "generation",
-    "load": "_load",
-    "param_groups": "train",
-    "use_path": "ops",
+    "_load": ("load",),
+    "estimators": ("S4Classifier", "S4Forecaster", "S4Regressor"),
+    "generation": ("Stream", "generate"),
+    "nn": ("DSS", "LSSL", "S4", "S4D", "SSMLayer"),
+    "ops": ("use_path",),
+    "train": ("param_groups",),
 }
-"""The module below statespan in which each public name is defined."""
+"""The public names by the module below statespan in which they are defined."""
 _MODULES = ("data", "generation", "models", "nn", "ops", "ssm", "train")
 
 __all__ = [
@@ -64,11 +57,11 @@ def __getattr__(name: str) -> Any:
     """Import a public name, or a module below this one, on first use."""
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    for module, names in _HOMES.items():
+        if name in names:
+            globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

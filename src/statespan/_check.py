@@ -46,8 +46,8 @@ def check_integers(name: str, values: Any, *, minimum: int, most: int) -> tuple[
 def check_number(name: str, value: Any, *, above: float, below: float = math.inf, closed: bool = False) -> float:
     """Return ``value`` if it is a finite real number in (above, below), or [above, below) where ``closed``."""
     allowed = f"a number {'>=' if closed else '>'} {above:g}" + (f" and < {below:g}" if below < math.inf else "")
-    one_tensor = isinstance(value, Tensor) and value.numel() == 1 and not value.requires_grad
-    if isinstance(value, bool) or not (isinstance(value, Real) or one_tensor):
+    is_scalar = isinstance(value, Tensor) and value.numel() == 1 and not value.requires_grad
+    if isinstance(value, bool) or not (isinstance(value, Real) or is_scalar):
         raise TypeError(f"{name} must be {allowed}, got {type(value).__name__} {value!r}")
     number = float(value)
     inside = number >= above if closed else number > above

@@ -92,7 +92,7 @@ def new_folder(path: Path, size: int) -> Iterator[Path]:
 
     Args:
         path: Its final name, which must be free.
-        size: Bytes it will about need, for the message if there is no room.
+        size: Approximate bytes it will need, for the message if there is no room.
     """
     draft = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     with _reported(path, size):

@@ -18,7 +18,7 @@ def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
     Args:
         name: The name of a published model (``statespan models`` lists them), or a folder: of a model that
             ``save_pretrained`` wrote, of a run, or of an estimator that ``save`` wrote. A run that has not finished
-            yet is read from its checkpoints, which takes its dataset.
+            yet is read from its checkpoints, which requires its dataset.
         device: Where to put it; None for the CPU, and for an estimator CUDA if available.
 
     Returns:
@@ -26,7 +26,7 @@ def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
 
     Raises:
         UnknownModelError: There is no such model.
-        LoadError: Something of it is missing or damaged.
+        LoadError: A file is missing or damaged.
 
     Example:
         >>> model = load("digits-s4d")

@@ -71,6 +71,7 @@ def provenance(device: torch.device, *packages: str) -> dict[str, Any]:
 
 
 HERE = Path(__file__).resolve().parent
+CODE = ("*.py", "recipes/*.yaml")  # not the models that an installed package has inside
 RECENT = 400  # commits that are searched for the code of a run
 
 
@@ -93,7 +94,7 @@ def source() -> str:
         >>> len(source())
         16
     """
-    files = [*HERE.rglob("*.py"), *HERE.rglob("recipes/*.yaml")]  # not the models that an installed package has inside
+    files = [path for pattern in CODE for path in HERE.rglob(pattern)]
     return _digest((path.relative_to(HERE), path.read_bytes()) for path in files)
 
 
@@ -107,14 +108,10 @@ def commit_of(digest: str) -> str | None:
             return None
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             files = [(PurePosixPath(item.name), archive.extractfile(item)) for item in archive if item.isfile()]
-            code = [(path, file.read()) for path, file in files if file is not None and _is_code(path)]
+            code = [(path, file.read()) for path, file in files if file is not None and any(map(path.match, CODE))]
         if _digest(code) == digest:
             return revision
     return None
-
-
-def _is_code(path: PurePath) -> bool:
-    return path.suffix == ".py" or (path.suffix == ".yaml" and path.parts[-2:-1] == ("recipes",))
 
 
 def _digest(files: Iterable[tuple[PurePath, bytes]]) -> str:

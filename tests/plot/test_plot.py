@@ -112,6 +112,7 @@ MISTAKES = {
     "init": (["kernels", "--init", "lins"], "init must be one of"),
     "option": (["kernels", "d_stat=4"], "got 'd_stat'; did you mean d_state?"),
     "value": (["kernels", "d_state=5"], "d_state must be"),
+    "value of a number": (["kernels", "d_state=4", "d_state.a=5"], "option d_state.a=5: d_state is 4, not a section"),
     "length": (["kernels", "--length", "0"], "length must be an integer >= 2"),
     "another kind's option": (["steps", "--length", "4"], "--length is not an option of steps"),
     "source": (["kernels", "nowhere"], "SOURCE must be the folder of a run or of a saved model"),

@@ -11,7 +11,7 @@ from statespan.data.tokens import documents, join, padded
 from statespan.models import build
 from statespan.train import ConfigError, evaluate, fit, read_recipe, recipes
 from statespan.train import loop as loops
-from statespan.train.order import SHAPES, Plan, cut, order
+from statespan.train.order import SHAPES, BatchPlan, cut, order
 from tests.train.make import assert_same
 from tests.train.test_graph import stand_ins  # noqa: F401
 from tests.train.test_resume import stop_at  # noqa: F401
@@ -46,7 +46,7 @@ def run(folder, resume=False, **train):
 def test_every_row_once_an_epoch_and_little_padding(world, accumulate):
     lengths = torch.randint(1, 1001, (5003,), generator=torch.Generator().manual_seed(0))
     lengths[17] = 1000
-    plans = [Plan(5003, 12, accumulate, world, rank, seed=5, lengths=lengths) for rank in range(world)]
+    plans = [BatchPlan(5003, 12, accumulate, world, rank, seed=5, lengths=lengths) for rank in range(world)]
     seen, padded, different = [], 0, set()
     for step in range(416, 832):  # the second epoch
         for piece in range(accumulate):
@@ -63,8 +63,8 @@ def test_every_row_once_an_epoch_and_little_padding(world, accumulate):
     assert padded > 0.5 * 1.02 * 1000 * 4992  # the mean length: nothing is cut off
     assert different == set(plans[0].shapes())
     rows = torch.cat([plan.index(7, piece) for piece in range(accumulate) for plan in plans])
-    assert torch.equal(rows, Plan(5003, 12, seed=5, lengths=lengths).index(7, 0))
-    again = Plan(5003, 12, seed=5, lengths=lengths)
+    assert torch.equal(rows, BatchPlan(5003, 12, seed=5, lengths=lengths).index(7, 0))
+    again = BatchPlan(5003, 12, seed=5, lengths=lengths)
     assert not torch.equal(again.index(7, 0), again.index(7 + 416, 0))
     long, later = ([again.length(step + start, 0) for step in range(416)] for start in (0, 416))
     assert abs(np.corrcoef(long, np.arange(416))[0, 1]) < 0.15  # short and long ones in turn,

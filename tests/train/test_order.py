@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from statespan.train.order import GROUP, Plan, derive, grouped, order, seed_python, seed_torch
+from statespan.train.order import GROUP, BatchPlan, derive, grouped, order, seed_python, seed_torch
 
 
 def test_derived_seeds_are_those_of_older_versions():
@@ -50,11 +50,12 @@ def test_rows_are_sorted_within_their_group_alone():
 
 def test_a_plan_goes_on_for_ever_and_keeps_two_epochs():
     lengths = torch.arange(1, 11)
-    plan = Plan(10, 4, accumulate=2, lengths=lengths)
+    plan = BatchPlan(10, 4, accumulate=2, lengths=lengths)
     stream = plan.stream(1)
     found = [next(stream).tolist() for _ in range(12)]
     assert found == [plan.index(step, piece).tolist() for step in range(1, 7) for piece in range(2)]
     assert list(plan._epochs) == [2, 3]
-    fresh = Plan(10, 4, accumulate=2, lengths=lengths)
+    fresh = BatchPlan(10, 4, accumulate=2, lengths=lengths)
     assert fresh.index(6, 1).tolist() == found[-1]
-    assert {tuple(Plan(10, 4, seed=s, lengths=lengths).index(0, 0).tolist()) for s in range(5)} != {tuple(found[0])}
+    seeded = [BatchPlan(10, 4, seed=seed, lengths=lengths) for seed in range(5)]
+    assert {tuple(plan.index(0, 0).tolist()) for plan in seeded} != {tuple(found[0])}

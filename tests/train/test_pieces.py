@@ -13,9 +13,8 @@ from statespan.data.base import Arrays, Batch, Dataset, Info
 from statespan.train import Train
 from statespan.train.ema import Average
 from statespan.train.feed import Feed
-from statespan.train.lamb import Lamb
-from statespan.train.optim import rate
-from statespan.train.order import Plan, order
+from statespan.train.optim import Lamb, rate
+from statespan.train.order import BatchPlan, order
 from statespan.train.tasks import TASKS, task_of
 
 
@@ -74,11 +73,11 @@ def test_average():
 
 @pytest.mark.parametrize(("world", "accumulate"), [(1, 1), (1, 3), (2, 1), (2, 3)])
 def test_processes_and_pieces_share_a_batch(world, accumulate):
-    plans = [Plan(50, 12, accumulate, world, rank, seed=5) for rank in range(world)]
+    plans = [BatchPlan(50, 12, accumulate, world, rank, seed=5) for rank in range(world)]
     for step in (0, 3, 4, 11):
         rows = torch.cat([plan.index(step, piece) for piece in range(accumulate) for plan in plans])
         assert torch.equal(rows, order(5, step // 4, 50)[12 * (step % 4) : 12 * (step % 4) + 12])
-    seen = torch.cat([Plan(50, 10, seed=5).index(step, 0) for step in range(5)])
+    seen = torch.cat([BatchPlan(50, 10, seed=5).index(step, 0) for step in range(5)])
     assert sorted(seen.tolist()) == list(range(50))
     assert order(5, 0, 50).tolist() != order(5, 1, 50).tolist() != order(6, 1, 50).tolist()
 
@@ -88,7 +87,7 @@ def test_prefetching_gives_the_same_batches_and_errors():
     indices = [torch.tensor([i, 19 - i]) for i in range(20)]
     one, two = (Feed(split, torch.device("cpu"), how) for how in ("always", "never"))
     assert [b.x.tolist() for b in one.batches(indices)] == [b.x.tolist() for b in two.batches(indices)]
-    stream = two.batches(Plan(20, 4).stream(0))  # endless
+    stream = two.batches(BatchPlan(20, 4).stream(0))  # endless
     assert len([next(stream) for _ in range(9)]) == 9
     stream.close()
 

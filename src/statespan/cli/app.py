@@ -5,6 +5,7 @@ Everything beyond the standard library is imported when a command runs, so that 
 
 import signal
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -13,6 +14,7 @@ from statespan import _plugins
 from statespan._fail import fail
 from statespan._version import __version__
 
+COMMANDS = ("train", "eval", "predict", "forecast", "generate", "stream", "export", "models", "plot", "data")
 HELP = """statespan: structured state space models of long sequences.
 
 \b
@@ -39,9 +41,6 @@ def app() -> Any:
     """The command line as a typer application."""
     import typer
     from typer.core import TyperGroup
-
-    from statespan.cli import data, export, forecast, generate, models, plot, predict, stream, train
-    from statespan.cli import eval as evaluate
 
     class OneLine(TyperGroup):
         """A group of commands that reports a mistake in one line."""
@@ -74,17 +73,8 @@ def app() -> Any:
         cls=OneLine, help=HELP, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
     )
     application.callback(invoke_without_command=True)(root)
-    application.command("train", help=train.HELP)(train.train)
-    application.command("eval", help=evaluate.HELP)(evaluate.evaluate)
-    application.command("predict", help=predict.HELP)(predict.predict)
-    application.command("forecast", help=forecast.HELP)(forecast.forecast)
-    application.command("generate", help=generate.HELP)(generate.generate)
-    application.command("stream", help=stream.HELP)(stream.stream)
-    application.command("export", help=export.HELP)(export.export)
-    application.command("models", help=models.HELP)(models.models)
-    application.command("plot", help=plot.HELP)(plot.plot)
-    application.command("data", help=data.HELP)(data.data)
-    for name, module in _plugins.modules("statespan.commands").items():
+    modules = {name: import_module(f"statespan.cli.{name}") for name in COMMANDS}
+    for name, module in {**modules, **_plugins.modules("statespan.commands")}.items():
         application.command(name, help=module.HELP)(getattr(module, name))
     return application
 

@@ -36,12 +36,7 @@ DtScale = Annotated[
 SamplingRate = Annotated[
     float | None, typer.Option(metavar="HZ", help="Sampling rate of the data, instead of --dt-scale.")
 ]
-TRAINING = ("lightning", "safetensors", "yaml")
-INSTALL = {
-    "PIL": "pillow",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}  # packages by differing module
+INSTALL = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # packages by differing module
 
 
 def need(extra: str, *modules: str) -> None:
@@ -52,16 +47,14 @@ def need(extra: str, *modules: str) -> None:
 
 def need_training() -> None:
     """Exit with one line if a package that training needs is missing."""
-    need("train", *TRAINING)
-
-
-def lead() -> bool:
-    """Whether this process is the one that prints, among those started by torchrun."""
-    return os.environ.get("RANK", "0") == "0"
+    need("train", "lightning", "safetensors", "yaml")
 
 
 def terminal() -> Console:
-    """The console for results; it escapes control characters, and does not wrap tables in a file or pipe."""
+    """The console for results; it escapes control characters, and does not wrap tables in a file or pipe.
+
+    Of the processes that torchrun started only the first one prints.
+    """
     from rich.console import Console
 
     class Safe(Console):
@@ -69,7 +62,13 @@ def terminal() -> Console:
             """Render the text of a line or of a table cell."""
             return super().render_str(printable(text, keep="\n"), **options)
 
-    return Safe(width=None if sys.stdout.isatty() else 120, highlight=False, quiet=not lead())
+    is_lead = os.environ.get("RANK", "0") == "0"
+    return Safe(width=None if sys.stdout.isatty() else 120, highlight=False, quiet=not is_lead)
+
+
+def say(line: str) -> None:
+    """Print a line of results as it is: without markup, and without wrapping."""
+    terminal().print(line, markup=False, soft_wrap=True)
 
 
 def give_up(message: str) -> NoReturn:
@@ -172,11 +171,11 @@ def named_recipe(text: str, changes: list[str]) -> Recipe:
     return recipes.read(text, changes)
 
 
-def load_data(recipe: Recipe, folder: Path | None, console: Console) -> Dataset:
+def load_data(recipe: Recipe, folder: Path | None) -> Dataset:
     """The dataset of a recipe, with a progress bar while it is downloaded or generated."""
     from statespan.train import run
 
-    with downloading(console) as progress:
+    with downloading() as progress:
         return run.load_data(recipe, folder, progress=progress)
 
 
@@ -192,12 +191,12 @@ def table(*columns: str, right: Iterable[str] = (), wrapped: Iterable[str] = ())
 
 
 @contextlib.contextmanager
-def downloading(console: Console) -> Iterator[Progress]:
+def downloading() -> Iterator[Progress]:
     """Return a callback that shows the progress of a download; its first call makes the bar appear."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn())
-    bar = Progress(*columns, console=console, transient=True)
+    bar = Progress(*columns, console=terminal(), transient=True)
     tasks: dict[str, Any] = {}
 
     def show(name: str, done: int, total: int | None) -> None:

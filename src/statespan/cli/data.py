@@ -14,8 +14,6 @@ from statespan._suggest import suggest
 from statespan.cli import common
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from statespan.data.registry import Status
 
 HELP = """List the datasets: which are here, and how to get the others.
@@ -40,27 +38,26 @@ def data(
     """Show datasets; :data:`HELP` is the text for users."""
     from statespan.data.registry import data_folder, status
 
-    console = common.terminal()
     statuses = {each.name: each for each in status(folder)}
     if name is None:
         if get or check:
             fail(f"--{'get' if get else 'check'} needs the name of a dataset, one of {', '.join(statuses)}")
-        _table(list(statuses.values()), data_folder(folder), console)
+        _table(list(statuses.values()), data_folder(folder))
         return
     if name not in statuses:
         fail(f"there is no dataset {name!r}{suggest(name, statuses, 'see statespan data')}")
     if get and statuses[name].missing:
-        _get(statuses[name], console)
+        _get(statuses[name])
         statuses = {each.name: each for each in status(folder)}
-    _show(statuses[name], console)
+    _show(statuses[name])
     if check:
-        _check(statuses[name], console)
+        _check(statuses[name])
 
 
-def _table(statuses: list[Status], folder: Path, console: Console) -> None:
+def _table(statuses: list[Status], folder: Path) -> None:
     from statespan.data.registry import REGISTRY
 
-    console.print(f"datasets in {folder}", markup=False, soft_wrap=True)
+    common.say(f"datasets in {folder}")
     table = common.table("name", "here", "what it is", wrapped=["what it is"])
     for status in statuses:
         if not status.ready:
@@ -71,40 +68,34 @@ def _table(statuses: list[Status], folder: Path, console: Console) -> None:
             needs_files = inspect.Parameter.empty in REGISTRY[status.name].options.values()
             here = "yours" if needs_files else "[green]built in[/green]"
         table.add_row(status.name, here, status.summary)
-    console.print(table)
-    console.print("statespan data NAME shows where the files of a dataset belong, how to get them, and its options")
+    common.terminal().print(table)
+    common.say("statespan data NAME shows where the files of a dataset belong, how to get them, and its options")
 
 
-def _show(status: Status, console: Console) -> None:
+def _show(status: Status) -> None:
     from statespan.data.registry import REGISTRY
     from statespan.data.source import describe
 
     entry = REGISTRY[status.name]
 
-    def say(line: str) -> None:
-        console.print(line, markup=False, soft_wrap=True)
-
-    say(f"{status.name}: {status.summary}")
+    common.say(f"{status.name}: {status.summary}")
     if entry.files:
-        say(f"folder  {status.folder}")
+        common.say(f"folder  {status.folder}")
     else:
-        say("here    needs no files of its own")
+        common.say("here    needs no files of its own")
     for path in status.found:
-        say(f"here    {path.relative_to(status.folder)}")
+        common.say(f"here    {path.relative_to(status.folder)}")
     for line in describe(status.missing):
-        say(f"missing {line}")
+        common.say(f"missing {line}")
     for line in describe(status.optional):
-        say(f"extra   {line} (generated without them)")
+        common.say(f"extra   {line} (generated without them)")
     if any(source.url and source.sha256 for source in status.missing):
-        say(f"get     statespan data {status.name} --get, or put the files into the folder")
+        common.say(f"get     statespan data {status.name} --get, or put the files into the folder")
     elif status.missing:
-        say("get     put the files into the folder; they are not downloaded for you")
-    options = [
-        f"{key}=…" if value is inspect.Parameter.empty else f"{key}={_yaml(value)}"
-        for key, value in entry.options.items()
-    ]
-    if options:
-        say(f"options {'  '.join('data.' + option for option in options)}")
+        common.say("get     put the files into the folder; they are not downloaded for you")
+    defaults = {key: "…" if value is inspect.Parameter.empty else _yaml(value) for key, value in entry.options.items()}
+    if defaults:
+        common.say(f"options {'  '.join(f'data.{key}={default}' for key, default in defaults.items())}")
 
 
 def _yaml(value: object) -> str:
@@ -113,12 +104,12 @@ def _yaml(value: object) -> str:
     return shlex.quote(str(value))
 
 
-def _get(status: Status, console: Console) -> None:
+def _get(status: Status) -> None:
     from statespan.data import MissingData
     from statespan.data.registry import REGISTRY
     from statespan.data.source import fetch
 
-    with common.downloading(console) as progress:
+    with common.downloading() as progress:
         try:
             fetch(status.name, REGISTRY[status.name].files, status.folder, progress)
             return
@@ -128,12 +119,12 @@ def _get(status: Status, console: Console) -> None:
     fail(f"could not get {status.name!r} ({why}); put the files there yourself: statespan data {status.name}")
 
 
-def _check(status: Status, console: Console) -> None:
+def _check(status: Status) -> None:
     from statespan.data.cache import check
 
     caches = check(status.folder)
     for path, good in caches.items():
         state = "whole" if good else "damaged and removed; it is rebuilt when needed"
-        console.print(f"cache   {path.relative_to(status.folder)}: {state}", markup=False, soft_wrap=True)
+        common.say(f"cache   {path.relative_to(status.folder)}: {state}")
     if not caches:
-        console.print("cache   nothing was prepared yet")
+        common.say("cache   nothing was prepared yet")

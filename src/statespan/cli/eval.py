@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,14 +12,11 @@ from statespan._fail import fail
 from statespan.cli import common
 from statespan.cli.locate import find_run, trained_rate
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 RUN = "The folder of a run, or the name of a published model."
 HELP = """Measure a trained model on its data.
 
 RUN is the folder that `statespan train` made, or the name of a published model (statespan models). After it, key=value
-overrides what its recipe says about the data.
+overrides the data settings of its recipe.
 
 \b
 Examples:
@@ -31,7 +28,7 @@ Examples:
 """
 
 
-def evaluate(
+def eval(
     run: Annotated[Path, typer.Argument(metavar="RUN", help=RUN, show_default=False)],
     changes: Annotated[
         list[str] | None,
@@ -50,36 +47,32 @@ def evaluate(
     common.relative_step(1.0, dt_scale, sampling_rate)  # a mistake is reported before anything is loaded
     given, run = run, find_run(run)
     step = common.relative_step(trained_rate(run), dt_scale, sampling_rate)
-    console = common.terminal()
     with common.explained():
-        from statespan.train import evaluate as measure
-        from statespan.train import read_recipe
+        from statespan.train import evaluate, read_recipe
         from statespan.train.device import pick_device
         from statespan.train.run import without_others
 
         recipe = read_recipe(run / "recipe.yaml", changes or [])
-        dataset = common.load_data(read_recipe(recipe, without_others(recipe, split)), data, console)
+        dataset = common.load_data(read_recipe(recipe, without_others(recipe, split)), data)
         published = (run / "config.json").is_file()
         exact = ["train.precision=fp32"] if published and pick_device(device).type == "cpu" else []
-        metrics = measure(run, split, step, overrides=[*(changes or []), *exact], data=dataset, device=device)
+        metrics = evaluate(run, split, step, overrides=[*(changes or []), *exact], data=dataset, device=device)
     rows = len(getattr(dataset, split))
     at = "" if step == 1.0 else f", dt_scale {step:g}"
-    console.print(f"{given}: {recipe.data['name']} {split}, {rows:,} rows{at}", markup=False, soft_wrap=True)
+    common.say(f"{given}: {recipe.data['name']} {split}, {rows:,} rows{at}")
     if not metrics:
         fail(f"the {split} split of {recipe.data['name']} has no rows")
     for name, value in common.metric_rows(metrics):
-        console.print(f"  {name:<12} {value:>10}", markup=False)
+        common.say(f"  {name:<12} {value:>10}")
     if published and split == "test" and not changes and step == 1.0:
-        _recorded(run, console)
+        _recorded(run)
 
 
-def _recorded(folder: Path, console: Console) -> None:
+def _recorded(folder: Path) -> None:
     """Print the recorded results of a published model, which were measured after its training."""
     record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     name = record["metric"]
     ((_, value),) = common.metric_rows({name: record["test"][name]})
     machine = record.get("machine") or record["hardware"]  # as records of the first models called it
     where = f"{machine['device']}, {record['recipe']['train']['precision']}"
-    console.print(
-        f"  {'its record':<12} {value:>10}  {name.replace('_', ' ')} on {where}", markup=False, soft_wrap=True
-    )
+    common.say(f"  {'its record':<12} {value:>10}  {name.replace('_', ' ')} on {where}")

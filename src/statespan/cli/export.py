@@ -63,6 +63,5 @@ def export(
             common.give_up(f"{path} was written but is wrong: {problem}")
         except ValueError as problem:
             fail(str(problem))
-    console = common.terminal()
-    console.print(f"written: {path}", markup=False, soft_wrap=True)
-    console.print(f"compared with the model: differs by at most {error:.1e} of the peak", markup=False)
+    common.say(f"written: {path}")
+    common.say(f"compared with the model: differs by at most {error:.1e} of the peak")

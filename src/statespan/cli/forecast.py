@@ -13,7 +13,7 @@ import typer
 
 from statespan._fail import fail
 from statespan._suggest import suggest
-from statespan._text import csv_line, printable
+from statespan._text import cell, printable
 from statespan.cli import common
 
 HELP = """Forecast a time series of your own.
@@ -65,14 +65,13 @@ def forecast(
         fail("--model uses a model without training: remove --context, --steps and --save")
     if model is not None and not (model / "config.json").is_file():
         fail(f"--model must be the folder of a forecaster that --save wrote, got {model}")
-    console = common.terminal()
     with common.explained():
         with common.rejected():
             frame = _read(file, time=time, target=target, time_format=time_format, missing=missing)
             if model is None:
                 options = {"context": context, "quantiles": _numbers(quantiles), "steps": steps, "missing": missing}
                 options |= {"random_state": seed, "device": device}
-                estimator = _fit(frame, 24 if horizon is None else horizon, options, console)
+                estimator = _fit(frame, 24 if horizon is None else horizon, options)
                 if save is not None:
                     estimator.save(save)
             else:
@@ -83,8 +82,8 @@ def forecast(
             bands = estimator.predict_quantiles(frame, horizon=horizon) if estimator.quantiles else None
         _write(out, mean, bands)
         drawn = _draw(picture, frame, mean, bands)
-    console.print(f"{len(mean)} rows from {mean.index[0]} to {mean.index[-1]}", markup=False)
-    console.print(f"forecast  {out}" + (f"\npicture   {picture}" if drawn else ""), markup=False, soft_wrap=True)
+    common.say(f"{len(mean)} rows from {mean.index[0]} to {mean.index[-1]}")
+    common.say(f"forecast  {out}" + (f"\npicture   {picture}" if drawn else ""))
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -111,7 +110,7 @@ def _read(file: Path, *, time: str | None, target: str | None, time_format: str 
     return pd.DataFrame(values, index=pd.DatetimeIndex(table.times, name=time or "time"), columns=wanted)
 
 
-def _fit(frame: Any, horizon: int, options: dict[str, Any], console: Any) -> Any:
+def _fit(frame: Any, horizon: int, options: dict[str, Any]) -> Any:
     """Train, and print the error on the held-out rows."""
     from statespan.estimators import S4Forecaster
 
@@ -122,12 +121,10 @@ def _fit(frame: Any, horizon: int, options: dict[str, Any], console: Any) -> Any
         tail = frame.iloc[len(frame) - held_out - context :]
         error = estimator.evaluate(tail)["mae"]
         naive, season = _naive_error(tail, estimator, context, horizon)
-        what = "the last row" if season == 1 else f"the last {season} rows"
-        console.print(
+        repeated = "the last row" if season == 1 else f"the last {season} rows"
+        common.say(
             f"on the last {held_out} rows, which were held out: mean absolute error {error:.3f} standard deviations "
-            f"({naive:.3f} for repeating {what})",
-            markup=False,
-            soft_wrap=True,
+            f"({naive:.3f} for repeating {repeated})"
         )
     return estimator
 
@@ -148,20 +145,17 @@ def _naive_error(tail: Any, estimator: Any, context: int, horizon: int) -> tuple
 
 
 def _write(out: Path, mean: Any, bands: Any) -> None:
+    import pandas as pd
+
     from statespan._io import replace_file
 
-    levels = [] if bands is None else list(dict.fromkeys(bands.columns.get_level_values(1)))
-    header = [mean.index.name]
+    header, columns = [], []
     for name in mean.columns:
-        header += [name, *(f"{name}_q{level:g}" for level in levels)]
-    lines = [csv_line(header)]
-    for row, when in enumerate(mean.index):
-        fields = [str(when)]
-        for name in mean.columns:
-            fields.append(f"{mean[name].iloc[row]:.6g}")
-            fields += [f"{bands[name, level].iloc[row]:.6g}" for level in levels]
-        lines.append(csv_line(fields))
-    replace_file(out, "".join(lines).encode())
+        levels = [] if bands is None else list(bands[name].columns)
+        header += [cell(name), *(cell(f"{name}_q{level:g}") for level in levels)]
+        columns += [mean[name], *(bands[name, level] for level in levels)]
+    table = pd.concat(columns, axis=1).set_axis(mean.index.map(str).rename(cell(mean.index.name)))
+    replace_file(out, table.to_csv(header=header, float_format="%.6g", na_rep="nan", lineterminator="\n").encode())
 
 
 def _draw(path: Path, frame: Any, mean: Any, bands: Any) -> bool:
@@ -179,8 +173,8 @@ def _draw(path: Path, frame: Any, mean: Any, bands: Any) -> bool:
         if bands is not None and bands[name].shape[1] > 1:
             levels = list(bands[name].columns)
             label = f"{levels[0]:g} to {levels[-1]:g} quantile"
-            low, high = bands[name, levels[0]].to_numpy(), bands[name, levels[-1]].to_numpy()
-            axes.fill_between(mean.index, low, high, alpha=0.25, color=_plotting.COLORS[0], linewidth=0, label=label)
+            lower, upper = bands[name, levels[0]].to_numpy(), bands[name, levels[-1]].to_numpy()
+            axes.fill_between(mean.index, lower, upper, alpha=0.25, color=_plotting.COLORS[0], linewidth=0, label=label)
         axes.plot(mean.index, mean[name], color=_plotting.COLORS[0], label="forecast")
         _plotting.tidy(axes, "", printable(str(name)), legend=axes is figure.axes[0])
     figure.autofmt_xdate()

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,16 +34,6 @@ originals, the second the halves that the model was given, and the rows below it
 same samples, in batches of any size.
 """
 COMPLETIONS = 3
-
-
-class SamplingOptions(NamedTuple):
-    """Options for drawing samples."""
-
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    seed: int
 
 
 def generate(
@@ -80,11 +69,12 @@ def generate(
         from statespan.generation import Sampling
         from statespan.models import LanguageModel, PixelModel
 
-        sampling = SamplingOptions(temperature, top_k, top_p, min_p, seed)
+        sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         try:
-            Sampling(*sampling[:4])
+            Sampling(**sampling)
         except (TypeError, ValueError) as error:
             fail(f"--{str(error).replace('_', '-', 1)}")
+        sampling["seed"] = seed
         opened = open_model(where, device)
         if bf16:
             opened.model.to(torch.bfloat16)
@@ -92,21 +82,21 @@ def generate(
             words = _vocabulary(opened, data)
             _text(opened.model, words, sampling, prompt=prompt, steps=steps, count=count or 1, batch=batch)
         elif isinstance(opened.model, PixelModel):
-            images = ImageOptions(count, complete, size, batch, out)
-            _images(opened, images, sampling, data)
+            common.check_output("--out", out, ".png")
+            _images(opened, sampling, data, count=count, complete=complete, size=size, batch=batch, out=out)
         else:
             fail(f"generate is for models of text and of images, and {where} holds a {opened.model.name}")
 
 
 def _vocabulary(opened: Opened, data: Path | None) -> tuple[str, ...]:
-    dataset = dataset_of(opened, data, common.terminal())
+    dataset = dataset_of(opened, data)
     if dataset is None:
         fail("text needs the words of the training data: name the folder of the run, not that of the model")
     return dataset.info.classes
 
 
 def _text(
-    model: Any, words: tuple[str, ...], sampling: SamplingOptions, *, prompt: str, steps: int, count: int, batch: int
+    model: Any, words: tuple[str, ...], sampling: dict[str, Any], *, prompt: str, steps: int, count: int, batch: int
 ) -> None:
     import torch
 
@@ -128,10 +118,8 @@ def _text(
 
         if size == 1:
             print(prompt, end=" " if prompt else "", flush=True)
-        generated = generate(
-            model, tokens.expand(size, -1), steps, callback=show if size == 1 else None, rows=rows,
-            **sampling._asdict(),
-        )  # fmt: skip
+        callback = show if size == 1 else None
+        generated = generate(model, tokens.expand(size, -1), steps, callback=callback, rows=rows, **sampling)
         for row in generated.values.tolist() if size > 1 else []:
             print(prompt, "".join(_word(words[token]) for token in row), sep=" " if prompt else "", end="\n\n")
         if size == 1:
@@ -142,42 +130,34 @@ def _word(word: str) -> str:
     return "\n" if word == "<eos>" else printable(word) + " "
 
 
-@dataclass(frozen=True)
-class ImageOptions:
-    """Options for the images to generate and their files."""
-
-    count: int | None
-    complete: bool
-    size: str | None
-    batch: int
-    out: Path
-
-
-def _images(opened: Opened, options: ImageOptions, sampling: SamplingOptions, data: Path | None) -> None:
+def _images(
+    opened: Opened, sampling: dict[str, Any], data: Path | None,
+    *, count: int | None, complete: bool, size: str | None, batch: int, out: Path,
+) -> None:  # fmt: skip
+    """Generate images, or complete the lower halves of test images, and write them to a PNG file."""
     import numpy as np
     import torch
 
     from statespan._io import replace_file
     from statespan.generation.picture import grid, images, png
 
-    common.check_output("--out", options.out, ".png")
-    config, console, complete = opened.model.config, common.terminal(), options.complete
+    config = opened.model.config
     channels = max(1, (config.vocabulary - 1) // config.d_output)
-    stored = None if opened.run is None or complete or options.size else stored_inputs(opened.run)
-    needs_data = complete or (options.size is None and stored is None)
-    dataset = dataset_of(opened, data, console) if needs_data else None
+    stored = None if opened.run is None or complete or size else stored_inputs(opened.run)
+    needs_data = complete or (size is None and stored is None)
+    dataset = dataset_of(opened, data) if needs_data else None
     if complete and dataset is None:
         fail("--complete needs test images: name the folder of the run, not that of the model")
     known = stored or dataset
-    length = _length(options.size, channels) if known is None else known.info.length
-    columns, given = options.count or (8 if complete else 16), None
+    length = _length(size, channels) if known is None else known.info.length
+    columns, given = count or (8 if complete else 16), None
     started = time.perf_counter()
     if dataset is not None and complete:
         columns = min(columns, len(dataset.test))
         whole = dataset.test.batch(list(range(columns))).y
         given = whole[:, : length // 2].repeat(COMPLETIONS, 1)
     total = columns * COMPLETIONS if complete else columns
-    samples = _sample(opened.model, given, sampling, total=total, length=length, batch=options.batch)
+    samples = _sample(opened.model, given, sampling, total=total, length=length, batch=batch)
     pictures = images(samples, config.d_output, channels)
     if complete:
         half = torch.nn.functional.pad(whole[:, : length // 2], (0, length - length // 2))
@@ -185,14 +165,14 @@ def _images(opened: Opened, options: ImageOptions, sampling: SamplingOptions, da
         pictures = np.concatenate([*above, pictures])
     across = columns if complete else math.ceil(math.sqrt(total))
     enlarge = max(1, 96 // pictures.shape[1])
-    replace_file(options.out, png(grid(pictures, across, enlarge)))
+    replace_file(out, png(grid(pictures, across, enlarge)))
     seconds = time.perf_counter() - started
-    what = f"{columns} images completed {COMPLETIONS} times" if complete else f"{total} images"
-    console.print(f"{what} in {seconds:.1f} s, {total / seconds:.3g} a second", markup=False)
-    console.print(f"written: {options.out}", markup=False, soft_wrap=True)
+    summary = f"{columns} images completed {COMPLETIONS} times" if complete else f"{total} images"
+    common.say(f"{summary} in {seconds:.1f} s, {total / seconds:.3g} a second")
+    common.say(f"written: {out}")
 
 
-def _sample(model: Any, given: Any, sampling: SamplingOptions, *, total: int, length: int, batch: int) -> Any:
+def _sample(model: Any, given: Any, sampling: dict[str, Any], *, total: int, length: int, batch: int) -> Any:
     """Sample values (total, length) in batches; given ones come first."""
     import torch
 
@@ -203,7 +183,7 @@ def _sample(model: Any, given: Any, sampling: SamplingOptions, *, total: int, le
         rows = range(start, min(total, start + batch))
         prompt = None if given is None else given[rows.start : rows.stop]
         steps = length - (0 if prompt is None else prompt.shape[1])
-        generated = generate(model, prompt, steps, batch=len(rows), rows=rows, **sampling._asdict()).values.cpu()
+        generated = generate(model, prompt, steps, batch=len(rows), rows=rows, **sampling).values.cpu()
         parts.append(generated if prompt is None else torch.cat([prompt, generated], 1))
     return torch.cat(parts)
 

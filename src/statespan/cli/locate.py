@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -12,8 +13,6 @@ from statespan._suggest import suggest
 from statespan.cli import common
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from statespan.data import Dataset
     from statespan.data.inputs import Inputs
 
@@ -82,30 +81,28 @@ def open_model(where: Path, device: str | None) -> Opened:
     return Opened(from_pretrained(where / "model", device=place), where)
 
 
-def dataset_of(opened: Opened, data: Path | None, console: Console) -> Dataset | None:
+def dataset_of(opened: Opened, data: Path | None) -> Dataset | None:
     """The dataset of a run; None without a run."""
     if opened.run is None:
         return None
     common.need_training()
     from statespan.train import read_recipe
 
-    return common.load_data(read_recipe(opened.run / "recipe.yaml"), data, console)
+    return common.load_data(read_recipe(opened.run / "recipe.yaml"), data)
 
 
-def inputs_of(opened: Opened, data: Path | None, console: Console) -> Inputs | None:
+def inputs_of(opened: Opened, data: Path | None) -> Inputs | None:
     """The input preparation of a run, None without a run; a published model needs no data for it."""
     from statespan.data import inputs
 
     if opened.run is not None and (stored := stored_inputs(opened.run)) is not None and stored.prepare is not None:
         return stored
-    dataset = dataset_of(opened, data, console)
+    dataset = dataset_of(opened, data)
     return None if dataset is None else inputs.of_dataset(dataset)
 
 
 def trained_rate(run: Path) -> float | None:
     """The sampling rate of a run's training data, from the config of its saved model; None if unknown."""
-    import json
-
     try:
         place = run if (run / "config.json").is_file() else run / "model"
         rate = json.loads((place / "config.json").read_text(encoding="utf-8"))["config"].get("sampling_rate")

@@ -13,7 +13,7 @@ HELP = """List the trained models that come with statespan.
 \b
 Examples:
   statespan models
-  statespan eval digits-s4d                        measure one again
+  statespan eval digits-s4d                        evaluate one
   statespan predict --model digits-s4d image.csv   use one
 
 In Python: statespan.load("digits-s4d")
@@ -24,7 +24,6 @@ def models() -> None:
     """List models; :data:`HELP` is the text for users."""
     from statespan.models import find
 
-    console = common.terminal()
     table = common.table(
         "name", "data", "test", "parameters", "size", right=["parameters", "size"], wrapped=["data", "test"]
     )
@@ -43,6 +42,6 @@ def models() -> None:
             f"{size / 1e6:.2f} MB",
         )
     if table.row_count:
-        console.print(table)
+        common.terminal().print(table)
     else:
-        console.print("no published models found")
+        common.say("no published models found")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,31 +30,31 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "response": ("length", "heads"), "eigenvalues": (), "steps": (),
 }  # fmt: skip
 """Options of the kinds that plot layers; the others plot runs."""
-HELP = "\n".join(
-    [
-        "Plot a model, a run, or an untrained layer.",
-        "",
-        "SOURCE is the folder of a run or of a saved model, or the name of a published model (curves: one or several",
-        "runs; times: a folder of records). Without one, an untrained layer is plotted: --layer, --init, and key=value",
-        "for its other options.",
-        "",
-        "\b",
-        "Kinds:",
-        *(f"  {name:<12}{what}" for name, what in KINDS.items()),
-        "",
-        "\b",
-        "Examples:",
-        "  statespan plot kernels --layer s4d --init lin",
-        "  statespan plot eigenvalues --layer s4d --init inv d_state=128 --out inv.svg",
-        "  statespan plot response --layer s4 --init legs --length 16384",
-        "  statespan plot steps runs/digits-s4d",
-        "  statespan plot filters runs/digits-s4d --side 8",
-        "  statespan plot curves runs/digits-s4d runs/digits-s4d-2",
-        "  statespan plot times results/tasks",
-        "",
-        "Writes --out, .png or .svg; both if it has no ending.",
-    ]
-)
+SIDES = {"digits": 8, "smnist": 28, "pmnist": 28, "scifar": 32, "image": 32, "pathfinder": 32, "path-x": 128}
+"""Pixels per row of the datasets of square images."""
+KIND_LINES = "\n".join(f"  {name:<12}{what}" for name, what in KINDS.items())
+HELP = f"""Plot a model, a run, or an untrained layer.
+
+SOURCE is the folder of a run or of a saved model, or the name of a published model (curves: one or several
+runs; times: a folder of records). Without one, an untrained layer is plotted: --layer, --init, and key=value
+for its other options.
+
+\b
+Kinds:
+{KIND_LINES}
+
+\b
+Examples:
+  statespan plot kernels --layer s4d --init lin
+  statespan plot eigenvalues --layer s4d --init inv d_state=128 --out inv.svg
+  statespan plot response --layer s4 --init legs --length 16384
+  statespan plot steps runs/digits-s4d
+  statespan plot filters runs/digits-s4d --side 8
+  statespan plot curves runs/digits-s4d runs/digits-s4d-2
+  statespan plot times results/tasks
+
+Writes --out, .png or .svg; both if it has no ending.
+"""
 
 
 def plot(
@@ -90,6 +89,7 @@ def plot(
     with common.explained():
         from statespan import _plotting
         from statespan import plot as drawing
+        from statespan.train.config import apply_override
 
         with common.rejected():
             common.check_output("--out", _plotting.targets(target)[0])
@@ -101,13 +101,15 @@ def plot(
                     folders = [_located(folders[0])]
                     parts = drawing.read_parts(folders[0])
                 else:
-                    chosen = {**({} if init is None else {"init": init}), **_layer_options(changes)}
+                    chosen: dict[str, Any] = {} if init is None else {"init": init}
+                    for change in changes:
+                        apply_override(chosen, change, "option")
                     parts = drawing.fresh(layer, chosen, seed=seed)  # type: ignore[arg-type]
                 if kind == "filters":
                     options["side"] = options.get("side") or _side(folders)
                 figure = getattr(drawing, kind)(parts, **options)
         for path in drawing.save(figure, target):
-            common.terminal().print(f"picture  {path}", markup=False, soft_wrap=True)
+            common.say(f"picture  {path}")
 
 
 def _of_runs(kind: str, folders: list[Path], changes: list[str], data: Path | None) -> Any:
@@ -144,30 +146,12 @@ def _located(where: Path) -> Path:
     return folder
 
 
-def _layer_options(changes: list[str]) -> dict[str, Any]:
-    """Options of a layer from key=value, with dots for nested ones."""
-    from statespan.train.strict import parse
-
-    options: dict[str, Any] = {}
-    for change in changes:
-        key, _, text = change.partition("=")
-        *above, last = key.split(".")
-        place = options
-        for part in above:
-            place = place.setdefault(part, {})
-        place[last] = parse(text, f"option {change}")
-    return options
-
-
 def _side(folders: list[Path]) -> int:
     """Pixels per row, if the run's data are square images."""
     if folders and is_run(folders[0]):
-        import statespan.data
         from statespan.train import read_recipe
 
-        options = dict(read_recipe(folders[0] / "recipe.yaml").data)
-        length = {"digits": 64, "smnist": 784, "pmnist": 784, "scifar": 1024, "image": 1024, "pathfinder": 1024}
-        length |= {"path-x": 16384}
-        if options["name"] in statespan.data.names() and options["name"] in length:
-            return math.isqrt(length[options["name"]])
+        name = read_recipe(folders[0] / "recipe.yaml").data["name"]
+        if name in SIDES:
+            return SIDES[name]
     fail("--side must be the number of pixels in a row of the images, such as --side 32")

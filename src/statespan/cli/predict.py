@@ -81,14 +81,13 @@ def predict(
     common.relative_step(1.0, dt_scale, sampling_rate)
     if absent := [file for file in files if not file.is_file()]:
         fail(f"FILES must be existing files, and {absent[0]} is not ({len(absent)} of {len(files)})")
-    console = common.terminal()
     with common.explained():
         from statespan.train import read_recipe
         from statespan.train.device import pick_device
 
         place = pick_device(device)
         recipe = read_recipe(run / "recipe.yaml", changes)
-        network, inputs = _open(run, recipe, data, console)
+        network, inputs = _open(run, recipe, data)
         info = inputs.info
         if info.task not in ("classification", "regression") or inputs.prepare is None:
             fail(
@@ -105,11 +104,11 @@ def predict(
         samples = [Sample(file, x, step) for file, (x, _), step in zip(files, series, steps)]
         answers = _answers(network.to(place), samples, inputs)
         _write(out, files, answers, info)
-    _show(samples, answers, info, console)
-    console.print(f"written: {out}", markup=False, soft_wrap=True)
+    _show(samples, answers, info)
+    common.say(f"written: {out}")
 
 
-def _open(run: Path, recipe: Recipe, data: Path | None, console: Any) -> tuple[Any, Inputs]:
+def _open(run: Path, recipe: Recipe, data: Path | None) -> tuple[Any, Inputs]:
     """The model and its input preparation; a published model needs no data for it."""
     from statespan.data.inputs import of_dataset
     from statespan.models import from_pretrained
@@ -118,7 +117,7 @@ def _open(run: Path, recipe: Recipe, data: Path | None, console: Any) -> tuple[A
     stored = stored_inputs(run)
     if stored is not None and stored.prepare is not None:
         return from_pretrained(run), stored
-    dataset = common.load_data(recipe, data, console)
+    dataset = common.load_data(recipe, data)
     return load_run(run, data=dataset)[0], of_dataset(dataset)
 
 
@@ -194,11 +193,11 @@ def _write(out: Path, files: list[Path], answers: np.ndarray[Any, Any], info: An
     replace_file(out, "".join(lines).encode("utf-8", "backslashreplace"))
 
 
-def _show(samples: list[Sample], answers: np.ndarray[Any, Any], info: Any, console: Any) -> None:
+def _show(samples: list[Sample], answers: np.ndarray[Any, Any], info: Any) -> None:
     from statespan.data.inputs import answer_names
 
     names = answer_names(info)
-    wide = max(len(str(sample.file)) for sample in samples[:SHOWN])
+    width = max(len(str(sample.file)) for sample in samples[:SHOWN])
     for sample, row in list(zip(samples, answers))[:SHOWN]:
         top = int(row.argmax())
         answer = (
@@ -207,6 +206,6 @@ def _show(samples: list[Sample], answers: np.ndarray[Any, Any], info: Any, conso
             else "  ".join(f"{name} {value:.4g}" for name, value in zip(names, row))
         )
         at = f"  (dt_scale {sample.dt_scale:g})" if sample.dt_scale != 1.0 else ""
-        console.print(f"{sample.file!s:<{wide}}  {answer}{at}", markup=False, soft_wrap=True)
+        common.say(f"{sample.file!s:<{width}}  {answer}{at}")
     if len(samples) > SHOWN:
-        console.print(f"… and {len(samples) - SHOWN} more")
+        common.say(f"… and {len(samples) - SHOWN} more")

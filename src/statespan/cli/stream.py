@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HELP = """Feed samples into a model as they arrive; print its answers.
 
-Reads standard input: lines of CSV (a column for each feature, or a token), or raw 16-bit audio. A line may have 16 MiB.
+Reads standard input: lines of CSV (a column for each feature, or a token) of at most 16 MiB, or raw 16-bit audio.
 Writes the answers to standard output as CSV, at constant cost per sample. Samples for a run are scaled as its training
 data was; a saved model gets them unscaled, audio in [-1, 1). A line with NaN, infinity or text ends the command with
 exit code 2; the state is then the one before that line.
@@ -75,12 +75,13 @@ def stream(
             running.restore(state)
         prepare, answer = _preparation(opened, data, form)
         try:
-            for number, samples in _read(sys.stdin.buffer, form, block, opened.model.config):
-                try:
-                    y = _push(running, prepare(samples))
-                except ValueError as error:  # scaled, they are too large
-                    fail(f"sample {number}: {error}")
-                answer(number, y)
+            with common.rejected():  # a line that is too long
+                for number, samples in _read(sys.stdin.buffer, form, block, opened.model.config):
+                    try:
+                        y = _push(running, prepare(samples))
+                    except ValueError as error:  # scaled, they are too large
+                        fail(f"sample {number}: {error}")
+                    answer(number, y)
         except (BrokenPipeError, KeyboardInterrupt):
             _close_output()  # the reader is done
         finally:
@@ -104,6 +105,8 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
     """Blocks of samples (≤ block, D) or tokens (≤ block,), and the number of the last sample of each."""
     import numpy as np
 
+    from statespan.data.formats.lines import bounded
+
     width = getattr(config, "d_input", None)
     seen = 0
     if form == "s16le":
@@ -117,8 +120,8 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
             yield seen, samples
         return
     rows: list[list[float]] = []
-    rejected = ""
-    for number, line in enumerate(_lines(source), 1):
+    problem = ""
+    for number, line in enumerate(bounded(source), 1):
         text = line.decode("utf-8", "replace").strip()
         if not text:
             continue
@@ -126,7 +129,7 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
         if mistake and number == 1 and not values:
             continue  # names of the columns
         if mistake:
-            rejected = f"line {number} {mistake}; the lines before it were read"
+            problem = f"line {number} {mistake}; the lines before it were read"
             break
         rows.append(values)
         if len(rows) == block:
@@ -135,8 +138,8 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
             rows = []
     if rows:  # also before a rejected line: the saved state is the one before it
         yield seen + len(rows), _array(rows, width)
-    if rejected:
-        fail(rejected)
+    if problem:
+        fail(problem)
 
 
 def _values(text: str, width: int | None, vocabulary: int | None) -> tuple[list[float], str]:
@@ -154,15 +157,6 @@ def _values(text: str, width: int | None, vocabulary: int | None) -> tuple[list[
     return values, ""
 
 
-def _lines(source: BinaryIO) -> Iterator[bytes]:
-    from statespan.data.formats.lines import bounded
-
-    try:
-        yield from bounded(source)
-    except ValueError as error:
-        fail(str(error))
-
-
 def _array(rows: list[list[float]], width: int | None) -> np.ndarray[Any, Any]:
     import numpy as np
 
@@ -174,10 +168,10 @@ def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable
     import numpy as np
     import torch
 
-    config, console = opened.model.config, common.terminal()
+    config = opened.model.config
     dtype = next(opened.model.parameters()).dtype
     tokens = getattr(config, "vocabulary", None) is not None
-    inputs = None if tokens else inputs_of(opened, data, console)
+    inputs = None if tokens else inputs_of(opened, data)
     if inputs is None or inputs.prepare is None:
         plain = Printer(opened.model, [], None)
         return (lambda x: torch.from_numpy(x) if tokens else torch.from_numpy(x).to(dtype)), plain
@@ -191,12 +185,11 @@ def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable
 
     probe = np.ones((3, config.d_input), np.float32)
     try:
-        alone = torch.equal(prepare(probe)[:1], prepare(probe[:1])) and torch.equal(
-            prepare(probe)[2], prepare(probe)[0]
-        )
+        prepared = prepare(probe)
+        is_per_sample = torch.equal(prepared[:1], prepare(probe[:1])) and torch.equal(prepared[2], prepared[0])
     except ValueError:  # it wants a whole series
-        alone = False
-    if not alone:
+        is_per_sample = False
+    if not is_per_sample:
         fail(
             f"the data of {opened.run} is scaled as a whole, not sample by sample; stream scaled samples into "
             f"{opened.run}/model instead"

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,6 @@ from statespan.cli import common
 from statespan.cli.locate import is_run
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from torch import nn
 
     from statespan.data import Dataset
@@ -57,7 +56,6 @@ def train(
 ) -> None:
     """Train; :data:`HELP` is the text for users."""
     common.need_training()
-    console = common.terminal()
     with common.explained():
         from statespan.train import Interrupted, fit
         from statespan.train.device import pick_device
@@ -69,18 +67,18 @@ def train(
         check_model(chosen)
         if chosen.train.start is not None and not resume:
             find_weights(chosen.train.start)
-        dataset = common.load_data(chosen, data, console)
+        dataset = common.load_data(chosen, data)
         model = build_model(chosen, dataset)
-        _announce(chosen, dataset, model, console)
-        console.print(f"  {'resume' if resume else 'folder'}  {run}", markup=False, soft_wrap=True)
+        _announce(chosen, dataset, model)
+        common.say(f"  {'resume' if resume else 'folder'}  {run}")
         try:
             result = fit(chosen, run, resume=resume, data=dataset, model=model, progress=True, device=device)
         except (Interrupted, KeyboardInterrupt) as stopped:
-            again = shlex.join(["statespan", "train", str(run), "--resume"])
-            kept = "saved" if isinstance(stopped, Interrupted) else "stopped; earlier checkpoints are kept"
-            complain(f"{kept} in {run}; resume with: {again}")
+            command = shlex.join(["statespan", "train", str(run), "--resume"])
+            status = "saved" if isinstance(stopped, Interrupted) else "stopped; earlier checkpoints are kept"
+            complain(f"{status} in {run}; resume with: {command}")
             sys.exit(stopped.code if isinstance(stopped, Interrupted) else 130)
-    _show(result, chosen, console)
+    _show(result, chosen)
 
 
 def _choose(text: str | None, changes: list[str], resume: bool, runs: Path) -> tuple[Recipe, Path]:
@@ -120,7 +118,7 @@ def _runs(runs: Path, name: str) -> dict[int, Path]:
     return {number: path for number, path in folders.items() if is_run(path)}
 
 
-def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, console: Console) -> None:
+def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module) -> None:
     from rich.markup import escape
 
     info, train, number = dataset.info, recipe.train, _paper(recipe)
@@ -128,20 +126,18 @@ def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module, console: Conso
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     rows = f"{len(dataset.train):,} / {len(dataset.valid):,} / {len(dataset.test):,}"
     length = f"train/valid/test {rows}, {info.task}, length {info.length:,}"
-    config = getattr(model, "config", None)
-    shape = "".join(
-        f", {getattr(config, key)} {word}" for key, word in (("n_layers", "layers"), ("d_model", "features")) if config
-    )
+    config: Any = getattr(model, "config", None)
+    shape = f", {config.n_layers} layers, {config.d_model} features" if config else ""
     kind = str(recipe.model.get("layer", "s4")).upper()
-    long = f"{train.steps:,} steps" if train.steps else f"{train.epochs} epochs"
-    console.print(f"[bold]{escape(recipe.name)}[/bold]  {escape(paper)}".rstrip())
-    console.print(f"  data    {recipe.data['name']}: {length}", markup=False)
-    console.print(f"  model   {recipe.model['name']} of {kind}{shape}, {parameters:,} parameters", markup=False)
-    console.print(f"  train   {long}, batch {train.batch}, lr {train.lr:g}, {train.precision}", markup=False)
+    duration = f"{train.steps:,} steps" if train.steps else f"{train.epochs} epochs"
+    common.terminal().print(f"[bold]{escape(recipe.name)}[/bold]  {escape(paper)}".rstrip())
+    common.say(f"  data    {recipe.data['name']}: {length}")
+    common.say(f"  model   {recipe.model['name']} of {kind}{shape}, {parameters:,} parameters")
+    common.say(f"  train   {duration}, batch {train.batch}, lr {train.lr:g}, {train.precision}")
     if train.start is not None:
-        console.print(f"  start   the weights of {train.start}", markup=False, soft_wrap=True)
+        common.say(f"  start   the weights of {train.start}")
     if recipe.overrides:
-        console.print(f"  changed {' '.join(recipe.overrides)}", markup=False)
+        common.say(f"  changed {' '.join(recipe.overrides)}")
 
 
 def _paper(recipe: Recipe) -> str | float | int | None:
@@ -157,22 +153,22 @@ def _paper(recipe: Recipe) -> str | float | int | None:
     return None if other else recipe.about.number
 
 
-def _show(result: Result, recipe: Recipe, console: Console) -> None:
+def _show(result: Result, recipe: Recipe) -> None:
     table = common.table("", "test", "valid", right=["test", "valid"])
     valid = dict(common.metric_rows(result.valid))
     for name, value in common.metric_rows(result.test):
         best = name == result.metric.replace("_", " ")
         table.add_row(name, value, valid.get(name, ""), style="bold" if best else None)
-    console.print()
-    console.print(table)
+    common.say("")
+    common.terminal().print(table)
     number = _paper(recipe)
     paper = "" if number is None else f"; the paper has {number}"
     weights = f"weights of step {result.best_step} of {result.steps}"
-    console.print(f"{weights}, {common.duration(result.seconds)}{paper}", markup=False)
+    common.say(f"{weights}, {common.duration(result.seconds)}{paper}")
     if result.start is not None:
         fitted = f"{result.start['tensors']} of {result.start['of']} tensors"
-        console.print(f"start    {fitted} from {result.start['name']}", markup=False)
-    console.print(f"run      {result.folder}", markup=False, soft_wrap=True)
+        common.say(f"start    {fitted} from {result.start['name']}")
+    common.say(f"run      {result.folder}")
     for picture in sorted(result.folder.glob("*.png")):
-        console.print(f"picture  {picture}", markup=False, soft_wrap=True)
-    console.print(f"next     statespan eval {shlex.quote(str(result.folder))}", markup=False, soft_wrap=True)
+        common.say(f"picture  {picture}")
+    common.say(f"next     statespan eval {shlex.quote(str(result.folder))}")

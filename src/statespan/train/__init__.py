@@ -13,20 +13,13 @@ if TYPE_CHECKING:
     from statespan.train.run import evaluate, fit, load_run
     from statespan.train.signals import Interrupted
 
-_WHERE = {
-    "About": "config",
-    "CheckpointError": "_io",
-    "ConfigError": "config",
-    "Interrupted": "signals",
-    "NonFiniteError": "guard",
-    "Recipe": "config",
-    "Result": "result",
-    "Train": "config",
-    "evaluate": "run",
-    "fit": "run",
-    "load_run": "run",
-    "read_recipe": "config",
-    "write_recipe": "config",
+_HOMES = {
+    "statespan._io": ("CheckpointError",),
+    "statespan.train.config": ("About", "ConfigError", "Recipe", "Train", "read_recipe", "write_recipe"),
+    "statespan.train.guard": ("NonFiniteError",),
+    "statespan.train.result": ("Result",),
+    "statespan.train.run": ("evaluate", "fit", "load_run"),
+    "statespan.train.signals": ("Interrupted",),
 }
 
 __all__ = [
@@ -48,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    where = "statespan" if _WHERE[name].startswith("_") else __name__
-    return getattr(import_module(f"{where}.{_WHERE[name]}"), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

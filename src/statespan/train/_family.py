@@ -1,8 +1,8 @@
 """Recipe families: YAML files whose rows are recipes that share most of their settings.
 
 A family is a tree. A node has settings (the sections of a recipe, or parts of them), fields that say where they come
-from (:data:`FIELDS`), and below it ``groups`` of nodes or ``rows``, which are the recipes by name. What a node says
-holds for everything below it, unless a lower node says otherwise; sections are merged key by key.
+from (:data:`FIELDS`), and below it ``groups`` of nodes or ``rows``, which are the recipes by name. A node applies
+to everything below it, unless a lower node overrides it; sections are merged key by key.
 
 Only plain data is read. The result is a complete recipe as text, which :mod:`statespan.train.config` checks like any
 other.

@@ -5,8 +5,8 @@ A folder ``000000001200-0`` (step and serial number) has
 * ``state.safetensors``: weights, optimizer, averages, random states;
 * ``state.json``: step, serial number, recipe, progress, size and SHA-256 of the tensors, and a SHA-256 of itself.
 
-It gets its name only when all of it is on the disk and was read back. Which one is the last is found by reading them,
-newest first: the first with the right digests and the name of its step and serial number. Nothing in a checkpoint
+It gets its name only when all of it is on the disk and was read back. Checkpoints are read newest first; the first with
+the right digests, in a folder named after its step and serial number, counts as the latest. Nothing in a checkpoint
 can run code. Version 1 had no serial number in ``state.json``; it is still read, and its step is compared.
 """
 
@@ -59,8 +59,8 @@ class Facts:
 def save(folder: Path, tensors: dict[str, Tensor], facts: Facts, keep: int = 2) -> Path:
     """Write a checkpoint, read it back, and only then remove old ones.
 
-    The ``keep`` newest stay, and the best ones they speak of (``progress["best_step"]``). If it cannot be written, all
-    old ones are as they were.
+    The ``keep`` newest stay, and the best ones they refer to (``progress["best_step"]``). If writing fails, nothing is
+    removed.
     """
     serial = 1 + max((s for step, s, _ in _listed(folder) if step == facts.step), default=-1)
     path = folder / f"{facts.step:012d}-{serial}"
@@ -89,17 +89,12 @@ def load(path: Path) -> tuple[dict[str, Tensor], Facts]:
 
 def latest(folder: Path) -> tuple[dict[str, Tensor], Facts] | None:
     """The newest whole checkpoint, or None if there are none; raises a CheckpointError if all are damaged."""
-    problems: list[CheckpointError] = []
-    for _, _, path in _listed(folder):
-        try:
-            return load(path)
-        except CheckpointError as error:
-            problems.append(error)
-    if problems:
-        raise CheckpointError(
-            f"none of the {len(problems)} checkpoints in {folder} is intact; the newest: {problems[0]}"
-        )
-    return None
+    paths = [path for _, _, path in _listed(folder)]
+    try:
+        return _first_intact(paths) if paths else None
+    except CheckpointError as error:
+        problem = f"none of the {len(paths)} checkpoints in {folder} is intact; the newest: {error}"
+        raise CheckpointError(problem) from None
 
 
 def any_in(folder: Path) -> bool:
@@ -109,14 +104,21 @@ def any_in(folder: Path) -> bool:
 
 def at_step(folder: Path, step: int) -> tuple[dict[str, Tensor], Facts]:
     """The newest intact checkpoint of a step."""
-    problem: CheckpointError | None = None
-    for number, _, path in _listed(folder):
-        if number == step:
-            try:
-                return load(path)
-            except CheckpointError as error:
-                problem = problem or error
-    raise problem or CheckpointError(f"there is no checkpoint of step {step} in {folder}")
+    paths = [path for number, _, path in _listed(folder) if number == step]
+    if not paths:
+        raise CheckpointError(f"there is no checkpoint of step {step} in {folder}")
+    return _first_intact(paths)
+
+
+def _first_intact(paths: list[Path]) -> tuple[dict[str, Tensor], Facts]:
+    """The first of these that is intact; raises the CheckpointError of the first one if none is."""
+    problems: list[CheckpointError] = []
+    for path in paths:
+        try:
+            return load(path)
+        except CheckpointError as error:
+            problems.append(error)
+    raise problems[0]
 
 
 def remove_after(folder: Path, step: int) -> None:

@@ -24,7 +24,7 @@ __all__ = ["About", "ConfigError", "Recipe", "Train", "read_recipe", "write_reci
 
 
 def _at(low: float, high: float = math.inf, *, open_low: bool = False) -> dict[str, Any]:
-    """The range of a number: low ≤ value < high, or low < value."""
+    """The range of a number: low ≤ value < high, or low < value < high."""
     return {"low": low, "high": high, "open_low": open_low}
 
 
@@ -44,21 +44,21 @@ class Train:
         accumulate: Gradient accumulation: pieces that a process's share of the batch is cut into.
         optimizer: "adamw" or "lamb".
         lr: Learning rate.
-        weight_decay: Weight decay of the parameters that :func:`statespan.train.param_groups` says.
+        weight_decay: Weight decay of the group "decay" of :func:`statespan.train.param_groups`.
         ssm_lr: Learning rate of the SSM parameters; never more than ``lr`` is used.
         slow_C: Count C among the SSM parameters.
         fast_dt: Do not count Δ among them.
-        betas: Of the optimizer.
-        eps: Of the optimizer.
+        betas: Decay rates of the optimizer's averages.
+        eps: Added to the optimizer's denominator.
         schedule: "cosine", "multistep", "plateau" or "constant".
         warmup: Steps over which the rate rises linearly from 0.
         decay_steps: Step at which the cosine reaches its end; the last one if not given.
-        min_lr: Share of the rate that the cosine ends at.
+        min_lr: Fraction of the rate at which the cosine ends.
         milestones: Epochs at which "multistep" multiplies the rate by ``factor``.
-        factor: Of "multistep" and "plateau".
+        factor: Factor of "multistep" and "plateau".
         plateau_patience: Validations without improvement after which "plateau" multiplies the rate by ``factor``.
         clip: Largest norm of the gradient.
-        ema: Decay of the moving average of the weights, which are then evaluated instead.
+        ema: Decay of a moving average of the weights, which is then evaluated instead of them.
         precision: "fp32", "tf32" or "bf16" (weights and updates stay fp32).
         patience: Validations without improvement after which training ends.
         validate_every: Steps between validations; an epoch's if not given.
@@ -70,9 +70,9 @@ class Train:
             that is possible).
         resident: Keep the data on the device: "auto" (if it is small), "always" or "never".
         strategy: "auto" (DDP if there are several processes), "ddp" or "fsdp".
-        deterministic: Use only operations of torch that give the same bits every time.
+        deterministic: Use only deterministic operations of torch.
         threads: Threads of a process on the CPU; torch's own choice if not given. One is best for small models.
-        seed: Of everything random.
+        seed: Seed of everything random.
         log_every: Steps between two lines of the log.
         save_every: Steps between checkpoints, besides those at validations.
         keep: Newest checkpoints to keep, besides the best.
@@ -207,7 +207,7 @@ def read_recipe(source: Path | str | Mapping[str, Any] | Recipe, overrides: Sequ
         data = parse(source)
     data = _mapping(data, "the recipe")
     for override in overrides:
-        _override(data, override)
+        apply_override(data, override)
     _known("", data, ("name", "data", "model", "train", "about"))
     name = data.get("name")
     if not isinstance(name, str) or not KEY.match(name):
@@ -241,19 +241,19 @@ def _read(path: Path) -> str:
         raise ConfigError(f"cannot read the recipe {show(str(path), 200)}: it is not UTF-8 text") from None
 
 
-def _override(data: dict[str, Any], override: str) -> None:
+def apply_override(data: dict[str, Any], override: str, kind: str = "override") -> None:
+    """Set a value in nested plain data, given as dotted ``key=value``; messages call it a ``kind``."""
     key, equals, text = override.partition("=")
     path = key.strip().split(".")
     if not equals or not all(KEY.match(part) for part in path):
-        raise ConfigError(f"override {show(override)} is not of the form section.key=value, such as train.lr=0.001")
-    place = data
+        raise ConfigError(f"{kind} {show(override)} is not of the form section.key=value, such as train.lr=0.001")
+    section = data
     for depth, part in enumerate(path[:-1]):
-        place = place.setdefault(part, {})
-        if not isinstance(place, dict):
-            raise ConfigError(
-                f"override {show(override)}: {'.'.join(path[: depth + 1])} is {show(place)}, not a section"
-            )
-    place[path[-1]] = parse(text, f"override {show(override)}")
+        section = section.setdefault(part, {})
+        if not isinstance(section, dict):
+            parent = ".".join(path[: depth + 1])
+            raise ConfigError(f"{kind} {show(override)}: {parent} is {show(section)}, not a section")
+    section[path[-1]] = parse(text, f"{kind} {show(override)}")
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
@@ -287,13 +287,13 @@ def _check_fields(section: Any, name: str) -> None:
     kind: Any = type(section)
     hints = _hints(kind)
     for item in dataclasses.fields(section):
-        value = getattr(section, item.name)
-        fitted = _fit(value, hints[item.name], item.metadata)
+        value, hint = getattr(section, item.name), hints[item.name]
+        fitted = _fit(value, hint, item.metadata)
         if fitted is _WRONG:
-            allowed = _describe(hints[item.name], item.metadata)
-            choices = [c for c in typing.get_args(hints[item.name]) if isinstance(c, str)]
-            hint = suggest(value, choices) if isinstance(value, str) else ""
-            raise ConfigError(f"{name}.{item.name} is {show(value)}; allowed is {allowed}{hint}")
+            choices = [choice for choice in typing.get_args(hint) if isinstance(choice, str)]
+            guess = suggest(value, choices) if isinstance(value, str) else ""
+            allowed = _describe(hint, item.metadata)
+            raise ConfigError(f"{name}.{item.name} is {show(value)}; allowed is {allowed}{guess}")
         object.__setattr__(section, item.name, fitted)
 
 

@@ -96,19 +96,19 @@ def quiet() -> contextlib.AbstractContextManager[None]:
 
 # The process group of the last run. A model under DDP lives on in the traceback of an exception; were it the last to
 # hold the group, it would free it with Python's lock held, which gloo's thread may need to finish: neither ever would.
-_kept: list[object] = []
+_last_group: list[object] = []
 
 
 @contextlib.contextmanager
 def launched(train: Train, device: torch.device) -> Iterator[Processes]:
     """Use one process, or all that torchrun started, within the context."""
-    several = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
-    world = int(os.environ["WORLD_SIZE"]) if several else 1
+    is_distributed = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
+    world = int(os.environ["WORLD_SIZE"]) if is_distributed else 1
     if train.strategy == "auto" and world == 1:
         with one_process(train, device) as process:
             yield process
         return
-    joined = torch.distributed.is_available() and torch.distributed.is_initialized()
+    was_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
     fabric = _launch(train, device, world)
     try:
         with _numerics(train, fabric.device):
@@ -118,8 +118,8 @@ def launched(train: Train, device: torch.device) -> Iterator[Processes]:
                 fabric.barrier()  # all leave together: a process that is still busy would lose the others
                 raise
     finally:
-        if not joined and torch.distributed.is_available() and torch.distributed.is_initialized():
-            _kept[:] = [torch.distributed.group.WORLD]
+        if not was_initialized and torch.distributed.is_available() and torch.distributed.is_initialized():
+            _last_group[:] = [torch.distributed.group.WORLD]
             torch.distributed.destroy_process_group()
 
 
@@ -154,9 +154,9 @@ def _launch(train: Train, device: torch.device, world: int) -> Fabric:
 @contextlib.contextmanager
 def _numerics(train: Train, device: torch.device) -> Iterator[None]:
     """Apply a recipe's global torch settings within the context; they and the random states are restored afterwards."""
-    touched = device.type == "cuda" or (torch.cuda.is_available() and torch.cuda.is_initialized())
+    uses_cuda = device.type == "cuda" or (torch.cuda.is_available() and torch.cuda.is_initialized())
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[torch.cuda.current_device()] if touched else []))
+        stack.enter_context(torch.random.fork_rng(devices=[torch.cuda.current_device()] if uses_cuda else []))
         stack.callback(random.setstate, random.getstate())
         stack.callback(np.random.set_state, np.random.get_state())
         if train.precision == "tf32":

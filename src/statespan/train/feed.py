@@ -32,14 +32,14 @@ class Feed:
         self.split, self.device = split, device
         size = sum(array.nbytes for array in split.arrays.values())
         self.resident = resident == "always" or (resident == "auto" and size <= _largest_resident(device))
-        self.place = device if self.resident else torch.device("cpu")
-        self.arrays = split.tensors(self.place)
+        self.array_device = device if self.resident else torch.device("cpu")
+        self.arrays = split.tensors(self.array_device)
 
     def batches(self, indices: Iterable[Tensor]) -> Iterator[Batch]:
         """The batch of each tensor of row numbers, in order."""
         if self.resident:
             for index in indices:
-                yield self.split.take(self.arrays, index.to(self.place, non_blocking=True))
+                yield self.split.take(self.arrays, index.to(self.array_device, non_blocking=True))
             return
         waiting = iter(indices)
         pool = ThreadPoolExecutor(1, thread_name_prefix="statespan-feed")

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from statespan.data.base import Batch
-from statespan.train.step import Step
+from statespan.train.step import TrainStep
 
 WARM_UP = 3
 
@@ -38,13 +38,13 @@ def _no_waiting() -> Iterator[None]:
 
 
 class GraphStep:
-    """A captured :class:`~statespan.train.step.Step`; capturing leaves everything as it was.
+    """A captured :class:`~statespan.train.step.TrainStep`; capturing leaves everything as it was.
 
     The optimizer must be capturable, with tensors as learning rates. There is one example for each shape of a batch,
     the largest first: the others fit into its memory. A step that cannot be a graph raises a CannotCaptureError.
     """
 
-    def __init__(self, step: Step, model: nn.Module, examples: Sequence[Batch]) -> None:
+    def __init__(self, step: TrainStep, model: nn.Module, examples: Sequence[Batch]) -> None:
         self.step = step
         self.batches = {example.x.shape: example.map(torch.clone) for example in examples}
         start = {name: value.clone() for name, value in model.state_dict().items()}
@@ -81,14 +81,14 @@ class GraphStep:
         self._start_again(model, start)
 
     def piece(self, batch: Batch, last: bool) -> None:
-        """See :meth:`Step.piece`."""
+        """See :meth:`TrainStep.piece`."""
         for into, value in zip(self.batches[batch.x.shape], batch):
             if into is not None and value is not None:
                 into.copy_(value)
         self.forwards[batch.x.shape].replay()
 
     def update(self) -> None:
-        """See :meth:`Step.update`."""
+        """See :meth:`TrainStep.update`."""
         self.rest.replay()
 
     @torch.no_grad()

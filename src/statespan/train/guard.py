@@ -19,7 +19,7 @@ class NonFiniteError(ArithmeticError):
 
 
 class Guard:
-    """The flag of a bad step and the count of good ones.
+    """The flag of a bad step and the number of updates before it.
 
     Example:
         >>> guard = Guard(torch.device("cpu"))
@@ -31,21 +31,21 @@ class Guard:
 
     def __init__(self, device: torch.device) -> None:
         self.bad = torch.zeros((), device=device)  # 0 or 1
-        self.good = torch.zeros((), device=device, dtype=torch.int64)
+        self.updates = torch.zeros((), device=device, dtype=torch.int64)  # before the first bad one
 
     def look(self, loss: Tensor, norm: Tensor) -> None:
         """Record whether an update's loss and the norm of its gradient are finite."""
         self.bad.logical_or_(~(torch.isfinite(loss) & torch.isfinite(norm)))
-        self.good += self.bad == 0
+        self.updates += self.bad == 0
 
     def first_bad(self) -> int | None:
         """The number of updates before the first bad one, or None; waits for the device."""
-        return int(self.good) if bool(self.bad) else None
+        return int(self.updates) if bool(self.bad) else None
 
     def reset(self) -> None:
         """Reset the flag and the count."""
         self.bad.zero_()
-        self.good.zero_()
+        self.updates.zero_()
 
 
 def find_cause(model: nn.Module, batch: tuple[Tensor | None, ...], loss_of: Callable[[], Tensor]) -> str | None:
@@ -91,17 +91,17 @@ class _Watch:
 
     def hook(self, name: str, module: nn.Module) -> Callable[[nn.Module, Any, Any], None]:
         """Return a forward hook for one module."""
-        which = f"{name or 'the model'} ({type(module).__name__})"
+        label = f"{name or 'the model'} ({type(module).__name__})"
 
         def hook(module: nn.Module, inputs: Any, outputs: Any) -> None:
             for tensor in _tensors(inputs):
                 if not self.labels.get(id(tensor), (False, ""))[0]:
-                    self._label(tensor, True, f"the gradient that {which} passes back")
+                    self._label(tensor, True, f"the gradient that {label} passes back")
             for tensor in _tensors(outputs):
                 if not _finite(tensor):
-                    self.seen.append(f"the output of {which}")
+                    self.seen.append(f"the output of {label}")
                 if id(tensor) not in self.labels:
-                    self._label(tensor, False, f"the gradient that arrives at the output of {which}")
+                    self._label(tensor, False, f"the gradient that arrives at the output of {label}")
 
         return hook
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from statespan._io import Appended
@@ -80,53 +79,47 @@ def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines(keepends=True) if path.is_file() else []
 
 
-class Bar:
-    """A progress bar: epoch, loss, metric, speed and time left; it does nothing unless it is wanted."""
+@contextlib.contextmanager
+def progress_bar(total: int, done: int, wanted: bool) -> Iterator[Callable[..., None]]:
+    """Show a progress bar within the context: epoch, loss, metric, speed and time left.
 
-    def __init__(self, total: int, done: int, wanted: bool) -> None:
-        self.progress: Any = None
-        if not wanted or not find_spec("rich"):
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    The bar is a function that advances it by a number of steps and changes the named texts beside it.
+    """
+    if not wanted or not find_spec("rich"):
+        yield lambda steps=0, **facts: None
+        return
+    from rich import progress as rich_progress
+    from rich.console import Console
+    from rich.text import Text
 
-        self.progress = Progress(
-            BarColumn(bar_width=12),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[facts]}"),
-            _speed_column(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            refresh_per_second=4,
-            speed_estimate_period=60,
-        )
-        self.task = self.progress.add_task("", total=total, completed=done, facts="")
-        self.facts = {"epoch": "", "loss": ""}  # in this order
+    class Speed(rich_progress.ProgressColumn):
+        def render(self, task: rich_progress.Task) -> Text:
+            """Render the speed in steps per second."""
+            return Text(f"{task.speed:.3g}/s" if task.speed else "")
 
-    def __enter__(self) -> Bar:
-        if self.progress is not None:
-            self.progress.start()
-        return self
+    progress = rich_progress.Progress(
+        rich_progress.BarColumn(bar_width=12),
+        rich_progress.TaskProgressColumn(),
+        rich_progress.TextColumn("{task.fields[facts]}"),
+        Speed(),
+        rich_progress.TimeRemainingColumn(),
+        console=Console(stderr=True),
+        refresh_per_second=4,
+        speed_estimate_period=60,
+    )
+    task = progress.add_task("", total=total, completed=done, facts="")
+    shown = {"epoch": "", "loss": ""}  # in this order
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.progress is not None:
-            with contextlib.suppress(OSError):  # a terminal that is gone
-                self.progress.stop()
+    def bar(steps: int = 0, **facts: str) -> None:
+        shown.update(facts)
+        progress.update(task, advance=steps, facts="  ".join(f"{key} {text}" for key, text in shown.items() if text))
 
-    def advance(self) -> None:
-        """Advance by one step."""
-        if self.progress is not None:
-            self.progress.advance(self.task)
-
-    def show(self, **facts: str) -> None:
-        """Change the text beside the bar."""
-        if self.progress is not None:
-            self.facts |= facts
-            self.progress.update(
-                self.task, facts="  ".join(f"{key} {value}" for key, value in self.facts.items() if value)
-            )
+    progress.start()
+    try:
+        yield bar
+    finally:
+        with contextlib.suppress(OSError):  # a terminal that is gone
+            progress.stop()
 
 
 @contextlib.contextmanager
@@ -139,15 +132,3 @@ def waiting(text: str, wanted: bool) -> Iterator[None]:
 
     with Console(stderr=True).status(text):
         yield
-
-
-def _speed_column() -> Any:
-    from rich.progress import ProgressColumn, Task
-    from rich.text import Text
-
-    class Speed(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            """Render the speed in steps per second."""
-            return Text(f"{task.speed:.3g}/s" if task.speed else "")
-
-    return Speed()

@@ -26,14 +26,14 @@ from statespan.train.ema import Average
 from statespan.train.feed import Feed, moved
 from statespan.train.graph import CannotCaptureError, GraphStep
 from statespan.train.guard import NonFiniteError, find_cause
-from statespan.train.log import Bar
+from statespan.train.log import progress_bar
 from statespan.train.metrics import measure
 from statespan.train.optim import build_optimizer, rate
-from statespan.train.order import Plan, derive, seed_python, seed_torch
+from statespan.train.order import BatchPlan, derive, seed_python, seed_torch
 from statespan.train.signals import Interrupted, Signals
 from statespan.train.sinks import RunFolder, Sink
 from statespan.train.state import Progress, RunState, ShardedState
-from statespan.train.step import Step
+from statespan.train.step import TrainStep
 from statespan.train.tasks import Objective, Task
 
 CHECK_EVERY = 20  # steps after which the host waits for a device that runs ahead of it
@@ -68,7 +68,7 @@ class Loop:
         self.check_every = 1 if processes.device.type == "cpu" else min(CHECK_EVERY, train.log_every)
         self._set_up()
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> BatchPlan:
         train, world, n = self.train, self.processes.world_size, len(self.data.train)
         if n < train.batch:
             raise ConfigError(f"train.batch is {train.batch}; allowed are at most the {n} rows there are")
@@ -80,14 +80,14 @@ class Loop:
         lengths = self.data.train.lengths if train.group_lengths else None
         if train.group_lengths and lengths is None:
             raise ConfigError("train.group_lengths is true; allowed is false for data whose rows all have one length")
-        return Plan(
+        return BatchPlan(
             n,
             train.batch,
             train.accumulate,
             world=world,
             rank=self.processes.global_rank,
             seed=train.seed,
-            device=str(self.feed.place),
+            device=str(self.feed.array_device),
             lengths=None if lengths is None else torch.from_numpy(lengths),
         )
 
@@ -105,7 +105,7 @@ class Loop:
         self.module: Any = processes.setup_module(self.objective)
         self.average = None if train.ema is None else Average(self.model, train.ema)
         optimizer = build_optimizer(self.model, train, captured=captured)
-        self.step = Step(
+        self.step = TrainStep(
             processes, self.module, optimizer, train=train, average=self.average, is_sharded=self.is_sharded
         )
         self.state: RunState
@@ -114,7 +114,7 @@ class Loop:
             self.state = ShardedState(outermost, optimizer, None, self.step.meter)
         else:
             self.state = RunState(self.model, optimizer, self.average, self.step.meter)
-        self.updater: Step | GraphStep = self.step
+        self.updater: TrainStep | GraphStep = self.step
         if captured:
             self._seed(0, 0)
             try:
@@ -153,7 +153,8 @@ class Loop:
             if self.sink.folder is not None:
                 stack.enter_context(self.signals)
             stack.enter_context(self.sink.opened(self.progress, columns))
-            self.bar = stack.enter_context(Bar(self.total, now, progress and self.processes.is_global_zero))
+            is_shown = progress and self.processes.is_global_zero
+            self.bar = stack.enter_context(progress_bar(self.total, now, is_shown))
             if self.saved is None:
                 seed_python(derive(self.train.seed, "python", self.processes.global_rank))
             batches = self._batches(now)
@@ -191,8 +192,8 @@ class Loop:
         if is_logged:
             loss = self.step.mean_loss()
             self._write({"lr": train.lr * factor, "train_loss": loss})
-            self.bar.show(epoch=str(1 + step // self.plan.steps_per_epoch), loss=f"{loss:.4g}")
-        self.bar.advance()
+            self.bar(epoch=str(1 + step // self.plan.steps_per_epoch), loss=f"{loss:.4g}")
+        self.bar(1)
 
     def _validate(self) -> None:
         self._check()
@@ -200,7 +201,7 @@ class Loop:
             return
         progress, step = self.progress, self.progress.step
         label = f"valid {self.task.metric.replace('_', ' ')}"
-        self.bar.show(**{label: "…"})
+        self.bar(**{label: "…"})
         metrics = self.measure("valid", poll=self._poll)
         value, loss = (metrics.get(name, math.nan) for name in (self.task.metric, "loss"))
         # a metric such as the accuracy of a few samples is often the same; then the surer model is better
@@ -218,7 +219,7 @@ class Loop:
         progress.validated = step
         self._write({f"valid_{name}": number for name, number in metrics.items()})
         self.sink.validated(progress, value, time.perf_counter() - self.began)
-        self.bar.show(**{label: f"{value:.4g}"})
+        self.bar(**{label: f"{value:.4g}"})
         self.save()
 
     def measure(
@@ -275,10 +276,10 @@ class Loop:
 
     def _check(self) -> None:
         """Raise an error if an update was not finite."""
-        good = self.step.guard.first_bad()
-        if good is None:
+        updates = self.step.guard.first_bad()
+        if updates is None:
             return
-        bad = self.start + good
+        bad = self.start + updates
         cause = "not looked for with fsdp" if self.is_sharded else self._cause(bad) or "in another process"
         raise NonFiniteError(
             f"the loss or a gradient is not finite in step {bad} (epoch {1 + bad // self.plan.steps_per_epoch}); "

@@ -44,14 +44,14 @@ def measure(
     ordered = torch.arange(n) if lengths is None else torch.from_numpy(lengths[:n]).argsort(stable=True)
     # a process without samples in the last round takes the first one with weight 0
     indices = [ordered[start : start + batch] if start < n else ordered[:1] for start in starts]
-    wide = torch.float32 if device.type == "mps" else torch.float64
-    sums: Any = torch.zeros(len(task.sums), dtype=wide, device=device)
+    dtype = torch.float32 if device.type == "mps" else torch.float64
+    sums: Any = torch.zeros(len(task.sums), dtype=dtype, device=device)
     module.eval()
     try:
-        for start, index, part in zip(starts, indices, feed.batches(index.to(feed.place) for index in indices)):
+        for start, index, part in zip(starts, indices, feed.batches(index.to(feed.array_device) for index in indices)):
             if lengths is not None:
                 part = trim(part, cut(int(lengths[index].max()), int(lengths.max())))
-            sums += module(*part, dt_scale=dt_scale).to(wide) * (start < n)
+            sums += module(*part, dt_scale=dt_scale).to(dtype) * (start < n)
             poll()
     finally:
         module.train()

@@ -78,15 +78,15 @@ def cut(length: int, longest: int) -> int:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """The rows of the training data for each piece of each step in each process.
 
     Example:
-        >>> one = Plan(n=10, batch=4)
-        >>> two = [Plan(n=10, batch=4, world=2, rank=rank) for rank in range(2)]
-        >>> one.steps_per_epoch
+        >>> plan = BatchPlan(n=10, batch=4)
+        >>> halves = [BatchPlan(n=10, batch=4, world=2, rank=rank) for rank in range(2)]
+        >>> plan.steps_per_epoch
         2
-        >>> torch.equal(one.index(7, 0), torch.cat([p.index(7, 0) for p in two]))
+        >>> torch.equal(plan.index(7, 0), torch.cat([half.index(7, 0) for half in halves]))
         True
     """
 

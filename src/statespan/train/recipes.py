@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,11 +22,11 @@ from statespan.train.strict import ConfigError, show
 if TYPE_CHECKING:
     from statespan.train.config import Recipe
 
-__all__ = ["Entry", "LateSetting", "Row", "find", "late_settings", "names", "read", "rows", "table", "text"]
+__all__ = ["LateSetting", "PaperRow", "RecipeEntry", "find", "late_settings", "names", "read", "rows", "table", "text"]
 
 
-class Entry(NamedTuple):
-    """A one-line summary of a recipe: its data and the paper's number ("" if no paper reports one)."""
+class RecipeEntry(NamedTuple):
+    """A line of the list of recipes: its data and the paper's number ("" if no paper reports one)."""
 
     name: str
     task: str
@@ -33,7 +34,7 @@ class Entry(NamedTuple):
     number: str
 
 
-class Row(NamedTuple):
+class PaperRow(NamedTuple):
     """Another row of a table, reached from a recipe by overrides; ``number`` is as printed there."""
 
     label: str
@@ -130,19 +131,27 @@ def read(name: str, overrides: Sequence[str] = ()) -> Recipe:
     return read_recipe(text(name), overrides)
 
 
-def rows(name: str) -> list[Row]:
+def _listed(name: str, heading: str) -> list[str]:
+    """The lines of a list in the header of a recipe."""
+    lines = iter(text(name).splitlines())
+    for line in lines:
+        if line.startswith(f"# {heading} "):
+            return [item.removeprefix("#   ") for item in takewhile(lambda item: item.startswith("#   "), lines)]
+    return []
+
+
+def rows(name: str) -> list[PaperRow]:
     """The other rows of the tables that this recipe reaches by overrides.
 
     Example:
         >>> rows("scifar-s4")[0]
-        Row(label='section 4.3, flips and crops', number='93.16', overrides=('data.augment=true',))
+        PaperRow(label='section 4.3, flips and crops', number='93.16', overrides=('data.augment=true',))
     """
-    others = []
-    for line in text(name).splitlines():
-        if line.startswith("#   ") and line.count(" | ") == 2:
-            label, number, overrides = line.removeprefix("#   ").split(" | ")
-            others.append(Row(label, number, () if overrides == "none" else tuple(overrides.split())))
-    return others
+    listed = [line.split(" | ") for line in _listed(name, "Rows")]
+    return [
+        PaperRow(label, number, () if overrides == "none" else tuple(overrides.split()))
+        for label, number, overrides in listed
+    ]
 
 
 def late_settings(name: str) -> list[LateSetting]:
@@ -152,28 +161,21 @@ def late_settings(name: str) -> list[LateSetting]:
         >>> [late.setting for late in late_settings("smnist-s4")], late_settings("lra-image-s4")
         (['data.warp=true'], [])
     """
-    settings = []
-    lines = iter(text(name).splitlines())
-    for line in lines:
-        if line.startswith("# After test scores "):
-            for item in lines:
-                if not item.startswith("#   "):
-                    break
-                setting, _, why = item.removeprefix("#   ").partition(" | ")
-                settings.append(LateSetting(setting, why))
-    return settings
+    return [LateSetting(*line.split(" | ", 1)) for line in _listed(name, "After test scores")]
 
 
-def table() -> list[Entry]:
+def table() -> list[RecipeEntry]:
     """One line for each recipe, as ``statespan recipes`` lists them.
 
     Example:
-        >>> next(entry for entry in table() if entry.name == "lra-listops-s4")
-        Entry(name='lra-listops-s4', task='listops, classifier', table='S4 Table 4, S4D Table 5', number='59.60')
+        >>> entry = next(entry for entry in table() if entry.name == "lra-listops-s4")
+        >>> entry.task, entry.table, entry.number
+        ('listops, classifier', 'S4 Table 4, S4D Table 5', '59.60')
     """
     entries = []
     for name in names():
         recipe = read(name)
+        task = f"{recipe.data['name']}, {recipe.model['name']}"
         number = "" if recipe.about.number is None else str(recipe.about.number)
-        entries.append(Entry(name, f"{recipe.data['name']}, {recipe.model['name']}", recipe.about.table, number))
+        entries.append(RecipeEntry(name, task, recipe.about.table, number))
     return entries

@@ -27,7 +27,7 @@ class Result:
     """A finished run.
 
     Attributes:
-        folder: Where everything of it is.
+        folder: The run's folder.
         test: Metrics on the test data.
         valid: Metrics on the validation data with the same weights.
         metric: Name of the metric that chose the weights.
@@ -35,11 +35,10 @@ class Result:
         epochs: Passes over the data.
         best_step: Step of the weights that were tested.
         parameters: Number of trained parameters.
-        seconds: Time it took, over all the calls it was resumed by: compiling, steps and validations, without reading
-            the data.
-        first: Metrics of the first :data:`FIRST` rows of the test data, a cheap way to know these weights again.
-        rows: Of each split.
-        start: What it began with, where that was not drawn at random.
+        seconds: Duration over all calls that resumed it: compiling, steps and validations, without reading the data.
+        first: Metrics of the first :data:`FIRST` rows of the test data, a cheap way to recognise these weights.
+        rows: Number of rows of each split.
+        start: The origin of the initial weights, unless they were drawn at random.
     """
 
     folder: Path
@@ -97,7 +96,7 @@ def history(folder: Path, metric: str, most: int = POINTS) -> dict[str, list[flo
     steps = sorted(values)
     finite = [step for step in steps if math.isfinite(values[step])]
     chosen = {*steps[:: -(-len(steps) // max(1, most - 3))]} | {*steps[-1:]} if steps else set()
-    chosen |= {least(finite, key=values.__getitem__) for least in (min, max)} if finite else set()
+    chosen |= {extreme(finite, key=values.__getitem__) for extreme in (min, max)} if finite else set()
     rows: list[tuple[float | None, ...]] = []
     for step in sorted(chosen):
         before = [loss for at, loss in losses if at <= step]
@@ -113,14 +112,14 @@ def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: st
     left, right = figure.subplots(1, 2)
     for color, (run, folder) in zip(_plotting.colors(), runs.items()):
         log = read_log(folder)
-        named = [name for name in log if name.startswith("valid_") and name != "valid_loss"]
-        chosen = f"valid_{metric}" if metric else next(iter(named), "")
-        several = f"{run}: " if len(runs) > 1 else ""
+        metrics = [name for name in log if name.startswith("valid_") and name != "valid_loss"]
+        chosen = f"valid_{metric}" if metric else next(iter(metrics), "")
+        prefix = f"{run}: " if len(runs) > 1 else ""
         for axes, name, line in ((left, "train_loss", "-"), (left, "valid_loss", "--"), (right, chosen, "-")):
             points = [(step, value) for step, value in log.get(name, []) if math.isfinite(value)]
             if points:
                 marker = "." if len(points) < 40 else None
-                axes.plot(*zip(*points), line, color=color, marker=marker, label=several + name.replace("_", " "))
+                axes.plot(*zip(*points), line, color=color, marker=marker, label=prefix + name.replace("_", " "))
     _plotting.tidy(left, "step", "loss", legend=True)
     _plotting.tidy(right, "step", "metric", heading, legend=True)
     return figure

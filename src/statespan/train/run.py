@@ -49,7 +49,7 @@ def fit(
 
     Args:
         recipe: The data, the model and how to train.
-        folder: The run's folder; made if it is not there.
+        folder: The run's folder; created if missing.
         resume: Resume the run in the folder, to the same bits as an uninterrupted one; start it if there is none.
         data: The dataset, or a folder of datasets instead of the default one.
         model: A module (or a function from the dataset's info to one) instead of the recipe's model.
@@ -57,11 +57,11 @@ def fit(
         device: "cpu", "cuda", "cuda:1" or "mps"; by default CUDA if available.
 
     Returns:
-        The metrics and where everything is.
+        The metrics and the folder.
 
     Raises:
-        ConfigError: The recipe does not fit the data, the machine or the run to continue.
-        CheckpointError: Something cannot be written or read.
+        ConfigError: The recipe does not fit the data, the machine or the run to resume.
+        CheckpointError: A file cannot be written or read.
         NonFiniteError: The loss or a gradient is not finite.
         Interrupted: SIGTERM or SIGINT came; the run is saved. Uncaught, the process ends with 143 or 130.
     """
@@ -163,8 +163,8 @@ def evaluate(
         split: "train", "valid" or "test".
         dt_scale: Step of the data relative to that of training: 2.0 if it is sampled half as often.
         overrides: Changes of the recipe, such as ``"data.subsample=2"``.
-        data: The dataset, or the folder that datasets are in.
-        model: As in :func:`fit`, where that had one.
+        data: The dataset, or the folder of the datasets.
+        model: The ``model`` that was given to :func:`fit`, if any.
         device: As in :func:`fit`.
         rows: Use only this many rows of the split, the first ones.
 
@@ -174,9 +174,9 @@ def evaluate(
     if split not in SPLITS:
         raise ConfigError(f"split is {split}; allowed are train, valid and test")
     place = pick_device(device)
+    source = run if isinstance(run, Recipe) else Path(run) / "recipe.yaml"
     if not isinstance(data, Dataset):
-        recipe = read_recipe(run if isinstance(run, Recipe) else Path(run) / "recipe.yaml", overrides)
-        overrides = [*overrides, *without_others(recipe, split)]
+        overrides = [*overrides, *without_others(read_recipe(source, overrides), split)]
     if isinstance(run, Recipe):
         recipe = read_recipe(run, overrides)
         dataset = load_data(recipe, data)
@@ -206,8 +206,8 @@ def load_run(
     Args:
         folder: The run's, or that of a published model.
         overrides: Changes of the recipe, such as ``"data.subsample=2"``.
-        data: The dataset, or the folder that datasets are in.
-        model: As in :func:`fit`, where that had one.
+        data: The dataset, or the folder of the datasets.
+        model: The ``model`` that was given to :func:`fit`, if any.
     """
     folder = Path(folder)
     recipe = read_recipe(folder / "recipe.yaml", overrides)

@@ -29,9 +29,9 @@ class Sink(ABC):
 
     folder: Path | None = None  # that of the run; None writes nothing to the disk and leaves signals to the caller
 
-    @abstractmethod
     def opened(self, progress: Progress, columns: Sequence[str]) -> contextlib.AbstractContextManager[None]:
         """A context to train in."""
+        return contextlib.nullcontext()
 
     @abstractmethod
     def write(self, progress: Progress, values: dict[str, float]) -> None:
@@ -130,10 +130,6 @@ class Memory(Sink):
     def __init__(self) -> None:
         self.history = History()
         self.best: dict[str, Tensor] = {}
-
-    def opened(self, progress: Progress, columns: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-        """See :meth:`Sink.opened`."""
-        return contextlib.nullcontext()
 
     def write(self, progress: Progress, values: dict[str, float]) -> None:
         """See :meth:`Sink.write`."""

@@ -164,11 +164,11 @@ def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _copy(what: str, into: dict[str, Tensor], values: dict[str, Tensor]) -> None:
-    if {n: t.shape for n, t in into.items()} != {n: t.shape for n, t in values.items()}:
-        raise CheckpointError(f"the checkpoint is of another model or recipe: its {what} has other entries")
+def _copy(kind: str, targets: dict[str, Tensor], values: dict[str, Tensor]) -> None:
+    if {n: t.shape for n, t in targets.items()} != {n: t.shape for n, t in values.items()}:
+        raise CheckpointError(f"the checkpoint is of another model or recipe: its {kind} has other entries")
     for name, value in values.items():
-        into[name].copy_(value)
+        targets[name].copy_(value)
 
 
 def random_state() -> dict[str, Tensor]:

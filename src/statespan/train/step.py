@@ -18,7 +18,7 @@ from statespan.train.ema import Average
 from statespan.train.guard import Guard
 
 
-class Step:
+class TrainStep:
     """The work of one update."""
 
     def __init__(
@@ -87,6 +87,6 @@ class Step:
         self.meter["count"].zero_()
         return total / max(count, 1)
 
-    def _reduced(self, value: Tensor, how: str) -> Tensor:
-        reduced: Any = self.processes.all_reduce(value.clone(), reduce_op=how)
+    def _reduced(self, value: Tensor, operation: str) -> Tensor:
+        reduced: Any = self.processes.all_reduce(value.clone(), reduce_op=operation)
         return reduced

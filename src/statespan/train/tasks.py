@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -141,7 +141,7 @@ def task_of(dataset: Any) -> Task:
     if scale is None or not isinstance(task, Values):
         return task
     factors = (scale,) if isinstance(scale, (int, float)) else tuple(scale)
-    return Values(task.name, task.metric, task.larger_is_better, task.sums, tuple(float(f) for f in factors))
+    return replace(task, scale=tuple(float(f) for f in factors))
 
 
 def output(model: nn.Module, batch: Batch, dt_scale: float = 1.0) -> Tensor:
@@ -161,7 +161,7 @@ def extras(batch: Batch, dt_scale: float) -> dict[str, Any]:
 
 
 def _same_shape(values: Tensor, y: Tensor) -> Tensor:
-    if values.shape != y.shape:  # torch would spread one over the other, and train something else
+    if values.shape != y.shape:  # torch would broadcast them, and train something else
         raise ValueError(f"the model must answer with shape {tuple(y.shape)}, got {tuple(values.shape)}")
     return values
 

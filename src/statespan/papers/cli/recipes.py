@@ -13,7 +13,7 @@ from statespan.cli import common
 from statespan.papers import recipes as paper_recipes
 
 if TYPE_CHECKING:
-    from statespan.train.recipes import Entry
+    from statespan.train.recipes import RecipeEntry
 
 HELP = """List what can be trained, with the papers' numbers and ours.
 
@@ -90,7 +90,7 @@ def _print_yaml(name: str | None) -> None:
     print(catalogue.text(name), end="")
 
 
-def _table(entries: list[Entry], ours: dict[str, str]) -> None:
+def _table(entries: list[RecipeEntry], ours: dict[str, str]) -> None:
     console = common.terminal()
     columns = ("task", "table", "paper", "ours")
     table = common.table("name", *columns, right=("paper", "ours"), wrapped=columns)
