@@ -70,17 +70,7 @@ class TiledGLU(GLU):
 class TiledTokens(AdaptiveTokens):
     """The adaptive softmax computed in tiles."""
 
-    def _head(self, features: Tensor) -> Tensor:
-        z = self.head(features)
-        tokens = tiled_linear(z, self._tables()[0].weight, self.bias[: self.edges[1]])
-        return torch.cat([tokens, self.clusters(z)], -1)
-
-    def _tail(self, features: Tensor, i: int) -> Tensor:
-        z = self._inner(features, i)
-        return tiled_linear(z, self._tables()[i].weight, self.bias[self.edges[i] : self.edges[i + 1]])
-
-    def _inner(self, features: Tensor, i: int) -> Tensor:
-        return tiled_linear(features, self._projections()[i].weight.T)
+    linear = staticmethod(tiled_linear)
 
 
 _TILED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: TiledLinear, GLU: TiledGLU, AdaptiveTokens: TiledTokens}

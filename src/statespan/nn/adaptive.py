@@ -23,7 +23,7 @@ SYNC_ERROR = 2
 """The mode of :func:`torch.cuda.set_sync_debug_mode` in which waiting for the device is an error."""
 
 
-class Table(nn.Embedding):
+class TokenTable(nn.Embedding):
     """An embedding whose rows have an initial norm of about ``SCALE``."""
 
     def reset_parameters(self) -> None:
@@ -43,7 +43,7 @@ class Projection(nn.Linear):
         nn.init.normal_(self.weight, std=self.std)
 
 
-class Zeros(nn.Linear):
+class ZeroLinear(nn.Linear):
     """A linear map initialised with zeros."""
 
     def reset_parameters(self) -> None:
@@ -75,6 +75,9 @@ class AdaptiveTokens(Initialised):
         (torch.Size([2, 50, 32]), torch.Size([2, 50, 1000]), torch.Size([2, 50]))
     """
 
+    linear: Any = staticmethod(nn.functional.linear)
+    """The matrix product of the softmax, which :mod:`statespan.generation.rows` replaces."""
+
     def __init__(
         self,
         vocabulary: int,
@@ -93,12 +96,12 @@ class AdaptiveTokens(Initialised):
         if widths[-1] < 1:
             raise ValueError(f"div_val must leave each cluster a feature, got {div_val} for d_model={d_model}")
         options: Any = {"device": device, "dtype": dtype}
-        self.tables = nn.ModuleList(
-            Table(high - low, width, **options) for (low, high), width in zip(pairwise(self.edges), widths)
+        self.tables: Any = nn.ModuleList(
+            TokenTable(high - low, width, **options) for (low, high), width in zip(pairwise(self.edges), widths)
         )
-        self.projections = nn.ModuleList(Projection(width, d_model, d_model, **options) for width in widths)
+        self.projections: Any = nn.ModuleList(Projection(width, d_model, d_model, **options) for width in widths)
         self.head = Projection(d_model, widths[0], d_model, **options)
-        self.clusters = Zeros(widths[0], len(widths) - 1, **options)
+        self.clusters = ZeroLinear(widths[0], len(widths) - 1, **options)
         self.bias = nn.Parameter(torch.zeros(vocabulary, **options))
 
     def reset_parameters(self) -> None:
@@ -110,7 +113,7 @@ class AdaptiveTokens(Initialised):
         """The features (…, D) of tokens x (…)."""
         y = x.new_zeros((), dtype=self.bias.dtype)
         # every table reads every token, which costs little and keeps shapes independent of the tokens
-        for table, projection, low, high in self._parts():
+        for table, projection, (low, high) in zip(self.tables, self.projections, pairwise(self.edges)):
             inside = (x >= low) & (x < high)
             rows = table((x - low).clamp(0, high - low - 1))
             y = y + projection(rows.masked_fill(~inside[..., None], 0.0))
@@ -151,8 +154,8 @@ class AdaptiveTokens(Initialised):
 
     def table(self, i: int) -> Tensor:
         """The embedding table of cluster i, one row per token."""
-        table = self._tables()[i]
-        if untouched(table, Table):
+        table = self.tables[i]
+        if untouched(table, TokenTable):
             return table.weight
         return table(torch.arange(self.edges[i + 1] - self.edges[i], device=self.bias.device))
 
@@ -163,31 +166,21 @@ class AdaptiveTokens(Initialised):
     def _head(self, features: Tensor) -> Tensor:
         """Scores of the head's tokens and of each tail cluster."""
         z = self.head(features)
-        tokens = nn.functional.linear(z, self.table(0), self.bias[: self.edges[1]])
+        tokens = self.linear(z, self.table(0), self.bias[: self.edges[1]])
         return torch.cat([tokens, self.clusters(z)], -1)
 
     def _tail(self, features: Tensor, i: int) -> Tensor:
         """Scores of the tokens of cluster i ≥ 1."""
         z = self._inner(features, i)
-        return nn.functional.linear(z, self.table(i), self.bias[self.edges[i] : self.edges[i + 1]])
+        return self.linear(z, self.table(i), self.bias[self.edges[i] : self.edges[i + 1]])
 
     def _inner(self, features: Tensor, i: int) -> Tensor:
         """Features projected to the width of cluster i ≥ 1."""
-        projection = self._projections()[i]
+        projection = self.projections[i]
         if untouched(projection, Projection):
-            return nn.functional.linear(features, projection.weight.T)
-        width = self._tables()[i].embedding_dim
-        units = torch.eye(width, dtype=features.dtype, device=features.device)
-        return nn.functional.linear(features, projection(units))  # its rows are the columns of the matrix
-
-    def _tables(self) -> list[nn.Embedding]:
-        return list(self.tables)  # type: ignore[arg-type]
-
-    def _projections(self) -> list[nn.Linear]:
-        return list(self.projections)  # type: ignore[arg-type]
-
-    def _parts(self) -> list[tuple[nn.Embedding, nn.Linear, int, int]]:
-        return list(zip(self._tables(), self._projections(), self.edges[:-1], self.edges[1:]))
+            return self.linear(features, projection.weight.T)
+        units = torch.eye(self.tables[i].embedding_dim, dtype=features.dtype, device=features.device)
+        return self.linear(features, projection(units))  # its rows are the columns of the matrix
 
 
 def _shapes_are_fixed(x: Tensor) -> bool:
