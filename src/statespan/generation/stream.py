@@ -20,7 +20,7 @@ from statespan.generation.rows import filling, independent, one_thread, tiled
 from statespan.generation.tree import leaves, map_leaves, replace_leaves
 from statespan.models import Forecaster, Retrieval
 from statespan.models.base import Model
-from statespan.models.rate import relative_step
+from statespan.models.config import relative_step
 from statespan.models.tokens import TokenModel
 
 PROBE = 3  # rows that test whether rows depend on each other, over the multiple that batches are padded to

@@ -11,7 +11,7 @@ import torch
 
 from statespan._suggest import suggest
 from statespan.models.base import Model
-from statespan.models.classifier import Classifier, Regressor
+from statespan.models.classifier import Classifier, Regressor, Retrieval
 from statespan.models.config import LAYERS, check_keys, parse, ssm_options
 from statespan.models.forecaster import Forecaster
 from statespan.models.language import LanguageModel
@@ -19,7 +19,6 @@ from statespan.models.masked import MaskedModel
 from statespan.models.pixels import PixelModel
 from statespan.models.pretrained import LoadError
 from statespan.models.pretrained import read as read_folder
-from statespan.models.retrieval import Retrieval
 
 _MODELS: dict[str, type[Any]] = {
     model.name: model
@@ -27,7 +26,6 @@ _MODELS: dict[str, type[Any]] = {
 }
 # more tokens than cutoffs
 _ANY_DATA = {"d_input": 1, "vocabulary": 2**20, "d_output": 2, "horizon": 1, "d_marks": 0, "sampling_rate": None}
-_FROM_DATA = tuple(_ANY_DATA)
 _TRIED_STATE, _TRIED_WEIGHTS = 1024, 2**24  # a larger layer is not built only to see whether it can be
 
 
@@ -112,7 +110,7 @@ def build(
         if task is not None and task not in cls.tasks:
             raise ValueError(f"model {name!r} is for {' or '.join(cls.tasks)}, got data for {task}")
         known = {field.name for field in fields(cls.config_class)}
-        given = {key: getattr(info, key) for key in _FROM_DATA if key in known and hasattr(info, key)}
+        given = {key: getattr(info, key) for key in _ANY_DATA if key in known and hasattr(info, key)}
         for key, value in given.items():
             if options.setdefault(key, value) != value:
                 raise ValueError(f"{key} must be that of the data, {value!r}, got {options[key]!r}")
