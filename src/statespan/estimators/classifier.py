@@ -8,18 +8,17 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.extmath import softmax
 from sklearn.utils.multiclass import check_classification_targets
 
 from statespan.estimators import store
 from statespan.estimators.inputs.answers import one_column
 from statespan.estimators.inputs.frames import aligned, series_names
-from statespan.estimators.inputs.series import Panel
+from statespan.estimators.inputs.series import Array, Panel
 from statespan.estimators.series_estimator import SeriesEstimator
 from statespan.estimators.tasks import classes
 from statespan.models.pretrained import LoadError
 from statespan.train.tasks import Task
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -90,9 +89,8 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         Returns:
             (n,) classes.
         """
-        best = self._outputs(X, dt_scale, times, sampling_rate).argmax(1)
-        classes: Array = self.classes_[best]
-        return classes
+        scores = self._outputs(X, dt_scale, times, sampling_rate)
+        return self.classes_[scores.argmax(1)]
 
     def predict_proba(
         self, X: Any, *, dt_scale: float | None = None, times: Any = None, sampling_rate: float | None = None
@@ -102,9 +100,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         Returns:
             (n, K), rows that add up to 1.
         """
-        scores = self._outputs(X, dt_scale, times, sampling_rate)
-        odds = np.exp(scores - scores.max(1, keepdims=True))
-        return odds / odds.sum(1, keepdims=True)
+        return softmax(self._outputs(X, dt_scale, times, sampling_rate))
 
     def score(
         self, X: Any, y: Any, *, dt_scale: float | None = None, times: Any = None, sampling_rate: float | None = None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_int
+from statespan._check import check_choice, check_int
 from statespan.models import Classifier, ClassifierConfig, Regressor
 from statespan.models.config import parse
 from statespan.models.irregular import answer_with_gaps
@@ -35,8 +35,7 @@ class NetworkConfig:
     options: dict[str, Any]  # the other fields of statespan.models.ClassifierConfig
 
     def __post_init__(self) -> None:
-        if self.body not in BODIES:
-            raise ValueError(f"body must be one of {tuple(BODIES)}, got {self.body!r}")
+        check_choice("body", self.body, BODIES)
         for name in ("d_input", "stride", "d_stem"):
             check_int(name, getattr(self, name), minimum=1)
 

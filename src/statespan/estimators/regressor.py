@@ -11,12 +11,10 @@ from statespan.data.scale import divisor, magnitude, moments, standardize
 from statespan.estimators import store
 from statespan.estimators.inputs.answers import real_columns
 from statespan.estimators.inputs.frames import aligned, series_names
-from statespan.estimators.inputs.series import Panel
+from statespan.estimators.inputs.series import Array, Panel
 from statespan.estimators.series_estimator import SeriesEstimator
 from statespan.models.pretrained import LoadError
 from statespan.train.tasks import TASKS, Task
-
-Array = np.ndarray[Any, Any]
 
 
 class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
