@@ -26,7 +26,7 @@ TOLERANCE = 1e-5
 """Allowed difference from the model, of the peak; 0.02 for models of 16 bits."""
 
 
-Run: TypeAlias = Callable[..., list[Tensor]]
+Runner: TypeAlias = Callable[..., list[Tensor]]
 """Runs what was written, from its inputs to its outputs."""
 
 
@@ -88,7 +88,7 @@ def export(
         return _largest_difference(model, traced, run, dt_scale) if check else None
 
 
-def _largest_difference(model: Model, view: View, run: Run, dt_scale: float) -> float:
+def _largest_difference(model: Model, view: View, run: Runner, dt_scale: float) -> float:
     """The largest difference from the model, at two sizes other than the traced one."""
     few = 4 if view.paired else 1
     sizes = ((few, view.least + 131), (6, view.least)) if view.has_length else ((few, 1), (6, 1))
@@ -104,7 +104,7 @@ def _largest_difference(model: Model, view: View, run: Run, dt_scale: float) -> 
     return max(differences)
 
 
-def _program(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Run:
+def _program(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Runner:
     program = _traced(view, inputs)
     torch.export.save(program, path)
     module = program.module()
@@ -127,7 +127,7 @@ def _traced(view: View, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProg
         )
 
 
-def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Run:
+def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Runner:
     import onnxscript  # noqa: F401  torch asks for it with a page of advice
 
     program = _traced(view, inputs)

@@ -96,7 +96,7 @@ def check_tokens(name: str, x: Any, leading: tuple[str, ...], vocabulary: int) -
     if x.ndim != len(leading):
         raise ValueError(f"{name} must have shape ({', '.join(leading)}), got {tuple(x.shape)}")
     if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling() and not transformed():
-        low, high = int(x.min()), int(x.max())
-        if low < 0 or high >= vocabulary:
-            raise ValueError(f"{name} must be tokens 0 … {vocabulary - 1}, got {low} … {high}")
+        smallest, largest = int(x.min()), int(x.max())
+        if smallest < 0 or largest >= vocabulary:
+            raise ValueError(f"{name} must be tokens 0 … {vocabulary - 1}, got {smallest} … {largest}")
     return x

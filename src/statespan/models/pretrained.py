@@ -37,7 +37,7 @@ class LoadError(ValueError):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredModel:
     """The content of a folder: the model's name, config, dtype and weights by name."""
 
     name: str
@@ -46,11 +46,11 @@ class Stored:
     tensors: dict[str, Tensor]
 
 
-def write(folder: str | Path, stored: Stored) -> None:
+def write(folder: str | Path, stored: StoredModel) -> None:
     """Save a model atomically: at any moment the folder holds either the old or the new one.
 
     Args:
-        folder: Made if it is not there.
+        folder: Created if it does not exist.
         stored: What to save.
 
     Raises:
@@ -81,7 +81,7 @@ def write(folder: str | Path, stored: Stored) -> None:
             path.unlink(missing_ok=True)
 
 
-def read(folder: str | Path) -> Stored:
+def read(folder: str | Path) -> StoredModel:
     """Read what :func:`write` saved, bit for bit, or raise :class:`LoadError`."""
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -98,7 +98,7 @@ def read(folder: str | Path) -> Stored:
         tensors = load(weights)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise LoadError(f"{path} is not a safetensors file: {error}") from error
-    return Stored(content["model"], content["config"], _DTYPES[content["dtype"]], tensors)
+    return StoredModel(content["model"], content["config"], _DTYPES[content["dtype"]], tensors)
 
 
 def read_name(folder: Path) -> str:

@@ -125,7 +125,7 @@ def from_pretrained(folder: str | Path, *, device: torch.device | str | None = N
 
     Args:
         folder: Where it was saved.
-        device: Where to put it.
+        device: Where to load it.
 
     Raises:
         LoadError: If anything is missing or damaged.

@@ -97,7 +97,7 @@ class AdaptiveTokens(Initialised):
             raise ValueError(f"div_val must leave each cluster a feature, got {div_val} for d_model={d_model}")
         options: Any = {"device": device, "dtype": dtype}
         self.tables: Any = nn.ModuleList(
-            TokenTable(high - low, width, **options) for (low, high), width in zip(pairwise(self.edges), widths)
+            TokenTable(end - start, width, **options) for (start, end), width in zip(pairwise(self.edges), widths)
         )
         self.projections: Any = nn.ModuleList(Projection(width, d_model, d_model, **options) for width in widths)
         self.head = Projection(d_model, widths[0], d_model, **options)
@@ -113,9 +113,9 @@ class AdaptiveTokens(Initialised):
         """The features (…, D) of tokens x (…)."""
         y = x.new_zeros((), dtype=self.bias.dtype)
         # every table reads every token, which costs little and keeps shapes independent of the tokens
-        for table, projection, (low, high) in zip(self.tables, self.projections, pairwise(self.edges)):
-            inside = (x >= low) & (x < high)
-            rows = table((x - low).clamp(0, high - low - 1))
+        for table, projection, start, end in self._parts():
+            inside = (x >= start) & (x < end)
+            rows = table((x - start).clamp(0, end - start - 1))
             y = y + projection(rows.masked_fill(~inside[..., None], 0.0))
         return y * self.d_model**0.5
 
@@ -137,18 +137,18 @@ class AdaptiveTokens(Initialised):
         shape, first = y.shape, self.edges[1]
         y, features = y.flatten(), features.flatten(0, -2)
         entry = y.clone()
-        for i, low in enumerate(self.edges[1:-1], 1):
-            entry = torch.where(y >= low, first + i - 1, entry)
+        for i, start in enumerate(self.edges[1:-1], 1):
+            entry = torch.where(y >= start, first + i - 1, entry)
         losses = nn.functional.cross_entropy(self._head(features), entry, reduction="none")
-        for i, (low, high) in enumerate(pairwise(self.edges[1:]), 1):
-            inside = (y >= low) & (y < high)
+        for i, (start, end) in enumerate(pairwise(self.edges[1:]), 1):
+            inside = (y >= start) & (y < end)
             if _shapes_are_fixed(y):
-                target = (y - low).clamp(0, high - low - 1)
+                target = (y - start).clamp(0, end - start - 1)
                 within = nn.functional.cross_entropy(self._tail(features, i), target, reduction="none")
                 losses = losses + within.masked_fill(~inside, 0.0)
             else:
                 rows = inside.nonzero()[:, 0]
-                within = nn.functional.cross_entropy(self._tail(features[rows], i), y[rows] - low, reduction="none")
+                within = nn.functional.cross_entropy(self._tail(features[rows], i), y[rows] - start, reduction="none")
                 losses = losses.index_add(0, rows, within.to(losses.dtype))
         return losses.view(shape)
 
@@ -182,6 +182,9 @@ class AdaptiveTokens(Initialised):
         units = torch.eye(self.tables[i].embedding_dim, dtype=features.dtype, device=features.device)
         return self.linear(features, projection(units))  # its rows are the columns of the matrix
 
+    def _parts(self) -> list[tuple[TokenTable, Projection, int, int]]:
+        return list(zip(self.tables, self.projections, self.edges[:-1], self.edges[1:]))
+
 
 def _shapes_are_fixed(x: Tensor) -> bool:
     """Whether sizes must not depend on data: in a graph, or where synchronizing is an error."""
@@ -197,6 +200,6 @@ def check_cutoffs(cutoffs: Sequence[int], vocabulary: int) -> tuple[int, ...]:
     if not cutoffs:
         raise ValueError("cutoffs must be at least one integer, got none")
     edges = (0, *(check_int("cutoffs", cutoff, minimum=1) for cutoff in cutoffs), vocabulary)
-    if any(low >= high for low, high in pairwise(edges)):
+    if any(start >= end for start, end in pairwise(edges)):
         raise ValueError(f"cutoffs must increase and stay below vocabulary={vocabulary}, got {tuple(cutoffs)}")
     return edges

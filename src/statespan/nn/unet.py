@@ -114,9 +114,9 @@ class Resampled(SequenceLayer):
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
             inner, frame, pending, position = state
-            here = (torch.arange(self.factor) == position[:, None])[..., None].to(x.device)  # (B, p, 1)
-            frame = torch.where(here, x[:, None].to(frame.dtype), frame)
-            y = pending.masked_fill(~here, 0.0).sum(1)
+            is_here = (torch.arange(self.factor) == position[:, None])[..., None].to(x.device)  # (B, p, 1)
+            frame = torch.where(is_here, x[:, None].to(frame.dtype), frame)
+            y = pending.masked_fill(~is_here, 0.0).sum(1)
             full = position == self.factor - 1
             if torch.compiler.is_compiling() or full.any():
                 z, after = advance(self.down(frame.flatten(1)), inner)
@@ -132,16 +132,16 @@ class Resampled(SequenceLayer):
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
             inner, frame, pending, position = state
-            here = int(position[0]) if len(position) else 0
-            if bool((position != here).any()):
+            place = int(position[0]) if len(position) else 0
+            if bool((position != place).any()):
                 raise ValueError(f"state must have one position in its frames for a step in place, got {position}")
-            frame[:, here] = x
-            y = pending[:, here].to(x.dtype, copy=True)
-            if here == self.factor - 1:
+            frame[:, place] = x
+            y = pending[:, place].to(x.dtype, copy=True)
+            if place == self.factor - 1:
                 z, _ = advance(self.down(frame.flatten(1).to(x.dtype)), inner)
                 pending.copy_(self.up(z).unflatten(1, (self.factor, self.d_model)))
                 frame.zero_()
-            position.fill_((here + 1) % self.factor)
+            position.fill_((place + 1) % self.factor)
             return y, state
 
         return step

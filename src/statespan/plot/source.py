@@ -93,7 +93,7 @@ def spread_heads(part: Part, count: int) -> list[int]:
 
 
 def save(figure: Any, out: Path | str) -> list[Path]:
-    """Write a figure, whole or not at all.
+    """Write a figure atomically.
 
     Args:
         figure: The figure.
