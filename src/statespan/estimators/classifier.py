@@ -25,8 +25,8 @@ from statespan.train.tasks import Task
 class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
     """Classifies series with bidirectional S4D layers.
 
-    Settings that are None are chosen from the data, and one line says how. Series may have unequal lengths, any number
-    of channels, and another sampling rate at prediction than in training.
+    Settings that are None are chosen from the data, and one line reports the choice. Series may have unequal lengths,
+    any number of channels, and another sampling rate at prediction than in training.
 
     Args:
         d_model: Features of the layers.

@@ -24,7 +24,7 @@ from statespan.estimators.inputs.series import Array
 from statespan.estimators.inputs.timeline import Form, TimeSeries, read_series, write_forecasts
 from statespan.estimators.inputs.windows import (
     PERIODS,
-    Prepared,
+    PreparedSeries,
     calendar_names,
     known_moments,
     make_windows,
@@ -57,8 +57,9 @@ ROUNDING = 1e-12  # share of a sum of squares that is rounding
 class S4Forecaster(Estimator):
     """Forecasts time series, with intervals, by a masked sequence-to-sequence S4D.
 
-    One series or many, of one column or several; with dates, the calendar is read too. What is None is chosen from the
-    data, and one line says how. A column that was constant in training is forecast to stay at its last known value.
+    One series or many, of one column or several; with dates, the calendar is read too. Settings that are None are
+    chosen from the data, and one line reports the choice. A column that was constant in training is forecast to stay at
+    its last known value.
 
     Args:
         horizon: Rows to forecast.
@@ -76,10 +77,10 @@ class S4Forecaster(Estimator):
         batch_size: Windows an update.
         learning_rate: Of everything but A, B and Δ of the SSMs.
         validation_fraction: Share of the rows, the last ones, that is held out for early stopping; 0.0 for none.
-        patience: Looks at the held-out rows without improvement after which training ends.
+        patience: Validations without improvement after which training stops.
         missing: "error" rejects NaN and masked values; "mask" passes flags of missing values to the network, and never
             scores them. If the whole context is missing, the last value known before it sets the level.
-        channels_first: Arrays are (columns, rows), as in aeon and sktime; no matter for frames.
+        channels_first: Arrays are (columns, rows), as in aeon and sktime; has no effect on frames.
         device: "cpu", "cuda"…
         random_state: Seed.
         verbose: 0 for silence, 1 for one line about the choice and a progress bar.
@@ -117,7 +118,7 @@ class S4Forecaster(Estimator):
             X: An array (rows,) or (rows, columns), a list of such arrays (many series), a pandas Series or DataFrame
                 with a row for each time, or a long DataFrame with an index of two levels, series and time. Times must
                 be regular and sorted: dates, periods or whole numbers; dates and periods also give the calendar.
-            y: None; there because pipelines give it.
+            y: None; accepted because pipelines pass it.
             sampling_rate: Rows a second, to forecast rows of another rate later.
 
         Returns:
@@ -157,12 +158,12 @@ class S4Forecaster(Estimator):
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
         steps, batch = self.chosen_["steps"], self.chosen_["batch_size"]
-        how = train_config(
+        train = train_config(
             len(learn), batch=batch, steps=steps, epochs=-(-steps * batch // len(learn)) + 1, validations=20,
             lr=self.learning_rate, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed,
         )  # fmt: skip
         self.history_ = fit_network(
-            self.network_, Splits(learn, valid), how,
+            self.network_, Splits(learn, valid), train,
             task=forecasts(tuple(self.quantiles)), device=device, progress=bool(self.verbose),
         )  # fmt: skip
         self.series_ = [recent(series, context) for series in all_series]
@@ -217,7 +218,7 @@ class S4Forecaster(Estimator):
 
         Args:
             X: Series with at least context + horizon rows, in any form of ``fit``.
-            y: None; there because scikit-learn's tools give it.
+            y: None; accepted because scikit-learn's tools pass it.
         """
         refuse_answers(y)
         return self.evaluate(X)["r2"]
@@ -245,7 +246,7 @@ class S4Forecaster(Estimator):
         sums = torch.zeros(5, dtype=torch.float64)
         with torch.inference_mode():
             for batch in feed.batches(torch.arange(len(windows)).split(PREDICT_BATCH)):
-                forecast = self._held(batch.x[:, :context], output(self.network_, batch))[..., 0].double()
+                forecast = self._with_constants(batch.x[:, :context], output(self.network_, batch))[..., 0].double()
                 y = batch.y.cpu().double()
                 is_known = ~torch.isnan(y)
                 y, forecast = y[is_known], forecast[is_known]
@@ -322,7 +323,7 @@ class S4Forecaster(Estimator):
         device = next(self.network_.parameters()).device
         with torch.inference_mode():
             y = self.network_.after(known.to(device), steps, None if marks is None else marks.to(device), dt_scale)
-            standardized = self._held(known, y)[0].double().numpy()
+            standardized = self._with_constants(known, y)[0].double().numpy()
         with np.errstate(over="ignore", invalid="ignore"):
             forecast: Array = standardized * self.std_[:, None] + self.mean_[:, None]
         if not np.isfinite(forecast).all():
@@ -333,7 +334,7 @@ class S4Forecaster(Estimator):
             )
         return forecast
 
-    def _held(self, known: Tensor, y: Tensor) -> Tensor:
+    def _with_constants(self, known: Tensor, y: Tensor) -> Tensor:
         """Forecasts (B, H, C, 1 + Q) with columns that were constant in fit held at the last of the rows (B, T, …)."""
         last = known[:, -1:, : len(self.constant_), None].cpu()
         return torch.where(torch.from_numpy(self.constant_)[:, None], last, y.cpu())
@@ -354,10 +355,10 @@ class S4Forecaster(Estimator):
             raise ValueError(f"X must have the columns {list(self.form_.columns)}, as in fit, got {list(form.columns)}")
         return all_series, form
 
-    def _prepare(self, series: TimeSeries) -> Prepared:
+    def _prepare(self, series: TimeSeries) -> PreparedSeries:
         return prepare(series, self.form_, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_)
 
-    def _config(self, part: Prepared, context: int) -> HorizonConfig:
+    def _config(self, part: PreparedSeries, context: int) -> HorizonConfig:
         chosen = self.chosen_
         options = {
             "d_model": chosen["d_model"], "n_layers": chosen["n_layers"], "d_state": chosen["d_state"],

@@ -108,7 +108,7 @@ class SeriesEstimator(Estimator):
             self.network_ = Network(config).to(device)
         parts = [self._arrays(panel.rows(part), answers[part], None if gaps is None else gaps[part]) for part in rows]
         can_be_captured = gaps is None and not panel.ragged  # lengths are checked on the way, which no graph can
-        how = train_config(
+        train = train_config(
             len(rows[0]), batch=settings.batch_size, epochs=settings.epochs, lr=settings.learning_rate,
             patience=settings.patience, compile="auto" if can_be_captured else "none", seed=seed,
         )  # fmt: skip
@@ -120,7 +120,7 @@ class SeriesEstimator(Estimator):
                 updates = settings.epochs * max(1, len(rows[0]) // settings.batch_size)
                 announce_cost(self.network_.body, settings.batch_size, length, updates)
         self.history_ = fit_network(
-            self.network_, Splits(parts[0], parts[1] if len(rows[1]) else None), how,
+            self.network_, Splits(parts[0], parts[1] if len(rows[1]) else None), train,
             task=self._task(), device=device, progress=bool(self.verbose),
         )  # fmt: skip
         self.n_iter_ = self.history_.steps

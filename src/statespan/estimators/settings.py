@@ -9,7 +9,7 @@ from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.estimators.horizon import CENTRES
 from statespan.estimators.inputs.timeline import TimeSeries
 
-LONGEST = 256  # positions of the body beyond which neighbouring samples are brought together
+LONGEST = 256  # positions of the body; longer series get a stride
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,12 @@ class SeriesSettings:
 
     def line(self, held_out: int, parameters: int, device: str) -> str:
         """The choice in words."""
-        each = "" if self.stride == 1 else f", {self.stride} samples a position"
-        judged = f"{held_out} held out for early stopping" if held_out else "none held out"
+        stride = "" if self.stride == 1 else f", {self.stride} samples a position"
+        validation = f"{held_out} held out for early stopping" if held_out else "none held out"
         return (
-            f"{self.n_layers} layers of {self.d_model} features (state {self.d_state}{each}), {parameters:,} weights; "
-            f"up to {self.epochs} epochs of batches of {self.batch_size}, {judged}; on {device}"
+            f"{self.n_layers} layers of {self.d_model} features (state {self.d_state}{stride}), "
+            f"{parameters:,} weights; up to {self.epochs} epochs of batches of {self.batch_size}, {validation}; "
+            f"on {device}"
         )
 
 
@@ -81,10 +82,10 @@ def describe_forecast(estimator: Any, all_series: list[TimeSeries], *, windows: 
     """Describe the data read and the settings chosen, in one line."""
     rows, columns, chosen = sum(map(len, all_series)), all_series[0].columns, estimator.chosen_
     count = sum(p.numel() for p in estimator.network_.parameters())
-    many = f"{len(all_series)} series, {rows} rows" if len(all_series) > 1 else f"{rows} rows"
+    size = f"{len(all_series)} series, {rows} rows" if len(all_series) > 1 else f"{rows} rows"
     names = f", calendar {'/'.join(estimator.calendar_)}" if estimator.calendar_ else ""
     return (
-        f"S4Forecaster: {many} of {columns} column{'s' * (columns > 1)}{names} -> {estimator.horizon} rows from "
+        f"S4Forecaster: {size} of {columns} column{'s' * (columns > 1)}{names} -> {estimator.horizon} rows from "
         f"{chosen['context']}; {chosen['n_layers']} layers of {chosen['d_model']} features (state "
         f"{chosen['d_state']}), {count:,} weights; up to {chosen['steps']} updates of {chosen['batch_size']} of "
         f"{windows} windows, {f'{held_out} held out for early stopping' if held_out else 'none held out'}; on {device}"
@@ -92,7 +93,7 @@ def describe_forecast(estimator: Any, all_series: list[TimeSeries], *, windows: 
 
 
 def refuse_answers(y: Any) -> None:
-    """Reject answers beside the series."""
+    """Reject targets beside the series."""
     if y is not None:
         raise ValueError(
             f"y must be None: S4Forecaster learns to continue X and has no other answers, got {type(y).__name__}. Give "

@@ -48,7 +48,7 @@ class TimeSeries:
 
 @dataclass(frozen=True)
 class Form:
-    """The form of the series, which forecasts get as well."""
+    """The form of the series, which forecasts take as well."""
 
     kind: str  # "vector", "array", "list", "series", "frame" or "long"
     columns: tuple[Any, ...] = ()  # names of a frame's columns
@@ -283,11 +283,11 @@ def _check(series: TimeSeries, missing: str, shortest: int, columns: int) -> Non
     if len(series) < shortest:
         raise ValueError(f"{what} must have at least {shortest} rows, got {len(series)}")
     if np.isinf(series.values).any():
-        row, column = (int(i[0]) for i in np.nonzero(np.isinf(series.values)))
+        row, column = np.argwhere(np.isinf(series.values))[0]
         raise ValueError(f"{what} must be finite in float64, got infinity in row {row}, column {column}")
     is_missing = np.isnan(series.values)
     if is_missing.any() and missing == "error":
-        row, column = (int(i[0]) for i in np.nonzero(is_missing))
+        row, column = np.argwhere(is_missing)[0]
         raise ValueError(
             f"{what} must have no missing values with missing='error', got NaN in row {row}, column {column}; "
             "missing='mask' learns with them"

@@ -23,7 +23,7 @@ from statespan.estimators.inputs.timeline import Form, TimeSeries, future_times
 class SplitWindow:
     """Turns gathered rows into a batch: the first ``context`` rows are the input, the others the target.
 
-    An answer is NaN where it is not known, and where no value of its column was known before: nothing could be told.
+    A target is NaN if it is unknown, or if no earlier value of its column is known.
     """
 
     context: int
@@ -39,7 +39,7 @@ class SplitWindow:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSeries:
     """A prepared series: standardised values (T, C) float32 (missing ones repeat the last), known, marks."""
 
     values: Array
@@ -98,7 +98,7 @@ def prepare(
     masked: bool,
     calendar: tuple[str, ...] = (),
     ahead: int = 0,
-) -> Prepared:
+) -> PreparedSeries:
     """Standardise a series, fill missing values and compute the calendar features.
 
     ``masked`` keeps what is known for the network. The ``ahead`` rows behind the last one get calendar features, too.
@@ -111,13 +111,15 @@ def prepare(
         if ahead:
             times = np.concatenate([times, future_times(times[-1], form, ahead)])
         features = marks(times, calendar)
-    return Prepared(values, known if masked else None, features)
+    return PreparedSeries(values, known if masked else None, features)
 
 
-def make_windows(parts: list[Prepared], spans: list[tuple[int, int]], context: int, horizon: int) -> Windows | None:
+def make_windows(
+    parts: list[PreparedSeries], spans: list[tuple[int, int]], context: int, horizon: int
+) -> Windows | None:
     """All windows whose targets lie in the span (first row, end) of their series; None if there are none.
 
-    Windows without an answer to score are left out: they would count as forecast without an error.
+    Windows without a known target are left out: they would count as perfect forecasts.
     """
     starts, offset = [], 0
     for part, (first, end) in zip(parts, spans):
