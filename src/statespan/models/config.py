@@ -93,11 +93,8 @@ def parse(cls: type[Config], options: Mapping[str, Any]) -> Config:
         raise TypeError(f"options must be a mapping, got {type(options).__name__}")
     known = {f.name: f for f in fields(cls)}
     check_keys("options", options, known)
-    missing = [
-        name
-        for name, f in known.items()
-        if name not in options and f.default is MISSING and f.default_factory is MISSING
-    ]
+    required = [name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
+    missing = [name for name in required if name not in options]
     if missing:
         raise ValueError(f"options must have {', '.join(missing)}, got {', '.join(options) or 'none'}")
     values: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

@@ -86,8 +86,8 @@ def check_inputs(d_input: int | None, vocabulary: int | None) -> None:
 def check_tokens(name: str, x: Any, leading: tuple[str, ...], vocabulary: int) -> Tensor:
     """Return ``x`` if it holds tokens 0 … vocabulary − 1 and has these dimensions.
 
-    Values are checked on the CPU only, outside of tracing, where nothing has to wait for them. Padding may hold
-    anything, so fill it before.
+    Values are checked on the CPU only, outside of tracing, where reading them costs no synchronization. Padding may
+    hold anything, so fill it before.
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")

@@ -14,8 +14,7 @@ from statespan.models.base import Model
 from statespan.models.classifier import Classifier, Regressor, Retrieval
 from statespan.models.config import LAYERS, check_keys, parse, ssm_options
 from statespan.models.forecaster import Forecaster
-from statespan.models.language import LanguageModel
-from statespan.models.masked import MaskedModel
+from statespan.models.language import LanguageModel, MaskedModel
 from statespan.models.pixels import PixelModel
 from statespan.models.pretrained import LoadError
 from statespan.models.pretrained import read as read_folder
@@ -93,7 +92,7 @@ def build(
         name: One of :func:`names`.
         info: What the data is: anything with the attributes ``d_input``, ``vocabulary``, ``d_output``, ``horizon``,
             ``d_marks`` and ``sampling_rate`` that the model needs, and ``task`` to check that the two fit; None if
-            options say it all.
+            the options suffice.
         options: Fields of the model's config by name.
         device: Device of the parameters.
         dtype: Their dtype.

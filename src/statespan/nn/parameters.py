@@ -380,6 +380,5 @@ class DenseParameters(SSMParameters):
     def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Dense:
         """The dense SSM."""
         A, B = self._heads(self.A), self._heads(self.B)
-        return Dense(A, B, _wide(self.C), self._dt(), discretization=self.options.discretization).with_dt_scale(
-            dt_scale
-        )
+        ssm = Dense(A, B, _wide(self.C), self._dt(), discretization=self.options.discretization)
+        return ssm.with_dt_scale(dt_scale)

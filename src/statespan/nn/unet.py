@@ -25,7 +25,7 @@ class Resampled(SequenceLayer):
     """A module at a resolution lower by ``factor``: a linear map of whole frames down to it, and one back up.
 
     The output for a frame is known at its last position, so it is delayed by one frame; the first frame gets zeros. An
-    incomplete last frame has no effect yet, so any length will do.
+    incomplete last frame has no effect yet, so any length is allowed.
 
     The state is (state of the inner module, the frame so far (B, p, D), the output during it (B, p, D), position in it
     (B,)). The position stays on the CPU: the inner module runs once in ``factor`` steps, and when is known without
