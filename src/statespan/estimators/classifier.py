@@ -83,7 +83,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         Args:
             X: As in ``fit``.
             dt_scale: Step of these samples relative to those of training: 2.0 for series sampled half as often.
-            times: Times of the samples, if ``fit`` was given such.
+            times: Times of the samples, if ``fit`` was given times.
             sampling_rate: Samples a second, if ``fit`` was given that; instead of ``dt_scale``.
 
         Returns:

@@ -45,7 +45,7 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         """The values of each series; the arguments are those of :meth:`S4Classifier.predict`.
 
         Returns:
-            (n,), or (n, values) where ``fit`` was given such.
+            (n,), or (n, values) if ``fit`` got several values per series.
         """
         scores = self._outputs(X, dt_scale, times, sampling_rate)
         with np.errstate(over="ignore"):

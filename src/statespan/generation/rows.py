@@ -1,4 +1,4 @@
-"""Arithmetic that gives a sequence the same bits whatever else is in its batch.
+"""Arithmetic that gives a sequence the same bits in any batch.
 
 Matrix products depend on the batch: libraries choose their kernels, and thereby the order of summation, by its size,
 and some sum an unaligned row in another order. Here they always have TILE rows of whole, aligned vectors, padded with

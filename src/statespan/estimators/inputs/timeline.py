@@ -25,7 +25,7 @@ NUMBERED = "rows"  # unit of the steps of an index of whole numbers
 class TimeSeries:
     """One series: values (T, C) float64 with NaN where one is missing, its index and its name.
 
-    ``times`` (T,) are datetime64, or the whole numbers of an index of such, or None where there is no index.
+    ``times`` (T,) are datetime64, or integers for an integer index, or None without an index.
     """
 
     values: Array
@@ -177,8 +177,8 @@ def _of_arrays(X: Any, channels_first: bool) -> tuple[list[TimeSeries], Form]:
     all_series = []
     for number, part in enumerate(parts):
         values = _columns(np.asarray(part), f"X[{number}]" if kind == "list" else "X")
-        turned = channels_first and not is_pandas(part) and np.ndim(part) == 2
-        all_series.append(TimeSeries(values.T if turned else values))
+        is_transposed = channels_first and not is_pandas(part) and np.ndim(part) == 2
+        all_series.append(TimeSeries(values.T if is_transposed else values))
     return all_series, Form(kind)
 
 
