@@ -120,12 +120,12 @@ def future_times(last: Any, form: Form, count: int) -> Array:
         return np.asarray(last).astype(form.times_dtype) + offsets.astype(f"timedelta64[{form.unit}]")
     start = np.datetime64(last, "s")
     month = start.astype("datetime64[M]")
-    into, left = start - month.astype("datetime64[s]"), (month + 1).astype("datetime64[s]") - start
+    since_start, until_end = start - month.astype("datetime64[s]"), (month + 1).astype("datetime64[s]") - start
     months = month + offsets.astype("timedelta64[M]")
     ends = (months + 1).astype("datetime64[s]")
-    if left <= np.timedelta64(86400, "s"):  # the last day of a month stays the last day
-        return ends - left
-    return np.minimum(months.astype("datetime64[s]") + into, ends - np.timedelta64(86400, "s"))
+    if until_end <= np.timedelta64(86400, "s"):  # the last day of a month stays the last day
+        return ends - until_end
+    return np.minimum(months.astype("datetime64[s]") + since_start, ends - np.timedelta64(86400, "s"))
 
 
 def write_forecasts(
