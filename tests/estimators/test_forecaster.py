@@ -6,7 +6,7 @@ import torch
 
 from statespan.estimators import S4Forecaster
 from statespan.estimators.horizon import Horizon, HorizonConfig
-from statespan.estimators.inputs.timeline import Form, Line, future_times
+from statespan.estimators.inputs.timeline import Form, TimeSeries, future_times
 from statespan.estimators.inputs.windows import make_windows, prepare
 from statespan.estimators.tasks import forecasts
 from tests.estimators.make import forecaster
@@ -58,19 +58,19 @@ def test_pinball_loss_and_missing_answers():
 
 def test_windows_of_several_series_never_cross_a_border():
     rows = [np.arange(10.0)[:, None], 100 + np.arange(8.0)[:, None]]
-    parts = [prepare(Line(r), Form("list"), np.zeros(1), np.ones(1), masked=False) for r in rows]
-    windows = make_windows(parts, [(0, 10), (0, 8)], 3, 2, masked=False)
+    parts = [prepare(TimeSeries(r), Form("list"), np.zeros(1), np.ones(1), masked=False) for r in rows]
+    windows = make_windows(parts, [(0, 10), (0, 8)], 3, 2)
     starts = [windows.batch([i]).x[0, 0, 0].item() for i in range(len(windows))]
     assert starts == [0, 1, 2, 3, 4, 5, 100, 101, 102, 103]
-    held = make_windows(parts, [(8, 10), (7, 8)], 3, 2, masked=False)
+    held = make_windows(parts, [(8, 10), (7, 8)], 3, 2)
     assert [held.batch([i]).y[0, :, 0].tolist() for i in range(len(held))] == [[8.0, 9.0]]
 
 
 def test_missing_rows_repeat_the_last_known_and_are_no_answers():
     values = np.array([[np.nan], [1.0], [np.nan], [3.0], [np.nan]])
-    part = prepare(Line(values), Form("array"), np.zeros(1), np.ones(1), masked=True)
+    part = prepare(TimeSeries(values), Form("array"), np.zeros(1), np.ones(1), masked=True)
     assert part.values[:, 0].tolist() == [1, 1, 1, 3, 3]
-    batch = make_windows([part], [(0, 5)], 3, 2, masked=True).batch([0])
+    batch = make_windows([part], [(0, 5)], 3, 2).batch([0])
     assert batch.x[0, :3].tolist() == [[1, 0], [1, 1], [1, 0]]
     assert batch.y[0, 0, 0] == 3
     assert torch.isnan(batch.y[0, 1, 0])
@@ -170,8 +170,8 @@ def test_what_was_never_known_is_no_answer():
     """Missing values repeat the first known one where none was before: that must not be there to be read off."""
     y = np.stack([np.arange(60.0), np.arange(60.0)], 1)
     y[:20, 0], y[:30, 1] = np.nan, np.nan
-    part = prepare(Line(y), Form("array"), np.zeros(2), np.ones(2), masked=True)
-    windows = make_windows([part], [(0, 60)], 16, 4, masked=True)
+    part = prepare(TimeSeries(y), Form("array"), np.zeros(2), np.ones(2), masked=True)
+    windows = make_windows([part], [(0, 60)], 16, 4)
     assert len(windows) == 41 - 5  # windows from row 5 on have read row 20
     first = windows.batch([0])
     assert first.y[0, :, 0].tolist() == [21, 22, 23, 24]

@@ -217,7 +217,7 @@ def test_a_long_header_is_refused_before_it_is_read(saved, tmp_path):
     with pytest.raises(LoadError, match="header must have at most 262144 bytes, got"):
         models.from_pretrained(tmp_path)
     (tmp_path / "config.json").unlink()
-    stored = pretrained.Stored("classifier", {}, torch.float32, tensors)
+    stored = pretrained.StoredModel("classifier", {}, torch.float32, tensors)
     with pytest.raises(LoadError, match="header must have at most 262144 bytes"):  # nor is one written
         pretrained.write(tmp_path, stored)
     assert not (tmp_path / "config.json").exists()

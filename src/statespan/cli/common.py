@@ -148,7 +148,7 @@ def check_writable(folder: Path, option: str = "--folder") -> None:
 
 def relative_step(trained: float | None, dt_scale: float | None, sampling_rate: float | None) -> float:
     """The step relative to training that --dt-scale or --sampling-rate asks for."""
-    from statespan.models.rate import relative_step
+    from statespan.models.config import relative_step
 
     try:
         return relative_step(trained, dt_scale=dt_scale, sampling_rate=sampling_rate)

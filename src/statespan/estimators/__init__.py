@@ -29,7 +29,7 @@ def load(folder: str | Path, *, device: str | None = None) -> Any:
 
     Args:
         folder: Where it was saved.
-        device: Where to put it.
+        device: Where to load it.
 
     Raises:
         LoadError: Anything is missing or damaged.

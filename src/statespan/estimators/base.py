@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from statespan._check import check_bool, check_choice, check_int, check_number
@@ -53,7 +54,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Save the fitted estimator in a folder: the weights as safetensors, everything else as JSON.
 
         Args:
-            folder: Made if it is not there.
+            folder: Created if it does not exist.
         """
         check_is_fitted(self, "network_")
         seed = int(self.random_state) if isinstance(self.random_state, (int, np.integer)) else None
@@ -73,7 +74,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
         Args:
             folder: Where it was saved.
-            device: Where to put it: "cpu", "cuda"…; CUDA by default if there is a CUDA device.
+            device: Where to load it: "cpu", "cuda"…; CUDA by default if there is a CUDA device.
 
         Raises:
             LoadError: Anything is missing or damaged, or it is another kind of estimator.
@@ -114,9 +115,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         pick_device(self.device)
 
     def _set_rate(self, sampling_rate: float | None) -> None:
-        """Remember the sampling rate of the training data."""
-        is_given = sampling_rate is not None
-        self.sampling_rate_ = check_number("sampling_rate", sampling_rate, above=0.0) if is_given else None
+        if sampling_rate is not None:
+            sampling_rate = check_number("sampling_rate", sampling_rate, above=0.0)
+        self.sampling_rate_ = sampling_rate
 
     def _dt_scale(self, dt_scale: float | None, sampling_rate: float | None) -> float:
         """The step size relative to training, from whichever argument is given."""
@@ -137,8 +138,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """The seed of a fit: the given one, or one drawn from the given generator."""
         state = self.random_state
         if state is None or hasattr(state, "randint"):
-            source: Any = np.random.mtrand._rand if state is None else state
-            return int(source.randint(2**31 - 1))
+            return int(check_random_state(state).randint(2**31 - 1))
         return check_int("random_state", state, minimum=0)
 
     def __sklearn_tags__(self) -> Any:

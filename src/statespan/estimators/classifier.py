@@ -8,26 +8,25 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.extmath import softmax
 from sklearn.utils.multiclass import check_classification_targets
 
 from statespan.estimators import store
 from statespan.estimators.inputs.answers import one_column
 from statespan.estimators.inputs.frames import aligned, series_names
-from statespan.estimators.inputs.series import Panel
+from statespan.estimators.inputs.series import Array, Panel
 from statespan.estimators.series_estimator import SeriesEstimator
 from statespan.estimators.tasks import classes
 from statespan.models.pretrained import LoadError
 from statespan.train.tasks import Task
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
     """Classifies series with bidirectional S4D layers.
 
-    Settings that are None are chosen from the data, and one line says how. Series may have unequal lengths, any number
-    of channels, and another sampling rate at prediction than in training.
+    Settings that are None are chosen from the data, and one line reports the choice. Series may have unequal lengths,
+    any number of channels, and another sampling rate at prediction than in training.
 
     Args:
         d_model: Features of the layers.
@@ -84,15 +83,14 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         Args:
             X: As in ``fit``.
             dt_scale: Step of these samples relative to those of training: 2.0 for series sampled half as often.
-            times: Times of the samples, if ``fit`` was given such.
+            times: Times of the samples, if ``fit`` was given times.
             sampling_rate: Samples a second, if ``fit`` was given that; instead of ``dt_scale``.
 
         Returns:
             (n,) classes.
         """
-        best = self._outputs(X, dt_scale, times, sampling_rate).argmax(1)
-        classes: Array = self.classes_[best]
-        return classes
+        scores = self._outputs(X, dt_scale, times, sampling_rate)
+        return self.classes_[scores.argmax(1)]
 
     def predict_proba(
         self, X: Any, *, dt_scale: float | None = None, times: Any = None, sampling_rate: float | None = None
@@ -102,9 +100,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         Returns:
             (n, K), rows that add up to 1.
         """
-        scores = self._outputs(X, dt_scale, times, sampling_rate)
-        odds = np.exp(scores - scores.max(1, keepdims=True))
-        return odds / odds.sum(1, keepdims=True)
+        return softmax(self._outputs(X, dt_scale, times, sampling_rate))
 
     def score(
         self, X: Any, y: Any, *, dt_scale: float | None = None, times: Any = None, sampling_rate: float | None = None

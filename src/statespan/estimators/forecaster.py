@@ -6,7 +6,7 @@ Shapes: T rows, C columns, H horizon, Q quantiles.
 from __future__ import annotations
 
 import sys
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,12 +19,12 @@ from statespan.data.scale import divisor
 from statespan.estimators import store
 from statespan.estimators.base import Estimator
 from statespan.estimators.fitting import fit_network, train_config
-from statespan.estimators.forecast_defaults import check_choices, choose, describe, refuse_answers
 from statespan.estimators.horizon import Horizon, HorizonConfig
-from statespan.estimators.inputs.timeline import Form, Line, read_lines, write_lines
+from statespan.estimators.inputs.series import Array
+from statespan.estimators.inputs.timeline import Form, TimeSeries, read_series, write_forecasts
 from statespan.estimators.inputs.windows import (
     PERIODS,
-    Prepared,
+    PreparedSeries,
     calendar_names,
     known_moments,
     make_windows,
@@ -32,15 +32,22 @@ from statespan.estimators.inputs.windows import (
     recent,
     thinned,
 )
+from statespan.estimators.settings import (
+    check_forecast_settings,
+    choose_forecast_settings,
+    describe_forecast,
+    refuse_answers,
+)
 from statespan.estimators.tasks import forecasts
 from statespan.train.device import pick_device
+from statespan.train.feed import Feed
 from statespan.train.loop import Splits
 from statespan.train.order import derive
+from statespan.train.tasks import output
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Array = np.ndarray[Any, Any]
 PREDICT_BATCH = 256  # windows forecast together
 VALID_WINDOWS = 512  # held-out windows to validate with, evenly spread
 ROUNDING = 1e-12  # share of a sum of squares that is rounding
@@ -50,8 +57,9 @@ ROUNDING = 1e-12  # share of a sum of squares that is rounding
 class S4Forecaster(Estimator):
     """Forecasts time series, with intervals, by a masked sequence-to-sequence S4D.
 
-    One series or many, of one column or several; with dates, the calendar is read too. What is None is chosen from the
-    data, and one line says how. A column that was constant in training is forecast to stay at its last known value.
+    One series or many, of one column or several; with dates, the calendar is read too. Settings that are None are
+    chosen from the data, and one line reports the choice. A column that was constant in training is forecast to stay at
+    its last known value.
 
     Args:
         horizon: Rows to forecast.
@@ -69,10 +77,10 @@ class S4Forecaster(Estimator):
         batch_size: Windows an update.
         learning_rate: Of everything but A, B and Δ of the SSMs.
         validation_fraction: Share of the rows, the last ones, that is held out for early stopping; 0.0 for none.
-        patience: Looks at the held-out rows without improvement after which training ends.
+        patience: Validations without improvement after which training stops.
         missing: "error" rejects NaN and masked values; "mask" passes flags of missing values to the network, and never
             scores them. If the whole context is missing, the last value known before it sets the level.
-        channels_first: Arrays are (columns, rows), as in aeon and sktime; no matter for frames.
+        channels_first: Arrays are (columns, rows), as in aeon and sktime; has no effect on frames.
         device: "cpu", "cuda"…
         random_state: Seed.
         verbose: 0 for silence, 1 for one line about the choice and a progress bar.
@@ -110,7 +118,7 @@ class S4Forecaster(Estimator):
             X: An array (rows,) or (rows, columns), a list of such arrays (many series), a pandas Series or DataFrame
                 with a row for each time, or a long DataFrame with an index of two levels, series and time. Times must
                 be regular and sorted: dates, periods or whole numbers; dates and periods also give the calendar.
-            y: None; there because pipelines give it.
+            y: None; accepted because pipelines pass it.
             sampling_rate: Rows a second, to forecast rows of another rate later.
 
         Returns:
@@ -119,19 +127,19 @@ class S4Forecaster(Estimator):
         self._check_parameters()
         self._set_rate(sampling_rate)
         refuse_answers(y)
-        lines, self.form_ = read_lines(X, missing=self.missing, channels_first=self.channels_first, warn=True)
-        longest = max(len(line.values) for line in lines)
-        self.chosen_ = choose(self, longest)
+        all_series, self.form_ = read_series(X, missing=self.missing, channels_first=self.channels_first, warn=True)
+        longest = max(map(len, all_series))
+        self.chosen_ = choose_forecast_settings(self, longest)
         held_out, context, horizon = self.validation_fraction, self.chosen_["context"], self.horizon
-        ends = [len(line.values) - int(len(line.values) * held_out) for line in lines]
-        self.mean_, std = known_moments(lines, ends)
+        ends = [len(series) - int(len(series) * held_out) for series in all_series]
+        self.mean_, std = known_moments(all_series, ends)
         self.std_, self.constant_ = divisor(self.mean_, std), std == 0
         self.masked_ = self.missing == "mask"
-        self.calendar_ = calendar_names(lines, self.form_) if self.calendar else ()
-        parts = [self._prepare(line) for line in lines]
-        learn = make_windows(parts, [(0, end) for end in ends], context, horizon, masked=self.masked_)
-        spans = [(end, len(line.values)) for line, end in zip(lines, ends)]
-        valid = make_windows(parts, spans, context, horizon, masked=self.masked_) if held_out else None
+        self.calendar_ = calendar_names(all_series, self.form_) if self.calendar else ()
+        parts = [self._prepare(series) for series in all_series]
+        learn = make_windows(parts, [(0, end) for end in ends], context, horizon)
+        spans = [(end, len(series)) for series, end in zip(all_series, ends)]
+        valid = make_windows(parts, spans, context, horizon) if held_out else None
         valid = None if valid is None else thinned(valid, VALID_WINDOWS)
         if learn is None:
             known = ", with a known value to forecast" if self.masked_ else ""
@@ -143,22 +151,22 @@ class S4Forecaster(Estimator):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(seed, "weights"))
             self.network_ = Horizon(self._config(parts[0], context)).to(device)
-        self.n_features_in_ = lines[0].values.shape[1]
-        self.chosen_line_ = describe(
-            self, lines, windows=len(learn), held_out=0 if valid is None else len(valid), device=device
+        self.n_features_in_ = all_series[0].columns
+        self.chosen_line_ = describe_forecast(
+            self, all_series, windows=len(learn), held_out=0 if valid is None else len(valid), device=device
         )
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
         steps, batch = self.chosen_["steps"], self.chosen_["batch_size"]
-        how = train_config(
+        train = train_config(
             len(learn), batch=batch, steps=steps, epochs=-(-steps * batch // len(learn)) + 1, validations=20,
             lr=self.learning_rate, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed,
         )  # fmt: skip
         self.history_ = fit_network(
-            self.network_, Splits(learn, valid), how,
+            self.network_, Splits(learn, valid), train,
             task=forecasts(tuple(self.quantiles)), device=device, progress=bool(self.verbose),
         )  # fmt: skip
-        self.lines_ = [recent(line, context) for line in lines]
+        self.series_ = [recent(series, context) for series in all_series]
         return self
 
     def predict(
@@ -181,8 +189,8 @@ class S4Forecaster(Estimator):
         Returns:
             As X: (H,), (H, C), a list of arrays, or a frame whose index continues that of X.
         """
-        forecasts, lines, form = self._forecast(X, horizon, self._dt_scale(dt_scale, sampling_rate))
-        return write_lines([values[..., 0] for values in forecasts], lines, form)
+        forecasts, all_series, form = self._forecast(X, horizon, self._dt_scale(dt_scale, sampling_rate))
+        return write_forecasts([values[..., 0] for values in forecasts], all_series, form)
 
     def predict_quantiles(
         self,
@@ -202,15 +210,15 @@ class S4Forecaster(Estimator):
         quantiles = tuple(sorted(self.quantiles))
         if not quantiles:
             raise ValueError("predict_quantiles needs quantiles, and this estimator was fitted with quantiles=()")
-        forecasts, lines, form = self._forecast(X, horizon, self._dt_scale(dt_scale, sampling_rate))
-        return write_lines([np.sort(values[..., 1:], -1) for values in forecasts], lines, form, quantiles)
+        forecasts, all_series, form = self._forecast(X, horizon, self._dt_scale(dt_scale, sampling_rate))
+        return write_forecasts([np.sort(values[..., 1:], -1) for values in forecasts], all_series, form, quantiles)
 
     def score(self, X: Any, y: Any = None) -> float:
         """R² of the mean over every window of X: the share of the variance that is explained.
 
         Args:
             X: Series with at least context + horizon rows, in any form of ``fit``.
-            y: None; there because scikit-learn's tools give it.
+            y: None; accepted because scikit-learn's tools pass it.
         """
         refuse_answers(y)
         return self.evaluate(X)["r2"]
@@ -226,23 +234,20 @@ class S4Forecaster(Estimator):
         """
         check_is_fitted(self, "network_")
         context, horizon = self.chosen_["context"], self.horizon
-        lines, _ = self._read(X)
-        parts = [self._prepare(line) for line in lines]
-        windows = make_windows(parts, [(0, len(line.values)) for line in lines], context, horizon, masked=self.masked_)
+        all_series, _ = self._read(X)
+        parts = [self._prepare(series) for series in all_series]
+        spans = [(0, len(series)) for series in all_series]
+        windows = make_windows(parts, spans, context, horizon)
         if windows is None:
-            longest = max(len(line.values) for line in lines)
+            longest = max(map(len, all_series))
             known = ", with a known value to forecast" if self.masked_ else ""
             raise ValueError(f"X must have at least context + horizon = {context + horizon} rows{known}, got {longest}")
-        device = next(self.network_.parameters()).device
+        feed = Feed(windows, next(self.network_.parameters()).device)
         sums = torch.zeros(5, dtype=torch.float64)
         with torch.inference_mode():
-            arrays = windows.tensors()
-            for start in range(0, len(windows), PREDICT_BATCH):
-                batch = windows.take(arrays, torch.arange(start, min(start + PREDICT_BATCH, len(windows))))
-                marks = None if batch.marks is None else batch.marks.to(device)
-                forecast = self.network_(batch.x.to(device), marks=marks)
-                forecast = self._held(batch.x[:, :context], forecast)[..., 0].double()
-                y = batch.y.double()
+            for batch in feed.batches(torch.arange(len(windows)).split(PREDICT_BATCH)):
+                forecast = self._with_constants(batch.x[:, :context], output(self.network_, batch))[..., 0].double()
+                y = batch.y.cpu().double()
                 is_known = ~torch.isnan(y)
                 y, forecast = y[is_known], forecast[is_known]
                 error = forecast - y
@@ -258,21 +263,20 @@ class S4Forecaster(Estimator):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_choices(self)
+        check_forecast_settings(self)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        form, network = self.form_, self.network_.config
         past: dict[str, Array] = {}
-        for number, line in enumerate(self.lines_):  # for predict() without an argument
-            past[f"{number}.values"] = line.values
-            if line.times is not None:
-                past[f"{number}.times"] = line.times.astype(np.int64)
+        for number, series in enumerate(self.series_):  # for predict() without an argument
+            past[f"{number}.values"] = series.values
+            if series.times is not None:
+                past[f"{number}.times"] = series.times.astype(np.int64)
         config = {
-            "network": {name: getattr(network, name) for name in HorizonConfig.__dataclass_fields__},
+            "network": asdict(self.network_.config),
             "scale": {"mean": self.mean_, "std": self.std_, "constant": self.constant_},
-            "form": {name: getattr(form, name) for name in Form.__dataclass_fields__},
+            "form": asdict(self.form_),
             "calendar": self.calendar_,
-            "series": [line.name for line in self.lines_],
+            "series": [series.name for series in self.series_],
         }
         return config, past
 
@@ -291,53 +295,54 @@ class S4Forecaster(Estimator):
         if len(self.calendar_) != network.d_marks:
             raise ValueError("its network does not match its calendar features")
         check_int("context", self.chosen_["context"], minimum=1)
-        self.lines_ = [_line_in(tensors, number, name, self.form_) for number, name in enumerate(config["series"])]
+        names = config["series"]
+        self.series_ = [_stored_series(tensors, number, name, self.form_) for number, name in enumerate(names)]
 
-    def _forecast(self, X: Any, horizon: int | None, dt_scale: float) -> tuple[list[Array], list[Line], Form]:
+    def _forecast(self, X: Any, horizon: int | None, dt_scale: float) -> tuple[list[Array], list[TimeSeries], Form]:
         """Forecasts (H, C, 1 + Q) in the units of the data."""
         most = max(1, int(self.horizon / dt_scale))
         steps = most if horizon is None else check_int("horizon", horizon, minimum=1)
         if steps > most:
             raise ValueError(f"horizon must be at most {most}, which the estimator was fitted for, got {steps}")
-        lines, form = (self.lines_, self.form_) if X is None else self._read(X, dt_scale)
+        all_series, form = (self.series_, self.form_) if X is None else self._read(X, dt_scale)
         context = max(1, int(self.chosen_["context"] / dt_scale))
-        for line in lines:
-            if len(line.values) < context:
+        for series in all_series:
+            if len(series) < context:
                 raise ValueError(
-                    f"{line.label} must have at least the {context} rows of the context, got {len(line.values)}"
+                    f"{series.label} must have at least the {context} rows of the context, got {len(series)}"
                 )
         sizes: dict[str, Any] = {"context": context, "steps": steps, "dt_scale": dt_scale}
-        return [self._after(recent(line, context), form, **sizes) for line in lines], lines, form
+        return [self._after(recent(series, context), form, **sizes) for series in all_series], all_series, form
 
-    def _after(self, line: Line, form: Form, *, context: int, steps: int, dt_scale: float) -> Array:
+    def _after(self, series: TimeSeries, form: Form, *, context: int, steps: int, dt_scale: float) -> Array:
         """The forecast (H, C, 1 + Q) of one series from its last rows."""
-        part = prepare(line, form, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_, ahead=steps)
+        part = prepare(series, form, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_, ahead=steps)
         values = part.values if part.known is None else np.concatenate([part.values, part.known], -1)
         known = torch.from_numpy(values[-context:].astype(np.float32))[None]
         marks = None if part.marks is None else torch.from_numpy(part.marks[-context - steps :])[None]
         device = next(self.network_.parameters()).device
         with torch.inference_mode():
             y = self.network_.after(known.to(device), steps, None if marks is None else marks.to(device), dt_scale)
-            standardized = self._held(known, y)[0].double().numpy()
+            standardized = self._with_constants(known, y)[0].double().numpy()
         with np.errstate(over="ignore", invalid="ignore"):
             forecast: Array = standardized * self.std_[:, None] + self.mean_[:, None]
         if not np.isfinite(forecast).all():
             raise ValueError(
-                f"{line.label} must be of the magnitude that it had in fit, and far enough from the end of float64 "
-                f"that its forecasts are finite; got values up to {np.nanmax(np.abs(line.values)):.1e}, check "
+                f"{series.label} must be of the magnitude that it had in fit, and far enough from the end of float64 "
+                f"that its forecasts are finite; got values up to {np.nanmax(np.abs(series.values)):.1e}, check "
                 "their unit"
             )
         return forecast
 
-    def _held(self, known: Tensor, y: Tensor) -> Tensor:
+    def _with_constants(self, known: Tensor, y: Tensor) -> Tensor:
         """Forecasts (B, H, C, 1 + Q) with columns that were constant in fit held at the last of the rows (B, T, …)."""
-        last = known[:, -1:, : len(self.constant_), None]
+        last = known[:, -1:, : len(self.constant_), None].cpu()
         return torch.where(torch.from_numpy(self.constant_)[:, None], last, y.cpu())
 
-    def _read(self, X: Any, dt_scale: float = 1.0) -> tuple[list[Line], Form]:
-        lines, form = read_lines(X, missing=self.missing, shortest=1, channels_first=self.channels_first)
-        if lines[0].values.shape[1] != self.n_features_in_:
-            raise ValueError(f"X must have {self.n_features_in_} columns, as in fit, got {lines[0].values.shape[1]}")
+    def _read(self, X: Any, dt_scale: float = 1.0) -> tuple[list[TimeSeries], Form]:
+        all_series, form = read_series(X, missing=self.missing, shortest=1, channels_first=self.channels_first)
+        if all_series[0].columns != self.n_features_in_:
+            raise ValueError(f"X must have {self.n_features_in_} columns, as in fit, got {all_series[0].columns}")
         if self.network_.config.d_marks and not form.dated:
             raise ValueError("X must have dates as its index, as in fit, got rows without")
         ratio = form.ratio(self.form_)
@@ -348,12 +353,12 @@ class S4Forecaster(Estimator):
             )
         if form.columns and self.form_.columns and form.columns != self.form_.columns:
             raise ValueError(f"X must have the columns {list(self.form_.columns)}, as in fit, got {list(form.columns)}")
-        return lines, form
+        return all_series, form
 
-    def _prepare(self, line: Line) -> Prepared:
-        return prepare(line, self.form_, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_)
+    def _prepare(self, series: TimeSeries) -> PreparedSeries:
+        return prepare(series, self.form_, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_)
 
-    def _config(self, part: Prepared, context: int) -> HorizonConfig:
+    def _config(self, part: PreparedSeries, context: int) -> HorizonConfig:
         chosen = self.chosen_
         options = {
             "d_model": chosen["d_model"], "n_layers": chosen["n_layers"], "d_state": chosen["d_state"],
@@ -371,8 +376,8 @@ class S4Forecaster(Estimator):
         return tags
 
 
-def _line_in(tensors: dict[str, Any], number: int, name: Any, form: Form) -> Line:
+def _stored_series(tensors: dict[str, Any], number: int, name: Any, form: Form) -> TimeSeries:
     values = store.array(tensors, f"{number}.values", torch.float64, 2)
     if form.step is None:
-        return Line(values, None, name)
-    return Line(values, store.array(tensors, f"{number}.times", torch.int64, 1).astype(form.times_dtype), name)
+        return TimeSeries(values, None, name)
+    return TimeSeries(values, store.array(tensors, f"{number}.times", torch.int64, 1).astype(form.times_dtype), name)

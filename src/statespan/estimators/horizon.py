@@ -114,11 +114,11 @@ class Horizon(nn.Module):
         config, values = self.config, known[..., : self.config.columns]
         if config.centre == "none":
             return torch.zeros_like(values[:, :1])
-        if not config.masked:
-            return values[:, -1:] if config.centre == "last" else values.mean(1, keepdim=True)
         last = values[:, -1:]  # missing values repeat the last known one
         if config.centre == "last":
             return last
+        if not config.masked:
+            return values.mean(1, keepdim=True)
         mask = known[..., config.columns :]
         count = mask.sum(1, keepdim=True)
         return torch.where(count > 0, (values * mask).sum(1, keepdim=True) / count.clamp(min=1.0), last)

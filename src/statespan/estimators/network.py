@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_int
+from statespan._check import check_choice, check_int
 from statespan.models import Classifier, ClassifierConfig, Regressor
 from statespan.models.config import parse
 from statespan.models.irregular import answer_with_gaps
@@ -20,7 +20,7 @@ from statespan.nn.options import SSMOptions
 from statespan.nn.padding import Lengths, Padding, fill
 from statespan.nn.parameters import DiagonalParameters
 
-FLOOR = 1e-3  # of an energy, below which everything is silence
+FLOOR = 1e-3  # energies below this one count as silence
 BODIES: dict[str, type[Any]] = {"classifier": Classifier, "regressor": Regressor}
 
 
@@ -35,8 +35,7 @@ class NetworkConfig:
     options: dict[str, Any]  # the other fields of statespan.models.ClassifierConfig
 
     def __post_init__(self) -> None:
-        if self.body not in BODIES:
-            raise ValueError(f"body must be one of {tuple(BODIES)}, got {self.body!r}")
+        check_choice("body", self.body, BODIES)
         for name in ("d_input", "stride", "d_stem"):
             check_int(name, getattr(self, name), minimum=1)
 
@@ -49,8 +48,8 @@ class Stem(nn.Module):
     """Continuous-time filters over windows of ``stride`` samples: patches that adapt to the sampling rate.
 
     Each feature of a window is a product of the samples in it, and in the one before, with the complex impulse response
-    of an SSM. Half of the features are its real part (where a wave stands), half the logarithm of its energy (how
-    strong it is, wherever it stands).
+    of an SSM. Half of the features are its real part, which tells the phase of a wave; the other half are the logarithm
+    of its energy, which does not depend on the phase.
 
     A window lasts as long as ``stride`` samples of the training data at any ``dt_scale``: of data sampled half as often
     it has half the samples, which meet the same impulse response at twice the step. So the body sees the same steps of

@@ -11,12 +11,10 @@ from statespan.data.scale import divisor, magnitude, moments, standardize
 from statespan.estimators import store
 from statespan.estimators.inputs.answers import real_columns
 from statespan.estimators.inputs.frames import aligned, series_names
-from statespan.estimators.inputs.series import Panel
+from statespan.estimators.inputs.series import Array, Panel
 from statespan.estimators.series_estimator import SeriesEstimator
 from statespan.models.pretrained import LoadError
 from statespan.train.tasks import TASKS, Task
-
-Array = np.ndarray[Any, Any]
 
 
 class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
@@ -47,7 +45,7 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         """The values of each series; the arguments are those of :meth:`S4Classifier.predict`.
 
         Returns:
-            (n,), or (n, values) where ``fit`` was given such.
+            (n,), or (n, values) if ``fit`` got several values per series.
         """
         scores = self._outputs(X, dt_scale, times, sampling_rate)
         with np.errstate(over="ignore"):

@@ -19,23 +19,22 @@ from statespan.data.base import Arrays, Batch
 from statespan.data.split import split, stratified
 from statespan.estimators import store
 from statespan.estimators.base import Estimator
-from statespan.estimators.defaults import Choice
 from statespan.estimators.fitting import fit_network, train_config
 from statespan.estimators.inputs.scaling import STANDARDS, Scale
-from statespan.estimators.inputs.series import Panel, as_panel
+from statespan.estimators.inputs.series import Array, Panel, as_panel
 from statespan.estimators.inputs.times import as_gaps
 from statespan.estimators.network import Network, NetworkConfig
+from statespan.estimators.settings import SeriesSettings
 from statespan.models.irregular import announce_cost
 from statespan.train.device import pick_device
-from statespan.train.feed import moved
+from statespan.train.feed import Feed
 from statespan.train.loop import Splits
 from statespan.train.order import derive
-from statespan.train.tasks import Task
+from statespan.train.tasks import Task, output
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Array = np.ndarray[Any, Any]
 PREDICT_SAMPLES = 1 << 23  # samples times features that are predicted together
 
 
@@ -97,30 +96,31 @@ class SeriesEstimator(Estimator):
             gaps, self.step_ = as_gaps(times, panel)
             if self.stride not in (None, 1):
                 raise ValueError(f"stride must be 1 for samples at irregular times, got {self.stride}")
-        given = {field.name: getattr(self, field.name) for field in fields(Choice)}
-        choice = Choice.of(n, length, given if gaps is None else {**given, "stride": 1})
-        rows = self._parts(n, labels, choice, seed)
+        given = {field.name: getattr(self, field.name) for field in fields(SeriesSettings)}
+        settings = SeriesSettings.of(n, length, given if gaps is None else {**given, "stride": 1})
+        rows = self._parts(n, labels, settings, seed)
         self.scale_ = Scale.of(panel.rows(rows[0]), self.standardize)
         self.masked_ = self.missing == "mask"
-        config, device = self._network_config(choice, -(-length // choice.stride), outputs), pick_device(self.device)
+        config = self._network_config(settings, -(-length // settings.stride), outputs)
+        device = pick_device(self.device)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(seed, "weights"))
             self.network_ = Network(config).to(device)
         parts = [self._arrays(panel.rows(part), answers[part], None if gaps is None else gaps[part]) for part in rows]
         can_be_captured = gaps is None and not panel.ragged  # lengths are checked on the way, which no graph can
-        how = train_config(
-            len(rows[0]), batch=choice.batch_size, epochs=choice.epochs, lr=choice.learning_rate,
-            patience=choice.patience, compile="auto" if can_be_captured else "none", seed=seed,
+        train = train_config(
+            len(rows[0]), batch=settings.batch_size, epochs=settings.epochs, lr=settings.learning_rate,
+            patience=settings.patience, compile="auto" if can_be_captured else "none", seed=seed,
         )  # fmt: skip
-        self.chosen_ = asdict(choice)
-        self.chosen_line_ = self._line(panel, choice, len(rows[1]), device)
+        self.chosen_ = asdict(settings)
+        self.chosen_line_ = self._line(panel, settings, len(rows[1]), device)
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
             if gaps is not None:
-                updates = choice.epochs * max(1, len(rows[0]) // choice.batch_size)
-                announce_cost(self.network_.body, choice.batch_size, length, updates)
+                updates = settings.epochs * max(1, len(rows[0]) // settings.batch_size)
+                announce_cost(self.network_.body, settings.batch_size, length, updates)
         self.history_ = fit_network(
-            self.network_, Splits(parts[0], parts[1] if len(rows[1]) else None), how,
+            self.network_, Splits(parts[0], parts[1] if len(rows[1]) else None), train,
             task=self._task(), device=device, progress=bool(self.verbose),
         )  # fmt: skip
         self.n_iter_ = self.history_.steps
@@ -141,16 +141,10 @@ class SeriesEstimator(Estimator):
             raise ValueError(f"dt_scale must be 1.0 where times are given, which say it all, got {scale}")
         gaps = None if times is None else as_gaps(times, panel, self.step_)[0]
         data = self._arrays(panel, np.zeros(len(panel), np.float32), gaps)
-        device = next(self.network_.parameters()).device
-        size = max(1, PREDICT_SAMPLES // (length * 64))
-        parts = []
+        feed = Feed(data, next(self.network_.parameters()).device)
+        batches = feed.batches(torch.arange(len(panel)).split(max(1, PREDICT_SAMPLES // (length * 64))))
         with torch.inference_mode():
-            arrays = data.tensors()
-            for start in range(0, len(panel), size):
-                batch = data.take(arrays, torch.arange(start, min(start + size, len(panel))))
-                batch = moved(batch, device)
-                scores = self.network_(batch.x, lengths=batch.lengths, gaps=batch.gaps, dt_scale=scale)
-                parts.append(scores.double().cpu())
+            parts = [output(self.network_, batch, scale).double().cpu() for batch in batches]
         answers = torch.cat(parts).numpy()
         if not np.isfinite(answers).all():
             number = int((~np.isfinite(answers)).any(1).argmax())
@@ -161,9 +155,8 @@ class SeriesEstimator(Estimator):
         return answers
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        network = self.network_.config
         config = {
-            "network": {name: getattr(network, name) for name in NetworkConfig.__dataclass_fields__},
+            "network": asdict(self.network_.config),
             "scale": self.scale_.to_dict(),
             "n_channels": self.n_channels_in_,
             "masked": self.masked_,
@@ -190,28 +183,28 @@ class SeriesEstimator(Estimator):
         super()._check_parameters()
         check_choice("standardize", self.standardize, STANDARDS)
 
-    def _network_config(self, choice: Choice, positions: int, outputs: int) -> NetworkConfig:
+    def _network_config(self, settings: SeriesSettings, positions: int, outputs: int) -> NetworkConfig:
         """The network's config: its time scales range from a few positions to a whole series."""
         slowest = min(1.0 / max(positions, 2), 0.1)
         options = {
-            "d_output": outputs, "d_model": choice.d_model, "d_state": choice.d_state, "n_layers": choice.n_layers,
-            "layer": "s4d", "ssm": {"init": "lin", "dt_min": slowest, "dt_max": 0.5}, "mix": "glu", "norm": "batch",
-            "dropout": choice.dropout, "bidirectional": True, "pool": "mean",
+            "d_output": outputs, "d_model": settings.d_model, "d_state": settings.d_state,
+            "n_layers": settings.n_layers, "layer": "s4d", "ssm": {"init": "lin", "dt_min": slowest, "dt_max": 0.5},
+            "mix": "glu", "norm": "batch", "dropout": settings.dropout, "bidirectional": True, "pool": "mean",
         }  # fmt: skip
         d_input = self.n_channels_in_ * (2 if self.masked_ else 1)
-        return NetworkConfig(self._body, d_input, choice.stride, choice.d_model, options)
+        return NetworkConfig(self._body, d_input, settings.stride, settings.d_model, options)
 
-    def _parts(self, n: int, labels: Array | None, choice: Choice, seed: int) -> list[Array]:
+    def _parts(self, n: int, labels: Array | None, settings: SeriesSettings, seed: int) -> list[Array]:
         """Row numbers for training and for the hold-out."""
-        if not choice.validation_fraction:
+        if not settings.validation_fraction:
             return [np.arange(n), np.arange(0)]
-        shares = (choice.validation_fraction,)
+        shares = (settings.validation_fraction,)
         number = derive(seed, "held out") % 2**31
         parts = split(n, shares, number) if labels is None else stratified(labels, shares, number)
         if not len(parts[1]) or not len(parts[0]):
             raise ValueError(
                 "validation_fraction must leave series to learn from and to hold out, got "
-                f"{choice.validation_fraction} of {n} series"
+                f"{settings.validation_fraction} of {n} series"
             )
         return parts
 
@@ -227,13 +220,13 @@ class SeriesEstimator(Estimator):
             arrays["gaps"] = gaps
         return Arrays(arrays, _batch)
 
-    def _line(self, panel: Panel, choice: Choice, held_out: int, device: torch.device) -> str:
+    def _line(self, panel: Panel, settings: SeriesSettings, held_out: int, device: torch.device) -> str:
         n, length, channels = panel.values.shape
         shortest = int(panel.lengths.min())
         samples = f"{length}" if shortest == length else f"{shortest} to {length}"
         count = sum(p.numel() for p in self.network_.parameters())
         data = f"{n} series of {samples} samples, {channels} channel{'s' * (channels > 1)}{self._answers_in_words()}"
-        return f"{type(self).__name__}: {data} -> {choice.line(held_out, count, str(device))}"
+        return f"{type(self).__name__}: {data} -> {settings.line(held_out, count, str(device))}"
 
     def _answers_in_words(self) -> str:
         return ""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from statespan.models.pretrained import LoadError, Stored, build_module, check_tensors, read, write
+from statespan.models.pretrained import LoadError, StoredModel, build_module, check_tensors, read, write
 
 PREFIX = "estimator-"
 
@@ -30,7 +30,7 @@ def save(
     """Save a fitted estimator atomically: at any moment the folder holds either the old or the new one."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     tensors |= {f"array.{name}": torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
-    write(folder, Stored(PREFIX + kind, plain(config), torch.float32, tensors))
+    write(folder, StoredModel(PREFIX + kind, plain(config), torch.float32, tensors))
 
 
 def load(folder: str | Path) -> tuple[str, dict[str, Any], dict[str, torch.Tensor]]:

@@ -6,6 +6,7 @@ Shapes: B batch, L length, K outputs.
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -29,7 +30,7 @@ class View:
         module: Takes the inputs in order.
         inputs: Names of the inputs.
         outputs: Names of the outputs.
-        lengthy: Names of the inputs that have a length as their second axis; all have a batch as their first.
+        has_length: Whether the inputs have a length as their second axis; the first one is the batch.
         least: The shortest length.
         paired: Whether a batch is of pairs, so that its size is even.
     """
@@ -37,7 +38,7 @@ class View:
     module: nn.Module
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    lengthy: tuple[str, ...]
+    has_length: bool
     least: int
     paired: bool
 
@@ -66,7 +67,7 @@ class StepView(nn.Module):
 
     def __init__(self, model: Model, dt_scale: float, state_dtype: torch.dtype, names: tuple[str, ...]) -> None:
         super().__init__()
-        model = freeze_parameters(model)
+        model = copy.deepcopy(model).eval().requires_grad_(False)
         self.names, self.tree = names, model.initial_state(1, dtype=state_dtype)
         with torch.no_grad():
             self.step = model.stepper(dt_scale)
@@ -78,31 +79,27 @@ class StepView(nn.Module):
         return y, *leaves(new)
 
 
-def freeze_parameters(model: Any) -> Any:
-    """A copy in evaluation mode without gradients."""
-    return copy.deepcopy(model).eval().requires_grad_(False)
-
-
 def view_of(model: Any, view: str, dt_scale: float, state_dtype: torch.dtype) -> tuple[View, tuple[Tensor, ...]]:
     """A view of a model with example inputs."""
     marked = bool(getattr(model.config, "d_marks", 0))
     paired = isinstance(model, Retrieval)
     if view == "sequence":
         names = ("x", "marks") if marked else ("x",)
-        least = max(getattr(model.config, "horizon", 0) + 1, 2 * _frames(model))
-        traced = View(SequenceView(model, dt_scale), names, ("y",), names, least, paired)
+        frame = math.prod(getattr(model.config, "pools", ()))  # the longest of a U-Net; two reach its coarsest level
+        least = max(getattr(model.config, "horizon", 0) + 1, 2 * frame)
+        traced = View(SequenceView(model, dt_scale), names, ("y",), True, least, paired)
         return traced, example(model, traced, 4, least + 70)
     extra = ("future", *(("marks",) if marked else ())) if isinstance(model, Forecaster) else ()
     module = StepView(model, dt_scale, state_dtype, extra)
     states = tuple(f"state_{i}" for i in range(len(leaves(module.tree))))
-    traced = View(module, ("x", *extra, *states), ("y", *(f"new_{name}" for name in states)), (), 1, paired)
+    traced = View(module, ("x", *extra, *states), ("y", *(f"new_{name}" for name in states)), False, 1, paired)
     return traced, example(model, traced, 4, 1)
 
 
 def example(model: Any, view: View, batch: int, length: int) -> tuple[Tensor, ...]:
     """Random inputs of a view."""
     config, dtype = model.config, next(p.dtype for p in model.parameters())
-    sizes = (batch, length) if view.lengthy else (batch,)
+    sizes = (batch, length) if view.has_length else (batch,)
     values: dict[str, Tensor] = {}
     if getattr(config, "vocabulary", None) is not None:
         values["x"] = torch.randint(config.vocabulary, sizes)
@@ -110,7 +107,7 @@ def example(model: Any, view: View, batch: int, length: int) -> tuple[Tensor, ..
         values["x"] = torch.randn(*sizes, config.d_input).to(dtype)
     values["marks"] = torch.randn(*sizes, getattr(config, "d_marks", 0)).to(dtype)
     values["future"] = torch.arange(batch)[:, None] % 2 == 1
-    if not view.lengthy:
+    if not view.has_length:
         module: Any = view.module
         for i, leaf in enumerate(leaves(module.tree)):
             shape = (batch, *leaf.shape[1:])
@@ -118,11 +115,3 @@ def example(model: Any, view: View, batch: int, length: int) -> tuple[Tensor, ..
                 torch.randn(shape).to(leaf.dtype) if leaf.is_floating_point() else torch.zeros(shape, dtype=leaf.dtype)
             )
     return tuple(values[name] for name in view.inputs)
-
-
-def _frames(model: Any) -> int:
-    """The length of a U-Net's longest frame; only sequences of at least two such frames reach the coarsest level."""
-    product = 1
-    for factor in getattr(model.config, "pools", ()):
-        product *= int(factor)
-    return product

@@ -26,7 +26,7 @@ TOLERANCE = 1e-5
 """Allowed difference from the model, of the peak; 0.02 for models of 16 bits."""
 
 
-Run: TypeAlias = Callable[..., list[Tensor]]
+Runner: TypeAlias = Callable[..., list[Tensor]]
 """Runs what was written, from its inputs to its outputs."""
 
 
@@ -88,15 +88,15 @@ def export(
         return _largest_difference(model, traced, run, dt_scale) if check else None
 
 
-def _largest_difference(model: Model, view: View, run: Run, dt_scale: float) -> float:
+def _largest_difference(model: Model, view: View, run: Runner, dt_scale: float) -> float:
     """The largest difference from the model, at two sizes other than the traced one."""
     few = 4 if view.paired else 1
-    sizes = ((few, view.least + 131), (6, view.least)) if view.lengthy else ((few, 1), (6, 1))
+    sizes = ((few, view.least + 131), (6, view.least)) if view.has_length else ((few, 1), (6, 1))
     allowed = TOLERANCE if next(model.parameters()).dtype.itemsize >= 4 else 0.02
     differences = []
     for batch, length in sizes:
         inputs = example(model, view, batch, length)
-        if view.lengthy:
+        if view.has_length:
             expected = model(inputs[0], dt_scale=dt_scale, **dict(zip(view.inputs[1:], inputs[1:])))
         else:
             expected = view.module(*inputs)
@@ -104,14 +104,7 @@ def _largest_difference(model: Model, view: View, run: Run, dt_scale: float) -> 
     return max(differences)
 
 
-def shapes(view: View, inputs: tuple[Tensor, ...]) -> dict[str, Any]:
-    """The dynamic axes of the inputs."""
-    batch: Any = 2 * Dim("pairs", min=2) if view.paired else Dim("batch", min=1)
-    length = Dim("length", min=view.least) if view.lengthy else None
-    return {name: {0: batch, 1: length} if name in view.lengthy else {0: batch} for name in view.inputs}
-
-
-def _program(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Run:
+def _program(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Runner:
     program = _traced(view, inputs)
     torch.export.save(program, path)
     module = program.module()
@@ -119,12 +112,11 @@ def _program(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) ->
 
 
 def _traced(view: View, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
-    axes = shapes(view, inputs)
-    if view.lengthy:
-        dynamic: Any = tuple(axes[name] for name in view.inputs)
+    axes: Any = {0: 2 * Dim("pairs", min=2) if view.paired else Dim("batch", min=1)}
+    if view.has_length:
+        dynamic: Any = (axes | {1: Dim("length", min=view.least)},) * len(view.inputs)
     else:  # x, and the rest in one tuple
-        first, *rest = (axes[name] for name in view.inputs)
-        dynamic = (first, tuple(rest))
+        dynamic = axes, (axes,) * (len(view.inputs) - 1)
     with quiet("torch.onnx", "torch.export", "onnxscript", "onnx_ir"):
         return torch.export.export(
             view.module,
@@ -135,7 +127,7 @@ def _traced(view: View, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProg
         )
 
 
-def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Run:
+def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Runner:
     import onnxscript  # noqa: F401  torch asks for it with a page of advice
 
     program = _traced(view, inputs)
@@ -166,7 +158,7 @@ def _rename(model: Any, view: View) -> None:
     import onnx_ir
 
     first = model.graph.inputs[0].shape
-    names = {str(first[0]): "batch"} | ({str(first[1]): "length"} if view.lengthy else {})
+    names = {str(first[0]): "batch"} | ({str(first[1]): "length"} if view.has_length else {})
     for value in [*model.graph.inputs, *(out for node in model.graph for out in node.outputs)]:
         if value.shape is not None:
             value.shape = onnx_ir.Shape([names.get(str(d), d if isinstance(d, int) else str(d)) for d in value.shape])
@@ -177,8 +169,8 @@ def _difference(names: Sequence[str], written: list[Tensor], expected: list[Tens
     largest = 0.0
     for name, y, wanted in zip(names, written, expected, strict=True):
         if y.shape != wanted.shape or y.dtype != wanted.dtype:
-            raise ExportError(f"{name} is {y.dtype} of shape {tuple(y.shape)}, not {wanted.dtype} of "
-                              f"shape {tuple(wanted.shape)}")  # fmt: skip
+            shape, wanted_shape = tuple(y.shape), tuple(wanted.shape)
+            raise ExportError(f"{name} is {y.dtype} of shape {shape}, not {wanted.dtype} of shape {wanted_shape}")
         error = float((y.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp(min=1e-30))
         if not error <= allowed:
             raise ExportError(f"{name} is off by {error:.1e} of its peak, allowed is {allowed:.0e}")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-Run = Callable[[], object]
+Function = Callable[[], object]
 
 
 class CudaRecorder:
@@ -27,7 +27,7 @@ class CudaRecorder:
         self.device, self.stream = device, torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
 
-    def warm(self, function: Run) -> None:
+    def warm(self, function: Function) -> None:
         """Run a function eagerly, on the capture stream."""
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
@@ -35,7 +35,7 @@ class CudaRecorder:
             function()
         current.wait_stream(self.stream)
 
-    def record(self, function: Run) -> Run:
+    def record(self, function: Function) -> Function:
         """Capture a function without running its kernels; the result runs them."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
@@ -64,10 +64,10 @@ class Captured:
         recorder: Where it runs.
     """
 
-    def __init__(self, function: Run, host: Sequence[Tensor], recorder: CudaRecorder) -> None:
+    def __init__(self, function: Function, host: Sequence[Tensor], recorder: CudaRecorder) -> None:
         self.function, self.host, self.recorder = function, host, recorder
         self.seen: set[tuple[int, ...]] = set()
-        self.replays: dict[tuple[int, ...], tuple[Run, tuple[int, ...]]] = {}
+        self.replays: dict[tuple[int, ...], tuple[Function, tuple[int, ...]]] = {}
 
     def __call__(self) -> None:
         """Call the function, or replay its graph."""

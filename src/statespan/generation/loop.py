@@ -5,7 +5,7 @@ with and without a CUDA graph. The model's outputs agree to rounding, 2e-6 of th
 same unless a random number falls within that distance of the border between two of them. Series read their own
 roundings again.
 
-Shapes: B batch, P length of a prompt, K values of a sample.
+Shapes: B batch, P length of a prompt, K values of a sample, M calendar features.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from statespan._check import check_finite, check_int, check_lengths
+from statespan._check import check_finite, check_int, check_lengths, check_tensor
 from statespan.generation.capture import Captured, CudaRecorder
-from statespan.generation.forecast import forecast
 from statespan.generation.noise import uniforms
-from statespan.generation.rules import Choice, Rule, rule_of
+from statespan.generation.rules import NextValue, Rule, rule_of
 from statespan.generation.sampling import Sampling
 from statespan.generation.tree import leaves, map_leaves, settle
 from statespan.models import Forecaster
@@ -92,7 +91,7 @@ def generate(
     _check_model(model, marks)
     check_int("steps", steps, minimum=1)
     if isinstance(model, Forecaster):
-        values = forecast(model, prompt, steps, marks=marks, lengths=lengths, dt_scale=dt_scale, callback=callback)
+        values = _forecast(model, prompt, steps, marks=marks, lengths=lengths, dt_scale=dt_scale, callback=callback)
         return Generated(values, values.new_zeros(values.shape[:2], dtype=torch.float32))
     rule = rule_of(model, Sampling(temperature, top_k, top_p, min_p))
     decoding = Decoding(model, rule, steps, seed=seed, dt_scale=dt_scale)
@@ -107,6 +106,42 @@ def _check_model(model: Any, marks: Tensor | None) -> None:
         raise ValueError("model must be in evaluation mode, got training mode: call model.eval() first")
     if marks is not None and not isinstance(model, Forecaster):
         raise ValueError(f"marks must be None for a {type(model).__name__}, got a tensor")
+
+
+def _forecast(
+    model: Forecaster,
+    past: Tensor | None,
+    steps: int,
+    *,
+    marks: Tensor | None,
+    lengths: Tensor | Sequence[int] | None,
+    dt_scale: float,
+    callback: Callable[[int, Tensor], Any] | None,
+) -> Tensor:
+    """Forecast values (B, steps, K) after the past (B, P, d_input).
+
+    The model's own forecast, one position at a time, so it need not end at the horizon it was trained for. Its inputs
+    are masked, so nothing is fed back.
+    """
+    config, like = model.config, next(model.parameters())
+    past = check_tensor("prompt", past, ("batch", "length", config.d_input), kind="float")
+    batch, length, _ = past.shape
+    if lengths is not None and config.d_marks:
+        raise ValueError("lengths must be None with marks, which have fixed positions, got lengths")
+    if marks is not None:
+        marks = check_tensor("marks", marks, (batch, length + steps, config.d_marks), kind="float").to(like.device)
+    past = past.to(like.device, like.dtype)
+    padding = Padding.of(past, lengths)
+    check_finite("prompt", past, None if padding is None else padding.mask)
+    early = None if marks is None else marks[:, :length]
+    _, state = model.prefill(past, marks=early, lengths=padding, dt_scale=dt_scale)
+    step, masked, values = model.stepper(dt_scale, in_place=True), past.new_zeros(batch, config.d_input), []
+    for i in range(steps):
+        y, state = step(masked, state, None if marks is None else marks[:, length + i], future=True)
+        values.append(y)
+        if callback is not None and callback(i, y):
+            break
+    return torch.stack(values, 1)
 
 
 class Decoding:
@@ -206,7 +241,7 @@ class Decoding:
         ahead = done + torch.arange(len(self.table), device=self.first.device)
         self.table.copy_(uniforms(self.seed, self.rows, self.first + ahead[:, None]))
 
-    def _keep(self, choice: Choice) -> None:
+    def _keep(self, choice: NextValue) -> None:
         self.values.index_copy_(0, self.index, choice.value[None])
         self.scores.index_copy_(0, self.index, choice.score[None])
         self.last.copy_(choice.read)

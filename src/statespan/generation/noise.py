@@ -53,8 +53,8 @@ def uniforms(seed: int, rows: Tensor, positions: Tensor) -> Tensor:
     Example:
         >>> import torch
         >>> rows = torch.arange(3)
-        >>> one, other = uniforms(7, rows, torch.tensor(5)), uniforms(7, rows[1:], torch.tensor(5))
-        >>> bool((one[1:] == other).all())
+        >>> batch, part = uniforms(7, rows, torch.tensor(5)), uniforms(7, rows[1:], torch.tensor(5))
+        >>> bool((batch[1:] == part).all())
         True
     """
     if check_int("seed", seed, minimum=0) >= 1 << 64:

@@ -1,4 +1,4 @@
-"""Arithmetic that gives a sequence the same bits whatever else is in its batch.
+"""Arithmetic that gives a sequence the same bits in any batch.
 
 Matrix products depend on the batch: libraries choose their kernels, and thereby the order of summation, by its size,
 and some sum an unaligned row in another order. Here they always have TILE rows of whole, aligned vectors, padded with
@@ -70,17 +70,7 @@ class TiledGLU(GLU):
 class TiledTokens(AdaptiveTokens):
     """The adaptive softmax computed in tiles."""
 
-    def _head(self, features: Tensor) -> Tensor:
-        z = self.head(features)
-        tokens = tiled_linear(z, self._tables()[0].weight, self.bias[: self.edges[1]])
-        return torch.cat([tokens, self.clusters(z)], -1)
-
-    def _tail(self, features: Tensor, i: int) -> Tensor:
-        z = self._inner(features, i)
-        return tiled_linear(z, self._tables()[i].weight, self.bias[self.edges[i] : self.edges[i + 1]])
-
-    def _inner(self, features: Tensor, i: int) -> Tensor:
-        return tiled_linear(features, self._projections()[i].weight.T)
+    linear = staticmethod(tiled_linear)
 
 
 _TILED: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: TiledLinear, GLU: TiledGLU, AdaptiveTokens: TiledTokens}

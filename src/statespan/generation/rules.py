@@ -18,7 +18,7 @@ from statespan.models import LanguageModel, PixelModel, Regressor
 from statespan.models.encoder import check_tokens
 
 
-class Choice(NamedTuple):
+class NextValue(NamedTuple):
     """The value chosen for each row at one position."""
 
     value: Tensor
@@ -37,7 +37,7 @@ class Rule(ABC):
         """The first input of the model, (B, ≥ 1, …)."""
 
     @abstractmethod
-    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
+    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> NextValue:
         """The next value of each row, from outputs (B, K), its position (B,) and its random number (B,)."""
 
     start: int = 0
@@ -64,10 +64,10 @@ class TokenRule(Rule):
             raise ValueError("prompt must have at least one token for each sequence, got none")
         return x.long()
 
-    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
+    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> NextValue:
         """Draw a token from the model's probabilities."""
         token = self.sampling(outputs, uniform)
-        return Choice(token, self._score(outputs, token), token)
+        return NextValue(token, self._score(outputs, token), token)
 
     def _score(self, outputs: Tensor, token: Tensor) -> Tensor:
         chosen = outputs.gather(-1, token[:, None])[:, 0].float()
@@ -83,10 +83,10 @@ class AdaptiveRule(TokenRule):
         super().__init__(model, sampling)
         self.tokens: Any = model.tokens
 
-    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
+    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> NextValue:
         """Draw a token from features (B, D)."""
         token, score = choose(self.tokens, outputs, uniform, self.sampling.temperature)
-        return Choice(token, score, token)
+        return NextValue(token, score, token)
 
 
 class PixelRule(TokenRule):
@@ -112,11 +112,11 @@ class PixelRule(TokenRule):
         tokens = 1 + x + self.values * (torch.arange(x.shape[1], device=x.device) % self.channels)
         return torch.nn.functional.pad(tokens, (1, 0))
 
-    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
+    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> NextValue:
         """Choose a value; the model reads it as the token of its channel."""
         value = self.sampling(outputs, uniform)
         read = 1 + value + self.values * (position % self.channels)
-        return Choice(value, self._score(outputs, value), read)
+        return NextValue(value, self._score(outputs, value), read)
 
 
 class SeriesRule(Rule):
@@ -138,9 +138,9 @@ class SeriesRule(Rule):
             raise ValueError("prompt must have at least one sample for each sequence, got none")
         return x.to(self.dtype)
 
-    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> Choice:
+    def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> NextValue:
         """Return the output itself."""
-        return Choice(outputs, outputs.new_zeros(len(outputs), dtype=torch.float32), outputs)
+        return NextValue(outputs, outputs.new_zeros(len(outputs), dtype=torch.float32), outputs)
 
 
 def rule_of(model: Any, sampling: Sampling) -> Rule:

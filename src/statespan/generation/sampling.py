@@ -45,10 +45,9 @@ class Sampling:
         check_number("temperature", self.temperature, above=0.0, closed=True)
         if self.top_k is not None:
             check_int("top_k", self.top_k, minimum=1)
-        if self.top_p is not None:
-            _check_share("top_p", self.top_p)
-        if self.min_p is not None:
-            _check_share("min_p", self.min_p)
+        for name, share in (("top_p", self.top_p), ("min_p", self.min_p)):
+            if share is not None and check_number(name, share, above=0.0) > 1.0:
+                raise ValueError(f"{name} must be a number > 0 and <= 1, got {share!r}")
 
     @property
     def plain(self) -> bool:
@@ -114,9 +113,3 @@ def _at_least(p: Tensor, smallest: Tensor) -> Tensor:
     """The distribution without tokens less likely than this."""
     p = p.masked_fill(p < smallest, 0.0)
     return p / p.sum(-1, keepdim=True)
-
-
-def _check_share(name: str, value: float) -> None:
-    check_number(name, value, above=0.0)
-    if value > 1.0:
-        raise ValueError(f"{name} must be a number > 0 and <= 1, got {value!r}")

@@ -20,7 +20,7 @@ from statespan.generation.rows import filling, independent, one_thread, tiled
 from statespan.generation.tree import leaves, map_leaves, replace_leaves
 from statespan.models import Forecaster, Retrieval
 from statespan.models.base import Model
-from statespan.models.rate import relative_step
+from statespan.models.config import relative_step
 from statespan.models.tokens import TokenModel
 
 PROBE = 3  # rows that test whether rows depend on each other, over the multiple that batches are padded to
@@ -35,7 +35,7 @@ class Stream:
 
     Args:
         model: A causal model with ``step``: a classifier, a regressor, or one that answers at every position; in
-            evaluation mode. Its weights must not change as long as there are streams.
+            evaluation mode. Its weights must not change while there are streams.
         streams: How many to start with.
         dt_scale: Step of the data relative to that of training; 1 by default.
         sampling_rate: Samples a second of the data, in place of ``dt_scale``; the model must know its training rate.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from statespan.models.config import BackboneConfig, parse
-from statespan.models.pretrained import LoadError, Stored, build_module, check_tensors, read, write
+from statespan.models.pretrained import LoadError, StoredModel, build_module, check_tensors, read, write
 from statespan.nn.backbone import Composite
 from statespan.nn.sequence import SequenceModule
 
@@ -31,9 +31,9 @@ class Model(SequenceModule):
     """
 
     name: ClassVar[str]
-    """In the registry and in files."""
+    """The name in the registry and in files."""
     tasks: ClassVar[tuple[str, ...]]
-    """What kinds of data it is for."""
+    """The kinds of data that the model is for."""
     config_class: ClassVar[type[Any]]
     config: Any
     backbone: Composite
@@ -65,10 +65,10 @@ class Model(SequenceModule):
         At any moment, also if the process dies, the folder holds the old model or the new one.
 
         Args:
-            folder: Made if it is not there.
+            folder: Created if it does not exist.
         """
         dtype = next(p.dtype for name, p in self.named_parameters() if ".ssm." not in name)
-        write(folder, Stored(self.name, self.config.to_dict(), dtype, dict(self.state_dict())))
+        write(folder, StoredModel(self.name, self.config.to_dict(), dtype, dict(self.state_dict())))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
@@ -76,7 +76,7 @@ class Model(SequenceModule):
 
         Args:
             folder: Where it was saved.
-            device: Where to put it.
+            device: Where to load it.
 
         Raises:
             LoadError: If anything is missing, damaged or of another kind.
@@ -84,13 +84,13 @@ class Model(SequenceModule):
         return cls._from_stored(read(folder), folder, device)
 
     @classmethod
-    def _from_stored(cls, stored: Stored, folder: str | Path, device: torch.device | str | None) -> Self:
+    def _from_stored(cls, stored: StoredModel, folder: str | Path, device: torch.device | str | None) -> Self:
         if stored.name != cls.name:
             raise LoadError(f"{folder} holds the model {stored.name!r}, not {cls.name!r}")
         try:
             config = parse(cls.config_class, stored.config)
             weights = sum(tensor.numel() for tensor in stored.tensors.values())
-            if config.least_weights() > weights:  # seen before time is spent on building it
+            if config.least_weights() > weights:  # rejected before time is spent on building it
                 raise ValueError(f"it has more than the {weights} weights that are there")
 
             def make(n_layers: int) -> Model:

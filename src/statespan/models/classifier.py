@@ -1,4 +1,4 @@
-"""Models with one output per sequence.
+"""Models with one output per sequence, or per pair of sequences.
 
 Shapes: B batch, L length, K = d_output classes or values.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from statespan.models.base import Model
 from statespan.models.config import BackboneConfig, make_backbone
 from statespan.models.encoder import Encoder, check_inputs
-from statespan.nn import SequenceHead
+from statespan.nn import PairHead, SequenceHead
 from statespan.nn.heads import Head
 from statespan.nn.padding import Lengths
 from statespan.nn.pool import PoolMode
@@ -129,3 +129,19 @@ class Regressor(Pooled):
     name = "regressor"
     tasks = ("regression",)
     head_class = SequenceHead
+
+
+class Retrieval(Pooled):
+    """Class scores of pairs of documents, both read by the same layers.
+
+    A batch (2B, …) holds the first documents of all pairs, then the second ones; the scores are (B, K).
+
+    Example:
+        >>> model = Retrieval(ClassifierConfig(vocabulary=98, d_output=2, d_model=16, n_layers=2))
+        >>> model(torch.randint(98, (2 * 3, 50)), lengths=[50, 3, 20, 50, 50, 7]).shape
+        torch.Size([3, 2])
+    """
+
+    name = "retrieval"
+    tasks = ("retrieval",)
+    head_class = PairHead

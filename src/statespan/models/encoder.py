@@ -86,8 +86,8 @@ def check_inputs(d_input: int | None, vocabulary: int | None) -> None:
 def check_tokens(name: str, x: Any, leading: tuple[str, ...], vocabulary: int) -> Tensor:
     """Return ``x`` if it holds tokens 0 … vocabulary − 1 and has these dimensions.
 
-    Values are checked on the CPU only, outside of tracing, where nothing has to wait for them. Padding may hold
-    anything, so fill it before.
+    Values are checked on the CPU only, outside of tracing, where reading them costs no synchronization. Padding may
+    hold anything, so fill it before.
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
@@ -96,7 +96,7 @@ def check_tokens(name: str, x: Any, leading: tuple[str, ...], vocabulary: int) -
     if x.ndim != len(leading):
         raise ValueError(f"{name} must have shape ({', '.join(leading)}), got {tuple(x.shape)}")
     if x.device.type == "cpu" and x.numel() and not torch.compiler.is_compiling() and not transformed():
-        low, high = int(x.min()), int(x.max())
-        if low < 0 or high >= vocabulary:
-            raise ValueError(f"{name} must be tokens 0 … {vocabulary - 1}, got {low} … {high}")
+        smallest, largest = int(x.min()), int(x.max())
+        if smallest < 0 or largest >= vocabulary:
+            raise ValueError(f"{name} must be tokens 0 … {vocabulary - 1}, got {smallest} … {largest}")
     return x

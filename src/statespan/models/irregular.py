@@ -62,7 +62,7 @@ def training_cost(model: Pooled, batch: int, length: int) -> Cost:
     """Estimate the cost of an update on samples at irregular times in advance.
 
     The memory is counted; it grows with the length for what layers keep for gradients, and with its square root for the
-    states. The time is that of a few samples through one layer, here and now.
+    states. The time is extrapolated from a few samples through one layer.
 
     Args:
         model: As in :func:`answer_with_gaps`.

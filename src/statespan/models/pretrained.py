@@ -1,7 +1,7 @@
 """Saves models in folders: ``config.json`` and the weights it names, as safetensors.
 
-The name of the weights' file contains its digest, so a new one never overwrites an old one. The folder changes from the
-old model to the new one at one moment, when ``config.json`` is renamed.
+The name of the weights' file contains its digest, so a new one never overwrites an old one. Renaming ``config.json``
+switches the folder from the old model to the new one atomically.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONFIG = "config.json"
 _WEIGHTS = re.compile(r"model-[0-9a-f]{16}\.safetensors")
 LARGEST_CONFIG = 1 << 20  # bytes
 LARGEST_HEADER = 1 << 18  # bytes of a safetensors header: about 2,500 tensors
-FEW_LAYERS = 16  # which are built in a moment, whatever the weights are
+FEW_LAYERS = 16  # built quickly, whatever their size
 _KEYS: dict[str, type] = {"format": int, "statespan": str, "model": str, "dtype": str, "config": dict, "weights": dict}
 _WEIGHT_KEYS: dict[str, type] = {"file": str, "bytes": int, "sha256": str}
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
@@ -37,7 +37,7 @@ class LoadError(ValueError):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredModel:
     """The content of a folder: the model's name, config, dtype and weights by name."""
 
     name: str
@@ -46,11 +46,11 @@ class Stored:
     tensors: dict[str, Tensor]
 
 
-def write(folder: str | Path, stored: Stored) -> None:
+def write(folder: str | Path, stored: StoredModel) -> None:
     """Save a model atomically: at any moment the folder holds either the old or the new one.
 
     Args:
-        folder: Made if it is not there.
+        folder: Created if it does not exist.
         stored: What to save.
 
     Raises:
@@ -81,7 +81,7 @@ def write(folder: str | Path, stored: Stored) -> None:
             path.unlink(missing_ok=True)
 
 
-def read(folder: str | Path) -> Stored:
+def read(folder: str | Path) -> StoredModel:
     """Read what :func:`write` saved, bit for bit, or raise :class:`LoadError`."""
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -98,7 +98,7 @@ def read(folder: str | Path) -> Stored:
         tensors = load(weights)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise LoadError(f"{path} is not a safetensors file: {error}") from error
-    return Stored(content["model"], content["config"], _DTYPES[content["dtype"]], tensors)
+    return StoredModel(content["model"], content["config"], _DTYPES[content["dtype"]], tensors)
 
 
 def read_name(folder: Path) -> str:

@@ -11,15 +11,13 @@ import torch
 
 from statespan._suggest import suggest
 from statespan.models.base import Model
-from statespan.models.classifier import Classifier, Regressor
+from statespan.models.classifier import Classifier, Regressor, Retrieval
 from statespan.models.config import LAYERS, check_keys, parse, ssm_options
 from statespan.models.forecaster import Forecaster
-from statespan.models.language import LanguageModel
-from statespan.models.masked import MaskedModel
+from statespan.models.language import LanguageModel, MaskedModel
 from statespan.models.pixels import PixelModel
 from statespan.models.pretrained import LoadError
 from statespan.models.pretrained import read as read_folder
-from statespan.models.retrieval import Retrieval
 
 _MODELS: dict[str, type[Any]] = {
     model.name: model
@@ -27,7 +25,6 @@ _MODELS: dict[str, type[Any]] = {
 }
 # more tokens than cutoffs
 _ANY_DATA = {"d_input": 1, "vocabulary": 2**20, "d_output": 2, "horizon": 1, "d_marks": 0, "sampling_rate": None}
-_FROM_DATA = tuple(_ANY_DATA)
 _TRIED_STATE, _TRIED_WEIGHTS = 1024, 2**24  # a larger layer is not built only to see whether it can be
 
 
@@ -95,7 +92,7 @@ def build(
         name: One of :func:`names`.
         info: What the data is: anything with the attributes ``d_input``, ``vocabulary``, ``d_output``, ``horizon``,
             ``d_marks`` and ``sampling_rate`` that the model needs, and ``task`` to check that the two fit; None if
-            options say it all.
+            the options suffice.
         options: Fields of the model's config by name.
         device: Device of the parameters.
         dtype: Their dtype.
@@ -112,7 +109,7 @@ def build(
         if task is not None and task not in cls.tasks:
             raise ValueError(f"model {name!r} is for {' or '.join(cls.tasks)}, got data for {task}")
         known = {field.name for field in fields(cls.config_class)}
-        given = {key: getattr(info, key) for key in _FROM_DATA if key in known and hasattr(info, key)}
+        given = {key: getattr(info, key) for key in _ANY_DATA if key in known and hasattr(info, key)}
         for key, value in given.items():
             if options.setdefault(key, value) != value:
                 raise ValueError(f"{key} must be that of the data, {value!r}, got {options[key]!r}")
@@ -127,7 +124,7 @@ def from_pretrained(folder: str | Path, *, device: torch.device | str | None = N
 
     Args:
         folder: Where it was saved.
-        device: Where to put it.
+        device: Where to load it.
 
     Raises:
         LoadError: If anything is missing or damaged.

@@ -23,7 +23,7 @@ SYNC_ERROR = 2
 """The mode of :func:`torch.cuda.set_sync_debug_mode` in which waiting for the device is an error."""
 
 
-class Table(nn.Embedding):
+class TokenTable(nn.Embedding):
     """An embedding whose rows have an initial norm of about ``SCALE``."""
 
     def reset_parameters(self) -> None:
@@ -43,7 +43,7 @@ class Projection(nn.Linear):
         nn.init.normal_(self.weight, std=self.std)
 
 
-class Zeros(nn.Linear):
+class ZeroLinear(nn.Linear):
     """A linear map initialised with zeros."""
 
     def reset_parameters(self) -> None:
@@ -75,6 +75,9 @@ class AdaptiveTokens(Initialised):
         (torch.Size([2, 50, 32]), torch.Size([2, 50, 1000]), torch.Size([2, 50]))
     """
 
+    linear: Any = staticmethod(nn.functional.linear)
+    """The matrix product of the softmax, which :mod:`statespan.generation.rows` replaces."""
+
     def __init__(
         self,
         vocabulary: int,
@@ -93,12 +96,12 @@ class AdaptiveTokens(Initialised):
         if widths[-1] < 1:
             raise ValueError(f"div_val must leave each cluster a feature, got {div_val} for d_model={d_model}")
         options: Any = {"device": device, "dtype": dtype}
-        self.tables = nn.ModuleList(
-            Table(high - low, width, **options) for (low, high), width in zip(pairwise(self.edges), widths)
+        self.tables: Any = nn.ModuleList(
+            TokenTable(end - start, width, **options) for (start, end), width in zip(pairwise(self.edges), widths)
         )
-        self.projections = nn.ModuleList(Projection(width, d_model, d_model, **options) for width in widths)
+        self.projections: Any = nn.ModuleList(Projection(width, d_model, d_model, **options) for width in widths)
         self.head = Projection(d_model, widths[0], d_model, **options)
-        self.clusters = Zeros(widths[0], len(widths) - 1, **options)
+        self.clusters = ZeroLinear(widths[0], len(widths) - 1, **options)
         self.bias = nn.Parameter(torch.zeros(vocabulary, **options))
 
     def reset_parameters(self) -> None:
@@ -110,9 +113,9 @@ class AdaptiveTokens(Initialised):
         """The features (…, D) of tokens x (…)."""
         y = x.new_zeros((), dtype=self.bias.dtype)
         # every table reads every token, which costs little and keeps shapes independent of the tokens
-        for table, projection, low, high in self._parts():
-            inside = (x >= low) & (x < high)
-            rows = table((x - low).clamp(0, high - low - 1))
+        for table, projection, start, end in self._parts():
+            inside = (x >= start) & (x < end)
+            rows = table((x - start).clamp(0, end - start - 1))
             y = y + projection(rows.masked_fill(~inside[..., None], 0.0))
         return y * self.d_model**0.5
 
@@ -134,25 +137,25 @@ class AdaptiveTokens(Initialised):
         shape, first = y.shape, self.edges[1]
         y, features = y.flatten(), features.flatten(0, -2)
         entry = y.clone()
-        for i, low in enumerate(self.edges[1:-1], 1):
-            entry = torch.where(y >= low, first + i - 1, entry)
+        for i, start in enumerate(self.edges[1:-1], 1):
+            entry = torch.where(y >= start, first + i - 1, entry)
         losses = nn.functional.cross_entropy(self._head(features), entry, reduction="none")
-        for i, (low, high) in enumerate(pairwise(self.edges[1:]), 1):
-            inside = (y >= low) & (y < high)
+        for i, (start, end) in enumerate(pairwise(self.edges[1:]), 1):
+            inside = (y >= start) & (y < end)
             if _shapes_are_fixed(y):
-                target = (y - low).clamp(0, high - low - 1)
+                target = (y - start).clamp(0, end - start - 1)
                 within = nn.functional.cross_entropy(self._tail(features, i), target, reduction="none")
                 losses = losses + within.masked_fill(~inside, 0.0)
             else:
                 rows = inside.nonzero()[:, 0]
-                within = nn.functional.cross_entropy(self._tail(features[rows], i), y[rows] - low, reduction="none")
+                within = nn.functional.cross_entropy(self._tail(features[rows], i), y[rows] - start, reduction="none")
                 losses = losses.index_add(0, rows, within.to(losses.dtype))
         return losses.view(shape)
 
     def table(self, i: int) -> Tensor:
         """The embedding table of cluster i, one row per token."""
-        table = self._tables()[i]
-        if untouched(table, Table):
+        table = self.tables[i]
+        if untouched(table, TokenTable):
             return table.weight
         return table(torch.arange(self.edges[i + 1] - self.edges[i], device=self.bias.device))
 
@@ -163,31 +166,24 @@ class AdaptiveTokens(Initialised):
     def _head(self, features: Tensor) -> Tensor:
         """Scores of the head's tokens and of each tail cluster."""
         z = self.head(features)
-        tokens = nn.functional.linear(z, self.table(0), self.bias[: self.edges[1]])
+        tokens = self.linear(z, self.table(0), self.bias[: self.edges[1]])
         return torch.cat([tokens, self.clusters(z)], -1)
 
     def _tail(self, features: Tensor, i: int) -> Tensor:
         """Scores of the tokens of cluster i ≥ 1."""
         z = self._inner(features, i)
-        return nn.functional.linear(z, self.table(i), self.bias[self.edges[i] : self.edges[i + 1]])
+        return self.linear(z, self.table(i), self.bias[self.edges[i] : self.edges[i + 1]])
 
     def _inner(self, features: Tensor, i: int) -> Tensor:
         """Features projected to the width of cluster i ≥ 1."""
-        projection = self._projections()[i]
+        projection = self.projections[i]
         if untouched(projection, Projection):
-            return nn.functional.linear(features, projection.weight.T)
-        width = self._tables()[i].embedding_dim
-        units = torch.eye(width, dtype=features.dtype, device=features.device)
-        return nn.functional.linear(features, projection(units))  # its rows are the columns of the matrix
+            return self.linear(features, projection.weight.T)
+        units = torch.eye(self.tables[i].embedding_dim, dtype=features.dtype, device=features.device)
+        return self.linear(features, projection(units))  # its rows are the columns of the matrix
 
-    def _tables(self) -> list[nn.Embedding]:
-        return list(self.tables)  # type: ignore[arg-type]
-
-    def _projections(self) -> list[nn.Linear]:
-        return list(self.projections)  # type: ignore[arg-type]
-
-    def _parts(self) -> list[tuple[nn.Embedding, nn.Linear, int, int]]:
-        return list(zip(self._tables(), self._projections(), self.edges[:-1], self.edges[1:]))
+    def _parts(self) -> list[tuple[TokenTable, Projection, int, int]]:
+        return list(zip(self.tables, self.projections, self.edges[:-1], self.edges[1:]))
 
 
 def _shapes_are_fixed(x: Tensor) -> bool:
@@ -204,6 +200,6 @@ def check_cutoffs(cutoffs: Sequence[int], vocabulary: int) -> tuple[int, ...]:
     if not cutoffs:
         raise ValueError("cutoffs must be at least one integer, got none")
     edges = (0, *(check_int("cutoffs", cutoff, minimum=1) for cutoff in cutoffs), vocabulary)
-    if any(low >= high for low, high in pairwise(edges)):
+    if any(start >= end for start, end in pairwise(edges)):
         raise ValueError(f"cutoffs must increase and stay below vocabulary={vocabulary}, got {tuple(cutoffs)}")
     return edges

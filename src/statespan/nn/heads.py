@@ -51,14 +51,14 @@ class Head(Initialised, ABC):
 
     def forward(self, x: Tensor, *, lengths: Lengths = None) -> Tensor:
         """The outputs for features x (B, L, D)."""
-        return self._answer(self.pool(x, lengths=lengths, dtype=self._dtype()))
+        return self._answer(self.pool(x, lengths=lengths, dtype=example_of(self).dtype))
 
     def prefill(
         self, x: Tensor, state: PoolState | None = None, *, lengths: Lengths = None
     ) -> tuple[Tensor, PoolState]:
         """The outputs after everything seen so far, and the new state of the pool."""
         after = self.pool.advance(x, state, lengths=lengths)
-        return self._answer(self.pool.read(after).to(self._dtype())), after
+        return self._answer(self.pool.read(after).to(example_of(self).dtype)), after
 
     def stepper(self) -> Callable[[Tensor, PoolState], tuple[Tensor, PoolState]]:
         """The same for one position x (B, D)."""
@@ -67,9 +67,6 @@ class Head(Initialised, ABC):
     def _answer(self, pooled: Tensor) -> Tensor:
         with full_precision(pooled):
             return self.answer(pooled)
-
-    def _dtype(self) -> torch.dtype:
-        return example_of(self).dtype
 
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> PoolState:
         """The state of the pool before the first sample."""

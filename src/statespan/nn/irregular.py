@@ -47,10 +47,7 @@ def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = 
     padding = Padding.of(x, lengths)
     check_gaps(gaps, *x.shape[:2])
     if isinstance(module, Backbone):
-        y = fill(x, padding)
-        for block in module.blocks:
-            y = with_gaps(block, y, gaps, lengths=padding)
-        return fill(module.norm(y, padding), padding)
+        return module.flow(x, lambda block, x: with_gaps(block, x, gaps, lengths=padding), padding)
     if isinstance(module, ResidualBlock):
         inner = module.layer_input(x, padding)
         return module.add_to(x, with_gaps(module.layer, inner, gaps, lengths=padding), padding)

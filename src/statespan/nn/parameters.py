@@ -35,6 +35,10 @@ class SSMParameters(nn.Module, ABC):
     }  # fmt: skip
     """The optimizer group of each parameter, read by :func:`statespan.param_groups`."""
 
+    power = "dense"
+    """The form of the engine's chunk-to-chunk matrix; see :class:`statespan.ops.ssm.source.Source`."""
+    convolve = False
+    """Whether the SSM is always applied as a convolution, if the length is known."""
     log_dt: Tensor
     C: Tensor
 
@@ -126,14 +130,6 @@ class SSMParameters(nn.Module, ABC):
             lambda: self.structure(dt_scale, length), lambda: self.modal(float(dt_scale)), self.options.d_state,
             self.power, self.precision, self.convolve,
         )  # fmt: skip
-
-    convolve = False
-    """Whether the SSM is always applied as a convolution, if the length is known."""
-
-    @property
-    def power(self) -> str:
-        """The form of the engine's chunk-to-chunk matrix; see :class:`statespan.ops.ssm.source.Source`."""
-        return "dense"
 
     def modal(self, dt_scale: float) -> Modal | None:
         """The parameters from which a GPU builds the operators, or None if they are built in torch."""
@@ -227,6 +223,8 @@ class DiagonalParameters(ModalParameters):
         dtype: Their dtype, at least float32.
     """
 
+    power = "diagonal"
+
     def __init__(
         self,
         options: SSMOptions,
@@ -277,11 +275,6 @@ class DiagonalParameters(ModalParameters):
             )
         return ssm.with_dt_scale(dt_scale).softmax(length)
 
-    @property
-    def power(self) -> str:
-        """All powers are diagonal."""
-        return "diagonal"
-
     def modal(self, dt_scale: float) -> Modal | None:
         """None for the softmax, which is normalized in torch."""
         return None if self.softmax else self._modal(dt_scale, None)
@@ -329,6 +322,8 @@ class DPLRParameters(ModalParameters):
         self.init, self.algorithm = init, algorithm
         self.convolve = algorithm == "cauchy"
         self._make(device, dtype)
+        if options.discretization == "bilinear" and self.P.shape[0] == 1:
+            self.power = "rank one"  # the bilinear rule keeps one low-rank term; other DPLR systems become dense
 
     def _initial(self) -> dict[str, Tensor]:
         Lambda, P, B = inits.mix_dplr(self.init, self.options.ssms, self.options.d_state)
@@ -344,11 +339,6 @@ class DPLRParameters(ModalParameters):
         P = _complex(self._heads(self.P, dim=1))
         ssm = DPLR(A, P, B, C, dt=self._dt(), discretization=self.options.discretization, algorithm=self.algorithm)
         return ssm.with_dt_scale(dt_scale)
-
-    @property
-    def power(self) -> str:
-        """The bilinear rule keeps one low-rank term; other DPLR systems become dense."""
-        return "rank one" if self.options.discretization == "bilinear" and self.P.shape[0] == 1 else "dense"
 
     def modal(self, dt_scale: float) -> Modal | None:
         """None unless there is exactly one low-rank term."""
@@ -390,6 +380,5 @@ class DenseParameters(SSMParameters):
     def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Dense:
         """The dense SSM."""
         A, B = self._heads(self.A), self._heads(self.B)
-        return Dense(A, B, _wide(self.C), self._dt(), discretization=self.options.discretization).with_dt_scale(
-            dt_scale
-        )
+        ssm = Dense(A, B, _wide(self.C), self._dt(), discretization=self.options.discretization)
+        return ssm.with_dt_scale(dt_scale)

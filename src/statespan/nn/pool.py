@@ -71,10 +71,10 @@ class SequencePool(nn.Module):
         if length and self.mode == "mean":
             value = value + fill(x, padding).sum(1, dtype=value.dtype)
         elif length:
-            at = (new - 1).clamp(min=0) if self.mode == "last" else torch.zeros_like(new)
-            there = x[torch.arange(batch, device=x.device), at].to(value.dtype)
-            take = new > 0 if self.mode == "last" else (new > 0) & (seen == 0)
-            value = torch.where(take[:, None], there, value)
+            position = (new - 1).clamp(min=0) if self.mode == "last" else torch.zeros_like(new)
+            sample = x[torch.arange(batch, device=x.device), position].to(value.dtype)
+            is_pooled = new > 0 if self.mode == "last" else (new > 0) & (seen == 0)
+            value = torch.where(is_pooled[:, None], sample, value)
         return value, seen + new
 
     def read(self, state: PoolState) -> Tensor:

@@ -84,7 +84,7 @@ class DSS(S4D):
         d_model: Number of features D, each with its own SSM.
         d_state: State size N of each SSM, even.
         init: As in :class:`S4D`; the DSS paper's is "legs".
-        init_options: As in :class:`S4D`, as for the next four.
+        init_options: As in :class:`S4D`.
         discretization: "bilinear" or "zoh".
         real_part: How Re A is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
         kernel: "vandermonde", or "softmax".

@@ -68,7 +68,7 @@ class SequenceModule(Initialised, ABC):
         return self.stepper(dt_scale)(x, state)
 
     def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Callable[..., tuple[Tensor, Any]]:
-        """Return Return ``step`` as a function with the set-up done once, for many steps with the same parameters.
+        """Return ``step`` as a function with the set-up done once, for many steps with the same parameters.
 
         Args:
             dt_scale: As in ``forward``.

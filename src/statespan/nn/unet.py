@@ -25,7 +25,7 @@ class Resampled(SequenceLayer):
     """A module at a resolution lower by ``factor``: a linear map of whole frames down to it, and one back up.
 
     The output for a frame is known at its last position, so it is delayed by one frame; the first frame gets zeros. An
-    incomplete last frame has no effect yet, so any length will do.
+    incomplete last frame has no effect yet, so any length is allowed.
 
     The state is (state of the inner module, the frame so far (B, p, D), the output during it (B, p, D), position in it
     (B,)). The position stays on the CPU: the inner module runs once in ``factor`` steps, and when is known without
@@ -90,7 +90,7 @@ class Resampled(SequenceLayer):
         # the frame so far and then x, as one sequence that begins with a frame
         places = torch.arange((frames + 1) * p, device=device)
         source = torch.where(places < start, places, (places - start + p).clamp(max=p + length - 1))
-        x = _rows(torch.cat([frame.to(x.dtype), x], 1), source)
+        x = torch.cat([frame.to(x.dtype), x], 1).take_along_dim(source[..., None], 1)
         x = x.masked_fill((places >= end[:, None])[..., None], 0.0).reshape(batch, frames + 1, p, D)
 
         y, inner = self.inner.prefill(
@@ -103,7 +103,8 @@ class Resampled(SequenceLayer):
         y = torch.cat([pending.to(y.dtype)[:, None], y], 1)
         row = torch.arange(batch, device=device)
         after = (inner, x[row, whole].to(frame.dtype), y[row, whole].to(pending.dtype), (end % p).cpu())
-        return _rows(y.flatten(1, 2), start + torch.arange(length, device=device)), after
+        positions = start + torch.arange(length, device=device)
+        return y.flatten(1, 2).take_along_dim(positions[..., None], 1), after
 
     def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> StepFunction:
         """As in :class:`SequenceLayer`. In place, sequences must all stand at the same position of their frames."""
@@ -113,9 +114,9 @@ class Resampled(SequenceLayer):
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
             inner, frame, pending, position = state
-            here = (torch.arange(self.factor) == position[:, None])[..., None].to(x.device)  # (B, p, 1)
-            frame = torch.where(here, x[:, None].to(frame.dtype), frame)
-            y = pending.masked_fill(~here, 0.0).sum(1)
+            is_here = (torch.arange(self.factor) == position[:, None])[..., None].to(x.device)  # (B, p, 1)
+            frame = torch.where(is_here, x[:, None].to(frame.dtype), frame)
+            y = pending.masked_fill(~is_here, 0.0).sum(1)
             full = position == self.factor - 1
             if torch.compiler.is_compiling() or full.any():
                 z, after = advance(self.down(frame.flatten(1)), inner)
@@ -131,16 +132,16 @@ class Resampled(SequenceLayer):
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
             inner, frame, pending, position = state
-            here = int(position[0]) if len(position) else 0
-            if bool((position != here).any()):
+            place = int(position[0]) if len(position) else 0
+            if bool((position != place).any()):
                 raise ValueError(f"state must have one position in its frames for a step in place, got {position}")
-            frame[:, here] = x
-            y = pending[:, here].to(x.dtype, copy=True)
-            if here == self.factor - 1:
+            frame[:, place] = x
+            y = pending[:, place].to(x.dtype, copy=True)
+            if place == self.factor - 1:
                 z, _ = advance(self.down(frame.flatten(1).to(x.dtype)), inner)
                 pending.copy_(self.up(z).unflatten(1, (self.factor, self.d_model)))
                 frame.zero_()
-            position.fill_((here + 1) % self.factor)
+            position.fill_((place + 1) % self.factor)
             return y, state
 
         return step
@@ -162,7 +163,7 @@ class Resampled(SequenceLayer):
         return None, frame, pending, torch.zeros(batch, dtype=torch.int64)
 
 
-class Level(Composite):
+class UNetLevel(Composite):
     """One resolution: blocks on the way down, coarser levels, and blocks on the way up.
 
     Each block on the way up also reads the output of the block that mirrors it on the way down.
@@ -248,11 +249,11 @@ class UNet(Composite):
             options = {"norm": norm, "prenorm": prenorm, "dropout": dropout, "tie_dropout": tie_dropout}
             return [ResidualBlock(layer, **options, device=device, dtype=dtype) for layer in layers(width)]  # type: ignore[arg-type]
 
-        level = Level(blocks(d_model * expand ** len(pools)), None, [])
+        level = UNetLevel(blocks(d_model * expand ** len(pools)), None, [])
         for depth in reversed(range(len(pools))):
             width = d_model * expand**depth
             inner = Resampled(level, width, pools[depth], device=device, dtype=dtype)
-            level = Level(blocks(width), inner, blocks(width))
+            level = UNetLevel(blocks(width), inner, blocks(width))
         self.level = level
         self.norm = make_norm(norm, d_model, device=device, dtype=dtype) if prenorm else NoNorm()
 
@@ -263,11 +264,6 @@ class UNet(Composite):
     def flow(self, x: Tensor, call: Call, padding: Padding | None) -> Tensor:
         """The levels, then the last norm."""
         return fill(self.norm(call(self.level, fill(x, padding)), padding), padding)
-
-
-def _rows(x: Tensor, index: Tensor) -> Tensor:
-    """The positions ``index`` (B, M) of x (B, L, D)."""
-    return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def _choose(full: Tensor, new: Any, old: Any) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from statespan import _plotting as _look
 from statespan._check import check_int
-from statespan.plot.source import Part, check_parts, kernel_of, spread_heads, step_sizes
+from statespan.plot.source import Part, evenly_spaced, kernel_of, spread_heads, step_sizes
 from statespan.ssm import DPLR, Diagonal
 from statespan.ssm.structure import Structure
 
@@ -33,7 +33,7 @@ def kernels(parts: Sequence[Part], *, length: int = 1000, heads: int = 4) -> Any
         1
     """
     check_int("length", length, minimum=2)
-    shown = check_parts(parts, 6)
+    shown = evenly_spaced(parts, 6)
     figure, axes = _look.panels(len(shown), height=2.6 if len(shown) > 1 else 3.2)
     for panel, part in zip(axes, shown):
         values, sizes = kernel_of(part, length), step_sizes(part)
@@ -55,7 +55,7 @@ def basis(parts: Sequence[Part], *, functions: int = 5, span: float = 4.0, head:
         span: The times are 0 … span, in units of the system (t = Δ · sample).
         head: Which head's.
     """
-    shown = check_parts(parts, 4)
+    shown = evenly_spaced(parts, 4)
     figure, axes = _look.panels(len(shown), 2, height=3.0)
     for panel, part in zip(axes, shown):
         t, values, envelope = basis_functions(part.layer.structure(), span, functions, head)
@@ -106,7 +106,7 @@ def impulse(parts: Sequence[Part], *, length: int = 4096) -> Any:
         parts: The layers.
         length: Samples.
     """
-    shown = check_parts(parts, 6)
+    shown = evenly_spaced(parts, 6)
     figure, axes = _look.panels(len(shown), height=2.9)
     places = torch.unique(torch.logspace(0, math.log10(check_int("length", length, minimum=2)), 240).long()) - 1
     for panel, part in zip(axes, shown):

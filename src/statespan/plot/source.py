@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from statespan._check import check_choice
 from statespan._suggest import suggest
 from statespan.models.config import LAYERS, LayerName
 from statespan.nn import SSMLayer
+
+Item = TypeVar("Item")
 
 
 class Part(NamedTuple):
@@ -68,8 +70,7 @@ def fresh(layer: LayerName = "s4d", options: Mapping[str, Any] | None = None, *,
             raise ValueError(f"options must be those of {LAYERS[layer].__name__}, got {key!r}{suggest(key, known)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        drawn: Any = LAYERS[layer]
-        drawn = drawn(**chosen)
+        drawn: SSMLayer = LAYERS[layer](**chosen)
     words = [f"{key} {value}" for key, value in chosen.items() if key != "d_model"]
     return [Part(", ".join([LAYERS[layer].__name__, *words]), drawn)]
 
@@ -88,13 +89,11 @@ def step_sizes(part: Part) -> Tensor:
 
 def spread_heads(part: Part, count: int) -> list[int]:
     """``count`` heads, evenly spaced from the smallest Δ to the largest."""
-    order = torch.argsort(step_sizes(part)).tolist()
-    count = min(count, len(order))
-    return [order[round(place * (len(order) - 1) / max(1, count - 1))] for place in range(count)]
+    return evenly_spaced(torch.argsort(step_sizes(part)).tolist(), count)
 
 
 def save(figure: Any, out: Path | str) -> list[Path]:
-    """Write a figure, whole or not at all.
+    """Write a figure atomically.
 
     Args:
         figure: The figure.
@@ -111,8 +110,7 @@ def save(figure: Any, out: Path | str) -> list[Path]:
     return written
 
 
-def check_parts(parts: Sequence[Part], most: int) -> list[Part]:
-    """At most ``most`` layers, evenly spaced from the first to the last."""
-    if len(parts) <= most:
-        return list(parts)
-    return [parts[round(place * (len(parts) - 1) / (most - 1))] for place in range(most)]
+def evenly_spaced(items: Sequence[Item], most: int) -> list[Item]:
+    """At most ``most`` items, evenly spaced from the first to the last."""
+    count = min(most, len(items))
+    return [items[round(n * (len(items) - 1) / max(1, count - 1))] for n in range(count)]

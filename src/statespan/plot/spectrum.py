@@ -1,4 +1,4 @@
-"""Plots eigenvalues and frequency responses."""
+"""Plots eigenvalues, frequency responses and step sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from statespan import _plotting as _look
 from statespan._check import check_int
-from statespan.plot.source import Part, check_parts, kernel_of, spread_heads, step_sizes
+from statespan.plot.source import Part, evenly_spaced, kernel_of, spread_heads, step_sizes
 
 
 def eigenvalues(parts: Sequence[Part], *, head: int = 0) -> Any:
@@ -22,7 +22,7 @@ def eigenvalues(parts: Sequence[Part], *, head: int = 0) -> Any:
         parts: The layers.
         head: Which head's.
     """
-    shown = check_parts(parts, 6)
+    shown = evenly_spaced(parts, 6)
     figure = _look.figure(8.5, 3.4)
     plane, law = figure.subplots(1, 2)
     for color, part in zip(_look.colors(), shown):
@@ -55,7 +55,7 @@ def response(parts: Sequence[Part], *, length: int = 4096, heads: int = 4) -> An
         heads: Lines in each panel.
     """
     check_int("length", length, minimum=2)
-    shown = check_parts(parts, 6)
+    shown = evenly_spaced(parts, 6)
     figure, axes = _look.panels(len(shown), height=2.6 if len(shown) > 1 else 3.2)
     for panel, part in zip(axes, shown):
         chosen = spread_heads(part, check_int("heads", heads, minimum=1))
@@ -69,4 +69,24 @@ def response(parts: Sequence[Part], *, length: int = 4096, heads: int = 4) -> An
         panel.set_ylim(-62, 3)
         _look.tidy(panel, "cycles a sample", "dB below the peak", part.name, legend=True)
     _look.title(figure, "Frequency responses")
+    return figure
+
+
+def steps(parts: Sequence[Part]) -> Any:
+    """The step sizes Δ of all heads in order, layer by layer, and the range they were drawn from.
+
+    Args:
+        parts: The layers.
+    """
+    shown = evenly_spaced(parts, 8)
+    figure = _look.figure(6.5, 3.6)
+    axes = figure.subplots()
+    for color, part in zip(_look.shades(len(shown)), shown):
+        sizes = step_sizes(part).sort().values
+        axes.plot([100 * (n + 0.5) / len(sizes) for n in range(len(sizes))], sizes, color=color, label=part.name)
+    options = shown[0].layer.ssm.options
+    axes.axhspan(options.dt_min, options.dt_max, color=_look.GREY, alpha=0.12, label="drawn from")
+    axes.set_yscale("log")
+    _look.tidy(axes, "heads in order, %", "step size Δ", legend=True)
+    _look.title(figure, "Step sizes")
     return figure

@@ -1,4 +1,4 @@
-"""The answers to learn, in any form, as arrays."""
+"""Targets in any form, as arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statespan.estimators.inputs.series import Array, as_float64, is_sparse
 
 
 def one_column(y: Any, n: int) -> Array:
-    """Answers (n,), exactly one for each series."""
+    """Targets (n,), exactly one for each series."""
     labels = _array(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         message = "A column-vector y was passed when a 1d array was expected; y.ravel() makes one"
@@ -35,7 +35,7 @@ def one_column(y: Any, n: int) -> Array:
 
 
 def real_columns(y: Any, n: int) -> Array:
-    """Answers (n,) or (n, K), finite numbers in float64, exactly one row for each series."""
+    """Targets (n,) or (n, K), finite numbers in float64, exactly one row for each series."""
     array = _array(y)
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
         raise ValueError(f"y must have shape ({n},) or ({n}, values), got {array.shape}")

@@ -12,11 +12,10 @@ import numpy as np
 
 from statespan._check import check_choice
 from statespan.data.scale import standardize, statistics
-from statespan.estimators.inputs.series import Panel
+from statespan.estimators.inputs.series import Array, Panel
 from statespan.estimators.store import numbers_in
 
 STANDARDS = ("channel", "series", "none")
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def _finished(panel: Panel, missing: str, ids: Any) -> Panel:
     """The panel in float32 with missing values marked; rejects infinity."""
     values = panel.values
     if np.isinf(values).any():
-        row, at, channel = (int(i[0]) for i in np.nonzero(np.isinf(values)))
+        row, at, channel = np.argwhere(np.isinf(values))[0]
         raise ValueError(
             f"X must be finite in float64, got infinity (inf) in series {row}, sample {at}, channel {channel}"
         )
@@ -167,7 +167,7 @@ def _finished(panel: Panel, missing: str, ids: Any) -> Panel:
     mask: Array | None = None
     if is_missing.any():
         if missing == "error":
-            row, at, channel = (int(i[0]) for i in np.nonzero(is_missing))
+            row, at, channel = np.argwhere(is_missing)[0]
             raise ValueError(
                 f"X must have no missing values with missing='error', got NaN in series {row}, sample {at}, channel "
                 f"{channel}; missing='mask' learns with them"

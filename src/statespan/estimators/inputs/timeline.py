@@ -5,16 +5,15 @@ Shapes: T rows of a series, C columns, H horizon, Q quantiles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from statespan.data.calendar import UNITS, check_regular, in_seconds
 from statespan.estimators.inputs.frames import is_frame, is_pandas
-from statespan.estimators.inputs.series import as_float64, plain_array, warn_of_order
+from statespan.estimators.inputs.series import Array, as_float64, plain_array, warn_of_order
 
-Array = np.ndarray[Any, Any]
 FORMS = (
     "an array (rows,) or (rows, columns), a list of such arrays, a pandas Series or DataFrame with a row for each "
     "time, or a long DataFrame with an index of two levels, series and time"
@@ -23,25 +22,33 @@ NUMBERED = "rows"  # unit of the steps of an index of whole numbers
 
 
 @dataclass(frozen=True)
-class Line:
+class TimeSeries:
     """One series: values (T, C) float64 with NaN where one is missing, its index and its name.
 
-    ``times`` (T,) are datetime64, or the whole numbers of an index of such, or None where there is no index.
+    ``times`` (T,) are datetime64, or integers for an integer index, or None without an index.
     """
 
     values: Array
     times: Array | None = None
     name: Any = None
 
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def columns(self) -> int:
+        """The number of columns."""
+        return self.values.shape[1]
+
     @property
     def label(self) -> str:
         """What messages call it."""
-        return "X" if self.name is None else f"series {self.name!r}"
+        return _label(self.name)
 
 
 @dataclass(frozen=True)
 class Form:
-    """The form of the series, which forecasts get as well."""
+    """The form of the series, which forecasts take as well."""
 
     kind: str  # "vector", "array", "list", "series", "frame" or "long"
     columns: tuple[Any, ...] = ()  # names of a frame's columns
@@ -69,9 +76,9 @@ class Form:
         return self.step / UNITS.get(self.unit, 1) / (other.step / UNITS.get(other.unit, 1))
 
 
-def read_lines(
+def read_series(
     X: Any, *, missing: str = "error", shortest: int = 2, channels_first: bool = False, warn: bool = False
-) -> tuple[list[Line], Form]:
+) -> tuple[list[TimeSeries], Form]:
     """The series in X, which has one of :data:`FORMS`, and the form they came in.
 
     The index of a frame must be regular: dates, periods, or whole numbers in equal steps. ``missing`` is "error" to
@@ -79,23 +86,23 @@ def read_lines(
     does not matter for frames; with ``warn``, arrays that look like that without it give a warning.
 
     Example:
-        >>> lines, form = read_lines(np.arange(6.0).reshape(3, 2))
-        >>> lines[0].values.shape, form.kind
-        ((3, 2), 'array')
+        >>> all_series, form = read_series(np.arange(6.0).reshape(3, 2))
+        >>> len(all_series[0]), all_series[0].columns, form.kind
+        (3, 2, 'array')
     """
     if is_pandas(X):
-        lines, form = _of_pandas(X)
+        all_series, form = _of_pandas(X)
     elif isinstance(X, (str, bytes, dict)) or not (hasattr(X, "__array__") or isinstance(X, (list, tuple))):
         raise TypeError(f"X must be {FORMS}, got {type(X).__name__}")
     else:
-        lines, form = _of_arrays(X, channels_first)
-    if not lines:
+        all_series, form = _of_arrays(X, channels_first)
+    if not all_series:
         raise ValueError(f"X must be {FORMS}, got no series at all")
-    for line in lines:
-        _check(line, missing, shortest, lines[0].values.shape[1])
+    for series in all_series:
+        _check(series, missing, shortest, all_series[0].columns)
     if warn and not channels_first and not is_pandas(X):
-        _warn_of_channels_first(lines)
-    return lines, form
+        _warn_of_channels_first(all_series)
+    return all_series, form
 
 
 def future_times(last: Any, form: Form, count: int) -> Array:
@@ -113,16 +120,16 @@ def future_times(last: Any, form: Form, count: int) -> Array:
         return np.asarray(last).astype(form.times_dtype) + offsets.astype(f"timedelta64[{form.unit}]")
     start = np.datetime64(last, "s")
     month = start.astype("datetime64[M]")
-    into, left = start - month.astype("datetime64[s]"), (month + 1).astype("datetime64[s]") - start
+    since_start, until_end = start - month.astype("datetime64[s]"), (month + 1).astype("datetime64[s]") - start
     months = month + offsets.astype("timedelta64[M]")
     ends = (months + 1).astype("datetime64[s]")
-    if left <= np.timedelta64(86400, "s"):  # the last day of a month stays the last day
-        return ends - left
-    return np.minimum(months.astype("datetime64[s]") + into, ends - np.timedelta64(86400, "s"))
+    if until_end <= np.timedelta64(86400, "s"):  # the last day of a month stays the last day
+        return ends - until_end
+    return np.minimum(months.astype("datetime64[s]") + since_start, ends - np.timedelta64(86400, "s"))
 
 
-def write_lines(
-    forecasts: list[Array], lines: list[Line], form: Form, quantiles: tuple[float, ...] | None = None
+def write_forecasts(
+    forecasts: list[Array], all_series: list[TimeSeries], form: Form, quantiles: tuple[float, ...] | None = None
 ) -> Any:
     """Forecasts (H, C) or (H, C, Q) of the series, in the form of the input.
 
@@ -138,81 +145,85 @@ def write_lines(
     if quantiles is not None:
         columns = pd.MultiIndex.from_product([columns, list(quantiles)], names=[None, "quantile"])
     frames = []
-    for values, line in zip(forecasts, lines):
-        index = _index(line, form, len(values))
+    for values, series in zip(forecasts, all_series):
+        index = _index(series, form, len(values))
         frames.append(pd.DataFrame(values.reshape(len(values), -1), index=index, columns=columns))
     if form.kind == "long":
-        return pd.concat(frames, keys=[line.name for line in lines], names=list(form.names[:1]))
+        return pd.concat(frames, keys=[series.name for series in all_series], names=list(form.names[:1]))
     if form.kind == "series" and quantiles is None:
         return frames[0].iloc[:, 0].rename(form.columns[0])
     return frames[0]
 
 
-def _index(line: Line, form: Form, count: int) -> Any:
+def _index(series: TimeSeries, form: Form, count: int) -> Any:
     import pandas as pd
 
     name = form.names[-1] if form.names else None
-    if line.times is None or form.step is None:  # saved before indices of whole numbers were
-        return pd.RangeIndex(len(line.values), len(line.values) + count, name=name)
+    if series.times is None or form.step is None:  # saved before indices of whole numbers were
+        return pd.RangeIndex(len(series), len(series) + count, name=name)
     if form.unit == NUMBERED:
-        start = int(line.times[-1]) + form.step
+        start = int(series.times[-1]) + form.step
         return pd.RangeIndex(start, start + count * form.step, form.step, name=name)
-    index = pd.DatetimeIndex(future_times(line.times[-1], form, count), name=name)
+    index = pd.DatetimeIndex(future_times(series.times[-1], form, count), name=name)
     return index if form.period is None else index.to_period(form.period)
 
 
-def _of_arrays(X: Any, channels_first: bool) -> tuple[list[Line], Form]:
+def _of_arrays(X: Any, channels_first: bool) -> tuple[list[TimeSeries], Form]:
     if isinstance(X, (list, tuple)) and X and not all(map(np.isscalar, X)):
         parts, kind = [part if is_pandas(part) else plain_array(part) for part in X], "list"
     else:
         array = plain_array(X)
         parts, kind = (list(array), "list") if array.ndim == 3 else ([array], "vector" if array.ndim == 1 else "array")
-    lines = []
+    all_series = []
     for number, part in enumerate(parts):
         values = _columns(np.asarray(part), f"X[{number}]" if kind == "list" else "X")
-        turned = channels_first and not is_pandas(part) and np.ndim(part) == 2
-        lines.append(Line(values.T if turned else values))
-    return lines, Form(kind)
+        is_transposed = channels_first and not is_pandas(part) and np.ndim(part) == 2
+        all_series.append(TimeSeries(values.T if is_transposed else values))
+    return all_series, Form(kind)
 
 
-def _warn_of_channels_first(lines: list[Line]) -> None:
-    rows, columns = max(len(line.values) for line in lines), lines[0].values.shape[1]
+def _warn_of_channels_first(all_series: list[TimeSeries]) -> None:
+    rows, columns = max(map(len, all_series)), all_series[0].columns
     if columns > rows:
         warn_of_order(f"(rows, columns): {rows} rows of {columns} columns", "swap the last two axes")
 
 
-def _of_pandas(X: Any) -> tuple[list[Line], Form]:
+def _of_pandas(X: Any) -> tuple[list[TimeSeries], Form]:
     if type(X).__name__ == "Series":
-        lines, form = _of_pandas(X.to_frame())
+        from_frame, form = _of_pandas(X.to_frame())
         kind = "series" if form.kind == "frame" else form.kind
-        return lines, Form(kind, (X.name,), form.names, form.step, form.unit, form.period)
+        return from_frame, replace(form, kind=kind, columns=(X.name,))
     if not is_frame(X):
         raise TypeError(f"X must be {FORMS}, got a pandas {type(X).__name__}")
     if X.index.nlevels > 2:
         raise ValueError(f"X must have an index of one level (time) or two (series, time), got {X.index.nlevels}")
     if X.columns.has_duplicates:
         raise ValueError(f"X must have different columns, got {X.columns[X.columns.duplicated()][0]!r} twice")
-    columns, names = tuple(X.columns), tuple(X.index.names)
     if X.index.nlevels == 1:
-        times, period = _times(X.index, "X")
-        return [Line(_frame_values(X), times)], Form("frame", columns, names, *_regular(times, "X"), period)
-    parts = {name: X.xs(name, level=0) for name in dict.fromkeys(X.index.get_level_values(0))}
-    indices = {name: _times(part.index, f"series {name!r}") for name, part in parts.items()}
+        kind, parts = "frame", {None: X}
+    else:
+        kind, parts = "long", {name: X.xs(name, level=0) for name in dict.fromkeys(X.index.get_level_values(0))}
+    indices = {name: _times(part.index, _label(name)) for name, part in parts.items()}
     dtype: Any = np.result_type(*(times for times, _ in indices.values())) if indices else None
-    lines, steps = [], {}
+    all_series: list[TimeSeries] = []
+    names_of_steps: dict[tuple[int, str], Any] = {}
     for name, part in parts.items():
         times = indices[name][0].astype(dtype)
-        lines.append(Line(_frame_values(part), times, name))
-        steps[_regular(times, f"series {name!r}")] = name
-    if len(steps) > 1:
-        (one, first), (other, second) = list(steps.items())[:2]
+        all_series.append(TimeSeries(_frame_values(part), times, name))
+        names_of_steps[_regular(times, _label(name))] = name
+    if len(names_of_steps) > 1:
+        (first, first_name), (second, second_name) = list(names_of_steps.items())[:2]
         raise ValueError(
-            f"X must have one frequency, got steps of {one[0]} {one[1]} in series {first!r} and {other[0]} {other[1]} "
-            f"in series {second!r}; resample them to one"
+            f"X must have one frequency, got steps of {first[0]} {first[1]} in series {first_name!r} and {second[0]} "
+            f"{second[1]} in series {second_name!r}; resample them to one"
         )
-    step, unit = next(iter(steps), (None, "s"))
+    step, unit = next(iter(names_of_steps), (None, "s"))
     period = next((period for _, period in indices.values()), None)
-    return lines, Form("long", columns, names, step, unit, period)
+    return all_series, Form(kind, tuple(X.columns), tuple(X.index.names), step, unit, period)
+
+
+def _label(name: Any) -> str:
+    return "X" if name is None else f"series {name!r}"
 
 
 def _times(index: Any, what: str) -> tuple[Array, str | None]:
@@ -265,18 +276,18 @@ def _columns(array: Array, name: str) -> Array:
     return values[:, None] if values.ndim == 1 else values
 
 
-def _check(line: Line, missing: str, shortest: int, columns: int) -> None:
-    what, (rows, own_columns) = line.label, line.values.shape
-    if own_columns == 0 or own_columns != columns:
-        raise ValueError(f"{what} must have {max(columns, 1)} columns, as all series, got {own_columns}")
-    if rows < shortest:
-        raise ValueError(f"{what} must have at least {shortest} rows, got {rows}")
-    if np.isinf(line.values).any():
-        row, column = (int(i[0]) for i in np.nonzero(np.isinf(line.values)))
+def _check(series: TimeSeries, missing: str, shortest: int, columns: int) -> None:
+    what = series.label
+    if series.columns == 0 or series.columns != columns:
+        raise ValueError(f"{what} must have {max(columns, 1)} columns, as all series, got {series.columns}")
+    if len(series) < shortest:
+        raise ValueError(f"{what} must have at least {shortest} rows, got {len(series)}")
+    if np.isinf(series.values).any():
+        row, column = np.argwhere(np.isinf(series.values))[0]
         raise ValueError(f"{what} must be finite in float64, got infinity in row {row}, column {column}")
-    is_missing = np.isnan(line.values)
+    is_missing = np.isnan(series.values)
     if is_missing.any() and missing == "error":
-        row, column = (int(i[0]) for i in np.nonzero(is_missing))
+        row, column = np.argwhere(is_missing)[0]
         raise ValueError(
             f"{what} must have no missing values with missing='error', got NaN in row {row}, column {column}; "
             "missing='mask' learns with them"

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from statespan.estimators.inputs.series import Panel
-
-Array = np.ndarray[Any, Any]
+from statespan.estimators.inputs.series import Array, Panel
 
 
 def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array, float]:

@@ -15,25 +15,23 @@ from torch import Tensor
 from statespan.data.base import Batch, Windows
 from statespan.data.calendar import mark_names, marks
 from statespan.data.scale import moments, standardize
-from statespan.estimators.inputs.timeline import Form, Line, future_times
-
-Array = np.ndarray[Any, Any]
+from statespan.estimators.inputs.series import Array
+from statespan.estimators.inputs.timeline import Form, TimeSeries, future_times
 
 
 @dataclass(frozen=True)
 class SplitWindow:
     """Turns gathered rows into a batch: the first ``context`` rows are the input, the others the target.
 
-    An answer is NaN where it is not known, and where no value of its column was known before: nothing could be told.
+    A target is NaN if it is unknown, or if no earlier value of its column is known.
     """
 
     context: int
-    masked: bool
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
         """Prepare windows: values (B, T + H, C), marks (B, T + H, M), known flags and earlier values (B, T + H, C)."""
         x, y = rows["values"], rows["values"][:, self.context :]
-        if self.masked:
+        if "known" in rows:
             known, seen = rows["known"], rows["seen"][:, self.context - 1 : self.context]
             y = torch.where(known[:, self.context :] & seen, y, torch.nan)
             x = torch.cat([x, known.to(x.dtype)], -1)
@@ -41,7 +39,7 @@ class SplitWindow:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedSeries:
     """A prepared series: standardised values (T, C) float32 (missing ones repeat the last), known, marks."""
 
     values: Array
@@ -52,23 +50,24 @@ class Prepared:
 PERIODS = {"minute": 3600, "hour": 86400, "weekday": 7 * 86400, "day": 31 * 86400, "yearday": 366 * 86400}
 
 
-def calendar_names(lines: list[Line], form: Form) -> tuple[str, ...]:
+def calendar_names(all_series: list[TimeSeries], form: Form) -> tuple[str, ...]:
     """The calendar features whose period the series cover at least twice.
 
     Example:
         >>> hours = np.datetime64("2020-01-01", "s") + 3600 * np.arange(24 * 100)
-        >>> calendar_names([Line(np.zeros((2400, 1)), hours)], Form("frame", step=3600))
+        >>> calendar_names([TimeSeries(np.zeros((2400, 1)), hours)], Form("frame", step=3600))
         ('hour', 'weekday', 'day')
     """
     if form.step is None or not form.dated:
         return ()
-    longest = max((line.times[-1] - line.times[0]) / np.timedelta64(1, "s") for line in lines if line.times is not None)
+    all_times = [series.times for series in all_series if series.times is not None]
+    longest = max((times[-1] - times[0]) / np.timedelta64(1, "s") for times in all_times)
     return tuple(name for name in mark_names(form.step, form.unit) if longest + 1 >= 1.9 * PERIODS[name])
 
 
-def known_moments(lines: list[Line], ends: list[int]) -> tuple[Array, Array]:
+def known_moments(all_series: list[TimeSeries], ends: list[int]) -> tuple[Array, Array]:
     """Mean and deviation (C,) of the known values of the rows before each end; the deviation of a constant is 0."""
-    values = np.concatenate([line.values[:end] for line, end in zip(lines, ends)])
+    values = np.concatenate([series.values[:end] for series, end in zip(all_series, ends)])
     known = ~np.isnan(values)
     if not known.any(0).all():
         column = int(known.any(0).argmin())
@@ -76,43 +75,51 @@ def known_moments(lines: list[Line], ends: list[int]) -> tuple[Array, Array]:
     return moments(values) if known.all() else moments(np.where(known, values, 0.0), known)
 
 
-def recent(line: Line, rows: int) -> Line:
+def recent(series: TimeSeries, rows: int) -> TimeSeries:
     """The last rows of a series, extended back until each column has a known value.
 
     Example:
-        >>> recent(Line(np.array([[1.0], [2.0], [np.nan], [np.nan]])), 1).values[:, 0].tolist()
+        >>> recent(TimeSeries(np.array([[1.0], [2.0], [np.nan], [np.nan]])), 1).values[:, 0].tolist()
         [2.0, nan, nan]
     """
-    known = ~np.isnan(line.values)
+    known = ~np.isnan(series.values)
     back = max(rows, int(known[::-1].argmax(0).max()) + 1)
-    times = None if line.times is None else line.times[-back:].copy()
-    return Line(line.values[-back:].copy(), times, line.name)  # a copy: later changes to the user's data have no effect
+    times = None if series.times is None else series.times[-back:].copy()
+    # a copy, so that later changes to the user's data have no effect
+    return TimeSeries(series.values[-back:].copy(), times, series.name)
 
 
 def prepare(
-    line: Line, form: Form, mean: Array, std: Array, *, masked: bool, calendar: tuple[str, ...] = (), ahead: int = 0
-) -> Prepared:
+    series: TimeSeries,
+    form: Form,
+    mean: Array,
+    std: Array,
+    *,
+    masked: bool,
+    calendar: tuple[str, ...] = (),
+    ahead: int = 0,
+) -> PreparedSeries:
     """Standardise a series, fill missing values and compute the calendar features.
 
     ``masked`` keeps what is known for the network. The ``ahead`` rows behind the last one get calendar features, too.
     """
-    known = ~np.isnan(line.values)
-    values = standardize(_carried(line.values), mean, std, line.label)
+    known = ~np.isnan(series.values)
+    values = standardize(_carried(series.values), mean, std, series.label)
     features: Array | None = None
-    if calendar and line.times is not None and form.dated:
-        times = line.times
+    if calendar and series.times is not None and form.dated:
+        times = series.times
         if ahead:
             times = np.concatenate([times, future_times(times[-1], form, ahead)])
         features = marks(times, calendar)
-    return Prepared(values, known if masked else None, features)
+    return PreparedSeries(values, known if masked else None, features)
 
 
 def make_windows(
-    parts: list[Prepared], spans: list[tuple[int, int]], context: int, horizon: int, *, masked: bool
+    parts: list[PreparedSeries], spans: list[tuple[int, int]], context: int, horizon: int
 ) -> Windows | None:
     """All windows whose targets lie in the span (first row, end) of their series; None if there are none.
 
-    Windows without an answer to score are left out: they would count as forecast without an error.
+    Windows without a known target are left out: they would count as perfect forecasts.
     """
     starts, offset = [], 0
     for part, (first, end) in zip(parts, spans):
@@ -128,13 +135,13 @@ def make_windows(
     if not len(all_starts):
         return None
     arrays = {"values": np.concatenate([part.values for part in parts])}
-    if masked:
-        known = [part.known for part in parts if part.known is not None]
+    known = [part.known for part in parts if part.known is not None]
+    if known:
         arrays["known"] = np.concatenate(known)
         arrays["seen"] = np.concatenate([np.logical_or.accumulate(values) for values in known])
     if parts[0].marks is not None:
         arrays["marks"] = np.concatenate([part.marks[: len(part.values)] for part in parts if part.marks is not None])
-    return Windows(arrays, starts=all_starts, length=context + horizon, prepare=SplitWindow(context, masked))
+    return Windows(arrays, starts=all_starts, length=context + horizon, prepare=SplitWindow(context))
 
 
 def thinned(split: Any, most: int | None = None, *, every: int = 1) -> Windows:

@@ -1,10 +1,11 @@
-"""Plots forecasts of a trained model beside the actual values.
+"""Plots runs: curves of loss and metric, and forecasts beside the actual values.
 
 Shapes: B windows, T context, H horizon, C series.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,20 @@ import torch
 
 from statespan import _plotting as _look
 from statespan._check import check_int
+from statespan.plot.source import evenly_spaced
+from statespan.train.result import draw_curves
+
+
+def curves(runs: Mapping[str, Path]) -> Any:
+    """Training loss, validation loss and metric of one or several runs.
+
+    Args:
+        runs: Their folders, by the name in the picture.
+    """
+    for name, folder in runs.items():
+        if not (folder / "log.csv").is_file():
+            raise ValueError(f"runs must be folders with a log.csv, and {name!r} has none: {folder}")
+    return draw_curves(runs)
 
 
 @torch.no_grad()
@@ -29,14 +44,13 @@ def forecasts(run: Path, *, data: Path | None = None, count: int = 4, overrides:
     model, recipe, dataset = load_run(run, overrides=overrides, data=data)
     if dataset.info.task != "forecast":
         raise ValueError(f"run must be one that forecasts, and {run} is one of {dataset.info.task}")
-    count = min(check_int("count", count, minimum=1), len(dataset.test))
-    places = [round(n * (len(dataset.test) - 1) / max(1, count - 1)) for n in range(count)]
-    batch = dataset.test.batch(places)
+    rows = evenly_spaced(range(len(dataset.test)), check_int("count", count, minimum=1))
+    batch = dataset.test.batch(rows)
     predicted = model(batch.x, **({} if batch.marks is None else {"marks": batch.marks}))  # (B, H, C)
     horizon = dataset.info.horizon
     past = batch.x[:, : batch.x.shape[1] - horizon]
     shown = min(past.shape[1], 3 * horizon)
-    figure, axes = _look.panels(count, 2, height=2.2)
+    figure, axes = _look.panels(len(rows), 2, height=2.2)
     for panel, was, actual, forecast in zip(axes, past, batch.y, predicted):
         panel.plot(range(-shown, 0), was[-shown:, -1], color="black", linewidth=0.9, label="past")
         panel.plot(range(horizon), actual[:, -1], color=_look.GREY, linewidth=0.9, label="actual")
