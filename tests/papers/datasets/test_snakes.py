@@ -329,6 +329,14 @@ def test_an_image_depends_on_its_seed_and_number_alone(monkeypatch):
     assert (snakes.images(STYLES[32], 6, np.array([4]))[0][0] != x[4]).any()
 
 
+def test_a_single_image_has_one_of_the_margins():
+    x, y = snakes.images(STYLES[128], 5, np.arange(4))
+    for number in range(4):
+        alone, label = snakes.images(STYLES[128], 5, np.array([number]))
+        assert (alone[0] == x[number]).all()
+        assert label[0] == y[number]
+
+
 @pytest.mark.parametrize("size", [32, 128])
 def test_labels_say_whether_the_discs_are_on_one_contour(size):
     style = STYLES[size]

@@ -53,11 +53,11 @@ def images(style: Style, seed: int, numbers: Array) -> tuple[Array, Array]:
     streams = Streams(keys)
     margin = np.array(style.margins)[streams.below(len(style.margins))]
     out, labels = np.zeros((len(numbers), style.size, style.size), np.uint8), np.zeros(len(numbers), np.uint8)
-    for one in style.margins:
-        rows = np.flatnonzero(margin == one)
-        here = clearance(style, one)
+    for free in np.unique(margin).tolist():
+        rows = np.flatnonzero(margin == free)
+        here = clearance(style, free)
         long = contours(here, keys[rows])
-        for part in np.array_split(np.arange(len(rows)), -(-len(rows) // DRAWN) or 1):
+        for part in np.array_split(np.arange(len(rows)), -(-len(rows) // DRAWN)):
             out[rows[part]], labels[rows[part]] = finish(here, streams.of(rows[part]), long.of(part))
     return out, labels
 
