@@ -17,16 +17,16 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from statespan import _io
 from statespan._io import CheckpointError, sha256
+from statespan.data.base import Array
 from statespan.data.download import Progress
 from statespan.data.formats import npy
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 FORMAT = 2
 MANIFEST = "manifest.json"
 _watcher: ContextVar[Progress | None] = ContextVar("watcher", default=None)

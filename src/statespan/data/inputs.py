@@ -30,7 +30,7 @@ class Inputs:
 
     info: Any  # facts about the data, names and units of the answers included
     whole: bool  # whether audio is read as whole numbers of 16 bits
-    prepare: Callable[[np.ndarray[Any, Any]], Batch] | None  # series (B, L, D) to a batch; None if unknown
+    prepare: Callable[[np.ndarray], Batch] | None  # series (B, L, D) to a batch; None if unknown
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Scaled:
     shift: tuple[float, ...]  # (D,)
     order: tuple[int, ...] = ()  # in which positions are read; empty for the order of time
 
-    def __call__(self, x: np.ndarray[Any, Any]) -> Batch:
+    def __call__(self, x: np.ndarray) -> Batch:
         """Series (B, L, D) as a batch."""
         scaled = reordered(x, self.order).astype(np.float64) * np.array(self.scale) + np.array(self.shift)
         return Batch(torch.from_numpy(scaled.astype(np.float32)), torch.zeros(len(x)))
@@ -52,7 +52,7 @@ def of_dataset(dataset: Dataset) -> Inputs:
     whole = "x" in dataset.test.arrays and dataset.test.arrays["x"].dtype == np.int16
     split: Any = dataset.test
 
-    def prepare(x: np.ndarray[Any, Any]) -> Batch:
+    def prepare(x: np.ndarray) -> Batch:
         x = x if dataset.raw is None else dataset.raw(x)
         first = split.batch([0])
         rows: dict[str, Any] = {"x": torch.from_numpy(x), "y": torch.zeros(len(x), *first.y.shape[1:])}

@@ -13,21 +13,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from statespan._check import check_choice, check_int, check_number
-from statespan.data.base import Batch, Dataset, Windows
+from statespan.data.base import Array, Batch, Dataset, Windows
 from statespan.data.formats.npy import load_all
 from statespan.data.formats.samples import ENDINGS, numbers, read_csv, read_sample, series
 from statespan.data.registry import register
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.split import split, stratified
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 SPLITS = ("train", "valid", "test")
 
 

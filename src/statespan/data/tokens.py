@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statespan.data.base import Batch, Windows
+from statespan.data.base import Array, Batch, Windows
 
 PAD, UNK, EOS = 0, 1, 2
 SPECIAL = 3
@@ -33,7 +33,7 @@ def vocabulary(texts: Iterable[str], least: int = 1) -> dict[str, int]:
     return {character: SPECIAL + i for i, character in enumerate(kept)}
 
 
-def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict[str, np.ndarray[Any, Any]]:
+def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict[str, Array]:
     """Texts as tokens, each ended by <eos> and truncated to ``length`` including it.
 
     Returns "tokens" (T,) of all texts end to end, "starts" (N,) and "lengths" (N,) of each.
@@ -52,7 +52,7 @@ def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict
     return join(pieces, table.dtype)
 
 
-def join(pieces: Sequence[np.ndarray[Any, Any]], dtype: Any) -> dict[str, np.ndarray[Any, Any]]:
+def join(pieces: Sequence[Array], dtype: Any) -> dict[str, Array]:
     """Concatenate arrays of tokens: "tokens", "starts" and "lengths"."""
     lengths = np.array([len(piece) for piece in pieces], np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -68,7 +68,7 @@ def smallest(n: int) -> np.dtype[Any]:
     return np.dtype(np.uint8 if n <= 256 else np.int16 if n <= 1 << 15 else np.int32)
 
 
-def documents(arrays: Mapping[str, np.ndarray[Any, Any]], y: np.ndarray[Any, Any], length: int) -> Windows:
+def documents(arrays: Mapping[str, Array], y: Array, length: int) -> Windows:
     """A split of documents from the result of :func:`encode` and labels."""
     each = {"lengths": arrays["lengths"], "y": y}
     return Windows({"tokens": arrays["tokens"]}, starts=arrays["starts"], length=length, prepare=padded, each=each)

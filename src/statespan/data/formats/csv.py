@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from statespan.data.formats.lines import LONGEST_LINE, bounded
 class Table(NamedTuple):
     """A CSV file: times (T,) datetime64, values (T, columns) float64 and the names of the columns."""
 
-    times: np.ndarray[Any, Any]
-    values: np.ndarray[Any, Any]
+    times: np.ndarray
+    values: np.ndarray
     columns: tuple[str, ...]
 
 

@@ -11,13 +11,13 @@ import math
 import struct
 import zipfile
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from typing import IO, Any, cast
 
 import numpy as np
 
+from statespan.data.base import Array
 from statespan.data.metered import Metered
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 LARGEST_HEADER = 10_000  # bytes, as in numpy; one of a plain array has 128
 LARGEST_DIRECTORY = 1 << 20  # bytes of the list of arrays of a .npz file
 RATIO = 100  # bytes of arrays for one byte of a .npz file

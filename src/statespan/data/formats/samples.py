@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from statespan._text import is_number
+from statespan.data.base import Array
 from statespan.data.formats.lines import bounded
 from statespan.data.formats.npy import load, load_all
 from statespan.data.formats.wav import read_wav, to_float
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 ENDINGS = (".wav", ".csv", ".npy", ".npz")
 
 

@@ -8,9 +8,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from statespan.data.base import Array
 from statespan.data.formats.lines import bounded
-
-Array = np.ndarray[Any, Any]
 
 
 def read_ts(path: str | Path, *, equal: bool = False) -> tuple[Any, Array]:

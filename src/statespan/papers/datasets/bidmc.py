@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from statespan._check import check_bool, check_choice, check_int, check_number
-from statespan.data.base import Batch, Dataset, Raw, Windows
+from statespan.data.base import Array, Batch, Dataset, Raw, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.formats.ts import read_ts
 from statespan.data.registry import register
@@ -42,8 +42,6 @@ LENGTH = RATE * SECONDS
 SIGNALS = ("PLETH", "II")
 TARGETS = {"HR": "HR", "RR": "RESP", "SpO2": "SpO2"}  # as the archive calls them -> the column of the monitor
 SHARES = (0.15, 0.15)  # of validation and test
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

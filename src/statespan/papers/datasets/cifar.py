@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from statespan.data.base import Batch, Dataset, Info
+from statespan.data.base import Array, Batch, Dataset, Info
 from statespan.data.registry import register
 from statespan.data.source import Source
 from statespan.data.split import hold_out
 from statespan.papers.datasets.images import ImageOptions, Pixels
 
-Bytes: TypeAlias = "np.ndarray[Any, Any]"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 CIFAR = tuple(
@@ -36,7 +34,7 @@ RGB = Pixels(255.0, (0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261))
 GRAY = Pixels(255.0, (122.6 / 255,), (61.0 / 255,))
 
 
-def luma(rgb: Bytes) -> Bytes:
+def luma(rgb: Array) -> Array:
     """Convert (…, 3) bytes to gray with the ITU-R 601 weights, rounded to bytes.
 
     Example:
@@ -61,7 +59,7 @@ def crop_and_flip(batch: Batch, generator: torch.Generator) -> Batch:
     return batch._replace(x=x.gather(1, pixel.expand_as(x)))
 
 
-def _cifar(name: str, summary: str, convert: Callable[[Bytes], Bytes], prepare: Pixels) -> None:
+def _cifar(name: str, summary: str, convert: Callable[[Array], Array], prepare: Pixels) -> None:
     """Register CIFAR-10 row by row, its colours converted and then standardized."""
 
     def load(folder: Path, options: ImageOptions) -> Dataset:
@@ -86,7 +84,7 @@ def _mirror(i: Tensor) -> Tensor:
     return torch.where(i > 31, 63 - i, i)
 
 
-def read_cifar(folder: Path) -> list[tuple[Bytes, Bytes]]:
+def read_cifar(folder: Path) -> list[tuple[Array, Array]]:
     """Images (N, 1024, 3) and labels (N,) of the training and of the test files."""
     parts = []
     for names in (TRAIN, ("test_batch.bin",)):

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -170,7 +169,7 @@ def _public(name: str, summary: str, source: Source, *, folder: str, target: str
     def load(folder: Path, options: ForecastOptions) -> Dataset:
         path = source.find(folder) or folder / source.path
 
-        def build() -> dict[str, np.ndarray[Any, Any]]:
+        def build() -> dict[str, np.ndarray]:
             table = read_table(path, "date")
             names = np.frombuffer("\n".join(table.columns).encode(), np.uint8)
             return {"times": table.times.astype(np.int64), "values": table.values, "columns": names}

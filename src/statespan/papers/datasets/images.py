@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -45,7 +44,7 @@ class Pixels:
         return Batch((x / self.scale - x.new_tensor(self.mean)) / x.new_tensor(self.std), rows["y"].long())
 
 
-def bit_reversal(n: int) -> np.ndarray[Any, Any]:
+def bit_reversal(n: int) -> np.ndarray:
     """The numbers 0 … n-1 in bit-reversed order.
 
     Example:
@@ -84,7 +83,7 @@ class MNISTOptions(ImageOptions):
     warp: bool = False
 
 
-def _mnist(name: str, summary: str, order: np.ndarray[Any, Any]) -> None:
+def _mnist(name: str, summary: str, order: np.ndarray) -> None:
     sequence = tuple(order.tolist())
 
     def load(folder: Path, options: MNISTOptions) -> Dataset:

@@ -13,19 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from statespan._check import check_int
-from statespan.data.base import Dataset, Info
+from statespan.data.base import Array, Dataset, Info
 from statespan.data.cache import cached, stamp
 from statespan.data.registry import register
 from statespan.data.source import Source
 from statespan.data.tokens import EOS, SPECIAL, documents, join
 from statespan.papers.datasets.operands import DIGIT, END, OPERATOR, Shuffle
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 VERSION = 1
 OPERATORS = ("[MAX", "[MED", "[MIN", "[SM")
 TOKENS = (*"0123456789", *OPERATORS, "]")  # the first is token 3, behind <pad>, <unk> and <eos>

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -49,9 +48,9 @@ def retrieval(folder: Path, *, length: int = 4000) -> Dataset:
     return Dataset("retrieval", info, parts[0], parts[1], parts[2])
 
 
-def _build(paths: list[Path], length: int) -> dict[str, np.ndarray[Any, Any]]:
+def _build(paths: list[Path], length: int) -> dict[str, np.ndarray]:
     number: dict[str, int] = {}  # of each document, by the text that is read
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    arrays: dict[str, np.ndarray] = {}
     of_training = 0
     for name, path in zip(SPLITS, paths):
         pairs, labels = [], []

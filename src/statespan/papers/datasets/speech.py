@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_bool, check_choice, check_int
-from statespan.data.base import Arrays, Batch, Dataset, Info
+from statespan.data.base import Array, Arrays, Batch, Dataset, Info
 from statespan.data.cache import Rows, cached, stamp
 from statespan.data.formats.wav import read_wav
 from statespan.data.registry import register
@@ -31,7 +31,6 @@ from statespan.data.split import stratified
 from statespan.data.vary import Vary
 from statespan.papers.datasets.mfcc import mfcc
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 RATE = LENGTH = 16000
 FULL = 32768.0
 MFCC = (161, 20)  # frames, coefficients

@@ -84,7 +84,7 @@ def text(folder: Path, options: TextOptions) -> Dataset:
     return hidden(Dataset("text", info, parts[0], parts[1], parts[2]), options.hide, options.find)
 
 
-def _build(folders: list[Path], options: TextOptions) -> dict[str, np.ndarray[Any, Any]]:
+def _build(folders: list[Path], options: TextOptions) -> dict[str, np.ndarray]:
     reviews = [_read(path, options.level) for path in folders]  # training neg, pos, test neg, pos
     train, test = reviews[0] + reviews[1], reviews[2] + reviews[3]
     y = np.repeat(np.array([0, 1, 0, 1], np.uint8), [len(part) for part in reviews])

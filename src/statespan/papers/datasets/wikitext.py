@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -52,7 +51,7 @@ def vocabulary(path: Path) -> list[str]:
     return [word for word, _ in counts.most_common()]
 
 
-def encode(path: Path, words: list[str]) -> np.ndarray[Any, Any]:
+def encode(path: Path, words: list[str]) -> np.ndarray:
     """The file as word numbers (T,), int32, each line ended by ``<eos>``.
 
     A word outside the vocabulary becomes ``<unk>``; without that word it is an error.
@@ -83,7 +82,7 @@ def shift(rows: dict[str, Tensor]) -> Batch:
     return Batch(text[:, :-1], text[:, 1:], None if lengths is None else lengths.long())
 
 
-def text_windows(text: np.ndarray[Any, Any], length: int, *, whole: bool) -> Windows:
+def text_windows(text: np.ndarray, length: int, *, whole: bool) -> Windows:
     """Windows of a text (T,) that follow each other without overlap, each with ``length`` inputs.
 
     With ``whole`` the last window, which is shorter, is kept, so that each word but the first is predicted exactly
@@ -129,7 +128,7 @@ def _load(name: str, folder: Path, length: int, eval_length: int | None) -> Data
     sources = SMALL if name == "wikitext2" else LARGE
     paths = {split: source.find(folder) or folder / source.path for split, source in zip(SPLITS, sources)}
 
-    def build() -> dict[str, np.ndarray[Any, Any]]:
+    def build() -> dict[str, np.ndarray]:
         words = vocabulary(paths["train"])
         arrays = {split: encode(path, words) for split, path in paths.items()}
         return {**arrays, "words": np.frombuffer("\n".join(words).encode(), np.uint8)}

@@ -9,13 +9,12 @@ Shapes: R images, n dashes that are there, B kinds of dashes with different stam
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, TypeAlias
 
 import numpy as np
 
+from statespan.data.base import Array
 from statespan.papers.datasets.pathfinder.strokes import DEGREES, Style, Tables, disc, step, tables
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 TAKEN = 255 * 9 // 5  # two dashes together take less than this of a pixel
 DARK = TAKEN - 255  # so each of two that clash takes no less
 FREE = 255 * 3 // 10  # of the pixels that a first dash needs, no more is taken

@@ -5,11 +5,12 @@ Points are (down, right). A test compares everything here with Pillow itself, wh
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from statespan.data.base import Array
+
 Edge: TypeAlias = "tuple[int, int, np.float32, int, int]"
 LOBES = 3  # of Lanczos' filter
 PRECISION_BITS = 22  # of the filter's weights where images are bytes

@@ -21,14 +21,12 @@ Shapes: R images or attempts, n dashes that are there, m directions to choose fr
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
 
+from statespan.data.base import Array
 from statespan.papers.datasets.pathfinder.clearance import NOWHERE, Clearance, clearance
 from statespan.papers.datasets.pathfinder.strokes import DEGREES, Style, fine_disc, step
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 TOGETHER = 2048  # attempts that grow together
 DRAWN = 256  # images that are drawn together
 TRIES = 3  # directions tried for a dash

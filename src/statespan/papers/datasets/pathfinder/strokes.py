@@ -15,13 +15,12 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any, TypeAlias
 
 import numpy as np
 
+from statespan.data.base import Array
 from statespan.papers.datasets.pathfinder.raster import filter_weights, line, shrink_bytes, shrink_floats
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 FINE = 2  # drawn at so many times the size
 DEGREES = 360
 
