@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from statespan.data import Dataset
-    from statespan.data.inputs import Inputs
+    from statespan.data.inputs import Preparation
 
 MODEL = "The folder of a run or of a saved model, or the name of a published model."
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
@@ -92,7 +92,7 @@ def dataset_of(opened: Opened, data: Path | None, console: Console) -> Dataset |
     return common.load_data(read_recipe(opened.run / "recipe.yaml"), data, console)
 
 
-def inputs_of(opened: Opened, data: Path | None, console: Console) -> Inputs | None:
+def inputs_of(opened: Opened, data: Path | None, console: Console) -> Preparation | None:
     """The input preparation of a run, None without a run; a published model needs no data for it."""
     from statespan.data import inputs
 
@@ -114,7 +114,7 @@ def trained_rate(run: Path) -> float | None:
     return float(rate) if isinstance(rate, (int, float)) else None
 
 
-def stored_inputs(folder: Path) -> Inputs | None:
+def stored_inputs(folder: Path) -> Preparation | None:
     """The input preparation stored with a published model."""
     from statespan.data import inputs
 

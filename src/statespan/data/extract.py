@@ -46,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _Member:
     name: str
     folder: bool
     size: int
@@ -140,19 +140,19 @@ def _inside(archive: Path, name: str) -> PurePosixPath:
     return path
 
 
-def _entries(archive: Path) -> Iterator[_Entry]:
+def _entries(archive: Path) -> Iterator[_Member]:
     if zipfile.is_zipfile(archive):
         yield from _zip(archive)
     elif archive.name.endswith((".tar", ".tar.gz", ".tgz")):
         yield from _tar(archive)
     elif archive.name.endswith(".gz"):
         with gzip.open(archive) as file:
-            yield _Entry(archive.name[:-3], False, 0, cast("IO[bytes]", file))
+            yield _Member(archive.name[:-3], False, 0, cast("IO[bytes]", file))
     else:
         raise BadArchive(f"{archive} must end in one of {ENDINGS}")
 
 
-def _tar(archive: Path) -> Iterator[_Entry]:
+def _tar(archive: Path) -> Iterator[_Member]:
     packed = not archive.name.endswith(".tar")
     with gzip.open(archive) if packed else archive.open("rb") as file:
         metered = Metered(cast("IO[bytes]", file), LARGEST_HEADER)
@@ -162,7 +162,7 @@ def _tar(archive: Path) -> Iterator[_Entry]:
                 if not (member.isreg() or member.isdir()) or member.issparse():
                     raise BadArchive(f"{archive} holds {member.name!r}, which is neither a file nor a folder")
                 opened = tar.extractfile(member) if member.isreg() else None
-                yield _Entry(member.name, member.isdir(), member.size, opened)
+                yield _Member(member.name, member.isdir(), member.size, opened)
                 tar.members.clear()  # type: ignore[attr-defined] # which would grow with every entry
                 if sum(map(len, (*tar.pax_headers, *tar.pax_headers.values()))) > LARGEST_HEADER:
                     raise BadArchive(f"{archive} has more than {LARGEST_HEADER} bytes of global headers")
@@ -171,7 +171,7 @@ def _tar(archive: Path) -> Iterator[_Entry]:
             raise BadArchive(f"{archive} continues after its end")
 
 
-def _zip(archive: Path) -> Iterator[_Entry]:
+def _zip(archive: Path) -> Iterator[_Member]:
     with archive.open("rb") as raw:
         metered = Metered(raw, LARGEST_DIRECTORY)
         with zipfile.ZipFile(cast("IO[bytes]", metered)) as file:
@@ -180,7 +180,7 @@ def _zip(archive: Path) -> Iterator[_Entry]:
                 yield _zip_entry(archive, file, member)
 
 
-def _zip_entry(archive: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Entry:
+def _zip_entry(archive: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Member:
     kind = stat.S_IFMT(member.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.flag_bits & 1:
         raise BadArchive(f"{archive} holds {member.filename!r}, which is neither a plain file nor a folder")
@@ -189,4 +189,4 @@ def _zip_entry(archive: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) ->
     folder = member.is_dir()
     if folder != (kind == stat.S_IFDIR) and kind != 0:
         raise BadArchive(f"{archive} holds {member.filename!r}, which says it is both a file and a folder")
-    return _Entry(member.orig_filename, folder, member.file_size, None if folder else file.open(member))
+    return _Member(member.orig_filename, folder, member.file_size, None if folder else file.open(member))

@@ -25,7 +25,7 @@ MOST_NAMES = 1000  # names of classes that are stored; a language has more words
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Preparation:
     """The preparation of series."""
 
     info: Any  # facts about the data, names and units of the answers included
@@ -47,7 +47,7 @@ class Scaled:
         return Batch(torch.from_numpy(scaled.astype(np.float32)), torch.zeros(len(x)))
 
 
-def of_dataset(dataset: Dataset) -> Inputs:
+def of_dataset(dataset: Dataset) -> Preparation:
     """The preparation that a dataset applies to its own rows."""
     whole = "x" in dataset.test.arrays and dataset.test.arrays["x"].dtype == np.int16
     split: Any = dataset.test
@@ -66,7 +66,7 @@ def of_dataset(dataset: Dataset) -> Inputs:
         return split.prepare(rows)
 
     series = dataset.info.d_input is not None and "x" in dataset.test.arrays and dataset.info.task != "forecast"
-    return Inputs(dataset.info, bool(whole), prepare if series else None)
+    return Preparation(dataset.info, bool(whole), prepare if series else None)
 
 
 def answer_names(info: Any) -> list[str]:
@@ -87,19 +87,19 @@ def to_json(dataset: Dataset) -> dict[str, Any]:
     return {"info": info, "whole": inputs.whole, "prepare": None if scaled is None else dataclasses.asdict(scaled)}
 
 
-def read(path: Path) -> Inputs:
+def read(path: Path) -> Preparation:
     """The inputs stored beside the weights of a published model, if they are what :func:`to_json` wrote."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         info = ScaledInfo(**{key: _tuple(value) for key, value in content["info"].items()})
         stored = content["prepare"]
         prepare = None if stored is None else Scaled(**{key: _tuple(value) for key, value in stored.items()})
-        return Inputs(info, bool(content["whole"]), prepare)
+        return Preparation(info, bool(content["whole"]), prepare)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
-def _fitted(dataset: Dataset, inputs: Inputs) -> Scaled | None:
+def _fitted(dataset: Dataset, inputs: Preparation) -> Scaled | None:
     """The dataset's own preparation as :class:`Scaled`, if it is of that form; tested on zeros, ones and noise."""
     if inputs.prepare is None:
         return None

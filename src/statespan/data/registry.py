@@ -22,7 +22,7 @@ Loader = TypeVar("Loader", bound=Callable[..., Dataset])
 
 
 @dataclass(frozen=True)
-class Entry:
+class DatasetEntry:
     """A registered dataset: its loader, a one-line summary, its files and their folder."""
 
     name: str
@@ -64,7 +64,7 @@ class Status:
     optional: tuple[Source, ...]  # missing files that it does without
 
 
-REGISTRY: dict[str, Entry] = {}
+REGISTRY: dict[str, DatasetEntry] = {}
 
 
 def register(
@@ -88,13 +88,13 @@ def register(
     def add(loader: Loader) -> Loader:
         if name in REGISTRY:
             raise ValueError(f"a dataset {name!r} is registered already")
-        REGISTRY[name] = Entry(name, summary, tuple(files), folder or name, loader, config)
+        REGISTRY[name] = DatasetEntry(name, summary, tuple(files), folder or name, loader, config)
         return loader
 
     return add
 
 
-def _registered() -> dict[str, Entry]:
+def _registered() -> dict[str, DatasetEntry]:
     """All datasets, including those of installed plug-ins."""
     _plugins.modules("statespan.datasets")
     return REGISTRY
@@ -117,7 +117,7 @@ def names() -> list[str]:
     return sorted(_registered())
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> DatasetEntry:
     """The registered dataset of this name."""
     if not isinstance(name, str):
         raise TypeError(f"name must be that of a dataset, got {type(name).__name__} {name!r}")
@@ -165,7 +165,7 @@ def status(folder: Path | str | None = None) -> list[Status]:
     return answer
 
 
-def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
+def check_options(chosen: DatasetEntry, options: Mapping[str, Any]) -> None:
     """Reject options that the dataset does not have, and values of the wrong type."""
     allowed = {parameter.name: parameter for parameter in chosen.parameters}
     hints = typing.get_type_hints(chosen.config or chosen.loader)

@@ -37,7 +37,7 @@ class Crop:
 
 
 @dataclass(frozen=True)
-class InTurn:
+class Compose:
     """Several augmentations, one after the other."""
 
     changes: tuple[Callable[[Batch, torch.Generator], Batch], ...]

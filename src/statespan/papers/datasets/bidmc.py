@@ -35,7 +35,7 @@ from statespan.data.registry import register
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.source import Source
 from statespan.data.split import split as split_rows
-from statespan.data.vary import Crop, InTurn, Vary
+from statespan.data.vary import Compose, Crop, Vary
 
 RATE, SECONDS, EVERY = 125, 32, 3
 LENGTH = RATE * SECONDS
@@ -239,7 +239,7 @@ def _vary(options: BIDMCOptions, length: int, rate: tuple[float, float] | None) 
         changes.append(Vary(length // 2 if options.augment else 0, around=True, speed=options.speed, rate=rate))
     if options.crop < SECONDS:
         changes.append(Crop(length * options.crop // SECONDS))
-    return InTurn(tuple(changes)) if len(changes) > 1 else changes[0] if changes else None
+    return Compose(tuple(changes)) if len(changes) > 1 else changes[0] if changes else None
 
 
 def _numerics(signals: Path) -> Path:

@@ -16,7 +16,7 @@ from statespan.data.base import Array, Batch, Dataset, Info
 from statespan.data.registry import register
 from statespan.data.source import Source
 from statespan.data.split import hold_out
-from statespan.papers.datasets.images import ImageOptions, Pixels
+from statespan.papers.datasets.images import LabelledImageOptions, Pixels
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
@@ -62,7 +62,7 @@ def crop_and_flip(batch: Batch, generator: torch.Generator) -> Batch:
 def _cifar(name: str, summary: str, convert: Callable[[Array], Array], prepare: Pixels) -> None:
     """Register CIFAR-10 row by row, its colours converted and then standardized."""
 
-    def load(folder: Path, options: ImageOptions) -> Dataset:
+    def load(folder: Path, options: LabelledImageOptions) -> Dataset:
         train, test = ({"x": convert(x), "y": y} for x, y in read_cifar(folder))
         return Dataset(
             name,
@@ -71,7 +71,7 @@ def _cifar(name: str, summary: str, convert: Callable[[Array], Array], prepare: 
             augment=crop_and_flip if options.augment else None,
         )
 
-    register(name, summary, files=CIFAR, folder="cifar10", config=ImageOptions)(load)
+    register(name, summary, files=CIFAR, folder="cifar10", config=LabelledImageOptions)(load)
 
 
 _cifar("scifar", "Sequential CIFAR-10: 1,024 pixels of three colours, 10 classes", lambda rgb: rgb, RGB)

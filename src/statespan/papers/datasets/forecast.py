@@ -23,7 +23,7 @@ from statespan._check import check_choice, check_int, check_number
 from statespan.data.base import Batch, Dataset, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.calendar import UNITS, check_regular, mark_names, marks
-from statespan.data.formats.csv import Table, read_table
+from statespan.data.formats.csv import SeriesTable, read_table
 from statespan.data.registry import register
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.source import Source
@@ -122,7 +122,7 @@ class CSVOptions(ForecastOptions):
     time_format: str | None = None
 
 
-def series(name: str, table: Table, borders: Borders, options: ForecastOptions) -> Dataset:
+def series(name: str, table: SeriesTable, borders: Borders, options: ForecastOptions) -> Dataset:
     """The windows of a table as a dataset; the target is the last column if the options give none.
 
     The borders are the ends of the three parts. The windows of validation and test begin ``context`` rows before their
@@ -176,7 +176,7 @@ def _public(name: str, summary: str, source: Source, *, folder: str, target: str
 
         arrays = cached(folder, name, {"version": 1, "files": stamp(path)}, build)
         columns = tuple(arrays["columns"].tobytes().decode().split("\n"))
-        table = Table(arrays["times"].astype("datetime64[s]"), arrays["values"], columns)
+        table = SeriesTable(arrays["times"].astype("datetime64[s]"), arrays["values"], columns)
         return series(name, table, borders, replace(options, target=options.target or target))
 
     register(name, summary, files=(source,), folder=folder, config=ForecastOptions)(load)

@@ -58,7 +58,7 @@ def bit_reversal(n: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageOptions:
+class LabelledImageOptions:
     """Options of labelled images.
 
     Args:
@@ -73,8 +73,8 @@ class ImageOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MNISTOptions(ImageOptions):
-    """Options of MNIST, besides those of :class:`ImageOptions`.
+class MNISTOptions(LabelledImageOptions):
+    """Options of MNIST, besides those of :class:`LabelledImageOptions`.
 
     Args:
         warp: Rotate, stretch, slant, move and bend the training images instead of shifting them.

@@ -107,7 +107,7 @@ def text(tokens: Array) -> str:
     return " ".join(TOKENS[token - SPECIAL] for token in tokens if token >= SPECIAL)
 
 
-class Level(NamedTuple):
+class TreeLevel(NamedTuple):
     """One level of all trees of a block, with n nodes."""
 
     parent: Array  # (n,) row of the parent in the level above
@@ -118,13 +118,13 @@ class Level(NamedTuple):
 
 def _block(rng: np.random.Generator, depth: int, arguments: int, lengths: range) -> Iterator[tuple[Array, int]]:
     """The expressions among BLOCK trees that have one of these lengths."""
-    levels: list[Level] = []
+    levels: list[TreeLevel] = []
     parent = tree = np.arange(BLOCK)
     for number in range(1, depth + 1):
         n = len(parent)
         is_inner = rng.random(n) < 0.25 if number < depth else np.zeros(n, bool)
         symbol = np.where(is_inner, rng.integers(0, 4, n), rng.integers(0, 10, n)).astype(np.uint8)
-        levels.append(Level(parent, tree, is_inner, symbol))
+        levels.append(TreeLevel(parent, tree, is_inner, symbol))
         operators = np.flatnonzero(is_inner)
         parent = np.repeat(operators, rng.integers(2, arguments + 1, len(operators)))
         tree = tree[parent]
@@ -152,7 +152,7 @@ def _values(operator: Array, value: Array, first: Array) -> Array:
     return np.choose(operator, [ordered[first + count - 1], median, ordered[first], sums])
 
 
-def _written(levels: list[Level], size: list[Array], good: Array) -> list[Array]:
+def _written(levels: list[TreeLevel], size: list[Array], good: Array) -> list[Array]:
     """The tokens of the selected trees: each operator, its arguments and its closing bracket."""
     lengths = np.where(good, size[0], 0)
     starts = np.cumsum(lengths) - lengths
