@@ -16,7 +16,7 @@ from statespan._suggest import suggest
 from statespan.data.base import Dataset
 from statespan.data.cache import watched
 from statespan.data.download import Progress
-from statespan.data.source import Source, fetch, missing
+from statespan.data.source import Source, fetch, found, missing
 
 Loader = TypeVar("Loader", bound=Callable[..., Dataset])
 
@@ -46,9 +46,7 @@ class DatasetEntry:
     def place(self, folder: Path) -> Path:
         """The dataset's folder: its subfolder of the data folder, or that folder itself if it holds the files."""
         inside = folder / self.folder
-        if not inside.is_dir() and any(source.find(folder) for source in self.files):
-            return folder
-        return inside
+        return inside if inside.is_dir() or not found(self.files, folder) else folder
 
 
 @dataclass(frozen=True)
@@ -59,9 +57,9 @@ class Status:
     summary: str
     folder: Path  # where its files belong
     ready: bool  # whether it can be loaded without a download
-    found: tuple[Path, ...]  # paths of its existing files
-    missing: tuple[Source, ...]  # required files; source.describe says how to get them
-    optional: tuple[Source, ...]  # missing files that it does without
+    found: list[Path]  # its existing files
+    missing: list[Source]  # required files; source.describe says how to get them
+    optional: list[Source]  # missing files that it does without
 
 
 REGISTRY: dict[str, DatasetEntry] = {}
@@ -154,15 +152,15 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
 
 def status(folder: Path | str | None = None) -> list[Status]:
     """What exists of every dataset in the data folder, what is missing and how to get it."""
-    answer = []
+    statuses = []
     for name in names():
         chosen = REGISTRY[name]
         place = chosen.place(data_folder(folder))
-        found = tuple(path for source in chosen.files if (path := source.find(place)) is not None)
-        lacking = tuple(missing(chosen.files, place))
-        optional = tuple(source for source in chosen.files if source.optional and source.find(place) is None)
-        answer.append(Status(name, chosen.summary, place, not lacking, found, lacking, optional))
-    return answer
+        required = missing(chosen.files, place)
+        optional = [source for source in chosen.files if source.optional and source.find(place) is None]
+        status = Status(name, chosen.summary, place, not required, found(chosen.files, place), required, optional)
+        statuses.append(status)
+    return statuses
 
 
 def check_options(chosen: DatasetEntry, options: Mapping[str, Any]) -> None:

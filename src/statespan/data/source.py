@@ -103,6 +103,11 @@ def describe(sources: Iterable[Source]) -> list[str]:
     return lines
 
 
+def found(sources: Iterable[Source], folder: Path) -> list[Path]:
+    """The paths of the files that exist."""
+    return [path for source in sources if (path := source.find(folder)) is not None]
+
+
 def missing(sources: Iterable[Source], folder: Path) -> list[Source]:
     """The required files that are missing."""
     return [source for source in sources if not source.optional and source.find(folder) is None]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from statespan.data.base import Array, Batch, Dataset, Info
 from statespan.data.registry import register
-from statespan.data.source import Source
+from statespan.data.source import Source, found
 from statespan.data.split import hold_out
 from statespan.papers.datasets.images import LabelledImageOptions, Pixels
 
@@ -89,8 +89,7 @@ def read_cifar(folder: Path) -> list[tuple[Array, Array]]:
     parts = []
     for names in (TRAIN, ("test_batch.bin",)):
         records = []
-        for path in (source.find(folder) for source in CIFAR if source.path.endswith(names)):
-            assert path is not None  # the registry checked
+        for path in found([source for source in CIFAR if source.path.endswith(names)], folder):
             data = np.fromfile(path, np.uint8)
             if data.size == 0 or data.size % 3073 or data[::3073].max() > 9:
                 raise ValueError(f"{path} must hold records of 3073 bytes with labels 0 … 9, got {data.size} bytes")

@@ -13,6 +13,7 @@ from statespan._check import check_int
 from statespan.data.base import Arrays, Batch, Dataset, Info
 from statespan.data.formats.idx import read_idx
 from statespan.data.registry import register
+from statespan.data.source import found
 from statespan.data.split import hold_out, stratified
 from statespan.papers.datasets.cifar import CIFAR, read_cifar
 from statespan.papers.datasets.images import MNIST
@@ -52,7 +53,7 @@ def mnist_density(folder: Path, *, levels: int = 256, valid: float = 0.05, seed:
     """
     if check_int("levels", levels, minimum=2) > 256:
         raise ValueError(f"levels must be an integer from 2 to 256, got {levels}")
-    images = [read_idx(path) for source in MNIST if "images" in source.path and (path := source.find(folder))]
+    images = [read_idx(path) for path in found(MNIST, folder) if "images" in path.name]
     for x in images:
         if x.shape[1:] != (28, 28):
             raise ValueError(f"{folder} must hold MNIST's 28 x 28 images, got {x.shape}")

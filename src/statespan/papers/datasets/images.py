@@ -14,7 +14,7 @@ from statespan.data.augment import Shift, Warp
 from statespan.data.base import Arrays, Batch, Dataset, Info, Raw
 from statespan.data.formats.idx import read_idx
 from statespan.data.registry import register
-from statespan.data.source import Source
+from statespan.data.source import Source, found
 from statespan.data.split import hold_out, stratified
 
 SITE = "https://storage.googleapis.com/cvdf-datasets/mnist/"
@@ -87,7 +87,7 @@ def _mnist(name: str, summary: str, order: np.ndarray) -> None:
     sequence = tuple(order.tolist())
 
     def load(folder: Path, options: MNISTOptions) -> Dataset:
-        train_x, train_y, test_x, test_y = (read_idx(path) for source in MNIST if (path := source.find(folder)))
+        train_x, train_y, test_x, test_y = map(read_idx, found(MNIST, folder))
         pairs = ((train_x, train_y), (test_x, test_y))
         for x, y in pairs:
             if x.shape[1:] != (28, 28) or y.shape != x.shape[:1] or y.max(initial=0) > 9:

@@ -21,7 +21,7 @@ from statespan._check import check_int
 from statespan.data.base import Array, Dataset, Info
 from statespan.data.cache import cached, stamp
 from statespan.data.registry import register
-from statespan.data.source import Source
+from statespan.data.source import Source, found
 from statespan.data.tokens import EOS, SPECIAL, documents, join
 from statespan.papers.datasets.operands import DIGIT, END, OPERATOR, Shuffle
 
@@ -66,7 +66,7 @@ def listops(
         shuffle: Shuffle the operands of training expressions, which keeps their values.
     """
     check_int("length", length, minimum=2)
-    paths = [path for source in FILES if (path := source.find(folder)) is not None]
+    paths = found(FILES, folder)
     parts = []
     for i, (name, count) in enumerate(zip(SPLITS, (train, valid, test))):
         if generate or len(paths) < 3:

@@ -11,7 +11,7 @@ from statespan._check import check_int
 from statespan.data.base import Dataset, Info, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.registry import register
-from statespan.data.source import Source
+from statespan.data.source import Source, found
 from statespan.data.tokens import SPECIAL, encode, padded, vocabulary
 
 VERSION = 1
@@ -35,7 +35,7 @@ def retrieval(folder: Path, *, length: int = 4000) -> Dataset:
         length: Length of the longest document; they are cut to it, <eos> included.
     """
     check_int("length", length, minimum=2)
-    paths = [path for source in FILES if (path := source.find(folder)) is not None]
+    paths = found(FILES, folder)
     key = {"version": VERSION, "length": length, "files": stamp(*paths)}
     arrays = cached(folder, "retrieval", key, lambda: _build(paths, length))
     parts = []

@@ -12,7 +12,7 @@ from statespan._check import check_choice, check_int
 from statespan.data.base import Dataset, Info
 from statespan.data.cache import cached, stamp
 from statespan.data.registry import register
-from statespan.data.source import Source
+from statespan.data.source import Source, found
 from statespan.data.split import stratified
 from statespan.data.tokens import SPECIAL, documents, encode, vocabulary
 from statespan.papers.datasets.hidden import check_hidden
@@ -72,7 +72,7 @@ class TextOptions:
 )
 def text(folder: Path, options: TextOptions) -> Dataset:
     """IMDB reviews. The reference validates on the test reviews; here part of the training reviews is held out."""
-    folders = [path for source in FILES if (path := source.find(folder)) is not None]
+    folders = found(FILES, folder)
     key: dict[str, Any] = {name: getattr(options, name) for name in ("level", "length", "least", "valid", "seed")}
     key |= {"version": VERSION, "files": [[path.parent.name, *stamp(path)] for path in folders]}
     arrays = cached(folder, "text", key, lambda: _build(folders, options))
