@@ -155,7 +155,7 @@ def _values(text: str, width: int | None, vocabulary: int | None) -> tuple[list[
 
 
 def _lines(source: BinaryIO) -> Iterator[bytes]:
-    from statespan.data.formats.lines import bounded
+    from statespan.data.formats.limits import bounded
 
     try:
         yield from bounded(source)

@@ -22,7 +22,7 @@ from typing import IO, TypeVar, cast
 
 from statespan import _io
 from statespan._io import TEMPORARY
-from statespan.data.metered import Metered
+from statespan.data.formats.limits import Metered
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip", ".gz")
 BLOCK = 1 << 20
@@ -48,9 +48,8 @@ class Limits:
 @dataclass(frozen=True)
 class _Member:
     name: str
-    folder: bool
     size: int
-    open: IO[bytes] | None
+    content: IO[bytes] | None  # None for a folder
 
 
 def is_archive(name: str) -> bool:
@@ -89,20 +88,18 @@ def _unpack(archive: Path, folder: Path, count: int, allowed: int) -> None:
         path = _inside(archive, entry.name)
         if not path.parts:  # the archive's own folder, "./"
             continue
-        parents = list(path.parents)[:-1]
-        if any(not seen.get(parent, True) for parent in parents) or (
-            path in seen and not (entry.folder and seen[path])
-        ):
+        parents, is_folder = list(path.parents)[:-1], entry.content is None
+        if any(not seen.get(parent, True) for parent in parents) or (path in seen and not (is_folder and seen[path])):
             raise BadArchive(f"{archive} holds {entry.name!r} twice")
-        seen.update({parent: True for parent in parents} | {path: entry.folder})
+        seen.update({parent: True for parent in parents} | {path: is_folder})
         target = folder.joinpath(*path.parts)
-        if entry.open is None:
+        if entry.content is None:
             target.mkdir(parents=True, exist_ok=True)
             continue
         if entry.size > allowed - written:
             raise BadArchive(f"{archive} unpacks to more than {allowed} bytes")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with entry.open as source:
+        with entry.content as source:
             size, _ = _io.write_new(target, _blocks(archive, source, allowed - written, allowed))
         written += size
     if not seen:
@@ -147,7 +144,7 @@ def _entries(archive: Path) -> Iterator[_Member]:
         yield from _tar(archive)
     elif archive.name.endswith(".gz"):
         with gzip.open(archive) as file:
-            yield _Member(archive.name[:-3], False, 0, cast("IO[bytes]", file))
+            yield _Member(archive.name[:-3], 0, cast("IO[bytes]", file))
     else:
         raise BadArchive(f"{archive} must end in one of {ENDINGS}")
 
@@ -161,8 +158,7 @@ def _tar(archive: Path) -> Iterator[_Member]:
                 metered.content()
                 if not (member.isreg() or member.isdir()) or member.issparse():
                     raise BadArchive(f"{archive} holds {member.name!r}, which is neither a file nor a folder")
-                opened = tar.extractfile(member) if member.isreg() else None
-                yield _Member(member.name, member.isdir(), member.size, opened)
+                yield _Member(member.name, member.size, tar.extractfile(member))
                 tar.members.clear()  # type: ignore[attr-defined] # which would grow with every entry
                 if sum(map(len, (*tar.pax_headers, *tar.pax_headers.values()))) > LARGEST_HEADER:
                     raise BadArchive(f"{archive} has more than {LARGEST_HEADER} bytes of global headers")
@@ -189,4 +185,4 @@ def _zip_entry(archive: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) ->
     folder = member.is_dir()
     if folder != (kind == stat.S_IFDIR) and kind != 0:
         raise BadArchive(f"{archive} holds {member.filename!r}, which says it is both a file and a folder")
-    return _Member(member.orig_filename, folder, member.file_size, None if folder else file.open(member))
+    return _Member(member.orig_filename, member.file_size, None if folder else file.open(member))

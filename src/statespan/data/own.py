@@ -50,7 +50,7 @@ class Series:
     are_classes: bool
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
-        """The batch."""
+        """Prepare gathered rows."""
         x, lengths = rows["x"], rows["lengths"].long()
         x = (x - x.new_tensor(self.mean)) / x.new_tensor(self.std)
         y = rows["y"].long() if self.are_classes else rows["y"]
@@ -213,13 +213,13 @@ def _classes(where: Path, task: str) -> Samples:
 
 
 def _labelled(where: Path, target: list[str]) -> Samples:
-    columns, rows, _ = _columns(where / "labels.csv", ["file", *target])
+    rows, _ = _rows(where / "labels.csv", ["file", *target])
     samples = Samples([], [], [])
     for row in rows:
-        file = where / row[columns["file"]]
+        file = where / row["file"]
         if not file.is_file():
-            raise ValueError(f"{where / 'labels.csv'} names {row[columns['file']]!r}, which does not exist")
-        _add(samples, file, *_answer(row, columns, target))
+            raise ValueError(f"{where / 'labels.csv'} names {row['file']!r}, which does not exist")
+        _add(samples, file, *_answer(row, target))
     return samples
 
 
@@ -234,28 +234,29 @@ def _add(samples: Samples, file: Path, answer: Any, part: str) -> None:
 
 
 def _table(where: Path, target: list[str]) -> Samples:
-    columns, rows, lines = _columns(where, target)
-    values = [i for name, i in columns.items() if name not in (*target, "split")]
-    if not values:
+    rows, lines = _rows(where, target)
+    values = [[field for name, field in row.items() if name not in (*target, "split")] for row in rows]
+    if not all(values):
         raise ValueError(f"{where} must have columns of a series beside {target}, got none")
-    x = numbers(where, [[row[i] for i in values] for row in rows], lines)
-    answers = [_answer(row, columns, target) for row in rows]
-    return Samples([series(str(where), v) for v in x], [value for value, _ in answers], [part for _, part in answers])
+    x = [series(str(where), row) for row in numbers(where, values, lines)]
+    answers = [_answer(row, target) for row in rows]
+    return Samples(x, [answer for answer, _ in answers], [part for _, part in answers])
 
 
-def _answer(row: list[str], columns: dict[str, int], target: list[str]) -> tuple[Any, str]:
+def _answer(row: dict[str, str], target: list[str]) -> tuple[Any, str]:
     """The answer of a row, a list if it has several columns, and its split."""
-    values = [row[columns[name]] for name in target]
-    return values if len(values) > 1 else values[0], row[columns["split"]] if "split" in columns else ""
+    values = [row[name] for name in target]
+    return values if len(values) > 1 else values[0], row.get("split", "")
 
 
-def _columns(path: Path, needed: list[str]) -> tuple[dict[str, int], list[list[str]], list[int]]:
-    names, rows, lines = read_csv(path)
-    columns = {name.strip(): i for i, name in enumerate(names)}
+def _rows(path: Path, needed: list[str]) -> tuple[list[dict[str, str]], list[int]]:
+    """The fields of a CSV file's rows by column, and the rows' line numbers."""
+    header, rows, lines = read_csv(path)
+    columns = [name.strip() for name in header]
     for name in needed:
         if name not in columns:
-            raise ValueError(f"{path} must have a column {name!r}, got {list(columns) or 'no header'}")
-    return columns, rows, lines
+            raise ValueError(f"{path} must have a column {name!r}, got {columns or 'no header'}")
+    return [dict(zip(columns, row)) for row in rows], lines
 
 
 def _arrays(where: Path) -> Samples:

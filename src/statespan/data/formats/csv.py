@@ -16,7 +16,7 @@ import numpy as np
 
 from statespan._text import is_number
 from statespan.data.calendar import check_regular, parse_times
-from statespan.data.formats.lines import LONGEST_LINE, bounded
+from statespan.data.formats.limits import LONGEST_LINE, bounded
 
 
 class SeriesTable(NamedTuple):

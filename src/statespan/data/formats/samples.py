@@ -9,7 +9,7 @@ import numpy as np
 
 from statespan._text import is_number
 from statespan.data.base import Array
-from statespan.data.formats.lines import bounded
+from statespan.data.formats.limits import bounded
 from statespan.data.formats.npy import load, load_all
 from statespan.data.formats.wav import read_wav, to_float
 

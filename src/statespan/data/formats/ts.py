@@ -9,7 +9,7 @@ from typing import IO, Any
 import numpy as np
 
 from statespan.data.base import Array
-from statespan.data.formats.lines import bounded
+from statespan.data.formats.limits import bounded
 
 
 def read_ts(path: str | Path, *, equal: bool = False) -> tuple[Any, Array]:

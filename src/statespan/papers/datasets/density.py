@@ -35,7 +35,7 @@ class Shifted:
     channels: int = 1  # of a pixel, one after the other
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
-        """The batch."""
+        """Prepare gathered rows."""
         y = rows["x"].long()
         tokens = 1 + y + self.values * (torch.arange(y.shape[1], device=y.device) % self.channels)
         return Batch(torch.nn.functional.pad(tokens[:, :-1], (1, 0)), y)

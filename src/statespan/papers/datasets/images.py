@@ -38,7 +38,7 @@ class Pixels:
     std: tuple[float, ...] = (1.0,)
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
-        """The batch."""
+        """Prepare gathered rows."""
         x = rows["x"].float()
         x = x[..., None] if x.ndim == 2 else x
         return Batch((x / self.scale - x.new_tensor(self.mean)) / x.new_tensor(self.std), rows["y"].long())

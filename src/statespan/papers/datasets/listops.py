@@ -11,9 +11,10 @@ places of the tokens from the root down.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -68,14 +69,15 @@ def listops(
     check_int("length", length, minimum=2)
     paths = found(FILES, folder)
     parts = []
-    for i, (name, count) in enumerate(zip(SPLITS, (train, valid, test))):
+    for i, (option, count) in enumerate({"train": train, "valid": valid, "test": test}.items()):
+        key: dict[str, Any] = {"version": VERSION, "length": length}
         if generate or len(paths) < 3:
-            check_int(("train", "valid", "test")[i], count, minimum=1)
-            key = {"version": VERSION, "split": name, "count": count, "length": length, "seed": seed}
-            arrays = cached(folder, "listops", key, lambda i=i, n=count: _generated(n, (seed, i), length))  # type: ignore[misc]
+            key |= {"split": SPLITS[i], "count": check_int(option, count, minimum=1), "seed": seed}
+            build = partial(_generated, count, (seed, i), length)
         else:
-            key = {"version": VERSION, "length": length, "file": stamp(paths[i])}
-            arrays = cached(folder, "listops", key, lambda path=paths[i]: _read(path, length))  # type: ignore[misc]
+            key |= {"file": stamp(paths[i])}
+            build = partial(_read, paths[i], length)
+        arrays = cached(folder, "listops", key, build)
         parts.append(documents(arrays, arrays["y"], length))
     info = Info("classification", length, None, SPECIAL + len(TOKENS), 10, tuple("0123456789"))
     augment = Shuffle(_levels(parts[0].arrays)) if shuffle else None
