@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from statespan.data.augment import Compose, Crop, Vary
 from statespan.data.base import Batch
-from statespan.data.vary import Compose, Crop, Vary
 
 L = 37
 

@@ -37,37 +37,26 @@ class BadArchive(ValueError):  # noqa: N818 - like MissingData, its name says wh
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of the contents of an archive."""
-
-    count: int = 1_000_000  # files and folders
-    size: int = 1 << 37  # bytes of all files together
-    ratio: float = 100.0  # bytes unpacked for one byte of the archive, or 1 MiB in all; an entry counts at least ENTRY
-
-
-@dataclass(frozen=True)
 class _Member:
     name: str
     size: int
     content: IO[bytes] | None  # None for a folder
 
 
-def is_archive(name: str) -> bool:
-    """Whether a file of this name is an archive we can unpack."""
-    return name.endswith(ENDINGS)
-
-
-def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> list[str]:
+def unpack(
+    archive: Path, folder: Path, *, count: int = 1_000_000, size: int = 1 << 37, ratio: float = 100.0
+) -> list[str]:
     """Unpack an archive into a folder; existing entries of the same names are replaced.
 
     Returns the names of its top-level entries. An archive that is damaged or too large, or that holds a link, a device,
-    a path that leads outside or one name twice, is a BadArchive.
+    a path that leads outside or one name twice, is a BadArchive. Allowed are ``count`` files and folders, ``size``
+    bytes of all files together, and ``ratio`` bytes for one byte of the archive (always 1 MiB, and an entry counts as
+    at least ``ENTRY``).
     """
-    limits = limits or Limits()
-    by_ratio = max(1 << 20, int(archive.stat().st_size * limits.ratio))
+    by_ratio = max(1 << 20, int(archive.stat().st_size * ratio))
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
-        _unpack(archive, Path(temporary), min(limits.count, by_ratio // ENTRY), min(limits.size, by_ratio))
+        _unpack(archive, Path(temporary), min(count, by_ratio // ENTRY), min(size, by_ratio))
         names = sorted(path.name for path in Path(temporary).iterdir())
         for name in names:
             if (folder / name).is_dir():

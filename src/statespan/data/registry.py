@@ -92,12 +92,6 @@ def register(
     return add
 
 
-def _registered() -> dict[str, DatasetEntry]:
-    """All datasets, including those of installed plug-ins."""
-    _plugins.modules("statespan.datasets")
-    return REGISTRY
-
-
 def data_folder(folder: Path | str | None = None) -> Path:
     """The folder of all datasets: the one given, ``STATESPAN_DATA``, or ~/.cache/statespan/data."""
     chosen = folder or os.environ.get("STATESPAN_DATA") or Path("~/.cache/statespan/data")
@@ -105,21 +99,22 @@ def data_folder(folder: Path | str | None = None) -> Path:
 
 
 def names() -> list[str]:
-    """The names of all datasets.
+    """The names of all datasets, including those of installed plug-ins.
 
     Example:
         >>> import statespan.data
         >>> "smnist" in statespan.data.names()
         True
     """
-    return sorted(_registered())
+    _plugins.modules("statespan.datasets")
+    return sorted(REGISTRY)
 
 
 def entry(name: str) -> DatasetEntry:
     """The registered dataset of this name."""
     if not isinstance(name, str):
         raise TypeError(f"name must be that of a dataset, got {type(name).__name__} {name!r}")
-    if name not in _registered():
+    if name not in names():
         raise ValueError(f"unknown dataset {name!r}{suggest(name, REGISTRY)} (known: {', '.join(names())})")
     return REGISTRY[name]
 

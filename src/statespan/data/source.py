@@ -14,7 +14,7 @@ from typing import Any
 
 from statespan import _io
 from statespan.data.download import Progress, download
-from statespan.data.extract import is_archive, unpack
+from statespan.data.extract import ENDINGS, unpack
 
 
 class MissingData(FileNotFoundError):  # noqa: N818 - the name says it
@@ -74,7 +74,7 @@ class Source:
     @property
     def packed(self) -> bool:
         """Whether the URL is an archive that contains the file."""
-        return is_archive(self.download_name) and self.download_name != Path(self.path).name
+        return self.download_name.endswith(ENDINGS) and self.download_name != Path(self.path).name
 
     @property
     def download_name(self) -> str:

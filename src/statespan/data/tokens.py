@@ -42,7 +42,9 @@ def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict
         >>> encode(["ab", "b?a"], {"a": 3, "b": 4}, length=3)["tokens"].tolist()
         [3, 4, 2, 4, 1, 2]
     """
-    table = np.full(max((ord(c) for c in tokens), default=0) + 2, UNK, smallest(SPECIAL + len(tokens)))
+    count = SPECIAL + len(tokens)
+    dtype = np.uint8 if count <= 256 else np.int16 if count <= 1 << 15 else np.int32
+    table = np.full(max((ord(c) for c in tokens), default=0) + 2, UNK, dtype)
     for character, token in tokens.items():
         table[ord(character)] = token
     pieces = []
@@ -61,11 +63,6 @@ def join(pieces: Sequence[Array], dtype: Any) -> dict[str, Array]:
         "starts": starts,
         "lengths": lengths.astype(np.int32),
     }
-
-
-def smallest(n: int) -> np.dtype[Any]:
-    """The smallest dtype for n tokens."""
-    return np.dtype(np.uint8 if n <= 256 else np.int16 if n <= 1 << 15 else np.int32)
 
 
 def documents(arrays: Mapping[str, Array], y: Array, length: int) -> Windows:

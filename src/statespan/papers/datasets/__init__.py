@@ -2,7 +2,6 @@
 
 from statespan.papers.datasets import (  # noqa: F401 - they register what they have
     bidmc,
-    cifar,
     density,
     forecast,
     images,

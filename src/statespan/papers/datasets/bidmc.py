@@ -28,6 +28,7 @@ import numpy as np
 from torch import Tensor
 
 from statespan._check import check_bool, check_choice, check_int, check_number
+from statespan.data.augment import Compose, Crop, Vary
 from statespan.data.base import Array, Batch, Dataset, Raw, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.formats.ts import read_ts
@@ -35,7 +36,6 @@ from statespan.data.registry import register
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.source import Source
 from statespan.data.split import split as split_rows
-from statespan.data.vary import Compose, Crop, Vary
 
 RATE, SECONDS, EVERY = 125, 32, 3
 LENGTH = RATE * SECONDS

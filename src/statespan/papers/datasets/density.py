@@ -14,9 +14,8 @@ from statespan.data.base import Arrays, Batch, Dataset, Info
 from statespan.data.formats.idx import read_idx
 from statespan.data.registry import register
 from statespan.data.source import found
-from statespan.data.split import hold_out, stratified
-from statespan.papers.datasets.cifar import CIFAR, read_cifar
-from statespan.papers.datasets.images import MNIST
+from statespan.data.split import hold_out
+from statespan.papers.datasets.images import CIFAR, MNIST, digits, read_cifar
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,7 @@ def digits_density(folder: Path, *, seed: int = 0) -> Dataset:
         folder: Not used.
         seed: Seed of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
     """
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    x = images.astype(np.uint8)
-    train, valid, test = (Arrays({"x": x[rows]}, Shifted(17)) for rows in stratified(labels, (0.08, 0.2), seed))
+    labelled = digits(folder, seed=seed)
+    parts = (labelled.train, labelled.valid, labelled.test)
+    train, valid, test = (Arrays({"x": part.arrays["x"]}, Shifted(17)) for part in parts)
     return Dataset("digits-density", Info("density", 64, None, 18, 17), train, valid, test)

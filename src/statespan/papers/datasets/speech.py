@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_bool, check_choice, check_int
+from statespan.data.augment import Vary
 from statespan.data.base import Array, Arrays, Batch, Dataset, Info
 from statespan.data.cache import Rows, cached, stamp
 from statespan.data.formats.wav import read_wav
@@ -28,7 +29,6 @@ from statespan.data.registry import register
 from statespan.data.scale import standardize, statistics
 from statespan.data.source import Source
 from statespan.data.split import stratified
-from statespan.data.vary import Vary
 from statespan.papers.datasets.mfcc import mfcc
 
 RATE = LENGTH = 16000
