@@ -45,7 +45,7 @@ def download(
     if done != size:
         open_url = open_url or _opener().open
         try:
-            _receive(url, part, size=size, progress=progress, open_url=partial(open_url, timeout=timeout))
+            _receive(url, part, done, size=size, progress=progress, open_url=partial(open_url, timeout=timeout))
         except http.client.HTTPException as problem:
             raise OSError(f"{url} did not send a valid HTTP response: {problem!r}") from problem
         except OSError as problem:
@@ -60,10 +60,9 @@ def download(
 
 
 def _receive(
-    url: str, part: Path, *, size: int | None, progress: Progress | None, open_url: Callable[..., Any]
+    url: str, part: Path, done: int, *, size: int | None, progress: Progress | None, open_url: Callable[..., Any]
 ) -> None:
-    """Append the missing bytes to the partial file."""
-    done = part.stat().st_size if part.exists() else 0
+    """Append the missing bytes to the partial file, which has ``done`` bytes."""
     request = urllib.request.Request(url, headers={"User-Agent": "statespan"})
     if done:
         request.add_header("Range", f"bytes={done}-")

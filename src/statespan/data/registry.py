@@ -140,9 +140,7 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
     place = chosen.place(data_folder(folder))
     fetch(name, chosen.files, place, progress)
     with watched(progress):
-        if chosen.config is not None:
-            return chosen.loader(place, chosen.config(**options))
-        return chosen.loader(place, **options)
+        return chosen.loader(place, chosen.config(**options)) if chosen.config else chosen.loader(place, **options)
 
 
 def status(folder: Path | str | None = None) -> list[Status]:
@@ -184,12 +182,6 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, option) for option in inner)
     if origin in (tuple, list, Sequence):
         return isinstance(value, (tuple, list)) and all(_fits(v, inner[0]) for v in value)
-    if hint is Any:
-        return True
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if hint is Path:
-        return isinstance(value, (str, Path))
-    return isinstance(value, hint)
+    if isinstance(value, bool) and hint in (int, float):
+        return False
+    return hint is Any or isinstance(value, {float: (int, float), Path: (str, Path)}.get(hint, hint))

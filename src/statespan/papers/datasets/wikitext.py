@@ -57,18 +57,14 @@ def encode(path: Path, words: list[str]) -> np.ndarray:
     A word outside the vocabulary becomes ``<unk>``; without that word it is an error.
     """
     number = {word: i for i, word in enumerate(words)}
-    unknown = number.get(UNKNOWN)
+    unknown = number.get(UNKNOWN, -1)
     pieces, flat = [], []
     for count, line in enumerate(_lines(path), 1):
-        try:
-            flat.extend([number[word] for word in line])
-        except KeyError:
-            if unknown is None:
-                missing = next(word for word in line if word not in number)
-                raise ValueError(
-                    f"{path}, line {count}: {missing!r} is not in the vocabulary of the train file"
-                ) from None
-            flat.extend([number.get(word, unknown) for word in line])
+        tokens = [number.get(word, unknown) for word in line]
+        if -1 in tokens:
+            missing = line[tokens.index(-1)]
+            raise ValueError(f"{path}, line {count}: {missing!r} is not in the vocabulary of the train file")
+        flat += tokens
         if count % LINES == 0:
             pieces.append(np.array(flat, np.int32))
             flat = []

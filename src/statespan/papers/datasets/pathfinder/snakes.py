@@ -21,6 +21,8 @@ Shapes: R images or attempts, n dashes that are there, m directions to choose fr
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from statespan.data.base import Array
@@ -32,6 +34,7 @@ DRAWN = 256  # images that are drawn together
 TRIES = 3  # directions tried for a dash
 AGAIN = 5  # times a distractor is tried
 PLACES = 256  # places tried at random for its first dash before all are looked at
+ALL = slice(None)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -56,7 +59,7 @@ def images(style: Style, seed: int, numbers: Array) -> tuple[Array, Array]:
         here = clearance(style, free)
         long = contours(here, keys[rows])
         for part in np.array_split(np.arange(len(rows)), -(-len(rows) // DRAWN)):
-            out[rows[part]], labels[rows[part]] = finish(here, streams.of(rows[part]), long.of(part))
+            out[rows[part]], labels[rows[part]] = finish(here, streams.of(rows[part]), long.these(part))
     return out, labels
 
 
@@ -88,31 +91,29 @@ def _mix(z: Array) -> Array:
     return z ^ (z >> np.uint64(31))
 
 
-class Dashes:
+class Dashes(NamedTuple):
     """Dashes (R, n) by reference pixel: the tail of a contour's first dash, the head of all others."""
 
-    def __init__(self, rows: int, n: int) -> None:
-        self.at = np.zeros((rows, n, 2), np.int32)  # down, right
-        self.direction = np.full((rows, n), NOWHERE)
-
-    def of(self, rows: Array) -> Dashes:
-        """The dashes of some rows."""
-        some = Dashes(0, 0)
-        some.at, some.direction = self.at[rows], self.direction[rows]
-        return some
+    at: Array  # (R, n, 2) down, right
+    direction: Array  # (R, n)
 
     def put(self, rows: Array, i: int | slice, at: Array, direction: Array) -> None:
         """Set dash i of some rows."""
         self.at[rows, i], self.direction[rows, i] = at, direction
 
-    def these(self, rows: Array, which: slice | Array) -> tuple[Array, Array]:
-        """Positions and directions of some dashes of some rows."""
-        return self.at[rows][:, which], self.direction[rows][:, which]
+    def these(self, rows: Array, which: slice | Array = ALL) -> Dashes:
+        """Some dashes of some rows."""
+        return Dashes(self.at[rows][:, which], self.direction[rows][:, which])
+
+
+def no_dashes(rows: int, n: int) -> Dashes:
+    """Room for dashes that are not there yet."""
+    return Dashes(np.zeros((rows, n, 2), np.int32), np.full((rows, n), NOWHERE))
 
 
 def contours(here: Clearance, keys: Array) -> Dashes:
     """Both long contours of every image, interleaved: dash k of the first, then dash k of the second."""
-    out = Dashes(len(keys), 2 * here.t.style.contour)
+    out = no_dashes(len(keys), 2 * here.t.style.contour)
     todo, attempts = np.arange(len(keys)), 0
     while len(todo):
         copies = max(1, TOGETHER // len(todo))
@@ -120,7 +121,7 @@ def contours(here: Clearance, keys: Array) -> Dashes:
         number = attempts + np.tile(np.arange(1, copies + 1), len(todo))
         rows, dashes = _grow(here, Streams(_mix(keys[who] ^ _mix(number.astype(np.uint64)))))
         done, first = np.unique(who[rows], return_index=True)  # of each image its first attempt that succeeded
-        out.put(done, slice(None), *dashes.these(rows[first], slice(None)))
+        out.put(done, ALL, *dashes.these(rows[first]))
         todo, attempts = np.setdiff1d(todo, done, assume_unique=True), attempts + copies
     return out
 
@@ -128,7 +129,7 @@ def contours(here: Clearance, keys: Array) -> Dashes:
 def _grow(here: Clearance, streams: Streams) -> tuple[Array, Dashes]:
     """Attempt two long contours in each row: returns the rows that succeeded, and the dashes of all."""
     t, style = here.t, here.t.style
-    dashes = Dashes(len(streams.state), 2 * style.contour)
+    dashes = no_dashes(len(streams.state), 2 * style.contour)
     rows = np.arange(len(streams.state))
     degree = t.starts[streams.below(len(t.starts))]
     tail = t.begin[degree, (t.begins[degree] * streams.draw()).astype(int)]
@@ -149,13 +150,13 @@ def _grow(here: Clearance, streams: Streams) -> tuple[Array, Dashes]:
 
 
 def _extend(
-    here: Clearance, streams: Streams, rows: Array, *, pivot: Array, before: Array, others: tuple[Array, Array]
+    here: Clearance, streams: Streams, rows: Array, *, pivot: Array, before: Array, others: Dashes
 ) -> tuple[Array, Array, Array, Array]:
-    """The dash that follows one of direction ``before``, beside others at (R, n, 2) with directions (R, n).
+    """The dash that follows one of direction ``before``, beside others (R, n).
 
     Returns which rows have one, its pivot (R, 2), its head (R, 2) and its direction.
     """
-    t, at, kind = here.t, others[0], here.kind[others[1]]
+    t, at, kind = here.t, others.at, here.kind[others.direction]
     pivot = step(pivot, t.forward[before])
     near = t.near[before]
     heads = pivot[:, None] + t.head[before]
@@ -176,7 +177,7 @@ def with_distractors(here: Clearance, streams: Streams, long: Dashes) -> Dashes:
     """The dashes followed by those of as many short contours as there was room for."""
     style, count = here.t.style, 2 * here.t.style.contour
     everyone = np.arange(len(streams.state))
-    dashes = Dashes(len(everyone), count + style.distractors * style.short)
+    dashes = no_dashes(len(everyone), count + style.distractors * style.short)
     dashes.put(everyone, slice(count), long.at, long.direction)
     for first in range(count, dashes.at.shape[1], style.short):
         todo = everyone
@@ -207,9 +208,9 @@ def _short(here: Clearance, streams: Streams, dashes: Dashes, *, rows: Array, fi
     return failed
 
 
-def _begin(here: Clearance, streams: Streams, rows: Array, others: tuple[Array, Array]) -> tuple[Array, Array]:
+def _begin(here: Clearance, streams: Streams, rows: Array, others: Dashes) -> tuple[Array, Array]:
     """A direction and a position where a contour may begin, for each row; no direction if none was found."""
-    at, kind = others[0], here.kind[others[1]]
+    at, kind = others.at, here.kind[others.direction]
     chosen, tail = np.full(len(rows), NOWHERE), np.zeros((len(rows), 2), np.int32)
     todo = np.arange(len(rows))
     for _ in range(TRIES):
