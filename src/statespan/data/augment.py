@@ -91,11 +91,11 @@ class Crop:
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
         """Crop the batch, x of shape (B, L, D) with L at least ``least``; crops start at position 0, then zeros."""
-        x, whole = batch.x, batch.x.shape[1]
-        lengths = torch.randint(self.least, whole + 1, (len(x),), generator=generator, device=x.device)
-        first = (torch.rand(len(x), generator=generator, device=x.device) * (whole - lengths + 1)).long()
-        position = torch.arange(whole, device=x.device)
-        place = (first[:, None] + position).clamp(max=whole - 1)
+        x, length = batch.x, batch.x.shape[1]
+        lengths = torch.randint(self.least, length + 1, (len(x),), generator=generator, device=x.device)
+        first = (torch.rand(len(x), generator=generator, device=x.device) * (length - lengths + 1)).long()
+        position = torch.arange(length, device=x.device)
+        place = (first[:, None] + position).clamp(max=length - 1)
         part = x.gather(1, place[..., None].expand(x.shape))
         return batch._replace(x=part * (position < lengths[:, None])[..., None], lengths=lengths)
 

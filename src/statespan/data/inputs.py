@@ -105,12 +105,13 @@ def _fitted(dataset: Dataset, inputs: Preparation) -> Scaled | None:
         return None
     order = dataset.raw.order if dataset.raw is not None else ()
     shape = (1, dataset.info.length, dataset.info.d_input or 1)
-    zero, one = (inputs.prepare(np.full(shape, value, np.float32)).x[0].double() for value in (0.0, 1.0))
-    scaled = Scaled(tuple((one - zero)[0].tolist()), tuple(zero[0].tolist()), order)
+    zeros, ones = (inputs.prepare(np.full(shape, value, np.float32)).x[0].double() for value in (0.0, 1.0))
+    scaled = Scaled(tuple((ones - zeros)[0].tolist()), tuple(zeros[0].tolist()), order)
     noise = np.random.default_rng(0).normal(size=shape).astype(np.float32) * (2**10 if inputs.whole else 1)
     expected, actual = inputs.prepare(noise).x, scaled(noise).x
-    same = expected.shape == actual.shape and bool((expected - actual).abs().max() <= 1e-5 * (1 + expected.abs().max()))
-    return scaled if same else None
+    tolerance = 1e-5 * (1 + expected.abs().max())
+    matches = expected.shape == actual.shape and bool((expected - actual).abs().max() <= tolerance)
+    return scaled if matches else None
 
 
 def _tuple(value: Any) -> Any:

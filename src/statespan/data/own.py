@@ -164,8 +164,8 @@ def _answers(where: Path, y: list[Any], task: str) -> tuple[tuple[str, ...], Arr
     order = sorted(set(words), key=lambda word: (0, int(word), word) if word.isdecimal() else (1, 0, word))
     if len(order) < 2:
         raise ValueError(f"{where} must have at least two classes, got {order}")
-    number = {word: i for i, word in enumerate(order)}
-    return tuple(order), np.array([number[word] for word in words], np.int32)
+    index = {word: i for i, word in enumerate(order)}
+    return tuple(order), np.array([index[word] for word in words], np.int32)
 
 
 def _splits(where: Path, given: list[str], labels: Array | None, options: OwnOptions) -> list[Array]:
@@ -194,8 +194,8 @@ def _read(where: Path, task: str, target: list[str]) -> Samples:
         return _table(where, target)
     if where.suffix.lower() == ".npz" and where.is_file():
         return _arrays(where)
-    there = "" if where.is_absolute() else f", which is not in {Path.cwd()}"
-    raise FileNotFoundError(f"path must be an existing folder, .csv file or .npz file, got {where}{there}")
+    hint = "" if where.is_absolute() else f", which is not in {Path.cwd()}"
+    raise FileNotFoundError(f"path must be an existing folder, .csv file or .npz file, got {where}{hint}")
 
 
 def _classes(where: Path, task: str) -> Samples:

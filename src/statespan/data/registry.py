@@ -94,8 +94,8 @@ def register(
 
 def data_folder(folder: Path | str | None = None) -> Path:
     """The folder of all datasets: the one given, ``STATESPAN_DATA``, or ~/.cache/statespan/data."""
-    chosen = folder or os.environ.get("STATESPAN_DATA") or Path("~/.cache/statespan/data")
-    return Path(chosen).expanduser()
+    location = folder or os.environ.get("STATESPAN_DATA") or Path("~/.cache/statespan/data")
+    return Path(location).expanduser()
 
 
 def names() -> list[str]:
@@ -135,44 +135,44 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
         MissingData: Files are missing and cannot be downloaded; the message says which files belong where.
         ValueError: The name or an option is unknown, or an option's value is not allowed.
     """
-    chosen = entry(name)
-    check_options(chosen, options)
-    place = chosen.place(data_folder(folder))
-    fetch(name, chosen.files, place, progress)
+    dataset = entry(name)
+    check_options(dataset, options)
+    place = dataset.place(data_folder(folder))
+    fetch(name, dataset.files, place, progress)
     with watched(progress):
-        return chosen.loader(place, chosen.config(**options)) if chosen.config else chosen.loader(place, **options)
+        return dataset.loader(place, dataset.config(**options)) if dataset.config else dataset.loader(place, **options)
 
 
 def status(folder: Path | str | None = None) -> list[Status]:
     """What exists of every dataset in the data folder, what is missing and how to get it."""
     statuses = []
     for name in names():
-        chosen = REGISTRY[name]
-        place = chosen.place(data_folder(folder))
-        required = missing(chosen.files, place)
-        optional = [source for source in chosen.files if source.optional and source.find(place) is None]
-        status = Status(name, chosen.summary, place, not required, found(chosen.files, place), required, optional)
+        dataset = REGISTRY[name]
+        place = dataset.place(data_folder(folder))
+        required = missing(dataset.files, place)
+        optional = [source for source in dataset.files if source.optional and source.find(place) is None]
+        status = Status(name, dataset.summary, place, not required, found(dataset.files, place), required, optional)
         statuses.append(status)
     return statuses
 
 
-def check_options(chosen: DatasetEntry, options: Mapping[str, Any]) -> None:
+def check_options(dataset: DatasetEntry, options: Mapping[str, Any]) -> None:
     """Reject options that the dataset does not have, and values of the wrong type."""
-    allowed = {parameter.name: parameter for parameter in chosen.parameters}
-    hints = typing.get_type_hints(chosen.config or chosen.loader)
+    allowed = {parameter.name: parameter for parameter in dataset.parameters}
+    hints = typing.get_type_hints(dataset.config or dataset.loader)
     for key, value in options.items():
         if key not in allowed:
             have = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in allowed.values()]
             hint = f"{suggest(key, allowed)} (options: {', '.join(have) or 'none'})"
-            raise ValueError(f"dataset {chosen.name!r} has no option {key!r}{hint}")
+            raise ValueError(f"dataset {dataset.name!r} has no option {key!r}{hint}")
         if not _fits(value, hints[key]):
             wanted = getattr(hints[key], "__name__", str(hints[key]))
             raise TypeError(
-                f"option {key} of dataset {chosen.name!r} must be {wanted}, got {type(value).__name__} {value!r}"
+                f"option {key} of dataset {dataset.name!r} must be {wanted}, got {type(value).__name__} {value!r}"
             )
     needed = [p.name for p in allowed.values() if p.default is p.empty and p.name not in options]
     if needed:
-        raise ValueError(f"dataset {chosen.name!r} needs the option {needed[0]!r}")
+        raise ValueError(f"dataset {dataset.name!r} needs the option {needed[0]!r}")
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -29,8 +29,8 @@ def vocabulary(texts: Iterable[str], least: int = 1) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
-    kept = sorted((c for c, n in counts.items() if n >= least), key=lambda c: (-counts[c], c))
-    return {character: SPECIAL + i for i, character in enumerate(kept)}
+    characters = sorted((c for c, n in counts.items() if n >= least), key=lambda c: (-counts[c], c))
+    return {character: SPECIAL + i for i, character in enumerate(characters)}
 
 
 def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict[str, Array]:

@@ -152,9 +152,9 @@ def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
     """
     seconds = np.arange(0, min(samples // RATE, len(numerics)) - SECONDS + 1, EVERY)
     values = numerics[seconds[:, None] + np.arange(SECONDS)]  # (windows, 32)
-    there = np.isfinite(values)
-    enough = there.sum(1) >= SECONDS // 2
-    labels = np.where(there, values, 0.0).sum(1)[enough] / there.sum(1)[enough]
+    is_known = np.isfinite(values)
+    enough = is_known.sum(1) >= SECONDS // 2
+    labels = np.where(is_known, values, 0.0).sum(1)[enough] / is_known.sum(1)[enough]
     return seconds[enough] * RATE, labels.astype(np.float32)
 
 

@@ -131,14 +131,14 @@ def series(name: str, table: SeriesTable, borders: Borders, options: ForecastOpt
     target = check_choice("target", options.target or table.columns[-1], table.columns)
     context, horizon, features = options.context, options.horizon, options.features
     step, unit = check_regular(table.times)
-    chosen = (target,) if features == "S" else table.columns
-    answer = chosen if features == "M" else (target,)
+    inputs = (target,) if features == "S" else table.columns
+    outputs = inputs if features == "M" else (target,)
     ends = borders(len(table.times))
-    values = table.values[:, [table.columns.index(column) for column in chosen]]
+    values = table.values[:, [table.columns.index(column) for column in inputs]]
     mean, std = statistics(values[: ends[0]])
     # all windows of all splits are views of these two arrays
     arrays = {"values": standardize(values, mean, std), "marks": marks(table.times, mark_names(step, unit))}
-    targets = tuple(chosen.index(column) for column in answer)
+    targets = tuple(inputs.index(column) for column in outputs)
     prepare = Masked(context, targets)
     splits = []
     for part, begin, end in zip(("train", "validation", "test"), (0, ends[0] - context, ends[1] - context), ends):
@@ -150,15 +150,15 @@ def series(name: str, table: SeriesTable, borders: Borders, options: ForecastOpt
     info = ScaledInfo(
         "forecast",
         length=context + horizon,
-        d_input=len(chosen),
+        d_input=len(inputs),
         vocabulary=None,
-        d_output=len(answer),
+        d_output=len(outputs),
         horizon=horizon,
         d_marks=arrays["marks"].shape[1],
         sampling_rate=UNITS[unit] / step if unit in UNITS else None,
         target_mean=tuple(mean[list(targets)].tolist()),
         target_std=tuple(std[list(targets)].tolist()),
-        columns=answer,
+        columns=outputs,
     )
     return Dataset(name, info, splits[0], splits[1], splits[2])
 

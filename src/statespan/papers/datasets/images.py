@@ -191,9 +191,9 @@ def read_cifar(folder: Path) -> list[tuple[Array, Array]]:
             if data.size == 0 or data.size % 3073 or data[::3073].max() > 9:
                 raise ValueError(f"{path} must hold records of 3073 bytes with labels 0 … 9, got {data.size} bytes")
             records.append(data.reshape(-1, 3073))
-        whole = np.concatenate(records)
-        x = np.ascontiguousarray(whole[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1))
-        parts.append((x, whole[:, 0].copy()))
+        all_records = np.concatenate(records)
+        x = np.ascontiguousarray(all_records[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1))
+        parts.append((x, all_records[:, 0].copy()))
     return parts
 
 

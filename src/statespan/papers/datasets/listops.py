@@ -150,15 +150,15 @@ class Shuffle:
             place, up = place + place.gather(1, up), up.gather(1, up)
         place = place + up  # the root, where it always was
         place = torch.where(closes, place.gather(1, owner) + at - owner, place)
-        whole = (open_after[:, -1:] == 0) & (open_after.amin(1, keepdim=True) == 0)
-        place = torch.where(whole, place, at)
+        is_complete = (open_after[:, -1:] == 0) & (open_after.amin(1, keepdim=True) == 0)
+        place = torch.where(is_complete, place, at)
         return batch._replace(x=torch.empty_like(x).scatter_(1, place, x))
 
     def _latest(self, opens: Tensor, level: Tensor, at: Tensor) -> Tensor:
         """The position of the last operator of each level up to each token, (B, n, L); 0 if there was none."""
         levels = torch.arange(self.levels, device=at.device)[:, None]
-        here = opens[:, None] & (level[:, None] == levels)
-        return torch.where(here, at[:, None], 0).cummax(2).values
+        is_operator = opens[:, None] & (level[:, None] == levels)
+        return torch.where(is_operator, at[:, None], 0).cummax(2).values
 
 
 class TreeLevel(NamedTuple):
@@ -190,8 +190,8 @@ def _block(rng: np.random.Generator, depth: int, arguments: int, lengths: range)
             rows = levels[below].parent[first]
             size[above][rows] += np.add.reduceat(size[below], first)
             value[above][rows] = _values(levels[above].symbol[rows], value[below], first)
-    good = (size[0] >= lengths.start) & (size[0] < lengths.stop)
-    for row, tokens in zip(np.flatnonzero(good), _written(levels, size, good)):
+    has_length = (size[0] >= lengths.start) & (size[0] < lengths.stop)
+    for row, tokens in zip(np.flatnonzero(has_length), _written(levels, size, has_length)):
         yield tokens, int(value[0][row])
 
 
@@ -206,9 +206,9 @@ def _values(operator: Array, value: Array, first: Array) -> Array:
     return np.choose(operator, [ordered[first + count - 1], median, ordered[first], sums])
 
 
-def _written(levels: list[TreeLevel], size: list[Array], good: Array) -> list[Array]:
+def _written(levels: list[TreeLevel], size: list[Array], selected: Array) -> list[Array]:
     """The tokens of the selected trees: each operator, its arguments and its closing bracket."""
-    lengths = np.where(good, size[0], 0)
+    lengths = np.where(selected, size[0], 0)
     starts = np.cumsum(lengths) - lengths
     out = np.zeros(int(lengths.sum()), np.uint8)
     place = starts
@@ -218,11 +218,11 @@ def _written(levels: list[TreeLevel], size: list[Array], good: Array) -> list[Ar
             first = np.flatnonzero(np.diff(parent, prepend=-1))
             count = np.diff(first, append=len(before))
             place = place[parent] + 1 + before - np.repeat(before[first], count)
-        keep = good[tree]
+        keep = selected[tree]
         at, inner = place[keep], is_inner[keep]
         out[at] = np.where(inner, OPERATOR, DIGIT) + symbol[keep]
         out[(at + size[number][keep] - 1)[inner]] = END
-    return [out[starts[i] : starts[i] + lengths[i]] for i in np.flatnonzero(good)]
+    return [out[starts[i] : starts[i] + lengths[i]] for i in np.flatnonzero(selected)]
 
 
 def _levels(arrays: dict[str, Array]) -> int:

@@ -49,20 +49,20 @@ def retrieval(folder: Path, *, length: int = 4000) -> Dataset:
 
 
 def _build(paths: list[Path], length: int) -> dict[str, np.ndarray]:
-    number: dict[str, int] = {}  # of each document, by the text that is read
+    numbers: dict[str, int] = {}  # of each document, by the text that is read
     arrays: dict[str, np.ndarray] = {}
-    of_training = 0
+    n_training = 0
     for name, path in zip(SPLITS, paths):
         pairs, labels = [], []
         for label, first, second in _rows(path):
-            pairs.append([number.setdefault(document[: length - 1], len(number)) for document in (first, second)])
+            pairs.append([numbers.setdefault(document[: length - 1], len(numbers)) for document in (first, second)])
             labels.append(label)
         if not pairs:
             raise ValueError(f"{path} must hold pairs of documents, got none")
         arrays[f"{name}_pairs"], arrays[f"{name}_y"] = np.array(pairs, np.int32), np.array(labels, np.uint8)
-        of_training = of_training or len(number)
-    texts = list(number)
-    tokens = vocabulary(texts[:of_training])
+        n_training = n_training or len(numbers)
+    texts = list(numbers)
+    tokens = vocabulary(texts[:n_training])
     return {**arrays, **encode(texts, tokens, length), "vocabulary": np.array([SPECIAL + len(tokens)])}
 
 

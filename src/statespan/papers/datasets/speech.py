@@ -202,15 +202,15 @@ def _official(root: Path, words: tuple[str, ...]) -> Parts:
 
 def _papers(folder: Path) -> Parts:
     root = _root(folder)
-    every = _tree(root, SC10)
+    clips = _tree(root, SC10)
 
     def build() -> dict[str, Array]:
-        return {"lengths": np.array([len(_samples(root / file)) for file, _ in every], np.int32)}
+        return {"lengths": np.array([len(_samples(root / file)) for file, _ in clips], np.int32)}
 
     lengths = cached(folder, "sc10-lengths", _key(root, SC10), build)["lengths"]
-    clips = [clip for clip, length in zip(every, lengths) if length == LENGTH]
-    parts = stratified(np.array([word for _, word in clips]), (0.15, 0.15), seed=0)
-    return [[clips[i] for i in part] for part in parts]
+    full = [clip for clip, length in zip(clips, lengths) if length == LENGTH]
+    parts = stratified(np.array([word for _, word in full]), (0.15, 0.15), seed=0)
+    return [[full[i] for i in part] for part in parts]
 
 
 def _samples(path: Path) -> Array:

@@ -56,11 +56,11 @@ def encode(path: Path, words: list[str]) -> np.ndarray:
 
     A word outside the vocabulary becomes ``<unk>``; without that word it is an error.
     """
-    number = {word: i for i, word in enumerate(words)}
-    unknown = number.get(UNKNOWN, -1)
+    index = {word: i for i, word in enumerate(words)}
+    unknown = index.get(UNKNOWN, -1)
     pieces, flat = [], []
     for count, line in enumerate(_lines(path), 1):
-        tokens = [number.get(word, unknown) for word in line]
+        tokens = [index.get(word, unknown) for word in line]
         if -1 in tokens:
             missing = line[tokens.index(-1)]
             raise ValueError(f"{path}, line {count}: {missing!r} is not in the vocabulary of the train file")
