@@ -27,7 +27,7 @@ from statespan.data.cache import Rows, cached, stamp
 from statespan.data.formats.wav import read_wav
 from statespan.data.registry import register
 from statespan.data.scale import standardize, statistics
-from statespan.data.source import Source
+from statespan.data.source import Source, found
 from statespan.data.split import stratified
 from statespan.papers.datasets.mfcc import mfcc
 
@@ -169,7 +169,7 @@ def _key(root: Path, words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _root(folder: Path) -> Path:
-    return (FILES[0].find(folder) or folder / "validation_list.txt").parent
+    return found(FILES, folder)[0].parent
 
 
 def _tree(root: Path, words: tuple[str, ...]) -> list[tuple[str, int]]:

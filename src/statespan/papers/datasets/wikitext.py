@@ -16,7 +16,7 @@ from statespan._check import check_int
 from statespan.data.base import Batch, Dataset, Info, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.registry import register
-from statespan.data.source import Source
+from statespan.data.source import Source, found
 
 EOS, UNKNOWN = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
@@ -122,7 +122,7 @@ def wikitext103(folder: Path, *, length: int = 1024, eval_length: int | None = N
 
 def _load(name: str, folder: Path, length: int, eval_length: int | None) -> Dataset:
     sources = SMALL if name == "wikitext2" else LARGE
-    paths = {split: source.find(folder) or folder / source.path for split, source in zip(SPLITS, sources)}
+    paths = dict(zip(SPLITS, found(sources, folder)))
 
     def build() -> dict[str, np.ndarray]:
         words = vocabulary(paths["train"])
