@@ -118,13 +118,12 @@ def _register(target: str, summary: str) -> None:
         ),
     )
 
+    @register(f"bidmc-{target.lower()}", summary, files=(source,), folder="bidmc", config=BIDMCOptions)
     def load(folder: Path, options: BIDMCOptions) -> Dataset:
         path = source.find(folder) or folder / source.path
         release = options.release or ("tser" if path.suffix == ".ts" else "physionet")
         read = _tser if release == "tser" else _physionet
         return _dataset(target, read(folder, path, target, options), options)
-
-    register(f"bidmc-{target.lower()}", summary, files=(source,), folder="bidmc", config=BIDMCOptions)(load)
 
 
 _register("HR", "BIDMC heart rate, beats a minute (S4D Tables 4, 10)")

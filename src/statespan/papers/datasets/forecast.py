@@ -166,6 +166,7 @@ def series(name: str, table: SeriesTable, borders: Borders, options: ForecastOpt
 def _public(name: str, summary: str, source: Source, *, folder: str, target: str, borders: Borders) -> None:
     """Register one of the public tables."""
 
+    @register(name, summary, files=(source,), folder=folder, config=ForecastOptions)
     def load(folder: Path, options: ForecastOptions) -> Dataset:
         path = source.find(folder) or folder / source.path
 
@@ -178,8 +179,6 @@ def _public(name: str, summary: str, source: Source, *, folder: str, target: str
         columns = tuple(arrays["columns"].tobytes().decode().split("\n"))
         table = SeriesTable(arrays["times"].astype("datetime64[s]"), arrays["values"], columns)
         return series(name, table, borders, replace(options, target=options.target or target))
-
-    register(name, summary, files=(source,), folder=folder, config=ForecastOptions)(load)
 
 
 def _ett(variant: str, sha256: str, size: int, rows_an_hour: int) -> None:

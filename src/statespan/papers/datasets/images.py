@@ -107,6 +107,7 @@ class MNISTOptions(LabelledImageOptions):
 def _mnist(name: str, summary: str, order: Array) -> None:
     sequence = tuple(order.tolist())
 
+    @register(name, summary, files=MNIST, folder="mnist", config=MNISTOptions)
     def load(folder: Path, options: MNISTOptions) -> Dataset:
         train_x, train_y, test_x, test_y = map(read_idx, found(MNIST, folder))
         pairs = ((train_x, train_y), (test_x, test_y))
@@ -123,8 +124,6 @@ def _mnist(name: str, summary: str, order: Array) -> None:
             augment=Warp(sequence) if options.warp else Shift(sequence) if options.augment else None,
             raw=None if name == "smnist" else Raw(sequence),
         )
-
-    register(name, summary, files=MNIST, folder="mnist", config=MNISTOptions)(load)
 
 
 _mnist("smnist", "Sequential MNIST: 784 pixels in [0, 1], 10 classes", np.arange(784))
@@ -159,6 +158,7 @@ def crop_and_flip(batch: Batch, generator: torch.Generator) -> Batch:
 def _cifar(name: str, summary: str, convert: Callable[[Array], Array], prepare: Pixels) -> None:
     """Register CIFAR-10 row by row, its colours converted and then standardized."""
 
+    @register(name, summary, files=CIFAR, folder="cifar10", config=LabelledImageOptions)
     def load(folder: Path, options: LabelledImageOptions) -> Dataset:
         train, test = ({"x": convert(x), "y": y} for x, y in read_cifar(folder))
         return Dataset(
@@ -167,8 +167,6 @@ def _cifar(name: str, summary: str, convert: Callable[[Array], Array], prepare: 
             *hold_out(train, test, prepare, valid=options.valid, seed=options.seed),
             augment=crop_and_flip if options.augment else None,
         )
-
-    register(name, summary, files=CIFAR, folder="cifar10", config=LabelledImageOptions)(load)
 
 
 _cifar("scifar", "Sequential CIFAR-10: 1,024 pixels of three colours, 10 classes", lambda rgb: rgb, RGB)

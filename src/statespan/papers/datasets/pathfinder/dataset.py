@@ -71,6 +71,7 @@ class PathfinderOptions:
 
 
 def _register(name: str, size: int, summary: str) -> None:
+    @register(name, summary, files=(_files(size, 14),), folder=f"pathfinder{size}", config=PathfinderOptions)
     def load(folder: Path, options: PathfinderOptions) -> Dataset:
         metadata = _files(size, options.contour).find(folder)
         if options.generate or metadata is None:
@@ -85,8 +86,6 @@ def _register(name: str, size: int, summary: str) -> None:
         info = Info("classification", size * size, 1, None, 2, ("apart", "joined"))
         splits = [Arrays(part, prepare) for part in parts]
         return Dataset(name, info, splits[0], splits[1], splits[2], augment=Turn(size) if options.augment else None)
-
-    register(name, summary, files=(_files(size, 14),), folder=f"pathfinder{size}", config=PathfinderOptions)(load)
 
 
 _register("pathfinder", 32, "LRA Pathfinder: 1,024 pixels, 2 classes")
