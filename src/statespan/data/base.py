@@ -59,7 +59,7 @@ class Info:
         classes: Names of the classes, if they have any.
         horizon: Steps to forecast.
         d_marks: Number of calendar features.
-        sampling_rate: Samples a second; None if they are not samples in time.
+        sampling_rate: Samples per second; None if they are not samples in time.
 
     Example:
         >>> Info("classification", length=784, d_input=1, vocabulary=None, d_output=10).d_output

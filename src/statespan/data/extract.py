@@ -3,8 +3,8 @@
 The whole archive is unpacked into a temporary folder in the target; its entries get their names only if all of it is
 good. A rejected archive leaves nothing behind.
 
-The ``data`` filter of :mod:`tarfile` is not enough: it allows links and sparse files, it writes a name twice, and
-before it is asked a header as long as it says it is has been read into memory. Zip files have no such filter at all.
+The ``data`` filter of :mod:`tarfile` is not enough: it allows links, sparse files and duplicate names, and it runs only
+after a header of any stated length has been read into memory. Zip files have no such filter at all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip", ".gz")
 BLOCK = 1 << 20
 LARGEST_HEADER = 1 << 16  # bytes of all headers of one entry of a tar file: long names, PAX records, maps of holes
 LARGEST_DIRECTORY = 1 << 24  # bytes of the list of entries of a zip file
-ENTRY = 1 << 10  # bytes that an entry counts at least, for the ratio: names and inodes are memory, too
+ENTRY = 1 << 10  # bytes that an entry counts at least towards the ratio: names and inodes take space, too
 T = TypeVar("T")
 
 
@@ -169,7 +169,7 @@ def _zip_entry(archive: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) ->
     kind = stat.S_IFMT(member.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.flag_bits & 1:
         raise BadArchive(f"{archive} holds {member.filename!r}, which is neither a plain file nor a folder")
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others ask for memory as they please
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # other methods allocate without a limit
         raise BadArchive(f"{archive} holds {member.filename!r}, which is neither stored nor deflated")
     folder = member.is_dir()
     if folder != (kind == stat.S_IFDIR) and kind != 0:

@@ -76,7 +76,7 @@ class OwnOptions:
             of the values of a regression; its errors are still reported in the original units.
         length: Cut longer series to this length.
         subsample: Use only every n-th sample of a series.
-        sampling_rate: Samples a second, before ``subsample``; WAV files contain theirs.
+        sampling_rate: Samples per second, before ``subsample``; WAV files contain it.
     """
 
     path: str

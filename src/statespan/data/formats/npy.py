@@ -1,6 +1,6 @@
 """A strict reader of .npy and .npz files: headers are checked against the file before anything is allocated.
 
-numpy's own reader reads a header as long as it says it is, and makes an array of any shape before it looks for its
+numpy's own reader reads a header of any stated length, and allocates an array of any shape before it looks for its
 values. Nothing here is ever unpickled.
 """
 

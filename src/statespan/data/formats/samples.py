@@ -17,7 +17,7 @@ ENDINGS = (".wav", ".csv", ".npy", ".npz")
 
 
 def read_sample(path: Path | str) -> tuple[Array, float | None]:
-    """Read a series (L, D) of float32, audio in [-1, 1), and its samples a second if the file contains them.
+    """Read a series (L, D) of float32, audio in [-1, 1), and its sampling rate if the file contains it.
 
     A .wav file; a .csv file with a line for each time and a column for each feature, with or without a header; a .npy
     file with an array (L,) or (L, D); or a .npz file with such an array named x, or only one. Errors name the file.

@@ -11,7 +11,7 @@ PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # the format tags this reader knows
 
 
 def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
-    """Read the samples (length, channels) of a WAV file and their number a second.
+    """Read the samples (length, channels) of a WAV file, and its sampling rate in hertz.
 
     The dtype alone says what full scale is: uint8 (128 is silence), int16, int32 (32 bits, and 24 bits in the upper
     three bytes), or float32. ``to_float`` turns any of them into [-1, 1). A file that is damaged, cut short or of

@@ -1,6 +1,6 @@
 """The papers' datasets. Importing this package registers them (entry point of the group ``statespan.datasets``)."""
 
-from statespan.papers.datasets import (  # noqa: F401 - they register what they have
+from statespan.papers.datasets import (  # noqa: F401 - they register their datasets
     bidmc,
     density,
     forecast,

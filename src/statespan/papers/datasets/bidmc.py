@@ -12,7 +12,7 @@ SpO2. The archive's own rule is not published (it has 7,949 windows), so errors 
 Inputs and targets are standardised by default, with one mean and one deviation for each signal over the records of the
 training windows. (The reference does neither; a heart rate of 90 then takes long to reach from an output near 0.) With
 ``info.target_mean`` and ``info.target_std`` errors are reported in beats, breaths or per cent. Nine of the records
-have a PPG four times as large as the others; ``standard="window"`` makes all windows alike, and hides whose they are.
+have a PPG four times as large as the others; ``standard="window"`` makes all windows alike, and hides the patient.
 
 Shapes: T samples, B batch, L = 4000 samples of a window, 2 signals: PPG (PLETH) and ECG (II).
 """
@@ -140,7 +140,7 @@ def read_archive(path: Path) -> tuple[Array, Array]:
 
 
 def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
-    """Starts (in samples) and labels of the windows of one record with signals of so many samples.
+    """Starts (in samples) and labels of the windows of one record with signals of this many samples.
 
     ``numerics`` (seconds,) are the monitor's value each second, NaN if missing.
 

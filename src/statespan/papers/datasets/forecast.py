@@ -50,7 +50,7 @@ class Masked:
 
 
 def month_borders(hours: int) -> Borders:
-    """Informer's borders for ETT, with so many rows an hour: 12, 4 and 4 months of 30 days; the rest is unused.
+    """Informer's borders for ETT, with this number of rows an hour: 12, 4 and 4 months of 30 days; the rest is unused.
 
     Example:
         >>> month_borders(1)(17420)

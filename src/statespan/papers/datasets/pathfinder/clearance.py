@@ -1,9 +1,9 @@
 """Whether a dash of a Pathfinder image has room, by lookup in tables of pairs instead of drawing.
 
-What dashes take of a pixel is the most that one of them takes. So a new dash fits if it fits with each of the others
-alone, which depends on two directions and on how far apart the dashes are.
+The coverage of a pixel by dashes is the largest of their coverages. So a new dash fits if it fits beside each of the
+others alone, which depends on the two directions and the distance only.
 
-Shapes: R images, n dashes that are there, B kinds of dashes with different stamps, one of which takes nothing.
+Shapes: R images, n dashes already placed, B kinds of dashes with different stamps, one of which takes nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from statespan.data.base import Array
 from statespan.papers.datasets.pathfinder.strokes import DEGREES, Style, Tables, disc, step, tables
 
-TAKEN = 255 * 9 // 5  # two dashes together take less than this of a pixel
-DARK = TAKEN - 255  # so each of two that clash takes no less
-FREE = 255 * 3 // 10  # of the pixels that a first dash needs, no more is taken
-NOWHERE = -1  # direction of a dash that is not there
+TAKEN = 255 * 9 // 5  # two dashes together cover less than this of a pixel
+DARK = TAKEN - 255  # so each of two that clash covers at least this
+FREE = 255 * 3 // 10  # largest coverage of the pixels that a first dash needs
+NOWHERE = -1  # direction of a dash that is not placed
 
 
 class Clearance:

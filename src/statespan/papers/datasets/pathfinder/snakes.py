@@ -6,7 +6,7 @@ centre and grow in turn; short ones are added as distractors. One disc is at the
 at the end of the same (label 1) or of the other one (label 0).
 
 The rules are the benchmark's, with what makes its images hard: space is counted in pixels, so that contours pass each
-other as near as two pixels; and the newest dash of a contour takes no space before the next one is there, so that the
+other as near as two pixels; and the newest dash of a contour takes no space until the next one is placed, so that the
 tips of the two may cross, and a distractor may cross the end of the first.
 
 So are its quirks, which its release has, too. Its search for the place of a first dash fails in most directions at
@@ -16,7 +16,7 @@ placed. Long contours and distractors are scaled to 1 before the discs, which ar
 Most attempts at two long contours run into a dead end. Many attempts at many images grow together, each with random
 numbers of its own, and an image is the first of its attempts that succeeds: it depends on its seed and number alone.
 
-Shapes: R images or attempts, n dashes that are there, m directions to choose from.
+Shapes: R images or attempts, n dashes already placed, m directions to choose from.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Dashes(NamedTuple):
 
 
 def no_dashes(rows: int, n: int) -> Dashes:
-    """Room for dashes that are not there yet."""
+    """Dashes still to be placed."""
     return Dashes(np.zeros((rows, n, 2), np.int32), np.full((rows, n), NOWHERE))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from statespan.data.base import Array
 from statespan.papers.datasets.pathfinder.raster import filter_weights, line, shrink_bytes, shrink_floats
 
-FINE = 2  # drawn at so many times the size
+FINE = 2  # factor of the size at which dashes are drawn, before shrinking
 DEGREES = 360
 
 
