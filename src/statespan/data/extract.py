@@ -28,6 +28,9 @@ ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip", ".gz")
 BLOCK = 1 << 20
 LARGEST_HEADER = 1 << 16  # bytes of all headers of one entry of a tar file: long names, PAX records, maps of holes
 LARGEST_DIRECTORY = 1 << 24  # bytes of the list of entries of a zip file
+MOST_ENTRIES = 1_000_000  # files and folders
+LARGEST = 1 << 37  # bytes of all files together
+RATIO = 100.0  # bytes unpacked for one byte of the archive; a small one may always unpack to 1 MiB
 ENTRY = 1 << 10  # bytes that an entry counts at least towards the ratio: names and inodes take space, too
 T = TypeVar("T")
 
@@ -44,14 +47,13 @@ class _Member:
 
 
 def unpack(
-    archive: Path, folder: Path, *, count: int = 1_000_000, size: int = 1 << 37, ratio: float = 100.0
+    archive: Path, folder: Path, *, count: int = MOST_ENTRIES, size: int = LARGEST, ratio: float = RATIO
 ) -> list[str]:
     """Unpack an archive into a folder; existing entries of the same names are replaced.
 
     Returns the names of its top-level entries. An archive that is damaged or too large, or that holds a link, a device,
-    a path that leads outside or one name twice, is a BadArchive. Allowed are ``count`` files and folders, ``size``
-    bytes of all files together, and ``ratio`` bytes for one byte of the archive (always 1 MiB, and an entry counts as
-    at least ``ENTRY``).
+    a path that leads outside or one name twice, is a BadArchive. It is too
+    large with more than ``count`` entries, ``size`` bytes, or ``ratio`` bytes for one byte of the archive.
     """
     by_ratio = max(1 << 20, int(archive.stat().st_size * ratio))
     folder.mkdir(parents=True, exist_ok=True)

@@ -57,9 +57,9 @@ class Status:
     summary: str
     folder: Path  # where its files belong
     ready: bool  # whether it can be loaded without a download
-    found: list[Path]  # its existing files
-    missing: list[Source]  # required files; source.describe says how to get them
-    optional: list[Source]  # missing files that it does without
+    found: tuple[Path, ...]  # its existing files
+    missing: tuple[Source, ...]  # required files; source.describe says how to get them
+    optional: tuple[Source, ...]  # missing files that it does without
 
 
 REGISTRY: dict[str, DatasetEntry] = {}
@@ -149,10 +149,9 @@ def status(folder: Path | str | None = None) -> list[Status]:
     for name in names():
         dataset = REGISTRY[name]
         place = dataset.place(data_folder(folder))
-        required = missing(dataset.files, place)
-        optional = [source for source in dataset.files if source.optional and source.find(place) is None]
-        status = Status(name, dataset.summary, place, not required, found(dataset.files, place), required, optional)
-        statuses.append(status)
+        existing, required = tuple(found(dataset.files, place)), tuple(missing(dataset.files, place))
+        optional = tuple(source for source in dataset.files if source.optional and source.find(place) is None)
+        statuses.append(Status(name, dataset.summary, place, not required, existing, required, optional))
     return statuses
 
 

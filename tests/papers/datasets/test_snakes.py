@@ -47,7 +47,7 @@ def test_room_is_what_painting_every_dash_says(size, margin):
     count = 300
     at = rng.integers(0, size, (count, 12, 2)).astype(np.int32)
     direction = rng.integers(-1, len(t.space), (count, 12))
-    onward = rng.integers(0, len(here.low), count)
+    onward = rng.integers(0, len(here.least), count)
     # most near one of the dashes, and some anywhere
     head = np.where(
         rng.random((count, 1)) < 0.7, at[:, 0] + rng.integers(-2 * t.half, 2 * t.half + 1, (count, 2)), at[:, 1]
