@@ -52,8 +52,8 @@ def unpack(
     """Unpack an archive into a folder; existing entries of the same names are replaced.
 
     Returns the names of its top-level entries. An archive that is damaged or too large, or that holds a link, a device,
-    a path that leads outside or one name twice, is a BadArchive. It is too
-    large with more than ``count`` entries, ``size`` bytes, or ``ratio`` bytes for one byte of the archive.
+    a path that leads outside or one name twice, is a BadArchive. It is too large with more than ``count`` entries,
+    ``size`` bytes, or ``ratio`` bytes for one byte of the archive.
     """
     by_ratio = max(1 << 20, int(archive.stat().st_size * ratio))
     folder.mkdir(parents=True, exist_ok=True)
