@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from statespan._text import cell, csv_line, printable
-from statespan.data.formats import lines
+from statespan.data.formats import limits
 from statespan.data.formats.csv import read_table
 from statespan.data.formats.samples import read_sample
 from statespan.data.formats.ts import read_ts
@@ -128,15 +128,15 @@ class Endless(io.RawIOBase):
 
 
 def test_a_line_without_end_is_refused_at_the_limit():
-    assert lines.LONGEST_LINE == 1 << 24
+    assert limits.LONGEST_LINE == 1 << 24
     source = Endless()
     with pytest.raises(ValueError, match="line 1 must have at most 16777216 characters"):
-        next(lines.bounded(io.BufferedReader(source)))
+        next(limits.bounded(io.BufferedReader(source)))
     assert source.taken < (1 << 24) + (1 << 20)
 
 
 def test_readers_and_stream_have_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(limits, "LONGEST_LINE", 1000)
     long = "1," * 600 + "1\n"
     (tmp_path / "x.csv").write_text("1,2\n" + long)
     (tmp_path / "t.csv").write_text("time,x\n" + long)

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from statespan.data import extract
-from statespan.data.extract import BadArchive, Limits, unpack
+from statespan.data.extract import BadArchive, unpack
 from tests.data.peak import peak
 
 
@@ -112,10 +112,10 @@ def test_zip_that_lies_about_its_size_is_stopped_while_unpacking(tmp_path):
 
 def test_limits_of_count_and_size(tmp_path):
     make_tar(tmp_path / "x.tar", [member(f"f{i}", size=10) for i in range(5)], "w")
-    for limits, word in ((Limits(count=4), "4 entries"), (Limits(size=49), "49 bytes")):
+    for limits, word in (({"count": 4}, "4 entries"), ({"size": 49}, "49 bytes")):
         with pytest.raises(BadArchive, match=word):
-            unpack(tmp_path / "x.tar", tmp_path / "target", limits)
-    assert unpack(tmp_path / "x.tar", tmp_path / "target", Limits(count=5, size=50)) == [f"f{i}" for i in range(5)]
+            unpack(tmp_path / "x.tar", tmp_path / "target", **limits)
+    assert unpack(tmp_path / "x.tar", tmp_path / "target", count=5, size=50) == [f"f{i}" for i in range(5)]
 
 
 def test_good_archives_unpack_with_plain_permissions_and_replace_what_was_there(tmp_path):
@@ -286,26 +286,26 @@ def test_files_with_holes_are_refused(tmp_path, form):
 def test_limits_of_a_zip_are_met_by_what_its_files_really_hold(tmp_path):
     """By all together, and by those that say they are smaller."""
     make_zip(tmp_path / "x.zip", [(f"f{i}", b"x" * 10, 0) for i in range(5)])
-    for limits, word in ((Limits(count=4), "4 entries"), (Limits(size=49), "49 bytes"), (Limits(size=9), "9 bytes")):
+    for limits, word in (({"count": 4}, "4 entries"), ({"size": 49}, "49 bytes"), ({"size": 9}, "9 bytes")):
         with pytest.raises(BadArchive, match=word):
-            unpack(tmp_path / "x.zip", tmp_path / "target", limits)
+            unpack(tmp_path / "x.zip", tmp_path / "target", **limits)
         assert list((tmp_path / "target").iterdir()) == []
-    assert unpack(tmp_path / "x.zip", tmp_path / "target", Limits(count=5, size=50)) == [f"f{i}" for i in range(5)]
+    assert unpack(tmp_path / "x.zip", tmp_path / "target", count=5, size=50) == [f"f{i}" for i in range(5)]
     (tmp_path / "y.txt.gz").write_bytes(gzip.compress(b"x" * 50))  # which does not say how much it holds
     with pytest.raises(BadArchive, match="more than 49 bytes"):
-        unpack(tmp_path / "y.txt.gz", tmp_path / "other", Limits(size=49))
+        unpack(tmp_path / "y.txt.gz", tmp_path / "other", size=49)
     assert list((tmp_path / "other").iterdir()) == []
-    assert unpack(tmp_path / "y.txt.gz", tmp_path / "other", Limits(size=50)) == ["y.txt"]
+    assert unpack(tmp_path / "y.txt.gz", tmp_path / "other", size=50) == ["y.txt"]
 
 
 def test_limits_without_being_asked_for(tmp_path):
-    assert Limits() == Limits(count=1_000_000, size=1 << 37, ratio=100.0)
+    assert unpack.__kwdefaults__ == {"count": 1_000_000, "size": 1 << 37, "ratio": 100.0}
     (tmp_path / "big.gz").write_bytes(gzip.compress(b"\0" * (1 << 20)))
     assert unpack(tmp_path / "big.gz", tmp_path / "target") == ["big"]  # 1 MiB always may be
     (tmp_path / "more.gz").write_bytes(gzip.compress(b"\0" * (1 << 20 | 1)))
     with pytest.raises(BadArchive, match="more than 1048576 bytes"):
         unpack(tmp_path / "more.gz", tmp_path / "target")
-    unpack(tmp_path / "more.gz", tmp_path / "target", Limits(ratio=2000))
+    unpack(tmp_path / "more.gz", tmp_path / "target", ratio=2000)
 
 
 def test_names_have_an_end(tmp_path):
@@ -339,6 +339,6 @@ def test_a_file_for_which_there_is_no_room_left_is_not_begun(tmp_path):
     """The second one's bytes are not even there."""
     (tmp_path / "x.tar").write_bytes(entry(b"a", b"x" * 40) + header("b", tarfile.REGTYPE, 40))
     with pytest.raises(BadArchive, match="unpacks to more than 60 bytes"):
-        unpack(tmp_path / "x.tar", tmp_path / "target", Limits(size=60))
+        unpack(tmp_path / "x.tar", tmp_path / "target", size=60)
     with pytest.raises(BadArchive, match="is damaged"):
-        unpack(tmp_path / "x.tar", tmp_path / "target", Limits(size=80))
+        unpack(tmp_path / "x.tar", tmp_path / "target", size=80)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from statespan.data import load
-from statespan.data.formats.wav import wav_bytes
+from tests.data.wav import wav_bytes
 
 
 def sine(pitch, n=80):

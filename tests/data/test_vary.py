@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from statespan.data.augment import Compose, Crop, Vary
 from statespan.data.base import Batch
-from statespan.data.vary import Crop, InTurn, Vary
 
 L = 37
 
@@ -16,7 +16,7 @@ def recordings(n: int, signals: int = 2) -> torch.Tensor:
     return torch.randn(n, L, signals, generator=torch.Generator().manual_seed(1))
 
 
-def run(vary: Crop | InTurn | Vary, x: torch.Tensor, y: torch.Tensor | None = None, seed: int = 3) -> Batch:
+def run(vary: Crop | Compose | Vary, x: torch.Tensor, y: torch.Tensor | None = None, seed: int = 3) -> Batch:
     return vary(Batch(x, torch.zeros(len(x), 1) if y is None else y), torch.Generator().manual_seed(seed))
 
 
@@ -127,7 +127,7 @@ def test_changes_in_turn_draw_from_one_generator() -> None:
     x, y = recordings(5), torch.randn(5, 1)
     generator = torch.Generator().manual_seed(3)
     want = Crop(20)(Vary(move=9, around=True)(Batch(x, y), generator), generator)
-    found = run(InTurn((Vary(move=9, around=True), Crop(20))), x, y)
+    found = run(Compose((Vary(move=9, around=True), Crop(20))), x, y)
     assert want.lengths is not None
     assert found.lengths is not None
     assert torch.equal(found.x, want.x)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.io import wavfile
 
-from statespan.data.formats.wav import read_wav, to_float, wav_bytes
+from statespan.data.formats.wav import read_wav, to_float
+from tests.data.wav import wav_bytes
 
 KINDS = ("uint8", "int16", "int32", "float32")
 

@@ -9,7 +9,7 @@ from statespan import models
 from statespan.data.base import Dataset, Info
 from statespan.data.tokens import documents, join
 from statespan.models.pretrained import read
-from statespan.papers.datasets.hidden import hide
+from statespan.papers.datasets.text import hide
 from statespan.train import ConfigError, Interrupted, fit, read_recipe
 from statespan.train.checkpoint import at_step, latest
 from statespan.train.start import begin

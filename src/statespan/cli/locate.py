@@ -14,7 +14,7 @@ from statespan.cli import common
 
 if TYPE_CHECKING:
     from statespan.data import Dataset
-    from statespan.data.inputs import Inputs
+    from statespan.data.inputs import Preparation
 
 MODEL = "The folder of a run or of a saved model, or the name of a published model."
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
@@ -91,7 +91,7 @@ def dataset_of(opened: Opened, data: Path | None) -> Dataset | None:
     return common.load_data(read_recipe(opened.run / "recipe.yaml"), data)
 
 
-def inputs_of(opened: Opened, data: Path | None) -> Inputs | None:
+def inputs_of(opened: Opened, data: Path | None) -> Preparation | None:
     """The input preparation of a run, None without a run; a published model needs no data for it."""
     from statespan.data import inputs
 
@@ -111,7 +111,7 @@ def trained_rate(run: Path) -> float | None:
     return float(rate) if isinstance(rate, (int, float)) else None
 
 
-def stored_inputs(folder: Path) -> Inputs | None:
+def stored_inputs(folder: Path) -> Preparation | None:
     """The input preparation stored with a published model."""
     from statespan.data import inputs
 

@@ -20,7 +20,7 @@ from statespan.cli.locate import find_run, stored_inputs, trained_rate
 if TYPE_CHECKING:
     import numpy as np
 
-    from statespan.data.inputs import Inputs
+    from statespan.data.inputs import Preparation
     from statespan.train import Recipe
 
 HELP = """Predict classes or values of files with a trained model.
@@ -108,7 +108,7 @@ def predict(
     common.say(f"written: {out}")
 
 
-def _open(run: Path, recipe: Recipe, data: Path | None) -> tuple[Any, Inputs]:
+def _open(run: Path, recipe: Recipe, data: Path | None) -> tuple[Any, Preparation]:
     """The model and its input preparation; a published model needs no data for it."""
     from statespan.data.inputs import of_dataset
     from statespan.models import from_pretrained
@@ -121,7 +121,7 @@ def _open(run: Path, recipe: Recipe, data: Path | None) -> tuple[Any, Inputs]:
     return load_run(run, data=dataset)[0], of_dataset(dataset)
 
 
-def _read(file: Path, recipe: Recipe, inputs: Inputs) -> tuple[np.ndarray[Any, Any], float | None]:
+def _read(file: Path, recipe: Recipe, inputs: Preparation) -> tuple[np.ndarray[Any, Any], float | None]:
     """Read a file as the dataset reads its own: the series, and its sampling rate if the file has one."""
     import numpy as np
 
@@ -141,7 +141,7 @@ def _read(file: Path, recipe: Recipe, inputs: Inputs) -> tuple[np.ndarray[Any, A
     return x, rate
 
 
-def _answers(model: Any, samples: list[Sample], inputs: Inputs) -> np.ndarray[Any, Any]:
+def _answers(model: Any, samples: list[Sample], inputs: Preparation) -> np.ndarray[Any, Any]:
     """Probabilities or values in their own units, (files, K); files of one length go through the model together."""
     import numpy as np
     import torch

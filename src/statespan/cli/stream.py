@@ -105,7 +105,7 @@ def _read(source: BinaryIO, form: str, block: int, config: Any) -> Iterator[tupl
     """Blocks of samples (≤ block, D) or tokens (≤ block,), and the number of the last sample of each."""
     import numpy as np
 
-    from statespan.data.formats.lines import bounded
+    from statespan.data.formats.limits import bounded
 
     width = getattr(config, "d_input", None)
     seen = 0

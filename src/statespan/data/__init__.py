@@ -1,6 +1,6 @@
 """Datasets: ``load`` one by name, list ``names``, and their ``status``; see :mod:`statespan.data.base`."""
 
-from statespan.data import own  # noqa: F401 - they register what they have
+from statespan.data import own  # noqa: F401 - registers its dataset
 from statespan.data.base import Arrays, Batch, Dataset, Info, Split, Windows, trim
 from statespan.data.registry import load, names, register, status
 from statespan.data.source import MissingData, Source

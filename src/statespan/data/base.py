@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from statespan._check import check_choice, check_int
 
+Array: TypeAlias = np.ndarray  # of any shape and dtype
 TASKS = ("classification", "regression", "retrieval", "language", "density", "masked", "forecast")
 DTYPES = (np.uint8, np.int8, np.int16, np.int32, np.int64, np.float16, np.float32, np.float64, np.bool_)
 
@@ -58,7 +59,7 @@ class Info:
         classes: Names of the classes, if they have any.
         horizon: Steps to forecast.
         d_marks: Number of calendar features.
-        sampling_rate: Samples a second; None if they are not samples in time.
+        sampling_rate: Samples per second; None if they are not samples in time.
 
     Example:
         >>> Info("classification", length=784, d_input=1, vocabulary=None, d_output=10).d_output
@@ -94,14 +95,14 @@ class Split(ABC):
         arrays: The data by name, as small as it can be kept; some may be memory maps.
     """
 
-    arrays: dict[str, np.ndarray[Any, Any]]
+    arrays: dict[str, Array]
 
     @abstractmethod
     def __len__(self) -> int:
         """Number of rows."""
 
     @property
-    def lengths(self) -> np.ndarray[Any, Any] | None:
+    def lengths(self) -> Array | None:
         """The true length of each row (for a pair, of the longer sequence); None if all rows are full."""
         lengths = self.arrays.get("lengths")
         return None if lengths is None else lengths.reshape(len(lengths), -1).max(1).astype(np.int64)
@@ -143,9 +144,7 @@ class Arrays(Split):
         (3, tensor([2, 0]), torch.Size([1, 5, 1]))
     """
 
-    def __init__(
-        self, arrays: Mapping[str, np.ndarray[Any, Any]], prepare: Callable[[dict[str, Tensor]], Batch]
-    ) -> None:
+    def __init__(self, arrays: Mapping[str, Array], prepare: Callable[[dict[str, Tensor]], Batch]) -> None:
         self.arrays = _check_arrays(arrays)
         counts = {name: len(array) for name, array in self.arrays.items()}
         if len(set(counts.values())) != 1:
@@ -181,12 +180,12 @@ class Windows(Split):
 
     def __init__(
         self,
-        arrays: Mapping[str, np.ndarray[Any, Any]],
+        arrays: Mapping[str, Array],
         *,
-        starts: np.ndarray[Any, Any],
+        starts: Array,
         length: int,
         prepare: Callable[[dict[str, Tensor]], Batch],
-        each: Mapping[str, np.ndarray[Any, Any]] | None = None,
+        each: Mapping[str, Array] | None = None,
     ) -> None:
         each = dict(each or {})
         if clash := {"starts"} & ({*arrays, *each}) or {*arrays} & {*each}:
@@ -228,13 +227,13 @@ class Raw:
     mean: tuple[float, ...] = ()  # (D,), subtracted from each feature; empty for 0
     std: tuple[float, ...] = ()  # (D,), divisor of each feature after that
 
-    def __call__(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def __call__(self, x: Array) -> Array:
         """Series (B, L, D) as rows of the arrays."""
         x = reordered(x, self.order)
         return ((x - np.array(self.mean)) / np.array(self.std)).astype(np.float32) if self.mean else x
 
 
-def reordered(x: np.ndarray[Any, Any], order: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def reordered(x: Array, order: tuple[int, ...]) -> Array:
     """Series (B, L, D) with their positions in another order; an empty one changes nothing."""
     if order and x.shape[1] != len(order):
         raise ValueError(f"series must have length {len(order)}, got {x.shape[1]}")
@@ -273,7 +272,7 @@ def trim(batch: Batch, length: int) -> Batch:
     return batch._replace(x=batch.x[:, :length], y=y, marks=marks, gaps=gaps)
 
 
-def _check_arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+def _check_arrays(arrays: Mapping[str, Array]) -> dict[str, Array]:
     if not arrays:
         raise ValueError("arrays must have at least one entry, got none")
     for name, array in arrays.items():
@@ -284,6 +283,6 @@ def _check_arrays(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.nd
     return dict(arrays)
 
 
-def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
+def _tensor(array: Array) -> Tensor:
     """A tensor that shares the array's memory; read-only arrays, for which torch would warn, are copied."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -17,16 +17,16 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from statespan import _io
 from statespan._io import CheckpointError, sha256
+from statespan.data.base import Array
 from statespan.data.download import Progress
 from statespan.data.formats import npy
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 FORMAT = 2
 MANIFEST = "manifest.json"
 _watcher: ContextVar[Progress | None] = ContextVar("watcher", default=None)
@@ -119,7 +119,10 @@ def _read(place: Path, key: str | None, trust: bool = True) -> dict[str, Array] 
                     return None
                 touched = touched or now.st_mtime_ns != facts["time"]
                 facts["time"] = now.st_mtime_ns
-            arrays[name] = np.load(path, mmap_mode="c" if _entries(path) else None, allow_pickle=False)
+            with path.open("rb") as file:
+                shape, *_ = npy.header(file, now.st_size)
+            # an empty array cannot be memory-mapped
+            arrays[name] = np.load(path, mmap_mode="c" if math.prod(shape) else None, allow_pickle=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if touched:  # it was copied; the next start need not read all of it
@@ -164,12 +167,6 @@ def _npy(name: str, cache: str, array: Array | Rows) -> Iterator[bytes | memoryv
             watcher(cache, count, total)
     if count != total:
         raise ValueError(f"{name}: the pieces have {count} bytes, which is not shape {tuple(rows.shape)}")
-
-
-def _entries(path: Path) -> int:
-    """The number of entries of an array whose header fits its file; an empty array cannot be memory-mapped."""
-    with path.open("rb") as file:
-        return math.prod(npy.header(file, path.stat().st_size)[0])
 
 
 def _whole(array: Array | Rows) -> Array:

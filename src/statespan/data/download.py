@@ -45,41 +45,40 @@ def download(
     if done != size:
         open_url = open_url or _opener().open
         try:
-            _receive(url, part, size=size, progress=progress, open_url=partial(open_url, timeout=timeout))
+            _receive(url, part, done, size=size, progress=progress, open_url=partial(open_url, timeout=timeout))
         except http.client.HTTPException as problem:
             raise OSError(f"{url} did not send a valid HTTP response: {problem!r}") from problem
         except OSError as problem:
             if isinstance(problem, TimeoutError) or isinstance(getattr(problem, "reason", None), TimeoutError):
                 raise OSError(f"{url} did not answer for {timeout:g} s; the next call resumes it") from problem
             raise
-    if (came := sha256(part)) != digest:
+    if (actual := sha256(part)) != digest:
         part.unlink()
-        raise OSError(f"{url} gave a file with SHA-256 {came}, wanted {digest}; it was removed")
+        raise OSError(f"{url} gave a file with SHA-256 {actual}, wanted {digest}; it was removed")
     rename(part, to)
     sync_folder(to.parent)
 
 
 def _receive(
-    url: str, part: Path, *, size: int | None, progress: Progress | None, open_url: Callable[..., Any]
+    url: str, part: Path, done: int, *, size: int | None, progress: Progress | None, open_url: Callable[..., Any]
 ) -> None:
-    """Append the missing bytes to the partial file."""
-    done = part.stat().st_size if part.exists() else 0
+    """Append the missing bytes to the partial file, which has ``done`` bytes."""
     request = urllib.request.Request(url, headers={"User-Agent": "statespan"})
     if done:
         request.add_header("Range", f"bytes={done}-")
     try:
-        answer = open_url(request)
+        response = open_url(request)
     except HTTPError as problem:
         if problem.code == 416:  # the part is complete or wrong; the digest decides
             return
         raise
-    with answer:
-        if answer.status != 206 or not str(answer.headers.get("Content-Range")).startswith(f"bytes {done}-"):
+    with response:
+        if response.status != 206 or not str(response.headers.get("Content-Range")).startswith(f"bytes {done}-"):
             done = 0  # the server sends it from the start
-        rest = _content_length(url, answer.headers.get("Content-Length"))
+        rest = _content_length(url, response.headers.get("Content-Length"))
         total = size if size is not None else done + rest if rest is not None else None
         with part.open("ab" if done else "wb") as file:
-            while block := answer.read1(BLOCK):  # received bytes are kept if the rest fails
+            while block := response.read1(BLOCK):  # received bytes are kept if the rest fails
                 done += len(block)
                 if done > (size if size is not None else LARGEST):
                     raise OSError(f"{url} sends more than the {size if size is not None else LARGEST} bytes expected")

@@ -3,8 +3,8 @@
 The whole archive is unpacked into a temporary folder in the target; its entries get their names only if all of it is
 good. A rejected archive leaves nothing behind.
 
-The ``data`` filter of :mod:`tarfile` is not enough: it allows links and sparse files, it writes a name twice, and
-before it is asked a header as long as it says it is has been read into memory. Zip files have no such filter at all.
+The ``data`` filter of :mod:`tarfile` is not enough: it allows links, sparse files and duplicate names, and it runs only
+after a header of any stated length has been read into memory. Zip files have no such filter at all.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from typing import IO, TypeVar, cast
 
 from statespan import _io
 from statespan._io import TEMPORARY
-from statespan.data.metered import Metered
+from statespan.data.formats.limits import Metered
 
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip", ".gz")
 BLOCK = 1 << 20
 LARGEST_HEADER = 1 << 16  # bytes of all headers of one entry of a tar file: long names, PAX records, maps of holes
 LARGEST_DIRECTORY = 1 << 24  # bytes of the list of entries of a zip file
-ENTRY = 1 << 10  # bytes that an entry counts at least, for the ratio: names and inodes are memory, too
+MOST_ENTRIES = 1_000_000  # files and folders
+LARGEST = 1 << 37  # bytes of all files together
+RATIO = 100.0  # bytes unpacked for one byte of the archive; a small one may always unpack to 1 MiB
+ENTRY = 1 << 10  # bytes that an entry counts at least towards the ratio: names and inodes take space, too
 T = TypeVar("T")
 
 
@@ -37,38 +40,25 @@ class BadArchive(ValueError):  # noqa: N818 - like MissingData, its name says wh
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of the contents of an archive."""
-
-    count: int = 1_000_000  # files and folders
-    size: int = 1 << 37  # bytes of all files together
-    ratio: float = 100.0  # bytes unpacked for one byte of the archive, or 1 MiB in all; an entry counts at least ENTRY
-
-
-@dataclass(frozen=True)
-class _Entry:
+class _Member:
     name: str
-    folder: bool
     size: int
-    open: IO[bytes] | None
+    content: IO[bytes] | None  # None for a folder
 
 
-def is_archive(name: str) -> bool:
-    """Whether a file of this name is an archive we can unpack."""
-    return name.endswith(ENDINGS)
-
-
-def unpack(archive: Path, folder: Path, limits: Limits | None = None) -> list[str]:
+def unpack(
+    archive: Path, folder: Path, *, count: int = MOST_ENTRIES, size: int = LARGEST, ratio: float = RATIO
+) -> list[str]:
     """Unpack an archive into a folder; existing entries of the same names are replaced.
 
     Returns the names of its top-level entries. An archive that is damaged or too large, or that holds a link, a device,
-    a path that leads outside or one name twice, is a BadArchive.
+    a path that leads outside or one name twice, is a BadArchive. It is too large with more than ``count`` entries,
+    ``size`` bytes, or ``ratio`` bytes for one byte of the archive.
     """
-    limits = limits or Limits()
-    by_ratio = max(1 << 20, int(archive.stat().st_size * limits.ratio))
+    by_ratio = max(1 << 20, int(archive.stat().st_size * ratio))
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=folder) as temporary:
-        _unpack(archive, Path(temporary), min(limits.count, by_ratio // ENTRY), min(limits.size, by_ratio))
+        _unpack(archive, Path(temporary), min(count, by_ratio // ENTRY), min(size, by_ratio))
         names = sorted(path.name for path in Path(temporary).iterdir())
         for name in names:
             if (folder / name).is_dir():
@@ -89,20 +79,18 @@ def _unpack(archive: Path, folder: Path, count: int, allowed: int) -> None:
         path = _inside(archive, entry.name)
         if not path.parts:  # the archive's own folder, "./"
             continue
-        parents = list(path.parents)[:-1]
-        if any(not seen.get(parent, True) for parent in parents) or (
-            path in seen and not (entry.folder and seen[path])
-        ):
+        parents, is_folder = list(path.parents)[:-1], entry.content is None
+        if any(not seen.get(parent, True) for parent in parents) or (path in seen and not (is_folder and seen[path])):
             raise BadArchive(f"{archive} holds {entry.name!r} twice")
-        seen.update({parent: True for parent in parents} | {path: entry.folder})
+        seen.update({parent: True for parent in parents} | {path: is_folder})
         target = folder.joinpath(*path.parts)
-        if entry.open is None:
+        if entry.content is None:
             target.mkdir(parents=True, exist_ok=True)
             continue
         if entry.size > allowed - written:
             raise BadArchive(f"{archive} unpacks to more than {allowed} bytes")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with entry.open as source:
+        with entry.content as source:
             size, _ = _io.write_new(target, _blocks(archive, source, allowed - written, allowed))
         written += size
     if not seen:
@@ -140,19 +128,19 @@ def _inside(archive: Path, name: str) -> PurePosixPath:
     return path
 
 
-def _entries(archive: Path) -> Iterator[_Entry]:
+def _entries(archive: Path) -> Iterator[_Member]:
     if zipfile.is_zipfile(archive):
         yield from _zip(archive)
     elif archive.name.endswith((".tar", ".tar.gz", ".tgz")):
         yield from _tar(archive)
     elif archive.name.endswith(".gz"):
         with gzip.open(archive) as file:
-            yield _Entry(archive.name[:-3], False, 0, cast("IO[bytes]", file))
+            yield _Member(archive.name[:-3], 0, cast("IO[bytes]", file))
     else:
         raise BadArchive(f"{archive} must end in one of {ENDINGS}")
 
 
-def _tar(archive: Path) -> Iterator[_Entry]:
+def _tar(archive: Path) -> Iterator[_Member]:
     packed = not archive.name.endswith(".tar")
     with gzip.open(archive) if packed else archive.open("rb") as file:
         metered = Metered(cast("IO[bytes]", file), LARGEST_HEADER)
@@ -161,8 +149,7 @@ def _tar(archive: Path) -> Iterator[_Entry]:
                 metered.content()
                 if not (member.isreg() or member.isdir()) or member.issparse():
                     raise BadArchive(f"{archive} holds {member.name!r}, which is neither a file nor a folder")
-                opened = tar.extractfile(member) if member.isreg() else None
-                yield _Entry(member.name, member.isdir(), member.size, opened)
+                yield _Member(member.name, member.size, tar.extractfile(member))
                 tar.members.clear()  # type: ignore[attr-defined] # which would grow with every entry
                 if sum(map(len, (*tar.pax_headers, *tar.pax_headers.values()))) > LARGEST_HEADER:
                     raise BadArchive(f"{archive} has more than {LARGEST_HEADER} bytes of global headers")
@@ -171,7 +158,7 @@ def _tar(archive: Path) -> Iterator[_Entry]:
             raise BadArchive(f"{archive} continues after its end")
 
 
-def _zip(archive: Path) -> Iterator[_Entry]:
+def _zip(archive: Path) -> Iterator[_Member]:
     with archive.open("rb") as raw:
         metered = Metered(raw, LARGEST_DIRECTORY)
         with zipfile.ZipFile(cast("IO[bytes]", metered)) as file:
@@ -180,13 +167,13 @@ def _zip(archive: Path) -> Iterator[_Entry]:
                 yield _zip_entry(archive, file, member)
 
 
-def _zip_entry(archive: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Entry:
+def _zip_entry(archive: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Member:
     kind = stat.S_IFMT(member.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.flag_bits & 1:
         raise BadArchive(f"{archive} holds {member.filename!r}, which is neither a plain file nor a folder")
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others ask for memory as they please
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # other methods allocate without a limit
         raise BadArchive(f"{archive} holds {member.filename!r}, which is neither stored nor deflated")
     folder = member.is_dir()
     if folder != (kind == stat.S_IFDIR) and kind != 0:
         raise BadArchive(f"{archive} holds {member.filename!r}, which says it is both a file and a folder")
-    return _Entry(member.orig_filename, folder, member.file_size, None if folder else file.open(member))
+    return _Member(member.orig_filename, member.file_size, None if folder else file.open(member))

@@ -13,21 +13,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from statespan._check import check_choice, check_int, check_number
-from statespan.data.base import Batch, Dataset, Windows
+from statespan.data.base import Array, Batch, Dataset, Windows
 from statespan.data.formats.npy import load_all
 from statespan.data.formats.samples import ENDINGS, numbers, read_csv, read_sample, series
 from statespan.data.registry import register
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.split import split, stratified
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 SPLITS = ("train", "valid", "test")
 
 
@@ -51,7 +50,7 @@ class Series:
     are_classes: bool
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
-        """The batch."""
+        """Prepare gathered rows."""
         x, lengths = rows["x"], rows["lengths"].long()
         x = (x - x.new_tensor(self.mean)) / x.new_tensor(self.std)
         y = rows["y"].long() if self.are_classes else rows["y"]
@@ -77,7 +76,7 @@ class OwnOptions:
             of the values of a regression; its errors are still reported in the original units.
         length: Cut longer series to this length.
         subsample: Use only every n-th sample of a series.
-        sampling_rate: Samples a second, before ``subsample``; WAV files contain theirs.
+        sampling_rate: Samples per second, before ``subsample``; WAV files contain it.
     """
 
     path: str
@@ -165,8 +164,8 @@ def _answers(where: Path, y: list[Any], task: str) -> tuple[tuple[str, ...], Arr
     order = sorted(set(words), key=lambda word: (0, int(word), word) if word.isdecimal() else (1, 0, word))
     if len(order) < 2:
         raise ValueError(f"{where} must have at least two classes, got {order}")
-    number = {word: i for i, word in enumerate(order)}
-    return tuple(order), np.array([number[word] for word in words], np.int32)
+    index = {word: i for i, word in enumerate(order)}
+    return tuple(order), np.array([index[word] for word in words], np.int32)
 
 
 def _splits(where: Path, given: list[str], labels: Array | None, options: OwnOptions) -> list[Array]:
@@ -195,8 +194,8 @@ def _read(where: Path, task: str, target: list[str]) -> Samples:
         return _table(where, target)
     if where.suffix.lower() == ".npz" and where.is_file():
         return _arrays(where)
-    there = "" if where.is_absolute() else f", which is not in {Path.cwd()}"
-    raise FileNotFoundError(f"path must be an existing folder, .csv file or .npz file, got {where}{there}")
+    hint = "" if where.is_absolute() else f", which is not in {Path.cwd()}"
+    raise FileNotFoundError(f"path must be an existing folder, .csv file or .npz file, got {where}{hint}")
 
 
 def _classes(where: Path, task: str) -> Samples:
@@ -214,13 +213,13 @@ def _classes(where: Path, task: str) -> Samples:
 
 
 def _labelled(where: Path, target: list[str]) -> Samples:
-    columns, rows, _ = _columns(where / "labels.csv", ["file", *target])
+    rows, _ = _rows(where / "labels.csv", ["file", *target])
     samples = Samples([], [], [])
     for row in rows:
-        file = where / row[columns["file"]]
+        file = where / row["file"]
         if not file.is_file():
-            raise ValueError(f"{where / 'labels.csv'} names {row[columns['file']]!r}, which does not exist")
-        _add(samples, file, *_answer(row, columns, target))
+            raise ValueError(f"{where / 'labels.csv'} names {row['file']!r}, which does not exist")
+        _add(samples, file, *_answer(row, target))
     return samples
 
 
@@ -235,28 +234,29 @@ def _add(samples: Samples, file: Path, answer: Any, part: str) -> None:
 
 
 def _table(where: Path, target: list[str]) -> Samples:
-    columns, rows, lines = _columns(where, target)
-    values = [i for name, i in columns.items() if name not in (*target, "split")]
-    if not values:
+    rows, lines = _rows(where, target)
+    values = [[field for name, field in row.items() if name not in (*target, "split")] for row in rows]
+    if not all(values):
         raise ValueError(f"{where} must have columns of a series beside {target}, got none")
-    x = numbers(where, [[row[i] for i in values] for row in rows], lines)
-    answers = [_answer(row, columns, target) for row in rows]
-    return Samples([series(str(where), v) for v in x], [value for value, _ in answers], [part for _, part in answers])
+    x = [series(str(where), row) for row in numbers(where, values, lines)]
+    answers = [_answer(row, target) for row in rows]
+    return Samples(x, [answer for answer, _ in answers], [part for _, part in answers])
 
 
-def _answer(row: list[str], columns: dict[str, int], target: list[str]) -> tuple[Any, str]:
+def _answer(row: dict[str, str], target: list[str]) -> tuple[Any, str]:
     """The answer of a row, a list if it has several columns, and its split."""
-    values = [row[columns[name]] for name in target]
-    return values if len(values) > 1 else values[0], row[columns["split"]] if "split" in columns else ""
+    values = [row[name] for name in target]
+    return values if len(values) > 1 else values[0], row.get("split", "")
 
 
-def _columns(path: Path, needed: list[str]) -> tuple[dict[str, int], list[list[str]], list[int]]:
-    names, rows, lines = read_csv(path)
-    columns = {name.strip(): i for i, name in enumerate(names)}
+def _rows(path: Path, needed: list[str]) -> tuple[list[dict[str, str]], list[int]]:
+    """The fields of a CSV file's rows by column, and the rows' line numbers."""
+    header, rows, lines = read_csv(path)
+    columns = [name.strip() for name in header]
     for name in needed:
         if name not in columns:
-            raise ValueError(f"{path} must have a column {name!r}, got {list(columns) or 'no header'}")
-    return columns, rows, lines
+            raise ValueError(f"{path} must have a column {name!r}, got {columns or 'no header'}")
+    return [dict(zip(columns, row)) for row in rows], lines
 
 
 def _arrays(where: Path) -> Samples:

@@ -16,13 +16,13 @@ from statespan._suggest import suggest
 from statespan.data.base import Dataset
 from statespan.data.cache import watched
 from statespan.data.download import Progress
-from statespan.data.source import Source, fetch, missing
+from statespan.data.source import Source, fetch, found, missing
 
 Loader = TypeVar("Loader", bound=Callable[..., Dataset])
 
 
 @dataclass(frozen=True)
-class Entry:
+class DatasetEntry:
     """A registered dataset: its loader, a one-line summary, its files and their folder."""
 
     name: str
@@ -46,9 +46,7 @@ class Entry:
     def place(self, folder: Path) -> Path:
         """The dataset's folder: its subfolder of the data folder, or that folder itself if it holds the files."""
         inside = folder / self.folder
-        if not inside.is_dir() and any(source.find(folder) for source in self.files):
-            return folder
-        return inside
+        return inside if inside.is_dir() or not found(self.files, folder) else folder
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,12 @@ class Status:
     summary: str
     folder: Path  # where its files belong
     ready: bool  # whether it can be loaded without a download
-    found: tuple[Path, ...]  # paths of its existing files
+    found: tuple[Path, ...]  # its existing files
     missing: tuple[Source, ...]  # required files; source.describe says how to get them
     optional: tuple[Source, ...]  # missing files that it does without
 
 
-REGISTRY: dict[str, Entry] = {}
+REGISTRY: dict[str, DatasetEntry] = {}
 
 
 def register(
@@ -88,40 +86,35 @@ def register(
     def add(loader: Loader) -> Loader:
         if name in REGISTRY:
             raise ValueError(f"a dataset {name!r} is registered already")
-        REGISTRY[name] = Entry(name, summary, tuple(files), folder or name, loader, config)
+        REGISTRY[name] = DatasetEntry(name, summary, tuple(files), folder or name, loader, config)
         return loader
 
     return add
 
 
-def _registered() -> dict[str, Entry]:
-    """All datasets, including those of installed plug-ins."""
-    _plugins.modules("statespan.datasets")
-    return REGISTRY
-
-
 def data_folder(folder: Path | str | None = None) -> Path:
     """The folder of all datasets: the one given, ``STATESPAN_DATA``, or ~/.cache/statespan/data."""
-    chosen = folder or os.environ.get("STATESPAN_DATA") or Path("~/.cache/statespan/data")
-    return Path(chosen).expanduser()
+    location = folder or os.environ.get("STATESPAN_DATA") or Path("~/.cache/statespan/data")
+    return Path(location).expanduser()
 
 
 def names() -> list[str]:
-    """The names of all datasets.
+    """The names of all datasets, including those of installed plug-ins.
 
     Example:
         >>> import statespan.data
         >>> "smnist" in statespan.data.names()
         True
     """
-    return sorted(_registered())
+    _plugins.modules("statespan.datasets")
+    return sorted(REGISTRY)
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> DatasetEntry:
     """The registered dataset of this name."""
     if not isinstance(name, str):
         raise TypeError(f"name must be that of a dataset, got {type(name).__name__} {name!r}")
-    if name not in _registered():
+    if name not in names():
         raise ValueError(f"unknown dataset {name!r}{suggest(name, REGISTRY)} (known: {', '.join(names())})")
     return REGISTRY[name]
 
@@ -142,46 +135,43 @@ def load(name: str, folder: Path | str | None = None, *, progress: Progress | No
         MissingData: Files are missing and cannot be downloaded; the message says which files belong where.
         ValueError: The name or an option is unknown, or an option's value is not allowed.
     """
-    chosen = entry(name)
-    check_options(chosen, options)
-    place = chosen.place(data_folder(folder))
-    fetch(name, chosen.files, place, progress)
+    dataset = entry(name)
+    check_options(dataset, options)
+    place = dataset.place(data_folder(folder))
+    fetch(name, dataset.files, place, progress)
     with watched(progress):
-        if chosen.config is not None:
-            return chosen.loader(place, chosen.config(**options))
-        return chosen.loader(place, **options)
+        return dataset.loader(place, dataset.config(**options)) if dataset.config else dataset.loader(place, **options)
 
 
 def status(folder: Path | str | None = None) -> list[Status]:
     """What exists of every dataset in the data folder, what is missing and how to get it."""
-    answer = []
+    statuses = []
     for name in names():
-        chosen = REGISTRY[name]
-        place = chosen.place(data_folder(folder))
-        found = tuple(path for source in chosen.files if (path := source.find(place)) is not None)
-        lacking = tuple(missing(chosen.files, place))
-        optional = tuple(source for source in chosen.files if source.optional and source.find(place) is None)
-        answer.append(Status(name, chosen.summary, place, not lacking, found, lacking, optional))
-    return answer
+        dataset = REGISTRY[name]
+        place = dataset.place(data_folder(folder))
+        existing, required = tuple(found(dataset.files, place)), tuple(missing(dataset.files, place))
+        optional = tuple(source for source in dataset.files if source.optional and source.find(place) is None)
+        statuses.append(Status(name, dataset.summary, place, not required, existing, required, optional))
+    return statuses
 
 
-def check_options(chosen: Entry, options: Mapping[str, Any]) -> None:
+def check_options(dataset: DatasetEntry, options: Mapping[str, Any]) -> None:
     """Reject options that the dataset does not have, and values of the wrong type."""
-    allowed = {parameter.name: parameter for parameter in chosen.parameters}
-    hints = typing.get_type_hints(chosen.config or chosen.loader)
+    allowed = {parameter.name: parameter for parameter in dataset.parameters}
+    hints = typing.get_type_hints(dataset.config or dataset.loader)
     for key, value in options.items():
         if key not in allowed:
             have = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in allowed.values()]
             hint = f"{suggest(key, allowed)} (options: {', '.join(have) or 'none'})"
-            raise ValueError(f"dataset {chosen.name!r} has no option {key!r}{hint}")
+            raise ValueError(f"dataset {dataset.name!r} has no option {key!r}{hint}")
         if not _fits(value, hints[key]):
             wanted = getattr(hints[key], "__name__", str(hints[key]))
             raise TypeError(
-                f"option {key} of dataset {chosen.name!r} must be {wanted}, got {type(value).__name__} {value!r}"
+                f"option {key} of dataset {dataset.name!r} must be {wanted}, got {type(value).__name__} {value!r}"
             )
     needed = [p.name for p in allowed.values() if p.default is p.empty and p.name not in options]
     if needed:
-        raise ValueError(f"dataset {chosen.name!r} needs the option {needed[0]!r}")
+        raise ValueError(f"dataset {dataset.name!r} needs the option {needed[0]!r}")
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -191,12 +181,6 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, option) for option in inner)
     if origin in (tuple, list, Sequence):
         return isinstance(value, (tuple, list)) and all(_fits(v, inner[0]) for v in value)
-    if hint is Any:
-        return True
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if hint is Path:
-        return isinstance(value, (str, Path))
-    return isinstance(value, hint)
+    if isinstance(value, bool) and hint in (int, float):
+        return False
+    return hint is Any or isinstance(value, {float: (int, float), Path: (str, Path)}.get(hint, hint))

@@ -6,13 +6,12 @@ Shapes: K columns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from statespan.data.base import Info
+from statespan.data.base import Array, Info
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 ROUNDING = 4  # a constant's values may differ by this many relative rounding errors
 EXTREME = 400  # powers of two; beyond, squares leave the range of float64
 

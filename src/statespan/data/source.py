@@ -14,7 +14,7 @@ from typing import Any
 
 from statespan import _io
 from statespan.data.download import Progress, download
-from statespan.data.extract import is_archive, unpack
+from statespan.data.extract import ENDINGS, unpack
 
 
 class MissingData(FileNotFoundError):  # noqa: N818 - the name says it
@@ -74,7 +74,7 @@ class Source:
     @property
     def packed(self) -> bool:
         """Whether the URL is an archive that contains the file."""
-        return is_archive(self.download_name) and self.download_name != Path(self.path).name
+        return self.download_name.endswith(ENDINGS) and self.download_name != Path(self.path).name
 
     @property
     def download_name(self) -> str:
@@ -103,6 +103,11 @@ def describe(sources: Iterable[Source]) -> list[str]:
     return lines
 
 
+def found(sources: Iterable[Source], folder: Path) -> list[Path]:
+    """The paths of the files that exist."""
+    return [path for source in sources if (path := source.find(folder)) is not None]
+
+
 def missing(sources: Iterable[Source], folder: Path) -> list[Source]:
     """The required files that are missing."""
     return [source for source in sources if not source.optional and source.find(folder) is None]
@@ -129,21 +134,21 @@ def fetch(dataset: str, sources: Sequence[Source], folder: Path, progress: Progr
 
 def _get(source: Source, folder: Path, progress: Progress | None) -> str:
     """Get one file; returns the reason if that failed, else an empty string."""
-    got = folder / source.download_name
-    here = source.packed and got.exists()
-    if not here and (source.url is None or source.sha256 is None):
+    download_path = folder / source.download_name
+    is_downloaded = source.packed and download_path.exists()
+    if not is_downloaded and (source.url is None or source.sha256 is None):
         return ""
-    if not here and os.environ.get("STATESPAN_OFFLINE"):
+    if not is_downloaded and os.environ.get("STATESPAN_OFFLINE"):
         return "nothing is downloaded with STATESPAN_OFFLINE set"
     _io.make_folder(folder)
     with _io.locked(folder, wait=True):
         _io.sweep(folder)
         if source.find(folder) is not None:  # another process was faster
             return ""
-        if not here and source.url is not None and source.sha256 is not None:
-            download(source.url, got, source.sha256, size=source.size, progress=progress)
-        elif source.sha256 is not None and (digest := _io.sha256(got)) != source.sha256:
-            return f"{got} is damaged: its SHA-256 is {digest}"
+        if not is_downloaded and source.url is not None and source.sha256 is not None:
+            download(source.url, download_path, source.sha256, size=source.size, progress=progress)
+        elif source.sha256 is not None and (digest := _io.sha256(download_path)) != source.sha256:
+            return f"{download_path} is damaged: its SHA-256 is {digest}"
         if source.packed:
-            unpack(got, folder)
+            unpack(download_path, folder)
     return ""

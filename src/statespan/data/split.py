@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from statespan._check import check_int
-from statespan.data.base import Arrays, Batch
+from statespan.data.base import Array, Arrays, Batch
 
 
-def shuffled(n: int, seed: int) -> np.ndarray[Any, Any]:
+def shuffled(n: int, seed: int) -> Array:
     """The numbers 0 … n-1 shuffled by torch with this seed, which gives the splits of the reference.
 
     Example:
@@ -25,7 +24,7 @@ def shuffled(n: int, seed: int) -> np.ndarray[Any, Any]:
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).numpy()
 
 
-def split(n: int, shares: Sequence[float], seed: int) -> list[np.ndarray[Any, Any]]:
+def split(n: int, shares: Sequence[float], seed: int) -> list[Array]:
     """Split n rows at random into a first part, which is the rest, and one part for each share, rounded down.
 
     Shares ``(0.1,)`` give a training and a validation part. Returns the row numbers of each part.
@@ -39,7 +38,7 @@ def split(n: int, shares: Sequence[float], seed: int) -> list[np.ndarray[Any, An
     return np.split(shuffled(n, seed), np.cumsum([n - sum(counts), *counts])[:-1])
 
 
-def stratified(labels: np.ndarray[Any, Any], shares: Sequence[float], seed: int) -> list[np.ndarray[Any, Any]]:
+def stratified(labels: Array, shares: Sequence[float], seed: int) -> list[Array]:
     """As :func:`split`, with the classes in the same proportions in every part, as nearly as whole rows allow.
 
     The labels (n,) are the class of each row. Shares are rounded to the nearest number of rows, which are in ascending
@@ -53,7 +52,7 @@ def stratified(labels: np.ndarray[Any, Any], shares: Sequence[float], seed: int)
     _check_shares(shares)
     classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     rows = np.concatenate([np.zeros(0, np.int64), *(group[shuffled(len(group), seed)] for group in classes)])
-    parts: list[np.ndarray[Any, Any]] = []
+    parts: list[Array] = []
     unshared = 1.0
     for share in reversed(shares):  # every n-th row, in the order of the classes
         count = np.floor(np.arange(len(rows) + 1) * (share / unshared) + 0.5 + 1e-9)
@@ -64,8 +63,8 @@ def stratified(labels: np.ndarray[Any, Any], shares: Sequence[float], seed: int)
 
 
 def hold_out(
-    train: Mapping[str, np.ndarray[Any, Any]],
-    test: Mapping[str, np.ndarray[Any, Any]],
+    train: Mapping[str, Array],
+    test: Mapping[str, Array],
     prepare: Callable[[dict[str, Tensor]], Batch],
     *,
     valid: float,

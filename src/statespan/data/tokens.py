@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statespan.data.base import Batch, Windows
+from statespan.data.base import Array, Batch, Windows
 
 PAD, UNK, EOS = 0, 1, 2
 SPECIAL = 3
@@ -29,11 +29,11 @@ def vocabulary(texts: Iterable[str], least: int = 1) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
-    kept = sorted((c for c, n in counts.items() if n >= least), key=lambda c: (-counts[c], c))
-    return {character: SPECIAL + i for i, character in enumerate(kept)}
+    characters = sorted((c for c, n in counts.items() if n >= least), key=lambda c: (-counts[c], c))
+    return {character: SPECIAL + i for i, character in enumerate(characters)}
 
 
-def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict[str, np.ndarray[Any, Any]]:
+def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict[str, Array]:
     """Texts as tokens, each ended by <eos> and truncated to ``length`` including it.
 
     Returns "tokens" (T,) of all texts end to end, "starts" (N,) and "lengths" (N,) of each.
@@ -42,7 +42,9 @@ def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict
         >>> encode(["ab", "b?a"], {"a": 3, "b": 4}, length=3)["tokens"].tolist()
         [3, 4, 2, 4, 1, 2]
     """
-    table = np.full(max((ord(c) for c in tokens), default=0) + 2, UNK, smallest(SPECIAL + len(tokens)))
+    count = SPECIAL + len(tokens)
+    dtype = np.uint8 if count <= 256 else np.int16 if count <= 1 << 15 else np.int32
+    table = np.full(max((ord(c) for c in tokens), default=0) + 2, UNK, dtype)
     for character, token in tokens.items():
         table[ord(character)] = token
     pieces = []
@@ -52,7 +54,7 @@ def encode(texts: Iterable[str], tokens: Mapping[str, int], length: int) -> dict
     return join(pieces, table.dtype)
 
 
-def join(pieces: Sequence[np.ndarray[Any, Any]], dtype: Any) -> dict[str, np.ndarray[Any, Any]]:
+def join(pieces: Sequence[Array], dtype: Any) -> dict[str, Array]:
     """Concatenate arrays of tokens: "tokens", "starts" and "lengths"."""
     lengths = np.array([len(piece) for piece in pieces], np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -63,12 +65,7 @@ def join(pieces: Sequence[np.ndarray[Any, Any]], dtype: Any) -> dict[str, np.nda
     }
 
 
-def smallest(n: int) -> np.dtype[Any]:
-    """The smallest dtype for n tokens."""
-    return np.dtype(np.uint8 if n <= 256 else np.int16 if n <= 1 << 15 else np.int32)
-
-
-def documents(arrays: Mapping[str, np.ndarray[Any, Any]], y: np.ndarray[Any, Any], length: int) -> Windows:
+def documents(arrays: Mapping[str, Array], y: Array, length: int) -> Windows:
     """A split of documents from the result of :func:`encode` and labels."""
     each = {"lengths": arrays["lengths"], "y": y}
     return Windows({"tokens": arrays["tokens"]}, starts=arrays["starts"], length=length, prepare=padded, each=each)

@@ -5,7 +5,7 @@ import torch
 
 from statespan.data import load
 from statespan.data.base import Batch, trim
-from statespan.papers.datasets.hidden import Find, Hide
+from statespan.papers.datasets.text import Find, Hide
 from tests.papers.datasets.test_text import imdb  # noqa: F401
 
 PAD, UNK = 0, 1

@@ -10,8 +10,7 @@ from statespan.data import load
 from statespan.data.augment import Shift, Warp
 from statespan.data.base import Batch
 from statespan.data.formats.idx import read_idx
-from statespan.papers.datasets.cifar import crop_and_flip, luma
-from statespan.papers.datasets.images import bit_reversal
+from statespan.papers.datasets.images import bit_reversal, crop_and_flip, luma
 from tests.data.real import real
 
 

@@ -9,8 +9,7 @@ import torch
 from statespan.data import load
 from statespan.data.base import Batch
 from statespan.data.tokens import EOS, SPECIAL
-from statespan.papers.datasets.listops import TOKENS, expressions, text
-from statespan.papers.datasets.operands import Shuffle
+from statespan.papers.datasets.listops import TOKENS, Shuffle, expressions, text
 from tests.papers.datasets.test_listops import evaluate
 
 CODES = {word: SPECIAL + i for i, word in enumerate(TOKENS)}

@@ -47,7 +47,7 @@ def test_room_is_what_painting_every_dash_says(size, margin):
     count = 300
     at = rng.integers(0, size, (count, 12, 2)).astype(np.int32)
     direction = rng.integers(-1, len(t.space), (count, 12))
-    onward = rng.integers(0, len(here.low), count)
+    onward = rng.integers(0, len(here.least), count)
     # most near one of the dashes, and some anywhere
     head = np.where(
         rng.random((count, 1)) < 0.7, at[:, 0] + rng.integers(-2 * t.half, 2 * t.half + 1, (count, 2)), at[:, 1]
@@ -327,6 +327,14 @@ def test_an_image_depends_on_its_seed_and_number_alone(monkeypatch):
     assert (alone[0] == x[4]).all()
     assert label[0] == y[4]
     assert (snakes.images(STYLES[32], 6, np.array([4]))[0][0] != x[4]).any()
+
+
+def test_a_single_image_has_one_of_the_margins():
+    x, y = snakes.images(STYLES[128], 5, np.arange(4))
+    for number in range(4):
+        alone, label = snakes.images(STYLES[128], 5, np.array([number]))
+        assert (alone[0] == x[number]).all()
+        assert label[0] == y[number]
 
 
 @pytest.mark.parametrize("size", [32, 128])

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from statespan.data.formats.wav import wav_bytes
 from statespan.data.registry import load
 from statespan.papers.datasets import speech
 from statespan.papers.datasets.mfcc import mfcc
 from tests.data.real import real
+from tests.data.wav import wav_bytes
 
 
 def clip(seed, length=16000, size=2000):

@@ -10,27 +10,29 @@ from __future__ import annotations
 import csv
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from statespan._text import is_number
 from statespan.data.calendar import check_regular, parse_times
-from statespan.data.formats.lines import LONGEST_LINE, bounded
+from statespan.data.formats.limits import LONGEST_LINE, bounded
 
 
-class Table(NamedTuple):
+class SeriesTable(NamedTuple):
     """A CSV file: times (T,) datetime64, values (T, columns) float64 and the names of the columns."""
 
-    times: np.ndarray[Any, Any]
-    values: np.ndarray[Any, Any]
+    times: np.ndarray
+    values: np.ndarray
     columns: tuple[str, ...]
 
 
 MISSING = ("", "na", "nan", "null")  # spellings of a missing value
 
 
-def read_table(path: Path, time: str | None = None, time_format: str | None = None, *, missing: bool = False) -> Table:
+def read_table(
+    path: Path, time: str | None = None, time_format: str | None = None, *, missing: bool = False
+) -> SeriesTable:
     """Read a CSV file with a header, one column of times in equal steps and otherwise numbers.
 
     Commas or semicolons separate its fields. The times are in the column ``time``, by default the first, in the
@@ -43,7 +45,7 @@ def read_table(path: Path, time: str | None = None, time_format: str | None = No
         raise ValueError(f"{path}: {error}") from None
 
 
-def _read_table(path: Path, time: str | None, time_format: str | None, missing: bool) -> Table:
+def _read_table(path: Path, time: str | None, time_format: str | None, missing: bool) -> SeriesTable:
     with path.open(encoding="utf-8-sig", newline="") as file:
         first = file.readline(LONGEST_LINE)
         file.seek(0)
@@ -66,7 +68,7 @@ def _read_table(path: Path, time: str | None, time_format: str | None, missing: 
     lines = [line for line, _ in numbered]
     times = parse_times([row[at] for _, row in numbered], time_format, lines)
     check_regular(times, lines)
-    return Table(times, values, columns)
+    return SeriesTable(times, values, columns)
 
 
 def _numbers(fields: list[str], columns: tuple[str, ...], line: int, missing: bool) -> list[float]:

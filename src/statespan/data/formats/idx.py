@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ LARGEST = 1 << 30  # bytes; MNIST has 47 million
 RATIO = 100  # bytes unpacked for one byte of the file; a small one may always unpack to 1 MiB
 
 
-def read_idx(path: Path) -> np.ndarray[Any, Any]:
+def read_idx(path: Path) -> np.ndarray:
     """The array of bytes in an idx file; one whose name ends in .gz is unpacked."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

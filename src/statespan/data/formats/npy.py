@@ -1,6 +1,6 @@
 """A strict reader of .npy and .npz files: headers are checked against the file before anything is allocated.
 
-numpy's own reader reads a header as long as it says it is, and makes an array of any shape before it looks for its
+numpy's own reader reads a header of any stated length, and allocates an array of any shape before it looks for its
 values. Nothing here is ever unpickled.
 """
 
@@ -11,13 +11,13 @@ import math
 import struct
 import zipfile
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from typing import IO, Any, cast
 
 import numpy as np
 
-from statespan.data.metered import Metered
+from statespan.data.base import Array
+from statespan.data.formats.limits import Metered
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 LARGEST_HEADER = 10_000  # bytes, as in numpy; one of a plain array has 128
 LARGEST_DIRECTORY = 1 << 20  # bytes of the list of arrays of a .npz file
 RATIO = 100  # bytes of arrays for one byte of a .npz file
@@ -28,11 +28,8 @@ KINDS = "biufcSUmM"  # of dtypes
 def load(path: Path) -> Array:
     """The array of a .npy file, which must not hold objects; a ValueError names the file and what is wrong."""
     with path.open("rb") as file:
-        file.seek(0, io.SEEK_END)
-        size = file.tell()
-        file.seek(0)
         try:
-            return _read(file, size)
+            return _read(file, path.stat().st_size)
         except ValueError as problem:
             raise ValueError(f"{path} is not a .npy file of a plain array: {problem}") from None
 

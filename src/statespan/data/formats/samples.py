@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from statespan._text import is_number
-from statespan.data.formats.lines import bounded
+from statespan.data.base import Array
+from statespan.data.formats.limits import bounded
 from statespan.data.formats.npy import load, load_all
 from statespan.data.formats.wav import read_wav, to_float
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 ENDINGS = (".wav", ".csv", ".npy", ".npz")
 
 
 def read_sample(path: Path | str) -> tuple[Array, float | None]:
-    """Read a series (L, D) of float32, audio in [-1, 1), and its samples a second if the file contains them.
+    """Read a series (L, D) of float32, audio in [-1, 1), and its sampling rate if the file contains it.
 
     A .wav file; a .csv file with a line for each time and a column for each feature, with or without a header; a .npy
     file with an array (L,) or (L, D); or a .npz file with such an array named x, or only one. Errors name the file.

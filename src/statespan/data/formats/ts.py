@@ -8,9 +8,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from statespan.data.formats.lines import bounded
-
-Array = np.ndarray[Any, Any]
+from statespan.data.base import Array
+from statespan.data.formats.limits import bounded
 
 
 def read_ts(path: str | Path, *, equal: bool = False) -> tuple[Any, Array]:
@@ -55,7 +54,7 @@ def read_ts(path: str | Path, *, equal: bool = False) -> tuple[Any, Array]:
                 )
     if not series:
         raise ValueError(f"{path} has no line of data after @data")
-    equal = len({len(one) for one in series}) == 1
+    equal = len({len(array) for array in series}) == 1
     return np.stack(series) if equal else series, _answers(path, answers, header)
 
 

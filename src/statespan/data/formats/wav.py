@@ -11,17 +11,19 @@ PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE  # the format tags this reader knows
 
 
 def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
-    """Read the samples (length, channels) of a WAV file and their number a second.
+    """Read the samples (length, channels) of a WAV file, and its sampling rate in hertz.
 
     The dtype alone says what full scale is: uint8 (128 is silence), int16, int32 (32 bits, and 24 bits in the upper
     three bytes), or float32. ``to_float`` turns any of them into [-1, 1). A file that is damaged, cut short or of
     another kind is a ValueError that names it.
 
     Example:
-        >>> import pathlib, tempfile
+        >>> import pathlib, tempfile, wave
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = pathlib.Path(folder, "three.wav")
-        ...     _ = file.write_bytes(wav_bytes(np.array([[0], [-5], [7]], np.int16), 16000))
+        ...     with wave.open(str(file), "wb") as writer:
+        ...         writer.setparams((1, 2, 16000, 0, "NONE", ""))
+        ...         writer.writeframes(np.array([0, -5, 7], "<i2").tobytes())
         ...     samples, rate = read_wav(file)
         >>> samples[:, 0].tolist(), samples.dtype.name, rate
         ([0, -5, 7], 'int16', 16000)
@@ -45,27 +47,6 @@ def to_float(samples: np.ndarray) -> np.ndarray:
     if samples.dtype in (np.int16, np.int32):
         return (samples * 2.0 ** (1 - 8 * samples.dtype.itemsize)).astype(np.float32)
     return samples.astype(np.float32)
-
-
-def wav_bytes(samples: np.ndarray, rate: int) -> bytes:
-    """The bytes of a WAV file of samples (length, channels) of dtype uint8, int16, int32 or float32.
-
-    Example:
-        >>> len(wav_bytes(np.zeros((10, 2), np.int16), 8000))
-        84
-    """
-    if samples.ndim != 2 or samples.dtype not in (np.uint8, np.int16, np.int32, np.float32):
-        raise ValueError(
-            "samples must be (length, channels) of uint8, int16, int32 or float32, "
-            f"got {samples.dtype} of shape {samples.shape}"
-        )
-    width, channels = samples.dtype.itemsize, samples.shape[1]
-    tag = FLOAT if samples.dtype == np.float32 else PCM
-    head = struct.pack("<HHIIHH", tag, channels, rate, rate * width * channels, width * channels, 8 * width)
-    data = samples.astype(samples.dtype.newbyteorder("<")).tobytes()
-    body = b"WAVEfmt " + struct.pack("<I", len(head)) + head + b"data" + struct.pack("<I", len(data)) + data
-    body += b"\0" * (len(data) % 2)
-    return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
 def _decode(content: bytes) -> tuple[np.ndarray, int]:

@@ -1,8 +1,7 @@
 """The papers' datasets. Importing this package registers them (entry point of the group ``statespan.datasets``)."""
 
-from statespan.papers.datasets import (  # noqa: F401 - they register what they have
+from statespan.papers.datasets import (  # noqa: F401 - they register their datasets
     bidmc,
-    cifar,
     density,
     forecast,
     images,

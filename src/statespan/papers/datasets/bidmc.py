@@ -12,7 +12,7 @@ SpO2. The archive's own rule is not published (it has 7,949 windows), so errors 
 Inputs and targets are standardised by default, with one mean and one deviation for each signal over the records of the
 training windows. (The reference does neither; a heart rate of 90 then takes long to reach from an output near 0.) With
 ``info.target_mean`` and ``info.target_std`` errors are reported in beats, breaths or per cent. Nine of the records
-have a PPG four times as large as the others; ``standard="window"`` makes all windows alike, and hides whose they are.
+have a PPG four times as large as the others; ``standard="window"`` makes all windows alike, and hides the patient.
 
 Shapes: T samples, B batch, L = 4000 samples of a window, 2 signals: PPG (PLETH) and ECG (II).
 """
@@ -22,28 +22,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from statespan._check import check_bool, check_choice, check_int, check_number
-from statespan.data.base import Batch, Dataset, Raw, Windows
+from statespan.data.augment import Compose, Crop, Vary
+from statespan.data.base import Array, Batch, Dataset, Raw, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.formats.ts import read_ts
 from statespan.data.registry import register
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.source import Source
 from statespan.data.split import split as split_rows
-from statespan.data.vary import Crop, InTurn, Vary
 
 RATE, SECONDS, EVERY = 125, 32, 3
 LENGTH = RATE * SECONDS
 SIGNALS = ("PLETH", "II")
 TARGETS = {"HR": "HR", "RR": "RESP", "SpO2": "SpO2"}  # as the archive calls them -> the column of the monitor
 SHARES = (0.15, 0.15)  # of validation and test
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +118,12 @@ def _register(target: str, summary: str) -> None:
         ),
     )
 
+    @register(f"bidmc-{target.lower()}", summary, files=(source,), folder="bidmc", config=BIDMCOptions)
     def load(folder: Path, options: BIDMCOptions) -> Dataset:
         path = source.find(folder) or folder / source.path
         release = options.release or ("tser" if path.suffix == ".ts" else "physionet")
         read = _tser if release == "tser" else _physionet
         return _dataset(target, read(folder, path, target, options), options)
-
-    register(f"bidmc-{target.lower()}", summary, files=(source,), folder="bidmc", config=BIDMCOptions)(load)
 
 
 _register("HR", "BIDMC heart rate, beats a minute (S4D Tables 4, 10)")
@@ -143,7 +140,7 @@ def read_archive(path: Path) -> tuple[Array, Array]:
 
 
 def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
-    """Starts (in samples) and labels of the windows of one record with signals of so many samples.
+    """Starts (in samples) and labels of the windows of one record with signals of this many samples.
 
     ``numerics`` (seconds,) are the monitor's value each second, NaN if missing.
 
@@ -154,9 +151,9 @@ def window_labels(numerics: Array, samples: int) -> tuple[Array, Array]:
     """
     seconds = np.arange(0, min(samples // RATE, len(numerics)) - SECONDS + 1, EVERY)
     values = numerics[seconds[:, None] + np.arange(SECONDS)]  # (windows, 32)
-    there = np.isfinite(values)
-    enough = there.sum(1) >= SECONDS // 2
-    labels = np.where(there, values, 0.0).sum(1)[enough] / there.sum(1)[enough]
+    is_known = np.isfinite(values)
+    enough = is_known.sum(1) >= SECONDS // 2
+    labels = np.where(is_known, values, 0.0).sum(1)[enough] / is_known.sum(1)[enough]
     return seconds[enough] * RATE, labels.astype(np.float32)
 
 
@@ -241,7 +238,7 @@ def _vary(options: BIDMCOptions, length: int, rate: tuple[float, float] | None) 
         changes.append(Vary(length // 2 if options.augment else 0, around=True, speed=options.speed, rate=rate))
     if options.crop < SECONDS:
         changes.append(Crop(length * options.crop // SECONDS))
-    return InTurn(tuple(changes)) if len(changes) > 1 else changes[0] if changes else None
+    return Compose(tuple(changes)) if len(changes) > 1 else changes[0] if changes else None
 
 
 def _numerics(signals: Path) -> Path:

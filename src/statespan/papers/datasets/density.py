@@ -13,9 +13,9 @@ from statespan._check import check_int
 from statespan.data.base import Arrays, Batch, Dataset, Info
 from statespan.data.formats.idx import read_idx
 from statespan.data.registry import register
-from statespan.data.split import hold_out, stratified
-from statespan.papers.datasets.cifar import CIFAR, read_cifar
-from statespan.papers.datasets.images import MNIST
+from statespan.data.source import found
+from statespan.data.split import hold_out
+from statespan.papers.datasets.images import CIFAR, MNIST, digits, read_cifar
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Shifted:
     channels: int = 1  # of a pixel, one after the other
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
-        """The batch."""
+        """Prepare gathered rows."""
         y = rows["x"].long()
         tokens = 1 + y + self.values * (torch.arange(y.shape[1], device=y.device) % self.channels)
         return Batch(torch.nn.functional.pad(tokens[:, :-1], (1, 0)), y)
@@ -52,7 +52,7 @@ def mnist_density(folder: Path, *, levels: int = 256, valid: float = 0.05, seed:
     """
     if check_int("levels", levels, minimum=2) > 256:
         raise ValueError(f"levels must be an integer from 2 to 256, got {levels}")
-    images = [read_idx(path) for source in MNIST if "images" in source.path and (path := source.find(folder))]
+    images = [read_idx(path) for path in found(MNIST, folder) if "images" in path.name]
     for x in images:
         if x.shape[1:] != (28, 28):
             raise ValueError(f"{folder} must hold MNIST's 28 x 28 images, got {x.shape}")
@@ -85,9 +85,7 @@ def digits_density(folder: Path, *, seed: int = 0) -> Dataset:
         folder: Not used.
         seed: Seed of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
     """
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
-    x = images.astype(np.uint8)
-    train, valid, test = (Arrays({"x": x[rows]}, Shifted(17)) for rows in stratified(labels, (0.08, 0.2), seed))
+    labelled = digits(folder, seed=seed)
+    parts = (labelled.train, labelled.valid, labelled.test)
+    train, valid, test = (Arrays({"x": part.arrays["x"]}, Shifted(17)) for part in parts)
     return Dataset("digits-density", Info("density", 64, None, 18, 17), train, valid, test)

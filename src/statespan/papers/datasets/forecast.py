@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from statespan._check import check_choice, check_int, check_number
 from statespan.data.base import Batch, Dataset, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.calendar import UNITS, check_regular, mark_names, marks
-from statespan.data.formats.csv import Table, read_table
+from statespan.data.formats.csv import SeriesTable, read_table
 from statespan.data.registry import register
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.source import Source
@@ -51,7 +50,7 @@ class Masked:
 
 
 def month_borders(hours: int) -> Borders:
-    """Informer's borders for ETT, with so many rows an hour: 12, 4 and 4 months of 30 days; the rest is unused.
+    """Informer's borders for ETT, with this number of rows an hour: 12, 4 and 4 months of 30 days; the rest is unused.
 
     Example:
         >>> month_borders(1)(17420)
@@ -123,7 +122,7 @@ class CSVOptions(ForecastOptions):
     time_format: str | None = None
 
 
-def series(name: str, table: Table, borders: Borders, options: ForecastOptions) -> Dataset:
+def series(name: str, table: SeriesTable, borders: Borders, options: ForecastOptions) -> Dataset:
     """The windows of a table as a dataset; the target is the last column if the options give none.
 
     The borders are the ends of the three parts. The windows of validation and test begin ``context`` rows before their
@@ -132,14 +131,14 @@ def series(name: str, table: Table, borders: Borders, options: ForecastOptions) 
     target = check_choice("target", options.target or table.columns[-1], table.columns)
     context, horizon, features = options.context, options.horizon, options.features
     step, unit = check_regular(table.times)
-    chosen = (target,) if features == "S" else table.columns
-    answer = chosen if features == "M" else (target,)
+    inputs = (target,) if features == "S" else table.columns
+    outputs = inputs if features == "M" else (target,)
     ends = borders(len(table.times))
-    values = table.values[:, [table.columns.index(column) for column in chosen]]
+    values = table.values[:, [table.columns.index(column) for column in inputs]]
     mean, std = statistics(values[: ends[0]])
     # all windows of all splits are views of these two arrays
     arrays = {"values": standardize(values, mean, std), "marks": marks(table.times, mark_names(step, unit))}
-    targets = tuple(chosen.index(column) for column in answer)
+    targets = tuple(inputs.index(column) for column in outputs)
     prepare = Masked(context, targets)
     splits = []
     for part, begin, end in zip(("train", "validation", "test"), (0, ends[0] - context, ends[1] - context), ends):
@@ -151,15 +150,15 @@ def series(name: str, table: Table, borders: Borders, options: ForecastOptions) 
     info = ScaledInfo(
         "forecast",
         length=context + horizon,
-        d_input=len(chosen),
+        d_input=len(inputs),
         vocabulary=None,
-        d_output=len(answer),
+        d_output=len(outputs),
         horizon=horizon,
         d_marks=arrays["marks"].shape[1],
         sampling_rate=UNITS[unit] / step if unit in UNITS else None,
         target_mean=tuple(mean[list(targets)].tolist()),
         target_std=tuple(std[list(targets)].tolist()),
-        columns=answer,
+        columns=outputs,
     )
     return Dataset(name, info, splits[0], splits[1], splits[2])
 
@@ -167,20 +166,19 @@ def series(name: str, table: Table, borders: Borders, options: ForecastOptions) 
 def _public(name: str, summary: str, source: Source, *, folder: str, target: str, borders: Borders) -> None:
     """Register one of the public tables."""
 
+    @register(name, summary, files=(source,), folder=folder, config=ForecastOptions)
     def load(folder: Path, options: ForecastOptions) -> Dataset:
         path = source.find(folder) or folder / source.path
 
-        def build() -> dict[str, np.ndarray[Any, Any]]:
+        def build() -> dict[str, np.ndarray]:
             table = read_table(path, "date")
             names = np.frombuffer("\n".join(table.columns).encode(), np.uint8)
             return {"times": table.times.astype(np.int64), "values": table.values, "columns": names}
 
         arrays = cached(folder, name, {"version": 1, "files": stamp(path)}, build)
         columns = tuple(arrays["columns"].tobytes().decode().split("\n"))
-        table = Table(arrays["times"].astype("datetime64[s]"), arrays["values"], columns)
+        table = SeriesTable(arrays["times"].astype("datetime64[s]"), arrays["values"], columns)
         return series(name, table, borders, replace(options, target=options.target or target))
-
-    register(name, summary, files=(source,), folder=folder, config=ForecastOptions)(load)
 
 
 def _ett(variant: str, sha256: str, size: int, rows_an_hour: int) -> None:

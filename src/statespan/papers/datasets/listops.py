@@ -6,29 +6,34 @@ tokens, both excluded.
 
 All trees of a block grow together, one level at a time. Sizes and values are then computed from the leaves up, and the
 places of the tokens from the root down.
+
+Shapes of :class:`Shuffle`: B batch, L length, n levels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from statespan._check import check_int
-from statespan.data.base import Dataset, Info
+from statespan.data.base import Array, Batch, Dataset, Info
 from statespan.data.cache import cached, stamp
 from statespan.data.registry import register
-from statespan.data.source import Source
+from statespan.data.source import Source, found
 from statespan.data.tokens import EOS, SPECIAL, documents, join
-from statespan.papers.datasets.operands import DIGIT, END, OPERATOR, Shuffle
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 VERSION = 1
 OPERATORS = ("[MAX", "[MED", "[MIN", "[SM")
 TOKENS = (*"0123456789", *OPERATORS, "]")  # the first is token 3, behind <pad>, <unk> and <eos>
+DIGIT, OPERATOR, END = SPECIAL, SPECIAL + 10, SPECIAL + 14  # the first token of each kind
 SPLITS = ("train", "val", "test")
 BLOCK = 4096  # trees grown together; a part of what the data depends on
 FILES = tuple(
@@ -67,16 +72,17 @@ def listops(
         shuffle: Shuffle the operands of training expressions, which keeps their values.
     """
     check_int("length", length, minimum=2)
-    paths = [path for source in FILES if (path := source.find(folder)) is not None]
+    paths = found(FILES, folder)
     parts = []
-    for i, (name, count) in enumerate(zip(SPLITS, (train, valid, test))):
+    for i, (option, count) in enumerate({"train": train, "valid": valid, "test": test}.items()):
+        key: dict[str, Any] = {"version": VERSION, "length": length}
         if generate or len(paths) < 3:
-            check_int(("train", "valid", "test")[i], count, minimum=1)
-            key = {"version": VERSION, "split": name, "count": count, "length": length, "seed": seed}
-            arrays = cached(folder, "listops", key, lambda i=i, n=count: _generated(n, (seed, i), length))  # type: ignore[misc]
+            key |= {"split": SPLITS[i], "count": check_int(option, count, minimum=1), "seed": seed}
+            build = partial(_generated, count, (seed, i), length)
         else:
-            key = {"version": VERSION, "length": length, "file": stamp(paths[i])}
-            arrays = cached(folder, "listops", key, lambda path=paths[i]: _read(path, length))  # type: ignore[misc]
+            key |= {"file": stamp(paths[i])}
+            build = partial(_read, paths[i], length)
+        arrays = cached(folder, "listops", key, build)
         parts.append(documents(arrays, arrays["y"], length))
     info = Info("classification", length, None, SPECIAL + len(TOKENS), 10, tuple("0123456789"))
     augment = Shuffle(_levels(parts[0].arrays)) if shuffle else None
@@ -108,7 +114,54 @@ def text(tokens: Array) -> str:
     return " ".join(TOKENS[token - SPECIAL] for token in tokens if token >= SPECIAL)
 
 
-class Level(NamedTuple):
+@dataclass(frozen=True)
+class Shuffle:
+    """Shuffle the operands of every operator, which keeps its value; incomplete expressions stay unchanged.
+
+    The new place of an operand is the sum of the sizes of those before it. All expressions of a batch are shuffled at
+    once, on its device.
+
+    Example:
+        >>> x = torch.tensor([[OPERATOR, DIGIT + 1, OPERATOR + 2, DIGIT + 5, DIGIT + 7, END, END, 2, 0]])
+        >>> shuffled = Shuffle(levels=2)(Batch(x, torch.tensor([5])), torch.Generator().manual_seed(0))
+        >>> shuffled.x.tolist()  # [MAX 1 [MIN 5 7 ] ] is now [MAX [MIN 5 7 ] 1 ]
+        [[13, 15, 8, 10, 17, 4, 17, 2, 0]]
+    """
+
+    levels: int  # greatest depth of nested operators
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch, x of shape (B, L)."""
+        x = batch.x
+        opens, closes = (x >= OPERATOR) & (x < END), x == END
+        open_after = (opens.long() - closes.long()).cumsum(1)
+        level = open_after - opens.long()  # operators around a token; those of one level are in sequence
+        at = torch.arange(x.shape[1], device=x.device).expand_as(x)
+        latest = self._latest(opens, level, at)
+        owner = latest.gather(1, level.clamp(0, self.levels - 1)[:, None])[:, 0]  # of a bracket: its operator
+        parent = latest.gather(1, (level - 1).clamp(min=0)[:, None])[:, 0]
+        size = torch.ones(len(x), x.shape[1] + 1, dtype=torch.long, device=x.device)
+        size = size.scatter_(1, torch.where(closes, owner, x.shape[1]), at - owner + 1)[:, :-1]
+        operand = (x >= DIGIT) & ~closes & (level > 0)
+        step = 1 + _before(parent, size, operand, torch.rand(x.shape, generator=generator, device=x.device))
+        place = torch.where(operand, step, 0)  # behind the parent; then behind its parent, and so on
+        up = torch.where(operand, parent, at)
+        for _ in range((self.levels - 1).bit_length()):  # twice as far each time
+            place, up = place + place.gather(1, up), up.gather(1, up)
+        place = place + up  # the root, where it always was
+        place = torch.where(closes, place.gather(1, owner) + at - owner, place)
+        is_complete = (open_after[:, -1:] == 0) & (open_after.amin(1, keepdim=True) == 0)
+        place = torch.where(is_complete, place, at)
+        return batch._replace(x=torch.empty_like(x).scatter_(1, place, x))
+
+    def _latest(self, opens: Tensor, level: Tensor, at: Tensor) -> Tensor:
+        """The position of the last operator of each level up to each token, (B, n, L); 0 if there was none."""
+        levels = torch.arange(self.levels, device=at.device)[:, None]
+        is_operator = opens[:, None] & (level[:, None] == levels)
+        return torch.where(is_operator, at[:, None], 0).cummax(2).values
+
+
+class TreeLevel(NamedTuple):
     """One level of all trees of a block, with n nodes."""
 
     parent: Array  # (n,) row of the parent in the level above
@@ -119,13 +172,13 @@ class Level(NamedTuple):
 
 def _block(rng: np.random.Generator, depth: int, arguments: int, lengths: range) -> Iterator[tuple[Array, int]]:
     """The expressions among BLOCK trees that have one of these lengths."""
-    levels: list[Level] = []
+    levels: list[TreeLevel] = []
     parent = tree = np.arange(BLOCK)
     for number in range(1, depth + 1):
         n = len(parent)
         is_inner = rng.random(n) < 0.25 if number < depth else np.zeros(n, bool)
         symbol = np.where(is_inner, rng.integers(0, 4, n), rng.integers(0, 10, n)).astype(np.uint8)
-        levels.append(Level(parent, tree, is_inner, symbol))
+        levels.append(TreeLevel(parent, tree, is_inner, symbol))
         operators = np.flatnonzero(is_inner)
         parent = np.repeat(operators, rng.integers(2, arguments + 1, len(operators)))
         tree = tree[parent]
@@ -137,8 +190,8 @@ def _block(rng: np.random.Generator, depth: int, arguments: int, lengths: range)
             rows = levels[below].parent[first]
             size[above][rows] += np.add.reduceat(size[below], first)
             value[above][rows] = _values(levels[above].symbol[rows], value[below], first)
-    good = (size[0] >= lengths.start) & (size[0] < lengths.stop)
-    for row, tokens in zip(np.flatnonzero(good), _written(levels, size, good)):
+    has_length = (size[0] >= lengths.start) & (size[0] < lengths.stop)
+    for row, tokens in zip(np.flatnonzero(has_length), _written(levels, size, has_length)):
         yield tokens, int(value[0][row])
 
 
@@ -153,9 +206,9 @@ def _values(operator: Array, value: Array, first: Array) -> Array:
     return np.choose(operator, [ordered[first + count - 1], median, ordered[first], sums])
 
 
-def _written(levels: list[Level], size: list[Array], good: Array) -> list[Array]:
+def _written(levels: list[TreeLevel], size: list[Array], selected: Array) -> list[Array]:
     """The tokens of the selected trees: each operator, its arguments and its closing bracket."""
-    lengths = np.where(good, size[0], 0)
+    lengths = np.where(selected, size[0], 0)
     starts = np.cumsum(lengths) - lengths
     out = np.zeros(int(lengths.sum()), np.uint8)
     place = starts
@@ -165,11 +218,11 @@ def _written(levels: list[Level], size: list[Array], good: Array) -> list[Array]
             first = np.flatnonzero(np.diff(parent, prepend=-1))
             count = np.diff(first, append=len(before))
             place = place[parent] + 1 + before - np.repeat(before[first], count)
-        keep = good[tree]
+        keep = selected[tree]
         at, inner = place[keep], is_inner[keep]
         out[at] = np.where(inner, OPERATOR, DIGIT) + symbol[keep]
         out[(at + size[number][keep] - 1)[inner]] = END
-    return [out[starts[i] : starts[i] + lengths[i]] for i in np.flatnonzero(good)]
+    return [out[starts[i] : starts[i] + lengths[i]] for i in np.flatnonzero(selected)]
 
 
 def _levels(arrays: dict[str, Array]) -> int:
@@ -210,3 +263,16 @@ def _read(path: Path, length: int) -> dict[str, Array]:
 def _arrays(pieces: list[Array], values: list[int], length: int) -> dict[str, Array]:
     closed = [np.append(piece[: length - 1], np.uint8(EOS)) for piece in pieces]
     return {**join(closed, np.uint8), "y": np.array(values, np.uint8)}
+
+
+def _before(parent: Tensor, size: Tensor, operand: Tensor, drawn: Tensor) -> Tensor:
+    """The number of siblings' tokens before each operand, with siblings ordered by ``drawn``."""
+    key = torch.where(operand, parent + drawn.double(), parent.shape[1])
+    order = key.argsort(1)
+    sizes = torch.where(operand, size, 0).gather(1, order)
+    before = sizes.cumsum(1) - sizes
+    family = torch.where(operand, parent, -1).gather(1, order)
+    first = torch.ones_like(operand)
+    first[:, 1:] = family[:, 1:] != family[:, :-1]
+    before = before - torch.where(first, before, 0).cummax(1).values
+    return torch.empty_like(before).scatter_(1, order, before)

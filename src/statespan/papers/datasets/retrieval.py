@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from statespan._check import check_int
 from statespan.data.base import Dataset, Info, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.registry import register
-from statespan.data.source import Source
+from statespan.data.source import Source, found
 from statespan.data.tokens import SPECIAL, encode, padded, vocabulary
 
 VERSION = 1
@@ -36,7 +35,7 @@ def retrieval(folder: Path, *, length: int = 4000) -> Dataset:
         length: Length of the longest document; they are cut to it, <eos> included.
     """
     check_int("length", length, minimum=2)
-    paths = [path for source in FILES if (path := source.find(folder)) is not None]
+    paths = found(FILES, folder)
     key = {"version": VERSION, "length": length, "files": stamp(*paths)}
     arrays = cached(folder, "retrieval", key, lambda: _build(paths, length))
     parts = []
@@ -49,21 +48,21 @@ def retrieval(folder: Path, *, length: int = 4000) -> Dataset:
     return Dataset("retrieval", info, parts[0], parts[1], parts[2])
 
 
-def _build(paths: list[Path], length: int) -> dict[str, np.ndarray[Any, Any]]:
-    number: dict[str, int] = {}  # of each document, by the text that is read
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
-    of_training = 0
+def _build(paths: list[Path], length: int) -> dict[str, np.ndarray]:
+    numbers: dict[str, int] = {}  # of each document, by the text that is read
+    arrays: dict[str, np.ndarray] = {}
+    n_training = 0
     for name, path in zip(SPLITS, paths):
         pairs, labels = [], []
         for label, first, second in _rows(path):
-            pairs.append([number.setdefault(document[: length - 1], len(number)) for document in (first, second)])
+            pairs.append([numbers.setdefault(document[: length - 1], len(numbers)) for document in (first, second)])
             labels.append(label)
         if not pairs:
             raise ValueError(f"{path} must hold pairs of documents, got none")
         arrays[f"{name}_pairs"], arrays[f"{name}_y"] = np.array(pairs, np.int32), np.array(labels, np.uint8)
-        of_training = of_training or len(number)
-    texts = list(number)
-    tokens = vocabulary(texts[:of_training])
+        n_training = n_training or len(numbers)
+    texts = list(numbers)
+    tokens = vocabulary(texts[:n_training])
     return {**arrays, **encode(texts, tokens, length), "vocabulary": np.array([SPECIAL + len(tokens)])}
 
 

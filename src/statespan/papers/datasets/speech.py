@@ -14,24 +14,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from statespan._check import check_bool, check_choice, check_int
-from statespan.data.base import Arrays, Batch, Dataset, Info
+from statespan.data.augment import Vary
+from statespan.data.base import Array, Arrays, Batch, Dataset, Info
 from statespan.data.cache import Rows, cached, stamp
 from statespan.data.formats.wav import read_wav
 from statespan.data.registry import register
 from statespan.data.scale import standardize, statistics
-from statespan.data.source import Source
+from statespan.data.source import Source, found
 from statespan.data.split import stratified
-from statespan.data.vary import Vary
 from statespan.papers.datasets.mfcc import mfcc
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 RATE = LENGTH = 16000
 FULL = 32768.0
 MFCC = (161, 20)  # frames, coefficients
@@ -126,31 +125,24 @@ class TenWordsOptions(SpeechOptions):
 )
 def sc35(folder: Path, options: SpeechOptions) -> Dataset:
     """Speech Commands v0.02, all 35 words, official split; shorter clips are padded with zeros to 16,000 samples."""
-    return _load("sc35", folder, Clips(SC35, _official(_root(folder), SC35)), options)
+    return _load("sc35", folder, options, words=SC35, parts=_official(_root(folder), SC35))
 
 
 @register("sc10", "Speech Commands, 10 words (S4 Table 5)", files=FILES, folder="speech", config=TenWordsOptions)
 def sc10(folder: Path, options: TenWordsOptions) -> Dataset:
     """Speech Commands, the words yes, no, up, down, left, right, on, off, stop and go."""
     parts = _official(_root(folder), SC10) if options.split == "official" else _papers(folder)
-    return _load(f"sc10-{options.split}", folder, Clips(SC10, parts), options)
+    return _load(f"sc10-{options.split}", folder, options, words=SC10, parts=parts)
 
 
 Parts: TypeAlias = "list[list[tuple[str, int]]]"  # train, validation, test: file below the root, number of its word
 
 
-class Clips(NamedTuple):
-    """The words of a dataset and its clips."""
-
-    words: tuple[str, ...]
-    parts: Parts
-
-
-def _load(name: str, folder: Path, clips: Clips, options: SpeechOptions) -> Dataset:
+def _load(name: str, folder: Path, options: SpeechOptions, *, words: tuple[str, ...], parts: Parts) -> Dataset:
     root, is_mfcc, subsample = _root(folder), options.features == "mfcc", options.subsample
-    every = [clip for part in clips.parts for clip in part]
-    ends = np.cumsum([len(part) for part in clips.parts])
-    key = _key(root, clips.words)
+    every = [clip for part in parts for clip in part]
+    ends = np.cumsum([len(part) for part in parts])
+    key = _key(root, words)
 
     def audio() -> dict[str, Array | Rows]:
         y = np.array([word for _, word in every], np.uint8)
@@ -166,9 +158,7 @@ def _load(name: str, folder: Path, clips: Clips, options: SpeechOptions) -> Data
         mean, std = cached(folder, f"{name}-scale", key, lambda: {"scale": _statistics(x[:train])})["scale"].tolist()
         prepare = Waveform(mean, std, subsample)
     length, d_input, hop = (*MFCC, 100) if is_mfcc else (-(-LENGTH // subsample), 1, subsample)
-    info = Info(
-        "classification", length, d_input, None, len(clips.words), classes=clips.words, sampling_rate=RATE / hop
-    )
+    info = Info("classification", length, d_input, None, len(words), classes=words, sampling_rate=RATE / hop)
     splits = [Arrays({"x": a, "y": b}, prepare) for a, b in zip(np.split(x, ends[:-1]), np.split(y, ends[:-1]))]
     vary = Vary(move=RATE // 10 // subsample, speed=0.15, gain=0.5, noise=0.1) if options.augment else None
     return Dataset(name.split("-")[0], info, splits[0], splits[1], splits[2], augment=vary)
@@ -179,7 +169,7 @@ def _key(root: Path, words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _root(folder: Path) -> Path:
-    return (FILES[0].find(folder) or folder / "validation_list.txt").parent
+    return found(FILES, folder)[0].parent
 
 
 def _tree(root: Path, words: tuple[str, ...]) -> list[tuple[str, int]]:
@@ -196,32 +186,31 @@ def _tree(root: Path, words: tuple[str, ...]) -> list[tuple[str, int]]:
 def _official(root: Path, words: tuple[str, ...]) -> Parts:
     """The split of the two lists; clips on neither are training data."""
     clips = _tree(root, words)
-    here = {file for file, _ in clips}
-    held: list[set[str]] = []
+    files = {file for file, _ in clips}
+    held_out: list[set[str]] = []
     for source in FILES:
         lines = (root / source.path).read_text("utf8").split()
         named = {line for line in lines if line.split("/")[0] in words}
-        if absent := sorted(named - here):
+        if absent := sorted(named - files):
             raise ValueError(
                 f"{root} is not complete: {source.path} names {len(absent)} absent files, {absent[0]} first"
             )
-        held.append(named)
-    valid, test = held
-    train = [clip for clip in clips if clip[0] not in valid | test]
-    return [train, *([clip for clip in clips if clip[0] in part] for part in held)]
+        held_out.append(named)
+    train = [clip for clip in clips if clip[0] not in set.union(*held_out)]
+    return [train, *([clip for clip in clips if clip[0] in part] for part in held_out)]
 
 
 def _papers(folder: Path) -> Parts:
     root = _root(folder)
-    every = _tree(root, SC10)
+    clips = _tree(root, SC10)
 
     def build() -> dict[str, Array]:
-        return {"lengths": np.array([len(_samples(root / file)) for file, _ in every], np.int32)}
+        return {"lengths": np.array([len(_samples(root / file)) for file, _ in clips], np.int32)}
 
     lengths = cached(folder, "sc10-lengths", _key(root, SC10), build)["lengths"]
-    clips = [clip for clip, length in zip(every, lengths) if length == LENGTH]
-    parts = stratified(np.array([word for _, word in clips]), (0.15, 0.15), seed=0)
-    return [[clips[i] for i in part] for part in parts]
+    full = [clip for clip, length in zip(clips, lengths) if length == LENGTH]
+    parts = stratified(np.array([word for _, word in full]), (0.15, 0.15), seed=0)
+    return [[full[i] for i in part] for part in parts]
 
 
 def _samples(path: Path) -> Array:
@@ -236,12 +225,8 @@ def _samples(path: Path) -> Array:
 
 def _pieces(root: Path, clips: list[tuple[str, int]]) -> Iterator[Array]:
     for begin in range(0, len(clips), PIECE):
-        clips_of_piece = clips[begin : begin + PIECE]
-        piece = np.zeros((len(clips_of_piece), LENGTH), np.int16)
-        for row, (file, _) in zip(piece, clips_of_piece):
-            samples = _samples(root / file)
-            row[: len(samples)] = samples
-        yield piece
+        samples = [_samples(root / file) for file, _ in clips[begin : begin + PIECE]]
+        yield np.stack([np.pad(clip, (0, LENGTH - len(clip))) for clip in samples])
 
 
 def _statistics(x: Array) -> Array:

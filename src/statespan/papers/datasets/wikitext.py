@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -17,7 +16,7 @@ from statespan._check import check_int
 from statespan.data.base import Batch, Dataset, Info, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.registry import register
-from statespan.data.source import Source
+from statespan.data.source import Source, found
 
 EOS, UNKNOWN = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
@@ -52,24 +51,20 @@ def vocabulary(path: Path) -> list[str]:
     return [word for word, _ in counts.most_common()]
 
 
-def encode(path: Path, words: list[str]) -> np.ndarray[Any, Any]:
+def encode(path: Path, words: list[str]) -> np.ndarray:
     """The file as word numbers (T,), int32, each line ended by ``<eos>``.
 
     A word outside the vocabulary becomes ``<unk>``; without that word it is an error.
     """
-    number = {word: i for i, word in enumerate(words)}
-    unknown = number.get(UNKNOWN)
+    index = {word: i for i, word in enumerate(words)}
+    unknown = index.get(UNKNOWN, -1)
     pieces, flat = [], []
     for count, line in enumerate(_lines(path), 1):
-        try:
-            flat.extend([number[word] for word in line])
-        except KeyError:
-            if unknown is None:
-                missing = next(word for word in line if word not in number)
-                raise ValueError(
-                    f"{path}, line {count}: {missing!r} is not in the vocabulary of the train file"
-                ) from None
-            flat.extend([number.get(word, unknown) for word in line])
+        tokens = [index.get(word, unknown) for word in line]
+        if -1 in tokens:
+            missing = line[tokens.index(-1)]
+            raise ValueError(f"{path}, line {count}: {missing!r} is not in the vocabulary of the train file")
+        flat += tokens
         if count % LINES == 0:
             pieces.append(np.array(flat, np.int32))
             flat = []
@@ -83,7 +78,7 @@ def shift(rows: dict[str, Tensor]) -> Batch:
     return Batch(text[:, :-1], text[:, 1:], None if lengths is None else lengths.long())
 
 
-def text_windows(text: np.ndarray[Any, Any], length: int, *, whole: bool) -> Windows:
+def text_windows(text: np.ndarray, length: int, *, whole: bool) -> Windows:
     """Windows of a text (T,) that follow each other without overlap, each with ``length`` inputs.
 
     With ``whole`` the last window, which is shorter, is kept, so that each word but the first is predicted exactly
@@ -127,9 +122,9 @@ def wikitext103(folder: Path, *, length: int = 1024, eval_length: int | None = N
 
 def _load(name: str, folder: Path, length: int, eval_length: int | None) -> Dataset:
     sources = SMALL if name == "wikitext2" else LARGE
-    paths = {split: source.find(folder) or folder / source.path for split, source in zip(SPLITS, sources)}
+    paths = dict(zip(SPLITS, found(sources, folder)))
 
-    def build() -> dict[str, np.ndarray[Any, Any]]:
+    def build() -> dict[str, np.ndarray]:
         words = vocabulary(paths["train"])
         arrays = {split: encode(path, words) for split, path in paths.items()}
         return {**arrays, "words": np.frombuffer("\n".join(words).encode(), np.uint8)}

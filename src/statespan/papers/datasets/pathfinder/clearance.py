@@ -1,25 +1,24 @@
 """Whether a dash of a Pathfinder image has room, by lookup in tables of pairs instead of drawing.
 
-What dashes take of a pixel is the most that one of them takes. So a new dash fits if it fits with each of the others
-alone, which depends on two directions and on how far apart the dashes are.
+The coverage of a pixel by dashes is the largest of their coverages. So a new dash fits if it fits beside each of the
+others alone, which depends on the two directions and the distance only.
 
-Shapes: R images, n dashes that are there, B kinds of dashes with different stamps, one of which takes nothing.
+Shapes: R images, n dashes already placed, B kinds of dashes with different stamps, one of which takes nothing.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, TypeAlias
 
 import numpy as np
 
+from statespan.data.base import Array
 from statespan.papers.datasets.pathfinder.strokes import DEGREES, Style, Tables, disc, step, tables
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
-TAKEN = 255 * 9 // 5  # two dashes together take less than this of a pixel
-DARK = TAKEN - 255  # so each of two that clash takes no less
-FREE = 255 * 3 // 10  # of the pixels that a first dash needs, no more is taken
-NOWHERE = -1  # direction of a dash that is not there
+TAKEN = 255 * 9 // 5  # two dashes together cover less than this of a pixel
+DARK = TAKEN - 255  # so each of two that clash covers at least this
+FREE = 255 * 3 // 10  # largest coverage of the pixels that a first dash needs
+NOWHERE = -1  # direction of a dash that is not placed
 
 
 class Clearance:
@@ -35,15 +34,16 @@ class Clearance:
         around = np.stack([np.roll(wide, tuple(offset), (1, 2)) for offset in disc(t.margin)])
         self.near = Pairs(around.max(0), np.abs(t.head).max())  # the most that is taken of a pixel and those around it
         onward = t.space[DEGREES:].reshape(-1, side, side)
-        self.clash = Pairs(np.concatenate([_clashes(one, space) for one in onward]), 0)  # J tables of B kinds each
-        touch = [np.argwhere(one >= DARK) - t.half for one in onward]  # the image's edge is taken
-        self.low, self.high = (np.stack([f(points, 0) for points in touch]) for f in (np.min, np.max))  # (J, 2)
+        self.clash = Pairs(np.concatenate([_clashes(stamp, space) for stamp in onward]), 0)  # J tables of B kinds each
+        touch = [np.argwhere(stamp >= DARK) - t.half for stamp in onward]  # the image's edge is taken
+        self.least = np.stack([points.min(0) for points in touch])  # (J, 2)
+        self.greatest = np.stack([points.max(0) for points in touch])
 
     def fits(self, onward: Array, head: Array, at: Array, kind: Array) -> Array:
         """Whether there is room for continuing dashes (R,), with heads (R, 2), beside those at (R, n, 2)."""
         size = self.t.style.size
-        inside = ((head + self.low[onward] > 0) & (head + self.high[onward] < size - 1)).all(1)
-        kinds = len(self.clash.table) // len(self.low)
+        inside = ((head + self.least[onward] > 0) & (head + self.greatest[onward] < size - 1)).all(1)
+        kinds = len(self.clash.table) // len(self.least)
         pair = onward[:, None] * kinds + kind
         return inside & (self.clash.most(head, np.zeros((len(head), 1, 2), int), at, pair)[:, 0] == 0)
 
@@ -59,8 +59,8 @@ class Clearance:
         points = tail[:, None] + offsets
         beyond = ((points < 0) | (points >= size)).any(-1)
         edge = ((points == 0) | (points == size - 1)).any(-1)
-        taken = np.where(edge, 255, self.space.most(tail, offsets, at, kind))
-        return np.asarray(((taken <= FREE) | beyond).all(1))
+        coverage = np.where(edge, 255, self.space.most(tail, offsets, at, kind))
+        return np.asarray(((coverage <= FREE) | beyond).all(1))
 
     def first_head(self, degree: Array, tail: Array) -> Array:
         """Heads (R, 2) of first dashes."""
@@ -92,14 +92,14 @@ class Pairs:
         pad = 2 * int(reach) + 1  # a border of zeros, so that places may be clipped before steps are added
         self.table = np.pad(tables, ((0, 0), (pad, pad), (pad, pad)))
         self.side = self.table.shape[-1]
-        self.far = tables.shape[-1] // 2 + int(reach) + 1
+        self.limit = tables.shape[-1] // 2 + int(reach) + 1
 
     def most(self, place: Array, steps: Array, at: Array, kind: Array) -> Array:
         """The largest entry (R, m) for the pixels at steps (R, m, 2) from places (R, 2).
 
         The dashes are at (R, n, 2), of kinds (R, n); without dashes all is 0.
         """
-        apart = np.clip(place[:, None] - at, -self.far, self.far) + self.side // 2
+        apart = np.clip(place[:, None] - at, -self.limit, self.limit) + self.side // 2
         first = (kind * self.side + apart[..., 0]) * self.side + apart[..., 1]
         onward = steps[..., 0].astype(np.intp) * self.side + steps[..., 1]
         entries = self.table.reshape(-1).take(first.T[..., None] + onward)  # (n, R, m): quickest over the first axis
@@ -107,12 +107,12 @@ class Pairs:
         return most
 
 
-def _clashes(one: Array, others: Array) -> Array:
-    """For each of the others (B, p, p), the offsets at which ``one`` would clash with it, (B, 4h + 3, 4h + 3)."""
-    side = one.shape[0]
+def _clashes(stamp: Array, others: Array) -> Array:
+    """For each of the others (B, p, p), the offsets at which ``stamp`` would clash with it, (B, 4h + 3, 4h + 3)."""
+    side = stamp.shape[0]
     out = np.zeros((len(others), 2 * side + 1, 2 * side + 1), bool)
-    own = np.argwhere(one >= DARK)
-    dark = {taken: others >= TAKEN - taken for taken in np.unique(one[tuple(own.T)]).astype(int)}
-    for down, right in own:  # from the other's place to its own
-        out[:, side - down : 2 * side - down, side - right : 2 * side - right] |= dark[one[down, right]]
+    points = np.argwhere(stamp >= DARK)
+    dark = {taken: others >= TAKEN - taken for taken in np.unique(stamp[tuple(points.T)]).astype(int)}
+    for down, right in points:  # from the other's place to its points
+        out[:, side - down : 2 * side - down, side - right : 2 * side - right] |= dark[stamp[down, right]]
     return out

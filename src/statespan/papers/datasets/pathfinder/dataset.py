@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from statespan._check import check_int
 from statespan.data.augment import Turn
-from statespan.data.base import Arrays, Dataset, Info
+from statespan.data.base import Array, Arrays, Dataset, Info
 from statespan.data.cache import Rows, cached, stamp
 from statespan.data.formats import npy
 from statespan.data.registry import register
@@ -29,7 +28,6 @@ from statespan.papers.datasets.images import Pixels
 from statespan.papers.datasets.pathfinder.snakes import images
 from statespan.papers.datasets.pathfinder.strokes import Style, style_of
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 VERSION = 3
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}  # by the length of contours
 SPLITS = ("train", "valid", "test")
@@ -73,6 +71,7 @@ class PathfinderOptions:
 
 
 def _register(name: str, size: int, summary: str) -> None:
+    @register(name, summary, files=(_files(size, 14),), folder=f"pathfinder{size}", config=PathfinderOptions)
     def load(folder: Path, options: PathfinderOptions) -> Dataset:
         metadata = _files(size, options.contour).find(folder)
         if options.generate or metadata is None:
@@ -87,8 +86,6 @@ def _register(name: str, size: int, summary: str) -> None:
         info = Info("classification", size * size, 1, None, 2, ("apart", "joined"))
         splits = [Arrays(part, prepare) for part in parts]
         return Dataset(name, info, splits[0], splits[1], splits[2], augment=Turn(size) if options.augment else None)
-
-    register(name, summary, files=(_files(size, 14),), folder=f"pathfinder{size}", config=PathfinderOptions)(load)
 
 
 _register("pathfinder", 32, "LRA Pathfinder: 1,024 pixels, 2 classes")

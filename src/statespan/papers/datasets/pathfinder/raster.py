@@ -5,12 +5,12 @@ Points are (down, right). A test compares everything here with Pillow itself, wh
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
-Edge: TypeAlias = "tuple[int, int, np.float32, int, int]"
+from statespan.data.base import Array
+
 LOBES = 3  # of Lanczos' filter
 PRECISION_BITS = 22  # of the filter's weights where images are bytes
 
@@ -87,27 +87,35 @@ def _thick(start: Array, end: Array, thickness: int) -> Array:
     return np.array(sorted({(row, x) for row, first, last in spans for x in range(first, last + 1)}))
 
 
+class Edge(NamedTuple):
+    """An edge that is not flat: its beginning, its slope in columns per row, its first and its last row."""
+
+    down: int
+    right: int
+    slope: np.float32
+    top: int
+    bottom: int
+
+    def column(self, row: int) -> float:
+        """Where it crosses a row."""
+        return float(np.float32(row - self.down) * self.slope + np.float32(self.right))
+
+
 def _edge(down: int, right: int, to_down: int, to_right: int) -> Edge:
-    """The start of an edge, its slope in columns per row, its first and its last row."""
     slope = np.float32(to_right - right) / np.float32(to_down - down)
-    return down, right, slope, min(down, to_down), max(down, to_down)
-
-
-def _at(edge: Edge, row: int) -> np.float32:
-    return np.float32(row - edge[0]) * edge[2] + np.float32(edge[1])
+    return Edge(down, right, slope, min(down, to_down), max(down, to_down))
 
 
 def _filled(edges: list[Edge]) -> list[tuple[int, int, int]]:
     spans = []
-    bottom = max(edge[4] for edge in edges)
-    for row in range(min(edge[3] for edge in edges), bottom + 1):
+    bottom = max(edge.bottom for edge in edges)
+    for row in range(min(edge.top for edge in edges), bottom + 1):
         crossings: list[float] = []
         for i, edge in enumerate(edges):
-            if not edge[3] <= row <= edge[4]:
+            if not edge.top <= row <= edge.bottom:
                 continue
-            crossing = float(_at(edge, row))
-            if row == edge[4] < bottom:
-                crossings += [crossing, crossing]  # here one edge ends and the next one begins
+            if row == edge.bottom < bottom:
+                crossings += 2 * [edge.column(row)]  # here one edge ends and the next one begins
             else:
                 crossings.append(_at_corner(row, edge, edges[:i]))
         crossings.sort()
@@ -118,14 +126,14 @@ def _filled(edges: list[Edge]) -> list[tuple[int, int, int]]:
 
 def _at_corner(row: int, edge: Edge, before: list[Edge]) -> float:
     """The column where an edge crosses a row; at a corner with two flat edges to one side, beside their next pixels."""
-    crossing = float(_at(edge, row))
-    if row not in edge[3:] or not edge[2]:
+    crossing = edge.column(row)
+    if row not in (edge.top, edge.bottom) or not edge.slope:
         return crossing
-    next_row = row - 1 if row == edge[4] else row + 1
+    next_row = row - 1 if row == edge.bottom else row + 1
     for other in before:
-        is_corner = row in other[3:] and other[2] and _away(crossing) == _away(float(_at(other, row)))
-        if is_corner and other[3] <= next_row <= other[4]:
-            ends = float(_at(edge, next_row)), float(_at(other, next_row))
+        is_corner = row in (other.top, other.bottom) and other.slope and _away(crossing) == _away(other.column(row))
+        if is_corner and other.top <= next_row <= other.bottom:
+            ends = edge.column(next_row), other.column(next_row)
             if crossing > max(ends) + 1:
                 return _away(max(ends)) + 1
             if crossing < min(ends) - 1:

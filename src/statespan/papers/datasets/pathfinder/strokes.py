@@ -15,14 +15,13 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any, TypeAlias
 
 import numpy as np
 
+from statespan.data.base import Array
 from statespan.papers.datasets.pathfinder.raster import filter_weights, line, shrink_bytes, shrink_floats
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
-FINE = 2  # drawn at so many times the size
+FINE = 2  # factor of the size at which dashes are drawn, before shrinking
 DEGREES = 360
 
 
@@ -109,10 +108,10 @@ def tables(style: Style, margin: int) -> Tables:
     # a dash that goes on is drawn from its head backwards
     drawn = [_dash(style, margin, half, way) for way in np.concatenate([degrees, _reversed(onward)])]
     space = np.stack([space for _, space in drawn])
-    solid = [_solid(one, reach) for one in space[:DEGREES]]
+    solid = [_solid(stamp, reach) for stamp in space[:DEGREES]]
     works = np.array([_works(offsets, style.size) for offsets in solid])
     middle = [_within(style, offsets) for offsets in solid]
-    begins = np.array([len(one) for one in middle])
+    begins = np.array([len(tails) for tails in middle])
     return Tables(
         style,
         margin,
@@ -215,9 +214,9 @@ def _works(offsets: Array, size: int) -> bool:
 def _equal(points: list[Array]) -> Array:
     """Lists of points (n, 2) as one array, each padded with its first point, or with 0."""
     out = np.zeros((len(points), max(map(len, points)), 2), np.int32)
-    for filled, own_points in zip(out, points):
-        filled[:] = own_points[0] if len(own_points) else 0
-        filled[: len(own_points)] = own_points
+    for padded, row_points in zip(out, points):
+        padded[:] = row_points[0] if len(row_points) else 0
+        padded[: len(row_points)] = row_points
     return out
 
 

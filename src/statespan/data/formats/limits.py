@@ -1,9 +1,22 @@
-"""A file whose headers are limited: a larger read is rejected before a byte is read."""
+"""Files that are read within limits: the lengths of lines, and the headers of archives."""
 
 from __future__ import annotations
 
 import io
-from typing import IO
+from collections.abc import Iterator
+from typing import IO, AnyStr
+
+LONGEST_LINE = 1 << 24  # characters or bytes
+
+
+def bounded(file: IO[AnyStr]) -> Iterator[AnyStr]:
+    """The lines of a file, one by one; one longer than :data:`LONGEST_LINE` is a ValueError and not read on."""
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"line {number} must have at most {LONGEST_LINE} characters, got more")
+        yield line
 
 
 class Metered(io.RawIOBase):
@@ -39,10 +52,6 @@ class Metered(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to a position."""
         return self.file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """The current position."""
-        return self.file.tell()
 
     def seekable(self) -> bool:
         """It is."""
