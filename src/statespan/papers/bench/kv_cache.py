@@ -53,7 +53,7 @@ class CachedTransformer(nn.Module):
 
     def cache(self, batch: int, slots: int) -> list[tuple[Tensor, Tensor]]:
         """Keys and values of each block, (B, H, M, E)."""
-        mixers: list[Any] = [block.mixer for block in self.stack._blocks()]
+        mixers: list[Any] = [block.mixer for block in self.stack.parts()]
         shape = (batch, mixers[0].n_heads, slots, mixers[0].d_head)
         weight = mixers[0].out.weight
         return [(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in mixers]
@@ -65,7 +65,7 @@ class CachedTransformer(nn.Module):
         case that the fused kernels are made for.
         """
         y = self.tokens(x) + self.place.weight[(context - 1) % self.place.num_embeddings]
-        for block, (keys, values) in zip(self.stack._blocks(), cache):
+        for block, (keys, values) in zip(self.stack.parts(), cache):
             mixer: Any = block.mixer
             z = block.mixer_norm(y)[:, None]
             q, k, v = mixer._heads(z, None)
