@@ -151,23 +151,17 @@ def _mask(padding: Padding | None) -> Tensor | None:
 class KVCache(NamedTuple):
     """A cache of past keys and values that grows with every call."""
 
-    keys: Tensor
-    """(B, H, M, E); a slot beyond the sequence's position is not in use."""
-    values: Tensor
-    """(B, H, M, E)."""
-    position: Tensor
-    """(B,), how many samples each sequence has seen."""
+    keys: Tensor  # (B, H, M, E); a slot beyond the sequence's position is not in use
+    values: Tensor  # (B, H, M, E)
+    position: Tensor  # (B,), how many samples each sequence has seen
 
 
 class StaticKVCache(NamedTuple):
     """A cache with a fixed number of slots, so that shapes do not change from step to step."""
 
-    keys: Tensor
-    """(B, H, M, E), M the largest number of samples it can hold."""
-    values: Tensor
-    """(B, H, M, E)."""
-    position: Tensor
-    """(B,)."""
+    keys: Tensor  # (B, H, M, E), M the largest number of samples it can hold
+    values: Tensor  # (B, H, M, E)
+    position: Tensor  # (B,)
 
 
 class Attention(MultiHead["KVCache | StaticKVCache"]):
@@ -178,14 +172,10 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
     Args:
         d_model: Number of features D.
         n_heads: Number of heads H.
-        d_head: Features E of each head; None for d_model / n_heads. S4 Table 3 has 4 heads of 32 at d_model 256.
-        causal: Whether a position sees itself and the past alone.
         kernel: "softmax"; :class:`LinearAttention` and :class:`Performer` are the other kernels.
         flash: Use torch's fused attention, whose memory is linear in L; False makes the L × L matrix of weights, as the
             Transformers did that the S4 paper measured.
-        dropout: Probability of dropping a weight.
-        device: Device of the parameters.
-        dtype: Their dtype.
+        **options: Those of :class:`MultiHead`. S4 Table 3 has 4 heads of 32 features at d_model 256.
 
     Example:
         >>> layer = Attention(d_model=16, n_heads=4)
@@ -196,19 +186,9 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        n_heads: int,
-        *,
-        d_head: int | None = None,
-        causal: bool = True,
-        kernel: str = "softmax",
-        flash: bool = True,
-        dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        self, d_model: int, n_heads: int, *, kernel: str = "softmax", flash: bool = True, **options: Any
     ) -> None:
-        super().__init__(d_model, n_heads, d_head=d_head, causal=causal, dropout=dropout, device=device, dtype=dtype)
+        super().__init__(d_model, n_heads, **options)
         self.kernel = check_choice("kernel", kernel, KERNELS)
         self.flash = check_bool("flash", flash)
 

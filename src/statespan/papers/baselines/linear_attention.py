@@ -35,23 +35,17 @@ STABILIZER = 1e-6  # as in the Performer authors' code
 class LinearState(NamedTuple):
     """The sums over the past."""
 
-    sums: Tensor
-    """(B, H, F, E + 1): Σ φ(k) vᵀ, and Σ φ(k) in the last column, both over exp(log_scale)."""
-    log_scale: Tensor
-    """(B, H); stays 0 for features that need no scale."""
+    sums: Tensor  # (B, H, F, E + 1): Σ φ(k) vᵀ, and Σ φ(k) in the last column, both over exp(log_scale)
+    log_scale: Tensor  # (B, H); stays 0 for features that need no scale
 
 
 class Features(NamedTuple):
     """The features that attention sums over."""
 
-    q: Tensor
-    """Features of queries (B, H, L, F), L ≥ 1."""
-    k: Tensor
-    """Features of keys (B, H, L, F)."""
-    v: Tensor
-    """Values (B, H, L, V)."""
-    log_k: Tensor | None
-    """The logarithm of the keys' scale (B, H, L); None for 1."""
+    q: Tensor  # features of queries (B, H, L, F), L ≥ 1
+    k: Tensor  # features of keys (B, H, L, F)
+    v: Tensor  # values (B, H, L, V)
+    log_k: Tensor | None  # the logarithm of the keys' scale (B, H, L); None for 1
 
 
 class FeatureAttention(MultiHead[LinearState]):
@@ -223,12 +217,8 @@ class Performer(FeatureAttention):
     Args:
         d_model: Number of features D.
         n_heads: Number of heads H.
-        d_head: Features E of each head; None for d_model / n_heads.
         n_features: Random features F; None for E ln E, rounded.
-        causal: Whether a position sees itself and the past alone.
-        dropout: Probability of dropping a feature of the heads' outputs.
-        device: Device of the parameters.
-        dtype: Their dtype; the sums are at least float32.
+        **options: Those of :class:`MultiHead`; the sums are at least float32, whatever the dtype.
 
     Example:
         >>> layer = Performer(d_model=64, n_heads=2)
@@ -239,19 +229,8 @@ class Performer(FeatureAttention):
     scaled = True
     projection: Tensor
 
-    def __init__(
-        self,
-        d_model: int,
-        n_heads: int,
-        *,
-        d_head: int | None = None,
-        n_features: int | None = None,
-        causal: bool = True,
-        dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(d_model, n_heads, d_head=d_head, causal=causal, dropout=dropout, device=device, dtype=dtype)
+    def __init__(self, d_model: int, n_heads: int, *, n_features: int | None = None, **options: Any) -> None:
+        super().__init__(d_model, n_heads, **options)
         if n_features is None:
             n_features = max(1, round(self.d_head * math.log(self.d_head)))
         rows = check_int("n_features", n_features, minimum=1)
