@@ -53,7 +53,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One line of a result; the figures are None unless the status is "ok"."""
 
     name: str
@@ -76,7 +76,7 @@ class Row:
     notes: str = ""
     extra: Mapping[str, float] = field(default_factory=dict)  # figures of this benchmark alone, such as "speedup"
 
-    def speed_over(self, base: Row, *, graphs: bool = True) -> float:
+    def speed_over(self, base: BenchRow, *, graphs: bool = True) -> float:
         """The speed relative to ``base``, from CUDA-graph times if both have them."""
         if graphs and self.graph_ms and base.graph_ms:
             return base.graph_ms / self.graph_ms
@@ -94,7 +94,7 @@ class Case:
     tolerance: float | None  # allowed error; None where there is no reference
     optional: bool = False  # its failure is a finding, not a fault: baselines and variants not every machine can run
     notes: str = ""
-    skip: Callable[[Sequence[Row]], str | None] | None = None  # from the rows so far to the reason not to run it
+    skip: Callable[[Sequence[BenchRow]], str | None] | None = None  # from the rows so far to the reason not to run it
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,10 @@ class BenchOptions:
         return torch.autocast(self.device.type, dtype=self.dtype if self.half else None, enabled=self.half)
 
 
-Finish = Callable[[Sequence[Row], BenchOptions], tuple[list[Row], list[str]]]
+Finish = Callable[[Sequence[BenchRow], BenchOptions], tuple[list[BenchRow], list[str]]]
 
 
-def unchanged(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def unchanged(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """The ``finish`` of a benchmark without figures or findings of its own."""
     return list(rows), []
 
@@ -165,11 +165,14 @@ class Benchmark:
 
 
 def with_ratios(
-    rows: Sequence[Row], base_name: str, same: Sequence[str], ratios: Callable[[Row, Row], dict[str, float]]
-) -> list[Row]:
+    rows: Sequence[BenchRow],
+    base_name: str,
+    same: Sequence[str],
+    ratios: Callable[[BenchRow, BenchRow], dict[str, float]],
+) -> list[BenchRow]:
     """Add figures relative to the row ``base_name`` with the same settings ``same``."""
 
-    def key(row: Row) -> tuple[Any, ...]:
+    def key(row: BenchRow) -> tuple[Any, ...]:
         return tuple(row.setting[name] for name in same)
 
     bases = {key(row): row for row in rows if row.name == base_name and row.status == OK}
@@ -179,7 +182,7 @@ def with_ratios(
     ]
 
 
-def with_rate(rows: Sequence[Row], name: str) -> list[Row]:
+def with_rate(rows: Sequence[BenchRow], name: str) -> list[BenchRow]:
     """Add a figure ``name``: sequences, tokens or images per second."""
     return [
         replace(row, extra={name: 1e3 * row.setting["batch"] / row.time_ms}) if row.time_ms else row for row in rows

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from statespan.papers.bench import engine_paths, naive
-from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row
+from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow, Case
 from statespan.papers.bench.layer_work import KINDS, layer_work, ssm_floor
 
 ROUNDED = 5e-3
@@ -52,7 +52,7 @@ def _naive(kind: str, tolerance: float) -> list[tuple[str, naive.KernelFunction,
     ]
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "speedup" of each row over the last naive one, which is as exact as ours, and report the best over all."""
     final, findings = list(rows), []
     for kind, part in product(("S4D", "S4"), PARTS):

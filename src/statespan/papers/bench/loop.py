@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from statespan.data.base import Arrays, Batch, Dataset, Info
-from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row, Tensors, Work, count_parameters
+from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow, Case, Tensors, Work, count_parameters
 from statespan.papers.bench.layer_work import ssm_floor
 from statespan.papers.bench.measure import capture
 
@@ -45,9 +45,9 @@ def cases(options: BenchOptions) -> Iterator[Case]:
             yield Case("loop", setting, partial(_looped, variant, info, options), floor, None)
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "step_ms", and to the loop's rows "overhead_percent"."""
-    final: list[Row] = []
+    final: list[BenchRow] = []
     findings = []
     steps = _steps(options)
     for row in rows:

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from statespan.nn.block import ResidualBlock
-from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row, Work, with_rate
+from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow, Case, Work, with_rate
 from statespan.papers.bench.layer_work import KINDS, ssm_floor
-from statespan.papers.bench.training import BOTH, COMPILED, EAGER, GRAPHED, Residual, step_work
+from statespan.papers.bench.training import BOTH, COMPILED, EAGER, GRAPHED, ResidualClassifier, step_work
 
 CLASSES = 10
 
@@ -62,13 +62,13 @@ def cases(options: BenchOptions) -> Iterator[Case]:
                 yield Case(name, setting, prepare, floor, options.model_tolerance, optional=variant != EAGER)
 
 
-def build(task: TaskSizes, kind: str, d_state: int, device: torch.device) -> Residual:
+def build(task: TaskSizes, kind: str, d_state: int, device: torch.device) -> ResidualClassifier:
     """The model of a task."""
     D = task.d_model
     layer = partial(KINDS[kind], D, d_state, bidirectional=True, mix="glu", device=device)
     blocks = [ResidualBlock(layer(), norm=task.norm, device=device) for _ in range(task.n_layers)]
     encoder = nn.Embedding(task.vocabulary, D) if task.vocabulary else nn.Linear(3, D)
-    return Residual(encoder, blocks, nn.Linear(D, CLASSES))
+    return ResidualClassifier(encoder, blocks, nn.Linear(D, CLASSES))
 
 
 def _work(options: BenchOptions, task: TaskSizes, kind: str, *, path: str, variant: str) -> Work:
@@ -78,7 +78,7 @@ def _work(options: BenchOptions, task: TaskSizes, kind: str, *, path: str, varia
     return step_work(model, inputs, options, path=path, variant=variant)
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "sequences_per_s"."""
     return with_rate(rows, "sequences_per_s"), []
 

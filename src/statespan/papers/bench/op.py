@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from statespan.papers.bench import engine_paths
-from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Floor, Row, Tensors, Work, with_ratios
+from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow, Case, Floor, Tensors, Work, with_ratios
 from statespan.papers.bench.layer_work import KINDS, in_pieces, with_gradients
 from statespan.ssm import DPLR, Diagonal, Structure
 
@@ -98,7 +98,7 @@ def _work(options: BenchOptions, variant: Variant, shape: Shape) -> Work:
     return Work(lambda: results(u, dy, apply), reference, graph=True)
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "copies": the time over that of u.clone() at the same shape, both as CUDA graphs if available."""
     same = ("batch", "heads", "length")
     return with_ratios(rows, CLONE, same, lambda row, clone: {"copies": clone.speed_over(row)}), []

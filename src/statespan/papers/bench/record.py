@@ -11,7 +11,7 @@ import torch
 
 from statespan._io import replace_file
 from statespan._machine import provenance
-from statespan.papers.bench.case import BenchOptions, Row
+from statespan.papers.bench.case import BenchOptions, BenchRow
 from statespan.papers.bench.measure import MEMORY_HOW, MachineRates
 from statespan.papers.bench.options import find
 from statespan.papers.bench.runner import BenchResult
@@ -58,6 +58,6 @@ def read_record(path: Path) -> tuple[BenchResult, str]:
     dtype = getattr(torch, chosen["dtype"])
     options = BenchOptions(torch.device(chosen["device"]), dtype, record["seed"], chosen["quick"], chosen["sizes"])
     rates = MachineRates(machine["copy_gb_per_s"] * 1e9, machine["matmul_tflop_per_s"] * 1e12)
-    rows, findings = tuple(Row(**row) for row in record["rows"]), tuple(record["findings"])
+    rows, findings = tuple(BenchRow(**row) for row in record["rows"]), tuple(record["findings"])
     result = BenchResult(find(record["benchmark"]), options, rates, rows, findings, False, record["wall_seconds"])
     return result, machine["device"]

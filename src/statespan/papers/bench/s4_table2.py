@@ -14,7 +14,7 @@ from typing import Any
 
 from statespan import LSSL, S4
 from statespan.papers.bench import naive
-from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row, with_ratios
+from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow, Case, with_ratios
 from statespan.papers.bench.layer_work import Forward, call, layer_work, ssm_floor
 
 NAIVE = "LSSL Krylov"
@@ -49,7 +49,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
             yield Case(name, setting, prepare, floor, options.tolerance, optional=name == NAIVE, notes=notes)
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "speedup" and "memory_saving" over LSSL's own algorithm at the same width, reported as in the paper."""
     final = with_ratios(rows, NAIVE, ["d_model"], _ratios)
     findings = []
@@ -64,7 +64,7 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
     return final, findings
 
 
-def _ratios(row: Row, lssl: Row) -> dict[str, float]:
+def _ratios(row: BenchRow, lssl: BenchRow) -> dict[str, float]:
     memory = (lssl.memory_mb or 0.0) / (row.memory_mb or 1.0)
     return {"speedup": row.speed_over(lssl, graphs=False), "memory_saving": memory}
 

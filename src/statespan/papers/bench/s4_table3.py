@@ -19,9 +19,9 @@ from statespan.nn.block import ResidualBlock
 from statespan.papers.baselines.attention import Attention
 from statespan.papers.baselines.linear_attention import LinearAttention, Performer
 from statespan.papers.baselines.transformer import TransformerBlock
-from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Floor, Row, Work, with_ratios
+from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow, Case, Floor, Work, with_ratios
 from statespan.papers.bench.layer_work import attention_floor, ssm_floor
-from statespan.papers.bench.training import Residual, step_work
+from statespan.papers.bench.training import ResidualClassifier, step_work
 
 N_LAYERS, VOCABULARY, CLASSES = 4, 256, 10
 BASE, FLASH, FFT = "Transformer", "Transformer, flash", "S4, fft"
@@ -51,10 +51,10 @@ def mixers(options: BenchOptions) -> dict[str, Make]:
     }
 
 
-def build(make: Make, d_model: int) -> Residual:
+def build(make: Make, d_model: int) -> ResidualClassifier:
     """The model around a mixer, from bytes to classes."""
     blocks = [_block(make(), d_model) for _ in range(N_LAYERS)]
-    return Residual(nn.Embedding(VOCABULARY, d_model), blocks, nn.Linear(d_model, CLASSES))
+    return ResidualClassifier(nn.Embedding(VOCABULARY, d_model), blocks, nn.Linear(d_model, CLASSES))
 
 
 def _block(mixer: nn.Module, d_model: int) -> nn.Module:
@@ -90,7 +90,7 @@ def _floor(options: BenchOptions, name: str, length: int) -> Floor:
     return ssm_floor(options, batch * length, D, D if name in ("S4", FFT) else 2 * D)
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "speed" and "memory" relative to the Transformer at the same length, and report them beside the paper's.
 
     Speeds are those of CUDA graphs where both have one: without, a slow CPU in front of the GPU hides the difference.
@@ -106,7 +106,7 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
     return final, findings
 
 
-def _ratios(row: Row, transformer: Row) -> dict[str, float]:
+def _ratios(row: BenchRow, transformer: BenchRow) -> dict[str, float]:
     memory = (row.memory_mb or 0.0) / (transformer.memory_mb or 1.0)
     return {"speed": row.speed_over(transformer), "memory": memory}
 

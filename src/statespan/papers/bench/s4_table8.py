@@ -22,8 +22,8 @@ from statespan.papers.bench.case import (
     OK,
     Benchmark,
     BenchOptions,
+    BenchRow,
     Case,
-    Row,
     Tensors,
     Work,
     count_parameters,
@@ -171,10 +171,10 @@ def _after(options: BenchOptions, context: int) -> Work:
     return replace(work, sample=stepped, reference=parallel)
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "tokens_per_s"; report each model's best, its distance from the floor, and the ratios between models."""
     final = with_rate(rows, "tokens_per_s")
-    best: dict[str, Row] = {}
+    best: dict[str, BenchRow] = {}
     for row in final:
         rate = row.extra.get("tokens_per_s", 0.0)
         if row.status == OK and row.setting["part"] == "throughput" and rate > _rate(best.get(row.name)):
@@ -211,7 +211,7 @@ def _kind(name: str) -> str:
     return name.partition(" at ")[0]
 
 
-def _rate(row: Row | None) -> float:
+def _rate(row: BenchRow | None) -> float:
     return 0.0 if row is None else row.extra.get("tokens_per_s", 0.0)
 
 

@@ -21,7 +21,7 @@ from statespan.train import param_groups
 EAGER, COMPILED, GRAPHED, BOTH = "eager", "torch.compile", "CUDA graph", "torch.compile, CUDA graph"
 
 
-class Residual(nn.Module):
+class ResidualClassifier(nn.Module):
     """An encoder, residual blocks, a mean over the sequence and class scores."""
 
     def __init__(self, encoder: nn.Linear | nn.Embedding, blocks: Sequence[nn.Module], head: nn.Linear) -> None:
@@ -37,7 +37,7 @@ class Residual(nn.Module):
 class TrainingStep:
     """A training step on one batch; ``path`` is the SSMs' path."""
 
-    model: Residual
+    model: ResidualClassifier
     inputs: Tensor  # tokens (B, L) or numbers (B, L, features)
     labels: Tensor  # (B,)
     options: BenchOptions
@@ -73,14 +73,14 @@ class TrainingStep:
 
 
 def step_work(
-    model: Residual,
+    model: ResidualClassifier,
     inputs: Tensor,
     options: BenchOptions,
     *,
     path: str = "auto",
     variant: str = EAGER,
     sample: int | None = None,
-    reference: Residual | None = None,
+    reference: ResidualClassifier | None = None,
     graph: bool = False,
 ) -> Work:
     """A model's training step on tokens (B, L) or numbers (B, L, features), with SSMs applied by a ``path``.
@@ -113,7 +113,7 @@ def step_work(
     return Work(run, compared, count_parameters(model, trained=True), peak, few, graph=graph)
 
 
-def _compiled(model: Residual) -> Callable[[Tensor], Tensor]:
+def _compiled(model: ResidualClassifier) -> Callable[[Tensor], Tensor]:
     """The model compiled, without the compiler's warnings about complex numbers."""
     torch._dynamo.reset()
     compiled = torch.compile(model)
