@@ -82,6 +82,10 @@ class BenchRow:
             return base.graph_ms / self.graph_ms
         return (base.time_ms or 0.0) / (self.time_ms or 1.0)
 
+    def memory_over(self, base: BenchRow) -> float:
+        """The peak memory relative to ``base``."""
+        return (self.memory_mb or 0.0) / (base.memory_mb or 1.0)
+
 
 @dataclass(frozen=True)
 class Case:

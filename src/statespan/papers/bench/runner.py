@@ -93,7 +93,6 @@ def run_case(case: Case, options: BenchOptions, rates: MachineRates, before: Seq
         with warnings.catch_warnings():
             # of the first product in the backward pass's own thread; it sets the context and all is well
             warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
-            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype feature")
             torch.manual_seed(options.seed)
             work = case.prepare()
             row = _compared(row, work)

@@ -53,12 +53,9 @@ def mixers(options: BenchOptions) -> dict[str, Make]:
 
 def build(make: Make, d_model: int) -> ResidualClassifier:
     """The model around a mixer, from bytes to classes."""
-    blocks = [_block(make(), d_model) for _ in range(N_LAYERS)]
+    layers = [make() for _ in range(N_LAYERS)]
+    blocks = [ResidualBlock(m) if isinstance(m, S4) else TransformerBlock(d_model, m, d_ff=None) for m in layers]
     return ResidualClassifier(nn.Embedding(VOCABULARY, d_model), blocks, nn.Linear(d_model, CLASSES))
-
-
-def _block(mixer: nn.Module, d_model: int) -> nn.Module:
-    return ResidualBlock(mixer) if isinstance(mixer, S4) else TransformerBlock(d_model, mixer, d_ff=None)
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
@@ -95,7 +92,11 @@ def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchR
 
     Speeds are those of CUDA graphs where both have one: without, a slow CPU in front of the GPU hides the difference.
     """
-    final = with_ratios(rows, BASE, ["length"], _ratios)
+
+    def ratios(row: BenchRow, transformer: BenchRow) -> dict[str, float]:
+        return {"speed": row.speed_over(transformer), "memory": row.memory_over(transformer)}
+
+    final = with_ratios(rows, BASE, ["length"], ratios)
     findings = []
     for row in final:
         length = row.setting["length"]
@@ -104,11 +105,6 @@ def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchR
             paper = "{:.2f}x and {:.3g}x".format(*PAPER[row.name, length])
             findings.append(f"L = {length}: {row.name} {speed:.2f}x speed, {memory:.3g}x memory (paper, A100: {paper})")
     return final, findings
-
-
-def _ratios(row: BenchRow, transformer: BenchRow) -> dict[str, float]:
-    memory = (row.memory_mb or 0.0) / (transformer.memory_mb or 1.0)
-    return {"speed": row.speed_over(transformer), "memory": memory}
 
 
 BENCHMARK = Benchmark("s4_table3", cases, finish=finish)
