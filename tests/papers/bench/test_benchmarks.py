@@ -252,13 +252,13 @@ def test_batches_fill_the_memory(monkeypatch):
 @pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 def test_hugging_face_s_caches_hold_the_context():
     """Both attend to the whole context at every step, and give what one pass over the same keys and values gives."""
-    from statespan.papers.bench.hugging_face import hugging_face_work
+    from statespan.papers.bench.kv_cache import StackSizes, hugging_face_work
 
     settings = choose_options(find("s4_table8"), device="cpu", dtype="float32", quick=True)
     outputs = []
     for as_it_comes in (False, True):
         torch.manual_seed(3)
-        work = hugging_face_work(settings, 2, 7, 16, 2, 2, as_it_comes=as_it_comes)
+        work = hugging_face_work(settings, StackSizes(16, 2, 2), 2, 7, as_it_comes=as_it_comes)
         first, again = work.run()["output"].clone(), work.run()["output"]
         assert torch.equal(first, again)
         outputs.append(first)

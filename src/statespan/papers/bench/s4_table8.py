@@ -30,8 +30,15 @@ from statespan.papers.bench.case import (
     with_rate,
 )
 from statespan.papers.bench.decoding import STATE, step_floor, steps_work
-from statespan.papers.bench.hugging_face import AS_IT_COMES, STATIC, hugging_face_work
-from statespan.papers.bench.kv_cache import CachedTransformer, StackSizes, cached_floor, cached_work
+from statespan.papers.bench.kv_cache import (
+    AS_IT_COMES,
+    STATIC,
+    CachedTransformer,
+    StackSizes,
+    cached_floor,
+    cached_work,
+    hugging_face_work,
+)
 
 OURS, PLAIN, TRANSFORMER, AFTER = "S4", "S4 without a graph", "Transformer", "S4 after"
 PAPER = {OURS: 48_000.0, AS_IT_COMES: 800.0}
