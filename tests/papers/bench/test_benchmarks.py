@@ -234,6 +234,18 @@ def test_generation_rates(records):
     assert all(line.endswith("x (paper: 60x)") for line in said)
 
 
+@pytest.mark.parametrize("graph", [True, False])
+def test_memory_of_steps_does_not_count_the_case_before(graph, monkeypatch):
+    """The peak is counted from the start of the case, also for steps that are not captured in a graph."""
+    from statespan.papers.bench import decoding, s4_table8
+
+    peaks = [1000]  # the case before left this peak behind
+    monkeypatch.setattr(decoding, "reset_peak", lambda _: peaks.append(10), raising=False)
+    monkeypatch.setattr(decoding, "peak_over", lambda before, device: peaks[-1])
+    options = choose_options(find("s4_table8"), device="cpu", quick=True)
+    assert s4_table8._work(options, 1, graph=graph).peak_bytes == 10
+
+
 def test_batches_fill_the_memory(monkeypatch):
     """Rows of caches up to 0.8 of a GPU of 100 GB, a power of two, and fractions of that."""
     from types import SimpleNamespace

@@ -18,7 +18,7 @@ from statespan.generation.rules import rule_of
 from statespan.generation.sampling import Sampling
 from statespan.generation.tree import leaves
 from statespan.papers.bench.case import BenchOptions, Floor, Tensors, Work, count_parameters
-from statespan.papers.bench.measure import allocated, peak_over
+from statespan.papers.bench.measure import allocated, peak_over, reset_peak
 
 STATE = torch.float32
 SEQUENCES_COMPARED = 2  # with the parallel model
@@ -35,9 +35,9 @@ def steps_work(
     tokens = torch.randint(model.config.vocabulary, (SEQUENCES_COMPARED, length), device=device)
     before = allocated(device) - sum(p.nbytes for p in model.parameters())
     walk = _walk(model, batch, steps, state)
+    reset_peak(device)
     advance: Callable[[], None] = walk.advance
     if graph and device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
         advance = Captured(walk.advance, walk.host, CudaRecorder(device))
 
     @torch.no_grad()

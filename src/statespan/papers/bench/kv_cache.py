@@ -23,7 +23,7 @@ from statespan.nn import AdaptiveTokens
 from statespan.papers.baselines.attention import Attention
 from statespan.papers.baselines.transformer import Transformer
 from statespan.papers.bench.case import BenchOptions, Floor, Tensors, Work, count_parameters
-from statespan.papers.bench.measure import allocated, peak_over
+from statespan.papers.bench.measure import allocated, peak_over, reset_peak
 
 STATIC = "Hugging Face GPT-2"
 AS_IT_COMES = f"{STATIC} as it comes"
@@ -101,9 +101,9 @@ def cached_work(make: Callable[[], CachedTransformer], options: BenchOptions, ba
         def step() -> None:
             x.copy_(model.choose(model.step(x, cache, context), uniform))
 
+        reset_peak(device)
         advance: Callable[[], None] = step
         if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
             advance = Captured(step, [], CudaRecorder(device))
         for _ in range(2):
             advance()
@@ -172,8 +172,7 @@ def hugging_face_work(options: BenchOptions, sizes: StackSizes, batch: int, cont
             cache.crop(-1)
         return {"output": y.last_hidden_state}
 
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+    reset_peak(device)
     run()
     return Work(run, None, count_parameters(model), peak_over(before, device))
 

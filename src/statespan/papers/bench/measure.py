@@ -86,6 +86,12 @@ def allocated(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
 
+def reset_peak(device: torch.device) -> None:
+    """Reset the statistics that :func:`peak_over` reads."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_over(before: int, device: torch.device) -> float | None:
     """The peak CUDA memory above ``before`` bytes since its statistics were reset; None on a CPU."""
     return torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else None
