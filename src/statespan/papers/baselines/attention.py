@@ -26,7 +26,7 @@ from statespan.nn.precision import example_of
 from statespan.nn.sequence import SequenceLayer
 
 KERNELS = ("softmax",)
-QUERIES = 512  # with a cache, the mask is made for so many queries at a time
+QUERIES = 512  # with a cache, the mask covers this many queries at a time
 
 State = TypeVar("State")
 
@@ -40,9 +40,9 @@ class MultiHead(SequenceLayer, Generic[State]):
         d_model: Number of features D.
         n_heads: Number of heads H.
         d_head: Features E of each head; None for d_model / n_heads.
-        causal: Whether a position sees itself and the past alone. Without, there is no recurrence, so ``prefill`` and
-            ``step`` raise an error.
-        dropout: Probability of dropping an attention weight, or without weights a feature of the heads' outputs.
+        causal: Whether a position attends only to itself and the past. If not, there is no recurrence, so ``prefill``
+            and ``step`` raise an error.
+        dropout: Probability of dropping an attention weight, or where there are none, a feature of the heads' outputs.
         device: Device of the parameters.
         dtype: Their dtype.
     """
@@ -200,7 +200,7 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         Args:
             batch: Number of sequences.
             max_length: Slots of a cache of constant shape, for ``torch.compile`` and CUDA graphs; None for a cache that
-                grows. A full one refuses more on a CPU; elsewhere a check would stop the device, and y comes out as
+                grows. When it is full, a CPU raises an error; other devices, where a check would synchronize, return
                 NaN.
             dtype: Of keys and values; None for that of the layer.
         """
@@ -218,9 +218,9 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         return f"{super().extra_repr()}, flash={self.flash}"
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        if self.causal or mask is None:  # padding comes last, where no sample before it looks
+        if self.causal or mask is None:  # padding comes last, so no real sample attends to it
             return self._attend(q, k, v, causal=self.causal)
-        first = torch.arange(mask.shape[1], device=mask.device) == 0  # an empty sequence must see something, or is NaN
+        first = torch.arange(mask.shape[1], device=mask.device) == 0  # an empty sequence would be NaN
         return self._attend(q, k, v, visible=(mask | first)[:, None, None])
 
     def _extend(
@@ -230,7 +230,7 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         count = q.new_full((batch,), length, dtype=torch.int64) if mask is None else mask.sum(1)
         if state is None or (isinstance(state, KVCache) and state.keys.shape[2] == 0):
             dtype = k.dtype if state is None else state.keys.dtype
-            keys, values = (t.to(dtype).contiguous() for t in (k, v))  # a copy, which releases q
+            keys, values = (t.to(dtype).contiguous() for t in (k, v))  # a copy, so that q can be freed
             return (self._attend(q, k, v, causal=True) if length else v), KVCache(keys, values, count)
         if length == 0:
             return v, state

@@ -1,10 +1,10 @@
 """Linear-time attention: the kernel is a product of features, so that sums over the past form a state.
 
-With features φ, position t puts out ``φ(q_t)ᵀ S_t / φ(q_t)ᵀ z_t`` where ``S_t = Σ φ(k_s) v_sᵀ`` and ``z_t = Σ φ(k_s)``
-over s ≤ t. A column of ones beside v makes z the last column of S. The sums are never made for every position: chunks
-of the sequence hand them on, as in :mod:`statespan.ops.ssm.chunked`.
+With features φ, the output at position t is ``φ(q_t)ᵀ S_t / φ(q_t)ᵀ z_t`` where ``S_t = Σ φ(k_s) v_sᵀ`` and ``z_t = Σ φ(k_s)``
+over s ≤ t. A column of ones beside v makes z the last column of S. The sums are not stored for every position, but
+passed from chunk to chunk, as in :mod:`statespan.ops.ssm.chunked`.
 
-Features of keys may come with the logarithm a_s of a scale of theirs, ``φ(k_s) = exp(a_s) k̂_s``. Then sums are kept
+Features of keys may come with the logarithm a_s of a scale, ``φ(k_s) = exp(a_s) k̂_s``. Then sums are kept
 relative to the largest scale so far, which changes nothing but keeps them in range, as in an online softmax.
 
 Shapes: B batch, L length, H heads, E = d_head features of a head, V = E + 1, F features of the kernel, c chunk length,
@@ -26,8 +26,8 @@ from statespan.nn.precision import example_of, full_precision
 from statespan.papers.baselines.attention import MultiHead
 
 CHUNK = 64
-GROUP = 64  # chunks between which sums of different scales are handed on by one matrix product
-NOTHING = -1e30  # the logarithm of a scale before there is one; finite, so that differences are
+GROUP = 64  # chunks whose sums, of different scales, are passed on by one matrix product
+NO_SCALE = -1e30  # the logarithm of a scale before there is one; finite, so that differences are finite
 FLOOR = -30.0  # the least exponent of linear attention's features; elu + 1 in float32 is 0 from -17 on
 STABILIZER = 1e-6  # as in the Performer authors' code
 
@@ -73,7 +73,7 @@ class FeatureAttention(MultiHead[LinearState]):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         shape = batch, self.n_heads, self.n_features, self.d_head + 1
         sums = torch.zeros(shape, dtype=dtype, device=example_of(self).device)
-        return LinearState(sums, torch.full_like(sums[..., 0, 0], NOTHING if self.scaled else 0.0))
+        return LinearState(sums, torch.full_like(sums[..., 0, 0], NO_SCALE if self.scaled else 0.0))
 
     @abstractmethod
     def _features(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -108,7 +108,7 @@ class FeatureAttention(MultiHead[LinearState]):
         phi_q, phi_k, log_k = self._features(q, k)
         if mask is not None:
             phi_k = phi_k * mask[:, None, :, None]
-            log_k = None if log_k is None else log_k.masked_fill(~mask[:, None], NOTHING)
+            log_k = None if log_k is None else log_k.masked_fill(~mask[:, None], NO_SCALE)
         return Features(phi_q, phi_k, nn.functional.pad(v, (0, 1), value=1.0), log_k)
 
     def _finish(self, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -154,19 +154,19 @@ def chunked_sums(features: Features, state: LinearState, *, chunk: int = CHUNK) 
         after = LinearState((state.sums + added.sum(2)).to(state.sums.dtype), state.log_scale)
         y = weights.tril() @ v + q @ before
     else:
-        log_k = nn.functional.pad(log_k, (0, rest), value=NOTHING)
+        log_k = nn.functional.pad(log_k, (0, rest), value=NO_SCALE)
         start = state.log_scale.to(log_k.dtype)[..., None]  # (B, H, 1)
         # The scales are factors that cancel in the end, so no gradient goes through their choice.
         top = torch.maximum(log_k.detach().cummax(-1).values, start.detach()).unflatten(-1, (-1, c))
         log_k, end = log_k.unflatten(-1, (-1, c)), top[..., -1]  # (B, H, I, c), (B, H, I)
         added = (k * (log_k - end[..., None]).exp()[..., None]).mT @ v  # (B, H, I, F, V)
-        before, after = _hand_on(added, end, state)
+        before, after = _pass_on(added, end, state)
         scale = torch.cat([start.detach(), end[..., :-1]], -1)[..., None]
         y = (weights * _decay(log_k, top)) @ v + (q * (scale - top).exp()[..., None]) @ before
     return y.flatten(2, 3)[:, :, :length], after
 
 
-def _hand_on(added: Tensor, end: Tensor, state: LinearState) -> tuple[Tensor, LinearState]:
+def _pass_on(added: Tensor, end: Tensor, state: LinearState) -> tuple[Tensor, LinearState]:
     """The sums before each chunk (B, H, I, F, V), relative to the scale there, and the state after the last."""
     before, sums, scale = [], state.sums, state.log_scale
     for new, tops in zip(added.split(GROUP, 2), end.split(GROUP, 2)):

@@ -1,7 +1,7 @@
 """The parts of a benchmark: a case is something to run, a row is its measurement.
 
-A case brings its own reference, and the runner times nothing whose results it has not compared with that reference in
-the same run. So a fast path that is wrong has no time.
+Each case has its own reference. The runner compares the results with it before it times anything, so a wrong fast path
+gets no time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from statespan.papers.bench.catalog import CATALOG, Listing
 Tensors = Mapping[str, Tensor]
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""Allowed error of one SSM or layer by the precision of its data: a few roundings of it at the peak."""
+"""Allowed error of one SSM or layer by the dtype of its data: a few rounding errors, relative to the peak."""
 DEPTH = 2.5
-"""A model's tolerance over that of one layer: the roundings of all its layers add up in its scores and gradients."""
+"""A model's tolerance over that of one layer: the rounding errors of all its layers add up."""
 
 OK, WRONG, FAILED, SKIPPED = "ok", "wrong", "failed", "skipped"
 
@@ -46,7 +46,7 @@ class Work:
     """What is timed. It returns the results by name: "output", and where it has a backward pass "input gradient"."""
     reference: Callable[[], Tensors] | None
     """The expected results; None if the case has nothing to compare with."""
-    parameters: int | None = None  # how many are trained; None where that says nothing
+    parameters: int | None = None  # number of trained parameters; None where it has no meaning
     peak_bytes: float | None = None  # measured while preparing, as a CUDA graph allocates nothing when it runs
     sample: Callable[[], Tensors] | None = None  # compared in place of ``run`` where the whole reference would not fit
     graph: bool = False  # also time it as a CUDA graph, which leaves out the cost of launching kernels
@@ -67,7 +67,7 @@ class BenchRow:
     floor_how: str = ""
     ratio: float | None = None  # time_ms / floor_ms
     memory_mb: float | None = None  # peak of one run beyond inputs and parameters, in 10⁶ bytes
-    parameters: int | None = None  # how many are trained
+    parameters: int | None = None  # number of trained parameters
     error: float | None = None  # the largest of ``compared``; None if nothing was compared or it is not finite
     tolerance: float | None = None
     compared: Mapping[str, float | None] = field(default_factory=dict)
@@ -144,11 +144,6 @@ class BenchOptions:
 Finish = Callable[[Sequence[BenchRow], BenchOptions], tuple[list[BenchRow], list[str]]]
 
 
-def unchanged(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
-    """The ``finish`` of a benchmark without figures or findings of its own."""
-    return list(rows), []
-
-
 @dataclass(frozen=True)
 class Benchmark:
     """A benchmark: what it runs, and what its rows say together. The catalog has its caption and sizes."""
@@ -157,9 +152,9 @@ class Benchmark:
     cases: Callable[[BenchOptions], Iterable[Case]]
     dtype: str = "bfloat16"  # the default on CUDA; on a CPU it is float32
     devices: tuple[str, ...] = ("cuda", "cpu")
-    finish: Finish = unchanged  # adds figures that need all rows, and returns the findings
+    finish: Finish | None = None  # adds figures that need all rows, and returns the findings
     lines: bool = False  # the rows are points of curves over the length, one for each name
-    rounds: int = 1  # how often to measure all cases in turn on a CPU, whose other load comes and goes over minutes
+    rounds: int = 1  # times to measure all cases in turn on a CPU, as its background load varies over minutes
     rate: str = ""  # the figure to draw over the batch, one curve for each name
 
     @property

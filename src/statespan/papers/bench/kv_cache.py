@@ -28,7 +28,7 @@ from statespan.papers.bench.measure import allocated, peak_over, reset_peak
 STATIC = "Hugging Face GPT-2"
 AS_IT_COMES = f"{STATIC} as it comes"
 LEARNED_PLACES = 1024
-"""Positions of GPT-2 that have a vector of their own; those beyond share them in turn."""
+"""Positions of GPT-2 that have learned vectors; later ones reuse these in turn."""
 
 
 class StackSizes(NamedTuple):
@@ -42,8 +42,8 @@ class StackSizes(NamedTuple):
 class CachedTransformer(nn.Module):
     """A token Transformer with a cache of fixed size, and its step at a given context.
 
-    ``tokens`` embeds tokens and gives their log-probabilities; all parameters are like its own. So many ``places`` have
-    a vector of their own; those beyond share them in turn.
+    ``tokens`` embeds tokens and returns log-probabilities; all parameters have its device and dtype. The first
+    ``places`` positions have learned vectors, and later ones reuse these in turn.
     """
 
     def __init__(self, sizes: StackSizes, tokens: Any, places: int) -> None:
@@ -67,8 +67,8 @@ class CachedTransformer(nn.Module):
     def step(self, x: Tensor, cache: list[tuple[Tensor, Tensor]], context: int) -> Tensor:
         """The features (B, D) after one more token x (B,), the ``context``-th of its sequence.
 
-        Its key and value go into the cache in place; attention is over what is in use, without a mask, which is the
-        case that the fused kernels are made for.
+        Its key and value are written to the cache in place. Attention is over the slots in use, without a mask, as the
+        fused kernels require.
         """
         y = self.tokens(x) + self.place.weight[(context - 1) % self.place.num_embeddings]
         for block, (keys, values) in zip(self.stack.parts(), cache):
@@ -139,16 +139,16 @@ def cached_floor(sizes: StackSizes, weights: int, batch: int, *, context: int, i
 def hugging_face_work(options: BenchOptions, sizes: StackSizes, batch: int, context: int, *, as_it_comes: bool) -> Work:
     """A step of transformers' GPT-2, which reads the last of ``context`` tokens; the blocks alone.
 
-    Embedding and softmax are left out as in appendix D.3.3 of the S4 paper, in favour of this baseline. It runs as its
-    users run it, without a graph: ``as_it_comes`` in float32 with the cache that it makes by itself, to which each step
-    appends by copying all of it; else in the precision of the options with a static cache.
+    Embedding and softmax are left out as in appendix D.3.3 of the S4 paper, in favour of this baseline. It runs without
+    a CUDA graph, as its users run it: with ``as_it_comes`` in float32 and with its default cache, which every step
+    copies to append to it; otherwise in the dtype of the options with a static cache.
     """
     import transformers
 
     device, dtype = options.device, torch.float32 if as_it_comes else options.dtype
     before = allocated(device)
     attention = {} if as_it_comes else {"attn_implementation": "sdpa"}
-    # some versions keep a mask of all pairs of positions in each block, so there are no more of them than it has
+    # some versions keep a mask of all pairs of positions in each block, so their number is limited
     config = transformers.GPT2Config(
         n_embd=sizes.d_model, n_layer=sizes.n_layers, n_head=sizes.n_heads, n_inner=4 * sizes.d_model,
         n_positions=min(context, LEARNED_PLACES), vocab_size=2, bos_token_id=None, eos_token_id=None, **attention,
@@ -164,7 +164,7 @@ def hugging_face_work(options: BenchOptions, sizes: StackSizes, batch: int, cont
 
     @torch.no_grad()
     def run() -> Tensors:
-        for layer in getattr(cache, "layers", ()):  # newer static caches count for themselves: back to the last place
+        for layer in getattr(cache, "layers", ()):  # newer static caches count their tokens: reset the count
             if isinstance(getattr(layer, "cumulative_length", None), Tensor):
                 layer.cumulative_length.fill_(context - 1)
         y = model(inputs_embeds=x, past_key_values=cache, use_cache=True, **places)
@@ -186,7 +186,7 @@ def _static_cache(config: Any, context: int, like: Tensor) -> Any:
         "config": config, "max_batch_size": batch, "batch_size": batch, "max_cache_len": context,
         "device": like.device, "dtype": like.dtype,
     }  # fmt: skip
-    known = inspect.signature(transformers.StaticCache.__init__).parameters  # which differ between its versions
+    known = inspect.signature(transformers.StaticCache.__init__).parameters  # differs between versions
     return transformers.StaticCache(**{name: value for name, value in options.items() if name in known})
 
 

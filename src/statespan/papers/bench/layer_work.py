@@ -20,7 +20,7 @@ KINDS = {"S4D": S4D, "S4": S4}
 Forward = Callable[[nn.Module, Tensor], Tensor]
 OWN_FORWARD: Forward = nn.Module.__call__
 PIECE = 1 << 25
-"""Numbers of input that a reference works on at a time."""
+"""Input elements that a reference processes at a time."""
 
 
 def paths(device: torch.device) -> tuple[str, ...]:

@@ -55,8 +55,8 @@ def cases(options: BenchOptions) -> Iterator[Case]:
         layer = ssm_floor(options, task.batch * task.length, task.d_model, 2 * task.d_model)
         floor = layer.in_each_of(task.n_layers, "layers")
         for kind in KINDS:
-            ways = [("auto", variant) for variant in variants(options)] + [("fft", EAGER)]
-            for path, variant in ways:
+            runs = [("auto", variant) for variant in variants(options)] + [("fft", EAGER)]
+            for path, variant in runs:
                 name = f"{kind} {variant}" + (", fft" if path == "fft" else "")
                 prepare = partial(_work, options, task, kind, path=path, variant=variant)
                 yield Case(name, setting, prepare, floor, options.model_tolerance, optional=variant != EAGER)

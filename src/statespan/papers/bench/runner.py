@@ -79,7 +79,7 @@ def run_benchmark(
             times[i].append(measure_time(cases[i].prepare().run, options.device, options.quick))
     rows = [_timed(row, median_of(each)) if row.status == OK else row for row, each in zip(rows, times, strict=True)]
     progress(total, total, "done")
-    final, findings = benchmark.finish(rows, options)
+    final, findings = benchmark.finish(rows, options) if benchmark.finish else (rows, [])
     return BenchResult(benchmark, options, rates, tuple(final), tuple(findings), fault, time.perf_counter() - start)
 
 
@@ -91,7 +91,7 @@ def run_case(case: Case, options: BenchOptions, rates: MachineRates, before: Seq
         return replace(row, status=SKIPPED, reason=reason)
     try:
         with warnings.catch_warnings():
-            # of the first product in the backward pass's own thread; it sets the context and all is well
+            # raised by the first matrix product in the backward pass's thread, which then sets the context
             warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
             torch.manual_seed(options.seed)
             work = case.prepare()

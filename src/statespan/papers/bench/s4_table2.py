@@ -33,7 +33,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
         lssl = partial(LSSL, d, d, mix="linear", device=options.device)
         s4 = partial(S4, d, d // 2, mix="linear", device=options.device)
         cauchy = partial(s4, kernel="cauchy")
-        ways: list[tuple[str, Any, str, Forward, str]] = [
+        variants: list[tuple[str, Any, str, Forward, str]] = [
             (NAIVE, lssl, "fft", krylov, "all of Ā^l B̄ in memory, as the LSSL paper has it"),
             ("LSSL fft", lssl, "fft", OWN_FORWARD, "our Krylov kernel of two short lists"),
             ("LSSL chunks", lssl, "chunks", OWN_FORWARD, "our chunk engine"),
@@ -41,7 +41,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
             ("S4 fft", s4, "fft", OWN_FORWARD, "our Krylov kernel"),
             ("S4", s4, "auto", OWN_FORWARD, "what a user gets"),
         ]
-        for name, make, path, forward, notes in ways:
+        for name, make, path, forward, notes in variants:
             d_state = d if name.startswith("LSSL") else d // 2
             setting = {"d_model": d, "d_state": d_state, "batch": batch, "length": length}
             prepare = partial(layer_work, make, options, batch, length, path=path, forward=forward)

@@ -45,7 +45,7 @@ PAPER = {OURS: 48_000.0, AS_IT_COMES: 800.0}
 PIECE = 8192
 """Tokens of a context that are read at a time."""
 LONG = 8192
-"""Beyond this context small batches of Transformers are left out: all that they read is their caches."""
+"""Beyond this context, Transformers skip small batches, because reading the caches dominates at any batch."""
 COMPARED = 12
 """Tokens of the comparison with the parallel model."""
 

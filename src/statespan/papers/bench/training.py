@@ -53,7 +53,7 @@ class TrainingStep:
     def gradients(self, count: int | None = None) -> Tensors:
         """Forward and backward; returns the scores and the encoder's gradient, where the backward pass ends.
 
-        With ``count`` that is of so many sequences only.
+        ``count`` limits it to the first sequences of the batch.
         """
         x, labels = (t if count is None else t[:count] for t in (self.inputs, self.labels))
         self.optimizer.zero_grad()
@@ -86,7 +86,7 @@ def step_work(
     """A model's training step on tokens (B, L) or numbers (B, L, features), with SSMs applied by a ``path``.
 
     The reference is the same on the path "fft" in wide precision, of the model itself or of one with the same
-    parameters; ``sample`` compares so many sequences only, for models whose reference would not fit otherwise.
+    parameters. ``sample`` limits the comparison to the first sequences, for models whose reference would not fit.
     """
     device = options.device
     model = model.to(device, options.parameter_dtype)
@@ -109,8 +109,8 @@ def step_work(
         step.forward = _compiled(model)
     if variant in (GRAPHED, BOTH):
         run, peak = _captured(step, start)
-    few = None if sample is None else lambda: step.gradients(sample)
-    return Work(run, compared, count_parameters(model, trained=True), peak, few, graph=graph)
+    sampled = None if sample is None else lambda: step.gradients(sample)
+    return Work(run, compared, count_parameters(model, trained=True), peak, sampled, graph=graph)
 
 
 def _compiled(model: ResidualClassifier) -> Callable[[Tensor], Tensor]:
