@@ -1,11 +1,11 @@
 """Linear-time attention: the kernel is a product of features, so that sums over the past form a state.
 
-With features φ, the output at position t is ``φ(q_t)ᵀ S_t / φ(q_t)ᵀ z_t`` where ``S_t = Σ φ(k_s) v_sᵀ`` and ``z_t = Σ φ(k_s)``
-over s ≤ t. A column of ones beside v makes z the last column of S. The sums are not stored for every position, but
-passed from chunk to chunk, as in :mod:`statespan.ops.ssm.chunked`.
+With features φ, the output at position t is ``φ(q_t)ᵀ S_t / φ(q_t)ᵀ z_t``, where ``S_t = Σ φ(k_s) v_sᵀ`` and
+``z_t = Σ φ(k_s)`` over s ≤ t. A column of ones beside v makes z the last column of S. The sums are not stored for every
+position, but passed from chunk to chunk, as in :mod:`statespan.ops.ssm.chunked`.
 
-Features of keys may come with the logarithm a_s of a scale, ``φ(k_s) = exp(a_s) k̂_s``. Then sums are kept
-relative to the largest scale so far, which changes nothing but keeps them in range, as in an online softmax.
+Features of keys may come with the logarithm a_s of a scale, ``φ(k_s) = exp(a_s) k̂_s``. Then sums are kept relative to
+the largest scale so far, which keeps them in range and cancels in the output, as in an online softmax.
 
 Shapes: B batch, L length, H heads, E = d_head features of a head, V = E + 1, F features of the kernel, c chunk length,
 I number of chunks.
