@@ -163,13 +163,11 @@ class Benchmark:
         return CATALOG[self.name]
 
 
-def with_ratios(
-    rows: Sequence[BenchRow],
-    base_name: str,
-    same: Sequence[str],
-    ratios: Callable[[BenchRow, BenchRow], dict[str, float]],
-) -> list[BenchRow]:
-    """Add figures relative to the row ``base_name`` with the same settings ``same``."""
+Ratios = Callable[[BenchRow, BenchRow], dict[str, float]]
+
+
+def with_ratios(rows: Sequence[BenchRow], base_name: str, same: Sequence[str], ratios: Ratios) -> list[BenchRow]:
+    """Add the ``ratios(row, base)`` of each row to the row ``base_name`` with the same settings ``same``."""
 
     def key(row: BenchRow) -> tuple[Any, ...]:
         return tuple(row.setting[name] for name in same)

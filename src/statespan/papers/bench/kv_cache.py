@@ -67,8 +67,8 @@ class CachedTransformer(nn.Module):
     def step(self, x: Tensor, cache: list[tuple[Tensor, Tensor]], context: int) -> Tensor:
         """The features (B, D) after one more token x (B,), the ``context``-th of its sequence.
 
-        Its key and value are written to the cache in place. Attention is over the slots in use, without a mask, as the
-        fused kernels require.
+        Its key and value are written to the cache in place. Attention is over the slots in use, without a mask, which
+        the fused kernels are best at.
         """
         y = self.tokens(x) + self.place.weight[(context - 1) % self.place.num_embeddings]
         for block, (keys, values) in zip(self.stack.parts(), cache):

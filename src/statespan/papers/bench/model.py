@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from statespan.nn.block import ResidualBlock
-from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow, Case, Work, with_rate
+from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Work, with_rate
 from statespan.papers.bench.layer_work import KINDS, ssm_floor
 from statespan.papers.bench.training import BOTH, COMPILED, EAGER, GRAPHED, ResidualClassifier, step_work
 
@@ -78,9 +78,4 @@ def _work(options: BenchOptions, task: TaskSizes, kind: str, *, path: str, varia
     return step_work(model, inputs, options, path=path, variant=variant)
 
 
-def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
-    """Add "sequences_per_s"."""
-    return with_rate(rows, "sequences_per_s"), []
-
-
-BENCHMARK = Benchmark("model", cases, finish=finish)
+BENCHMARK = Benchmark("model", cases, finish=lambda rows, options: (with_rate(rows, "sequences_per_s"), []))

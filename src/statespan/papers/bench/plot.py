@@ -44,7 +44,7 @@ def plot(result: BenchResult, path: Path, device: str | None = None) -> bool:
 
 
 def _lines(figure: Any, rows: Sequence[BenchRow]) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator
 
     figure.set_size_inches(9, 3.8)
     lengths = sorted({row.setting["length"] for row in rows})
@@ -63,13 +63,12 @@ def _lines(figure: Any, rows: Sequence[BenchRow]) -> None:
                     axes.plot(*zip(*graphs), ":", color=color, lw=1.2)
                     label = f"{TIME[0]} (dotted: as CUDA graph)"
         axes.set(xscale="log", yscale="log")
-        axes.xaxis.set_major_locator(FixedLocator(lengths[:: -(-len(lengths) // 6)]))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda length, _: _binary(int(length))))
+        ticks = lengths[:: -(-len(lengths) // 6)]
+        axes.set_xticks(ticks, [_binary(length) for length in ticks])
         bottom, top = axes.get_ylim()
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if top < 50 * bottom else (1.0,), numticks=12))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
         _plotting.tidy(axes, "length", label, legend=True)
 
 

@@ -17,15 +17,15 @@ from statespan.papers.bench.options import find
 from statespan.papers.bench.runner import BenchResult
 
 
-def make_record(result: BenchResult) -> dict[str, Any]:
-    """A run as plain data."""
+def write_record(result: BenchResult, folder: Path) -> Path:
+    """Write a run's record atomically; quick runs never replace full ones. Returns its path."""
     options = result.options
     where = provenance(options.device, "triton")
     where["machine"] |= {
         "copy_gb_per_s": result.rates.bandwidth / 1e9,
         "matmul_tflop_per_s": result.rates.matmul / 1e12,
     }
-    return {
+    record = {
         "benchmark": result.benchmark.name,
         "caption": result.benchmark.listing.caption,
         "settings": {
@@ -41,13 +41,8 @@ def make_record(result: BenchResult) -> dict[str, Any]:
         "wall_seconds": round(result.seconds, 1),
         **where,
     }
-
-
-def write_record(result: BenchResult, folder: Path) -> Path:
-    """Write a run's record atomically; quick runs never replace full ones. Returns its path."""
-    quick = "-quick" if result.options.quick else ""
-    path = folder / f"{result.benchmark.name}-{result.options.device.type}{quick}.json"
-    replace_file(path, (json.dumps(make_record(result), indent=2, allow_nan=False) + "\n").encode())
+    path = folder / f"{result.benchmark.name}-{options.device.type}{'-quick' if options.quick else ''}.json"
+    replace_file(path, (json.dumps(record, indent=2, allow_nan=False) + "\n").encode())
     return path
 
 
