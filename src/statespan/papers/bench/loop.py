@@ -88,7 +88,7 @@ def _dataset(info: Info, rows: int) -> Dataset:
     x = random.integers(0, info.vocabulary or 256, shape, dtype=np.uint8)
     y = random.integers(0, info.d_output, rows, dtype=np.uint8)
     split = Arrays({"x": x, "y": y}, partial(_batch, is_tokens=info.vocabulary is not None))
-    return Dataset("made up", info, split, split, split)
+    return Dataset("synthetic", info, split, split, split)
 
 
 def _batch(rows: dict[str, Tensor], *, is_tokens: bool) -> Batch:

@@ -90,7 +90,7 @@ def _floor(options: BenchOptions, name: str, length: int) -> Floor:
 def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "speed" and "memory" relative to the Transformer at the same length, and report them beside the paper's.
 
-    Speeds are those of CUDA graphs where both have one: without, a slow CPU in front of the GPU hides the difference.
+    Speeds are those of CUDA graphs if both have one: otherwise the launches of a slow CPU hide the difference.
     """
 
     def ratios(row: BenchRow, transformer: BenchRow) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """`s4_table8`: tokens per second of the WikiText-103 models, the generation part of the S4 paper's Table 8.
 
 The S4 model is that of appendix D.3.2 (16 blocks of S4, S4 and a feed-forward network, 1,024 features, 249M
-parameters), whole: embedding, steps of all layers, adaptive softmax over 267,735 words and the choice of one. The
+parameters), complete: embedding, steps of all layers, adaptive softmax over 267,735 words and sampling of one. The
 Transformer has the same width, depth, feed-forward networks and adaptive softmax, 8 heads, flash attention and a cache.
 """
 

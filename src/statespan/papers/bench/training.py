@@ -35,7 +35,7 @@ class ResidualClassifier(nn.Module):
 
 @dataclass
 class TrainingStep:
-    """A training step on one batch; ``path`` is the SSMs' path."""
+    """A training step on one batch, with the SSMs on ``path``."""
 
     model: ResidualClassifier
     inputs: Tensor  # tokens (B, L) or numbers (B, L, features)
