@@ -24,7 +24,7 @@ class CannotCaptureError(RuntimeError):
 
 
 @contextlib.contextmanager
-def _no_waiting() -> Iterator[None]:
+def no_waiting() -> Iterator[None]:
     """Make synchronization an error: during capture it would leave torch in a bad state."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the mode says that it is a prototype
@@ -58,7 +58,7 @@ class GraphStep:
                     for _ in range(1 if number else WARM_UP - 1):
                         step.piece(batch, last=True)  # libraries choose their kernels, the optimizer makes its state
                         step.update()
-                    with _no_waiting():
+                    with no_waiting():
                         step.piece(batch, last=True)
                         step.update()
         except CannotCaptureError:

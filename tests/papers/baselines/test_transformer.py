@@ -112,6 +112,18 @@ def test_three_views(mixer, prenorm, dtype):
             assert (again == y[:, :5]).all()
 
 
+def test_the_scale_of_the_step_reaches_the_mixers():
+    model, x = build("S4D"), torch.randn(2, 20, 8, dtype=torch.float64)
+    with torch.no_grad():
+        wanted = model(x, dt_scale=2.0)
+        assert peak_error(wanted, model(x)) > 1e-3
+        first, state = model.prefill(x[:, :7], dt_scale=2.0)
+        second, _ = run_steps(model.stepper(2.0), x[:, 7:], state)
+        third, _ = model.step(x[:, 7], state, dt_scale=2.0)
+    assert peak_error(torch.cat([first, second], 1), wanted) <= 1e-11
+    assert peak_error(third, wanted[:, 7]) <= 1e-11
+
+
 @mixers
 @places
 def test_padding_is_ignored(mixer, prenorm):

@@ -234,6 +234,18 @@ def test_generation_rates(records):
     assert all(line.endswith("x (paper: 60x)") for line in said)
 
 
+@pytest.mark.parametrize("graph", [True, False])
+def test_memory_of_steps_does_not_count_the_case_before(graph, monkeypatch):
+    """The peak is counted from the start of the case, also for steps that are not captured in a graph."""
+    from statespan.papers.bench import decoding, s4_table8
+
+    peaks = [1000]  # the case before left this peak behind
+    monkeypatch.setattr(decoding, "reset_peak", lambda _: peaks.append(10), raising=False)
+    monkeypatch.setattr(decoding, "peak_over", lambda before, device: peaks[-1])
+    options = choose_options(find("s4_table8"), device="cpu", quick=True)
+    assert s4_table8._work(options, 1, graph=graph).peak_bytes == 10
+
+
 def test_batches_fill_the_memory(monkeypatch):
     """Rows of caches up to 0.8 of a GPU of 100 GB, a power of two, and fractions of that."""
     from types import SimpleNamespace
@@ -252,13 +264,13 @@ def test_batches_fill_the_memory(monkeypatch):
 @pytest.mark.skipif(find_spec("transformers") is None, reason="needs transformers")
 def test_hugging_face_s_caches_hold_the_context():
     """Both attend to the whole context at every step, and give what one pass over the same keys and values gives."""
-    from statespan.papers.bench.hugging_face import hugging_face_work
+    from statespan.papers.bench.kv_cache import StackSizes, hugging_face_work
 
     settings = choose_options(find("s4_table8"), device="cpu", dtype="float32", quick=True)
     outputs = []
     for as_it_comes in (False, True):
         torch.manual_seed(3)
-        work = hugging_face_work(settings, 2, 7, 16, 2, 2, as_it_comes=as_it_comes)
+        work = hugging_face_work(settings, StackSizes(16, 2, 2), 2, 7, as_it_comes=as_it_comes)
         first, again = work.run()["output"].clone(), work.run()["output"]
         assert torch.equal(first, again)
         outputs.append(first)

@@ -3,12 +3,12 @@
 import pytest
 
 from statespan.papers.bench import plot
-from statespan.papers.bench.case import Row
+from statespan.papers.bench.case import BenchRow
 
 
 def row(name, batch, rate, ratio, **setting):
     time = 1e3 * batch / rate
-    return Row(
+    return BenchRow(
         name, {"batch": batch, "part": "throughput", **setting}, time_ms=time, ratio=ratio, extra={"tokens_per_s": rate}
     )
 

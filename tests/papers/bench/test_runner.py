@@ -9,7 +9,7 @@ import torch
 from statespan import S4D
 from statespan.ops.ssm import chunks as plain
 from statespan.papers.bench import runner
-from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, BenchOptions, Case, Floor, Row, Work, unchanged
+from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, BenchOptions, BenchRow, Case, Floor, Work
 from statespan.papers.bench.layer_work import in_pieces
 from statespan.papers.bench.measure import MachineRates, Times, measure_memory, measure_time
 from statespan.papers.bench.options import choose_options, find
@@ -180,11 +180,11 @@ def test_exponent_of_a_power_law():
 
 
 def test_scaling_stops_where_it_would_take_too_long():
-    row = Row("a", {"length": 100}, time_ms=10.0)
+    row = BenchRow("a", {"length": 100}, time_ms=10.0)
     assert too_long("a", 200, 2, 50.0)([row]) is None
     assert "40 ms" in too_long("a", 200, 2, 39.0)([row])
     assert too_long("b", 200, 2, 1.0)([row]) is None
-    assert "was failed" in too_long("a", 200, 1, 1e9)([Row("a", {"length": 100}, status=FAILED)])
+    assert "was failed" in too_long("a", 200, 1, 1e9)([BenchRow("a", {"length": 100}, status=FAILED)])
 
 
 def test_settings_from_words():
@@ -213,7 +213,7 @@ def test_rounds(monkeypatch):
     monkeypatch.setattr(runner, "measure_time", measured)
     monkeypatch.setattr(runner, "measure_rates", lambda *_: MACHINE)
     cases = [case(lambda name=name: {"y": name}, tolerance=None) for name in "ab"] + [case(fail, tolerance=None)]
-    benchmark = replace(find("cpu"), cases=lambda _: cases, finish=unchanged, rounds=3)
+    benchmark = replace(find("cpu"), cases=lambda _: cases, finish=None, rounds=3)
     result = run_benchmark(benchmark, replace(SETTINGS, quick=False))
     assert order == list("ababab")
     found = [(row.status, row.time_ms, row.low_ms, row.high_ms, row.ratio) for row in result.rows]

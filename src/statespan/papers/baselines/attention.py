@@ -26,7 +26,7 @@ from statespan.nn.precision import example_of
 from statespan.nn.sequence import SequenceLayer
 
 KERNELS = ("softmax",)
-QUERIES = 512  # with a cache, the mask is made for so many queries at a time
+QUERIES = 512  # with a cache, the mask covers this many queries at a time
 
 State = TypeVar("State")
 
@@ -40,9 +40,9 @@ class MultiHead(SequenceLayer, Generic[State]):
         d_model: Number of features D.
         n_heads: Number of heads H.
         d_head: Features E of each head; None for d_model / n_heads.
-        causal: Whether a position sees itself and the past alone. Without, there is no recurrence, so ``prefill`` and
-            ``step`` raise an error.
-        dropout: Probability of dropping an attention weight, or without weights a feature of the heads' outputs.
+        causal: Whether a position attends only to itself and the past. If not, there is no recurrence, so ``prefill``
+            and ``step`` raise an error.
+        dropout: Probability of dropping an attention weight, or where there are none, a feature of the heads' outputs.
         device: Device of the parameters.
         dtype: Their dtype.
     """
@@ -151,23 +151,17 @@ def _mask(padding: Padding | None) -> Tensor | None:
 class KVCache(NamedTuple):
     """A cache of past keys and values that grows with every call."""
 
-    keys: Tensor
-    """(B, H, M, E); a slot beyond the sequence's position is not in use."""
-    values: Tensor
-    """(B, H, M, E)."""
-    position: Tensor
-    """(B,), how many samples each sequence has seen."""
+    keys: Tensor  # (B, H, M, E); a slot beyond the sequence's position is not in use
+    values: Tensor  # (B, H, M, E)
+    position: Tensor  # (B,), how many samples each sequence has seen
 
 
 class StaticKVCache(NamedTuple):
     """A cache with a fixed number of slots, so that shapes do not change from step to step."""
 
-    keys: Tensor
-    """(B, H, M, E), M the largest number of samples it can hold."""
-    values: Tensor
-    """(B, H, M, E)."""
-    position: Tensor
-    """(B,)."""
+    keys: Tensor  # (B, H, M, E), M the largest number of samples it can hold
+    values: Tensor  # (B, H, M, E)
+    position: Tensor  # (B,)
 
 
 class Attention(MultiHead["KVCache | StaticKVCache"]):
@@ -178,14 +172,10 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
     Args:
         d_model: Number of features D.
         n_heads: Number of heads H.
-        d_head: Features E of each head; None for d_model / n_heads. S4 Table 3 has 4 heads of 32 at d_model 256.
-        causal: Whether a position sees itself and the past alone.
         kernel: "softmax"; :class:`LinearAttention` and :class:`Performer` are the other kernels.
         flash: Use torch's fused attention, whose memory is linear in L; False makes the L × L matrix of weights, as the
             Transformers did that the S4 paper measured.
-        dropout: Probability of dropping a weight.
-        device: Device of the parameters.
-        dtype: Their dtype.
+        **options: Those of :class:`MultiHead`. S4 Table 3 has 4 heads of 32 features at d_model 256.
 
     Example:
         >>> layer = Attention(d_model=16, n_heads=4)
@@ -196,19 +186,9 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        n_heads: int,
-        *,
-        d_head: int | None = None,
-        causal: bool = True,
-        kernel: str = "softmax",
-        flash: bool = True,
-        dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        self, d_model: int, n_heads: int, *, kernel: str = "softmax", flash: bool = True, **options: Any
     ) -> None:
-        super().__init__(d_model, n_heads, d_head=d_head, causal=causal, dropout=dropout, device=device, dtype=dtype)
+        super().__init__(d_model, n_heads, **options)
         self.kernel = check_choice("kernel", kernel, KERNELS)
         self.flash = check_bool("flash", flash)
 
@@ -220,7 +200,7 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         Args:
             batch: Number of sequences.
             max_length: Slots of a cache of constant shape, for ``torch.compile`` and CUDA graphs; None for a cache that
-                grows. A full one refuses more on a CPU; elsewhere a check would stop the device, and y comes out as
+                grows. When it is full, a CPU raises an error; other devices, where a check would synchronize, return
                 NaN.
             dtype: Of keys and values; None for that of the layer.
         """
@@ -238,9 +218,9 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         return f"{super().extra_repr()}, flash={self.flash}"
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        if self.causal or mask is None:  # padding comes last, where no sample before it looks
+        if self.causal or mask is None:  # padding comes last, so no real sample attends to it
             return self._attend(q, k, v, causal=self.causal)
-        first = torch.arange(mask.shape[1], device=mask.device) == 0  # an empty sequence must see something, or is NaN
+        first = torch.arange(mask.shape[1], device=mask.device) == 0  # an empty sequence would be NaN
         return self._attend(q, k, v, visible=(mask | first)[:, None, None])
 
     def _extend(
@@ -250,7 +230,7 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         count = q.new_full((batch,), length, dtype=torch.int64) if mask is None else mask.sum(1)
         if state is None or (isinstance(state, KVCache) and state.keys.shape[2] == 0):
             dtype = k.dtype if state is None else state.keys.dtype
-            keys, values = (t.to(dtype).contiguous() for t in (k, v))  # a copy, which releases q
+            keys, values = (t.to(dtype).contiguous() for t in (k, v))  # a copy, so that q can be freed
             return (self._attend(q, k, v, causal=True) if length else v), KVCache(keys, values, count)
         if length == 0:
             return v, state

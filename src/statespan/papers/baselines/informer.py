@@ -26,8 +26,8 @@ def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool
         q: (B, N, L, E).
         k: (B, N, S, E).
         v: (B, N, S, E).
-        factor: How many keys are sampled and queries attend.
-        causal: Whether it is.
+        factor: Sets how many keys are sampled and how many queries attend.
+        causal: Whether a query attends only to keys up to its own position.
 
     Returns:
         (B, N, L, E).
@@ -54,7 +54,7 @@ def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool
     return rest.scatter(2, top[..., None].expand(-1, -1, -1, width), scores.softmax(-1) @ v)
 
 
-class Mixer(nn.Module):
+class InformerAttention(nn.Module):
     """Multi-head self-attention, or cross-attention to another sequence.
 
     ``factor`` is that of :func:`prob_attention`; None for full attention.
@@ -81,7 +81,7 @@ class Mixer(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))
 
 
-class Layer(nn.Module):
+class InformerLayer(nn.Module):
     """Attention and a feed-forward network, each with a residual and a post-norm.
 
     A layer of the decoder is causal, and between the two it attends to what the encoder returns.
@@ -89,8 +89,8 @@ class Layer(nn.Module):
 
     def __init__(self, d_model: int, n_heads: int, *, factor: int, dropout: float, decodes: bool) -> None:
         super().__init__()
-        self.mixer = Mixer(d_model, n_heads, factor=factor, causal=decodes)
-        self.cross = Mixer(d_model, n_heads, factor=None, causal=False) if decodes else None
+        self.mixer = InformerAttention(d_model, n_heads, factor=factor, causal=decodes)
+        self.cross = InformerAttention(d_model, n_heads, factor=None, causal=False) if decodes else None
         self.feed = nn.Sequential(
             nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Dropout(dropout), nn.Linear(4 * d_model, d_model)
         )
@@ -119,7 +119,7 @@ class Distill(nn.Module):
         return nn.functional.max_pool1d(y, 3, stride=2, padding=1).mT
 
 
-class Embedding(nn.Module):
+class InformerEmbedding(nn.Module):
     """Embed values by a convolution of width 3, the calendar by a linear map and the position by sines."""
 
     def __init__(self, d_input: int, d_marks: int, d_model: int, dropout: float) -> None:
@@ -152,7 +152,7 @@ class Informer(nn.Module):
         n_heads: Heads N.
         n_layers: Layers of the encoder; the decoder has one.
         factor: Of :func:`prob_attention`.
-        dropout: Everywhere.
+        dropout: Probability of dropping a feature.
         distil: Halve the length between the layers of the encoder.
 
     Example:
@@ -185,24 +185,25 @@ class Informer(nn.Module):
             raise ValueError(f"label must be at most the context, {context}, got {label}")
         check_int("factor", factor, minimum=1)
         check_number("dropout", dropout, above=0.0, below=1.0, closed=True)
-        self.reader = Embedding(d_input, d_marks, d_model, dropout)
-        self.writer = Embedding(d_input, d_marks, d_model, dropout)
+        self.reader = InformerEmbedding(d_input, d_marks, d_model, dropout)
+        self.writer = InformerEmbedding(d_input, d_marks, d_model, dropout)
         layers: list[nn.Module] = []
         for number in range(check_int("n_layers", n_layers, minimum=1)):
-            layers.append(Layer(d_model, n_heads, factor=factor, dropout=dropout, decodes=False))
+            layers.append(InformerLayer(d_model, n_heads, factor=factor, dropout=dropout, decodes=False))
             if check_bool("distil", distil) and number < n_layers - 1:
                 layers.append(Distill(d_model))
         self.encoder = nn.Sequential(*layers, nn.LayerNorm(d_model))
-        self.decoder = Layer(d_model, n_heads, factor=factor, dropout=dropout, decodes=True)
+        self.decoder = InformerLayer(d_model, n_heads, factor=factor, dropout=dropout, decodes=True)
         self.norm = nn.LayerNorm(d_model)
         self.map = nn.Linear(d_model, d_output)
 
     def forward(self, x: Tensor, *, marks: Tensor | None = None) -> Tensor:
         """The forecast (B, H, K) of x (B, T + H, C) and marks (B, T + H, M)."""
-        past, rest = slice(0, self.context), slice(self.context - self.label, None)
-        memory = self.encoder(self.reader(x[:, past], None if marks is None else marks[:, past]))
-        start = nn.functional.pad(x[:, self.context - self.label : self.context], (0, 0, 0, self.horizon))
-        y = self.decoder(self.writer(start, None if marks is None else marks[:, rest]), memory)
+        known, first = x[:, : self.context], self.context - self.label
+        known_marks, decoder_marks = (None, None) if marks is None else (marks[:, : self.context], marks[:, first:])
+        memory = self.encoder(self.reader(known, known_marks))
+        start = nn.functional.pad(known[:, first:], (0, 0, 0, self.horizon))
+        y = self.decoder(self.writer(start, decoder_marks), memory)
         return self.map(self.norm(y[:, -self.horizon :]))
 
 

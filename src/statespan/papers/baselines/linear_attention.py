@@ -1,11 +1,11 @@
 """Linear-time attention: the kernel is a product of features, so that sums over the past form a state.
 
-With features φ, position t puts out ``φ(q_t)ᵀ S_t / φ(q_t)ᵀ z_t`` where ``S_t = Σ φ(k_s) v_sᵀ`` and ``z_t = Σ φ(k_s)``
-over s ≤ t. A column of ones beside v makes z the last column of S. The sums are never made for every position: chunks
-of the sequence hand them on, as in :mod:`statespan.ops.ssm.chunked`.
+With features φ, the output at position t is ``φ(q_t)ᵀ S_t / φ(q_t)ᵀ z_t``, where ``S_t = Σ φ(k_s) v_sᵀ`` and
+``z_t = Σ φ(k_s)`` over s ≤ t. A column of ones beside v makes z the last column of S. The sums are not stored for every
+position, but passed from chunk to chunk, as in :mod:`statespan.ops.ssm.chunked`.
 
-Features of keys may come with the logarithm a_s of a scale of theirs, ``φ(k_s) = exp(a_s) k̂_s``. Then sums are kept
-relative to the largest scale so far, which changes nothing but keeps them in range, as in an online softmax.
+Features of keys may come with the logarithm a_s of a scale, ``φ(k_s) = exp(a_s) k̂_s``. Then sums are kept relative to
+the largest scale so far, which keeps them in range and cancels in the output, as in an online softmax.
 
 Shapes: B batch, L length, H heads, E = d_head features of a head, V = E + 1, F features of the kernel, c chunk length,
 I number of chunks.
@@ -26,8 +26,8 @@ from statespan.nn.precision import example_of, full_precision
 from statespan.papers.baselines.attention import MultiHead
 
 CHUNK = 64
-GROUP = 64  # chunks between which sums of different scales are handed on by one matrix product
-NOTHING = -1e30  # the logarithm of a scale before there is one; finite, so that differences are
+GROUP = 64  # chunks whose sums, of different scales, are passed on by one matrix product
+NO_SCALE = -1e30  # the logarithm of a scale before there is one; finite, so that differences are finite
 FLOOR = -30.0  # the least exponent of linear attention's features; elu + 1 in float32 is 0 from -17 on
 STABILIZER = 1e-6  # as in the Performer authors' code
 
@@ -35,23 +35,17 @@ STABILIZER = 1e-6  # as in the Performer authors' code
 class LinearState(NamedTuple):
     """The sums over the past."""
 
-    sums: Tensor
-    """(B, H, F, E + 1): Σ φ(k) vᵀ, and Σ φ(k) in the last column, both over exp(log_scale)."""
-    log_scale: Tensor
-    """(B, H); stays 0 for features that need no scale."""
+    sums: Tensor  # (B, H, F, E + 1): Σ φ(k) vᵀ, and Σ φ(k) in the last column, both over exp(log_scale)
+    log_scale: Tensor  # (B, H); stays 0 for features that need no scale
 
 
 class Features(NamedTuple):
     """The features that attention sums over."""
 
-    q: Tensor
-    """Features of queries (B, H, L, F), L ≥ 1."""
-    k: Tensor
-    """Features of keys (B, H, L, F)."""
-    v: Tensor
-    """Values (B, H, L, V)."""
-    log_k: Tensor | None
-    """The logarithm of the keys' scale (B, H, L); None for 1."""
+    q: Tensor  # features of queries (B, H, L, F), L ≥ 1
+    k: Tensor  # features of keys (B, H, L, F)
+    v: Tensor  # values (B, H, L, V)
+    log_k: Tensor | None  # the logarithm of the keys' scale (B, H, L); None for 1
 
 
 class FeatureAttention(MultiHead[LinearState]):
@@ -79,7 +73,7 @@ class FeatureAttention(MultiHead[LinearState]):
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         shape = batch, self.n_heads, self.n_features, self.d_head + 1
         sums = torch.zeros(shape, dtype=dtype, device=example_of(self).device)
-        return LinearState(sums, torch.full_like(sums[..., 0, 0], NOTHING if self.scaled else 0.0))
+        return LinearState(sums, torch.full_like(sums[..., 0, 0], NO_SCALE if self.scaled else 0.0))
 
     @abstractmethod
     def _features(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -114,7 +108,7 @@ class FeatureAttention(MultiHead[LinearState]):
         phi_q, phi_k, log_k = self._features(q, k)
         if mask is not None:
             phi_k = phi_k * mask[:, None, :, None]
-            log_k = None if log_k is None else log_k.masked_fill(~mask[:, None], NOTHING)
+            log_k = None if log_k is None else log_k.masked_fill(~mask[:, None], NO_SCALE)
         return Features(phi_q, phi_k, nn.functional.pad(v, (0, 1), value=1.0), log_k)
 
     def _finish(self, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -160,19 +154,19 @@ def chunked_sums(features: Features, state: LinearState, *, chunk: int = CHUNK) 
         after = LinearState((state.sums + added.sum(2)).to(state.sums.dtype), state.log_scale)
         y = weights.tril() @ v + q @ before
     else:
-        log_k = nn.functional.pad(log_k, (0, rest), value=NOTHING)
+        log_k = nn.functional.pad(log_k, (0, rest), value=NO_SCALE)
         start = state.log_scale.to(log_k.dtype)[..., None]  # (B, H, 1)
         # The scales are factors that cancel in the end, so no gradient goes through their choice.
         top = torch.maximum(log_k.detach().cummax(-1).values, start.detach()).unflatten(-1, (-1, c))
         log_k, end = log_k.unflatten(-1, (-1, c)), top[..., -1]  # (B, H, I, c), (B, H, I)
         added = (k * (log_k - end[..., None]).exp()[..., None]).mT @ v  # (B, H, I, F, V)
-        before, after = _hand_on(added, end, state)
+        before, after = _pass_on(added, end, state)
         scale = torch.cat([start.detach(), end[..., :-1]], -1)[..., None]
         y = (weights * _decay(log_k, top)) @ v + (q * (scale - top).exp()[..., None]) @ before
     return y.flatten(2, 3)[:, :, :length], after
 
 
-def _hand_on(added: Tensor, end: Tensor, state: LinearState) -> tuple[Tensor, LinearState]:
+def _pass_on(added: Tensor, end: Tensor, state: LinearState) -> tuple[Tensor, LinearState]:
     """The sums before each chunk (B, H, I, F, V), relative to the scale there, and the state after the last."""
     before, sums, scale = [], state.sums, state.log_scale
     for new, tops in zip(added.split(GROUP, 2), end.split(GROUP, 2)):
@@ -223,12 +217,8 @@ class Performer(FeatureAttention):
     Args:
         d_model: Number of features D.
         n_heads: Number of heads H.
-        d_head: Features E of each head; None for d_model / n_heads.
         n_features: Random features F; None for E ln E, rounded.
-        causal: Whether a position sees itself and the past alone.
-        dropout: Probability of dropping a feature of the heads' outputs.
-        device: Device of the parameters.
-        dtype: Their dtype; the sums are at least float32.
+        **options: Those of :class:`MultiHead`; the sums are at least float32, whatever the dtype.
 
     Example:
         >>> layer = Performer(d_model=64, n_heads=2)
@@ -239,19 +229,8 @@ class Performer(FeatureAttention):
     scaled = True
     projection: Tensor
 
-    def __init__(
-        self,
-        d_model: int,
-        n_heads: int,
-        *,
-        d_head: int | None = None,
-        n_features: int | None = None,
-        causal: bool = True,
-        dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(d_model, n_heads, d_head=d_head, causal=causal, dropout=dropout, device=device, dtype=dtype)
+    def __init__(self, d_model: int, n_heads: int, *, n_features: int | None = None, **options: Any) -> None:
+        super().__init__(d_model, n_heads, **options)
         if n_features is None:
             n_features = max(1, round(self.d_head * math.log(self.d_head)))
         rows = check_int("n_features", n_features, minimum=1)

@@ -14,24 +14,26 @@ import torch
 from torch import Tensor, nn
 
 from statespan._check import check_bool, check_choice, check_dtype, check_int, check_number, check_tensor
-from statespan.nn.initial import Initialised, reset
+from statespan.nn.backbone import Call, Composite
+from statespan.nn.initial import reset
 from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.sequence import SequenceLayer, StepFunction
 
 NORMS: dict[str, type[nn.LayerNorm] | type[nn.RMSNorm]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
 
-class TransformerBlock(Initialised):
+class TransformerBlock(SequenceLayer):
     """A mixer of positions, then a position-wise feed-forward network with GELU; each with a residual and a norm.
 
     Beside the mixer it has ``2·D`` parameters for each norm ("rms": D) and ``2·D·d_ff + d_ff + D`` for the network.
 
     Args:
         d_model: Number of features D.
-        mixer: Module from (B, L, D) to (B, L, D). ``lengths`` are handed to it; ``prefill``, ``step``, ``stepper`` and
-            ``initial_state`` are there if it has them.
+        mixer: Module from (B, L, D) to (B, L, D). It gets ``lengths`` and a ``dt_scale`` other than 1 if there are any;
+            the block's ``prefill``, ``step``, ``stepper`` and ``initial_state`` need a mixer with these methods.
         d_ff: Hidden features of the feed-forward network; None for a block without one.
         norm: "layer" or "rms".
-        prenorm: Normalize what enters the mixer and the network, as in GPT-2; False for the sum behind each, as in the
+        prenorm: Normalize the inputs of the mixer and the network, as in GPT-2; False for the sum after each, as in the
             first Transformer.
         dropout: Probability of dropping a feature of what is added to a residual.
         device: Device of the block's own parameters.
@@ -57,7 +59,7 @@ class TransformerBlock(Initialised):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.d_model = check_int("d_model", d_model, minimum=1)
+        self.d_model = self.d_output = check_int("d_model", d_model, minimum=1)
         self.mixer = _check_mixer("mixer", mixer, self.d_model)
         self.prenorm = check_bool("prenorm", prenorm)
         check_number("dropout", dropout, above=0.0, below=1.0, closed=True)
@@ -75,79 +77,55 @@ class TransformerBlock(Initialised):
                 nn.Linear(d_ff, self.d_model, device=device, dtype=dtype),
             )
 
-    def reset_parameters(self) -> None:
-        """Re-initialise all parameters, those of the mixer first."""
-        reset(self.mixer)
-        self.reset_own()
-
-    def reset_own(self) -> None:
-        """Re-initialise all but the mixer."""
+    def reset_all_but_mixer(self) -> None:
+        """Re-initialise the norms and the feed-forward network."""
         for name, child in self.named_children():
             if name != "mixer":
                 reset(child)
 
-    def forward(self, x: Tensor, *, lengths: Lengths = None) -> Tensor:
-        """Apply the block to whole sequences.
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
+        """Apply the block to whole sequences x (B, L, D); see :class:`SequenceLayer`."""
+        x, padding = self._padded(x, lengths)
+        mixed = self.mixer(self._before(x), **_mixer_options(padding, dt_scale))
+        return self._after(x, mixed, padding)
 
-        Args:
-            x: (B, L, D).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; padding is ignored; its outputs are 0.
-
-        Returns:
-            y of shape (B, L, D).
-        """
-        x, options, padding = _padding(x, lengths, self.d_model)
-        return self._after(x, self.mixer(self._before(x), **options), padding)
-
-    def prefill(self, x: Tensor, state: Any = None, *, lengths: Lengths = None) -> tuple[Tensor, Any]:
-        """The same map from a state to a state, if the mixer supports it.
-
-        Args:
-            x: (B, L, D), L ≥ 0.
-            state: The mixer's; None to start. It is not changed.
-            lengths: As in ``forward``; the state returned is the one after each sequence's own length.
-
-        Returns:
-            y of shape (B, L, D), and the new state.
-        """
-        x, options, padding = _padding(x, lengths, self.d_model)
-        mixed, after = self._of_mixer("prefill")(self._before(x), state, **options)
+    def prefill(
+        self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0
+    ) -> tuple[Tensor, Any]:
+        """The same map from a state of the mixer to a state; see :class:`SequenceLayer`."""
+        x, padding = self._padded(x, lengths)
+        mixed, after = self._of_mixer("prefill")(self._before(x), state, **_mixer_options(padding, dt_scale))
         return self._after(x, mixed, padding), after
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One step of the recurrence, if the mixer supports it. For many steps in a row, use :meth:`stepper`.
+    def step(self, x: Tensor, state: Any, *, dt_scale: float = 1.0) -> tuple[Tensor, Any]:
+        """One step of the recurrence from a state of the mixer; see :class:`SequenceLayer`."""
+        self._of_mixer("step")
+        return super().step(x, state, dt_scale=dt_scale)
 
-        Args:
-            x: (B, D).
-            state: The mixer's; it is not changed.
+    def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> StepFunction:
+        """``step`` as a function with the set-up of the mixer done once; see :class:`SequenceLayer`."""
+        mix = self._of_mixer("stepper")(dt_scale, in_place=in_place)
 
-        Returns:
-            y of shape (B, D), and the new state.
-        """
-        return self._step_with(self._of_mixer("step"), x, state)
+        def step(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+            check_tensor("x", x, ("batch", self.d_model), kind="float")
+            mixed, after = mix(self._before(x), state)
+            return self._after(x, mixed, None), after
 
-    def stepper(self) -> Callable[[Tensor, Any], tuple[Tensor, Any]]:
-        """``step`` as a function with the set-up of the mixer done once, for many steps with the same parameters."""
-        mix = self._of_mixer("stepper")()
-        return lambda x, state: self._step_with(mix, x, state)
+        return step
 
     def initial_state(self, batch: int, **options: Any) -> Any:
-        """The mixer's state before the first sample.
-
-        Args:
-            batch: Number of sequences.
-            **options: Those of the mixer's ``initial_state``.
-        """
+        """The mixer's state before the first sample, with the options of its ``initial_state``."""
         return self._of_mixer("initial_state")(batch, **options)
 
     def extra_repr(self) -> str:
         """The sizes."""
         return f"d_model={self.d_model}, prenorm={self.prenorm}"
 
-    def _step_with(self, mix: Callable[..., tuple[Tensor, Any]], x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        check_tensor("x", x, ("batch", self.d_model), kind="float")
-        mixed, after = mix(self._before(x), state)
-        return self._after(x, mixed, None), after
+    def _padded(self, x: Tensor, lengths: Lengths) -> tuple[Tensor, Padding | None]:
+        """The input with zeros for padding, and the padding."""
+        check_tensor("x", x, ("batch", "length", self.d_model), kind="float")
+        padding = Padding.of(x, lengths)
+        return fill(x, padding), padding
 
     def _before(self, x: Tensor) -> Tensor:
         return self.mixer_norm(x) if self.prenorm else x
@@ -168,13 +146,13 @@ class TransformerBlock(Initialised):
         return method
 
 
-class Transformer(Initialised):
+class Transformer(Composite):
     """A stack of :class:`TransformerBlock`, and with ``prenorm`` a last norm. Its state is the mixers' tuple of states.
 
     Args:
         d_model: Number of features D.
         mixers: One module for each block.
-        d_ff: As in :class:`TransformerBlock`, as for all that follow.
+        d_ff: As in :class:`TransformerBlock`, like all that follow.
         norm: "layer" or "rms".
         prenorm: Where the norms stand.
         dropout: Probability of dropping a feature of what is added to a residual.
@@ -203,7 +181,7 @@ class Transformer(Initialised):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.d_model = check_int("d_model", d_model, minimum=1)
+        self.d_model = self.d_output = check_int("d_model", d_model, minimum=1)
         listed = _check_mixers(mixers, self.d_model)
         self.blocks = nn.ModuleList(
             TransformerBlock(
@@ -215,104 +193,38 @@ class Transformer(Initialised):
 
     def reset_parameters(self) -> None:
         """Re-initialise all parameters, those of the mixers first, because they are built before the blocks."""
-        for block in self._blocks():
+        for block in self.parts():
             reset(block.mixer)
-        for block in self._blocks():
-            block.reset_own()
+        for block in self.parts():
+            block.reset_all_but_mixer()
         reset(self.norm)
 
-    def forward(self, x: Tensor, *, lengths: Lengths = None) -> Tensor:
-        """Apply the stack to whole sequences.
+    def parts(self) -> Sequence[TransformerBlock]:
+        """The blocks."""
+        return cast("Sequence[TransformerBlock]", self.blocks)
 
-        Args:
-            x: (B, L, D).
-            lengths: True length of each sequence (B,), whole numbers 0 … L; padding is ignored; its outputs are 0.
-
-        Returns:
-            y of shape (B, L, D).
-        """
-        x, options, padding = _padding(x, lengths, self.d_model)
-        for block in self._blocks():
-            x = block(x, **options)
-        return self._last(x, padding)
-
-    def prefill(
-        self, x: Tensor, state: Sequence[Any] | None = None, *, lengths: Lengths = None
-    ) -> tuple[Tensor, tuple[Any, ...]]:
-        """The same map from a state to a state, if the mixers support it.
-
-        Args:
-            x: (B, L, D), L ≥ 0.
-            state: One for each block; None to start. It is not changed.
-            lengths: As in ``forward``; the state returned is the one after each sequence's own length.
-
-        Returns:
-            y of shape (B, L, D), and the new state.
-        """
-        x, options, padding = _padding(x, lengths, self.d_model)
-        states, after = self._states(state), []
-        for block, before in zip(self._blocks(), states):
-            x, new = block.prefill(x, before, **options)
-            after.append(new)
-        return self._last(x, padding), tuple(after)
-
-    def step(self, x: Tensor, state: Sequence[Any]) -> tuple[Tensor, tuple[Any, ...]]:
-        """One step of the recurrence, if the mixers support it. For many steps in a row, use :meth:`stepper`.
-
-        Args:
-            x: (B, D).
-            state: One for each block; it is not changed.
-
-        Returns:
-            y of shape (B, D), and the new state.
-        """
-        return self._step_with([block.step for block in self._blocks()], x, state)
-
-    def stepper(self) -> Callable[[Tensor, Sequence[Any]], tuple[Tensor, tuple[Any, ...]]]:
-        """``step`` as a function with the set-up of the mixers done once, for many steps with the same parameters."""
-        steps = [block.stepper() for block in self._blocks()]
-        return lambda x, state: self._step_with(steps, x, state)
-
-    def initial_state(self, batch: int, **options: Any) -> tuple[Any, ...]:
-        """The mixers' states before the first sample.
-
-        Args:
-            batch: Number of sequences.
-            **options: Those of the mixers' ``initial_state``.
-        """
-        return tuple(block.initial_state(batch, **options) for block in self._blocks())
-
-    def _step_with(
-        self, steps: Sequence[Callable[..., tuple[Tensor, Any]]], x: Tensor, state: Sequence[Any]
-    ) -> tuple[Tensor, tuple[Any, ...]]:
-        after = []
-        for step, before in zip(steps, self._states(state)):
-            x, new = step(x, before)
-            after.append(new)
-        return self.norm(x), tuple(after)
-
-    def _blocks(self) -> Iterable[TransformerBlock]:
-        return cast("Iterable[TransformerBlock]", self.blocks)
-
-    def _last(self, x: Tensor, padding: Padding | None) -> Tensor:
+    def flow(self, x: Tensor, call: Call, padding: Padding | None) -> Tensor:
+        """The blocks in order, then the last norm."""
+        x = fill(x, padding)
+        for block in self.parts():
+            x = call(block, x)
         return fill(self.norm(x), padding)
 
-    def _states(self, state: Sequence[Any] | None) -> Sequence[Any]:
-        blocks = len(self.blocks)
-        if state is None:
-            return [None] * blocks
-        if not isinstance(state, (tuple, list)):
-            raise TypeError(f"state must be a tuple of {blocks}, one for each block, got {type(state).__name__}")
-        if len(state) != blocks:
-            raise ValueError(f"state must be a tuple of {blocks}, one for each block, got {len(state)}")
-        return state
+    def step(self, x: Tensor, state: Any, *, dt_scale: float = 1.0) -> tuple[Tensor, Any]:
+        """One step of the recurrence from the blocks' states; see :class:`SequenceLayer`."""
+        for block in self.parts():
+            block._of_mixer("step")
+        return super().step(x, state, dt_scale=dt_scale)
+
+    def initial_state(self, batch: int, **options: Any) -> tuple[Any, ...]:
+        """The mixers' states before the first sample, with the options of their ``initial_state``."""
+        return tuple(block.initial_state(batch, **options) for block in self.parts())
 
 
-def _padding(x: Tensor, lengths: Lengths, d_model: int) -> tuple[Tensor, dict[str, Tensor], Padding | None]:
-    """The input with zeros for padding, the mixer's options, and the padding."""
-    check_tensor("x", x, ("batch", "length", d_model), kind="float")
-    padding = Padding.of(x, lengths)
-    return fill(x, padding), {} if padding is None else {"lengths": padding.lengths}, padding
+def _mixer_options(padding: Padding | None, dt_scale: float) -> dict[str, Any]:
+    """The keyword arguments of a mixer: only those that matter, so that any module can be one."""
+    lengths = {} if padding is None else {"lengths": padding.lengths}
+    return lengths if dt_scale == 1.0 else {**lengths, "dt_scale": dt_scale}
 
 
 def _check_mixers(mixers: Any, d_model: int) -> list[nn.Module]:

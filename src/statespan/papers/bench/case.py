@@ -1,7 +1,7 @@
 """The parts of a benchmark: a case is something to run, a row is its measurement.
 
-A case brings its own reference, and the runner times nothing whose results it has not compared with that reference in
-the same run. So a fast path that is wrong has no time.
+Each case has its own reference. The runner compares the results with it before it times anything, so a wrong fast path
+gets no time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from statespan.papers.bench.catalog import CATALOG, Listing
 Tensors = Mapping[str, Tensor]
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""Allowed error of one SSM or layer by the precision of its data: a few roundings of it at the peak."""
+"""Allowed error of one SSM or layer by the dtype of its data: a few rounding errors, relative to the peak."""
 DEPTH = 2.5
-"""A model's tolerance over that of one layer: the roundings of all its layers add up in its scores and gradients."""
+"""A model's tolerance over that of one layer: the rounding errors of all its layers add up."""
 
 OK, WRONG, FAILED, SKIPPED = "ok", "wrong", "failed", "skipped"
 
@@ -46,14 +46,14 @@ class Work:
     """What is timed. It returns the results by name: "output", and where it has a backward pass "input gradient"."""
     reference: Callable[[], Tensors] | None
     """The expected results; None if the case has nothing to compare with."""
-    parameters: int | None = None  # how many are trained; None where that says nothing
+    parameters: int | None = None  # number of trained parameters; None where it has no meaning
     peak_bytes: float | None = None  # measured while preparing, as a CUDA graph allocates nothing when it runs
     sample: Callable[[], Tensors] | None = None  # compared in place of ``run`` where the whole reference would not fit
     graph: bool = False  # also time it as a CUDA graph, which leaves out the cost of launching kernels
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One line of a result; the figures are None unless the status is "ok"."""
 
     name: str
@@ -67,7 +67,7 @@ class Row:
     floor_how: str = ""
     ratio: float | None = None  # time_ms / floor_ms
     memory_mb: float | None = None  # peak of one run beyond inputs and parameters, in 10⁶ bytes
-    parameters: int | None = None  # how many are trained
+    parameters: int | None = None  # number of trained parameters
     error: float | None = None  # the largest of ``compared``; None if nothing was compared or it is not finite
     tolerance: float | None = None
     compared: Mapping[str, float | None] = field(default_factory=dict)
@@ -76,11 +76,15 @@ class Row:
     notes: str = ""
     extra: Mapping[str, float] = field(default_factory=dict)  # figures of this benchmark alone, such as "speedup"
 
-    def speed_over(self, base: Row, *, graphs: bool = True) -> float:
+    def speed_over(self, base: BenchRow, *, graphs: bool = True) -> float:
         """The speed relative to ``base``, from CUDA-graph times if both have them."""
         if graphs and self.graph_ms and base.graph_ms:
             return base.graph_ms / self.graph_ms
         return (base.time_ms or 0.0) / (self.time_ms or 1.0)
+
+    def memory_over(self, base: BenchRow) -> float:
+        """The peak memory relative to ``base``."""
+        return (self.memory_mb or 0.0) / (base.memory_mb or 1.0)
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class Case:
     tolerance: float | None  # allowed error; None where there is no reference
     optional: bool = False  # its failure is a finding, not a fault: baselines and variants not every machine can run
     notes: str = ""
-    skip: Callable[[Sequence[Row]], str | None] | None = None  # from the rows so far to the reason not to run it
+    skip: Callable[[Sequence[BenchRow]], str | None] | None = None  # from the rows so far to the reason not to run it
 
 
 @dataclass(frozen=True)
@@ -137,12 +141,7 @@ class BenchOptions:
         return torch.autocast(self.device.type, dtype=self.dtype if self.half else None, enabled=self.half)
 
 
-Finish = Callable[[Sequence[Row], BenchOptions], tuple[list[Row], list[str]]]
-
-
-def unchanged(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
-    """The ``finish`` of a benchmark without figures or findings of its own."""
-    return list(rows), []
+Finish = Callable[[Sequence[BenchRow], BenchOptions], tuple[list[BenchRow], list[str]]]
 
 
 @dataclass(frozen=True)
@@ -153,9 +152,9 @@ class Benchmark:
     cases: Callable[[BenchOptions], Iterable[Case]]
     dtype: str = "bfloat16"  # the default on CUDA; on a CPU it is float32
     devices: tuple[str, ...] = ("cuda", "cpu")
-    finish: Finish = unchanged  # adds figures that need all rows, and returns the findings
+    finish: Finish | None = None  # adds figures that need all rows, and returns the findings
     lines: bool = False  # the rows are points of curves over the length, one for each name
-    rounds: int = 1  # how often to measure all cases in turn on a CPU, whose other load comes and goes over minutes
+    rounds: int = 1  # times to measure all cases in turn on a CPU, as its background load varies over minutes
     rate: str = ""  # the figure to draw over the batch, one curve for each name
 
     @property
@@ -164,12 +163,13 @@ class Benchmark:
         return CATALOG[self.name]
 
 
-def with_ratios(
-    rows: Sequence[Row], base_name: str, same: Sequence[str], ratios: Callable[[Row, Row], dict[str, float]]
-) -> list[Row]:
-    """Add figures relative to the row ``base_name`` with the same settings ``same``."""
+Ratios = Callable[[BenchRow, BenchRow], dict[str, float]]
 
-    def key(row: Row) -> tuple[Any, ...]:
+
+def with_ratios(rows: Sequence[BenchRow], base_name: str, same: Sequence[str], ratios: Ratios) -> list[BenchRow]:
+    """Add the ``ratios(row, base)`` of each row to the row ``base_name`` with the same settings ``same``."""
+
+    def key(row: BenchRow) -> tuple[Any, ...]:
         return tuple(row.setting[name] for name in same)
 
     bases = {key(row): row for row in rows if row.name == base_name and row.status == OK}
@@ -179,7 +179,7 @@ def with_ratios(
     ]
 
 
-def with_rate(rows: Sequence[Row], name: str) -> list[Row]:
+def with_rate(rows: Sequence[BenchRow], name: str) -> list[BenchRow]:
     """Add a figure ``name``: sequences, tokens or images per second."""
     return [
         replace(row, extra={name: 1e3 * row.setting["batch"] / row.time_ms}) if row.time_ms else row for row in rows

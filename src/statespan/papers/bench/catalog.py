@@ -1,6 +1,6 @@
 """The benchmarks by name, from catalog.json: what each measures, and its sizes as [usual, that of ``--quick``].
 
-`statespan bench --help` shows it: so no torch here, and no YAML.
+`statespan bench --help` shows it, so this module imports neither torch nor YAML.
 """
 
 import json

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from statespan.papers.bench import engine_paths, naive
-from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row
-from statespan.papers.bench.layer_work import KINDS, layer_work, ssm_floor
+from statespan.papers.bench import naive
+from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow, Case
+from statespan.papers.bench.layer_work import KINDS, layer_work, paths, ssm_floor
 
 ROUNDED = 5e-3
 """Allowed error with a matrix in complex64: the Vandermonde phase l · arg Ā is rounded to 24 bits, 2e-3 at L = 16384;
@@ -31,7 +31,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
             setting = {"part": part, "length": length, "batch": batch, "d_model": D, "d_state": N}
             floor = ssm_floor(options, batch * length, D, D if part == WHOLE else 0)
             make = partial(layer, D, N, **layer_options)
-            for path in engine_paths.available(options.device):
+            for path in paths(options.device):
                 prepare = partial(layer_work, make, options, batch, length, path=path)
                 yield Case(f"{kind} {path}", setting, prepare, floor, options.tolerance)
             for label, kernel, allowed in _naive(kind, options.tolerance):
@@ -52,7 +52,7 @@ def _naive(kind: str, tolerance: float) -> list[tuple[str, naive.KernelFunction,
     ]
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "speedup" of each row over the last naive one, which is as exact as ours, and report the best over all."""
     final, findings = list(rows), []
     for kind, part in product(("S4D", "S4"), PARTS):

@@ -18,7 +18,7 @@ from statespan.generation.rules import rule_of
 from statespan.generation.sampling import Sampling
 from statespan.generation.tree import leaves
 from statespan.papers.bench.case import BenchOptions, Floor, Tensors, Work, count_parameters
-from statespan.papers.bench.measure import allocated, peak_over
+from statespan.papers.bench.measure import allocated, peak_over, reset_peak
 
 STATE = torch.float32
 SEQUENCES_COMPARED = 2  # with the parallel model
@@ -34,18 +34,18 @@ def steps_work(
     device = options.device
     tokens = torch.randint(model.config.vocabulary, (SEQUENCES_COMPARED, length), device=device)
     before = allocated(device) - sum(p.nbytes for p in model.parameters())
-    walk = _walk(model, batch, steps, state)
-    advance: Callable[[], None] = walk.advance
+    decoding = _decoding(model, batch, steps, state)
+    reset_peak(device)
+    advance: Callable[[], None] = decoding.advance
     if graph and device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        advance = Captured(walk.advance, walk.host, CudaRecorder(device))
+        advance = Captured(decoding.advance, decoding.host, CudaRecorder(device))
 
     @torch.no_grad()
     def run() -> Tensors:
-        walk.index.zero_()
+        decoding.index.zero_()
         for _ in range(steps):
             advance()
-        return {"output": walk.last}
+        return {"output": decoding.last}
 
     @torch.no_grad()
     def stepped() -> Tensors:
@@ -59,24 +59,24 @@ def steps_work(
     def parallel() -> Tensors:
         return {"output": copy.deepcopy(model).to(options.wide)(tokens).double().log_softmax(-1)}
 
-    for _ in range(2):  # once as they are, once recorded
+    for _ in range(2):  # once eagerly, once to record them
         run()
     return Work(run, parallel, count_parameters(model), peak_over(before, device), stepped)
 
 
 @torch.no_grad()
-def _walk(model: Any, batch: int, steps: int, state: Any) -> Decoding:
+def _decoding(model: Any, batch: int, steps: int, state: Any) -> Decoding:
     """A decoding run from a state with an arbitrary first token and room for all its tokens."""
     like = next(model.parameters())
     rule = rule_of(model, Sampling())
     state = model.initial_state(batch, dtype=STATE) if state is None else state
     rows = torch.arange(batch, device=like.device)
     position = torch.zeros(batch, dtype=torch.int64, device=like.device)
-    walk = Decoding(model, rule, steps + 1)
-    walk.begin(state, position=position, rows=rows)
+    decoding = Decoding(model, rule, steps + 1)
+    decoding.begin(state, position=position, rows=rows)
     width = model.config.d_model if not rule.decode else getattr(model.config, "d_output", model.config.vocabulary)
-    walk.start(torch.randn(batch, width, device=like.device).to(like.dtype))
-    return walk
+    decoding.start(torch.randn(batch, width, device=like.device).to(like.dtype))
+    return decoding
 
 
 def step_floor(

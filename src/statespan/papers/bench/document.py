@@ -5,8 +5,8 @@
     <!-- results/bench/op-cuda.json: name, heads, length | time_ms, graph_ms -->
     <!-- end -->
 
-with a table of the record's rows: the settings named before the bar, the figures behind it. ``S4 as S4D-LegS`` gives a
-column another heading. A second bar and words keep only the rows that contain one of them. ``findings`` in the place of
+with a table of the record's rows: the settings before the bar, the figures after it. ``S4 as S4D-LegS`` gives a
+column another heading. A second bar and words keep only the rows that contain one of them. ``findings`` in place of
 columns lists the findings of the record, ``claims`` which of a paper's conclusions hold in a table of
 ``statespan reproduce``.
 """

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from statespan.papers.baselines.attention import Attention
-from statespan.papers.bench import engine_paths
 from statespan.papers.bench.case import Benchmark, BenchOptions, Case
-from statespan.papers.bench.layer_work import KINDS, attention_floor, layer_work, ssm_floor
+from statespan.papers.bench.layer_work import KINDS, attention_floor, layer_work, paths, ssm_floor
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
@@ -19,7 +18,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
         setting = {"length": length, "batch": batch, "d_model": D}
         floor = ssm_floor(options, batch * length, D, 2 * D)
         for kind, layer in KINDS.items():
-            for path in engine_paths.available(options.device):
+            for path in paths(options.device):
                 make = partial(layer, D, N, mix="glu", device=options.device)
                 prepare = partial(layer_work, make, options, batch, length, path=path)
                 yield Case(f"{kind} {path}", {**setting, "d_state": N}, prepare, floor, options.tolerance)

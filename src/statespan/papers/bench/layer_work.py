@@ -18,13 +18,14 @@ from statespan.papers.bench.case import BenchOptions, Floor, Tensors, Work, coun
 
 KINDS = {"S4D": S4D, "S4": S4}
 Forward = Callable[[nn.Module, Tensor], Tensor]
+OWN_FORWARD: Forward = nn.Module.__call__
 PIECE = 1 << 25
-"""Numbers of input that a reference works on at a time."""
+"""Input elements that a reference processes at a time."""
 
 
-def call(layer: nn.Module, x: Tensor) -> Tensor:
-    """The layer's own forward pass."""
-    return layer(x)
+def paths(device: torch.device) -> tuple[str, ...]:
+    """The paths of the library for applying an SSM to a sequence on this kind of device."""
+    return ("triton", "chunks", "fft") if device.type == "cuda" else ("chunks", "fft")
 
 
 def layer_work(
@@ -34,7 +35,7 @@ def layer_work(
     length: int,
     *,
     path: str = "auto",
-    forward: Forward = call,
+    forward: Forward = OWN_FORWARD,
     compared: bool = True,
 ) -> Work:
     """A layer's forward and backward pass with the gradients of the input and all parameters.

@@ -15,13 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from statespan import models
 from statespan.data.base import Arrays, Batch, Dataset, Info
-from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row, Tensors, Work, count_parameters
+from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow, Case, Tensors, Work, count_parameters
 from statespan.papers.bench.layer_work import ssm_floor
 from statespan.papers.bench.measure import capture
+from statespan.train import recipes
+from statespan.train.device import launched, quiet
+from statespan.train.loop import Loop
+from statespan.train.optim import build_optimizer
+from statespan.train.sinks import RunFolder
+from statespan.train.tasks import task_of
 
 STEPS, QUICK_STEPS = 40, 3
-"""Steps of one timed run, as the caption says: enough that what happens every so many (log, loss check) counts."""
+"""Steps of one timed run, as the caption says: enough to include what is done every n-th step (log, loss check)."""
 
 INFOS = {
     "scifar-s4d-legs": Info("classification", 1024, 3, None, 10),
@@ -32,22 +39,22 @@ SMALL = ("model.d_model=8", "model.d_state=4", "model.n_layers=2", "train.batch=
 
 def cases(options: BenchOptions) -> Iterator[Case]:
     """Each recipe as a bare step and in the loop, for each step mode."""
-    ways = ("graph", "both") if options.device.type == "cuda" else ("none",)
+    modes = ("graph", "both") if options.device.type == "cuda" else ("none",)
     for name, info in INFOS.items():
         recipe, info = _recipe(name, info, options)
         model, train = recipe.model, recipe.train
         layer = ssm_floor(options, train.batch * info.length, model["d_model"], 2 * model["d_model"])
         floor = layer.in_each_of(_steps(options) * model["n_layers"], "layers of all steps")
-        for way in ways:
-            setting = {"recipe": name, "step": way, "batch": train.batch, "length": info.length}
-            variant = replace(recipe, train=replace(train, compile=way))
+        for mode in modes:
+            setting = {"recipe": name, "step": mode, "batch": train.batch, "length": info.length}
+            variant = replace(recipe, train=replace(train, compile=mode))
             yield Case("bare step", setting, partial(_bare, variant, info, options), floor, None)
             yield Case("loop", setting, partial(_looped, variant, info, options), floor, None)
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "step_ms", and to the loop's rows "overhead_percent"."""
-    final: list[Row] = []
+    final: list[BenchRow] = []
     findings = []
     steps = _steps(options)
     for row in rows:
@@ -64,8 +71,6 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
 
 
 def _recipe(name: str, info: Info, options: BenchOptions) -> tuple[Any, Info]:
-    from statespan.train import recipes
-
     precision = "train.precision=bf16" if options.half else "train.precision=fp32"
     changes = [precision, "train.tensorboard=false", "train.save_every=1000000", "train.validate_every=1000000"]
     if options.quick:
@@ -83,7 +88,7 @@ def _dataset(info: Info, rows: int) -> Dataset:
     x = random.integers(0, info.vocabulary or 256, shape, dtype=np.uint8)
     y = random.integers(0, info.d_output, rows, dtype=np.uint8)
     split = Arrays({"x": x, "y": y}, partial(_batch, is_tokens=info.vocabulary is not None))
-    return Dataset("made up", info, split, split, split)
+    return Dataset("synthetic", info, split, split, split)
 
 
 def _batch(rows: dict[str, Tensor], *, is_tokens: bool) -> Batch:
@@ -92,16 +97,12 @@ def _batch(rows: dict[str, Tensor], *, is_tokens: bool) -> Batch:
 
 
 def _model(recipe: Any, info: Info, options: BenchOptions) -> nn.Module:
-    from statespan import models
-
     fields = dict(recipe.model)
     return models.build(fields.pop("name"), info, fields).to(options.device).train()
 
 
 def _bare(recipe: Any, info: Info, options: BenchOptions) -> Work:
     """Only forward, loss, backward and optimizer on one batch."""
-    from statespan.train.optim import build_optimizer
-
     on_cuda = options.device.type == "cuda"
     model = _model(recipe, info, options)
     batch = _dataset(info, recipe.train.batch).train.batch(list(range(recipe.train.batch)))
@@ -141,11 +142,6 @@ def _steps(options: BenchOptions) -> int:
 
 def _looped(recipe: Any, info: Info, options: BenchOptions) -> Work:
     """The same number of steps in the loop, with its data, log, guard and seeds."""
-    from statespan.train.device import launched, quiet
-    from statespan.train.loop import Loop
-    from statespan.train.sinks import RunFolder
-    from statespan.train.tasks import task_of
-
     if recipe.train.compile == "both":
         torch._dynamo.reset()
     model = _model(recipe, info, options)

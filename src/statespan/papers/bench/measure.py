@@ -14,6 +14,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from statespan.train.graph import CannotCaptureError, no_waiting
+
 Run = Callable[[], object]
 T = TypeVar("T")
 
@@ -65,29 +67,29 @@ def median_of(rounds: Sequence[Times]) -> Times:
 
 def measure_graph(run: Run, device: torch.device, quick: bool) -> float | None:
     """The median time of a run replayed as a CUDA graph, in milliseconds; None if it cannot be captured."""
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    try:
-        # what waits for the device in the middle cannot be captured, and trying would leave torch in a bad state
-        torch.cuda.set_sync_debug_mode("error")
-        with torch.cuda.stream(stream):
+
+    def warm_up() -> None:
+        with no_waiting():
             run()
-    except RuntimeError:
+
+    try:
+        graph, results = capture(run, device, warm_up)
+    except CannotCaptureError:
         return None
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-        torch.cuda.current_stream(device).wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        results = run()  # kept alive: the graph writes to its memory
     median = measure_time(graph.replay, device, quick).median
-    del results
+    del results  # kept alive until here: the graph writes to their memory
     return median
 
 
 def allocated(device: torch.device) -> int:
     """Bytes of CUDA memory in use; 0 for a CPU."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def reset_peak(device: torch.device) -> None:
+    """Reset the statistics that :func:`peak_over` reads."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_over(before: int, device: torch.device) -> float | None:
@@ -99,9 +101,11 @@ def capture(step: Callable[[], T], device: torch.device, warm_up: Run) -> tuple[
     """A step as a CUDA graph and what it returns, after ``warm_up`` has run on the stream of the graph."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        warm_up()
-    torch.cuda.current_stream(device).wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            warm_up()
+    finally:
+        torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         results = step()

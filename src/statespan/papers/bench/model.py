@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from statespan.nn.block import ResidualBlock
-from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row, Work, with_rate
+from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Work, with_rate
 from statespan.papers.bench.layer_work import KINDS, ssm_floor
-from statespan.papers.bench.training import BOTH, COMPILED, EAGER, GRAPHED, Residual, step_work
+from statespan.papers.bench.training import BOTH, COMPILED, EAGER, GRAPHED, ResidualClassifier, step_work
 
 CLASSES = 10
 
@@ -55,20 +55,20 @@ def cases(options: BenchOptions) -> Iterator[Case]:
         layer = ssm_floor(options, task.batch * task.length, task.d_model, 2 * task.d_model)
         floor = layer.in_each_of(task.n_layers, "layers")
         for kind in KINDS:
-            ways = [("auto", variant) for variant in variants(options)] + [("fft", EAGER)]
-            for path, variant in ways:
+            runs = [("auto", variant) for variant in variants(options)] + [("fft", EAGER)]
+            for path, variant in runs:
                 name = f"{kind} {variant}" + (", fft" if path == "fft" else "")
                 prepare = partial(_work, options, task, kind, path=path, variant=variant)
                 yield Case(name, setting, prepare, floor, options.model_tolerance, optional=variant != EAGER)
 
 
-def build(task: TaskSizes, kind: str, d_state: int, device: torch.device) -> Residual:
+def build(task: TaskSizes, kind: str, d_state: int, device: torch.device) -> ResidualClassifier:
     """The model of a task."""
     D = task.d_model
     layer = partial(KINDS[kind], D, d_state, bidirectional=True, mix="glu", device=device)
     blocks = [ResidualBlock(layer(), norm=task.norm, device=device) for _ in range(task.n_layers)]
     encoder = nn.Embedding(task.vocabulary, D) if task.vocabulary else nn.Linear(3, D)
-    return Residual(encoder, blocks, nn.Linear(D, CLASSES))
+    return ResidualClassifier(encoder, blocks, nn.Linear(D, CLASSES))
 
 
 def _work(options: BenchOptions, task: TaskSizes, kind: str, *, path: str, variant: str) -> Work:
@@ -78,9 +78,4 @@ def _work(options: BenchOptions, task: TaskSizes, kind: str, *, path: str, varia
     return step_work(model, inputs, options, path=path, variant=variant)
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
-    """Add "sequences_per_s"."""
-    return with_rate(rows, "sequences_per_s"), []
-
-
-BENCHMARK = Benchmark("model", cases, finish=finish)
+BENCHMARK = Benchmark("model", cases, finish=lambda rows, options: (with_rate(rows, "sequences_per_s"), []))

@@ -34,7 +34,7 @@ def choose_options(
 ) -> BenchOptions:
     """The options of a run from the user's arguments; a one-line ValueError names a wrong one.
 
-    Without ``device`` and ``dtype`` they are the best there is and the benchmark's own. ``sizes`` are changes such as
+    The default ``device`` is CUDA if possible, the default ``dtype`` the benchmark's own. ``sizes`` are changes such as
     "lengths=1024,4096" or "shapes=64x512x1024".
     """
     if seed < 0:

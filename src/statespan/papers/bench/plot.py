@@ -14,7 +14,7 @@ from statespan import _plotting
 from statespan._io import replace_file
 from statespan._machine import device_name
 from statespan._plotting import COLORS, GREY
-from statespan.papers.bench.case import OK, Row
+from statespan.papers.bench.case import OK, BenchRow
 from statespan.papers.bench.record import read_record
 from statespan.papers.bench.report import number, short
 from statespan.papers.bench.runner import BenchResult
@@ -43,8 +43,8 @@ def plot(result: BenchResult, path: Path, device: str | None = None) -> bool:
     return True
 
 
-def _lines(figure: Any, rows: Sequence[Row]) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+def _lines(figure: Any, rows: Sequence[BenchRow]) -> None:
+    from matplotlib.ticker import LogLocator
 
     figure.set_size_inches(9, 3.8)
     lengths = sorted({row.setting["length"] for row in rows})
@@ -63,17 +63,16 @@ def _lines(figure: Any, rows: Sequence[Row]) -> None:
                     axes.plot(*zip(*graphs), ":", color=color, lw=1.2)
                     label = f"{TIME[0]} (dotted: as CUDA graph)"
         axes.set(xscale="log", yscale="log")
-        axes.xaxis.set_major_locator(FixedLocator(lengths[:: -(-len(lengths) // 6)]))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda length, _: _binary(int(length))))
+        ticks = lengths[:: -(-len(lengths) // 6)]
+        axes.set_xticks(ticks, [_binary(length) for length in ticks])
         bottom, top = axes.get_ylim()
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if top < 50 * bottom else (1.0,), numticks=12))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
         _plotting.tidy(axes, "length", label, legend=True)
 
 
-def _rates(figure: Any, rows: Sequence[Row], rate: str) -> None:
+def _rates(figure: Any, rows: Sequence[BenchRow], rate: str) -> None:
     """Rates over the batch with their floors, beside the step time at one batch after each context."""
     after = [row for row in rows if row.setting.get("part") == "context"]
     figure.set_size_inches(9, 4.6)
@@ -94,11 +93,11 @@ def _rates(figure: Any, rows: Sequence[Row], rate: str) -> None:
         _plotting.tidy(panels[1], "tokens before", "ms a step, batch 1")
 
 
-def _bars(figure: Any, rows: Sequence[Row]) -> None:
+def _bars(figure: Any, rows: Sequence[BenchRow]) -> None:
     """A row of panels for each setting: the parts of the benchmark, or else time and memory."""
     parts = list(dict.fromkeys(row.setting["part"] for row in rows if "part" in row.setting))
     columns = [(f"{part}: {TIME[0]}\n", TIME[1], part) for part in parts] or [(*TIME, None), (*MEMORY, None)]
-    panels: dict[str, list[Row]] = {}
+    panels: dict[str, list[BenchRow]] = {}
     for row in rows:
         panels.setdefault(_title(row), []).append(row)
     colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(dict.fromkeys(row.name for row in rows))}
@@ -119,7 +118,7 @@ def _bars(figure: Any, rows: Sequence[Row]) -> None:
         line[0].set_title(title, fontsize=8, loc="left", color=GREY)
 
 
-def _panel(axes: Any, rows: Sequence[tuple[int, Row]], value: str, colors: dict[str, str]) -> None:
+def _panel(axes: Any, rows: Sequence[tuple[int, BenchRow]], value: str, colors: dict[str, str]) -> None:
     """Draw a bar at each position."""
     from matplotlib.ticker import MaxNLocator
 
@@ -141,7 +140,7 @@ def _panel(axes: Any, rows: Sequence[tuple[int, Row]], value: str, colors: dict[
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _title(row: Row) -> str:
+def _title(row: BenchRow) -> str:
     names = [name for name in ("task", "batch", "heads", "length", "d_model") if name in row.setting]
     return ", ".join(row.setting[name] if name == "task" else f"{name} {number(row.setting[name])}" for name in names)
 

@@ -11,21 +11,21 @@ import torch
 
 from statespan._io import replace_file
 from statespan._machine import provenance
-from statespan.papers.bench.case import BenchOptions, Row
+from statespan.papers.bench.case import BenchOptions, BenchRow
 from statespan.papers.bench.measure import MEMORY_HOW, MachineRates
 from statespan.papers.bench.options import find
 from statespan.papers.bench.runner import BenchResult
 
 
-def make_record(result: BenchResult) -> dict[str, Any]:
-    """A run as plain data."""
+def write_record(result: BenchResult, folder: Path) -> Path:
+    """Write a run's record atomically; quick runs never replace full ones. Returns its path."""
     options = result.options
     where = provenance(options.device, "triton")
     where["machine"] |= {
         "copy_gb_per_s": result.rates.bandwidth / 1e9,
         "matmul_tflop_per_s": result.rates.matmul / 1e12,
     }
-    return {
+    record = {
         "benchmark": result.benchmark.name,
         "caption": result.benchmark.listing.caption,
         "settings": {
@@ -41,13 +41,8 @@ def make_record(result: BenchResult) -> dict[str, Any]:
         "wall_seconds": round(result.seconds, 1),
         **where,
     }
-
-
-def write_record(result: BenchResult, folder: Path) -> Path:
-    """Write a run's record atomically; quick runs never replace full ones. Returns its path."""
-    quick = "-quick" if result.options.quick else ""
-    path = folder / f"{result.benchmark.name}-{result.options.device.type}{quick}.json"
-    replace_file(path, (json.dumps(make_record(result), indent=2, allow_nan=False) + "\n").encode())
+    path = folder / f"{result.benchmark.name}-{options.device.type}{'-quick' if options.quick else ''}.json"
+    replace_file(path, (json.dumps(record, indent=2, allow_nan=False) + "\n").encode())
     return path
 
 
@@ -58,6 +53,6 @@ def read_record(path: Path) -> tuple[BenchResult, str]:
     dtype = getattr(torch, chosen["dtype"])
     options = BenchOptions(torch.device(chosen["device"]), dtype, record["seed"], chosen["quick"], chosen["sizes"])
     rates = MachineRates(machine["copy_gb_per_s"] * 1e9, machine["matmul_tflop_per_s"] * 1e12)
-    rows, findings = tuple(Row(**row) for row in record["rows"]), tuple(record["findings"])
+    rows, findings = tuple(BenchRow(**row) for row in record["rows"]), tuple(record["findings"])
     result = BenchResult(find(record["benchmark"]), options, rates, rows, findings, False, record["wall_seconds"])
     return result, machine["device"]

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from statespan._machine import device_name
-from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, Row
+from statespan.papers.bench.case import FAILED, OK, SKIPPED, WRONG, BenchRow
 from statespan.papers.bench.measure import MEMORY_HOW
 from statespan.papers.bench.runner import BenchResult
 
@@ -48,7 +48,7 @@ def show(result: BenchResult, console: Console) -> None:
     console.print(f"[dim]memory: {MEMORY_HOW[options.device.type]}[/dim]")
 
 
-def _table(rows: Sequence[Row], sections: Sequence[str], lines: bool) -> Table:
+def _table(rows: Sequence[BenchRow], sections: Sequence[str], lines: bool) -> Table:
     """Rows grouped by setting; for line plots, lengths grouped by name."""
     extras = [] if lines else list(dict.fromkeys(name for row in rows for name in row.extra))
     graphs = any(row.graph_ms for row in rows)
@@ -69,7 +69,7 @@ def _table(rows: Sequence[Row], sections: Sequence[str], lines: bool) -> Table:
     return table
 
 
-def _figures(row: Row, extras: Sequence[str], graphs: bool) -> list[str]:
+def _figures(row: BenchRow, extras: Sequence[str], graphs: bool) -> list[str]:
     spread = f"{short(row.low_ms)}-{short(row.high_ms)}"
     error = "" if row.error is None else f"{row.error:.0e}" if row.error else "0"
     graph = [short(row.graph_ms) or "-"] if graphs else []
@@ -89,7 +89,7 @@ def number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _words(row: Row, names: Sequence[str]) -> list[str]:
+def _words(row: BenchRow, names: Sequence[str]) -> list[str]:
     """The named settings as text; a task or part is shown without its key."""
     values = {name: row.setting[name] for name in names if name in row.setting}
     return [value if isinstance(value, str) else f"{name} {number(value)}" for name, value in values.items()]

@@ -19,9 +19,9 @@ from statespan.papers.bench.case import (
     WRONG,
     Benchmark,
     BenchOptions,
+    BenchRow,
     Case,
     Floor,
-    Row,
     Tensors,
     Work,
 )  # fmt: skip
@@ -45,7 +45,7 @@ class BenchResult:
     benchmark: Benchmark
     options: BenchOptions
     rates: MachineRates  # measured in this run
-    rows: tuple[Row, ...]  # one for each case
+    rows: tuple[BenchRow, ...]  # one for each case
     findings: tuple[str, ...]  # what the rows say together, a line each
     fault: bool  # whether a result was wrong, or a case failed that is not optional
     seconds: float  # wall time
@@ -63,7 +63,7 @@ def run_benchmark(
     rates = measure_rates(options.device, options.dtype, options.quick)
     cases = list(benchmark.cases(options))
     rounds = benchmark.rounds if options.device.type == "cpu" and not options.quick else 1
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
     fault, total = False, rounds * len(cases)
     for done, case in enumerate(cases):
         progress(done, total, _label(case))
@@ -79,21 +79,20 @@ def run_benchmark(
             times[i].append(measure_time(cases[i].prepare().run, options.device, options.quick))
     rows = [_timed(row, median_of(each)) if row.status == OK else row for row, each in zip(rows, times, strict=True)]
     progress(total, total, "done")
-    final, findings = benchmark.finish(rows, options)
+    final, findings = benchmark.finish(rows, options) if benchmark.finish else (rows, [])
     return BenchResult(benchmark, options, rates, tuple(final), tuple(findings), fault, time.perf_counter() - start)
 
 
-def run_case(case: Case, options: BenchOptions, rates: MachineRates, before: Sequence[Row] = ()) -> Row:
+def run_case(case: Case, options: BenchOptions, rates: MachineRates, before: Sequence[BenchRow] = ()) -> BenchRow:
     """Run one case after the rows ``before``: a wrong or failing case gets no time."""
-    row = Row(case.name, case.setting, tolerance=case.tolerance, notes=case.notes)
+    row = BenchRow(case.name, case.setting, tolerance=case.tolerance, notes=case.notes)
     reason = case.skip(before) if case.skip else None
     if reason:
         return replace(row, status=SKIPPED, reason=reason)
     try:
         with warnings.catch_warnings():
-            # of the first product in the backward pass's own thread; it sets the context and all is well
+            # raised by the first matrix product in the backward pass's thread, which then sets the context
             warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
-            warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype feature")
             torch.manual_seed(options.seed)
             work = case.prepare()
             row = _compared(row, work)
@@ -147,7 +146,7 @@ def _error(got: Tensor | None, want: Tensor | None) -> float:
     return error if math.isfinite(error) else math.inf
 
 
-def _compared(row: Row, work: Work) -> Row:
+def _compared(row: BenchRow, work: Work) -> BenchRow:
     """Add the errors of this run's results against the reference; the status is "wrong" if one is too large."""
     tolerance = row.tolerance
     if (work.reference is None) != (tolerance is None):
@@ -165,7 +164,7 @@ def _compared(row: Row, work: Work) -> Row:
     return replace(row, status=WRONG, reason=f"{fault}, allowed is {tolerance:.0e}")
 
 
-def _measured(row: Row, work: Work, options: BenchOptions) -> Row:
+def _measured(row: BenchRow, work: Work, options: BenchOptions) -> BenchRow:
     device, quick = options.device, options.quick
     work.run()
     memory = work.peak_bytes if work.peak_bytes is not None else measure_memory(work.run, device)
@@ -174,7 +173,7 @@ def _measured(row: Row, work: Work, options: BenchOptions) -> Row:
     return replace(row, graph_ms=graph)
 
 
-def _timed(row: Row, times: Times) -> Row:
+def _timed(row: BenchRow, times: Times) -> BenchRow:
     ratio = times.median / row.floor_ms if row.floor_ms else None
     return replace(row, time_ms=times.median, low_ms=times.low, high_ms=times.high, ratio=ratio)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from statespan import LSSL, S4
 from statespan.papers.bench import naive
-from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Row, with_ratios
-from statespan.papers.bench.layer_work import Forward, call, layer_work, ssm_floor
+from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow, Case, with_ratios
+from statespan.papers.bench.layer_work import OWN_FORWARD, Forward, layer_work, ssm_floor
 
 NAIVE = "LSSL Krylov"
 PAPER = {  # A100: (ms of LSSL, ms of S4, MB of LSSL, MB of S4)
@@ -33,15 +33,15 @@ def cases(options: BenchOptions) -> Iterator[Case]:
         lssl = partial(LSSL, d, d, mix="linear", device=options.device)
         s4 = partial(S4, d, d // 2, mix="linear", device=options.device)
         cauchy = partial(s4, kernel="cauchy")
-        ways: list[tuple[str, Any, str, Forward, str]] = [
+        variants: list[tuple[str, Any, str, Forward, str]] = [
             (NAIVE, lssl, "fft", krylov, "all of Ā^l B̄ in memory, as the LSSL paper has it"),
-            ("LSSL fft", lssl, "fft", call, "our Krylov kernel of two short lists"),
-            ("LSSL chunks", lssl, "chunks", call, "our chunk engine"),
-            ("S4 Cauchy", cauchy, "fft", call, "the S4 paper's algorithm"),
-            ("S4 fft", s4, "fft", call, "our Krylov kernel"),
-            ("S4", s4, "auto", call, "what a user gets"),
+            ("LSSL fft", lssl, "fft", OWN_FORWARD, "our Krylov kernel of two short lists"),
+            ("LSSL chunks", lssl, "chunks", OWN_FORWARD, "our chunk engine"),
+            ("S4 Cauchy", cauchy, "fft", OWN_FORWARD, "the S4 paper's algorithm"),
+            ("S4 fft", s4, "fft", OWN_FORWARD, "our Krylov kernel"),
+            ("S4", s4, "auto", OWN_FORWARD, "what a user gets"),
         ]
-        for name, make, path, forward, notes in ways:
+        for name, make, path, forward, notes in variants:
             d_state = d if name.startswith("LSSL") else d // 2
             setting = {"d_model": d, "d_state": d_state, "batch": batch, "length": length}
             prepare = partial(layer_work, make, options, batch, length, path=path, forward=forward)
@@ -49,9 +49,13 @@ def cases(options: BenchOptions) -> Iterator[Case]:
             yield Case(name, setting, prepare, floor, options.tolerance, optional=name == NAIVE, notes=notes)
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "speedup" and "memory_saving" over LSSL's own algorithm at the same width, reported as in the paper."""
-    final = with_ratios(rows, NAIVE, ["d_model"], _ratios)
+
+    def ratios(row: BenchRow, lssl: BenchRow) -> dict[str, float]:
+        return {"speedup": row.speed_over(lssl, graphs=False), "memory_saving": lssl.memory_over(row)}
+
+    final = with_ratios(rows, NAIVE, ["d_model"], ratios)
     findings = []
     for row in final:
         if row.name == "S4" and row.extra:
@@ -62,11 +66,6 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
                 paper = f" (paper, A100: {lssl_ms / s4_ms:.1f} and {lssl_mb / s4_mb:.0f})"
             findings.append(f"d = {d}: S4 is {time:.1f} times as fast as LSSL, in 1/{memory:.0f} of its memory{paper}")
     return final, findings
-
-
-def _ratios(row: Row, lssl: Row) -> dict[str, float]:
-    memory = (lssl.memory_mb or 0.0) / (row.memory_mb or 1.0)
-    return {"speedup": row.speed_over(lssl, graphs=False), "memory_saving": memory}
 
 
 BENCHMARK = Benchmark("s4_table2", cases, dtype="float32", finish=finish)

@@ -19,9 +19,9 @@ from statespan.nn.block import ResidualBlock
 from statespan.papers.baselines.attention import Attention
 from statespan.papers.baselines.linear_attention import LinearAttention, Performer
 from statespan.papers.baselines.transformer import TransformerBlock
-from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Floor, Row, Work, with_ratios
+from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow, Case, Floor, Work, with_ratios
 from statespan.papers.bench.layer_work import attention_floor, ssm_floor
-from statespan.papers.bench.training import Residual, step_work
+from statespan.papers.bench.training import ResidualClassifier, step_work
 
 N_LAYERS, VOCABULARY, CLASSES = 4, 256, 10
 BASE, FLASH, FFT = "Transformer", "Transformer, flash", "S4, fft"
@@ -51,14 +51,11 @@ def mixers(options: BenchOptions) -> dict[str, Make]:
     }
 
 
-def build(make: Make, d_model: int) -> Residual:
+def build(make: Make, d_model: int) -> ResidualClassifier:
     """The model around a mixer, from bytes to classes."""
-    blocks = [_block(make(), d_model) for _ in range(N_LAYERS)]
-    return Residual(nn.Embedding(VOCABULARY, d_model), blocks, nn.Linear(d_model, CLASSES))
-
-
-def _block(mixer: nn.Module, d_model: int) -> nn.Module:
-    return ResidualBlock(mixer) if isinstance(mixer, S4) else TransformerBlock(d_model, mixer, d_ff=None)
+    layers = [make() for _ in range(N_LAYERS)]
+    blocks = [ResidualBlock(m) if isinstance(m, S4) else TransformerBlock(d_model, m, d_ff=None) for m in layers]
+    return ResidualClassifier(nn.Embedding(VOCABULARY, d_model), blocks, nn.Linear(d_model, CLASSES))
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
@@ -90,12 +87,16 @@ def _floor(options: BenchOptions, name: str, length: int) -> Floor:
     return ssm_floor(options, batch * length, D, D if name in ("S4", FFT) else 2 * D)
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "speed" and "memory" relative to the Transformer at the same length, and report them beside the paper's.
 
-    Speeds are those of CUDA graphs where both have one: without, a slow CPU in front of the GPU hides the difference.
+    Speeds are those of CUDA graphs if both have one: otherwise the launches of a slow CPU hide the difference.
     """
-    final = with_ratios(rows, BASE, ["length"], _ratios)
+
+    def ratios(row: BenchRow, transformer: BenchRow) -> dict[str, float]:
+        return {"speed": row.speed_over(transformer), "memory": row.memory_over(transformer)}
+
+    final = with_ratios(rows, BASE, ["length"], ratios)
     findings = []
     for row in final:
         length = row.setting["length"]
@@ -104,11 +105,6 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
             paper = "{:.2f}x and {:.3g}x".format(*PAPER[row.name, length])
             findings.append(f"L = {length}: {row.name} {speed:.2f}x speed, {memory:.3g}x memory (paper, A100: {paper})")
     return final, findings
-
-
-def _ratios(row: Row, transformer: Row) -> dict[str, float]:
-    memory = (row.memory_mb or 0.0) / (transformer.memory_mb or 1.0)
-    return {"speed": row.speed_over(transformer), "memory": memory}
 
 
 BENCHMARK = Benchmark("s4_table3", cases, finish=finish)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from statespan.models import PixelModel, PixelsConfig
-from statespan.papers.bench.case import OK, Benchmark, BenchOptions, Case, Row, Work, count_parameters
+from statespan.papers.bench.case import OK, Benchmark, BenchOptions, BenchRow, Case, Work, count_parameters
 from statespan.papers.bench.decoding import STATE, step_floor, steps_work
 from statespan.papers.bench.kv_cache import CachedTransformer, StackSizes, cached_floor, cached_work
 
@@ -104,7 +104,7 @@ def _work(options: BenchOptions, config: PixelsConfig, batch: int) -> Work:
     return steps_work(model, options, batch, period, length=period + 2)
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "images_per_s" (of the Transformer as if its whole image were at that context) and report the best ones."""
     length, limit = options.sizes["length"], 1e3 * options.sizes["memory_gb"]
     final = []
@@ -133,7 +133,7 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
     return final, findings
 
 
-def _whole_image(rows: Sequence[Row], options: BenchOptions) -> float:
+def _whole_image(rows: Sequence[BenchRow], options: BenchOptions) -> float:
     """Images per second of the Transformer at its best batch, its time interpolated between the contexts measured."""
     contexts, rates = options.sizes["contexts"], [0.0]
     for batch in options.sizes["transformer_batches"]:

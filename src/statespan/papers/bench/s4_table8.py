@@ -1,7 +1,7 @@
 """`s4_table8`: tokens per second of the WikiText-103 models, the generation part of the S4 paper's Table 8.
 
 The S4 model is that of appendix D.3.2 (16 blocks of S4, S4 and a feed-forward network, 1,024 features, 249M
-parameters), whole: embedding, steps of all layers, adaptive softmax over 267,735 words and the choice of one. The
+parameters), complete: embedding, steps of all layers, adaptive softmax over 267,735 words and sampling of one. The
 Transformer has the same width, depth, feed-forward networks and adaptive softmax, 8 heads, flash attention and a cache.
 """
 
@@ -18,27 +18,27 @@ from torch import Tensor
 
 from statespan.models import LanguageConfig, LanguageModel
 from statespan.nn import AdaptiveTokens
+from statespan.papers.bench import kv_cache
 from statespan.papers.bench.case import (
     OK,
     Benchmark,
     BenchOptions,
+    BenchRow,
     Case,
-    Row,
     Tensors,
     Work,
     count_parameters,
     with_rate,
 )
 from statespan.papers.bench.decoding import STATE, step_floor, steps_work
-from statespan.papers.bench.hugging_face import AS_IT_COMES, STATIC, hugging_face_work
-from statespan.papers.bench.kv_cache import CachedTransformer, StackSizes, cached_floor, cached_work
+from statespan.papers.bench.kv_cache import AS_IT_COMES, STATIC, CachedTransformer, StackSizes
 
 OURS, PLAIN, TRANSFORMER, AFTER = "S4", "S4 without a graph", "Transformer", "S4 after"
 PAPER = {OURS: 48_000.0, AS_IT_COMES: 800.0}
 PIECE = 8192
 """Tokens of a context that are read at a time."""
 LONG = 8192
-"""Beyond this context small batches of Transformers are left out: all that they read is their caches."""
+"""Beyond this context, Transformers skip small batches, because reading the caches dominates at any batch."""
 COMPARED = 12
 """Tokens of the comparison with the parallel model."""
 
@@ -72,7 +72,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
     for context in sizes["contexts"]:
         make = partial(transformer, options, context)
         weights = count_parameters(make(device=torch.device("meta")))
-        work = partial(cached_work, partial(make, device=options.device), options)
+        work = partial(kv_cache.cached_work, partial(make, device=options.device), options)
         yield from _at_context(options, TRANSFORMER, context, work=work, weights=weights, is_compared=True)
     if find_spec("transformers") is not None:
         yield from _hugging_face(options)
@@ -84,11 +84,11 @@ def _hugging_face(options: BenchOptions) -> Iterator[Case]:
     """GPT-2 with a static cache in the precision of the other models, and with its defaults."""
     stack = stack_sizes(options)
     weights = 12 * stack.n_layers * stack.d_model**2
+    work = partial(kv_cache.hugging_face_work, options, stack, as_it_comes=False)
     for context in options.sizes["hugging_face"]:
-        work = partial(hugging_face_work, options, stack, as_it_comes=False)
         yield from _at_context(options, STATIC, context, work=work, weights=weights)
+    work = partial(kv_cache.hugging_face_work, options, stack, as_it_comes=True)
     for context in options.sizes["as_it_comes"]:
-        work = partial(hugging_face_work, options, stack, as_it_comes=True)
         # three copies: the cache before, the one after, and fragmentation between them
         yield from _at_context(options, AS_IT_COMES, context, work=work, weights=weights, itemsize=4, copies=3)
 
@@ -109,7 +109,7 @@ def _at_context(
     tolerance = options.model_tolerance if is_compared else None
     cached = 2 * stack.n_layers * context * stack.d_model
     for batch in batches(options, copies * cached, weights, itemsize, few=context > LONG):
-        floor = cached_floor(stack, weights, batch, context=context, itemsize=itemsize)
+        floor = kv_cache.cached_floor(stack, weights, batch, context=context, itemsize=itemsize)
         setting = {"part": "throughput", "batch": batch, "d_model": stack.d_model, "context": context}
         prepare = partial(work, batch=batch, context=context)
         yield Case(f"{kind} at {context}", setting, prepare, floor, tolerance, optional=True)
@@ -171,13 +171,13 @@ def _after(options: BenchOptions, context: int) -> Work:
     return replace(work, sample=stepped, reference=parallel)
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "tokens_per_s"; report each model's best, its distance from the floor, and the ratios between models."""
     final = with_rate(rows, "tokens_per_s")
-    best: dict[str, Row] = {}
-    for row in final:
-        rate = row.extra.get("tokens_per_s", 0.0)
-        if row.status == OK and row.setting["part"] == "throughput" and rate > _rate(best.get(row.name)):
+    measured = [row for row in final if row.status == OK]
+    best: dict[str, BenchRow] = {}
+    for row in measured:
+        if row.setting["part"] == "throughput" and (row.name not in best or _rate(row) > _rate(best[row.name])):
             best[row.name] = row
     findings = []
     for name, row in best.items():
@@ -191,10 +191,10 @@ def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[
             if name not in (OURS, PLAIN):
                 paper = f" (paper: {PAPER[OURS] / PAPER[_kind(name)]:.0f}x)" if _kind(name) in PAPER else ""
                 findings.append(f"{OURS} over {name}: {_rate(best[OURS]) / _rate(row):.1f}x{paper}")
-        alone = next((r for r in final if r.name == OURS and r.setting["batch"] == 1 and r.status == OK), None)
+        alone = next((row for row in measured if row.name == OURS and row.setting["batch"] == 1), None)
         if alone is not None:
             findings.append(f"{OURS}, one sequence: {alone.time_ms:.3g} ms a token")
-    after = [row for row in final if row.setting["part"] == "context" and row.status == OK]
+    after = [row for row in measured if row.setting["part"] == "context"]
     if len(after) > 1:
         first, last = after[0], after[-1]
         findings.append(
@@ -211,8 +211,8 @@ def _kind(name: str) -> str:
     return name.partition(" at ")[0]
 
 
-def _rate(row: Row | None) -> float:
-    return 0.0 if row is None else row.extra.get("tokens_per_s", 0.0)
+def _rate(row: BenchRow) -> float:
+    return row.extra["tokens_per_s"]
 
 
 BENCHMARK = Benchmark("s4_table8", cases, finish=finish, rate="tokens_per_s")

@@ -8,7 +8,7 @@ from functools import partial
 from math import log
 from statistics import linear_regression
 
-from statespan.papers.bench.case import OK, Benchmark, BenchOptions, Case, Row
+from statespan.papers.bench.case import OK, Benchmark, BenchOptions, BenchRow, Case
 from statespan.papers.bench.layer import flash_attention
 from statespan.papers.bench.layer_work import KINDS, layer_work, ssm_floor
 
@@ -30,10 +30,10 @@ def cases(options: BenchOptions) -> Iterator[Case]:
         yield replace(case, skip=too_long(case.name, length, 2, sizes["limit_ms"]))
 
 
-def too_long(name: str, length: int, power: int, limit_ms: float) -> Callable[[Sequence[Row]], str | None]:
+def too_long(name: str, length: int, power: int, limit_ms: float) -> Callable[[Sequence[BenchRow]], str | None]:
     """A rule that skips a length if the previous one of the same name failed or predicts more than the limit."""
 
-    def skip(rows: Sequence[Row]) -> str | None:
+    def skip(rows: Sequence[BenchRow]) -> str | None:
         before = [row for row in rows if row.name == name]
         if not before:
             return None
@@ -46,7 +46,7 @@ def too_long(name: str, length: int, power: int, limit_ms: float) -> Callable[[S
     return skip
 
 
-def finish(rows: Sequence[Row], options: BenchOptions) -> tuple[list[Row], list[str]]:
+def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Fit exponents of time (of CUDA graphs if available) and memory over the upper half of the lengths."""
     final, findings = list(rows), []
     for name in dict.fromkeys(row.name for row in rows):

@@ -1,7 +1,7 @@
 """`step`: one step of one layer, and the drift of thousands of steps from the convolution.
 
 The error of a row is the drift of its states: over ``steps`` steps of noise through a small layer of the same kind, the
-largest difference from the convolution in float64, over the peak.
+largest difference from the convolution in float64, relative to the peak.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from statespan.train import param_groups
 EAGER, COMPILED, GRAPHED, BOTH = "eager", "torch.compile", "CUDA graph", "torch.compile, CUDA graph"
 
 
-class Residual(nn.Module):
+class ResidualClassifier(nn.Module):
     """An encoder, residual blocks, a mean over the sequence and class scores."""
 
     def __init__(self, encoder: nn.Linear | nn.Embedding, blocks: Sequence[nn.Module], head: nn.Linear) -> None:
@@ -35,9 +35,9 @@ class Residual(nn.Module):
 
 @dataclass
 class TrainingStep:
-    """A training step on one batch; ``path`` is the SSMs' path."""
+    """A training step on one batch, with the SSMs on ``path``."""
 
-    model: Residual
+    model: ResidualClassifier
     inputs: Tensor  # tokens (B, L) or numbers (B, L, features)
     labels: Tensor  # (B,)
     options: BenchOptions
@@ -53,7 +53,7 @@ class TrainingStep:
     def gradients(self, count: int | None = None) -> Tensors:
         """Forward and backward; returns the scores and the encoder's gradient, where the backward pass ends.
 
-        With ``count`` that is of so many sequences only.
+        ``count`` limits it to the first sequences of the batch.
         """
         x, labels = (t if count is None else t[:count] for t in (self.inputs, self.labels))
         self.optimizer.zero_grad()
@@ -73,20 +73,20 @@ class TrainingStep:
 
 
 def step_work(
-    model: Residual,
+    model: ResidualClassifier,
     inputs: Tensor,
     options: BenchOptions,
     *,
     path: str = "auto",
     variant: str = EAGER,
     sample: int | None = None,
-    reference: Residual | None = None,
+    reference: ResidualClassifier | None = None,
     graph: bool = False,
 ) -> Work:
     """A model's training step on tokens (B, L) or numbers (B, L, features), with SSMs applied by a ``path``.
 
     The reference is the same on the path "fft" in wide precision, of the model itself or of one with the same
-    parameters; ``sample`` compares so many sequences only, for models whose reference would not fit otherwise.
+    parameters. ``sample`` limits the comparison to the first sequences, for models whose reference would not fit.
     """
     device = options.device
     model = model.to(device, options.parameter_dtype)
@@ -109,11 +109,11 @@ def step_work(
         step.forward = _compiled(model)
     if variant in (GRAPHED, BOTH):
         run, peak = _captured(step, start)
-    few = None if sample is None else lambda: step.gradients(sample)
-    return Work(run, compared, count_parameters(model, trained=True), peak, few, graph=graph)
+    sampled = None if sample is None else lambda: step.gradients(sample)
+    return Work(run, compared, count_parameters(model, trained=True), peak, sampled, graph=graph)
 
 
-def _compiled(model: Residual) -> Callable[[Tensor], Tensor]:
+def _compiled(model: ResidualClassifier) -> Callable[[Tensor], Tensor]:
     """The model compiled, without the compiler's warnings about complex numbers."""
     torch._dynamo.reset()
     compiled = torch.compile(model)

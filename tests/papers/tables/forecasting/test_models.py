@@ -8,12 +8,22 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from statespan.papers.baselines.informer import Distill, prob_attention
-from statespan.papers.tables.forecasting import LSTM, S4, DLinear, Informer, Mean, NLinear, SeasonalNaive
+from statespan.papers.tables.forecasting import (
+    LSTM,
+    DLinear,
+    Informer,
+    MeanForecaster,
+    NLinear,
+    S4Forecaster,
+    SeasonalNaive,
+)
 
 T, H, C, M = 24, 8, 3, 4
 WIDTH = {"d_input": C, "d_output": C, "d_marks": M}
 MODELS = {
-    "S4": lambda: S4(T, H, columns=C, d_marks=M, options={"d_model": 8, "n_layers": 1, "d_state": 4, "layer": "s4d"}),
+    "S4": lambda: S4Forecaster(
+        T, H, columns=C, d_marks=M, options={"d_model": 8, "n_layers": 1, "d_state": 4, "layer": "s4d"}
+    ),
     "Informer": lambda: Informer(T, H, d_model=8, n_heads=2, **WIDTH),
     "LSTM": lambda: LSTM(T, H, d_model=8, **WIDTH),
     "NLinear": lambda: NLinear(T, H),
@@ -103,9 +113,11 @@ def test_mistakes(make, words):
 
 
 def test_the_mean_of_forecasts_is_that_of_its_members_each_with_its_own_context():
-    short = S4(9, H, columns=C, d_marks=M, options={"d_model": 8, "n_layers": 1, "d_state": 4, "layer": "s4d"})
+    short = S4Forecaster(
+        9, H, columns=C, d_marks=M, options={"d_model": 8, "n_layers": 1, "d_state": 4, "layer": "s4d"}
+    )
     members = [short, MODELS["S4"](), MODELS["NLinear"]()]
-    mean = Mean(members, [9, T, T], H).eval()
+    mean = MeanForecaster(members, [9, T, T], H).eval()
     x, marks = torch.randn(4, T + H, C), torch.randn(4, T + H, M)
     by_hand = members[0](x[:, T - 9 :], marks=marks[:, T - 9 :]) + members[1](x, marks=marks) + members[2](x)
     torch.testing.assert_close(mean(x, marks=marks), by_hand / 3)
@@ -113,4 +125,4 @@ def test_the_mean_of_forecasts_is_that_of_its_members_each_with_its_own_context(
     with pytest.raises(RuntimeError, match=r"is in training mode: train its members, then call eval\(\)"):
         mean.train()(x, marks=marks)
     with pytest.raises(ValueError, match="got 3 members and 2 contexts"):
-        Mean(members, [9, T], H)
+        MeanForecaster(members, [9, T], H)

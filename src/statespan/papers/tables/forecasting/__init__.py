@@ -4,11 +4,7 @@ Every model is called as ``model(x, marks=marks)`` with x (B, context + horizon,
 returns (B, horizon, K).
 """
 
+from statespan.papers.baselines.forecasters import LSTM, DLinear, MeanForecaster, NLinear, S4Forecaster, SeasonalNaive
 from statespan.papers.baselines.informer import Informer
-from statespan.papers.baselines.linear import DLinear, NLinear
-from statespan.papers.baselines.lstm import LSTM
-from statespan.papers.baselines.mean import Mean
-from statespan.papers.baselines.naive import SeasonalNaive
-from statespan.papers.baselines.s4 import S4
 
-__all__ = ["LSTM", "S4", "DLinear", "Informer", "Mean", "NLinear", "SeasonalNaive"]
+__all__ = ["LSTM", "DLinear", "Informer", "MeanForecaster", "NLinear", "S4Forecaster", "SeasonalNaive"]

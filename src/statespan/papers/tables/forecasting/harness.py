@@ -15,12 +15,8 @@ from statespan.data.base import Dataset, Windows
 from statespan.data.calendar import mark_names
 from statespan.estimators.fitting import fit_network, train_config
 from statespan.estimators.inputs.windows import PERIODS, thinned
+from statespan.papers.baselines.forecasters import LSTM, DLinear, MeanForecaster, NLinear, S4Forecaster, SeasonalNaive
 from statespan.papers.baselines.informer import Informer
-from statespan.papers.baselines.linear import DLinear, NLinear
-from statespan.papers.baselines.lstm import LSTM
-from statespan.papers.baselines.mean import Mean
-from statespan.papers.baselines.naive import SeasonalNaive
-from statespan.papers.baselines.s4 import S4
 from statespan.papers.tables.forecasting.settings import SEASONS, Setting
 from statespan.train.device import OneProcess
 from statespan.train.feed import Feed
@@ -96,7 +92,7 @@ def build(name: str, setting: Setting, dataset: Dataset, variant: S4Variant) -> 
         "ssm": {"init": "legs", "dt_min": 0.001, "dt_max": 0.1}, "mix": "linear", "dropout": variant.dropout,
     }  # fmt: skip
     marks = _rhythms(dataset) if variant.calendar else 0
-    model = S4(context, horizon, columns=info.d_output, d_marks=marks, centre=variant.centre, options=options)
+    model = S4Forecaster(context, horizon, columns=info.d_output, d_marks=marks, centre=variant.centre, options=options)
     return model, variant.lr, variant.weight_decay
 
 
@@ -142,7 +138,7 @@ def _combined(candidates: list[Candidate], setting: Setting, device: torch.devic
     """The mean of all forecasts, on the data of the longest context, whose targets are the same."""
     dataset = max((candidate.dataset for candidate in candidates), key=lambda data: data.info.length)
     contexts = [candidate.dataset.info.length - setting.horizon for candidate in candidates]
-    model = Mean([candidate.model for candidate in candidates], contexts, setting.horizon)
+    model = MeanForecaster([candidate.model for candidate in candidates], contexts, setting.horizon)
     valid_mse = _measure(model, thinned(dataset.valid, VALIDATION_WINDOWS), device)["mse"]
     steps = sum(candidate.facts["steps"] for candidate in candidates)
     return Candidate(model, dataset, {"valid_mse": valid_mse, "steps": steps, "combined": len(candidates)})
