@@ -13,7 +13,7 @@ from statespan.ssm.dense import DenseViews, krylov_kernel
 from statespan.ssm.discretize import dense_zoh, expm1, scale
 from statespan.ssm.packed import DenseTransition, pack, pack_diagonal, pack_rows
 from statespan.ssm.powers import cut_off, matrix_power
-from statespan.ssm.rank_one import Factors
+from statespan.ssm.rank_one import RankOneFactors
 from statespan.ssm.structure import Recurrence, check_dt, check_length, check_rule
 from statespan.ssm.woodbury import LowRankTransition, Resolvent
 
@@ -85,14 +85,14 @@ class DPLR(DenseViews):
         Abar, Bbar = dense_zoh(dtA, dt[:, None] * pack(B))
         return Recurrence(DenseTransition(Abar), Bbar, pack_rows(C))
 
-    def factors(self) -> Factors:
+    def factors(self) -> RankOneFactors:
         """Ā as diagonal plus rank one, B̄ and C, on packed states; for "bilinear" and rank 1."""
         assert (self.discretization, self.P.shape[0]) == ("bilinear", 1)
         dt, P, B, C = self._double()
         resolvent = Resolvent(self.A, P, dt)
         f = -2 * resolvent.inner[:, 0] * resolvent.columns[0]
         first = pack(resolvent.apply(dt[:, None] * B))
-        return Factors(pack(2 * resolvent.D - 1), pack(f), pack_rows(resolvent.rows[0]), first, pack_rows(C))
+        return RankOneFactors(pack(2 * resolvent.D - 1), pack(f), pack_rows(resolvent.rows[0]), first, pack_rows(C))
 
     def kernel(self, length: int) -> Tensor:
         """The kernel (K, H, length) by the chosen algorithm."""

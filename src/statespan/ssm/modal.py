@@ -21,7 +21,7 @@ from torch import Tensor
 from statespan.ssm.rank_one import OperatorGradients, limit
 
 
-class Factors(NamedTuple):
+class DiagonalFactors(NamedTuple):
     """A discrete diagonal SSM, float64."""
 
     d: Tensor
@@ -32,7 +32,7 @@ class Factors(NamedTuple):
     """(K, H, M, 2)."""
 
 
-class Built(NamedTuple):
+class DiagonalOperators(NamedTuple):
     """The operators, and what their backward pass also needs."""
 
     K: Tensor
@@ -47,7 +47,7 @@ class Built(NamedTuple):
     """(H, c, M, 2): d^0 … d^(c-1)."""
 
 
-def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Built:
+def forward(factors: DiagonalFactors, chunk: int, ahead: int, dtype: torch.dtype) -> DiagonalOperators:
     """The operators of :class:`statespan.ssm.structure.Operators`, with E as rows.
 
     Args:
@@ -71,10 +71,12 @@ def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Bui
     K, G = K.transpose(0, 1).to(dtype).contiguous(), _real(table[:, -1] * d)
     table = torch.view_as_real(table).to(dtype)
     limit(G, K, E, O, table)
-    return Built(K, E, G, O, table)
+    return DiagonalOperators(K, E, G, O, table)
 
 
-def backward(factors: Factors, built: Built, arriving: OperatorGradients, ahead: int) -> Factors:
+def backward(
+    factors: DiagonalFactors, built: DiagonalOperators, arriving: OperatorGradients, ahead: int
+) -> DiagonalFactors:
     """The gradients of the factors from those of the operators, to the accuracy of their dtype."""
     d, B, C = (torch.view_as_complex(x.contiguous()) for x in factors)
     dK, dE, dG, dO = arriving
@@ -92,7 +94,7 @@ def backward(factors: Factors, built: Built, arriving: OperatorGradients, ahead:
         dd = dd + 2 * ((C[k] * d if causal else C[k]) * slope).conj_physical()
         dd = dd + C[k].conj_physical() * first if causal else dd
         dC.append((d.conj_physical() * first if causal else first) + 2 * (B * of_K[k]).conj_physical())
-    return Factors(*(torch.view_as_real(x) for x in (dd, dB, torch.stack(dC))))
+    return DiagonalFactors(*(torch.view_as_real(x) for x in (dd, dB, torch.stack(dC))))
 
 
 def _table(d: Tensor, count: int) -> Tensor:

@@ -26,7 +26,7 @@ from statespan.ssm.packed import pack, unpack
 LARGEST = 1e30  # of operators of an SSM that grows
 
 
-class Factors(NamedTuple):
+class RankOneFactors(NamedTuple):
     """A discrete diagonal plus rank-one SSM on packed vectors."""
 
     d: Tensor
@@ -41,7 +41,7 @@ class Factors(NamedTuple):
     """(K, H, N)."""
 
 
-class Built(NamedTuple):
+class RankOneOperators(NamedTuple):
     """The operators, and what their backward pass also needs."""
 
     K: Tensor
@@ -67,7 +67,7 @@ class OperatorGradients(NamedTuple):
     O: Tensor  # noqa: E741
 
 
-def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Built:
+def forward(factors: RankOneFactors, chunk: int, ahead: int, dtype: torch.dtype) -> RankOneOperators:
     """The operators of :class:`statespan.ssm.structure.Operators`, with E as rows.
 
     Args:
@@ -107,10 +107,12 @@ def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Bui
         O[channels - ahead :] = O[channels - ahead :].flip(-2)
     K = K.permute(2, 0, 1).flip(-1).to(dtype).contiguous()
     limit(G, K, E, O)
-    return Built(K, E, G, O, lists, powers)
+    return RankOneOperators(K, E, G, O, lists, powers)
 
 
-def backward(factors: Factors, built: Built, arriving: OperatorGradients, ahead: int) -> Factors:
+def backward(
+    factors: RankOneFactors, built: RankOneOperators, arriving: OperatorGradients, ahead: int
+) -> RankOneFactors:
     """The gradients of the factors from those of the operators, to the accuracy of their dtype."""
     C, (dK, dE, dG, dO) = factors.C, arriving
     chunk, dtype = built.E.shape[1], built.E.dtype
@@ -168,7 +170,7 @@ class _System(NamedTuple):
     """(Q, H, N)."""
 
 
-def _system(factors: Factors) -> _System:
+def _system(factors: RankOneFactors) -> _System:
     d, f, b = unpack(factors.d), _neighbours(factors.f), _neighbours(factors.b)
     count = 1 + factors.C.shape[0]
     return _System(
@@ -177,7 +179,7 @@ def _system(factors: Factors) -> _System:
     )  # fmt: skip
 
 
-def _stepped(factors: Factors, steps: int) -> Tensor:
+def _stepped(factors: RankOneFactors, steps: int) -> Tensor:
     d, f, b = _system(factors)
     lists = f.new_empty(steps + 1, *f.shape)
     lists[0] = _neighbours(torch.cat([torch.stack([factors.B, factors.f, factors.b]), factors.C]))
@@ -188,7 +190,7 @@ def _stepped(factors: Factors, steps: int) -> Tensor:
     return lists
 
 
-def _unstepped(factors: Factors, lists: Tensor, slopes: Tensor, dG: Tensor) -> Factors:
+def _unstepped(factors: RankOneFactors, lists: Tensor, slopes: Tensor, dG: Tensor) -> RankOneFactors:
     """The gradients of the factors from those of all steps (m+1, Q, H, N) and of the power made from them."""
     steps = lists.shape[0] - 1
     d, f, b = _system(factors)
@@ -208,7 +210,7 @@ def _unstepped(factors: Factors, lists: Tensor, slopes: Tensor, dG: Tensor) -> F
     df = of_f[0] + first[1] + of_b[2:].sum(0)
     db = of_b[0] + first[2] + of_f[2:].sum(0)
     df, db, dB, dC = (pack(_complex(x)) for x in (df, db, first[0], first[3:]))
-    return Factors(pack(dd), df, db, dB, dC)
+    return RankOneFactors(pack(dd), df, db, dB, dC)
 
 
 def _separate(lists: Tensor, behind: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

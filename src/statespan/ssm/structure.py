@@ -22,7 +22,7 @@ from statespan._check import check_choice, check_int, check_number, check_tensor
 from statespan.ssm.discretize import RULES
 from statespan.ssm.packed import Transition
 
-Stepper = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+StepFunction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Self = TypeVar("Self", bound="Structure")
 
 
@@ -103,7 +103,7 @@ class Structure(ABC):
         """
         return self.stepper()(u, state)
 
-    def stepper(self) -> Stepper:
+    def stepper(self) -> StepFunction:
         """A function ``(u_t, state) -> (y_t, state)`` like :meth:`step` with the set-up done once."""
         transition, B, C = self.recurrence()
 

@@ -5,7 +5,7 @@ import torch
 from torch.library import opcheck
 from torch.nn.functional import gelu
 
-from statespan.ops import Step, system_of, use_path
+from statespan.ops import Stepper, system_of, use_path
 from statespan.ops.step.operator import Coefficients, StepOptions, _step, fused_step
 from tests.ops.make import assert_near, poison
 from tests.ssm.make import make
@@ -45,7 +45,7 @@ def test_step(kind, path):
     for batch, heads, d_state, channels, activation in [(1, 1, 2, 1, None), (5, 3, 6, 2, "gelu"), (21, 2, 34, 1, None)]:
         ssm, D, u, state = given(kind, batch, heads, d_state, channels)
         wanted = by_structure(ssm, D, u, state, activation)
-        step = Step(moved(system_of(ssm)), D, activation)
+        step = Stepper(moved(system_of(ssm)), D, activation)
         with use_path(path), torch.no_grad():
             y, new = step(u, state, f64)
             assert_near(y, wanted[0], 1e-13, "y")
@@ -69,7 +69,7 @@ def test_many_rows():
     system = moved(system_of(ssm))
     with use_path("triton"), torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("statespan.ops.step._triton.ELEMENTS", 128)
-        y, new = Step(system, D, None)(u, state, f64)
+        y, new = Stepper(system, D, None)(u, state, f64)
     wanted = by_structure(ssm, D, u, state, None)
     assert_near(y, wanted[0], 1e-13)
     assert_near(new, wanted[1], 1e-13)
@@ -82,7 +82,7 @@ def test_gradients_go_through_the_plain_step():
     for leaf in leaves:
         leaf.requires_grad_()
     with use_path("triton"):
-        y, new = Step(moved(system_of(ssm)), D, "gelu")(u, state, f64)
+        y, new = Stepper(moved(system_of(ssm)), D, "gelu")(u, state, f64)
     found = torch.autograd.grad(y.sum() + new.sum(), leaves)
     y, new = by_structure(ssm, D, u, state, "gelu")
     for one, other in zip(found, torch.autograd.grad(y.sum() + new.sum(), leaves), strict=True):

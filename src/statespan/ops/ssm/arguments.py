@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-class Inputs(NamedTuple):
+class Sequences(NamedTuple):
     """A batch of sequences and their initial state."""
 
     u: Tensor
@@ -21,7 +21,7 @@ class Inputs(NamedTuple):
     """The state before the first sample (H, B, N), or None for zeros."""
 
 
-class Operators(NamedTuple):
+class ChunkOperators(NamedTuple):
     """The operators of one chunk, or their gradients; the real and the imaginary part of a mode are adjacent."""
 
     K: Tensor
@@ -58,7 +58,7 @@ class ChunkOptions(NamedTuple):
     needs a single pass over each sequence, in one direction."""
 
 
-class Saved(NamedTuple):
+class SavedChunks(NamedTuple):
     """Tensors that the backward pass needs from the forward pass; those not saved are empty."""
 
     u: Tensor
@@ -88,7 +88,7 @@ class BackwardOptions(NamedTuple):
     """Whether there was a first state."""
 
 
-class Modes(NamedTuple):
+class ModalParameters(NamedTuple):
     """The parameters of a modal SSM, or their gradients. Head h uses row h mod S of A, B and P."""
 
     dt: Tensor
@@ -108,7 +108,7 @@ class Modes(NamedTuple):
 
 
 class BuildOptions(NamedTuple):
-    """Options for building the operators of a chunk from :class:`Modes`."""
+    """Options for building the operators of a chunk from :class:`ModalParameters`."""
 
     chunk: int
     ahead: int
@@ -133,7 +133,7 @@ class BuiltLists(NamedTuple):
 
 
 class RecurrenceOptions(NamedTuple):
-    """Options for running the recurrence of :class:`Modes` sample by sample."""
+    """Options for running the recurrence of :class:`ModalParameters` sample by sample."""
 
     ahead: int
     """How many of the channels, counted from the last, are anti-causal."""

@@ -5,8 +5,8 @@ It runs on any device in float32 and float64, and tests compare the kernels of `
 needs less memory than autograd.
 
 Shapes: H heads, B batch, L length, I chunks of c samples, N state size, K channels. Inputs are (H, B, L), states
-(H, B, N); for the operators see :class:`statespan.ops.ssm.arguments.Operators`. The real and the imaginary part of a
-mode are neighbours. With ``both`` the last K of 2K kernels are anti-causal.
+(H, B, N); for the operators see :class:`statespan.ops.ssm.arguments.ChunkOperators`. The real and the imaginary part
+of a mode are neighbours. With ``both`` the last K of 2K kernels are anti-causal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from statespan.ops.ssm.arguments import Operators, OutputGradients
+from statespan.ops.ssm.arguments import ChunkOperators, OutputGradients
 from statespan.ops.ssm.layout import lengthwise
 from statespan.ops.ssm.state_scan import scan_chunks, view_complex
 from statespan.ssm.structure import toeplitz
@@ -41,11 +41,11 @@ class Gradients(NamedTuple):
     """The gradients of everything the forward pass takes."""
 
     u: Tensor
-    operators: Operators
+    operators: ChunkOperators
     first: Tensor | None
 
 
-def forward(u: Tensor, operators: Operators, first: Tensor | None = None, *, both: bool = False) -> Outputs:
+def forward(u: Tensor, operators: ChunkOperators, first: Tensor | None = None, *, both: bool = False) -> Outputs:
     """Apply the operators of one chunk to all chunks of u."""
     K, E, G, O, _ = operators  # noqa: E741
     H, B, L = u.shape
@@ -66,7 +66,7 @@ def forward(u: Tensor, operators: Operators, first: Tensor | None = None, *, bot
 
 
 def backward(
-    u: Tensor, arriving: OutputGradients, saved: Outputs, operators: Operators, *,
+    u: Tensor, arriving: OutputGradients, saved: Outputs, operators: ChunkOperators, *,
     both: bool = False, in_place: bool = False,
 ) -> Gradients:  # fmt: skip
     """The adjoint recurrence from the right, and the products that give each operator's gradient.
@@ -105,7 +105,7 @@ def backward(
     dU = _plus(dU, R, E.mT)
     if both:
         dU = _plus(dU, Z, E.flip(-2).mT)
-    return Gradients(dU.reshape(H, B, -1)[..., :L], Operators(_diagonals(dT, both), dE, dG, dO), dfirst)
+    return Gradients(dU.reshape(H, B, -1)[..., :L], ChunkOperators(_diagonals(dT, both), dE, dG, dO), dfirst)
 
 
 def chunk_rows(x: Tensor, c: int) -> Tensor:

@@ -81,7 +81,7 @@ class StepOptions(NamedTuple):
     dtype: torch.dtype
 
 
-class Step:
+class Stepper:
     """A step with its coefficients laid out for the device.
 
     Args:
@@ -92,7 +92,7 @@ class Step:
     Example:
         >>> from statespan import S4D
         >>> layer = S4D(4, 8)
-        >>> step = Step(system_of(layer.structure()), layer.D, "gelu")
+        >>> step = Stepper(system_of(layer.structure()), layer.D, "gelu")
         >>> y, state = step(torch.randn(2, 4), layer.initial_state(2), torch.float32)
         >>> y.shape, state.shape
         (torch.Size([2, 1, 4]), torch.Size([2, 4, 8]))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from statespan.ops._triton.sums import sum_shares
 from statespan.ops.norm._triton.before import BACKWARD_TILE, BLOCKS, TILE, tile_of
-from statespan.ops.norm.after import Residual, Saved
+from statespan.ops.norm.after import ResidualSum, SavedSumNorm
 from statespan.ops.norm.before import Affine
 
 
@@ -82,7 +82,7 @@ def _backward_kernel(
     tl.store(share + D, tl.sum(dbias, 0), mask=j < D)
 
 
-def forward(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def forward(residual: ResidualSum, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Return y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
     (x, z, scale), (weight, bias, eps) = residual, affine
     B, L, D = x.shape
@@ -96,7 +96,7 @@ def forward(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Ten
     return y, mean, rstd
 
 
-def backward(saved: Saved, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def backward(saved: SavedSumNorm, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of x, z, the weight and the bias."""
     x, z, scale, weight, mean, rstd = saved
     B, L, D = x.shape

@@ -14,18 +14,25 @@ from torch import Tensor
 
 from statespan.ops.register import differentiable, graph_is_kept, no_autocast, operator, traced, transformed
 from statespan.ops.ssm import chunks as plain
-from statespan.ops.ssm.arguments import BackwardOptions, ChunkOptions, Inputs, Operators, OutputGradients, Saved
+from statespan.ops.ssm.arguments import (
+    BackwardOptions,
+    ChunkOperators,
+    ChunkOptions,
+    OutputGradients,
+    SavedChunks,
+    Sequences,
+)
 
 _ABSENT = 0  # length of the empty tensor that stands for an output that was not requested
 
 
-def _channels(operators: Operators, both: bool) -> int:
+def _channels(operators: ChunkOperators, both: bool) -> int:
     count = operators.K.shape[0]
     return count // 2 if both else count
 
 
 def _forward(
-    inputs: Inputs, operators: Operators, options: ChunkOptions
+    inputs: Sequences, operators: ChunkOperators, options: ChunkOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Apply the operators to all chunks.
 
@@ -40,15 +47,15 @@ def _forward(
         from statespan.ops._triton.transpose import lengthwise
         from statespan.ops.ssm._triton import launch
 
-        inputs = Inputs(lengthwise(u, dtype), first)
-        y, end, saved = launch.forward(launch.grid(inputs.u, operators, both=both), inputs, operators, options)
+        inputs = Sequences(lengthwise(u, dtype), first)
+        y, end, saved = launch.forward(launch.launch_plan(inputs.u, operators, both=both), inputs, operators, options)
         y = y.view(_channels(operators, both), H, B, L)
         _, states, ahead, preactivation = saved
         preactivation = preactivation.view_as(y) if preactivation.numel() else preactivation
     else:
         assert operators.W is None, "only the kernels apply a low-rank G by its factors"
         K, E, G, O, _ = operators  # noqa: E741
-        cast = Operators(K.to(dtype), E.to(dtype), G, O.to(dtype))
+        cast = ChunkOperators(K.to(dtype), E.to(dtype), G, O.to(dtype))
         y, end, states, ahead = plain.forward(u.to(dtype), cast, first, both=both)
         states, ahead = (x.view(H, B, -1, E.shape[2]) if x.numel() else x for x in (states, ahead))
         y, end, preactivation = y.contiguous(), end.clone(), u.new_empty(_ABSENT, dtype=dtype)
@@ -60,7 +67,9 @@ def _forward(
     return y, state, states, ahead, preactivation
 
 
-def _fake(inputs: Inputs, operators: Operators, options: ChunkOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _fake(
+    inputs: Sequences, operators: ChunkOperators, options: ChunkOptions
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     u, dtype, both, save = inputs.u, options.dtype, options.both, options.save
     H, B, L = u.shape
     c, N = operators.E.shape[1:]
@@ -76,14 +85,19 @@ def _fake(inputs: Inputs, operators: Operators, options: ChunkOptions) -> tuple[
 
 
 def _backward(
-    arriving: OutputGradients, saved: Saved, operators: Operators, options: BackwardOptions
+    arriving: OutputGradients, saved: SavedChunks, operators: ChunkOperators, options: BackwardOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of u, K, E, G, O and, if present, W and the first state; in the dtypes of the tensors."""
     return _gradients(arriving, saved, operators, options)
 
 
 def _gradients(
-    arriving: OutputGradients, saved: Saved, operators: Operators, options: BackwardOptions, *, owns_input: bool = False
+    arriving: OutputGradients,
+    saved: SavedChunks,
+    operators: ChunkOperators,
+    options: BackwardOptions,
+    *,
+    owns_input: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The same gradients; with ``owns_input`` u may be overwritten."""
     (dy, dlast), (u, states, ahead, preactivation), dtype, both = arriving, saved, options.dtype, options.both
@@ -95,17 +109,17 @@ def _gradients(
 
         x, dy = lengthwise(u, dtype), lengthwise(dy.reshape(-1, B, L), dtype)
         shape = (H, B, -1, E.shape[2])
-        cut = Saved(x, states.view(shape), ahead.view(shape) if both else ahead, preactivation)
+        cut = SavedChunks(x, states.view(shape), ahead.view(shape) if both else ahead, preactivation)
         owns_input = owns_input or x.data_ptr() != u.data_ptr()
         spare = x if owns_input and x.is_contiguous() else None  # it is not needed afterwards
-        g = launch.grid(x, operators, both=both)
+        g = launch.launch_plan(x, operators, both=both)
         gradients = launch.backward(g, OutputGradients(dy, dlast), cut, operators, options=options, spare=spare)
         du = like(gradients.u, u)
     else:
         x, dy = u.to(dtype), dy.to(dtype)
         assert not options.gelu, "the activation's gradient is part of the kernels only"
         rows = [x.view(H, -1, E.shape[2]) if x.numel() else x for x in (states, ahead)]
-        cast = Operators(K.to(dtype), E.to(dtype), G, O.to(dtype))
+        cast = ChunkOperators(K.to(dtype), E.to(dtype), G, O.to(dtype))
         outputs = plain.Outputs(dy, dy, *rows)
         gradients = plain.backward(x, OutputGradients(dy, dlast), outputs, cast, both=both, in_place=owns_input)
         du = gradients.u.to(u.dtype).contiguous()
@@ -119,7 +133,7 @@ def _gradients(
 
 
 def _backward_fake(
-    arriving: OutputGradients, saved: Saved, operators: Operators, options: BackwardOptions
+    arriving: OutputGradients, saved: SavedChunks, operators: ChunkOperators, options: BackwardOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     u, (*built, W) = saved.u, operators
     H, B, L = u.shape
@@ -147,11 +161,11 @@ def _save(ctx: Any, arguments: list[Any], output: tuple[Tensor, ...]) -> None:
 
 def _gradient(ctx: Any, dy: Tensor | None, dlast: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     u, states, ahead, preactivation, *built = ctx.saved_tensors
-    operators, options, has_first = Operators(*built), ctx.options, ctx.first_dtype is not None
+    operators, options, has_first = ChunkOperators(*built), ctx.options, ctx.first_dtype is not None
     if dy is None:
         dy = u.new_zeros(_channels(operators, options.both), *u.shape, dtype=options.dtype)
     arguments = (
-        OutputGradients(dy, dlast if options.last else None), Saved(u, states, ahead, preactivation), operators,
+        OutputGradients(dy, dlast if options.last else None), SavedChunks(u, states, ahead, preactivation), operators,
         BackwardOptions(options.path, options.dtype, options.both, options.gelu, has_first),
     )  # fmt: skip
     owns_input = options.owns_input and not traced(u) and not transformed() and not graph_is_kept()

@@ -27,12 +27,14 @@ class ListOptions(NamedTuple):
     dtype: torch.dtype
 
 
-def _rank_one(factors: rank_one.Factors, options: ListOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _rank_one(
+    factors: rank_one.RankOneFactors, options: ListOptions
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     return rank_one.forward(factors, *options)
 
 
 def _rank_one_fake(
-    factors: rank_one.Factors, options: ListOptions
+    factors: rank_one.RankOneFactors, options: ListOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     C = factors.C
     channels, H, N = C.shape
@@ -43,16 +45,18 @@ def _rank_one_fake(
 
 
 def _rank_one_backward(
-    factors: rank_one.Factors, built: rank_one.Built, arriving: OperatorGradients, ahead: int
+    factors: rank_one.RankOneFactors, built: rank_one.RankOneOperators, arriving: OperatorGradients, ahead: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return rank_one.backward(factors, built, arriving, ahead)
 
 
-def _diagonal(factors: modal.Factors, options: ListOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _diagonal(factors: modal.DiagonalFactors, options: ListOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return modal.forward(factors, *options)
 
 
-def _diagonal_fake(factors: modal.Factors, options: ListOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _diagonal_fake(
+    factors: modal.DiagonalFactors, options: ListOptions
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     C = factors.C
     _, H, M, _ = C.shape
     K, E, O = _fake_operators(C, 2 * M, options)  # noqa: E741
@@ -60,7 +64,7 @@ def _diagonal_fake(factors: modal.Factors, options: ListOptions) -> tuple[Tensor
 
 
 def _diagonal_backward(
-    factors: modal.Factors, built: modal.Built, arriving: OperatorGradients, ahead: int
+    factors: modal.DiagonalFactors, built: modal.DiagonalOperators, arriving: OperatorGradients, ahead: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     return modal.backward(factors, built, arriving, ahead)
 
