@@ -97,7 +97,11 @@ class Signature:
 
 
 def _schema_results(hint: Any) -> str:
-    return "Tensor" if hint is Tensor else f"({', '.join(['Tensor'] * len(hint.__args__))})"
+    """Of a tensor, or of a (named) tuple of them."""
+    if hint is Tensor:
+        return "Tensor"
+    count = len(hint._fields if hasattr(hint, "_fields") else hint.__args__)
+    return f"({', '.join(['Tensor'] * count)})"
 
 
 def operator(

@@ -24,7 +24,7 @@ from statespan.ops.ssm.layout import ordered, packed
 from statespan.ops.ssm.registered.chunks import chunks
 from statespan.ops.ssm.registered.layout import is_lengthwise, lengthwise
 from statespan.ops.ssm.registered.modes import modes
-from statespan.ops.ssm.registered.operators import ListOptions, build_diagonal, build_rank_one
+from statespan.ops.ssm.registered.operators import build_diagonal, build_rank_one
 from statespan.ops.ssm.registered.recurrence import recurrence
 from statespan.ops.ssm.source import SSMSource, source_of
 from statespan.ops.ssm.tiles import SIXTEEN_BITS
@@ -196,12 +196,11 @@ def build_operators(request: Request) -> ChunkOperators:
 
 def build_from_lists(structure: Structure, chunk: int, ahead: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """K, E, G, O and more, with explicit gradients: autograd would take several times as long."""
-    options = ListOptions(chunk, ahead, dtype)
     if isinstance(structure, DPLR):
-        return build_rank_one(structure.factors(), options)
+        return build_rank_one(structure.factors(), chunk, ahead, dtype)
     assert isinstance(structure, Diagonal)
     factors = DiagonalFactors(*(torch.view_as_real(x.resolve_conj()) for x in structure.discrete()))
-    return build_diagonal(factors, options)
+    return build_diagonal(factors, chunk, ahead, dtype)
 
 
 def _run_recurrence(request: Request, first: Tensor | None, *, last: bool) -> tuple[Tensor, Tensor]:
