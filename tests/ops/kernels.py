@@ -7,7 +7,7 @@ from torch.nn.functional import gelu
 
 from statespan.ops.ssm import chunks as plain
 from statespan.ops.ssm._triton import launch
-from statespan.ops.ssm.arguments import BackwardOptions, ChunkOperators, ChunkOptions, OutputGradients, Sequences
+from statespan.ops.ssm.arguments import ChunkOperators, ChunkOptions, OutputGradients, Sequences
 from statespan.ops.ssm.tiles import Tiles
 from tests.ops.make import engine, multiplied
 from tests.ssm.make import make
@@ -95,7 +95,7 @@ def by_kernels(case, x):
     options = ChunkOptions("triton", x.u.dtype, both, fused, True, True, keep_preactivation="keep" in case.use)
     g = launch.launch_plan(x.u, x.operators, both=both, tiles=case.tiles)
     y, last, saved = launch.forward(g, Sequences(x.u, x.first), x.operators, options)
-    options = BackwardOptions("triton", x.u.dtype, both, fused, x.first is not None)
+    options = options._replace(has_first=x.first is not None)
     found = launch.backward(g, OutputGradients(x.dy, x.dlast), saved, x.operators, options=options)
     assert y.dtype == x.u.dtype
     return results(y, last, [found.u, *found.operators, found.first])

@@ -11,6 +11,8 @@ from typing import Any
 from torch import Tensor
 
 Axes = Sequence[int]
+ABSENT = (0,)
+"""Shape of the empty tensor that stands for an output that was not requested, or for its gradient."""
 
 
 def vmap_rule(call: Callable[..., Any], inputs: Axes, outputs: Axes) -> Callable[..., tuple[Any, Any]]:
@@ -27,34 +29,25 @@ def vmap_rule(call: Callable[..., Any], inputs: Axes, outputs: Axes) -> Callable
         for x, dim in zip(args, in_dims):
             if x is None or isinstance(x, Tensor):
                 axis = next(axes)
-                folded.append(x if x is None or _is_absent(x) else _fold(x, dim, axis, count))
+                folded.append(x if x is None or x.shape == ABSENT else _fold(x, dim, axis, count))
             else:
                 folded.append(x)
         result = call(*folded)
         if isinstance(result, Tensor):
             return _unfold(result, outputs[0], count), outputs[0] + 1
         pairs = [
-            (x, None) if _is_absent(x) else (_unfold(x, axis, count), axis + 1) for x, axis in zip(result, outputs)
+            (x, None) if x.shape == ABSENT else (_unfold(x, axis, count), axis + 1) for x, axis in zip(result, outputs)
         ]
         return tuple(x for x, _ in pairs), tuple(dim for _, dim in pairs)
 
     return rule
 
 
-def _is_absent(x: Tensor) -> bool:
-    """Whether this is the empty tensor that stands for an output that was not requested."""
-    return x.shape == (0,)
-
-
 def _fold(x: Tensor, dim: int | None, axis: int, count: int) -> Tensor:
     if dim is None:
-        x = x.unsqueeze(axis + 1)
-        shape = list(x.shape)
-        shape[axis + 1] = count
-        x = x.expand(shape)
-    else:
-        x = x.movedim(dim, axis + 1)
-    return x.flatten(axis, axis + 1).contiguous()  # as kernels read it; of one head, it may be the same twice
+        x, dim = x.expand(count, *x.shape), 0
+    # contiguous, as kernels read it: an expanded axis has only one copy in memory
+    return x.movedim(dim, axis + 1).flatten(axis, axis + 1).contiguous()
 
 
 def _unfold(x: Tensor, axis: int, count: int) -> Tensor:

@@ -56,6 +56,8 @@ class ChunkOptions(NamedTuple):
     keep_preactivation: bool = False
     """With GELU on path "triton": whether to save the pre-activation. Otherwise the backward pass recomputes it, which
     needs a single pass over each sequence, in one direction."""
+    has_first: bool = False
+    """For the backward pass: whether there was a first state."""
 
 
 class SavedChunks(NamedTuple):
@@ -75,17 +77,6 @@ class OutputGradients(NamedTuple):
 
     y: Tensor
     last: Tensor | None
-
-
-class BackwardOptions(NamedTuple):
-    """Options for the gradients of a chunk's operators; the fields of :class:`ChunkOptions`."""
-
-    path: str
-    dtype: torch.dtype
-    both: bool
-    gelu: bool
-    has_first: bool
-    """Whether there was a first state."""
 
 
 class ModalParameters(NamedTuple):

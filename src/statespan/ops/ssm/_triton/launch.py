@@ -22,14 +22,7 @@ from statespan.ops.memory import shared_memory
 from statespan.ops.ssm._triton.products import products
 from statespan.ops.ssm._triton.scan import backward_kernel, forward_kernel
 from statespan.ops.ssm._triton.states import segments_kernel, states_kernel
-from statespan.ops.ssm.arguments import (
-    BackwardOptions,
-    ChunkOperators,
-    ChunkOptions,
-    OutputGradients,
-    SavedChunks,
-    Sequences,
-)
+from statespan.ops.ssm.arguments import ChunkOperators, ChunkOptions, OutputGradients, SavedChunks, Sequences
 from statespan.ops.ssm.chunks import Gradients, chunk_rows
 from statespan.ops.ssm.tiles import Tiles, choose_tiles
 
@@ -259,7 +252,7 @@ class _Shares:
 
 def backward(
     plan: LaunchPlan, arriving: OutputGradients, saved: SavedChunks, operators: ChunkOperators, *,
-    options: BackwardOptions, spare: Tensor | None = None,
+    options: ChunkOptions, spare: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     """All gradients in the precision of the accumulators, that of u in the dtype of u.
 

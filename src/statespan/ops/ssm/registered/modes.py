@@ -12,8 +12,7 @@ from torch import Tensor
 
 from statespan.ops.register import differentiable, no_autocast, operator
 from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModalParameters
-
-_ABSENT = 0  # length of the empty tensor that stands for an output that was not requested
+from statespan.ops.vmap import ABSENT
 
 
 def _forward(modes: ModalParameters, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -25,7 +24,7 @@ def _forward(modes: ModalParameters, options: BuildOptions) -> tuple[Tensor, Ten
     from statespan.ops.ssm._triton import build
 
     *operators, W = build.forward(modes, options)
-    return (*operators, modes.dt.new_empty(_ABSENT) if W is None else W)  # type: ignore[return-value]
+    return (*operators, modes.dt.new_empty(ABSENT) if W is None else W)  # type: ignore[return-value]
 
 
 def _fake(modes: ModalParameters, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -34,7 +33,7 @@ def _fake(modes: ModalParameters, options: BuildOptions) -> tuple[Tensor, Tensor
     N, dtype = 2 * M, torch.float64 if options.precise else torch.float32
     K, E, O = (C.new_empty(s, dtype=dtype) for s in ((channels, H, chunk), (H, chunk, N), (channels, H, chunk, N)))  # noqa: E741
     G = C.new_empty((H, N) if P is None or options.factored else (H, N, N), dtype=dtype)
-    return K, E, G, O, modes.dt.new_empty(_ABSENT) if P is None else C.new_empty(2, H, chunk, N, dtype=dtype)
+    return K, E, G, O, modes.dt.new_empty(ABSENT) if P is None else C.new_empty(2, H, chunk, N, dtype=dtype)
 
 
 def _backward(
@@ -44,13 +43,13 @@ def _backward(
     from statespan.ops.ssm._triton import build
 
     dt, decay, freq, B, C, _, P = build.backward(arriving, modes, built, options)
-    return dt, decay, freq, B, C, modes.dt.new_empty(_ABSENT) if P is None else P
+    return dt, decay, freq, B, C, modes.dt.new_empty(ABSENT) if P is None else P
 
 
 def _backward_fake(
     arriving: ChunkOperators, modes: ModalParameters, built: BuiltLists, options: BuildOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    last = modes.dt.new_empty(_ABSENT) if modes.P is None else torch.empty_like(modes.P)
+    last = modes.dt.new_empty(ABSENT) if modes.P is None else torch.empty_like(modes.P)
     return (*(torch.empty_like(x) for x in modes[:5]), last)  # type: ignore[return-value]
 
 

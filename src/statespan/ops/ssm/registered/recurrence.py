@@ -14,8 +14,7 @@ from torch import Tensor
 
 from statespan.ops.register import differentiable, no_autocast, operator
 from statespan.ops.ssm.arguments import ModalParameters, OutputGradients, RecurrenceOptions, Sequences
-
-_ABSENT = 0  # length of the empty tensor that stands for an output that was not requested
+from statespan.ops.vmap import ABSENT
 
 
 def _forward(inputs: Sequences, modes: ModalParameters, options: RecurrenceOptions) -> tuple[Tensor, Tensor]:
@@ -28,13 +27,13 @@ def _forward(inputs: Sequences, modes: ModalParameters, options: RecurrenceOptio
 
     u, first = inputs
     y, end = recurrence.forward(Sequences(lengthwise(u, options.dtype), first), modes, options)
-    return y, u.new_empty(_ABSENT, dtype=torch.float64) if end is None else end
+    return y, u.new_empty(ABSENT, dtype=torch.float64) if end is None else end
 
 
 def _fake(inputs: Sequences, modes: ModalParameters, options: RecurrenceOptions) -> tuple[Tensor, Tensor]:
     u = inputs.u
     H, batch, L = u.shape
-    end = u.new_empty((H, batch, 2 * modes.decay.shape[1]) if options.last else (_ABSENT,), dtype=torch.float64)
+    end = u.new_empty((H, batch, 2 * modes.decay.shape[1]) if options.last else ABSENT, dtype=torch.float64)
     return u.new_empty(modes.C.shape[0] - options.ahead, H, batch, L, dtype=options.dtype), end
 
 
@@ -53,7 +52,7 @@ def _backward(
     du, dfirst, dmodes = recurrence.backward(
         OutputGradients(dy, arriving.last), Sequences(lengthwise(u, dtype), first), modes, options
     )
-    empty = modes.dt.new_empty(_ABSENT)
+    empty = modes.dt.new_empty(ABSENT)
     dfirst = empty if dfirst is None or first is None else dfirst.to(first.dtype)
     return like(du, u), dfirst, *(empty.clone() if x is None else x for x in dmodes)  # type: ignore[return-value]
 
@@ -65,7 +64,7 @@ def _backward_fake(
     H, batch, L = u.shape
     features_last = u.stride(0) == 1 and u.stride(2) != 1
     du = u.new_empty(batch, L, H).permute(2, 0, 1) if features_last else u.new_empty(u.shape)
-    rest = [modes.dt.new_empty(_ABSENT) if x is None else x.new_empty(x.shape) for x in (inputs.first, *modes)]
+    rest = [modes.dt.new_empty(ABSENT) if x is None else x.new_empty(x.shape) for x in (inputs.first, *modes)]
     return (du, *rest)  # type: ignore[return-value]
 
 
