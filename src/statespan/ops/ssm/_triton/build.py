@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from statespan.ops._triton.sums import sum_shares
+from statespan.ops._triton.sums import PartialSums
 from statespan.ops.ssm._triton.diagonal import diagonal_backward_kernel, diagonal_kernel
 from statespan.ops.ssm._triton.lowrank import lowrank_backward_kernel, lowrank_finish_kernel, lowrank_kernel
 from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModalParameters
@@ -81,7 +80,7 @@ def backward(
     H, M, dC = sizes[0], sizes[2], torch.empty_like(C)
     dK, dE, dO = (x.contiguous() for x in (dK, dE, dO))
     if P is None:
-        ddt, shared = torch.empty_like(dt), _Shared(modes)
+        ddt, shared = torch.empty_like(dt), _shared_gradients(modes)
         diagonal_backward_kernel[(H,)](
             dt, decay, freq, B, C, dK, dE, dG.contiguous(), dO, ddt, dC, *shared.first, shared.size, *sizes,
             **constants, RULE=options.rule, **_threads(constants),
@@ -110,7 +109,7 @@ def finish(modes: ModalParameters, tasks: Tensor, real_part: str, log_dt: bool) 
     """
     H, count, _, P = tasks.shape
     S, M = modes.decay.shape
-    ddt, shared = torch.empty_like(modes.dt), _Shared(modes)
+    ddt, shared = torch.empty_like(modes.dt), _shared_gradients(modes)
     lowrank_finish_kernel[(H,)](
         modes.dt, modes.decay, modes.freq, modes.P, modes.B, tasks, ddt, *shared.first, shared.size, S, M, count,
         P=P, REAL=real_part, LOG=log_dt, FT=tl.float64 if tasks.dtype == torch.float64 else tl.float32,
@@ -120,20 +119,7 @@ def finish(modes: ModalParameters, tasks: Tensor, real_part: str, log_dt: bool) 
     return ModalParameters(ddt, ddecay, dfreq, dB, modes.C, None, dP)
 
 
-class _Shared:
-    """The gradients of parameters shared by heads: each group of S heads uses A, B and P once and adds one share."""
-
-    def __init__(self, modes: ModalParameters) -> None:
-        self.out = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
-        sizes = [x.numel() for x in self.out]
-        self.size, self.shares = sum(sizes), modes.C.shape[1] // modes.decay.shape[0]
-        self.first: Sequence[Tensor] = self.out
-        if self.shares > 1:
-            self.each = modes.decay.new_empty(self.shares, self.size)
-            self.first = self.each[0].split(sizes)
-
-    def sum(self) -> list[Tensor]:
-        """Sum the shares; if every head has its own modes there is nothing to sum."""
-        if self.shares > 1:
-            sum_shares(self.each, self.out)
-        return self.out
+def _shared_gradients(modes: ModalParameters) -> PartialSums:
+    """For parameters that heads share: each group of S heads uses A, B and P once and has one share of them."""
+    totals = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
+    return PartialSums(totals, modes.C.shape[1] // modes.decay.shape[0])

@@ -8,7 +8,6 @@ kernels and O have 2K channels, the last K of which are anti-causal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.gelu import backward as gelu_backward
-from statespan.ops._triton.sums import diagonals_kernel, sum_shares
+from statespan.ops._triton.sums import PartialSums, diagonals_kernel
 from statespan.ops.memory import shared_memory
 from statespan.ops.ssm._triton.products import products
 from statespan.ops.ssm._triton.scan import backward_kernel, forward_kernel
@@ -228,26 +227,12 @@ def forward(
     return y, end, SavedChunks(u, kept, ahead, preactivation)
 
 
-class _Shares:
-    """Buffers for the gradients of T, E, O and G: tiles write their shares side by side, and one kernel sums them.
-
-    Empty for E, O and T of a G in factors, for which there is no room.
-    """
-
-    def __init__(self, plan: LaunchPlan, operators: ChunkOperators, like: Tensor) -> None:
-        self.tiles, in_E, in_O = plan.programs(plan.V)[1], plan.V * plan.c * plan.N, operators.O.numel()
-        sizes = [0, 0, 0] if plan.factored else [plan.V * plan.c * plan.c, in_E, in_O]
-        sizes.append(plan.V * operators.G[0].numel())
-        self.size, self.totals = sum(sizes), [like.new_empty(size, dtype=plan.acc) for size in sizes]
-        self.first: Sequence[Tensor] = self.totals
-        if self.tiles > 1:
-            self.each = like.new_empty(self.tiles, self.size, dtype=plan.acc)
-            self.first = self.each[0].split(sizes)
-
-    def sum(self) -> list[Tensor]:
-        if self.tiles > 1:
-            sum_shares(self.each, self.totals)
-        return self.totals
+def _partial_gradients(plan: LaunchPlan, operators: ChunkOperators, like: Tensor) -> PartialSums:
+    """For the gradients of T, E, O and G; those of a G in factors have no room for T, E and O, which stay empty."""
+    sizes = [0, 0, 0] if plan.factored else [plan.V * plan.c**2, plan.V * plan.c * plan.N, operators.O.numel()]
+    sizes.append(plan.V * operators.G[0].numel())
+    totals = [like.new_empty(size, dtype=plan.acc) for size in sizes]
+    return PartialSums(totals, plan.programs(plan.V)[1])
 
 
 def backward(
@@ -265,7 +250,7 @@ def backward(
     plan = plan.backward()
     once = plan.segments == 1 and not both and not plan.factored
     assert once or not gelu, "only one walk through all outputs recomputes the pre-activation"
-    alone, shares = plan.V == plan.H and not both and not plan.factored, _Shares(plan, operators, u)
+    alone, shares = plan.V == plan.H and not both and not plan.factored, _partial_gradients(plan, operators, u)
     du = spare if alone and spare is not None else u.new_empty(plan.V, plan.B, plan.L)
     dT, dE, dO, dG = shares.first
     dfirst = torch.empty(plan.V, plan.B, plan.N, dtype=plan.state, device=u.device) if options.has_first else None
