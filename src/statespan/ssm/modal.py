@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from statespan.ssm.packed import view_complex, view_real
 from statespan.ssm.rank_one import OperatorGradients, limit
 
 
@@ -61,14 +62,14 @@ def forward(factors: DiagonalFactors, chunk: int, ahead: int, dtype: torch.dtype
     table = _table(d, chunk)
     E, O = (factors.d.new_empty(*shape, H, chunk, 2 * M, dtype=dtype) for shape in ((), (channels,)))  # noqa: E741
     spare = torch.mul(table, B[:, None])
-    E.copy_(_real(spare).flip(1))
-    K = _real((2 * C).conj_physical()).transpose(0, 1) @ _real(spare).mT  # (H, K, c)
+    E.copy_(view_real(spare).flip(1))
+    K = view_real((2 * C).conj_physical()).transpose(0, 1) @ view_real(spare).mT  # (H, K, c)
     for k in range(channels):
         causal = k < channels - ahead
         first = 2 * C[k] * d if causal else 2 * C[k]
-        row = _real(torch.mul(table, first[:, None], out=spare).conj_physical_())
+        row = view_real(torch.mul(table, first[:, None], out=spare).conj_physical_())
         O[k] = row if causal else row.flip(1)
-    K, G = K.transpose(0, 1).to(dtype).contiguous(), _real(table[:, -1] * d)
+    K, G = K.transpose(0, 1).to(dtype).contiguous(), view_real(table[:, -1] * d)
     table = torch.view_as_real(table).to(dtype)
     limit(G, K, E, O, table)
     return DiagonalOperators(K, E, G, O, table)
@@ -82,10 +83,10 @@ def backward(
     dK, dE, dG, dO = arriving
     table, chunk = torch.view_as_complex(built.table), dE.shape[1]
     dG, dO = dG.double().contiguous(), dO.contiguous()  # to be read as complex numbers
-    rows = _real((2 * C).conj_physical()).to(dE.dtype).transpose(0, 1)  # (H, K, N)
-    of_K = _complex((dK.transpose(0, 1) @ _real(table)).double()).transpose(0, 1)  # Σ dK_l d^l, (K, H, M)
+    rows = view_real((2 * C).conj_physical()).to(dE.dtype).transpose(0, 1)  # (H, K, N)
+    of_K = view_complex((dK.transpose(0, 1) @ view_real(table)).double()).transpose(0, 1)  # Σ dK_l d^l, (K, H, M)
     dB, slope = _of_list(torch.baddbmm(dE.flip(1), dK.permute(1, 2, 0), rows), table.conj_physical(), d.conj_physical())
-    dd = B.conj_physical() * slope + (chunk * table[:, -1]).conj_physical() * _complex(dG)
+    dd = B.conj_physical() * slope + (chunk * table[:, -1]).conj_physical() * view_complex(dG)
     dC = []
     for k in range(C.shape[0]):
         causal = k < C.shape[0] - ahead
@@ -110,15 +111,7 @@ def _table(d: Tensor, count: int) -> Tensor:
 
 def _of_list(g: Tensor, powers: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
     """``Σ q^l g_l`` and ``Σ l q^(l-1) g_l`` of g (H, c, N), with the powers q^l (H, c, M) of q = ``base`` (H, M)."""
-    products = _real(powers[:, :-1] * _complex(g[:, 1:]))
+    products = view_real(powers[:, :-1] * view_complex(g[:, 1:]))
     weights = torch.arange(1, g.shape[1], dtype=g.dtype, device=g.device)
-    sums = _complex((torch.stack([torch.ones_like(weights), weights]) @ products).double())  # (H, 2, M)
-    return _complex(g[:, 0].double()) + base * sums[:, 0], sums[:, 1]
-
-
-def _real(x: Tensor) -> Tensor:
-    return torch.view_as_real(x).flatten(-2)
-
-
-def _complex(x: Tensor) -> Tensor:
-    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    sums = view_complex((torch.stack([torch.ones_like(weights), weights]) @ products).double())  # (H, 2, M)
+    return view_complex(g[:, 0].double()) + base * sums[:, 0], sums[:, 1]

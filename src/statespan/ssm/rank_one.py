@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from statespan.ssm.packed import pack, unpack
+from statespan.ssm.packed import interleave, pack, unpack, view_complex
 
 LARGEST = 1e30  # of operators of an SSM that grows
 
@@ -171,7 +171,7 @@ class _System(NamedTuple):
 
 
 def _system(factors: RankOneFactors) -> _System:
-    d, f, b = unpack(factors.d), _neighbours(factors.f), _neighbours(factors.b)
+    d, f, b = unpack(factors.d), interleave(factors.f), interleave(factors.b)
     count = 1 + factors.C.shape[0]
     return _System(
         torch.stack([d, d, *[d.conj_physical()] * count]), torch.stack([f, f, *[b] * count]),
@@ -182,8 +182,8 @@ def _system(factors: RankOneFactors) -> _System:
 def _stepped(factors: RankOneFactors, steps: int) -> Tensor:
     d, f, b = _system(factors)
     lists = f.new_empty(steps + 1, *f.shape)
-    lists[0] = _neighbours(torch.cat([torch.stack([factors.B, factors.f, factors.b]), factors.C]))
-    values = _complex(lists)
+    lists[0] = interleave(torch.cat([torch.stack([factors.B, factors.f, factors.b]), factors.C]))
+    values = view_complex(lists)
     for now, now_complex, then, then_complex in zip(lists, values, lists[1:], values[1:]):
         torch.mul(now_complex, d, out=then_complex)
         then.addcmul_((now * b).sum(-1, keepdim=True), f)
@@ -194,7 +194,7 @@ def _unstepped(factors: RankOneFactors, lists: Tensor, slopes: Tensor, dG: Tenso
     """The gradients of the factors from those of all steps (m+1, Q, H, N) and of the power made from them."""
     steps = lists.shape[0] - 1
     d, f, b = _system(factors)
-    values, complex_slopes, back = _complex(lists), _complex(slopes), d.conj_physical()
+    values, complex_slopes, back = view_complex(lists), view_complex(slopes), d.conj_physical()
     products = lists.new_empty(steps, *f.shape[:2], 1)
     for i in reversed(range(steps)):
         torch.sum(slopes[i + 1] * f, -1, keepdim=True, out=products[i])
@@ -209,7 +209,7 @@ def _unstepped(factors: RankOneFactors, lists: Tensor, slopes: Tensor, dG: Tenso
     first = slopes[0]
     df = of_f[0] + first[1] + of_b[2:].sum(0)
     db = of_b[0] + first[2] + of_f[2:].sum(0)
-    df, db, dB, dC = (pack(_complex(x)) for x in (df, db, first[0], first[3:]))
+    df, db, dB, dC = (pack(view_complex(x)) for x in (df, db, first[0], first[3:]))
     return RankOneFactors(pack(dd), df, db, dB, dC)
 
 
@@ -252,12 +252,3 @@ def _power(x: Tensor, exponent: int) -> Tensor:
         result = result * x if exponent & 1 else result
         x, exponent = x * x, exponent >> 1
     return result
-
-
-def _neighbours(x: Tensor) -> Tensor:
-    """Interleave real parts with imaginary parts."""
-    return torch.stack(x.chunk(2, -1), -1).flatten(-2)
-
-
-def _complex(x: Tensor) -> Tensor:
-    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))

@@ -11,7 +11,7 @@ of a mode are neighbours. With ``both`` the last K of 2K kernels are anti-causal
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -20,7 +20,8 @@ from torch.nn.functional import pad
 
 from statespan.ops.ssm.arguments import ChunkOperators, OutputGradients
 from statespan.ops.ssm.layout import lengthwise
-from statespan.ops.ssm.state_scan import scan_chunks, view_complex
+from statespan.ops.ssm.state_scan import scan_chunks
+from statespan.ssm.packed import view_complex, view_real
 from statespan.ssm.structure import toeplitz
 
 
@@ -78,7 +79,7 @@ def backward(
     c, N = E.shape[1:]
     U, dY = chunk_rows(u, c), [chunk_rows(part, c) for part in dy.unbind(0)]  # (H, B·I, c), one dY for each channel
     causal_O, ahead_O = O.chunk(2) if both else (O, O)
-    added = _sum(part @ causal_O[k] for k, part in enumerate(dY)).unflatten(1, (B, -1))
+    added = reduce(torch.add, [part @ causal_O[k] for k, part in enumerate(dY)]).unflatten(1, (B, -1))
     zeros = torch.zeros(H, B, N, dtype=torch.float64, device=u.device)
     start = zeros if dlast is None else dlast.double()
     if L % c:  # the partial chunk comes first, then the boundary where the last state was read
@@ -94,7 +95,7 @@ def backward(
     dO = _stack([part.mT @ saved.states for part in dY])
     dG = _power_gradient(R, saved.states, G)
     if both:
-        added = _sum(part @ ahead_O[k] for k, part in enumerate(dY)).unflatten(1, (B, -1))
+        added = reduce(torch.add, [part @ ahead_O[k] for k, part in enumerate(dY)]).unflatten(1, (B, -1))
         Z = scan_chunks(added, G, zeros, adjoint=True)[0].flatten(1, 2)
         dE = dE + (U.mT @ Z).flip(-2)
         dO = torch.cat([dO, _stack([part.mT @ saved.ahead for part in dY])])
@@ -123,14 +124,6 @@ def _plus(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
 def _stack(parts: list[Tensor]) -> Tensor:
     """Stack the channels into one tensor; usually there is only one."""
     return parts[0][None] if len(parts) == 1 else torch.stack(parts)
-
-
-def _sum(parts: Iterable[Tensor]) -> Tensor:
-    """Sum over channels; usually there is only one."""
-    total, *rest = parts
-    for part in rest:
-        total = total + part
-    return total
 
 
 def _matrix(K: Tensor, both: bool) -> Tensor:
@@ -167,4 +160,4 @@ def _power_gradient(R: Tensor, states: Tensor, G: Tensor) -> Tensor:
     if G.ndim == 3:
         return (R.mT @ states).to(G.dtype)
     product = view_complex(R) * view_complex(states).conj_physical()
-    return torch.view_as_real(product.sum(1, dtype=torch.complex128)).flatten(-2).to(G.dtype)
+    return view_real(product.sum(1, dtype=torch.complex128)).to(G.dtype)
