@@ -92,10 +92,9 @@ def orders(dtype):
 def steps(d_state, rank):
     """One step of the recurrence, of a diagonal SSM or one with a low-rank part."""
     u, state = torch.zeros(300, 8), torch.zeros(300, 8, d_state)
-    coefficients, factors = torch.zeros(8, d_state), torch.zeros(rank, 8, d_state) if rank else None
-    vector, skip = coefficients, torch.zeros(1, 8)
-    coefficients = step.Coefficients(vector, factors, factors, vector, vector[None], skip)
-    step.step(u, state, coefficients, step.StepOptions(True, FULL), out=state)
+    vector, factors = torch.zeros(8, d_state), torch.zeros(rank, 8, d_state) if rank else None
+    system = step.System(vector, factors, factors, None, vector, vector[None], torch.zeros(1, 8))
+    step.step(u, state, system, step.StepOptions(True, FULL), out=state)
 
 
 def choices(width, dtype, inverse):

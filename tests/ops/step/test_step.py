@@ -6,7 +6,7 @@ from torch.library import opcheck
 from torch.nn.functional import gelu
 
 from statespan.ops import Stepper, system_of, use_path
-from statespan.ops.step.operator import Coefficients, StepOptions, _step, fused_step
+from statespan.ops.step.operator import StepOptions, System, _step, fused_step
 from tests.ops.make import assert_near, poison
 from tests.ssm.make import make
 
@@ -92,9 +92,8 @@ def test_gradients_go_through_the_plain_step():
 def test_operator():
     pytest.importorskip("triton")
     ssm, D, u, state = given("dplr-legs", 3, 2, 4, 1)
-    diagonal, columns, rows, _, B, C = (None if x is None else x.contiguous() for x in moved(system_of(ssm)))
-    arguments = (u, state, diagonal, columns, rows, B, C, D, True, f32)
-    coefficients, options = Coefficients(diagonal, columns, rows, B, C, D), StepOptions(True, f32)
-    packed = (u, state, coefficients, options)
+    system = System(*(None if x is None else x.contiguous() for x in moved(system_of(ssm))._replace(D=D)))
+    options = StepOptions(True, f32)
+    packed = (u, state, system, options)
     assert all((a == b).all() for a, b in zip(fused_step(*packed), _step(*packed), strict=True))
-    opcheck(torch.ops.statespan.step, arguments, test_utils=("test_schema", "test_faketensor"))
+    opcheck(torch.ops.statespan.step, (u, state, *system, *options), test_utils=("test_schema", "test_faketensor"))

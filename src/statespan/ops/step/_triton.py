@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.modes import mul
-from statespan.ops.step.operator import Coefficients, StepOptions
+from statespan.ops.step.operator import StepOptions, System
 
 ELEMENTS = 1024  # of a tile: rows of states times modes
 BLOCKS = 4  # tiles a program takes one after the other, where the batch is large enough
@@ -94,17 +94,17 @@ def step_kernel(
             tl.store(y_ptr + (r * CHANNELS + k) * H + h, y.to(y_ptr.dtype.element_ty), mask=row)
 
 
-def step(u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions, *, out: Tensor) -> Tensor:
+def step(u: Tensor, state: Tensor, system: System, options: StepOptions, *, out: Tensor) -> Tensor:
     """Take a step and return y (B, K, H).
 
     Args:
         u: (B, H), contiguous.
         state: (B, H, N), contiguous.
-        coefficients: Contiguous.
+        system: Contiguous, with a diagonal.
         options: How.
         out: The new state; may be ``state``.
     """
-    (diagonal, columns, rows, B, C, D), (gelu, dtype) = coefficients, options
+    (diagonal, columns, rows, _, B, C, D), (gelu, dtype) = system, options
     batch, H, N = state.shape
     M, channels = N // 2, C.shape[0]
     width = max(16, triton.next_power_of_2(M))
