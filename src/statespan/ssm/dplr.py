@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from statespan._check import check_choice, check_tensor
+from statespan._check import check_choice, check_int, check_tensor
 from statespan.ssm.dense import DenseViews, krylov_kernel
-from statespan.ssm.discretize import dense_zoh, expm1, scale
+from statespan.ssm.discretize import RULES, dense_zoh, expm1, scale
 from statespan.ssm.packed import DenseTransition, pack, pack_diagonal, pack_rows
 from statespan.ssm.powers import cut_off, matrix_power
 from statespan.ssm.rank_one import RankOneFactors
-from statespan.ssm.structure import Recurrence, check_dt, check_length, check_rule
+from statespan.ssm.structure import Recurrence
 from statespan.ssm.woodbury import LowRankTransition, Resolvent
 
 ALGORITHMS = ("cauchy", "krylov")
@@ -60,8 +60,8 @@ class DPLR(DenseViews):
             raise ValueError(f"P must have rank (first dimension) 1 or 2, got {P.shape[0]}")
         self.B = check_tensor("B", B, (H, M), kind="complex")
         self.C = check_tensor("C", C, ("channels", H, M), kind="complex")
-        self.dt = check_dt(dt, H)
-        self.discretization = check_rule(discretization)
+        self.dt = check_tensor("dt", dt, (H,), kind="real")
+        self.discretization = check_choice("discretization", discretization, RULES)
         if algorithm is None:
             algorithm = "cauchy" if discretization == "bilinear" else "krylov"
         self.algorithm = check_choice("algorithm", algorithm, ALGORITHMS)
@@ -96,7 +96,7 @@ class DPLR(DenseViews):
 
     def kernel(self, length: int) -> Tensor:
         """The kernel (K, H, length) by the chosen algorithm."""
-        check_length(length)
+        check_int("length", length, minimum=1)
         if self.algorithm == "krylov":
             kernel = krylov_kernel(*self.discrete(), length)
         else:

@@ -18,8 +18,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from statespan._check import check_choice, check_int, check_number, check_tensor
-from statespan.ssm.discretize import RULES
+from statespan._check import check_int, check_number, check_tensor
 from statespan.ssm.packed import Transition
 
 StepFunction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -219,21 +218,6 @@ def zero_state(batch: int, heads: int, d_state: int, *, dtype: torch.dtype, devi
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
     return torch.zeros(check_int("batch", batch, minimum=0), heads, d_state, dtype=dtype, device=device)
-
-
-def check_length(length: int, name: str = "length") -> int:
-    """Check that a kernel or chunk has at least one sample."""
-    return check_int(name, length, minimum=1)
-
-
-def check_rule(discretization: str) -> str:
-    """Check that the discretization is a known rule."""
-    return check_choice("discretization", discretization, RULES)
-
-
-def check_dt(dt: Tensor, H: int) -> Tensor:
-    """Check that there is one step size for each head."""
-    return check_tensor("dt", dt, (H,), kind="real")
 
 
 def toeplitz(kernel: Tensor) -> Tensor:
