@@ -156,24 +156,14 @@ def plan(chunk: int, N: int) -> tuple[int, int]:
     return steps, doublings
 
 
-class _System(NamedTuple):
-    """``x ↦ d x + f (b·x)`` for each list, where d is complex and the vectors store real and imaginary parts adjacent.
+def _system(factors: RankOneFactors) -> tuple[Tensor, Tensor, Tensor]:
+    """D (Q, H, M), f and b (Q, H, N) of ``x ↦ d x + f (b·x)`` for each list; d is complex, and f and b are interleaved.
 
     Columns go with Ā and rows with its transpose, that is with conj(d) and with b and f exchanged; F goes with d alone.
     """
-
-    d: Tensor
-    """(Q, H, M)."""
-    f: Tensor
-    """(Q, H, N)."""
-    b: Tensor
-    """(Q, H, N)."""
-
-
-def _system(factors: RankOneFactors) -> _System:
     d, f, b = unpack(factors.d), interleave(factors.f), interleave(factors.b)
     count = 1 + factors.C.shape[0]
-    return _System(
+    return (
         torch.stack([d, d, *[d.conj_physical()] * count]), torch.stack([f, f, *[b] * count]),
         torch.stack([b, torch.zeros_like(b), *[f] * count]),
     )  # fmt: skip

@@ -19,8 +19,8 @@ from torch.nn.functional import gelu
 from statespan.ops.dispatch import kernels_run
 from statespan.ops.register import operator
 from statespan.ssm import Structure
+from statespan.ssm.dplr import LowRankTransition
 from statespan.ssm.packed import DiagonalTransition, pack, pack_rows
-from statespan.ssm.woodbury import LowRankTransition
 
 LARGEST = 512
 """State size up to which the kernel keeps the state of a head in registers."""
