@@ -137,13 +137,8 @@ def triton_works(device: int) -> bool:
             _probed[device] = False
         else:
             gpu = torch.device("cuda", device)
-            _probed[device] = _has_room(gpu) and probe(gpu)
+            _probed[device] = shared_memory(gpu) >= SMALL and probe(gpu)  # older ones have too little
     return _probed[device]
-
-
-def _has_room(device: torch.device) -> bool:
-    """Whether this GPU is recent enough; older ones have too little on-chip memory."""
-    return shared_memory(device) >= SMALL
 
 
 def kernels_run(x: Tensor) -> bool:
@@ -154,5 +149,5 @@ def kernels_run(x: Tensor) -> bool:
     if path != "auto":
         return path == "triton"
     if torch.compiler.is_compiling():
-        return x.is_cuda and _has_room(x.device)
+        return x.is_cuda and shared_memory(x.device) >= SMALL
     return x.is_cuda and triton_works(x.device.index)

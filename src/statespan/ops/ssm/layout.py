@@ -47,12 +47,8 @@ def lengthwise(x: Tensor) -> Tensor:
 
 class _Lengthwise(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         return _copy_by_blocks(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
 
     @staticmethod
     def backward(ctx: Any, dx: Tensor) -> Tensor:

@@ -70,13 +70,9 @@ def source_of(ssm: Structure) -> SSMSource:
     rank_one = isinstance(ssm, DPLR) and ssm.discretization == "bilinear" and ssm.P.shape[0] == 1
 
     def modal() -> Modal | None:
-        P = None
-        if isinstance(ssm, DPLR):
-            if not rank_one:
-                return None
-            P = _pairs(ssm.P[0])
-        elif not isinstance(ssm, Diagonal) or ssm.softmax_length is not None:
+        if not (rank_one or (isinstance(ssm, Diagonal) and ssm.softmax_length is None)):
             return None
+        P = _pairs(ssm.P[0]) if isinstance(ssm, DPLR) else None
         decay, freq = _pairs(ssm.A).movedim(-1, 0).contiguous().unbind()
         return Modal(
             ssm.dt.contiguous(), decay, freq, _pairs(ssm.B), _pairs(ssm.C), P, 1.0, ssm.discretization, "none", False

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan.ops.register import differentiable, graph_is_kept, no_autocast, operator, traced, transformed
+from statespan.ops.register import ABSENT, differentiable, graph_is_kept, no_autocast, operator, traced, transformed
 from statespan.ops.ssm import chunks as plain
 from statespan.ops.ssm.arguments import ChunkOperators, ChunkOptions, OutputGradients, SavedChunks, Sequences
-from statespan.ops.vmap import ABSENT
 
 
 def _channels(operators: ChunkOperators, both: bool) -> int:

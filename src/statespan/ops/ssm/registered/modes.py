@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan.ops.register import differentiable, no_autocast, operator
+from statespan.ops.register import ABSENT, differentiable, no_autocast, operator
 from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModalParameters
-from statespan.ops.vmap import ABSENT
 
 
 def _forward(modes: ModalParameters, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

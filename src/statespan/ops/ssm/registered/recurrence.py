@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan.ops.register import differentiable, no_autocast, operator
+from statespan.ops.register import ABSENT, differentiable, no_autocast, operator
 from statespan.ops.ssm.arguments import ModalParameters, OutputGradients, RecurrenceOptions, Sequences
-from statespan.ops.vmap import ABSENT
 
 
 def _forward(inputs: Sequences, modes: ModalParameters, options: RecurrenceOptions) -> tuple[Tensor, Tensor]:
