@@ -49,14 +49,14 @@ def step_kernel(
     h = tl.program_id(0).to(tl.int64)
     n = tl.arange(0, P)[None, :]
     mode = n < M
-    own = h * 2 * M
-    dr, di = _load_halves(d_ptr + own, n, M, mode, FT)
-    br, bi = _load_halves(B_ptr + own, n, M, mode, FT)
+    head_at = h * 2 * M
+    dr, di = _load_halves(d_ptr + head_at, n, M, mode, FT)
+    br, bi = _load_halves(B_ptr + head_at, n, M, mode, FT)
     # what all of S4 needs is loaded once; further ranks and channels are rare
     if RANK > 0:
-        vr, vi = _load_halves(b_ptr + own, n, M, mode, FT)
-        fr, fi = _load_halves(f_ptr + own, n, M, mode, FT)
-    cr, ci = _load_halves(C_ptr + own, n, M, mode, FT)
+        vr, vi = _load_halves(b_ptr + head_at, n, M, mode, FT)
+        fr, fi = _load_halves(f_ptr + head_at, n, M, mode, FT)
+    cr, ci = _load_halves(C_ptr + head_at, n, M, mode, FT)
     for block in range(BLOCKS):
         r = (tl.program_id(1).to(tl.int64) * BLOCKS + block) * ROWS + tl.arange(0, ROWS)[:, None]
         row = r < batch
@@ -72,10 +72,10 @@ def step_kernel(
             nr += inside * fr
             ni += inside * fi
         for rank in tl.static_range(1, RANK):
-            low = (rank * H + h) * 2 * M
-            ar, ai = _load_halves(b_ptr + low, n, M, mode, FT)
+            rank_at = (rank * H + h) * 2 * M
+            ar, ai = _load_halves(b_ptr + rank_at, n, M, mode, FT)
             inside = _row_dot(ar, ai, xr, xi)
-            ar, ai = _load_halves(f_ptr + low, n, M, mode, FT)
+            ar, ai = _load_halves(f_ptr + rank_at, n, M, mode, FT)
             nr += inside * ar
             ni += inside * ai
         tl.store(out_ptr + at + n, nr.to(ST), mask=ok)

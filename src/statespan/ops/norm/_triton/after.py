@@ -55,7 +55,7 @@ def _backward_kernel(
     x_ptr, z_ptr, scale_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dx_ptr, dz_ptr, share_ptr, rows, L, D,
     SCALED: tl.constexpr, ROWS: tl.constexpr, P: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Compute Compute dx, dz and this program's share of the weight's and the bias's gradients."""
+    """Compute dx, dz and this program's share of the weight's and the bias's gradients."""
     first = tl.program_id(0).to(tl.int64) * BLOCKS * ROWS
     j = tl.arange(0, P).to(tl.int64)
     real = (j < D)[None, :]

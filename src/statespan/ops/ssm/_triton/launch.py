@@ -51,21 +51,6 @@ class LaunchPlan(NamedTuple):
         return -(-self.chunks // self.tiles.per_segment)
 
     @property
-    def even(self) -> bool:
-        """Whether all chunks and segments are full, so that no load needs a mask."""
-        return self.L % self.c == 0 and self.chunks % self.tiles.per_segment == 0 and self.width == self.N
-
-    @property
-    def full(self) -> bool:
-        """Whether all tiles are full, so that no store needs a mask."""
-        return self.B * self.segments % self.tiles.columns == 0
-
-    @property
-    def halves(self) -> bool:
-        """Whether half a chunk is long enough for the tensor cores."""
-        return self.c >= 32
-
-    @property
     def adds(self) -> bool:
         """Whether the anti-causal pass writes its contribution to the output instead of its states.
 
@@ -103,12 +88,15 @@ class LaunchPlan(NamedTuple):
 
     def constants(self) -> dict[str, Any]:
         """The common compile-time arguments of the kernels."""
+        # full chunks and segments need no mask for loads, full tiles none for stores
+        even = self.L % self.c == 0 and self.chunks % self.tiles.per_segment == 0 and self.width == self.N
+        full = self.B * self.segments % self.tiles.columns == 0
         return {
             "C": self.c,
             "Q": self.width,
             "BT": self.tiles.columns,
-            "EVEN": self.even,
-            "FULL": self.full,
+            "EVEN": even,
+            "FULL": full,
             "DENSE": self.dense,
             "LOW": self.factored,
             "ACC": TYPES[self.acc],
@@ -214,13 +202,14 @@ def forward(
     if both:
         out = None if added is None else (Ob, added)
         ahead = states(plan, u, E, operators, left=True, flip=True, save=True, out=out)
+    halves = plan.c >= 32 and not both  # half a chunk is then long enough for the tensor cores
     start = first
     if plan.segments > 1:
         start = states(plan, u, E, operators, left=False, save=False, start=first)
     forward_kernel[plan.programs(plan.V)](
         u, y, preactivation, kept, K, Kb, E, G, W, O, Ob, ahead if added is None else added, start, end,
         *plan.sizes(), u.stride(0), u.stride(1), y.stride(0), y.stride(1),
-        BOTH=both, ADDED=added is not None, HALVES=plan.halves and not both, SAVE=save, FIRST=start is not None,
+        BOTH=both, ADDED=added is not None, HALVES=halves, SAVE=save, FIRST=start is not None,
         LAST=options.last, GELU=options.gelu, PRE=preactivation.numel() > 0,
         num_warps=plan.tiles.warps, num_stages=plan.tiles.stages, **plan.constants(),
     )  # fmt: skip
