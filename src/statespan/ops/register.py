@@ -130,8 +130,7 @@ def differentiable(
         fake: Makes the results' shapes and dtypes from the same arguments.
         save: ``save(ctx, arguments, output)`` saves the tensors that the gradient needs.
         gradient: ``gradient(ctx, *output_gradients)`` gives one for each flat argument; trailing None may be left out.
-        heads: The axes of the heads in inputs and outputs, for vmap;
-            None for an operator that vmap never meets.
+        heads: The axes of the heads in inputs and outputs, for vmap; None for an operator that vmap never meets.
     """
     signature = Signature(function)
     unflatten, size = signature.unflatten, signature.size

@@ -13,16 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from statespan._check import check_int, check_number, check_tensor
 from statespan.ssm.packed import Transition
-
-StepFunction = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-Self = TypeVar("Self", bound="Structure")
 
 
 class Operators(NamedTuple):
@@ -69,7 +66,7 @@ class Structure(ABC):
     d_state: int
 
     @abstractmethod
-    def with_dt_scale(self: Self, dt_scale: float) -> Self:
+    def with_dt_scale(self, dt_scale: float) -> Structure:
         """The same system at another sampling rate: every step size multiplied by ``dt_scale``."""
 
     @abstractmethod
@@ -102,7 +99,7 @@ class Structure(ABC):
         """
         return self.stepper()(u, state)
 
-    def stepper(self) -> StepFunction:
+    def stepper(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """A function ``(u_t, state) -> (y_t, state)`` like :meth:`step` with the set-up done once."""
         transition, B, C = self.recurrence()
 

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from statespan.ops.dispatch import kernels_run
-from statespan.ops.norm.before import WIDEST, featurewise
+from statespan.ops.norm.before import DTYPES, WIDEST, featurewise
 from statespan.ops.register import differentiable, no_autocast, operator, traced
-
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Norm(NamedTuple):
@@ -52,7 +50,7 @@ class SavedBatchNorm(NamedTuple):
 
 def batch_fits(x: Tensor) -> bool:
     """Whether the kernels would normalize x (B, L, D). A compiler generates better ones."""
-    if x.dtype not in _DTYPES or x.shape[2] > WIDEST or x.shape[0] * x.shape[1] < 2:
+    if x.dtype not in DTYPES or x.shape[2] > WIDEST or x.shape[0] * x.shape[1] < 2:
         return False
     return not traced(x) and kernels_run(x)
 

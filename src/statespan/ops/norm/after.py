@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 
 from statespan.ops.dispatch import kernels_run
-from statespan.ops.norm.before import WIDEST, Affine
+from statespan.ops.norm.before import DTYPES, WIDEST, Affine
 from statespan.ops.register import differentiable, no_autocast, operator, traced
-
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def after_fits(x: Tensor, z: Tensor) -> bool:
     """Whether the kernels would normalize the sum of x and z (B, L, D). A compiler generates better ones."""
-    if x.dtype not in _DTYPES or z.dtype not in _DTYPES or x.shape != z.shape or x.shape[2] > WIDEST:
+    if x.dtype not in DTYPES or z.dtype not in DTYPES or x.shape != z.shape or x.shape[2] > WIDEST:
         return False
     return x.numel() > 0 and not traced(x) and kernels_run(x)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from statespan.ops.dispatch import kernels_run
 from statespan.ops.register import exporting, no_autocast, operator
 
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 1024  # features that a program has room for
 
 

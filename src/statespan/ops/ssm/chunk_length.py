@@ -6,17 +6,14 @@ Shapes: B batch, L length, H heads.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from statespan.ops.memory import shared_memory
 from statespan.ops.ssm.chunked import CHUNK
+from statespan.ops.ssm.source import SSMSource
 from statespan.ops.ssm.tiles import LARGE, MIDDLE, SIXTEEN_BITS
-
-if TYPE_CHECKING:
-    from statespan.ops.ssm.source import SSMSource
 
 
 def chunk_length(path: str, source: SSMSource, dtype: torch.dtype, u: Tensor, *, factored: bool) -> int:

@@ -72,11 +72,6 @@ class LaunchPlan(NamedTuple):
     def acc(self) -> torch.dtype:
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
-    def backward(self) -> LaunchPlan:
-        """The plan of the backward pass: the same segments, with its own number of columns."""
-        columns = self.tiles.backward_columns or self.tiles.columns
-        return self._replace(tiles=self.tiles._replace(columns=columns))
-
     def programs(self, heads: int) -> tuple[int, int]:
         return heads, -(-self.B * self.segments // self.tiles.columns)
 
@@ -236,7 +231,8 @@ def backward(
     (dy, dlast), (K, E, G, O, W), u, both, gelu = arriving, operators, saved.u, options.both, options.gelu  # noqa: E741
     if saved.preactivation.numel():
         dy, gelu = gelu_backward(dy, saved.preactivation.view_as(dy)), False
-    plan = plan.backward()
+    tiles = plan.tiles  # the segments of the forward pass, with another number of columns
+    plan = plan._replace(tiles=tiles._replace(columns=tiles.backward_columns or tiles.columns))
     once = plan.segments == 1 and not both and not plan.factored
     assert once or not gelu, "only one walk through all outputs recomputes the pre-activation"
     alone, shares = plan.V == plan.H and not both and not plan.factored, _partial_gradients(plan, operators, u)
