@@ -124,7 +124,7 @@ def states(
     """A recurrence alone: the state before each chunk (save) or before each segment, (heads, B, chunks|segments, N).
 
     Args:
-        plan: Of the launch.
+        plan: Tiles, segments and columns.
         x: (heads, B, L), what drives it.
         M: (heads, c, N), how x enters the state.
         operators: Of which G and W, the power of Ā that one chunk applies.
@@ -168,11 +168,9 @@ def states(
             BT=rows, LEFT=left, ADJOINT=adjoint, START=start is not None, num_warps=4, **constants,
         )  # fmt: skip
     if not save:
-        return (
-            x.new_zeros(heads, plan.B, 1, plan.N, dtype=plan.state)
-            if first is None
-            else first.view(heads, plan.B, -1, plan.N)
-        )
+        if first is None:
+            first = x.new_zeros(heads, plan.B, 1, plan.N, dtype=plan.state)
+        return first.view(heads, plan.B, -1, plan.N)
     kept = x.new_empty(heads, plan.B, plan.chunks, plan.N)
     run(kept, kept, first, True)
     return kept
