@@ -6,7 +6,7 @@ import torch
 from statespan.generation.adaptive import _fused, _plain, choose
 from statespan.nn import AdaptiveTokens
 from statespan.ops import use_path
-from statespan.ops.sample import Part, fused_sample
+from statespan.ops.sample import VocabularyPart, fused_sample
 from tests.ops.make import poison
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -39,12 +39,15 @@ def given(rows, vocabulary, d_model, cutoffs, div_val, dtype, std=0.3):
 def parts_of(tokens, features):
     head = tokens.head(features)
     inner = [head, *(tokens._inner(features, i) for i in range(1, len(tokens.tables)))]
-    parts = [Part(z, table.weight, tokens.bias[low:high]) for z, (table, _, low, high) in zip(inner, tokens._parts())]
+    parts = [
+        VocabularyPart(z, table.weight, tokens.bias[low:high])
+        for z, (table, _, low, high) in zip(inner, tokens._parts())
+    ]
     return parts, tokens.clusters(head)
 
 
 def in_float32(parts, clusters, uniform, temperature):
-    wide = [Part(*(x.float() for x in part)) for part in parts]
+    wide = [VocabularyPart(*(x.float() for x in part)) for part in parts]
     return fused_sample(wide, clusters.float(), uniform, temperature)
 
 

@@ -23,7 +23,7 @@ from statespan.ops.batch_norm import _triton as batch_norm
 from statespan.ops.glu import _triton as glu
 from statespan.ops.norm._triton import after as norm_after
 from statespan.ops.norm._triton import before as norm
-from statespan.ops.norm.before import Affine, Saved
+from statespan.ops.norm.before import Affine, SavedNorm
 from statespan.ops.sample import _triton as sampling
 from statespan.ops.ssm.tiles import fits
 from statespan.ops.step import _triton as step
@@ -69,13 +69,13 @@ def norms(width, dtype):
     lengths, turned = torch.zeros(3, dtype=torch.int64), torch.zeros(width, 3, 50, dtype=dtype)
     affine = Affine(w, w, 1e-5)
     norm.forward(x, affine, dtype)
-    norm.backward(Saved(x, w, w, w), turned, x)
+    norm.backward(SavedNorm(x, w, w, w), turned, x)
     for scale in (None, x[:, 0]):
-        norm_after.forward(norm_after.Residual(x, x, scale), affine, dtype)
-        norm_after.backward(norm_after.Saved(x, x, scale, w, w, w), x)
+        norm_after.forward(norm_after.ResidualSum(x, x, scale), affine, dtype)
+        norm_after.backward(norm_after.SavedSumNorm(x, x, scale, w, w, w), x)
     for given, turn in ((None, True), (lengths, False), (lengths, True)):
-        batch_norm.forward(x, given, batch_norm.Norm(w, w, w, w, 0.1, 1e-5), batch_norm.Result(turn, dtype))
-        saved = batch_norm.Saved(x, given, w, w, w, w)
+        batch_norm.forward(x, given, batch_norm.Norm(w, w, w, w, 0.1, 1e-5), batch_norm.OutputLayout(turn, dtype))
+        saved = batch_norm.SavedBatchNorm(x, given, w, w, w, w)
         batch_norm.backward(saved, turned if turn else x, x if turn else None, turn)
 
 
@@ -92,10 +92,9 @@ def orders(dtype):
 def steps(d_state, rank):
     """One step of the recurrence, of a diagonal SSM or one with a low-rank part."""
     u, state = torch.zeros(300, 8), torch.zeros(300, 8, d_state)
-    coefficients, factors = torch.zeros(8, d_state), torch.zeros(rank, 8, d_state) if rank else None
-    vector, skip = coefficients, torch.zeros(1, 8)
-    coefficients = step.Coefficients(vector, factors, factors, vector, vector[None], skip)
-    step.step(u, state, coefficients, step.StepOptions(True, FULL), out=state)
+    vector, factors = torch.zeros(8, d_state), torch.zeros(rank, 8, d_state) if rank else None
+    system = step.System(vector, factors, factors, None, vector, vector[None], torch.zeros(1, 8))
+    step.step(u, state, system, step.StepOptions(True, FULL), out=state)
 
 
 def choices(width, dtype, inverse):

@@ -7,7 +7,7 @@ from torch.nn.functional import gelu
 
 from statespan.ops.ssm import chunks as plain
 from statespan.ops.ssm._triton import launch
-from statespan.ops.ssm.arguments import BackwardOptions, ChunkOptions, Inputs, Operators, OutputGradients
+from statespan.ops.ssm.arguments import ChunkOperators, ChunkOptions, OutputGradients, Sequences
 from statespan.ops.ssm.tiles import Tiles
 from tests.ops.make import engine, multiplied
 from tests.ssm.make import make
@@ -48,7 +48,7 @@ class Given(NamedTuple):
 
     @property
     def operators(self):
-        return Operators(*self[1:6])
+        return ChunkOperators(*self[1:6])
 
 
 def within(x):
@@ -93,9 +93,9 @@ def results(y, last, gradients):
 def by_kernels(case, x):
     both, fused = "both" in case.use, "gelu" in case.use
     options = ChunkOptions("triton", x.u.dtype, both, fused, True, True, keep_preactivation="keep" in case.use)
-    g = launch.grid(x.u, x.operators, both=both, tiles=case.tiles)
-    y, last, saved = launch.forward(g, Inputs(x.u, x.first), x.operators, options)
-    options = BackwardOptions("triton", x.u.dtype, both, fused, x.first is not None)
+    g = launch.launch_plan(x.u, x.operators, both=both, tiles=case.tiles)
+    y, last, saved = launch.forward(g, Sequences(x.u, x.first), x.operators, options)
+    options = options._replace(has_first=x.first is not None)
     found = launch.backward(g, OutputGradients(x.dy, x.dlast), saved, x.operators, options=options)
     assert y.dtype == x.u.dtype
     return results(y, last, [found.u, *found.operators, found.first])
@@ -105,7 +105,7 @@ def by_autograd(case, x):
     """The same by plain torch in float64."""
     leaves = [None if t is None else t.detach().double().clone().requires_grad_() for t in x[:7]]
     u, K, E, G, O, W, first = leaves  # noqa: E741
-    operators = Operators(K, E, G if W is None else multiplied(G, W), O)
+    operators = ChunkOperators(K, E, G if W is None else multiplied(G, W), O)
     found = plain.forward(u, operators, first, both="both" in case.use)
     y = gelu(found.y) if "gelu" in case.use else found.y
     y = y.flatten(0, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from statespan.ops.ssm.arguments import Operators
+from statespan.ops.ssm.arguments import ChunkOperators
 from statespan.ops.ssm.layout import ordered
 
 
@@ -13,7 +13,7 @@ def engine(ssm, chunk, *, ahead=0):
     K, E, G, O = (x.detach() for x in ssm.operators(chunk, ahead=ahead, dtype=torch.float64))  # noqa: E741
     dense = G.ndim == 3
     G = G if dense else ordered(G, False)
-    return Operators(*(x.contiguous() for x in (K, ordered(E.mT, dense), G, ordered(O, dense))))
+    return ChunkOperators(*(x.contiguous() for x in (K, ordered(E.mT, dense), G, ordered(O, dense))))
 
 
 def assert_near(got, wanted, bound, what=""):

@@ -15,7 +15,7 @@ from statespan.ops import apply, apply_from, dispatch, memory, use_path
 from statespan.ops.memory import UNLIMITED
 from statespan.ops.ssm import apply as engine
 from statespan.ops.ssm import chunks as plain
-from statespan.ops.ssm.arguments import Operators
+from statespan.ops.ssm.arguments import ChunkOperators
 from statespan.ops.ssm.source import source_of
 from statespan.ssm import DPLR
 from tests.nn.make import LAYER_IDS, LAYERS
@@ -245,7 +245,7 @@ def test_what_an_activation_had_is_computed_again_only_in_one_walk(d_state, dtyp
                     E = torch.empty(heads, 64, d_state, device="meta")
                     G = torch.empty(heads, *[d_state] * (1 + dense), device="meta")
                     K = torch.empty(2, heads, 64, device="meta")
-                    g = launch.grid(x, Operators(K, E, G, K))
+                    g = launch.launch_plan(x, ChunkOperators(K, E, G, K))
                     assert g.tiles.per_segment <= tiles.per_segment
                     assert g.segments == 1
                     fused += 1

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.func import grad_and_value, vmap
 
-from statespan.ops.ssm.arguments import BuildOptions, Modes
+from statespan.ops.ssm.arguments import BuildOptions, ModalParameters
 from statespan.ops.ssm.registered.layout import lengthwise
 from statespan.ops.ssm.registered.modes import modes
-from statespan.ops.step.operator import Coefficients, StepOptions, fused_step
+from statespan.ops.step.operator import StepOptions, System, fused_step
 
 f64 = torch.float64
 
@@ -29,7 +29,7 @@ def test_operators_of_shared_modes(low_rank):
     C, D = torch.randn(1, H, M, 2, dtype=f64), torch.randn(1, H, dtype=f64)
 
     def total(dt, decay, freq, B, P):
-        parameters = Modes(dt, decay, freq, B, C, D, P if low_rank else None)
+        parameters = ModalParameters(dt, decay, freq, B, C, D, P if low_rank else None)
         built = modes(parameters, BuildOptions(c, 0, "bilinear", "exp", True, True))
         return sum((part * torch.arange(1.0, part.numel() + 1).view_as(part)).sum() for part in built[:4])
 
@@ -54,7 +54,7 @@ def test_order_and_step():
     B, C = torch.randn(2, 2, dtype=f64), torch.randn(1, 2, 2, dtype=f64)
 
     def step(x, state):
-        return fused_step(x, state, Coefficients(diagonal, None, None, B, C, None), StepOptions(False, f64))
+        return fused_step(x, state, System(diagonal, None, None, None, B, C), StepOptions(False, f64))
 
     y, new = vmap(step)(x, state)
     same(y, loop(lambda *a: step(*a)[0], x, state))

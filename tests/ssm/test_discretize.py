@@ -7,8 +7,8 @@ import scipy.linalg
 import torch
 
 from statespan.ssm import bilinear, zoh
+from statespan.ssm.dplr import Resolvent
 from statespan.ssm.packed import pack, unpack
-from statespan.ssm.woodbury import Resolvent
 
 mpmath.mp.dps = 60
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from statespan.generation.sampling import _invert, invert
 from statespan.nn.adaptive import AdaptiveTokens
-from statespan.ops.sample import Part, fused_sample, sampling_is_fused
+from statespan.ops.sample import VocabularyPart, fused_sample, sampling_is_fused
 
 
 def choose(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -41,7 +41,7 @@ def _fused(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperatur
     head = tokens.head(features)
     inner = [head, *(tokens._inner(features, i) for i in range(1, len(tokens.edges) - 1))]
     parts = [
-        Part(z, tokens.table(i), tokens.bias[low:high])
+        VocabularyPart(z, tokens.table(i), tokens.bias[low:high])
         for i, (z, (low, high)) in enumerate(zip(inner, pairwise(tokens.edges)))
     ]
     return fused_sample(parts, tokens.clusters(head), uniform, temperature)

@@ -18,7 +18,7 @@ from statespan.nn.padding import Lengths, Padding, fill
 from statespan.nn.parameters import DPLRParameters, SSMParameters
 from statespan.nn.precision import full_precision
 from statespan.nn.sequence import SequenceLayer
-from statespan.ops import Step, system_of
+from statespan.ops import Stepper, system_of
 from statespan.ops.fusion import GLU, activating_linear, mix_features, working_dtype
 from statespan.ssm import Structure
 from statespan.ssm.structure import zero_state
@@ -127,7 +127,7 @@ class SSMLayer(SequenceLayer):
         """A function from x (B, D) and a state (B, D, N) to y and the new state, in the state's dtype."""
         self._check_causal("step")
         check_number("dt_scale", dt_scale, above=0.0)
-        advance = Step(system_of(self.structure(dt_scale)), self.D, self.activation)  # in float64
+        advance = Stepper(system_of(self.structure(dt_scale)), self.D, self.activation)  # in float64
 
         def step(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
             check_tensor("x", x, ("batch", self.d_model), kind="float")

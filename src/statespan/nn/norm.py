@@ -15,7 +15,7 @@ from statespan.nn.dropout import TiedDropout
 from statespan.nn.padding import Padding, fill
 from statespan.ops.batch_norm import Moved, Norm, batch_fits, batch_norm, batch_norm_before
 from statespan.ops.fusion import as_sequences, norms_after, norms_before, untouched
-from statespan.ops.norm import Affine, Residual, norm_after, norm_before
+from statespan.ops.norm import Affine, ResidualSum, norm_after, norm_before
 
 NormName: TypeAlias = Literal["layer", "batch", "none"]
 NORMS: tuple[str, ...] = get_args(NormName)
@@ -152,7 +152,7 @@ class LayerNorm(ResidualNorm, nn.LayerNorm):
             scale = None if mask is None else mask[:, 0]
         else:
             z = dropout(z)
-        return norm_after(Residual(x, z, scale), Affine(self.weight, self.bias, self.eps))
+        return norm_after(ResidualSum(x, z, scale), Affine(self.weight, self.bias, self.eps))
 
 
 class NoNorm(ResidualNorm):

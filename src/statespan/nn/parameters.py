@@ -23,7 +23,7 @@ from statespan.nn.initial import assign
 from statespan.nn.options import SSMOptions
 from statespan.nn.real_part import REAL_PARTS, RealPart, inverse_real_part, real_part
 from statespan.ops import apply, apply_from, state_after
-from statespan.ops.ssm.source import Modal, Source
+from statespan.ops.ssm.source import Modal, SSMSource
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
 
 
@@ -124,9 +124,9 @@ class SSMParameters(nn.Module, ABC):
             length: Length of the input, for a kernel that depends on it.
         """
 
-    def source(self, dt_scale: float = 1.0, length: int | None = None) -> Source:
+    def source(self, dt_scale: float = 1.0, length: int | None = None) -> SSMSource:
         """The SSM for :func:`statespan.ops.apply`, which builds only what its path needs."""
-        return Source(
+        return SSMSource(
             lambda: self.structure(dt_scale, length), lambda: self.modal(float(dt_scale)), self.options.d_state,
             self.power, self.precision, self.convolve,
         )  # fmt: skip

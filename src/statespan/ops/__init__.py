@@ -5,11 +5,11 @@ from statespan.ops.glu import gelu_linear, linear_glu
 from statespan.ops.ssm.apply import apply, apply_from
 from statespan.ops.ssm.chunked import chunked, state_after
 from statespan.ops.ssm.fftconv import fftconv
-from statespan.ops.step import Step, system_of
+from statespan.ops.step import Stepper, system_of
 
 __all__ = [
     "PATHS",
-    "Step",
+    "Stepper",
     "apply",
     "apply_from",
     "chunked",

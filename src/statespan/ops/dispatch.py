@@ -22,7 +22,7 @@ from torch import Tensor
 from statespan._check import check_choice
 from statespan.ops.memory import shared_memory
 from statespan.ops.register import transformed
-from statespan.ops.ssm.source import Source
+from statespan.ops.ssm.source import SSMSource
 from statespan.ops.ssm.tiles import SIXTEEN_BITS, SMALL, choose_tiles, fits, recomputes
 
 PATHS = ("auto", "triton", "chunks", "fft")
@@ -63,7 +63,7 @@ def forced_path() -> str:
     return _forced if _forced is not None else check_choice("STATESPAN_PATH", _ENVIRONMENT, PATHS)
 
 
-def choose_path(source: Source, u: Tensor, dtype: torch.dtype) -> str:
+def choose_path(source: SSMSource, u: Tensor, dtype: torch.dtype) -> str:
     """The path for this SSM and input, computed in this dtype."""
     path = forced_path()
     if path != "auto":
@@ -77,39 +77,39 @@ def choose_path(source: Source, u: Tensor, dtype: torch.dtype) -> str:
     return "chunks" if u.shape[1] >= (LONG_ELSEWHERE if u.is_cuda else LONG) else "fft"
 
 
-def _fits(source: Source, dtype: torch.dtype, device: torch.device) -> bool:
+def _fits(source: SSMSource, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether the kernels support this dtype and their tiles fit into the memory of a multiprocessor."""
     return fits(source.d_state, source.power, dtype, shared_memory(device))
 
 
-def _is_large(path: str, source: Source) -> bool:
+def _is_large(path: str, source: SSMSource) -> bool:
     """Whether the kernels would apply a rank-one SSM whose dense G costs more than its factors."""
     return path == "triton" and source.power == "rank one" and source.d_state > 64
 
 
-def keeps_factors(path: str, source: Source, dtype: torch.dtype) -> bool:
+def keeps_factors(path: str, source: SSMSource, dtype: torch.dtype) -> bool:
     """Whether such a G is kept as factors."""
     return _is_large(path, source) and dtype in SIXTEEN_BITS
 
 
-def runs_stepwise(path: str, source: Source, dtype: torch.dtype) -> bool:
+def runs_stepwise(path: str, source: SSMSource, dtype: torch.dtype) -> bool:
     """Whether to run the recurrence instead, because in full precision the factors exceed on-chip memory."""
     return _is_large(path, source) and dtype not in SIXTEEN_BITS
 
 
-def input_dtype(source: Source, u: Tensor) -> torch.dtype:
+def input_dtype(source: SSMSource, u: Tensor) -> torch.dtype:
     """The default dtype to compute in."""
     if u.is_cuda and u.dtype in SIXTEEN_BITS:
         return u.dtype
     return torch.promote_types(u.dtype, source.dtype)
 
 
-def working_dtype(path: str, dtype: torch.dtype) -> torch.dtype:
+def path_dtype(path: str, dtype: torch.dtype) -> torch.dtype:
     """Only the kernels compute in 16 bits."""
     return dtype if path == "triton" else torch.promote_types(dtype, torch.float32)
 
 
-def walks_once(source: Source, u: Tensor, dtype: torch.dtype, *, channels: int, both: bool, chunk: int) -> bool:
+def walks_once(source: SSMSource, u: Tensor, dtype: torch.dtype, *, channels: int, both: bool, chunk: int) -> bool:
     """Whether the kernels make a single pass over each sequence, so that it can recompute the pre-activation.
 
     A traced graph that has to serve any size cannot count on it.
@@ -137,13 +137,8 @@ def triton_works(device: int) -> bool:
             _probed[device] = False
         else:
             gpu = torch.device("cuda", device)
-            _probed[device] = _has_room(gpu) and probe(gpu)
+            _probed[device] = shared_memory(gpu) >= SMALL and probe(gpu)  # older ones have too little
     return _probed[device]
-
-
-def _has_room(device: torch.device) -> bool:
-    """Whether this GPU is recent enough; older ones have too little on-chip memory."""
-    return shared_memory(device) >= SMALL
 
 
 def kernels_run(x: Tensor) -> bool:
@@ -154,5 +149,5 @@ def kernels_run(x: Tensor) -> bool:
     if path != "auto":
         return path == "triton"
     if torch.compiler.is_compiling():
-        return x.is_cuda and _has_room(x.device)
+        return x.is_cuda and shared_memory(x.device) >= SMALL
     return x.is_cuda and triton_works(x.device.index)

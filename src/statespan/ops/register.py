@@ -16,8 +16,9 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from statespan.ops.vmap import Axes, vmap_rule
-
+Axes = Sequence[int]
+ABSENT = (0,)
+"""Shape of the empty tensor that stands for an output that was not requested, or for its gradient."""
 _SCHEMA_TYPES = {
     Tensor: "Tensor",
     Tensor | None: "Tensor?",
@@ -81,10 +82,7 @@ class Signature:
         """The flat values that torch receives."""
         flat: list[Any] = []
         for (group, _), argument in zip(self.groups, arguments):
-            if group is None:
-                flat.append(argument)
-            else:
-                flat.extend(argument)
+            flat.extend((argument,) if group is None else argument)
         return flat
 
     def unflatten(self, flat: Sequence[Any]) -> list[Any]:
@@ -97,7 +95,11 @@ class Signature:
 
 
 def _schema_results(hint: Any) -> str:
-    return "Tensor" if hint is Tensor else f"({', '.join(['Tensor'] * len(hint.__args__))})"
+    """Of a tensor, or of a (named) tuple of them."""
+    if hint is Tensor:
+        return "Tensor"
+    count = len(hint._fields if hasattr(hint, "_fields") else hint.__args__)
+    return f"({', '.join(['Tensor'] * count)})"
 
 
 def operator(
@@ -128,8 +130,7 @@ def differentiable(
         fake: Makes the results' shapes and dtypes from the same arguments.
         save: ``save(ctx, arguments, output)`` saves the tensors that the gradient needs.
         gradient: ``gradient(ctx, *output_gradients)`` gives one for each flat argument; trailing None may be left out.
-        heads: The axes of the heads in inputs and outputs, for vmap (see :mod:`statespan.ops.vmap`);
-            None for an operator that vmap never meets.
+        heads: The axes of the heads in inputs and outputs, for vmap; None for an operator that vmap never meets.
     """
     signature = Signature(function)
     unflatten, size = signature.unflatten, signature.size
@@ -147,7 +148,7 @@ def differentiable(
     registered = torch.library.custom_op(name, flat_function, mutates_args=(), schema=signature.schema)
     registered.register_fake(lambda *flat: fake(*unflatten(flat)))
     registered.register_autograd(flat_gradient, setup_context=flat_save)
-    rule = None if heads is None else vmap_rule(lambda *flat: call(*unflatten(flat)), *heads)
+    rule = None if heads is None else _vmap_rule(lambda *flat: call(*unflatten(flat)), *heads)
     if rule is not None:
         registered.register_vmap(rule)
 
@@ -189,3 +190,44 @@ def _direct(
         backward = staticmethod(flat_gradient)
 
     return Direct.apply
+
+
+def _vmap_rule(call: Callable[..., Any], inputs: Axes, outputs: Axes) -> Callable[..., tuple[Any, Any]]:
+    """How ``torch.func.vmap`` maps an operator whose heads are independent: the mapped axis becomes more heads.
+
+    Heads come first and the mapped axis second, so that head h still uses set h mod S of S sets of modes.
+
+    Args:
+        call: The operator, with flat arguments.
+        inputs: The axis of the heads in each of its tensors, in the order of its arguments; None counts as a tensor.
+        outputs: The same of its results.
+    """
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        count, axes, folded = info.batch_size, iter(inputs), []
+        for x, dim in zip(args, in_dims):
+            if x is None or isinstance(x, Tensor):
+                axis = next(axes)
+                folded.append(x if x is None or x.shape == ABSENT else _fold(x, dim, axis, count))
+            else:
+                folded.append(x)
+        result = call(*folded)
+        if isinstance(result, Tensor):
+            return _unfold(result, outputs[0], count), outputs[0] + 1
+        pairs = [
+            (x, None) if x.shape == ABSENT else (_unfold(x, axis, count), axis + 1) for x, axis in zip(result, outputs)
+        ]
+        return tuple(x for x, _ in pairs), tuple(dim for _, dim in pairs)
+
+    return rule
+
+
+def _fold(x: Tensor, dim: int | None, axis: int, count: int) -> Tensor:
+    if dim is None:
+        x, dim = x.expand(count, *x.shape), 0
+    # contiguous, as kernels read it: an expanded axis has only one copy in memory
+    return x.movedim(dim, axis + 1).flatten(axis, axis + 1).contiguous()
+
+
+def _unfold(x: Tensor, axis: int, count: int) -> Tensor:
+    return x.unflatten(axis, (-1, count))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from statespan._check import check_tensor
+from statespan._check import check_choice, check_int, check_tensor
 from statespan.ssm.discretize import RULES
 from statespan.ssm.packed import DenseTransition
 from statespan.ssm.powers import block_length, cut_off, krylov, matrix_power, saturate
-from statespan.ssm.structure import Operators, Recurrence, Structure, check_dt, check_length, check_rule
+from statespan.ssm.structure import Operators, Recurrence, Structure
 
 
 class DenseViews(Structure):
@@ -25,7 +25,7 @@ class DenseViews(Structure):
 
         The powers Ā^(2^k) are made once and shared by the lists ``Ā^l B̄`` and ``C Ā^l``, which double with each.
         """
-        check_length(chunk, "chunk")
+        check_int("chunk", chunk, minimum=1)
         behind = self.check_ahead(ahead)
         Abar, Bbar, C = self.discrete()
         rows = torch.cat([(C[:behind, ..., None, :] @ Abar)[..., 0, :], C[behind:]])
@@ -38,7 +38,9 @@ class DenseViews(Structure):
                 power = saturate(power @ power, -2, -1)
         K = (C[..., None, :] @ columns)[..., 0, :]
         O = torch.cat([rows[:behind], rows[behind:].flip(-2)])  # noqa: E741
-        G = _last_power(power, Abar, chunk)
+        # the power of the last doubling is half of a chunk that is a power of two
+        halved = chunk > 1 and chunk & (chunk - 1) == 0
+        G = saturate(power @ power, -2, -1) if halved else matrix_power(Abar, chunk)
         return Operators(*(x.to(dtype or self.dtype) for x in (K, columns.flip(-1), G, O)))
 
 
@@ -65,8 +67,8 @@ class Dense(DenseViews):
         self.A = check_tensor("A", A, (H, N, N), kind="real")
         self.B = check_tensor("B", B, (H, N), kind="real")
         self.C = check_tensor("C", C, ("channels", H, N), kind="real")
-        self.dt = check_dt(dt, H)
-        self.discretization = check_rule(discretization)
+        self.dt = check_tensor("dt", dt, (H,), kind="real")
+        self.discretization = check_choice("discretization", discretization, RULES)
         self.d_state = N
 
     def with_dt_scale(self, dt_scale: float) -> Dense:
@@ -80,7 +82,7 @@ class Dense(DenseViews):
 
     def kernel(self, length: int) -> Tensor:
         """The kernel (K, H, length) from powers of Ā by doubling, as in LSSL."""
-        check_length(length)
+        check_int("length", length, minimum=1)
         return cut_off(krylov_kernel(*self.discrete(), length), self.dtype)
 
 
@@ -93,10 +95,3 @@ def krylov_kernel(Abar: Tensor, Bbar: Tensor, C: Tensor, length: int) -> Tensor:
     b = block_length(length)
     rows = krylov(matrix_power(Abar, b).mT, C, -(-length // b)).mT  # (K, H, L/b, N)
     return (rows @ krylov(Abar, Bbar, b)).flatten(-2)[..., :length]
-
-
-def _last_power(power: Tensor, Abar: Tensor, chunk: int) -> Tensor:
-    """``Ā^chunk``, from the largest power of two below it if chunk itself is one."""
-    if chunk > 1 and chunk & (chunk - 1) == 0:
-        return saturate(power @ power, -2, -1)
-    return matrix_power(Abar, chunk)

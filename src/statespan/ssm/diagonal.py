@@ -5,18 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from statespan._check import check_tensor
+from statespan._check import check_choice, check_int, check_tensor
 from statespan.ssm.discretize import RULES, expm1, scale
 from statespan.ssm.packed import DiagonalTransition, pack, pack_rows
 from statespan.ssm.powers import block_length, cut_off, powers
-from statespan.ssm.structure import (
-    Operators,
-    Recurrence,
-    Structure,
-    check_dt,
-    check_length,
-    check_rule,
-)
+from statespan.ssm.structure import Operators, Recurrence, Structure
 
 _TINY = 1e-20  # added to |x|² in 1/x of the softmax, whose normalizer can vanish for undamped modes
 
@@ -56,9 +49,9 @@ class Diagonal(Structure):
         self.A = A
         self.B = check_tensor("B", B, (H, M), kind="complex")
         self.C = check_tensor("C", C, ("channels", H, M), kind="complex")
-        self.dt = check_dt(dt, H)
-        self.discretization = check_rule(discretization)
-        self.softmax_length = None if softmax_length is None else check_length(softmax_length, "softmax_length")
+        self.dt = check_tensor("dt", dt, (H,), kind="real")
+        self.discretization = check_choice("discretization", discretization, RULES)
+        self.softmax_length = None if softmax_length is None else check_int("softmax_length", softmax_length, minimum=1)
         if softmax_length is not None and discretization != "zoh":
             raise ValueError(f"softmax_length needs discretization='zoh', got {discretization!r}")
         self.d_state = 2 * M
@@ -92,7 +85,7 @@ class Diagonal(Structure):
 
         With l = i·b + j, ``Ā^l = Ā^{ib} Ā^j``: the length-b table of powers on one side, every b-th power on the other.
         """
-        check_length(length)
+        check_int("length", length, minimum=1)
         if self.softmax_length is not None:
             return cut_off(self._softmax_kernel(length), self.dtype)
         Abar, Bbar, C = self.discrete()
@@ -100,7 +93,7 @@ class Diagonal(Structure):
 
     def operators(self, chunk: int, *, ahead: int = 0, dtype: torch.dtype | None = None) -> Operators:
         """See :class:`Operators`; G is (H, N)."""
-        check_length(chunk, "chunk")
+        check_int("chunk", chunk, minimum=1)
         behind = self.check_ahead(ahead)
         Abar, Bbar, C = self.discrete()
         table = powers(Abar, chunk)  # (H, M, c)

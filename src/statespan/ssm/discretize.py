@@ -11,8 +11,7 @@ Shapes: H heads, M = N/2 kept complex modes, N real state size.
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import floor, pi
+from math import pi
 
 import torch
 from torch import Tensor
@@ -20,6 +19,9 @@ from torch import Tensor
 from statespan._check import check_number, check_tensor
 
 MAX_GROWTH = 1.0  # of Re ΔA
+# 2π in three parts: its bits down to 2⁻¹⁷, those down to 2⁻³⁸, and the rest. The first two are so short that their
+# products with whole numbers below 2³³ are exact.
+_TWO_PI = (6.283180236816406, 5.070360202807933e-06, 2.9774189921946493e-12)
 
 
 def zoh(A: Tensor, B: Tensor, dt: Tensor, *, dt_scale: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -84,11 +86,6 @@ def scale(A: Tensor, dt: Tensor) -> Tensor:
     return torch.complex(real, dt[:, None] * A.imag.double())
 
 
-def polar(size: Tensor, phase: Tensor) -> Tensor:
-    """``size · exp(i·phase)``; unlike torch.polar its gradient is finite for size 0."""
-    return torch.complex(size * torch.cos(phase), size * torch.sin(phase))
-
-
 def expm1(x: Tensor, phase: Tensor) -> Tensor:
     """``exp(x + i·phase) - 1`` without cancellation near 0."""
     sine = torch.sin(phase / 2)
@@ -118,18 +115,9 @@ def _exp_and_phi(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
     for k in range(13, 1, -1):
         series = 1 + inside / k * series
     quotient = expm1(z.real, phase) / torch.where(small, 1, z)
-    return polar(torch.exp(z.real), phase), torch.where(small, series, quotient)
-
-
-def _split_two_pi() -> tuple[float, float, float]:
-    """2π in three parts; the first two are short, so their products with whole numbers below 2³³ are exact."""
-    two_pi = 2 * Fraction("3.14159265358979323846264338327950288419716939937510582097494459")
-    first = Fraction(floor(two_pi * 2**17), 2**17)
-    second = Fraction(floor((two_pi - first) * 2**38), 2**38)
-    return float(first), float(second), float(two_pi - first - second)
-
-
-_TWO_PI = _split_two_pi()
+    size = torch.exp(z.real)
+    exp = torch.complex(size * torch.cos(phase), size * torch.sin(phase))  # torch.polar has no gradient at size 0
+    return exp, torch.where(small, series, quotient)
 
 
 def _reduced_product(a: Tensor, b: Tensor) -> Tensor:

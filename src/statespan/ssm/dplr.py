@@ -1,4 +1,7 @@
-"""Diagonal plus low-rank state matrices: S4, and its kernel by the truncated generating function."""
+"""Diagonal plus low-rank state matrices: S4, its recurrence by the Woodbury identity, and its kernel.
+
+Shapes: H heads, M kept modes, N packed state size, R rank, K channels, F frequencies of a kernel.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,70 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from statespan._check import check_choice, check_tensor
+from statespan._check import check_choice, check_int, check_tensor
 from statespan.ssm.dense import DenseViews, krylov_kernel
-from statespan.ssm.discretize import dense_zoh, expm1, scale
-from statespan.ssm.packed import DenseTransition, pack, pack_diagonal, pack_rows
+from statespan.ssm.discretize import RULES, dense_zoh, expm1, scale
+from statespan.ssm.packed import DenseTransition, Transition, pack, pack_diagonal, pack_rows, unpack
 from statespan.ssm.powers import cut_off, matrix_power
-from statespan.ssm.rank_one import Factors
-from statespan.ssm.structure import Recurrence, check_dt, check_length, check_rule
-from statespan.ssm.woodbury import LowRankTransition, Resolvent
+from statespan.ssm.rank_one import RankOneFactors
+from statespan.ssm.structure import Recurrence
 
 ALGORITHMS = ("cauchy", "krylov")
 _BLOCK_BYTES = 1 << 25  # of the Cauchy matrix held at a time
+
+
+class Resolvent:
+    """``(I - ΔA/2)⁻¹`` of ``A = Λ - Σ_r P_r P_rᴴ``: O(N) to apply.
+
+    With Re Λ ≤ 0 the inner R × R matrix is at least the identity, so nothing is ill-conditioned however large ΔΛ is.
+    Vectors are the kept half x of (x, conj x); ``p_rᴴ (x, conj x) = 2 Re Σ conj(P_r) x`` is real.
+
+    Args:
+        A: Λ of shape (H, M), complex.
+        P: (R, H, M), complex.
+        dt: (H,), float64.
+    """
+
+    def __init__(self, A: Tensor, P: Tensor, dt: Tensor) -> None:
+        self.D = 1 / (1 - scale(A, dt) / 2)  # (H, M)
+        self.columns = self.D * P  # (R, H, M)
+        self.rows = P.conj() * self.D  # (R, H, M)
+        gram = torch.einsum("qhm,rhm->hqr", self.rows, P).real  # (H, R, R)
+        identity = torch.eye(P.shape[0], dtype=torch.float64, device=A.device)
+        half_dt = dt[:, None, None] / 2
+        inverse, _ = torch.linalg.inv_ex(identity + 2 * half_dt * gram)  # inv itself would wait for the device
+        self.inner = half_dt * inverse  # (H, R, R)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Multiply the kept half vectors x (..., H, M)."""
+        products = 2 * torch.einsum("rhm,...hm->...hr", self.rows, x).real
+        weights = torch.einsum("hqr,...hr->...hq", self.inner, products)
+        return self.D * x - torch.einsum("...hq,qhm->...hm", weights.to(x.dtype), self.columns)
+
+    def matrix(self) -> Tensor:
+        """The same map as a real matrix (H, N, N) on packed vectors."""
+        low_rank = torch.einsum("qhn,hqr,rhm->hnm", pack(self.columns), self.inner, pack_rows(self.rows))
+        return pack_diagonal(self.D) - low_rank
+
+
+class LowRankTransition(Transition):
+    """Ā = 2 (I - ΔA/2)⁻¹ - I of a DPLR matrix."""
+
+    def __init__(self, resolvent: Resolvent) -> None:
+        self.resolvent = resolvent
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Apply in O(N)."""
+        return 2 * pack(self.resolvent.apply(unpack(x))) - x
+
+    def matrix(self) -> Tensor:
+        """Ā as a real matrix (H, N, N)."""
+        twice = 2 * self.resolvent.matrix()
+        return twice - torch.eye(twice.shape[-1], dtype=twice.dtype, device=twice.device)
+
+    def squared(self) -> DenseTransition:
+        """Dense: the square of a DPLR matrix is not one of the same rank."""
+        return DenseTransition(self.matrix()).squared()
 
 
 class DPLR(DenseViews):
@@ -60,8 +116,8 @@ class DPLR(DenseViews):
             raise ValueError(f"P must have rank (first dimension) 1 or 2, got {P.shape[0]}")
         self.B = check_tensor("B", B, (H, M), kind="complex")
         self.C = check_tensor("C", C, ("channels", H, M), kind="complex")
-        self.dt = check_dt(dt, H)
-        self.discretization = check_rule(discretization)
+        self.dt = check_tensor("dt", dt, (H,), kind="real")
+        self.discretization = check_choice("discretization", discretization, RULES)
         if algorithm is None:
             algorithm = "cauchy" if discretization == "bilinear" else "krylov"
         self.algorithm = check_choice("algorithm", algorithm, ALGORITHMS)
@@ -85,18 +141,18 @@ class DPLR(DenseViews):
         Abar, Bbar = dense_zoh(dtA, dt[:, None] * pack(B))
         return Recurrence(DenseTransition(Abar), Bbar, pack_rows(C))
 
-    def factors(self) -> Factors:
+    def factors(self) -> RankOneFactors:
         """Ā as diagonal plus rank one, B̄ and C, on packed states; for "bilinear" and rank 1."""
         assert (self.discretization, self.P.shape[0]) == ("bilinear", 1)
         dt, P, B, C = self._double()
         resolvent = Resolvent(self.A, P, dt)
         f = -2 * resolvent.inner[:, 0] * resolvent.columns[0]
         first = pack(resolvent.apply(dt[:, None] * B))
-        return Factors(pack(2 * resolvent.D - 1), pack(f), pack_rows(resolvent.rows[0]), first, pack_rows(C))
+        return RankOneFactors(pack(2 * resolvent.D - 1), pack(f), pack_rows(resolvent.rows[0]), first, pack_rows(C))
 
     def kernel(self, length: int) -> Tensor:
         """The kernel (K, H, length) by the chosen algorithm."""
-        check_length(length)
+        check_int("length", length, minimum=1)
         if self.algorithm == "krylov":
             kernel = krylov_kernel(*self.discrete(), length)
         else:

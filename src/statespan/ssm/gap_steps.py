@@ -15,18 +15,20 @@ come first: (c, B, H, M).
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from statespan.ssm.discretize import MAX_GROWTH, _reduced_product, expm1
+from statespan.ssm.packed import view_complex, view_real
 
 SERIES = 0.02  # |z| below which φ' of the zero-order hold is its series: the quotient would cancel
 TERMS = 8  # of it, exact to float64 there
 
 
-class Modes(NamedTuple):
+class DiagonalParameters(NamedTuple):
     """The parameters of a diagonal SSM."""
 
     A: Tensor
@@ -39,10 +41,10 @@ class Modes(NamedTuple):
     """(H,)."""
     rule: str
 
-    def double(self) -> Modes:
+    def double(self) -> DiagonalParameters:
         """Parameters of any precision in double precision, with C times 2."""
         A, B, C = (x.to(torch.complex128) for x in self[:3])
-        return Modes(A, B, 2 * C, self.dt.double(), self.rule)
+        return DiagonalParameters(A, B, 2 * C, self.dt.double(), self.rule)
 
 
 class Steps(NamedTuple):
@@ -56,7 +58,7 @@ class Steps(NamedTuple):
     phi: Tensor
 
     @classmethod
-    def of(cls, modes: Modes, gaps: Tensor) -> Steps:
+    def of(cls, modes: DiagonalParameters, gaps: Tensor) -> Steps:
         """The steps for gaps (c, B)."""
         s = gaps[..., None] * modes.dt
         z = s[..., None] * modes.A
@@ -76,12 +78,8 @@ class Steps(NamedTuple):
             return square, square / 2
         small = (self.z.real.abs() < SERIES) & (self.z.imag.abs() < SERIES)
         inside, series = torch.where(small, self.z, 0), torch.zeros_like(self.z)
-        factorial = 1.0
-        for k in range(2, TERMS + 2):
-            factorial *= k
-        for k in range(TERMS - 1, -1, -1):  # Σ (k + 1) zᵏ / (k + 2)!
-            series = series.mul_(inside).add_((k + 1) / factorial)
-            factorial /= k + 2
+        for k in reversed(range(TERMS)):  # Σ (k + 1) zᵏ / (k + 2)!
+            series = series.mul_(inside).add_((k + 1) / math.factorial(k + 2))
         quotient = (self.f - self.phi) * _reciprocal(torch.where(small, 1, self.z))
         return self.f, torch.where(small, series, quotient)
 
@@ -104,14 +102,14 @@ class Scan(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         """Return y (B, L, K, H) float64 and the last state (B, H, M)."""
         u, gaps, x, A, B, C, dt, rule, chunk = inputs
-        modes = Modes(A, B, C, dt, rule).double()
+        modes = DiagonalParameters(A, B, C, dt, rule).double()
         y = u.new_empty(*u.shape[:2], *modes.C.shape[:2], dtype=torch.float64)
         kept = []
         for at in range(0, u.shape[1], chunk):
             kept.append(x)
             steps = Steps.of(modes, _first(gaps, at, chunk))
             states = states_of(steps, modes.B, _first(u, at, chunk), x)
-            y[:, at : at + chunk] = torch.einsum("khn,cbhn->bckh", _rows(modes.C), _reals(states))
+            y[:, at : at + chunk] = torch.einsum("khn,cbhn->bckh", _rows(modes.C), view_real(states))
             x = states[-1].clone()
         ctx.save_for_backward(u, gaps, A, B, C, dt, *kept)
         ctx.settings = rule, chunk
@@ -123,9 +121,9 @@ class Scan(torch.autograd.Function):
         u, gaps, A, B, C, dt, *kept = ctx.saved_tensors
         rule, chunk = ctx.settings
         if torch.is_grad_enabled():
-            modes = Modes(A, B, C, dt, rule)
+            modes = DiagonalParameters(A, B, C, dt, rule)
             return (*_recorded_gradients((u, gaps, kept[0]), modes, (dy, dlast)), None, None)
-        modes = Modes(A, B, C, dt, rule).double()
+        modes = DiagonalParameters(A, B, C, dt, rule).double()
         du, dgaps = torch.empty_like(u), torch.empty_like(gaps)
         dA, dB, dC, ddt = (torch.zeros_like(x) for x in modes[:4])  # conjugated, as everything complex below
         carry = dlast.conj_physical()
@@ -133,8 +131,8 @@ class Scan(torch.autograd.Function):
             here, (gap, drive, dout) = slice(at, at + chunk), (_first(x, at, chunk) for x in (gaps, u, dy))
             steps = Steps.of(modes, gap)
             x = states_of(steps, modes.B, drive, start)
-            dC += _complex(torch.einsum("cbkh,cbhn->khn", dout, _reals(x)))
-            dx = _complex(torch.einsum("khn,cbkh->cbhn", _reals(modes.C), dout))
+            dC += view_complex(torch.einsum("cbkh,cbhn->khn", dout, view_real(x)).contiguous())
+            dx = view_complex(torch.einsum("khn,cbkh->cbhn", view_real(modes.C), dout).contiguous())
             carry = _walk_back(steps.f, dx, carry)
             before = torch.cat([start[None], x[:-1]])
             part_A, part_B, ddrive, ds = _gradients(modes, steps, dx, before=before, u=drive)
@@ -161,7 +159,7 @@ def _walk_back(f: Tensor, dx: Tensor, carry: Tensor) -> Tensor:
 
 
 def _gradients(
-    modes: Modes, steps: Steps, dx: Tensor, *, before: Tensor, u: Tensor
+    modes: DiagonalParameters, steps: Steps, dx: Tensor, *, before: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of A, B (H, M), u and the step lengths s (c, B, H) from those of the states; all but u conjugated.
 
@@ -175,18 +173,18 @@ def _gradients(
     f_slope, phi_slope = steps.slopes(modes.rule)
     driven = steps.s * u
     by_phi = dx * steps.phi
-    dB = _complex(torch.einsum("cbh,cbhn->hn", driven, _reals(by_phi)))
-    ddriven = torch.einsum("hn,cbhn->cbh", _rows(modes.B), _reals(by_phi))
+    dB = view_complex(torch.einsum("cbh,cbhn->hn", driven, view_real(by_phi)).contiguous())
+    ddriven = torch.einsum("hn,cbhn->cbh", _rows(modes.B), view_real(by_phi))
     dz = f_slope * before + phi_slope.mul_(modes.B).mul_(driven[..., None])
     dz *= dx
     dz.real.masked_fill_(steps.z.real >= MAX_GROWTH, 0.0)  # which did not follow A
-    dA = _complex(torch.einsum("cbh,cbhn->hn", steps.s, _reals(dz)))
-    ds = torch.einsum("hn,cbhn->cbh", _rows(modes.A), _reals(dz)) + ddriven * u
+    dA = view_complex(torch.einsum("cbh,cbhn->hn", steps.s, view_real(dz)).contiguous())
+    ds = torch.einsum("hn,cbhn->cbh", _rows(modes.A), view_real(dz)) + ddriven * u
     return dA, dB, ddriven * steps.s, ds
 
 
 def _recorded_gradients(
-    inputs: tuple[Tensor, Tensor, Tensor], modes: Modes, arriving: tuple[Tensor, Tensor]
+    inputs: tuple[Tensor, Tensor, Tensor], modes: DiagonalParameters, arriving: tuple[Tensor, Tensor]
 ) -> tuple[Tensor | None, ...]:
     """The same gradients, recorded for double backward; all states are kept."""
     from statespan.ssm.irregular import scan_recorded
@@ -205,19 +203,9 @@ def _first(x: Tensor, at: int, chunk: int) -> Tensor:
     return x[:, at : at + chunk].transpose(0, 1).to(torch.float64, memory_format=torch.contiguous_format)
 
 
-def _reals(x: Tensor) -> Tensor:
-    """Complex (…, M) as real (…, 2M), the parts of a mode adjacent."""
-    return torch.view_as_real(x).flatten(-2)
-
-
-def _complex(x: Tensor) -> Tensor:
-    """The inverse of :func:`_reals`."""
-    return torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
-
-
 def _rows(w: Tensor) -> Tensor:
     """``x ↦ Re(w x)`` as real numbers (…, 2M) to multiply those of x with."""
-    return _reals(w.conj_physical())
+    return view_real(w.conj_physical())
 
 
 def _reciprocal(z: Tensor) -> Tensor:

@@ -18,10 +18,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from statespan.ssm.packed import view_complex, view_real
 from statespan.ssm.rank_one import OperatorGradients, limit
 
 
-class Factors(NamedTuple):
+class DiagonalFactors(NamedTuple):
     """A discrete diagonal SSM, float64."""
 
     d: Tensor
@@ -32,7 +33,7 @@ class Factors(NamedTuple):
     """(K, H, M, 2)."""
 
 
-class Built(NamedTuple):
+class DiagonalOperators(NamedTuple):
     """The operators, and what their backward pass also needs."""
 
     K: Tensor
@@ -47,7 +48,7 @@ class Built(NamedTuple):
     """(H, c, M, 2): d^0 … d^(c-1)."""
 
 
-def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Built:
+def forward(factors: DiagonalFactors, chunk: int, ahead: int, dtype: torch.dtype) -> DiagonalOperators:
     """The operators of :class:`statespan.ssm.structure.Operators`, with E as rows.
 
     Args:
@@ -61,29 +62,31 @@ def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Bui
     table = _table(d, chunk)
     E, O = (factors.d.new_empty(*shape, H, chunk, 2 * M, dtype=dtype) for shape in ((), (channels,)))  # noqa: E741
     spare = torch.mul(table, B[:, None])
-    E.copy_(_real(spare).flip(1))
-    K = _real((2 * C).conj_physical()).transpose(0, 1) @ _real(spare).mT  # (H, K, c)
+    E.copy_(view_real(spare).flip(1))
+    K = view_real((2 * C).conj_physical()).transpose(0, 1) @ view_real(spare).mT  # (H, K, c)
     for k in range(channels):
         causal = k < channels - ahead
         first = 2 * C[k] * d if causal else 2 * C[k]
-        row = _real(torch.mul(table, first[:, None], out=spare).conj_physical_())
+        row = view_real(torch.mul(table, first[:, None], out=spare).conj_physical_())
         O[k] = row if causal else row.flip(1)
-    K, G = K.transpose(0, 1).to(dtype).contiguous(), _real(table[:, -1] * d)
+    K, G = K.transpose(0, 1).to(dtype).contiguous(), view_real(table[:, -1] * d)
     table = torch.view_as_real(table).to(dtype)
     limit(G, K, E, O, table)
-    return Built(K, E, G, O, table)
+    return DiagonalOperators(K, E, G, O, table)
 
 
-def backward(factors: Factors, built: Built, arriving: OperatorGradients, ahead: int) -> Factors:
+def backward(
+    factors: DiagonalFactors, built: DiagonalOperators, arriving: OperatorGradients, ahead: int
+) -> DiagonalFactors:
     """The gradients of the factors from those of the operators, to the accuracy of their dtype."""
     d, B, C = (torch.view_as_complex(x.contiguous()) for x in factors)
     dK, dE, dG, dO = arriving
     table, chunk = torch.view_as_complex(built.table), dE.shape[1]
     dG, dO = dG.double().contiguous(), dO.contiguous()  # to be read as complex numbers
-    rows = _real((2 * C).conj_physical()).to(dE.dtype).transpose(0, 1)  # (H, K, N)
-    of_K = _complex((dK.transpose(0, 1) @ _real(table)).double()).transpose(0, 1)  # Σ dK_l d^l, (K, H, M)
+    rows = view_real((2 * C).conj_physical()).to(dE.dtype).transpose(0, 1)  # (H, K, N)
+    of_K = view_complex((dK.transpose(0, 1) @ view_real(table)).double()).transpose(0, 1)  # Σ dK_l d^l, (K, H, M)
     dB, slope = _of_list(torch.baddbmm(dE.flip(1), dK.permute(1, 2, 0), rows), table.conj_physical(), d.conj_physical())
-    dd = B.conj_physical() * slope + (chunk * table[:, -1]).conj_physical() * _complex(dG)
+    dd = B.conj_physical() * slope + (chunk * table[:, -1]).conj_physical() * view_complex(dG)
     dC = []
     for k in range(C.shape[0]):
         causal = k < C.shape[0] - ahead
@@ -92,7 +95,7 @@ def backward(factors: Factors, built: Built, arriving: OperatorGradients, ahead:
         dd = dd + 2 * ((C[k] * d if causal else C[k]) * slope).conj_physical()
         dd = dd + C[k].conj_physical() * first if causal else dd
         dC.append((d.conj_physical() * first if causal else first) + 2 * (B * of_K[k]).conj_physical())
-    return Factors(*(torch.view_as_real(x) for x in (dd, dB, torch.stack(dC))))
+    return DiagonalFactors(*(torch.view_as_real(x) for x in (dd, dB, torch.stack(dC))))
 
 
 def _table(d: Tensor, count: int) -> Tensor:
@@ -108,15 +111,7 @@ def _table(d: Tensor, count: int) -> Tensor:
 
 def _of_list(g: Tensor, powers: Tensor, base: Tensor) -> tuple[Tensor, Tensor]:
     """``Σ q^l g_l`` and ``Σ l q^(l-1) g_l`` of g (H, c, N), with the powers q^l (H, c, M) of q = ``base`` (H, M)."""
-    products = _real(powers[:, :-1] * _complex(g[:, 1:]))
+    products = view_real(powers[:, :-1] * view_complex(g[:, 1:]))
     weights = torch.arange(1, g.shape[1], dtype=g.dtype, device=g.device)
-    sums = _complex((torch.stack([torch.ones_like(weights), weights]) @ products).double())  # (H, 2, M)
-    return _complex(g[:, 0].double()) + base * sums[:, 0], sums[:, 1]
-
-
-def _real(x: Tensor) -> Tensor:
-    return torch.view_as_real(x).flatten(-2)
-
-
-def _complex(x: Tensor) -> Tensor:
-    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    sums = view_complex((torch.stack([torch.ones_like(weights), weights]) @ products).double())  # (H, 2, M)
+    return view_complex(g[:, 0].double()) + base * sums[:, 0], sums[:, 1]

@@ -27,6 +27,21 @@ def unpack(x: Tensor) -> Tensor:
     return torch.complex(real, imag)
 
 
+def interleave(x: Tensor) -> Tensor:
+    """Packed (..., N) with the two parts of each mode side by side, as :func:`view_real` has them."""
+    return torch.stack(x.chunk(2, -1), -1).flatten(-2)
+
+
+def view_real(x: Tensor) -> Tensor:
+    """Complex (..., M) as real (..., N), the two parts of each number side by side."""
+    return torch.view_as_real(x).flatten(-2)
+
+
+def view_complex(x: Tensor) -> Tensor:
+    """The inverse of :func:`view_real`; neither copies."""
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+
+
 def pack_rows(C: Tensor) -> Tensor:
     """``x ↦ 2 Re(C x)`` as real row vectors (..., N) on packed states; C complex (..., M)."""
     return torch.cat([2 * C.real, -2 * C.imag], -1)

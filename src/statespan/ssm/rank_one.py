@@ -21,12 +21,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from statespan.ssm.packed import pack, unpack
+from statespan.ssm.packed import interleave, pack, unpack, view_complex
 
 LARGEST = 1e30  # of operators of an SSM that grows
 
 
-class Factors(NamedTuple):
+class RankOneFactors(NamedTuple):
     """A discrete diagonal plus rank-one SSM on packed vectors."""
 
     d: Tensor
@@ -41,7 +41,7 @@ class Factors(NamedTuple):
     """(K, H, N)."""
 
 
-class Built(NamedTuple):
+class RankOneOperators(NamedTuple):
     """The operators, and what their backward pass also needs."""
 
     K: Tensor
@@ -67,7 +67,7 @@ class OperatorGradients(NamedTuple):
     O: Tensor  # noqa: E741
 
 
-def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Built:
+def forward(factors: RankOneFactors, chunk: int, ahead: int, dtype: torch.dtype) -> RankOneOperators:
     """The operators of :class:`statespan.ssm.structure.Operators`, with E as rows.
 
     Args:
@@ -107,10 +107,12 @@ def forward(factors: Factors, chunk: int, ahead: int, dtype: torch.dtype) -> Bui
         O[channels - ahead :] = O[channels - ahead :].flip(-2)
     K = K.permute(2, 0, 1).flip(-1).to(dtype).contiguous()
     limit(G, K, E, O)
-    return Built(K, E, G, O, lists, powers)
+    return RankOneOperators(K, E, G, O, lists, powers)
 
 
-def backward(factors: Factors, built: Built, arriving: OperatorGradients, ahead: int) -> Factors:
+def backward(
+    factors: RankOneFactors, built: RankOneOperators, arriving: OperatorGradients, ahead: int
+) -> RankOneFactors:
     """The gradients of the factors from those of the operators, to the accuracy of their dtype."""
     C, (dK, dE, dG, dO) = factors.C, arriving
     chunk, dtype = built.E.shape[1], built.E.dtype
@@ -154,45 +156,35 @@ def plan(chunk: int, N: int) -> tuple[int, int]:
     return steps, doublings
 
 
-class _System(NamedTuple):
-    """``x ↦ d x + f (b·x)`` for each list, where d is complex and the vectors store real and imaginary parts adjacent.
+def _system(factors: RankOneFactors) -> tuple[Tensor, Tensor, Tensor]:
+    """D (Q, H, M), f and b (Q, H, N) of ``x ↦ d x + f (b·x)`` for each list; d is complex, and f and b are interleaved.
 
     Columns go with Ā and rows with its transpose, that is with conj(d) and with b and f exchanged; F goes with d alone.
     """
-
-    d: Tensor
-    """(Q, H, M)."""
-    f: Tensor
-    """(Q, H, N)."""
-    b: Tensor
-    """(Q, H, N)."""
-
-
-def _system(factors: Factors) -> _System:
-    d, f, b = unpack(factors.d), _neighbours(factors.f), _neighbours(factors.b)
+    d, f, b = unpack(factors.d), interleave(factors.f), interleave(factors.b)
     count = 1 + factors.C.shape[0]
-    return _System(
+    return (
         torch.stack([d, d, *[d.conj_physical()] * count]), torch.stack([f, f, *[b] * count]),
         torch.stack([b, torch.zeros_like(b), *[f] * count]),
     )  # fmt: skip
 
 
-def _stepped(factors: Factors, steps: int) -> Tensor:
+def _stepped(factors: RankOneFactors, steps: int) -> Tensor:
     d, f, b = _system(factors)
     lists = f.new_empty(steps + 1, *f.shape)
-    lists[0] = _neighbours(torch.cat([torch.stack([factors.B, factors.f, factors.b]), factors.C]))
-    values = _complex(lists)
+    lists[0] = interleave(torch.cat([torch.stack([factors.B, factors.f, factors.b]), factors.C]))
+    values = view_complex(lists)
     for now, now_complex, then, then_complex in zip(lists, values, lists[1:], values[1:]):
         torch.mul(now_complex, d, out=then_complex)
         then.addcmul_((now * b).sum(-1, keepdim=True), f)
     return lists
 
 
-def _unstepped(factors: Factors, lists: Tensor, slopes: Tensor, dG: Tensor) -> Factors:
+def _unstepped(factors: RankOneFactors, lists: Tensor, slopes: Tensor, dG: Tensor) -> RankOneFactors:
     """The gradients of the factors from those of all steps (m+1, Q, H, N) and of the power made from them."""
     steps = lists.shape[0] - 1
     d, f, b = _system(factors)
-    values, complex_slopes, back = _complex(lists), _complex(slopes), d.conj_physical()
+    values, complex_slopes, back = view_complex(lists), view_complex(slopes), d.conj_physical()
     products = lists.new_empty(steps, *f.shape[:2], 1)
     for i in reversed(range(steps)):
         torch.sum(slopes[i + 1] * f, -1, keepdim=True, out=products[i])
@@ -207,8 +199,8 @@ def _unstepped(factors: Factors, lists: Tensor, slopes: Tensor, dG: Tensor) -> F
     first = slopes[0]
     df = of_f[0] + first[1] + of_b[2:].sum(0)
     db = of_b[0] + first[2] + of_f[2:].sum(0)
-    df, db, dB, dC = (pack(_complex(x)) for x in (df, db, first[0], first[3:]))
-    return Factors(pack(dd), df, db, dB, dC)
+    df, db, dB, dC = (pack(view_complex(x)) for x in (df, db, first[0], first[3:]))
+    return RankOneFactors(pack(dd), df, db, dB, dC)
 
 
 def _separate(lists: Tensor, behind: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -250,12 +242,3 @@ def _power(x: Tensor, exponent: int) -> Tensor:
         result = result * x if exponent & 1 else result
         x, exponent = x * x, exponent >> 1
     return result
-
-
-def _neighbours(x: Tensor) -> Tensor:
-    """Interleave real parts with imaginary parts."""
-    return torch.stack(x.chunk(2, -1), -1).flatten(-2)
-
-
-def _complex(x: Tensor) -> Tensor:
-    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))

@@ -13,17 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from statespan._check import check_choice, check_int, check_number, check_tensor
-from statespan.ssm.discretize import RULES
+from statespan._check import check_int, check_number, check_tensor
 from statespan.ssm.packed import Transition
-
-Stepper = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-Self = TypeVar("Self", bound="Structure")
 
 
 class Operators(NamedTuple):
@@ -70,7 +66,7 @@ class Structure(ABC):
     d_state: int
 
     @abstractmethod
-    def with_dt_scale(self: Self, dt_scale: float) -> Self:
+    def with_dt_scale(self, dt_scale: float) -> Structure:
         """The same system at another sampling rate: every step size multiplied by ``dt_scale``."""
 
     @abstractmethod
@@ -103,7 +99,7 @@ class Structure(ABC):
         """
         return self.stepper()(u, state)
 
-    def stepper(self) -> Stepper:
+    def stepper(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """A function ``(u_t, state) -> (y_t, state)`` like :meth:`step` with the set-up done once."""
         transition, B, C = self.recurrence()
 
@@ -219,21 +215,6 @@ def zero_state(batch: int, heads: int, d_state: int, *, dtype: torch.dtype, devi
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
     return torch.zeros(check_int("batch", batch, minimum=0), heads, d_state, dtype=dtype, device=device)
-
-
-def check_length(length: int, name: str = "length") -> int:
-    """Check that a kernel or chunk has at least one sample."""
-    return check_int(name, length, minimum=1)
-
-
-def check_rule(discretization: str) -> str:
-    """Check that the discretization is a known rule."""
-    return check_choice("discretization", discretization, RULES)
-
-
-def check_dt(dt: Tensor, H: int) -> Tensor:
-    """Check that there is one step size for each head."""
-    return check_tensor("dt", dt, (H,), kind="real")
 
 
 def toeplitz(kernel: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 
 from statespan.nn import S4D, BatchNorm, ResidualBlock
 from statespan.ops import use_path
-from statespan.ops.batch_norm.operator import Norm, Result, batch, batch_fits, batch_norm, batch_norm_before
+from statespan.ops.batch_norm.operator import Norm, OutputLayout, batch, batch_fits, batch_norm, batch_norm_before
 from tests.ops.make import assert_near, poison
 
 pytest.importorskip("triton")
@@ -144,8 +144,8 @@ def test_any_order_of_the_input():
     turned = leaves[0].detach().permute(2, 0, 1).contiguous().permute(1, 2, 0)
     norm = _norm([leaf.detach() for leaf in leaves], running)
     for one, same in zip(
-        batch(turned, None, Norm(*norm), Result(False, torch.float32)),
-        batch(leaves[0].detach(), None, Norm(*norm), Result(False, torch.float32)),
+        batch(turned, None, Norm(*norm), OutputLayout(False, torch.float32)),
+        batch(leaves[0].detach(), None, Norm(*norm), OutputLayout(False, torch.float32)),
         strict=True,
     ):
         assert torch.equal(one, same)
@@ -158,7 +158,7 @@ def test_registered():
     ops = torch.ops.statespan
     torch.library.opcheck(ops.batch_norm.default, (x, lengths, *given, True, torch.float16))
     torch.library.opcheck(ops.batch_norm.default, (x, None, *given, False, torch.float32))
-    y, mean, rstd, count, *_ = batch(x, lengths, Norm(*given), Result(False, torch.float32))
+    y, mean, rstd, count, *_ = batch(x, lengths, Norm(*given), OutputLayout(False, torch.float32))
     assert count.tolist() == [25.0]
     dy = torch.randn_like(y)
     torch.library.opcheck(

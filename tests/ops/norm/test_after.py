@@ -6,7 +6,7 @@ from torch.nn.functional import layer_norm
 
 from statespan.nn import S4D, ResidualBlock
 from statespan.ops import use_path
-from statespan.ops.norm.after import Residual, after_fits, norm_after, sum_norm
+from statespan.ops.norm.after import ResidualSum, after_fits, norm_after, sum_norm
 from statespan.ops.norm.before import Affine
 from tests.ops.make import assert_near, poison
 
@@ -57,7 +57,7 @@ def _wanted(leaves, scale):
 def test_both_ways(shape, first, second, scaled):
     leaves = _leaves(shape, first, second)
     scale = _scale(shape, second) if scaled else None
-    y = norm_after(Residual(*leaves[:2], scale), Affine(*leaves[2:], EPS))
+    y = norm_after(ResidualSum(*leaves[:2], scale), Affine(*leaves[2:], EPS))
     exact, wanted = _wanted(leaves, scale)
     assert y.dtype == first
     assert y.is_contiguous()
@@ -74,7 +74,7 @@ def test_wide_under_autocast():
     """As torch's own: what goes on past the next layer keeps its digits."""
     leaves = _leaves((2, 40, 24), torch.float16, torch.float16)
     with torch.autocast(DEVICE, torch.float16):
-        y = norm_after(Residual(*leaves[:2], None), Affine(*leaves[2:], EPS))
+        y = norm_after(ResidualSum(*leaves[:2], None), Affine(*leaves[2:], EPS))
     assert y.dtype == torch.float32
     assert_near(y, _wanted(leaves, None)[1], 2e-6)
 
@@ -82,7 +82,7 @@ def test_wide_under_autocast():
 def test_a_far_mean_costs_no_digits():
     """The variance is that of what is left when the mean is gone."""
     x, z, weight, bias = (t.detach() for t in _leaves((2, 20, 32), torch.float32, torch.float32))
-    y = norm_after(Residual(x + 1e4, z, None), Affine(weight, bias, EPS))
+    y = norm_after(ResidualSum(x + 1e4, z, None), Affine(weight, bias, EPS))
     assert_near(y, layer_norm((x + 1e4).double() + z, (32,), weight.double(), bias.double(), EPS), 1e-3)
 
 
@@ -92,8 +92,8 @@ def test_any_order_of_the_inputs():
     turned = [t.permute(2, 0, 1).contiguous().permute(1, 2, 0) for t in (x, z)]
     turned_scale = scale.t().contiguous().t()
     for one, same in zip(
-        sum_norm(Residual(*turned, turned_scale), Affine(weight, bias, EPS), x.dtype),
-        sum_norm(Residual(x, z, scale), Affine(weight, bias, EPS), x.dtype),
+        sum_norm(ResidualSum(*turned, turned_scale), Affine(weight, bias, EPS), x.dtype),
+        sum_norm(ResidualSum(x, z, scale), Affine(weight, bias, EPS), x.dtype),
         strict=True,
     ):
         assert torch.equal(one, same)
@@ -104,7 +104,7 @@ def test_registered():
     scale = _scale((2, 20, 6))
     torch.library.opcheck(torch.ops.statespan.sum_norm.default, (x, z, scale, weight, bias, EPS, torch.float32))
     torch.library.opcheck(torch.ops.statespan.sum_norm.default, (x, z, None, weight, bias, EPS, torch.float16))
-    y, mean, rstd = sum_norm(Residual(x, z, scale), Affine(weight, bias, EPS), torch.float32)
+    y, mean, rstd = sum_norm(ResidualSum(x, z, scale), Affine(weight, bias, EPS), torch.float32)
     torch.library.opcheck(
         torch.ops.statespan.sum_norm_backward.default, (x, z, scale, weight, mean, rstd, torch.randn_like(y))
     )
@@ -178,7 +178,7 @@ def test_a_compiler_has_its_own(monkeypatch):
 
 def test_no_second_derivative():
     leaves = _leaves((1, 4, 3), torch.float32, torch.float32)
-    y = norm_after(Residual(*leaves[:2], None), Affine(*leaves[2:], EPS))
+    y = norm_after(ResidualSum(*leaves[:2], None), Affine(*leaves[2:], EPS))
     (dx,) = torch.autograd.grad(y.square().sum(), leaves[0], create_graph=True)
     with pytest.raises(RuntimeError, match=r"second derivatives need use_path\('fft'\)"):
         dx.sum().backward()

@@ -7,7 +7,7 @@ from torch.autograd import gradcheck
 from statespan.ops import apply, apply_from, fftconv, use_path
 from statespan.ops.ssm import chunk_length, layout, state_scan
 from statespan.ops.ssm import chunks as plain
-from statespan.ops.ssm.arguments import ChunkOptions, Operators, OutputGradients
+from statespan.ops.ssm.arguments import ChunkOperators, ChunkOptions, OutputGradients
 from statespan.ops.ssm.layout import ordered
 from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near, engine
@@ -75,7 +75,7 @@ def test_backward_against_autograd(kind, length, both):
     ssm = make(kind, 6, "bilinear", H=3, channels=4 if both else 2)
     leaves = [randn(3, 2, length), *engine(ssm, CHUNK, ahead=2 if both else 0)[:4], randn(3, 2, 6)]
     leaves = [x.requires_grad_() for x in leaves]
-    u, operators, first = leaves[0], Operators(*leaves[1:5]), leaves[5]
+    u, operators, first = leaves[0], ChunkOperators(*leaves[1:5]), leaves[5]
     found = plain.forward(u, operators, first, both=both)
     dy, dlast = torch.randn_like(found.y), torch.randn_like(found.last)
     for weight in (dlast, None):

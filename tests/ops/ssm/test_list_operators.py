@@ -9,7 +9,7 @@ from statespan.ops import apply, use_path
 from statespan.ops.ssm import chunk_length
 from statespan.ops.ssm.apply import build_from_lists
 from statespan.ops.ssm.layout import ordered
-from statespan.ops.ssm.source import Source
+from statespan.ops.ssm.source import SSMSource
 from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near, poison
 from tests.ssm.make import make
@@ -144,7 +144,7 @@ def test_any_chunk_gives_the_same(kind, chunk, bidirectional, monkeypatch):
 )
 def test_the_chunk_follows_the_work(batch, length, d_state, chunks):
     for power, wanted in zip(("diagonal", "rank one", "dense"), chunks, strict=True):
-        source = Source(lambda: None, lambda: None, d_state, power, torch.float32)
+        source = SSMSource(lambda: None, lambda: None, d_state, power, torch.float32)
         u = torch.empty(batch, length, 1, device="meta")
         assert chunk_length.chunk_on_cpu(source, *u.shape[:2]) == wanted, power
         assert chunk_length.chunk_length("chunks", source, torch.float32, u, factored=False) == 64  # not a CPU

@@ -9,7 +9,7 @@ from torch.library import opcheck
 
 from statespan import S4D
 from statespan.ops import use_path
-from statespan.ops.ssm.arguments import BackwardOptions, ChunkOptions
+from statespan.ops.ssm.arguments import ChunkOptions
 from tests.ops.make import engine
 from tests.ssm.make import make
 
@@ -86,7 +86,7 @@ def test_fake_gradients(kind, both, layout, dtype, path):
     given = operands(kind, both, channels=2 if both else 1)
     y, _, states, ahead, pre = OPERATORS.chunks(u, first, *given, *options(path, both, dtype))
     dy, dlast = torch.randn_like(y), None if both else first_state(True)
-    arguments = [dy, dlast, u, states, ahead, pre, *given, *BackwardOptions(path, dtype, both, False, not both)]
+    arguments = [dy, dlast, u, states, ahead, pre, *given, *ChunkOptions(path, dtype, both, has_first=not both)]
     real = OPERATORS.chunks_backward(*arguments)
     assert_alike(given[:4], real[1:5])
     assert_alike(real, on_fake(OPERATORS.chunks_backward, arguments))
@@ -103,7 +103,7 @@ def test_chunks_keep_the_rules_of_torch(kind, both, first):
         _, _, states, ahead, pre = OPERATORS.chunks(u, state, *given, *options("chunks", both)._replace(last=False))
         dy = torch.randn(1 if both else 2, 2, 3, 20, device=DEVICE)
         saved = (u.detach(), states, ahead, pre, *[x.detach() for x in given[:4]], None)
-        rest = BackwardOptions("chunks", torch.float32, both, False, first)
+        rest = ChunkOptions("chunks", torch.float32, both, has_first=first)
         opcheck(OPERATORS.chunks_backward.default, (dy, None, *saved, *rest))
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from statespan.ops._triton.transpose import lengthwise, like
 from statespan.ops.ssm._triton import launch
-from statespan.ops.ssm.arguments import ChunkOptions, Inputs
+from statespan.ops.ssm.arguments import ChunkOptions, Sequences
 from statespan.ops.ssm.tiles import Tiles
 from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, check_16_bits, given
 
@@ -124,9 +124,9 @@ def test_the_same_numbers_however_the_work_is_cut(kind):
 def test_only_what_is_asked_for(save, last):
     case = Case(2, 1, 40, 6, 1, 16, Tiles(16, ALL))
     x = given(case, "diagonal-trained", torch.float32)
-    g = launch.grid(x.u, x.operators, tiles=case.tiles)
+    g = launch.launch_plan(x.u, x.operators, tiles=case.tiles)
     options = ChunkOptions("triton", torch.float32, save=save, last=last)
-    y, end, saved = launch.forward(g, Inputs(x.u), x.operators, options)
+    y, end, saved = launch.forward(g, Sequences(x.u), x.operators, options)
     assert_near(y, by_autograd(case, x)["y"], 4e-6)
     assert (end is not None) is last
     assert (saved.states.numel() > 0) is save

@@ -5,8 +5,8 @@ import torch
 from torch.library import opcheck
 from torch.nn.functional import gelu
 
-from statespan.ops import Step, system_of, use_path
-from statespan.ops.step.operator import Coefficients, StepOptions, _step, fused_step
+from statespan.ops import Stepper, system_of, use_path
+from statespan.ops.step.operator import StepOptions, System, _step, fused_step
 from tests.ops.make import assert_near, poison
 from tests.ssm.make import make
 
@@ -45,7 +45,7 @@ def test_step(kind, path):
     for batch, heads, d_state, channels, activation in [(1, 1, 2, 1, None), (5, 3, 6, 2, "gelu"), (21, 2, 34, 1, None)]:
         ssm, D, u, state = given(kind, batch, heads, d_state, channels)
         wanted = by_structure(ssm, D, u, state, activation)
-        step = Step(moved(system_of(ssm)), D, activation)
+        step = Stepper(moved(system_of(ssm)), D, activation)
         with use_path(path), torch.no_grad():
             y, new = step(u, state, f64)
             assert_near(y, wanted[0], 1e-13, "y")
@@ -69,7 +69,7 @@ def test_many_rows():
     system = moved(system_of(ssm))
     with use_path("triton"), torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("statespan.ops.step._triton.ELEMENTS", 128)
-        y, new = Step(system, D, None)(u, state, f64)
+        y, new = Stepper(system, D, None)(u, state, f64)
     wanted = by_structure(ssm, D, u, state, None)
     assert_near(y, wanted[0], 1e-13)
     assert_near(new, wanted[1], 1e-13)
@@ -82,7 +82,7 @@ def test_gradients_go_through_the_plain_step():
     for leaf in leaves:
         leaf.requires_grad_()
     with use_path("triton"):
-        y, new = Step(moved(system_of(ssm)), D, "gelu")(u, state, f64)
+        y, new = Stepper(moved(system_of(ssm)), D, "gelu")(u, state, f64)
     found = torch.autograd.grad(y.sum() + new.sum(), leaves)
     y, new = by_structure(ssm, D, u, state, "gelu")
     for one, other in zip(found, torch.autograd.grad(y.sum() + new.sum(), leaves), strict=True):
@@ -92,9 +92,8 @@ def test_gradients_go_through_the_plain_step():
 def test_operator():
     pytest.importorskip("triton")
     ssm, D, u, state = given("dplr-legs", 3, 2, 4, 1)
-    diagonal, columns, rows, _, B, C = (None if x is None else x.contiguous() for x in moved(system_of(ssm)))
-    arguments = (u, state, diagonal, columns, rows, B, C, D, True, f32)
-    coefficients, options = Coefficients(diagonal, columns, rows, B, C, D), StepOptions(True, f32)
-    packed = (u, state, coefficients, options)
+    system = System(*(None if x is None else x.contiguous() for x in moved(system_of(ssm))._replace(D=D)))
+    options = StepOptions(True, f32)
+    packed = (u, state, system, options)
     assert all((a == b).all() for a, b in zip(fused_step(*packed), _step(*packed), strict=True))
-    opcheck(torch.ops.statespan.step, arguments, test_utils=("test_schema", "test_faketensor"))
+    opcheck(torch.ops.statespan.step, (u, state, *system, *options), test_utils=("test_schema", "test_faketensor"))

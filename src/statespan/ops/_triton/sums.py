@@ -46,6 +46,30 @@ def sum_shares(shares: Tensor, out: Sequence[Tensor]) -> None:
     )
 
 
+class PartialSums:
+    """Where programs write their shares of sums: side by side in one row each, which one kernel then adds.
+
+    A single program writes the sums themselves.
+
+    Args:
+        totals: The sums, contiguous.
+        programs: How many programs have a share of each.
+    """
+
+    def __init__(self, totals: Sequence[Tensor], programs: int) -> None:
+        sizes = [x.numel() for x in totals]
+        self.totals, self.first, self.size, self.programs = totals, totals, sum(sizes), programs
+        if programs > 1:
+            self.rows = totals[0].new_empty(programs, self.size)
+            self.first = self.rows[0].split(sizes)
+
+    def sum(self) -> Sequence[Tensor]:
+        """The sums, once all programs have run."""
+        if self.programs > 1:
+            sum_shares(self.rows, self.totals)
+        return self.totals
+
+
 @triton.jit
 def diagonals_kernel(dT_ptr, dK_ptr, C: tl.constexpr, BOTH: tl.constexpr):
     """The gradient of a kernel from that of its Toeplitz matrix, by sums along the diagonals.

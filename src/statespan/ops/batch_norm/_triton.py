@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.sums import sum_shares
-from statespan.ops.batch_norm.operator import Norm, Result, Saved
+from statespan.ops.batch_norm.operator import Norm, OutputLayout, SavedBatchNorm
 from statespan.ops.norm._triton.before import tile_of
 
 TILE = 4096  # numbers of a tile, in both directions
@@ -183,7 +183,7 @@ def _backward_kernel(
 
 
 def forward(
-    x: Tensor, lengths: Tensor | None, norm: Norm, result: Result
+    x: Tensor, lengths: Tensor | None, norm: Norm, result: OutputLayout
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Y; mean and inverse deviation (D,); the number of positions (1,); the running statistics moved."""
     weight, bias, running_mean, running_var, momentum, eps = norm
@@ -214,7 +214,7 @@ def forward(
     return y, mean, rstd, total, moved_mean, moved_var
 
 
-def backward(saved: Saved, dy: Tensor, residual: Tensor | None, turned: bool) -> tuple[Tensor, Tensor, Tensor]:
+def backward(saved: SavedBatchNorm, dy: Tensor, residual: Tensor | None, turned: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, with ``residual`` (B, L, D) added, of the weight and of the bias; all but x contiguous."""
     x, lengths, weight, mean, rstd, count = saved
     B, L, D = x.shape

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from statespan.ops.dispatch import kernels_run
-from statespan.ops.norm.before import WIDEST, featurewise
+from statespan.ops.norm.before import DTYPES, WIDEST, featurewise
 from statespan.ops.register import differentiable, no_autocast, operator, traced
-
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Norm(NamedTuple):
@@ -32,14 +30,14 @@ class Moved(NamedTuple):
     var: Tensor
 
 
-class Result(NamedTuple):
+class OutputLayout(NamedTuple):
     """The memory order of y, (D, B, L) or (B, L, D), and its dtype."""
 
     transposed: bool
     dtype: torch.dtype
 
 
-class Saved(NamedTuple):
+class SavedBatchNorm(NamedTuple):
     """What the backward pass needs; mean and inverse deviation (D,), and the number of positions (1,)."""
 
     x: Tensor
@@ -52,7 +50,7 @@ class Saved(NamedTuple):
 
 def batch_fits(x: Tensor) -> bool:
     """Whether the kernels would normalize x (B, L, D). A compiler generates better ones."""
-    if x.dtype not in _DTYPES or x.shape[2] > WIDEST or x.shape[0] * x.shape[1] < 2:
+    if x.dtype not in DTYPES or x.shape[2] > WIDEST or x.shape[0] * x.shape[1] < 2:
         return False
     return not traced(x) and kernels_run(x)
 
@@ -68,7 +66,7 @@ def batch_norm(x: Tensor, lengths: Tensor | None, norm: Norm) -> tuple[Tensor, M
     Returns:
         (B, L, D) in the dtype of x, and the running statistics after it.
     """
-    y, *_, mean, var = batch(x, lengths, norm, Result(False, x.dtype))
+    y, *_, mean, var = batch(x, lengths, norm, OutputLayout(False, x.dtype))
     return y, Moved(mean, var)
 
 
@@ -95,7 +93,7 @@ class _BatchNormBefore(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, lengths: Tensor | None, *norm_and_dtype: Any) -> tuple[Tensor, ...]:
         *norm, dtype = norm_and_dtype
-        y, *rest = batch(x, lengths, Norm(*norm), Result(True, dtype))
+        y, *rest = batch(x, lengths, Norm(*norm), OutputLayout(True, dtype))
         return y, x.view_as(x), *rest
 
     @staticmethod
@@ -108,12 +106,12 @@ class _BatchNormBefore(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dx: Tensor, *_rest: Tensor) -> tuple[Tensor | None, ...]:
         with no_autocast(dy):
-            dx, dweight, dbias = batch_backward(Saved(*ctx.saved_tensors), dy, dx, True)
+            dx, dweight, dbias = batch_backward(SavedBatchNorm(*ctx.saved_tensors), dy, dx, True)
         return dx, None, dweight, dbias, None, None, None, None, None
 
 
 def _forward(
-    x: Tensor, lengths: Tensor | None, norm: Norm, result: Result
+    x: Tensor, lengths: Tensor | None, norm: Norm, result: OutputLayout
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return y, what the backward pass needs (mean, inverse deviation, count), and the running statistics."""
     from statespan.ops.batch_norm._triton import forward
@@ -122,7 +120,7 @@ def _forward(
 
 
 def _forward_fake(
-    x: Tensor, lengths: Tensor | None, norm: Norm, result: Result
+    x: Tensor, lengths: Tensor | None, norm: Norm, result: OutputLayout
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     B, L, D = x.shape
     y = x.new_empty((D, B, L) if result.transposed else (B, L, D), dtype=result.dtype)
@@ -130,7 +128,9 @@ def _forward_fake(
     return y, mean, rstd, count, torch.empty_like(norm.running_mean), torch.empty_like(norm.running_var)
 
 
-def _backward(saved: Saved, dy: Tensor, residual: Tensor | None, transposed: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(
+    saved: SavedBatchNorm, dy: Tensor, residual: Tensor | None, transposed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, the weight and the bias from y's and the residual's."""
     from statespan.ops.batch_norm._triton import backward
 
@@ -139,7 +139,7 @@ def _backward(saved: Saved, dy: Tensor, residual: Tensor | None, transposed: boo
 
 
 def _backward_fake(
-    saved: Saved, dy: Tensor, residual: Tensor | None, transposed: bool
+    saved: SavedBatchNorm, dy: Tensor, residual: Tensor | None, transposed: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     x, weight = saved.x, saved.weight
     return x.new_empty(x.shape), torch.empty_like(weight), torch.empty_like(weight)
@@ -154,7 +154,7 @@ def _save(ctx: Any, arguments: list[Any], output: tuple[Tensor, ...]) -> None:
 
 def _gradient(ctx: Any, dy: Tensor, *_rest: Tensor) -> tuple[Tensor | None, ...]:
     with no_autocast(dy):
-        dx, dweight, dbias = batch_backward(Saved(*ctx.saved_tensors), dy, None, False)
+        dx, dweight, dbias = batch_backward(SavedBatchNorm(*ctx.saved_tensors), dy, None, False)
     return dx, None, dweight, dbias
 
 

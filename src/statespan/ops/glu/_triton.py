@@ -31,7 +31,7 @@ def _glu_backward_kernel(
     z_ptr, bias_ptr, dout_ptr, dz_ptr, share_ptr, rows, d,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Compute Compute dz, and this program's share of the bias gradient."""
+    """Compute dz, and this program's share of the bias gradient."""
     j = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     bias_a = tl.load(bias_ptr + j, mask=j < d, other=0.0).to(tl.float32)
     bias_b = tl.load(bias_ptr + d + j, mask=j < d, other=0.0).to(tl.float32)

@@ -1,6 +1,6 @@
 """Layer normalization in front of a layer and behind its residual, on a GPU."""
 
-from statespan.ops.norm.after import Residual, after_fits, norm_after
+from statespan.ops.norm.after import ResidualSum, after_fits, norm_after
 from statespan.ops.norm.before import WIDEST, Affine, featurewise, norm_before, norm_fits
 
-__all__ = ["WIDEST", "Affine", "Residual", "after_fits", "featurewise", "norm_after", "norm_before", "norm_fits"]
+__all__ = ["WIDEST", "Affine", "ResidualSum", "after_fits", "featurewise", "norm_after", "norm_before", "norm_fits"]

@@ -8,20 +8,18 @@ import torch
 from torch import Tensor
 
 from statespan.ops.dispatch import kernels_run
-from statespan.ops.norm.before import WIDEST, Affine
+from statespan.ops.norm.before import DTYPES, WIDEST, Affine
 from statespan.ops.register import differentiable, no_autocast, operator, traced
-
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def after_fits(x: Tensor, z: Tensor) -> bool:
     """Whether the kernels would normalize the sum of x and z (B, L, D). A compiler generates better ones."""
-    if x.dtype not in _DTYPES or z.dtype not in _DTYPES or x.shape != z.shape or x.shape[2] > WIDEST:
+    if x.dtype not in DTYPES or z.dtype not in DTYPES or x.shape != z.shape or x.shape[2] > WIDEST:
         return False
     return x.numel() > 0 and not traced(x) and kernels_run(x)
 
 
-class Residual(NamedTuple):
+class ResidualSum(NamedTuple):
     """``x + scale z``: the residual x plus a layer's output z, (B, L, D); scale (B, D) is constant, or None for 1."""
 
     x: Tensor
@@ -29,7 +27,7 @@ class Residual(NamedTuple):
     scale: Tensor | None
 
 
-class Saved(NamedTuple):
+class SavedSumNorm(NamedTuple):
     """What the backward pass needs: the summands, the weight, and the mean and inverse deviation (B, L)."""
 
     x: Tensor
@@ -40,7 +38,7 @@ class Saved(NamedTuple):
     rstd: Tensor
 
 
-def norm_after(residual: Residual, affine: Affine) -> Tensor:
+def norm_after(residual: ResidualSum, affine: Affine) -> Tensor:
     """Layer normalization of a residual sum.
 
     Returns:
@@ -52,27 +50,27 @@ def norm_after(residual: Residual, affine: Affine) -> Tensor:
     return sum_norm(residual, affine, dtype)[0]
 
 
-def _forward(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(residual: ResidualSum, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Return y, and the mean and inverse deviation (B, L) that the backward pass needs."""
     from statespan.ops.norm._triton.after import forward
 
-    return forward(Residual(*(_contiguous(t) for t in residual)), affine, dtype)  # type: ignore[arg-type]
+    return forward(ResidualSum(*(_contiguous(t) for t in residual)), affine, dtype)  # type: ignore[arg-type]
 
 
-def _forward_fake(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def _forward_fake(residual: ResidualSum, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     x = residual.x
     mean = x.new_empty(x.shape[:2], dtype=torch.float32)
     return x.new_empty(x.shape, dtype=dtype), mean, torch.empty_like(mean)
 
 
-def _backward(saved: Saved, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _backward(saved: SavedSumNorm, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of x, z, the weight and the bias."""
     from statespan.ops.norm._triton.after import backward
 
-    return backward(Saved(*(_contiguous(t) for t in saved)), dy.contiguous())  # type: ignore[arg-type]
+    return backward(SavedSumNorm(*(_contiguous(t) for t in saved)), dy.contiguous())  # type: ignore[arg-type]
 
 
-def _backward_fake(saved: Saved, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _backward_fake(saved: SavedSumNorm, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     x, z, _, weight, *_ = saved
     return x.new_empty(x.shape), z.new_empty(z.shape), torch.empty_like(weight), torch.empty_like(weight)
 
@@ -90,7 +88,7 @@ def _save(ctx: Any, arguments: list[Any], output: tuple[Tensor, ...]) -> None:
 
 def _gradient(ctx: Any, dy: Tensor, _mean: Tensor, _rstd: Tensor) -> tuple[Tensor | None, ...]:
     with no_autocast(dy):
-        dx, dz, dweight, dbias = sum_norm_backward(Saved(*ctx.saved_tensors), dy)
+        dx, dz, dweight, dbias = sum_norm_backward(SavedSumNorm(*ctx.saved_tensors), dy)
     return dx, dz, None, dweight, dbias
 
 

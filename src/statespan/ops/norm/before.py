@@ -10,6 +10,7 @@ from torch import Tensor
 from statespan.ops.dispatch import kernels_run
 from statespan.ops.register import exporting, no_autocast, operator
 
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 1024  # features that a program has room for
 
 
@@ -21,7 +22,7 @@ class Affine(NamedTuple):
     eps: float
 
 
-class Saved(NamedTuple):
+class SavedNorm(NamedTuple):
     """What the backward pass needs: x (B, L, D), the weight, and the mean and inverse deviation (B, L)."""
 
     x: Tensor
@@ -70,7 +71,7 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dx: Tensor, _mean: Tensor, _rstd: Tensor) -> tuple[Tensor | None, ...]:
         with no_autocast(dy):
-            return *norm_backward(Saved(*ctx.saved_tensors), dy, dx), None, None
+            return *norm_backward(SavedNorm(*ctx.saved_tensors), dy, dx), None, None
 
 
 def _forward(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,14 +87,14 @@ def _forward_fake(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor
     return x.new_empty(D, B, L, dtype=dtype), mean, torch.empty_like(mean)
 
 
-def _backward(saved: Saved, dy: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(saved: SavedNorm, dy: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, the weight and the bias from y's and the residual's."""
     from statespan.ops.norm._triton.before import backward
 
     return backward(saved._replace(x=featurewise(saved.x)), dy.contiguous(), residual.contiguous())
 
 
-def _backward_fake(saved: Saved, dy: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _backward_fake(saved: SavedNorm, dy: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     x, weight, *_ = saved
     return x.new_empty(x.shape), torch.empty_like(weight), torch.empty_like(weight)
 

@@ -1,5 +1,5 @@
 """Sampling from an adaptive softmax."""
 
-from statespan.ops.sample.operator import Part, fused_sample, sampling_is_fused
+from statespan.ops.sample.operator import VocabularyPart, fused_sample, sampling_is_fused
 
-__all__ = ["Part", "fused_sample", "sampling_is_fused"]
+__all__ = ["VocabularyPart", "fused_sample", "sampling_is_fused"]

@@ -108,8 +108,8 @@ def _find(weights, share, index, N: tl.constexpr, BITS: tl.constexpr):
         found = tl.where(before <= target, further, found)
     found = tl.minimum(found, last)
     before = tl.sum(tl.where(index < found, weights, 0.0), 1)[:, None]
-    own = tl.sum(tl.where(index == found, weights, 0.0), 1)[:, None]
-    return found, tl.minimum(tl.maximum((target - before) / own, 0.0), 1.0)
+    weight = tl.sum(tl.where(index == found, weights, 0.0), 1)[:, None]
+    return found, tl.minimum(tl.maximum((target - before) / weight, 0.0), 1.0)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -144,14 +144,14 @@ def enter_kernel(
     tl.store(norm_ptr + r, norm + tl.sum(inside, 1)[:, None], mask=row)
 
 
-@triton.jit(do_not_specialize=["words", "blocks", "low", "part"])
+@triton.jit(do_not_specialize=["words", "blocks", "first", "part"])
 def inside_kernel(
     z_ptr, table_ptr, bias_ptr, inverse_ptr, fold_ptr, most_ptr, sum_ptr, part_ptr, share_ptr, norm_ptr, token_ptr,
-    log_prob_ptr, words, K, blocks, low, part,
+    log_prob_ptr, words, K, blocks, first, part,
     PARTS: tl.constexpr, P: tl.constexpr, P_BITS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_BITS: tl.constexpr,
     BK: tl.constexpr, HOT: tl.constexpr, FT: tl.constexpr,
 ):  # fmt: skip
-    """The token and its log-probability for rows whose choice lies in this part; ``low`` is the part's first token."""
+    """The token and its log-probability for rows whose choice lies in this part, whose first token is ``first``."""
     row = tl.program_id(0).to(tl.int64)
     if tl.load(part_ptr + row) == part:
         b = tl.arange(0, P)[None, :]
@@ -178,7 +178,7 @@ def inside_kernel(
         word, share = _find(tl.exp(exponent), share, i, BLOCK, BLOCK_BITS)
         score = tl.sum(tl.where(i == word, scores, 0.0), 1)[:, None]
         at = row + tl.zeros((1, 1), tl.int64)
-        tl.store(token_ptr + at, low + (block * BLOCK + word).to(tl.int64))
+        tl.store(token_ptr + at, first + (block * BLOCK + word).to(tl.int64))
         tl.store(log_prob_ptr + at, (score - tl.load(norm_ptr + row)).to(log_prob_ptr.dtype.element_ty))
 
 
@@ -214,7 +214,7 @@ def sample(
     Returns:
         Tokens (B,) int64 and log-probabilities (B,), float32 or float64.
     """
-    rows, count, hot, low = clusters.shape[0], len(parts), inverse is not None, 0
+    rows, count, hot, first = clusters.shape[0], len(parts), inverse is not None, 0
     device, wide = clusters.device, clusters.dtype == torch.float64
     dtype, FT = (torch.float64, tl.float64) if wide else (torch.float32, tl.float32)
 
@@ -236,18 +236,18 @@ def sample(
         P = 1 << bits(blocks)
         options = {"PARTS": count, "P": P, "HOT": hot, "num_warps": min(16, max(4, P // 512))}
         fold_kernel[(rows,)](most, sums, power, inverse, fold, blocks, i, **options)
-        kept.append((most, power, blocks, low, options))
-        low += words
+        kept.append((most, power, blocks, first, options))
+        first += words
     part, share, norm = empty(rows, dtype=torch.int32), *(empty(rows, dtype=torch.float64) for _ in range(2))
     enter_kernel[(-(-rows // ROWS),)](
         clusters, uniform, inverse, fold, part, share, norm, rows,
         PARTS=count, E=1 << bits(count), E_BITS=bits(count), R=ROWS, HOT=hot, num_warps=1,
     )  # fmt: skip
     token, log_prob = empty(rows, dtype=torch.int64), empty(rows)
-    for i, ((z, table, bias), (most, power, blocks, low, options)) in enumerate(zip(parts, kept)):
+    for i, ((z, table, bias), (most, power, blocks, first, options)) in enumerate(zip(parts, kept)):
         words, K = table.shape
         inside_kernel[(rows,)](
-            z, table, bias, inverse, fold, most, power, part, share, norm, token, log_prob, words, K, blocks, low, i,
+            z, table, bias, inverse, fold, most, power, part, share, norm, token, log_prob, words, K, blocks, first, i,
             P_BITS=bits(blocks), BLOCK=BLOCK, BLOCK_BITS=bits(BLOCK), BK=min(16 if wide else 64, max(16, 1 << bits(K))),
             FT=FT, **options,
         )  # fmt: skip

@@ -19,7 +19,7 @@ COLDEST = 1e-30
 """Below this temperature nothing changes: every probability but the largest has underflown."""
 
 
-class Part(NamedTuple):
+class VocabularyPart(NamedTuple):
     """Words whose scores are ``z · tableᵀ + bias``."""
 
     z: Tensor
@@ -49,7 +49,9 @@ def sampling_is_fused(features: Tensor, tables: Sequence[Tensor], parameters: It
     return kernels_run(features) and (features.dtype != torch.float64 or forced_path() == "triton")
 
 
-def fused_sample(parts: Sequence[Part], clusters: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def fused_sample(
+    parts: Sequence[VocabularyPart], clusters: Tensor, uniform: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
     """Sample a word for each row: from the head, or from the cluster that the head chooses.
 
     Args:

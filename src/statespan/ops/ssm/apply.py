@@ -16,7 +16,7 @@ from statespan.ops import dispatch
 from statespan.ops.glu.activation import gelu as gelu_in_place
 from statespan.ops.register import transformed
 from statespan.ops.ssm import layout
-from statespan.ops.ssm.arguments import BuildOptions, ChunkOptions, Inputs, Operators, RecurrenceOptions
+from statespan.ops.ssm.arguments import BuildOptions, ChunkOperators, ChunkOptions, RecurrenceOptions, Sequences
 from statespan.ops.ssm.causal import is_spoiled, without_spoiled
 from statespan.ops.ssm.chunk_length import chunk_length
 from statespan.ops.ssm.fftconv import fftconv
@@ -24,18 +24,18 @@ from statespan.ops.ssm.layout import ordered, packed
 from statespan.ops.ssm.registered.chunks import chunks
 from statespan.ops.ssm.registered.layout import is_lengthwise, lengthwise
 from statespan.ops.ssm.registered.modes import modes
-from statespan.ops.ssm.registered.operators import ListOptions, build_diagonal, build_rank_one
+from statespan.ops.ssm.registered.operators import build_diagonal, build_rank_one
 from statespan.ops.ssm.registered.recurrence import recurrence
-from statespan.ops.ssm.source import Source, source_of
+from statespan.ops.ssm.source import SSMSource, source_of
 from statespan.ops.ssm.tiles import SIXTEEN_BITS
 from statespan.ssm import DPLR, Diagonal, Structure
-from statespan.ssm.modal import Factors
+from statespan.ssm.modal import DiagonalFactors
 
 
 class Request(NamedTuple):
     """A caller's request, and the path that runs."""
 
-    source: Source
+    source: SSMSource
     u: Tensor
     D: Tensor | None
     bidirectional: bool
@@ -56,18 +56,18 @@ class Request(NamedTuple):
 
 
 def request_for(
-    ssm: Structure | Source, u: Tensor, D: Tensor | None = None, *, bidirectional: bool = False, gelu: bool = False,
+    ssm: Structure | SSMSource, u: Tensor, D: Tensor | None = None, *, bidirectional: bool = False, gelu: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Request:  # fmt: skip
     """The request with the path that the dispatcher chooses; for the arguments see :func:`apply`."""
     source = source_of(ssm) if isinstance(ssm, Structure) else ssm
     dtype = dtype or dispatch.input_dtype(source, u)
     path = dispatch.choose_path(source, u, dtype)
-    return Request(source, u, D, bidirectional, gelu, dtype, path, dispatch.working_dtype(path, dtype))
+    return Request(source, u, D, bidirectional, gelu, dtype, path, dispatch.path_dtype(path, dtype))
 
 
 def apply(
-    ssm: Structure | Source, u: Tensor, D: Tensor | None = None, *, bidirectional: bool = False,
+    ssm: Structure | SSMSource, u: Tensor, D: Tensor | None = None, *, bidirectional: bool = False,
     activation: str | None = None, dtype: torch.dtype | None = None,
 ) -> Tensor:  # fmt: skip
     """Apply an SSM to whole sequences by the fastest path.
@@ -113,7 +113,7 @@ def _apply(request: Request) -> Tensor:
 
 
 def apply_from(
-    ssm: Structure | Source, u: Tensor, state: Tensor | None, D: Tensor | None = None, *,
+    ssm: Structure | SSMSource, u: Tensor, state: Tensor | None, D: Tensor | None = None, *,
     activation: str | None = None, dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The same from a state to a state, never by an FFT.
@@ -168,7 +168,7 @@ def _convolve(request: Request) -> Tensor:
     return y if D is None else y + D.to(u.dtype) * u[:, :, None]
 
 
-def build_operators(request: Request) -> Operators:
+def build_operators(request: Request) -> ChunkOperators:
     """The operators, with the skip in K, in the engine's state layout."""
     source, D, path, dtype = request.source, request.D, request.path, request.working
     factored = dispatch.keeps_factors(path, source, dtype)
@@ -178,30 +178,29 @@ def build_operators(request: Request) -> Operators:
         ahead, precise = request.ahead(modal.C.shape[0]), dtype not in SIXTEEN_BITS
         options = BuildOptions(chunk, ahead, modal.rule, modal.real_part, modal.log_dt, precise, factored)
         K, E, G, O, W = modes(modal.modes(D), options)  # noqa: E741
-        return Operators(K, E, G, O, W if factored else None)
+        return ChunkOperators(K, E, G, O, W if factored else None)
     structure = source.structure()
     ahead, wide = request.ahead(structure.channels), torch.promote_types(dtype, torch.float32)
     if path == "chunks" and source.power != "dense" and structure.dt.is_cpu:
         K, E, G, O, *_ = build_from_lists(structure, chunk, ahead, wide)  # noqa: E741
         if D is not None:
             K = K + pad(D.to(wide)[..., None], (0, chunk - 1, 0, 0, 0, ahead))
-        return Operators(K, E, G, O)
+        return ChunkOperators(K, E, G, O)
     K, E, G, O = structure.operators(chunk, ahead=ahead, dtype=torch.float64)  # noqa: E741
     if D is not None:
         K = K + pad(D.double()[..., None], (0, chunk - 1, 0, 0, 0, ahead))
     E, O = ordered(E.mT, source.dense), ordered(O, source.dense)  # noqa: E741
     G = G if source.dense else ordered(G, False)
-    return Operators(K.to(wide), E.to(wide).contiguous(), G.contiguous(), O.to(wide).contiguous())
+    return ChunkOperators(K.to(wide), E.to(wide).contiguous(), G.contiguous(), O.to(wide).contiguous())
 
 
 def build_from_lists(structure: Structure, chunk: int, ahead: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """K, E, G, O and more, with explicit gradients: autograd would take several times as long."""
-    options = ListOptions(chunk, ahead, dtype)
     if isinstance(structure, DPLR):
-        return build_rank_one(structure.factors(), options)
+        return build_rank_one(structure.factors(), chunk, ahead, dtype)
     assert isinstance(structure, Diagonal)
-    factors = Factors(*(torch.view_as_real(x.resolve_conj()) for x in structure.discrete()))
-    return build_diagonal(factors, options)
+    factors = DiagonalFactors(*(torch.view_as_real(x.resolve_conj()) for x in structure.discrete()))
+    return build_diagonal(factors, chunk, ahead, dtype)
 
 
 def _run_recurrence(request: Request, first: Tensor | None, *, last: bool) -> tuple[Tensor, Tensor]:
@@ -210,11 +209,13 @@ def _run_recurrence(request: Request, first: Tensor | None, *, last: bool) -> tu
     assert modal.P is not None
     ahead = request.ahead(modal.C.shape[0])
     options = RecurrenceOptions(ahead, modal.real_part, modal.log_dt, last, request.working)
-    y, end = recurrence(Inputs(request.u.permute(2, 0, 1), first), modal.modes(request.D), options)
+    y, end = recurrence(Sequences(request.u.permute(2, 0, 1), first), modal.modes(request.D), options)
     return y.permute(2, 3, 0, 1), end
 
 
-def run_chunks(u: Tensor, first: Tensor | None, operators: Operators, options: ChunkOptions) -> tuple[Tensor, Tensor]:
+def run_chunks(
+    u: Tensor, first: Tensor | None, operators: ChunkOperators, options: ChunkOptions
+) -> tuple[Tensor, Tensor]:
     """Return y (B, L, K, H), and the state after all whole chunks (H, B, N) if requested; u is (B, L, H)."""
     x, dtype = u.permute(2, 0, 1), options.dtype
     if torch.compiler.is_compiling():
@@ -229,5 +230,5 @@ def run_chunks(u: Tensor, first: Tensor | None, operators: Operators, options: C
     save = transformed() or (
         torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *operators, first))
     )
-    y, end, *_ = chunks(Inputs(x, first), operators, options._replace(save=save, owns_input=owns_input))
+    y, end, *_ = chunks(Sequences(x, first), operators, options._replace(save=save, owns_input=owns_input))
     return y.permute(2, 3, 0, 1), end

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-class Inputs(NamedTuple):
+class Sequences(NamedTuple):
     """A batch of sequences and their initial state."""
 
     u: Tensor
@@ -21,7 +21,7 @@ class Inputs(NamedTuple):
     """The state before the first sample (H, B, N), or None for zeros."""
 
 
-class Operators(NamedTuple):
+class ChunkOperators(NamedTuple):
     """The operators of one chunk, or their gradients; the real and the imaginary part of a mode are adjacent."""
 
     K: Tensor
@@ -56,9 +56,11 @@ class ChunkOptions(NamedTuple):
     keep_preactivation: bool = False
     """With GELU on path "triton": whether to save the pre-activation. Otherwise the backward pass recomputes it, which
     needs a single pass over each sequence, in one direction."""
+    has_first: bool = False
+    """For the backward pass: whether there was a first state."""
 
 
-class Saved(NamedTuple):
+class SavedChunks(NamedTuple):
     """Tensors that the backward pass needs from the forward pass; those not saved are empty."""
 
     u: Tensor
@@ -77,18 +79,7 @@ class OutputGradients(NamedTuple):
     last: Tensor | None
 
 
-class BackwardOptions(NamedTuple):
-    """Options for the gradients of a chunk's operators; the fields of :class:`ChunkOptions`."""
-
-    path: str
-    dtype: torch.dtype
-    both: bool
-    gelu: bool
-    has_first: bool
-    """Whether there was a first state."""
-
-
-class Modes(NamedTuple):
+class ModalParameters(NamedTuple):
     """The parameters of a modal SSM, or their gradients. Head h uses row h mod S of A, B and P."""
 
     dt: Tensor
@@ -108,7 +99,7 @@ class Modes(NamedTuple):
 
 
 class BuildOptions(NamedTuple):
-    """Options for building the operators of a chunk from :class:`Modes`."""
+    """Options for building the operators of a chunk from :class:`ModalParameters`."""
 
     chunk: int
     ahead: int
@@ -133,7 +124,7 @@ class BuiltLists(NamedTuple):
 
 
 class RecurrenceOptions(NamedTuple):
-    """Options for running the recurrence of :class:`Modes` sample by sample."""
+    """Options for running the recurrence of :class:`ModalParameters` sample by sample."""
 
     ahead: int
     """How many of the channels, counted from the last, are anti-causal."""

@@ -6,20 +6,17 @@ Shapes: B batch, L length, H heads.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from statespan.ops.memory import shared_memory
 from statespan.ops.ssm.chunked import CHUNK
+from statespan.ops.ssm.source import SSMSource
 from statespan.ops.ssm.tiles import LARGE, MIDDLE, SIXTEEN_BITS
 
-if TYPE_CHECKING:
-    from statespan.ops.ssm.source import Source
 
-
-def chunk_length(path: str, source: Source, dtype: torch.dtype, u: Tensor, *, factored: bool) -> int:
+def chunk_length(path: str, source: SSMSource, dtype: torch.dtype, u: Tensor, *, factored: bool) -> int:
     """The chunk length: long enough for large matrix products, short enough for on-chip memory and total work.
 
     Args:
@@ -47,7 +44,7 @@ def kernel_chunk_length(d_state: int, dtype: torch.dtype, memory: int, *, dense:
     return chunk if memory >= (LARGE if dense else MIDDLE) else chunk // 2
 
 
-def chunk_on_cpu(source: Source, batch: int, length: int) -> int:
+def chunk_on_cpu(source: SSMSource, batch: int, length: int) -> int:
     """The chunk length at which building the operators plus applying them is cheapest (measured).
 
     Longer chunks have fewer states and are worth building for many samples; the size of a dense G limits that.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from statespan._check import check_bool, check_int, check_lengths, check_tensor
 from statespan.ops.ssm import chunks
-from statespan.ops.ssm.arguments import Operators
+from statespan.ops.ssm.arguments import ChunkOperators
 from statespan.ops.ssm.layout import ordered, packed
 from statespan.ssm.structure import Structure
 
@@ -60,7 +60,7 @@ def chunked(
     dense = G.ndim == 3
     E, O = ordered(E.mT, dense), ordered(O, dense)  # noqa: E741
     first = ordered(start.double(), dense).transpose(0, 1)
-    operators = Operators(K.to(u.dtype), E.to(u.dtype), G if dense else ordered(G, dense), O.to(u.dtype))
+    operators = ChunkOperators(K.to(u.dtype), E.to(u.dtype), G if dense else ordered(G, dense), O.to(u.dtype))
     outputs = chunks.forward(u.permute(2, 0, 1), operators, first, both=bidirectional)
     y = outputs.y.permute(2, 3, 0, 1)
     if lengths is not None:

@@ -5,22 +5,23 @@ It runs on any device in float32 and float64, and tests compare the kernels of `
 needs less memory than autograd.
 
 Shapes: H heads, B batch, L length, I chunks of c samples, N state size, K channels. Inputs are (H, B, L), states
-(H, B, N); for the operators see :class:`statespan.ops.ssm.arguments.Operators`. The real and the imaginary part of a
-mode are neighbours. With ``both`` the last K of 2K kernels are anti-causal.
+(H, B, N); for the operators see :class:`statespan.ops.ssm.arguments.ChunkOperators`. The real and the imaginary part
+of a mode are neighbours. With ``both`` the last K of 2K kernels are anti-causal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import reduce
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from statespan.ops.ssm.arguments import Operators, OutputGradients
+from statespan.ops.ssm.arguments import ChunkOperators, OutputGradients
 from statespan.ops.ssm.layout import lengthwise
-from statespan.ops.ssm.state_scan import scan_chunks, view_complex
+from statespan.ops.ssm.state_scan import scan_chunks
+from statespan.ssm.packed import view_complex, view_real
 from statespan.ssm.structure import toeplitz
 
 
@@ -41,11 +42,11 @@ class Gradients(NamedTuple):
     """The gradients of everything the forward pass takes."""
 
     u: Tensor
-    operators: Operators
+    operators: ChunkOperators
     first: Tensor | None
 
 
-def forward(u: Tensor, operators: Operators, first: Tensor | None = None, *, both: bool = False) -> Outputs:
+def forward(u: Tensor, operators: ChunkOperators, first: Tensor | None = None, *, both: bool = False) -> Outputs:
     """Apply the operators of one chunk to all chunks of u."""
     K, E, G, O, _ = operators  # noqa: E741
     H, B, L = u.shape
@@ -66,7 +67,7 @@ def forward(u: Tensor, operators: Operators, first: Tensor | None = None, *, bot
 
 
 def backward(
-    u: Tensor, arriving: OutputGradients, saved: Outputs, operators: Operators, *,
+    u: Tensor, arriving: OutputGradients, saved: Outputs, operators: ChunkOperators, *,
     both: bool = False, in_place: bool = False,
 ) -> Gradients:  # fmt: skip
     """The adjoint recurrence from the right, and the products that give each operator's gradient.
@@ -78,7 +79,7 @@ def backward(
     c, N = E.shape[1:]
     U, dY = chunk_rows(u, c), [chunk_rows(part, c) for part in dy.unbind(0)]  # (H, B·I, c), one dY for each channel
     causal_O, ahead_O = O.chunk(2) if both else (O, O)
-    added = _sum(part @ causal_O[k] for k, part in enumerate(dY)).unflatten(1, (B, -1))
+    added = reduce(torch.add, [part @ causal_O[k] for k, part in enumerate(dY)]).unflatten(1, (B, -1))
     zeros = torch.zeros(H, B, N, dtype=torch.float64, device=u.device)
     start = zeros if dlast is None else dlast.double()
     if L % c:  # the partial chunk comes first, then the boundary where the last state was read
@@ -94,7 +95,7 @@ def backward(
     dO = _stack([part.mT @ saved.states for part in dY])
     dG = _power_gradient(R, saved.states, G)
     if both:
-        added = _sum(part @ ahead_O[k] for k, part in enumerate(dY)).unflatten(1, (B, -1))
+        added = reduce(torch.add, [part @ ahead_O[k] for k, part in enumerate(dY)]).unflatten(1, (B, -1))
         Z = scan_chunks(added, G, zeros, adjoint=True)[0].flatten(1, 2)
         dE = dE + (U.mT @ Z).flip(-2)
         dO = torch.cat([dO, _stack([part.mT @ saved.ahead for part in dY])])
@@ -105,7 +106,7 @@ def backward(
     dU = _plus(dU, R, E.mT)
     if both:
         dU = _plus(dU, Z, E.flip(-2).mT)
-    return Gradients(dU.reshape(H, B, -1)[..., :L], Operators(_diagonals(dT, both), dE, dG, dO), dfirst)
+    return Gradients(dU.reshape(H, B, -1)[..., :L], ChunkOperators(_diagonals(dT, both), dE, dG, dO), dfirst)
 
 
 def chunk_rows(x: Tensor, c: int) -> Tensor:
@@ -123,14 +124,6 @@ def _plus(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
 def _stack(parts: list[Tensor]) -> Tensor:
     """Stack the channels into one tensor; usually there is only one."""
     return parts[0][None] if len(parts) == 1 else torch.stack(parts)
-
-
-def _sum(parts: Iterable[Tensor]) -> Tensor:
-    """Sum over channels; usually there is only one."""
-    total, *rest = parts
-    for part in rest:
-        total = total + part
-    return total
 
 
 def _matrix(K: Tensor, both: bool) -> Tensor:
@@ -167,4 +160,4 @@ def _power_gradient(R: Tensor, states: Tensor, G: Tensor) -> Tensor:
     if G.ndim == 3:
         return (R.mT @ states).to(G.dtype)
     product = view_complex(R) * view_complex(states).conj_physical()
-    return torch.view_as_real(product.sum(1, dtype=torch.complex128)).flatten(-2).to(G.dtype)
+    return view_real(product.sum(1, dtype=torch.complex128)).to(G.dtype)

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from statespan.ops.register import transformed
+from statespan.ssm.packed import interleave
 
 COPY_BLOCK = 512  # samples copied at a time
 
 
 def ordered(x: Tensor, dense: bool) -> Tensor:
     """Convert a state from a structure's order to the engine's; with a dense G they are the same."""
-    return x if dense else torch.stack(x.chunk(2, -1), -1).flatten(-2)
+    return x if dense else interleave(x)
 
 
 def packed(x: Tensor, dense: bool) -> Tensor:
@@ -46,12 +47,8 @@ def lengthwise(x: Tensor) -> Tensor:
 
 class _Lengthwise(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         return _copy_by_blocks(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
 
     @staticmethod
     def backward(ctx: Any, dx: Tensor) -> Tensor:

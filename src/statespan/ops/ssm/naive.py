@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from statespan.ssm.structure import Structure
 
@@ -35,9 +36,7 @@ def naive(ssm: Structure, u: Tensor, D: Tensor | None = None, *, bidirectional: 
     causal, anticausal = C.chunk(2) if bidirectional else (C, C[:0])
     y = _run(Abar, Bbar, causal, u)
     if bidirectional:
-        later = torch.cat(
-            [u[:, 1:], torch.zeros_like(u[:, :1])], 1
-        )  # what an anti-causal output at t sees starts at t + 1
+        later = pad(u[:, 1:], (0, 0, 0, 1))  # what an anti-causal output at t sees starts at t + 1
         y = y + _run(Abar, Bbar, anticausal, later.flip(1)).flip(1)
     return y if D is None else y + D.double() * u[:, :, None]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from statespan.ops.ssm.arguments import Modes
+from statespan.ops.ssm.arguments import ModalParameters
 from statespan.ssm import DPLR, Diagonal, Structure
 
 
@@ -31,10 +31,10 @@ class Modal(NamedTuple):
     real_part: str
     log_dt: bool
 
-    def modes(self, skip: Tensor | None) -> Modes:
+    def modes(self, skip: Tensor | None) -> ModalParameters:
         """The parameters as operators take them, with the skip (K, H) of the causal channels or None."""
         skip = None if skip is None else skip.contiguous()
-        return Modes(self.step_sizes(), self.decay, self.freq, self.B, self.C, skip, self.P)
+        return ModalParameters(self.step_sizes(), self.decay, self.freq, self.B, self.C, skip, self.P)
 
     def step_sizes(self) -> Tensor:
         """The step sizes, or their logarithms, at the requested sampling rate."""
@@ -44,7 +44,7 @@ class Modal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
+class SSMSource:
     """An SSM in both forms, each built only on the path that needs it."""
 
     structure: Callable[[], Structure]
@@ -65,25 +65,21 @@ class Source:
         return self.power != "diagonal"
 
 
-def source_of(ssm: Structure) -> Source:
+def source_of(ssm: Structure) -> SSMSource:
     """Wrap a structure as a source."""
     rank_one = isinstance(ssm, DPLR) and ssm.discretization == "bilinear" and ssm.P.shape[0] == 1
 
     def modal() -> Modal | None:
-        P = None
-        if isinstance(ssm, DPLR):
-            if not rank_one:
-                return None
-            P = _pairs(ssm.P[0])
-        elif not isinstance(ssm, Diagonal) or ssm.softmax_length is not None:
+        if not (rank_one or (isinstance(ssm, Diagonal) and ssm.softmax_length is None)):
             return None
+        P = _pairs(ssm.P[0]) if isinstance(ssm, DPLR) else None
         decay, freq = _pairs(ssm.A).movedim(-1, 0).contiguous().unbind()
         return Modal(
             ssm.dt.contiguous(), decay, freq, _pairs(ssm.B), _pairs(ssm.C), P, 1.0, ssm.discretization, "none", False
         )
 
     power = "diagonal" if isinstance(ssm, Diagonal) else "rank one" if rank_one else "dense"
-    return Source(lambda: ssm, modal, ssm.d_state, power, ssm.dtype)
+    return SSMSource(lambda: ssm, modal, ssm.d_state, power, ssm.dtype)
 
 
 def _pairs(x: Tensor) -> Tensor:

@@ -6,22 +6,18 @@ neighbours.
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
 from torch import Tensor
+
+from statespan.ssm.packed import view_complex, view_real
 
 CHUNKS_AT_ONCE = 8  # chunks of the recurrence copied at a time
 FEWEST_PIECES = 6  # on a GPU; with fewer, walking through the chunks one after the other is as fast
 # Microseconds of a step of the recurrence on a CPU: of its calls, of reading a number of G, of reading and writing a
 # number of the states, and of a multiplication; and how much faster two walks have to be than one.
 CALL, READ, ROW, PRODUCT, MIN_GAIN = 15.0, 4e-4, 3e-3, 5e-5, 0.7
-
-
-def view_complex(x: Tensor) -> Tensor:
-    """View adjacent pairs as complex numbers."""
-    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
 def scan_chunks(
@@ -46,8 +42,8 @@ def scan_chunks(
     if torch.is_grad_enabled() and any(t.requires_grad for t in (added, G, start)):
         states, last = _scan_differentiably(added[:, :, :whole], G, start, left=left, adjoint=adjoint)
         return states if whole == count else torch.cat([states, last[:, :, None].to(states.dtype)], 2), last
-    power, (H, B, _, N) = _Power(G, adjoint).ready(), added.shape
-    x, pieces = start.clone(), _pieces(added, whole, power.dense)
+    power, (H, B, _, N) = _transition(G, adjoint).contiguous(), added.shape
+    x, pieces = start.clone(), _pieces(added, whole, G.ndim == 3)
     if pieces > 1:
         # all pieces at once from zeros, then what each starts from, then all at once again
         each = whole // pieces
@@ -55,7 +51,8 @@ def scan_chunks(
         front = slice(rest, whole) if left else slice(0, used)
         inside = added[:, :, front].unflatten(2, (pieces, each))  # (H, B, pieces, each, N)
         ends = _walk(inside, power, start.new_zeros(H, B, pieces, N), left, keep=False)
-        x = _walk(ends, power.to_the(each), x, left)
+        power_of_piece = power**each if power.is_complex() else torch.linalg.matrix_power(power, each)
+        x = _walk(ends, power_of_piece, x, left)
         _walk(inside, power, ends, left)
         x = _walk(added[:, :, :rest] if left else added[:, :, used:whole], power, x, left)
     else:
@@ -85,39 +82,24 @@ def _pieces(added: Tensor, count: int, dense: bool) -> int:
     return pieces if pieces > 1 and two < MIN_GAIN * count * (step + row) else 1
 
 
-class _Power:
-    """A power of Ā, in the form that is applied to rows of states."""
-
-    def __init__(self, G: Tensor, adjoint: bool) -> None:
-        self.dense = G.ndim == 3
-        if self.dense:
-            self.G = G if adjoint else G.mT
-        else:
-            self.G = view_complex(G)[:, None]
-            self.G = self.G.conj_physical() if adjoint else self.G  # a lazy one is lost below a dispatch mode
-
-    def to_the(self, exponent: int) -> _Power:
-        """Raise it to a further power."""
-        other = copy.copy(self)
-        other.G = torch.linalg.matrix_power(self.G, exponent) if self.dense else self.G**exponent
-        return other
-
-    def ready(self) -> _Power:
-        """The same power in the layout that is fastest to read."""
-        other = copy.copy(self)
-        other.G = self.G.contiguous()
-        return other
-
-    def add_to(self, new: Tensor, x: Tensor) -> None:
-        """Add the power times x (H, …, N) to ``new``, in place."""
-        new, x = new.flatten(1, -2), x.flatten(1, -2)
-        if self.dense:
-            new.baddbmm_(x, self.G)
-        else:
-            view_complex(new).addcmul_(view_complex(x), self.G)
+def _transition(G: Tensor, adjoint: bool) -> Tensor:
+    """What rows of states are multiplied by: complex numbers (H, 1, N/2), or a matrix (H, N, N)."""
+    if G.ndim == 3:
+        return G if adjoint else G.mT
+    modes = view_complex(G)[:, None]
+    return modes.conj_physical() if adjoint else modes  # a lazy conjugation is lost below a dispatch mode
 
 
-def _walk(added: Tensor, power: _Power, x: Tensor, left: bool, *, keep: bool = True) -> Tensor:
+def _add_product(new: Tensor, x: Tensor, power: Tensor) -> None:
+    """Add states x (H, …, N) times a power of the transition to ``new``, in place."""
+    new, x = new.flatten(1, -2), x.flatten(1, -2)
+    if power.is_complex():
+        view_complex(new).addcmul_(view_complex(x), power)
+    else:
+        new.baddbmm_(x, power)
+
+
+def _walk(added: Tensor, power: Tensor, x: Tensor, left: bool, *, keep: bool = True) -> Tensor:
     """Scan the chunks of added (H, …, I, N) from x (H, …, N), which is overwritten; returns the last state.
 
     The one before each takes the place of what is added there. Copied back and forth are a few chunks at a time: one by
@@ -129,7 +111,7 @@ def _walk(added: Tensor, power: _Power, x: Tensor, left: bool, *, keep: bool = T
         steps = spare[: block.shape[-2]].copy_(block.movedim(-2, 0))
         before = x
         for step in reversed(steps.unbind()) if left else steps.unbind():
-            power.add_to(step, before)
+            _add_product(step, before, power)
             before = step
         if keep:
             first, rest = (-1, slice(0, -1)) if left else (0, slice(1, None))
@@ -145,9 +127,9 @@ def _scan_differentiably(
     """The same without in-place operations."""
     if not added.shape[2]:
         return added, start
-    power, x, added_, before = _Power(G, adjoint).G, start, added.double(), []
+    power, x, added_, before = _transition(G, adjoint), start, added.double(), []
     for i in reversed(range(added.shape[2])) if left else range(added.shape[2]):
         before.append(x)
-        x = x @ power if G.ndim == 3 else torch.view_as_real(view_complex(x) * power).flatten(-2)
+        x = x @ power if G.ndim == 3 else view_real(view_complex(x) * power)
         x = x + added_[:, :, i]
     return torch.stack(before[::-1] if left else before, 2).to(added.dtype), x

@@ -1,5 +1,5 @@
 """One step of the recurrence."""
 
-from statespan.ops.step.operator import Step, System, system_of
+from statespan.ops.step.operator import Stepper, System, system_of
 
-__all__ = ["Step", "System", "system_of"]
+__all__ = ["Stepper", "System", "system_of"]

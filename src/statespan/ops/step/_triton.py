@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.modes import mul
-from statespan.ops.step.operator import Coefficients, StepOptions
+from statespan.ops.step.operator import StepOptions, System
 
 ELEMENTS = 1024  # of a tile: rows of states times modes
 BLOCKS = 4  # tiles a program takes one after the other, where the batch is large enough
@@ -49,14 +49,14 @@ def step_kernel(
     h = tl.program_id(0).to(tl.int64)
     n = tl.arange(0, P)[None, :]
     mode = n < M
-    own = h * 2 * M
-    dr, di = _load_halves(d_ptr + own, n, M, mode, FT)
-    br, bi = _load_halves(B_ptr + own, n, M, mode, FT)
+    head_at = h * 2 * M
+    dr, di = _load_halves(d_ptr + head_at, n, M, mode, FT)
+    br, bi = _load_halves(B_ptr + head_at, n, M, mode, FT)
     # what all of S4 needs is loaded once; further ranks and channels are rare
     if RANK > 0:
-        vr, vi = _load_halves(b_ptr + own, n, M, mode, FT)
-        fr, fi = _load_halves(f_ptr + own, n, M, mode, FT)
-    cr, ci = _load_halves(C_ptr + own, n, M, mode, FT)
+        vr, vi = _load_halves(b_ptr + head_at, n, M, mode, FT)
+        fr, fi = _load_halves(f_ptr + head_at, n, M, mode, FT)
+    cr, ci = _load_halves(C_ptr + head_at, n, M, mode, FT)
     for block in range(BLOCKS):
         r = (tl.program_id(1).to(tl.int64) * BLOCKS + block) * ROWS + tl.arange(0, ROWS)[:, None]
         row = r < batch
@@ -72,10 +72,10 @@ def step_kernel(
             nr += inside * fr
             ni += inside * fi
         for rank in tl.static_range(1, RANK):
-            low = (rank * H + h) * 2 * M
-            ar, ai = _load_halves(b_ptr + low, n, M, mode, FT)
+            rank_at = (rank * H + h) * 2 * M
+            ar, ai = _load_halves(b_ptr + rank_at, n, M, mode, FT)
             inside = _row_dot(ar, ai, xr, xi)
-            ar, ai = _load_halves(f_ptr + low, n, M, mode, FT)
+            ar, ai = _load_halves(f_ptr + rank_at, n, M, mode, FT)
             nr += inside * ar
             ni += inside * ai
         tl.store(out_ptr + at + n, nr.to(ST), mask=ok)
@@ -94,17 +94,17 @@ def step_kernel(
             tl.store(y_ptr + (r * CHANNELS + k) * H + h, y.to(y_ptr.dtype.element_ty), mask=row)
 
 
-def step(u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions, *, out: Tensor) -> Tensor:
+def step(u: Tensor, state: Tensor, system: System, options: StepOptions, *, out: Tensor) -> Tensor:
     """Take a step and return y (B, K, H).
 
     Args:
         u: (B, H), contiguous.
         state: (B, H, N), contiguous.
-        coefficients: Contiguous.
+        system: Contiguous, with a diagonal.
         options: How.
         out: The new state; may be ``state``.
     """
-    (diagonal, columns, rows, B, C, D), (gelu, dtype) = coefficients, options
+    (diagonal, columns, rows, _, B, C, D), (gelu, dtype) = system, options
     batch, H, N = state.shape
     M, channels = N // 2, C.shape[0]
     width = max(16, triton.next_power_of_2(M))

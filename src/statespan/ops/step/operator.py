@@ -19,15 +19,15 @@ from torch.nn.functional import gelu
 from statespan.ops.dispatch import kernels_run
 from statespan.ops.register import operator
 from statespan.ssm import Structure
-from statespan.ssm.packed import DenseTransition, DiagonalTransition, pack, pack_rows
-from statespan.ssm.woodbury import LowRankTransition
+from statespan.ssm.dplr import LowRankTransition
+from statespan.ssm.packed import DiagonalTransition, pack, pack_rows
 
 LARGEST = 512
 """State size up to which the kernel keeps the state of a head in registers."""
 
 
 class System(NamedTuple):
-    """The system of a step, computed once: real numbers on packed states, float64.
+    """The system of a step, computed once: real numbers on packed states, float64; the skip in any dtype.
 
     Ā is ``diagonal``, or ``diagonal + Σ_r columns_r rows_rᵀ``, or ``dense``.
     """
@@ -44,6 +44,8 @@ class System(NamedTuple):
     """B̄, (H, N)."""
     C: Tensor
     """(K, H, N)."""
+    D: Tensor | None = None
+    """(K, H): the skip."""
 
 
 def system_of(ssm: Structure) -> System:
@@ -59,19 +61,7 @@ def system_of(ssm: Structure) -> System:
         resolvent = transition.resolvent  # Ā = 2 (D - columns · inner · rows) - 1
         rows = torch.einsum("hqr,rhn->qhn", resolvent.inner, pack_rows(resolvent.rows))
         return System(pack(2 * resolvent.D - 1), pack(-2 * resolvent.columns), rows, None, B, C)
-    dense = transition.Abar if isinstance(transition, DenseTransition) else transition.matrix()
-    return System(None, None, None, dense, B, C)
-
-
-class Coefficients(NamedTuple):
-    """The kernel's arguments: a :class:`System` without a dense Ā, and the skip."""
-
-    diagonal: Tensor
-    columns: Tensor | None
-    rows: Tensor | None
-    B: Tensor
-    C: Tensor
-    D: Tensor | None
+    return System(None, None, None, transition.matrix(), B, C)
 
 
 class StepOptions(NamedTuple):
@@ -81,7 +71,7 @@ class StepOptions(NamedTuple):
     dtype: torch.dtype
 
 
-class Step:
+class Stepper:
     """A step with its coefficients laid out for the device.
 
     Args:
@@ -92,15 +82,16 @@ class Step:
     Example:
         >>> from statespan import S4D
         >>> layer = S4D(4, 8)
-        >>> step = Step(system_of(layer.structure()), layer.D, "gelu")
+        >>> step = Stepper(system_of(layer.structure()), layer.D, "gelu")
         >>> y, state = step(torch.randn(2, 4), layer.initial_state(2), torch.float32)
         >>> y.shape, state.shape
         (torch.Size([2, 1, 4]), torch.Size([2, 4, 8]))
     """
 
     def __init__(self, system: System, D: Tensor | None = None, activation: str | None = None) -> None:
-        self.system = System(*(None if x is None else x.contiguous() for x in system))  # type: ignore[arg-type]
-        self.D, self.gelu = D, activation is not None
+        tensors = (None if x is None else x.contiguous() for x in system._replace(D=D))
+        self.system = System(*tensors)  # type: ignore[arg-type]
+        self.gelu = activation is not None
         self.skip = None if D is None else D.double()
         self.even = self.odd = system.B
         if system.diagonal is not None:
@@ -122,9 +113,10 @@ class Step:
             y (B, K, H), and the new state in the dtype of ``state``.
         """
         if self._fused(u, state):
+            options = StepOptions(self.gelu, dtype)
             if in_place and not torch.compiler.is_compiling() and state.is_contiguous():
-                return _run(u, state, self._coefficients(), StepOptions(self.gelu, dtype), out=state)
-            y, new = fused_step(u, state, self._coefficients(), StepOptions(self.gelu, dtype))
+                return _run(u, state, self.system, options, out=state)
+            y, new = fused_step(u, state, self.system, options)
         else:
             y, new = self._plain(u, state, dtype)
         return y, state.copy_(new) if in_place else new
@@ -146,38 +138,30 @@ class Step:
         y = y.to(dtype)
         return gelu(y) if self.gelu else y, new.to(state.dtype)
 
-    def _coefficients(self) -> Coefficients:
-        diagonal, columns, rows, _, B, C = self.system
-        return Coefficients(diagonal, columns, rows, B, C, self.D)  # type: ignore[arg-type]
-
     def _fused(self, u: Tensor, state: Tensor) -> bool:
         """Whether the kernel runs the step: on a GPU, without gradients."""
         if self.system.dense is not None or state.shape[-1] > LARGEST or state.shape[0] == 0:
             return False
-        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (u, state, self.D, *self.system)):
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (u, state, *self.system)):
             return False
         return kernels_run(u)
 
 
-def _run(
-    u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions, *, out: Tensor
-) -> tuple[Tensor, Tensor]:
+def _run(u: Tensor, state: Tensor, system: System, options: StepOptions, *, out: Tensor) -> tuple[Tensor, Tensor]:
     from statespan.ops.step._triton import step
 
-    if coefficients.D is not None:
-        coefficients = coefficients._replace(D=coefficients.D.contiguous())
-    return step(u.contiguous(), state, coefficients, options, out=out), out
+    return step(u.contiguous(), state, system, options, out=out), out
 
 
-def _step(u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions) -> tuple[Tensor, Tensor]:
+def _step(u: Tensor, state: Tensor, system: System, options: StepOptions) -> tuple[Tensor, Tensor]:
     """Return y (B, K, H) and the new state (B, H, N) by the kernel."""
     state = state.contiguous()
-    return _run(u, state, coefficients, options, out=torch.empty_like(state))
+    return _run(u, state, system, options, out=torch.empty_like(state))
 
 
-def _step_fake(u: Tensor, state: Tensor, coefficients: Coefficients, options: StepOptions) -> tuple[Tensor, Tensor]:
-    y = u.new_empty(u.shape[0], coefficients.C.shape[0], u.shape[1], dtype=options.dtype)
+def _step_fake(u: Tensor, state: Tensor, system: System, options: StepOptions) -> tuple[Tensor, Tensor]:
+    y = u.new_empty(u.shape[0], system.C.shape[0], u.shape[1], dtype=options.dtype)
     return y, torch.empty_like(state, memory_format=torch.contiguous_format)
 
 
-fused_step = operator("statespan::step", _step, _step_fake, ((1, 1, 0, 1, 1, 0, 1, 1), (2, 1)))
+fused_step = operator("statespan::step", _step, _step_fake, ((1, 1, 0, 1, 1, 0, 0, 1, 1), (2, 1)))

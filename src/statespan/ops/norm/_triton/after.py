@@ -14,7 +14,7 @@ from torch import Tensor
 
 from statespan.ops._triton.sums import sum_shares
 from statespan.ops.norm._triton.before import BACKWARD_TILE, BLOCKS, TILE, tile_of
-from statespan.ops.norm.after import Residual, Saved
+from statespan.ops.norm.after import ResidualSum, SavedSumNorm
 from statespan.ops.norm.before import Affine
 
 
@@ -55,7 +55,7 @@ def _backward_kernel(
     x_ptr, z_ptr, scale_ptr, weight_ptr, mean_ptr, rstd_ptr, dy_ptr, dx_ptr, dz_ptr, share_ptr, rows, L, D,
     SCALED: tl.constexpr, ROWS: tl.constexpr, P: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Compute Compute dx, dz and this program's share of the weight's and the bias's gradients."""
+    """Compute dx, dz and this program's share of the weight's and the bias's gradients."""
     first = tl.program_id(0).to(tl.int64) * BLOCKS * ROWS
     j = tl.arange(0, P).to(tl.int64)
     real = (j < D)[None, :]
@@ -82,7 +82,7 @@ def _backward_kernel(
     tl.store(share + D, tl.sum(dbias, 0), mask=j < D)
 
 
-def forward(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def forward(residual: ResidualSum, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Return y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
     (x, z, scale), (weight, bias, eps) = residual, affine
     B, L, D = x.shape
@@ -96,7 +96,7 @@ def forward(residual: Residual, affine: Affine, dtype: torch.dtype) -> tuple[Ten
     return y, mean, rstd
 
 
-def backward(saved: Saved, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def backward(saved: SavedSumNorm, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of x, z, the weight and the bias."""
     x, z, scale, weight, mean, rstd = saved
     B, L, D = x.shape

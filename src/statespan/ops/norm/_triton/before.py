@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.sums import sum_shares
-from statespan.ops.norm.before import Affine, Saved
+from statespan.ops.norm.before import Affine, SavedNorm
 
 TILE = 8192  # numbers of a tile, or more where that is under eight positions
 BACKWARD_TILE = 1024  # few, as three tensors and the next tile of each are held
@@ -105,7 +105,7 @@ def forward(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tens
     return y, mean, rstd
 
 
-def backward(saved: Saved, dy: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def backward(saved: SavedNorm, dy: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, with ``residual`` (B, L, D) added, of the weight and of the bias; all but x contiguous."""
     x, weight, mean, rstd = saved
     B, L, D = x.shape

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,15 +12,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from statespan.ops._triton.sums import sum_shares
+from statespan.ops._triton.sums import PartialSums
 from statespan.ops.ssm._triton.diagonal import diagonal_backward_kernel, diagonal_kernel
 from statespan.ops.ssm._triton.lowrank import lowrank_backward_kernel, lowrank_finish_kernel, lowrank_kernel
-from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, Modes, Operators
+from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModalParameters
 
 PARTS = 4  # of a chunk, each with its own threads
 
 
-def _constants(modes: Modes, options: BuildOptions) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _constants(modes: ModalParameters, options: BuildOptions) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The common integer and compile-time arguments of the kernels."""
     channels, H, M, _ = modes.C.shape
     sizes = (H, modes.decay.shape[0], M, channels, channels - options.ahead)
@@ -38,7 +37,7 @@ def _threads(constants: dict[str, Any]) -> dict[str, int]:
     return {"PARTS": parts, "num_warps": max(1, min(8, parts * constants["P"] // 32))}
 
 
-def forward(modes: Modes, options: BuildOptions) -> Operators:
+def forward(modes: ModalParameters, options: BuildOptions) -> ChunkOperators:
     """The operators in the computing precision, with the factors W even beside a dense G."""
     sizes, constants = _constants(modes, options)
     dt, decay, freq, B, C, D, P = modes
@@ -55,7 +54,7 @@ def forward(modes: Modes, options: BuildOptions) -> Operators:
         diagonal_kernel[(H,)](
             dt, decay, freq, B, C, skip, K, E, G, O, *sizes, **constants, RULE=options.rule, **_threads(constants)
         )
-        return Operators(K, E, G, O)
+        return ChunkOperators(K, E, G, O)
     W = empty(2, H, chunk, 2 * M)
     F, J = W
     G = empty(H, 2 * M) if options.factored else empty(H, 2 * M, 2 * M)
@@ -65,10 +64,12 @@ def forward(modes: Modes, options: BuildOptions) -> Operators:
     )  # fmt: skip
     if not options.factored:
         G.baddbmm_(F.mT, J)
-    return Operators(K, E, G, O, W)
+    return ChunkOperators(K, E, G, O, W)
 
 
-def backward(arriving: Operators, modes: Modes, built: BuiltLists, options: BuildOptions) -> Modes:
+def backward(
+    arriving: ChunkOperators, modes: ModalParameters, built: BuiltLists, options: BuildOptions
+) -> ModalParameters:
     """The gradients of all parameters but D; those of A and B summed over the heads that share them.
 
     ``built`` is used for a rank-one SSM alone. ``arriving.W`` comes with factors that were left apart.
@@ -79,13 +80,13 @@ def backward(arriving: Operators, modes: Modes, built: BuiltLists, options: Buil
     H, M, dC = sizes[0], sizes[2], torch.empty_like(C)
     dK, dE, dO = (x.contiguous() for x in (dK, dE, dO))
     if P is None:
-        ddt, shared = torch.empty_like(dt), _Shared(modes)
+        ddt, shared = torch.empty_like(dt), _shared_gradients(modes)
         diagonal_backward_kernel[(H,)](
             dt, decay, freq, B, C, dK, dE, dG.contiguous(), dO, ddt, dC, *shared.first, shared.size, *sizes,
             **constants, RULE=options.rule, **_threads(constants),
         )  # fmt: skip
         ddecay, dfreq, dB = shared.sum()
-        return Modes(ddt, ddecay, dfreq, dB, dC)
+        return ModalParameters(ddt, ddecay, dfreq, dB, dC)
     E, O, (F, J) = built  # noqa: E741
     dG = dG.to(F.dtype).contiguous()
     dF, dJ = (J @ dG.mT, F @ dG) if dW is None else dW.to(F.dtype).contiguous()
@@ -97,7 +98,7 @@ def backward(arriving: Operators, modes: Modes, built: BuiltLists, options: Buil
     return finish(modes, tasks, options.real_part, options.log_dt)._replace(C=dC)
 
 
-def finish(modes: Modes, tasks: Tensor, real_part: str, log_dt: bool) -> Modes:
+def finish(modes: ModalParameters, tasks: Tensor, real_part: str, log_dt: bool) -> ModalParameters:
     """The gradients of a rank-one SSM's parameters, C and D aside, from those of d, f, b and B̄.
 
     Args:
@@ -108,30 +109,17 @@ def finish(modes: Modes, tasks: Tensor, real_part: str, log_dt: bool) -> Modes:
     """
     H, count, _, P = tasks.shape
     S, M = modes.decay.shape
-    ddt, shared = torch.empty_like(modes.dt), _Shared(modes)
+    ddt, shared = torch.empty_like(modes.dt), _shared_gradients(modes)
     lowrank_finish_kernel[(H,)](
         modes.dt, modes.decay, modes.freq, modes.P, modes.B, tasks, ddt, *shared.first, shared.size, S, M, count,
         P=P, REAL=real_part, LOG=log_dt, FT=tl.float64 if tasks.dtype == torch.float64 else tl.float32,
         num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
     ddecay, dfreq, dB, dP = shared.sum()
-    return Modes(ddt, ddecay, dfreq, dB, modes.C, None, dP)
+    return ModalParameters(ddt, ddecay, dfreq, dB, modes.C, None, dP)
 
 
-class _Shared:
-    """The gradients of parameters shared by heads: each group of S heads uses A, B and P once and adds one share."""
-
-    def __init__(self, modes: Modes) -> None:
-        self.out = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
-        sizes = [x.numel() for x in self.out]
-        self.size, self.shares = sum(sizes), modes.C.shape[1] // modes.decay.shape[0]
-        self.first: Sequence[Tensor] = self.out
-        if self.shares > 1:
-            self.each = modes.decay.new_empty(self.shares, self.size)
-            self.first = self.each[0].split(sizes)
-
-    def sum(self) -> list[Tensor]:
-        """Sum the shares; if every head has its own modes there is nothing to sum."""
-        if self.shares > 1:
-            sum_shares(self.each, self.out)
-        return self.out
+def _shared_gradients(modes: ModalParameters) -> PartialSums:
+    """For parameters that heads share: each group of S heads uses A, B and P once and has one share of them."""
+    totals = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
+    return PartialSums(totals, modes.C.shape[1] // modes.decay.shape[0])

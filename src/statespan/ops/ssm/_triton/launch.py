@@ -8,7 +8,6 @@ kernels and O have 2K channels, the last K of which are anti-causal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,26 +16,19 @@ import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.gelu import backward as gelu_backward
-from statespan.ops._triton.sums import diagonals_kernel, sum_shares
+from statespan.ops._triton.sums import PartialSums, diagonals_kernel
 from statespan.ops.memory import shared_memory
 from statespan.ops.ssm._triton.products import products
 from statespan.ops.ssm._triton.scan import backward_kernel, forward_kernel
 from statespan.ops.ssm._triton.states import segments_kernel, states_kernel
-from statespan.ops.ssm.arguments import (
-    BackwardOptions,
-    ChunkOptions,
-    Inputs,
-    Operators,
-    OutputGradients,
-    Saved,
-)
+from statespan.ops.ssm.arguments import ChunkOperators, ChunkOptions, OutputGradients, SavedChunks, Sequences
 from statespan.ops.ssm.chunks import Gradients, chunk_rows
 from statespan.ops.ssm.tiles import Tiles, choose_tiles
 
 TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
 
 
-class Grid(NamedTuple):
+class LaunchPlan(NamedTuple):
     """The division of a tensor into tiles, segments and columns."""
 
     H: int
@@ -57,21 +49,6 @@ class Grid(NamedTuple):
     @property
     def segments(self) -> int:
         return -(-self.chunks // self.tiles.per_segment)
-
-    @property
-    def even(self) -> bool:
-        """Whether all chunks and segments are full, so that no load needs a mask."""
-        return self.L % self.c == 0 and self.chunks % self.tiles.per_segment == 0 and self.width == self.N
-
-    @property
-    def full(self) -> bool:
-        """Whether all tiles are full, so that no store needs a mask."""
-        return self.B * self.segments % self.tiles.columns == 0
-
-    @property
-    def halves(self) -> bool:
-        """Whether half a chunk is long enough for the tensor cores."""
-        return self.c >= 32
 
     @property
     def adds(self) -> bool:
@@ -95,11 +72,6 @@ class Grid(NamedTuple):
     def acc(self) -> torch.dtype:
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
-    def backward(self) -> Grid:
-        """The plan of the backward pass: the same segments, with its own number of columns."""
-        columns = self.tiles.backward_columns or self.tiles.columns
-        return self._replace(tiles=self.tiles._replace(columns=columns))
-
     def programs(self, heads: int) -> tuple[int, int]:
         return heads, -(-self.B * self.segments // self.tiles.columns)
 
@@ -111,12 +83,15 @@ class Grid(NamedTuple):
 
     def constants(self) -> dict[str, Any]:
         """The common compile-time arguments of the kernels."""
+        # full chunks and segments need no mask for loads, full tiles none for stores
+        even = self.L % self.c == 0 and self.chunks % self.tiles.per_segment == 0 and self.width == self.N
+        full = self.B * self.segments % self.tiles.columns == 0
         return {
             "C": self.c,
             "Q": self.width,
             "BT": self.tiles.columns,
-            "EVEN": self.even,
-            "FULL": self.full,
+            "EVEN": even,
+            "FULL": full,
             "DENSE": self.dense,
             "LOW": self.factored,
             "ACC": TYPES[self.acc],
@@ -125,7 +100,7 @@ class Grid(NamedTuple):
         }
 
 
-def grid(u: Tensor, operators: Operators, *, both: bool = False, tiles: Tiles | None = None) -> Grid:
+def launch_plan(u: Tensor, operators: ChunkOperators, *, both: bool = False, tiles: Tiles | None = None) -> LaunchPlan:
     """The plan for an input (H, B, L) and operators."""
     (H, B, L), (_, c, N) = u.shape, operators.E.shape
     dense, factored = operators.G.ndim == 3, operators.W is not None
@@ -138,18 +113,18 @@ def grid(u: Tensor, operators: Operators, *, both: bool = False, tiles: Tiles | 
     all_chunks = 1 << max(0, -(-L // c) - 1).bit_length()
     tiles = tiles._replace(per_segment=min(tiles.per_segment, all_chunks))
     assert not factored or tiles.per_segment == all_chunks, "a scan over segments needs the power of a whole segment"
-    return Grid(H, channels * H, B, L, N, c, dense, factored, u.dtype, tiles)
+    return LaunchPlan(H, channels * H, B, L, N, c, dense, factored, u.dtype, tiles)
 
 
 def states(
-    g: Grid, x: Tensor, M: Tensor, operators: Operators, *, left: bool, save: bool, adjoint: bool = False,
+    plan: LaunchPlan, x: Tensor, M: Tensor, operators: ChunkOperators, *, left: bool, save: bool, adjoint: bool = False,
     flip: bool = False, start: Tensor | None = None, inject: Tensor | None = None,
     out: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     """A recurrence alone: the state before each chunk (save) or before each segment, (heads, B, chunks|segments, N).
 
     Args:
-        g: The plan.
+        plan: Tiles, segments and columns.
         x: (heads, B, L), what drives it.
         M: (heads, c, N), how x enters the state.
         operators: Of which G and W, the power of Ā that one chunk applies.
@@ -164,98 +139,87 @@ def states(
     heads, G, W = x.shape[0], operators.G, operators.W
     flags = {
         "LEFT": left, "ADJOINT": adjoint, "FLIP": flip, "INJECT": inject is not None,
-        "num_warps": g.tiles.warps, "num_stages": g.tiles.stages,
+        "num_warps": plan.tiles.warps, "num_stages": plan.tiles.stages,
     }  # fmt: skip
 
     def run(kept: Tensor, end: Tensor, first: Tensor | None, save: bool) -> None:
         O, y = out if out and save else (None, None)  # noqa: E741
-        states_kernel[g.programs(heads)](
-            x, kept, end, M, G, W, first, inject, O, y, *g.sizes(), x.stride(0), x.stride(1),
-            SAVE=save, FIRST=first is not None, END=not save, OUT=y is not None, **flags, **g.constants(),
+        states_kernel[plan.programs(heads)](
+            x, kept, end, M, G, W, first, inject, O, y, *plan.sizes(), x.stride(0), x.stride(1),
+            SAVE=save, FIRST=first is not None, END=not save, OUT=y is not None, **flags, **plan.constants(),
         )  # fmt: skip
 
     first = start
-    if g.segments > 1:
-        end = x.new_empty(heads, g.B, g.segments, g.N, dtype=g.state)
+    if plan.segments > 1:
+        end = x.new_empty(heads, plan.B, plan.segments, plan.N, dtype=plan.state)
         run(end, end, None, False)
         first = torch.empty_like(end)
-        power, doublings = G, g.tiles.per_segment.bit_length() - 1
-        if g.dense:
-            power = G.to(g.state)
+        power, doublings = G, plan.tiles.per_segment.bit_length() - 1
+        if plan.dense:
+            power = G.to(plan.state)
             for _ in range(doublings):
                 power = power @ power
         constants = {
-            k: v for k, v in g.constants().items() if k not in ("C", "BT", "EVEN", "FULL", "LOW", "ACC", "PRECISION")
+            k: v for k, v in plan.constants().items() if k not in ("C", "BT", "EVEN", "FULL", "LOW", "ACC", "PRECISION")
         }
         rows = 16
-        segments_kernel[(heads, -(-g.B // rows))](
-            end, first, start, power, g.H, g.B, g.N, g.segments, doublings,
+        segments_kernel[(heads, -(-plan.B // rows))](
+            end, first, start, power, plan.H, plan.B, plan.N, plan.segments, doublings,
             BT=rows, LEFT=left, ADJOINT=adjoint, START=start is not None, num_warps=4, **constants,
         )  # fmt: skip
     if not save:
-        return x.new_zeros(heads, g.B, 1, g.N, dtype=g.state) if first is None else first.view(heads, g.B, -1, g.N)
-    kept = x.new_empty(heads, g.B, g.chunks, g.N)
+        if first is None:
+            first = x.new_zeros(heads, plan.B, 1, plan.N, dtype=plan.state)
+        return first.view(heads, plan.B, -1, plan.N)
+    kept = x.new_empty(heads, plan.B, plan.chunks, plan.N)
     run(kept, kept, first, True)
     return kept
 
 
 def forward(
-    g: Grid, inputs: Inputs, operators: Operators, options: ChunkOptions
-) -> tuple[Tensor, Tensor | None, Saved]:
+    plan: LaunchPlan, inputs: Sequences, operators: ChunkOperators, options: ChunkOptions
+) -> tuple[Tensor, Tensor | None, SavedChunks]:
     """Return y (V, B, L), the state after all whole chunks (H, B, N) if requested, and what the backward pass needs."""
     (u, first), (K, E, G, O, W) = inputs, operators  # noqa: E741
     both, save = options.both, options.save
-    y = u.new_empty(g.V, g.B, g.L)
-    kept = u.new_empty(g.H, g.B, g.chunks, g.N) if save else u.new_empty(0)
-    end = u.new_empty(g.H, g.B, g.N, dtype=g.state) if options.last else None
-    if options.last and g.c > g.L:
-        end = u.new_zeros(g.H, g.B, g.N, dtype=g.state) if first is None else first.to(g.state).clone()
+    y = u.new_empty(plan.V, plan.B, plan.L)
+    kept = u.new_empty(plan.H, plan.B, plan.chunks, plan.N) if save else u.new_empty(0)
+    end = u.new_empty(plan.H, plan.B, plan.N, dtype=plan.state) if options.last else None
+    if options.last and plan.c > plan.L:
+        end = u.new_zeros(plan.H, plan.B, plan.N, dtype=plan.state) if first is None else first.to(plan.state).clone()
     ahead, preactivation = u.new_empty(0), u.new_empty(0)
     if save and options.gelu and options.keep_preactivation:
         preactivation = torch.empty_like(y)
     (K, Kb), (O, Ob) = (K.chunk(2), O.chunk(2)) if both else ((K, K), (O, O))  # noqa: E741
-    added = u.new_empty(g.H, g.B, g.chunks, g.c, dtype=g.acc) if both and g.adds else None
+    added = u.new_empty(plan.H, plan.B, plan.chunks, plan.c, dtype=plan.acc) if both and plan.adds else None
     if both:
         out = None if added is None else (Ob, added)
-        ahead = states(g, u, E, operators, left=True, flip=True, save=True, out=out)
+        ahead = states(plan, u, E, operators, left=True, flip=True, save=True, out=out)
+    halves = plan.c >= 32 and not both  # half a chunk is then long enough for the tensor cores
     start = first
-    if g.segments > 1:
-        start = states(g, u, E, operators, left=False, save=False, start=first)
-    forward_kernel[g.programs(g.V)](
+    if plan.segments > 1:
+        start = states(plan, u, E, operators, left=False, save=False, start=first)
+    forward_kernel[plan.programs(plan.V)](
         u, y, preactivation, kept, K, Kb, E, G, W, O, Ob, ahead if added is None else added, start, end,
-        *g.sizes(), u.stride(0), u.stride(1), y.stride(0), y.stride(1),
-        BOTH=both, ADDED=added is not None, HALVES=g.halves and not both, SAVE=save, FIRST=start is not None,
+        *plan.sizes(), u.stride(0), u.stride(1), y.stride(0), y.stride(1),
+        BOTH=both, ADDED=added is not None, HALVES=halves, SAVE=save, FIRST=start is not None,
         LAST=options.last, GELU=options.gelu, PRE=preactivation.numel() > 0,
-        num_warps=g.tiles.warps, num_stages=g.tiles.stages, **g.constants(),
+        num_warps=plan.tiles.warps, num_stages=plan.tiles.stages, **plan.constants(),
     )  # fmt: skip
-    return y, end, Saved(u, kept, ahead, preactivation)
+    return y, end, SavedChunks(u, kept, ahead, preactivation)
 
 
-class _Shares:
-    """Buffers for the gradients of T, E, O and G: tiles write their shares side by side, and one kernel sums them.
-
-    Empty for E, O and T of a G in factors, for which there is no room.
-    """
-
-    def __init__(self, g: Grid, operators: Operators, like: Tensor) -> None:
-        self.tiles, in_E, in_O = g.programs(g.V)[1], g.V * g.c * g.N, operators.O.numel()
-        sizes = [0, 0, 0] if g.factored else [g.V * g.c * g.c, in_E, in_O]
-        sizes.append(g.V * operators.G[0].numel())
-        self.size, self.totals = sum(sizes), [like.new_empty(size, dtype=g.acc) for size in sizes]
-        self.first: Sequence[Tensor] = self.totals
-        if self.tiles > 1:
-            self.each = like.new_empty(self.tiles, self.size, dtype=g.acc)
-            self.first = self.each[0].split(sizes)
-
-    def sum(self) -> list[Tensor]:
-        if self.tiles > 1:
-            sum_shares(self.each, self.totals)
-        return self.totals
+def _partial_gradients(plan: LaunchPlan, operators: ChunkOperators, like: Tensor) -> PartialSums:
+    """For the gradients of T, E, O and G; those of a G in factors have no room for T, E and O, which stay empty."""
+    sizes = [0, 0, 0] if plan.factored else [plan.V * plan.c**2, plan.V * plan.c * plan.N, operators.O.numel()]
+    sizes.append(plan.V * operators.G[0].numel())
+    totals = [like.new_empty(size, dtype=plan.acc) for size in sizes]
+    return PartialSums(totals, plan.programs(plan.V)[1])
 
 
 def backward(
-    g: Grid, arriving: OutputGradients, saved: Saved, operators: Operators, *,
-    options: BackwardOptions, spare: Tensor | None = None,
+    plan: LaunchPlan, arriving: OutputGradients, saved: SavedChunks, operators: ChunkOperators, *,
+    options: ChunkOptions, spare: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     """All gradients in the precision of the accumulators, that of u in the dtype of u.
 
@@ -265,45 +229,46 @@ def backward(
     (dy, dlast), (K, E, G, O, W), u, both, gelu = arriving, operators, saved.u, options.both, options.gelu  # noqa: E741
     if saved.preactivation.numel():
         dy, gelu = gelu_backward(dy, saved.preactivation.view_as(dy)), False
-    g = g.backward()
-    once = g.segments == 1 and not both and not g.factored
+    tiles = plan.tiles  # the segments of the forward pass, with another number of columns
+    plan = plan._replace(tiles=tiles._replace(columns=tiles.backward_columns or tiles.columns))
+    once = plan.segments == 1 and not both and not plan.factored
     assert once or not gelu, "only one walk through all outputs recomputes the pre-activation"
-    alone, shares = g.V == g.H and not both and not g.factored, _Shares(g, operators, u)
-    du = spare if alone and spare is not None else u.new_empty(g.V, g.B, g.L)
+    alone, shares = plan.V == plan.H and not both and not plan.factored, _partial_gradients(plan, operators, u)
+    du = spare if alone and spare is not None else u.new_empty(plan.V, plan.B, plan.L)
     dT, dE, dO, dG = shares.first
-    dfirst = torch.empty(g.V, g.B, g.N, dtype=g.state, device=u.device) if options.has_first else None
+    dfirst = torch.empty(plan.V, plan.B, plan.N, dtype=plan.state, device=u.device) if options.has_first else None
     K, Kb = K.chunk(2) if both else (K, K)
     summed: list[Tensor] = []  # of a G in factors: the gradients of E, O and W in each direction
     for ahead, O_half, kept in zip((False, True) if both else (False,), O.chunk(2) if both else (O,), saved[1:]):
-        inject = dlast.to(g.state).contiguous() if dlast is not None and g.c <= g.L and not ahead else None
+        inject = dlast.to(plan.state).contiguous() if dlast is not None and plan.c <= plan.L and not ahead else None
         start = None
-        if g.segments > 1:
-            start = states(g, dy, O_half, operators, left=not ahead, adjoint=True, save=False, inject=inject)
-        adjoint = u.new_empty(g.V, g.B, g.chunks, g.N) if g.factored else u
-        backward_kernel[g.programs(g.V)](
+        if plan.segments > 1:
+            start = states(plan, dy, O_half, operators, left=not ahead, adjoint=True, save=False, inject=inject)
+        adjoint = u.new_empty(plan.V, plan.B, plan.chunks, plan.N) if plan.factored else u
+        backward_kernel[plan.programs(plan.V)](
             u, dy, du, kept, K, Kb, E, G, W, O_half, start, inject, dfirst,
             dT, dE, dG, dO[len(dO) // 2 :] if ahead else dO, shares.size, adjoint,
-            *g.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
+            *plan.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
             BOTH=both, AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None,
             DFIRST=options.has_first and not ahead, GELU=gelu,
-            num_warps=g.tiles.backward_warps, num_stages=g.tiles.backward_stages, **g.constants(),
+            num_warps=plan.tiles.backward_warps, num_stages=plan.tiles.backward_stages, **plan.constants(),
         )  # fmt: skip
-        if g.factored:
+        if plan.factored:
             assert W is not None
-            summed.append(products(u, dy, kept, adjoint, W=W, ahead=ahead, acc=g.acc))
+            summed.append(products(u, dy, kept, adjoint, W=W, ahead=ahead, acc=plan.acc))
     if dfirst is not None:
-        dfirst = _over_channels(dfirst, g.H)
-        dfirst = dfirst + dlast if dlast is not None and g.c > g.L else dfirst
+        dfirst = _over_channels(dfirst, plan.H)
+        dfirst = dfirst + dlast if dlast is not None and plan.c > plan.L else dfirst
     (dT, dE, dO, dG), dW = shares.sum(), None
-    if g.factored:
-        dT = _toeplitz(g, u, dy)
+    if plan.factored:
+        dT = _toeplitz(plan, u, dy)
         dE, _, *rest = summed[0] + summed[1] if both else summed[0]
         dO = torch.stack([each[1] for each in summed])
-        dW = _over_channels(torch.stack(rest), g.H, 1)
+        dW = _over_channels(torch.stack(rest), plan.H, 1)
     dK = dT.new_empty(operators.K.shape)
-    diagonals_kernel[(g.V,)](dT, dK, C=g.c, BOTH=both, num_warps=4)
-    dE, dG = (_over_channels(x.view(g.V, *shape[1:]), g.H) for x, shape in ((dE, E.shape), (dG, G.shape)))
-    return Gradients(_over_channels(du, g.H), Operators(dK, dE, dG, dO.view(O.shape), dW), dfirst)
+    diagonals_kernel[(plan.V,)](dT, dK, C=plan.c, BOTH=both, num_warps=4)
+    dE, dG = (_over_channels(x.view(plan.V, *shape[1:]), plan.H) for x, shape in ((dE, E.shape), (dG, G.shape)))
+    return Gradients(_over_channels(du, plan.H), ChunkOperators(dK, dE, dG, dO.view(O.shape), dW), dfirst)
 
 
 def _over_channels(x: Tensor, H: int, dim: int = 0) -> Tensor:
@@ -311,10 +276,10 @@ def _over_channels(x: Tensor, H: int, dim: int = 0) -> Tensor:
     return x.unflatten(dim, (-1, H)).sum(dim) if x.shape[dim] > H else x
 
 
-def _toeplitz(g: Grid, u: Tensor, dy: Tensor) -> Tensor:
+def _toeplitz(plan: LaunchPlan, u: Tensor, dy: Tensor) -> Tensor:
     """The gradient of T, (V, c, c): ``dYᵀ U`` over the chunks of all sequences."""
-    U, dY = chunk_rows(u, g.c), chunk_rows(dy, g.c)
-    U = U.repeat(g.V // g.H, 1, 1) if g.V > g.H else U
-    if u.dtype == g.acc or not u.is_cuda:
-        return dY.to(g.acc).mT @ U.to(g.acc)
-    return torch.bmm(dY.mT, U, out_dtype=g.acc)
+    U, dY = chunk_rows(u, plan.c), chunk_rows(dy, plan.c)
+    U = U.repeat(plan.V // plan.H, 1, 1) if plan.V > plan.H else U
+    if u.dtype == plan.acc or not u.is_cuda:
+        return dY.to(plan.acc).mT @ U.to(plan.acc)
+    return torch.bmm(dY.mT, U, out_dtype=plan.acc)

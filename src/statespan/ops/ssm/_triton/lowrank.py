@@ -142,7 +142,7 @@ def lowrank_kernel(
     x0r, x0i, br, bi, dr, di, fr, fi = load_system(dt_ptr, decay_ptr, freq_ptr, P_ptr, B_ptr, h, own, ok, REAL, LOG, FT)
 
     if task < 2:  # columns Ā^j B̄, or d^j f
-        low = tl.where(task == 0, 1.0, 0.0).to(FT)
+        feedback = tl.where(task == 0, 1.0, 0.0).to(FT)
         xr, xi = tl.where(task == 0, x0r, fr), tl.where(task == 0, x0i, fi)
         for j in range(c):
             at = (h * c + c - 1 - j) * N
@@ -150,7 +150,7 @@ def lowrank_kernel(
                 store_vector(E_ptr + at, n, M, xr, xi, ok, FACTORED)
             else:
                 store_vector(F_ptr + at, n, M, xr, xi, ok, FACTORED)
-            xr, xi = step(xr, xi, dr, di, low * fr, low * fi, br, bi)
+            xr, xi = step(xr, xi, dr, di, feedback * fr, feedback * fi, br, bi)
         if task == 1:
             _pr, _pi, gr, gi = last_powers(dr, di, BITS)
             if FACTORED:
@@ -209,8 +209,8 @@ def lowrank_backward_kernel(
     mr, mi = zero, zero  # the adjoint of the list's next entry
 
     if task < 2:  # x_{j+1} = d x_j + f (b·x_j), or without the second term
-        low = tl.where(task == 0, 1.0, 0.0).to(FT)
-        lr, li = low * fr, low * fi
+        feedback = tl.where(task == 0, 1.0, 0.0).to(FT)
+        lr, li = feedback * fr, feedback * fi
         from_ptr = E_ptr if task == 0 else F_ptr
         grad_ptr = dE_ptr if task == 0 else dF_ptr
         xr, xi = load_vector(from_ptr + h * c * N, n, M, ok, FACTORED, FT)
@@ -222,7 +222,7 @@ def lowrank_backward_kernel(
             tr, ti = cmul(xr, xi, mr, mi)
             gdr += tr
             gdi += ti
-            into, back = low * dot(br, bi, xr, xi), dot(lr, li, mr, mi)
+            into, back = feedback * dot(br, bi, xr, xi), dot(lr, li, mr, mi)
             gfr += into * mr
             gfi += into * mi
             gbr += back * xr

@@ -9,7 +9,7 @@ import torch
 
 from statespan.ops.ssm import chunks
 from statespan.ops.ssm._triton import launch
-from statespan.ops.ssm.arguments import ChunkOptions, Inputs, Operators
+from statespan.ops.ssm.arguments import ChunkOperators, ChunkOptions, Sequences
 
 
 def probe(device: torch.device) -> bool:
@@ -36,7 +36,7 @@ def _error(device: torch.device) -> float:
     u, K, E, O = (torch.randn(s, **options) for s in ((H, B, L), (1, H, c), (H, c, N), (1, H, c, N)))  # noqa: E741
     G = torch.rand(H, N, **options).double() / 2
     x = u.bfloat16()
-    operators = Operators(K, E, G, O)
-    y, _, _ = launch.forward(launch.grid(x, operators), Inputs(x), operators, ChunkOptions("triton", x.dtype))
+    operators = ChunkOperators(K, E, G, O)
+    y, _, _ = launch.forward(launch.launch_plan(x, operators), Sequences(x), operators, ChunkOptions("triton", x.dtype))
     wanted = chunks.forward(u, operators).y[0]
     return ((y.float() - wanted).norm() / wanted.norm()).item()

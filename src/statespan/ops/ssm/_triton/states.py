@@ -49,10 +49,10 @@ def states_kernel(
     if OUT:
         y_row = y_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * C + rc[None, :]
         Ot = tl.trans(tl.load(O_ptr + (hk * C + rc[:, None]) * N + q[None, :], mask=real[None, :], other=0.0).to(DT))
-    own = ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
+    segment_at = ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
     S = tl.zeros((BT, Q), STATE)
     if FIRST:
-        S = tl.load(first_ptr + own, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
+        S = tl.load(first_ptr + segment_at, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
     x_row = x_ptr + hk * sx_h + (b * sx_b + chunk0 * C)[:, None] + rc[None, :]
     s_row = states_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
     for step in range(per_segment):
@@ -72,7 +72,7 @@ def states_kernel(
         new = feed_back(advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
         S = add_mm(new, X, M, ACC, PRECISION)
     if END:
-        tl.store(end_ptr + own, S, mask=live[:, None] & real[None, :])
+        tl.store(end_ptr + segment_at, S, mask=live[:, None] & real[None, :])
 
 
 @triton.jit

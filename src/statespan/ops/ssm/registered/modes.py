@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statespan.ops.register import differentiable, no_autocast, operator
-from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, Modes, Operators
-
-_ABSENT = 0  # length of the empty tensor that stands for an output that was not requested
+from statespan.ops.register import ABSENT, differentiable, no_autocast, operator
+from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModalParameters
 
 
-def _forward(modes: Modes, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _forward(modes: ModalParameters, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """K, E, G, O and W, the factors of a rank-one G.
 
     Beside a diagonal G, W is its low-rank part (``factored``); beside a dense one it is for the backward pass alone. It
@@ -25,32 +23,32 @@ def _forward(modes: Modes, options: BuildOptions) -> tuple[Tensor, Tensor, Tenso
     from statespan.ops.ssm._triton import build
 
     *operators, W = build.forward(modes, options)
-    return (*operators, modes.dt.new_empty(_ABSENT) if W is None else W)  # type: ignore[return-value]
+    return (*operators, modes.dt.new_empty(ABSENT) if W is None else W)  # type: ignore[return-value]
 
 
-def _fake(modes: Modes, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _fake(modes: ModalParameters, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     C, P, chunk = modes.C, modes.P, options.chunk
     channels, H, M, _ = C.shape
     N, dtype = 2 * M, torch.float64 if options.precise else torch.float32
     K, E, O = (C.new_empty(s, dtype=dtype) for s in ((channels, H, chunk), (H, chunk, N), (channels, H, chunk, N)))  # noqa: E741
     G = C.new_empty((H, N) if P is None or options.factored else (H, N, N), dtype=dtype)
-    return K, E, G, O, modes.dt.new_empty(_ABSENT) if P is None else C.new_empty(2, H, chunk, N, dtype=dtype)
+    return K, E, G, O, modes.dt.new_empty(ABSENT) if P is None else C.new_empty(2, H, chunk, N, dtype=dtype)
 
 
 def _backward(
-    arriving: Operators, modes: Modes, built: BuiltLists, options: BuildOptions
+    arriving: ChunkOperators, modes: ModalParameters, built: BuiltLists, options: BuildOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of dt, decay, freq, B, C and P (empty without one)."""
     from statespan.ops.ssm._triton import build
 
     dt, decay, freq, B, C, _, P = build.backward(arriving, modes, built, options)
-    return dt, decay, freq, B, C, modes.dt.new_empty(_ABSENT) if P is None else P
+    return dt, decay, freq, B, C, modes.dt.new_empty(ABSENT) if P is None else P
 
 
 def _backward_fake(
-    arriving: Operators, modes: Modes, built: BuiltLists, options: BuildOptions
+    arriving: ChunkOperators, modes: ModalParameters, built: BuiltLists, options: BuildOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    last = modes.dt.new_empty(_ABSENT) if modes.P is None else torch.empty_like(modes.P)
+    last = modes.dt.new_empty(ABSENT) if modes.P is None else torch.empty_like(modes.P)
     return (*(torch.empty_like(x) for x in modes[:5]), last)  # type: ignore[return-value]
 
 
@@ -71,10 +69,10 @@ def _save(ctx: Any, arguments: list[Any], output: tuple[Tensor, ...]) -> None:
 def _gradient(ctx: Any, *arriving: Tensor) -> tuple[Tensor | None, ...]:
     *parameters, P, E, O, W = ctx.saved_tensors  # noqa: E741
     dK, dE, dG, dO, dW = arriving
-    doperators = Operators(dK, dE, dG, dO, dW if ctx.options.factored else None)
+    doperators = ChunkOperators(dK, dE, dG, dO, dW if ctx.options.factored else None)
     with no_autocast(dK):
         dt, decay, freq, B, C = parameters
-        modes = Modes(dt, decay, freq, B, C, None, P)
+        modes = ModalParameters(dt, decay, freq, B, C, None, P)
         *gradients, dP = modes_backward(doperators, modes, BuiltLists(E, O, W), ctx.options)
     dD = None
     if ctx.skip is not None:
