@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.func import grad_and_value, vmap
 
-from statespan.ops.ssm.arguments import BuildOptions, ModalParameters
+from statespan.ops.ssm.arguments import BuildOptions, ModeTensors
 from statespan.ops.ssm.registered.layout import lengthwise
 from statespan.ops.ssm.registered.modes import modes
 from statespan.ops.step.operator import StepOptions, System, fused_step
@@ -29,7 +29,7 @@ def test_operators_of_shared_modes(low_rank):
     C, D = torch.randn(1, H, M, 2, dtype=f64), torch.randn(1, H, dtype=f64)
 
     def total(dt, decay, freq, B, P):
-        parameters = ModalParameters(dt, decay, freq, B, C, D, P if low_rank else None)
+        parameters = ModeTensors(dt, decay, freq, B, C, D, P if low_rank else None)
         built = modes(parameters, BuildOptions(c, 0, "bilinear", "exp", True, True))
         return sum((part * torch.arange(1.0, part.numel() + 1).view_as(part)).sum() for part in built[:4])
 

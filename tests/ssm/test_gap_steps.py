@@ -12,7 +12,7 @@ from statespan.models import Classifier, ClassifierConfig, Regressor
 from statespan.models import irregular as models
 from statespan.models.irregular import answer_with_gaps, training_cost
 from statespan.ssm import Diagonal
-from statespan.ssm.gap_steps import DiagonalParameters
+from statespan.ssm.gap_steps import GapModes
 from statespan.ssm.irregular import scan_gaps, scan_recorded
 from statespan.ssm.packed import unpack
 
@@ -50,7 +50,7 @@ def scan(inputs, rule, chunk):
 @pytest.mark.parametrize("rule", ["zoh", "bilinear"])
 def test_outputs_and_gradients_are_those_of_the_recorded_form(rule, chunk):
     inputs, rule = drawn(rule)
-    wanted, got = scan_recorded(*inputs[:3], DiagonalParameters(*inputs[3:], rule)), scan(inputs, rule, chunk)
+    wanted, got = scan_recorded(*inputs[:3], GapModes(*inputs[3:], rule)), scan(inputs, rule, chunk)
     weights = [torch.randn_like(x) for x in wanted]
     for one, other in zip(got, wanted, strict=True):
         assert (one - other).abs().max() < 1e-11 * other.abs().max()

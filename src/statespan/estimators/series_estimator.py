@@ -88,14 +88,7 @@ class SeriesEstimator(Estimator):
         answers, outputs, labels = self._fit_answers(y, panel)
         seed = self._seed()
         n, length = panel.values.shape[:2]
-        gaps = None
-        self.step_: float | None = None
-        if times is not None:
-            if sampling_rate is not None:
-                raise ValueError(f"sampling_rate must be None if times are given, got {sampling_rate}")
-            gaps, self.step_ = as_gaps(times, panel)
-            if self.stride not in (None, 1):
-                raise ValueError(f"stride must be 1 for samples at irregular times, got {self.stride}")
+        gaps = self._gaps(times, panel, sampling_rate)
         given = {field.name: getattr(self, field.name) for field in fields(SeriesSettings)}
         settings = SeriesSettings.of(n, length, given if gaps is None else {**given, "stride": 1})
         rows = self._parts(n, labels, settings, seed)
@@ -125,6 +118,18 @@ class SeriesEstimator(Estimator):
         )  # fmt: skip
         self.n_iter_ = self.history_.steps
         return self
+
+    def _gaps(self, times: Any, panel: Panel, sampling_rate: float | None) -> Array | None:
+        """The gaps between samples at irregular times, and their unit in ``step_``."""
+        self.step_: float | None = None
+        if times is None:
+            return None
+        if sampling_rate is not None:
+            raise ValueError(f"sampling_rate must be None if times are given, got {sampling_rate}")
+        if self.stride not in (None, 1):
+            raise ValueError(f"stride must be 1 for samples at irregular times, got {self.stride}")
+        gaps, self.step_ = as_gaps(times, panel)
+        return gaps
 
     def _outputs(self, X: Any, dt_scale: float | None, times: Any, sampling_rate: float | None) -> Array:
         """The network's outputs (n, K), float64."""

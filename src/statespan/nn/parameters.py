@@ -36,7 +36,7 @@ class SSMParameters(nn.Module, ABC):
     """The optimizer group of each parameter, read by :func:`statespan.param_groups`."""
 
     power = "dense"
-    """The form of the engine's chunk-to-chunk matrix; see :class:`statespan.ops.ssm.source.Source`."""
+    """The form of the engine's chunk-to-chunk matrix; see :class:`statespan.ops.ssm.source.SSMSource`."""
     convolve = False
     """Whether the SSM is always applied as a convolution, if the length is known."""
     log_dt: Tensor

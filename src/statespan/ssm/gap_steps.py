@@ -28,7 +28,7 @@ SERIES = 0.02  # |z| below which φ' of the zero-order hold is its series: the q
 TERMS = 8  # of it, exact to float64 there
 
 
-class DiagonalParameters(NamedTuple):
+class GapModes(NamedTuple):
     """The parameters of a diagonal SSM."""
 
     A: Tensor
@@ -41,10 +41,10 @@ class DiagonalParameters(NamedTuple):
     """(H,)."""
     rule: str
 
-    def double(self) -> DiagonalParameters:
+    def double(self) -> GapModes:
         """Parameters of any precision in double precision, with C times 2."""
         A, B, C = (x.to(torch.complex128) for x in self[:3])
-        return DiagonalParameters(A, B, 2 * C, self.dt.double(), self.rule)
+        return GapModes(A, B, 2 * C, self.dt.double(), self.rule)
 
 
 class Steps(NamedTuple):
@@ -58,7 +58,7 @@ class Steps(NamedTuple):
     phi: Tensor
 
     @classmethod
-    def of(cls, modes: DiagonalParameters, gaps: Tensor) -> Steps:
+    def of(cls, modes: GapModes, gaps: Tensor) -> Steps:
         """The steps for gaps (c, B)."""
         s = gaps[..., None] * modes.dt
         z = s[..., None] * modes.A
@@ -102,7 +102,7 @@ class Scan(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         """Return y (B, L, K, H) float64 and the last state (B, H, M)."""
         u, gaps, x, A, B, C, dt, rule, chunk = inputs
-        modes = DiagonalParameters(A, B, C, dt, rule).double()
+        modes = GapModes(A, B, C, dt, rule).double()
         y = u.new_empty(*u.shape[:2], *modes.C.shape[:2], dtype=torch.float64)
         kept = []
         for at in range(0, u.shape[1], chunk):
@@ -121,9 +121,9 @@ class Scan(torch.autograd.Function):
         u, gaps, A, B, C, dt, *kept = ctx.saved_tensors
         rule, chunk = ctx.settings
         if torch.is_grad_enabled():
-            modes = DiagonalParameters(A, B, C, dt, rule)
+            modes = GapModes(A, B, C, dt, rule)
             return (*_recorded_gradients((u, gaps, kept[0]), modes, (dy, dlast)), None, None)
-        modes = DiagonalParameters(A, B, C, dt, rule).double()
+        modes = GapModes(A, B, C, dt, rule).double()
         du, dgaps = torch.empty_like(u), torch.empty_like(gaps)
         dA, dB, dC, ddt = (torch.zeros_like(x) for x in modes[:4])  # conjugated, as everything complex below
         carry = dlast.conj_physical()
@@ -159,7 +159,7 @@ def _walk_back(f: Tensor, dx: Tensor, carry: Tensor) -> Tensor:
 
 
 def _gradients(
-    modes: DiagonalParameters, steps: Steps, dx: Tensor, *, before: Tensor, u: Tensor
+    modes: GapModes, steps: Steps, dx: Tensor, *, before: Tensor, u: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of A, B (H, M), u and the step lengths s (c, B, H) from those of the states; all but u conjugated.
 
@@ -184,7 +184,7 @@ def _gradients(
 
 
 def _recorded_gradients(
-    inputs: tuple[Tensor, Tensor, Tensor], modes: DiagonalParameters, arriving: tuple[Tensor, Tensor]
+    inputs: tuple[Tensor, Tensor, Tensor], modes: GapModes, arriving: tuple[Tensor, Tensor]
 ) -> tuple[Tensor | None, ...]:
     """The same gradients, recorded for double backward; all states are kept."""
     from statespan.ssm.irregular import scan_recorded

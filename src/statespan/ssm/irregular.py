@@ -18,7 +18,7 @@ from torch import Tensor
 from statespan._check import check_int, check_tensor
 from statespan.ssm.diagonal import Diagonal
 from statespan.ssm.discretize import RULES
-from statespan.ssm.gap_steps import DiagonalParameters, Scan
+from statespan.ssm.gap_steps import GapModes, Scan
 from statespan.ssm.packed import pack, unpack
 
 RECORDED = 64  # samples of a chunk where autograd or a compiler records every operation
@@ -60,7 +60,7 @@ def scan_gaps(
     check_tensor("state", first, (batch, heads, ssm.d_state), kind="real")
     if length == 0:
         return u.new_zeros(batch, 0, ssm.channels, heads, dtype=ssm.dtype), first
-    modes = DiagonalParameters(ssm.A, ssm.B, ssm.C, ssm.dt, ssm.discretization)
+    modes = GapModes(ssm.A, ssm.B, ssm.C, ssm.dt, ssm.discretization)
     inputs = u, gaps, unpack(first.double())
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         y, last = scan_recorded(*inputs, modes)
@@ -74,7 +74,7 @@ def segment_length(length: int) -> int:
     return math.isqrt(max(length - 1, 0)) + 1
 
 
-def scan_recorded(u: Tensor, gaps: Tensor, x: Tensor, modes: DiagonalParameters) -> tuple[Tensor, Tensor]:
+def scan_recorded(u: Tensor, gaps: Tensor, x: Tensor, modes: GapModes) -> tuple[Tensor, Tensor]:
     """The same in plain autograd operations, each chunk a prefix sum: readable, at 50 times the memory.
 
     Args:
@@ -119,7 +119,7 @@ def check_gaps(gaps: Tensor, batch: int, length: int) -> Tensor:
     return gaps
 
 
-def _discrete(modes: DiagonalParameters, gaps: Tensor) -> tuple[Tensor, Tensor]:
+def _discrete(modes: GapModes, gaps: Tensor) -> tuple[Tensor, Tensor]:
     """Ā and B̄ (B, c, H, M) of every step: the usual rule with a head for each sample."""
     (A, B, _, dt, rule), count = modes, gaps.numel()
     steps = (gaps.reshape(-1, 1) * dt.double()).flatten()  # (B · c · H,)

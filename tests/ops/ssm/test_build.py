@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from statespan.nn.real_part import REAL_PARTS, real_part
-from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModalParameters
+from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModeTensors
 from statespan.ops.ssm.layout import ordered
 from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near, multiplied, poison
@@ -90,7 +90,7 @@ def by_kernels(case, leaves, D, rule, real, precise, log_dt=True, factored=False
     """The same, and a function that takes their gradients to those of the parameters."""
     values = [x.detach().to(DEVICE) for x in leaves]
     D = None if D is None else D.to(DEVICE)
-    modes = ModalParameters(*values[:5], D, values[5] if len(values) > 5 else None)
+    modes = ModeTensors(*values[:5], D, values[5] if len(values) > 5 else None)
     options = BuildOptions(case.chunk, case.ahead, rule, real, log_dt, precise, factored)
     found = build.forward(modes, options)
     lists = BuiltLists(found.E, found.O, found.W)

@@ -8,7 +8,7 @@ from torch.library import opcheck
 
 from statespan.nn.real_part import real_part
 from statespan.ops import chunked
-from statespan.ops.ssm.arguments import ModalParameters, OutputGradients, RecurrenceOptions, Sequences
+from statespan.ops.ssm.arguments import ModeTensors, OutputGradients, RecurrenceOptions, Sequences
 from statespan.ssm import DPLR
 from tests.ops.make import assert_near, poison
 
@@ -104,7 +104,7 @@ EACH += [(case, torch.float32) for case in (CASES if CUDA else CASES[1::2])]
 @pytest.mark.parametrize(("case", "dtype"), EACH, ids=str)
 def test_every_result_and_gradient(case, dtype):
     x = given(case)
-    modes = ModalParameters(*x.parameters[:5], x.D, x.parameters[5])
+    modes = ModeTensors(*x.parameters[:5], x.D, x.parameters[5])
     options = RecurrenceOptions(case.ahead, case.real, True, not case.ahead, dtype)
     x = x._replace(u=x.u.to(dtype).contiguous(), dy=x.dy.to(dtype))
     inputs, arriving = Sequences(x.u, x.first), OutputGradients(x.dy, None if case.ahead else x.dlast)
@@ -123,7 +123,7 @@ def test_every_result_and_gradient(case, dtype):
 
 def test_same_bits_every_time():
     x, case = given(SHORT[2]), SHORT[2]
-    modes = ModalParameters(*x.parameters[:5], x.D, x.parameters[5])
+    modes = ModeTensors(*x.parameters[:5], x.D, x.parameters[5])
     options = RecurrenceOptions(0, case.real, True, True, torch.float64)
     inputs, arriving = Sequences(x.u.contiguous(), x.first), OutputGradients(x.dy, x.dlast)
     runs = [recurrence.backward(arriving, inputs, modes, options) for _ in range(2)]

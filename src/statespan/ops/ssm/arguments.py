@@ -79,7 +79,7 @@ class OutputGradients(NamedTuple):
     last: Tensor | None
 
 
-class ModalParameters(NamedTuple):
+class ModeTensors(NamedTuple):
     """The parameters of a modal SSM, or their gradients. Head h uses row h mod S of A, B and P."""
 
     dt: Tensor
@@ -99,7 +99,7 @@ class ModalParameters(NamedTuple):
 
 
 class BuildOptions(NamedTuple):
-    """Options for building the operators of a chunk from :class:`ModalParameters`."""
+    """Options for building the operators of a chunk from :class:`ModeTensors`."""
 
     chunk: int
     ahead: int
@@ -124,7 +124,7 @@ class BuiltLists(NamedTuple):
 
 
 class RecurrenceOptions(NamedTuple):
-    """Options for running the recurrence of :class:`ModalParameters` sample by sample."""
+    """Options for running the recurrence of :class:`ModeTensors` sample by sample."""
 
     ahead: int
     """How many of the channels, counted from the last, are anti-causal."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from statespan.ops.ssm.arguments import ModalParameters
+from statespan.ops.ssm.arguments import ModeTensors
 from statespan.ssm import DPLR, Diagonal, Structure
 
 
@@ -31,10 +31,10 @@ class Modal(NamedTuple):
     real_part: str
     log_dt: bool
 
-    def modes(self, skip: Tensor | None) -> ModalParameters:
+    def modes(self, skip: Tensor | None) -> ModeTensors:
         """The parameters as operators take them, with the skip (K, H) of the causal channels or None."""
         skip = None if skip is None else skip.contiguous()
-        return ModalParameters(self.step_sizes(), self.decay, self.freq, self.B, self.C, skip, self.P)
+        return ModeTensors(self.step_sizes(), self.decay, self.freq, self.B, self.C, skip, self.P)
 
     def step_sizes(self) -> Tensor:
         """The step sizes, or their logarithms, at the requested sampling rate."""

@@ -18,7 +18,7 @@ from statespan._check import check_int
 from statespan.estimators.horizon import Horizon, HorizonConfig
 
 
-class S4Forecaster(nn.Module):
+class S4Baseline(nn.Module):
     """Masked sequence-to-sequence S4D (S4 paper, figure 5) on windows relative to their own level.
 
     Args:
@@ -30,7 +30,7 @@ class S4Forecaster(nn.Module):
         options: Fields of :class:`statespan.models.ForecasterConfig`.
 
     Example:
-        >>> model = S4Forecaster(48, 24, columns=3, d_marks=4, options={"d_model": 8, "n_layers": 1, "layer": "s4d"})
+        >>> model = S4Baseline(48, 24, columns=3, d_marks=4, options={"d_model": 8, "n_layers": 1, "layer": "s4d"})
         >>> model(torch.randn(2, 72, 3), marks=torch.randn(2, 72, 4)).shape
         torch.Size([2, 24, 3])
     """

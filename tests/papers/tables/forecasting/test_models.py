@@ -14,14 +14,14 @@ from statespan.papers.tables.forecasting import (
     Informer,
     MeanForecaster,
     NLinear,
-    S4Forecaster,
+    S4Baseline,
     SeasonalNaive,
 )
 
 T, H, C, M = 24, 8, 3, 4
 WIDTH = {"d_input": C, "d_output": C, "d_marks": M}
 MODELS = {
-    "S4": lambda: S4Forecaster(
+    "S4": lambda: S4Baseline(
         T, H, columns=C, d_marks=M, options={"d_model": 8, "n_layers": 1, "d_state": 4, "layer": "s4d"}
     ),
     "Informer": lambda: Informer(T, H, d_model=8, n_heads=2, **WIDTH),
@@ -113,9 +113,7 @@ def test_mistakes(make, words):
 
 
 def test_the_mean_of_forecasts_is_that_of_its_members_each_with_its_own_context():
-    short = S4Forecaster(
-        9, H, columns=C, d_marks=M, options={"d_model": 8, "n_layers": 1, "d_state": 4, "layer": "s4d"}
-    )
+    short = S4Baseline(9, H, columns=C, d_marks=M, options={"d_model": 8, "n_layers": 1, "d_state": 4, "layer": "s4d"})
     members = [short, MODELS["S4"](), MODELS["NLinear"]()]
     mean = MeanForecaster(members, [9, T, T], H).eval()
     x, marks = torch.randn(4, T + H, C), torch.randn(4, T + H, M)

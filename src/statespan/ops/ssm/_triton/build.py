@@ -15,12 +15,12 @@ from torch import Tensor
 from statespan.ops._triton.sums import PartialSums
 from statespan.ops.ssm._triton.diagonal import diagonal_backward_kernel, diagonal_kernel
 from statespan.ops.ssm._triton.lowrank import lowrank_backward_kernel, lowrank_finish_kernel, lowrank_kernel
-from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModalParameters
+from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModeTensors
 
 PARTS = 4  # of a chunk, each with its own threads
 
 
-def _constants(modes: ModalParameters, options: BuildOptions) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _constants(modes: ModeTensors, options: BuildOptions) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The common integer and compile-time arguments of the kernels."""
     channels, H, M, _ = modes.C.shape
     sizes = (H, modes.decay.shape[0], M, channels, channels - options.ahead)
@@ -37,7 +37,7 @@ def _threads(constants: dict[str, Any]) -> dict[str, int]:
     return {"PARTS": parts, "num_warps": max(1, min(8, parts * constants["P"] // 32))}
 
 
-def forward(modes: ModalParameters, options: BuildOptions) -> ChunkOperators:
+def forward(modes: ModeTensors, options: BuildOptions) -> ChunkOperators:
     """The operators in the computing precision, with the factors W even beside a dense G."""
     sizes, constants = _constants(modes, options)
     dt, decay, freq, B, C, D, P = modes
@@ -67,9 +67,7 @@ def forward(modes: ModalParameters, options: BuildOptions) -> ChunkOperators:
     return ChunkOperators(K, E, G, O, W)
 
 
-def backward(
-    arriving: ChunkOperators, modes: ModalParameters, built: BuiltLists, options: BuildOptions
-) -> ModalParameters:
+def backward(arriving: ChunkOperators, modes: ModeTensors, built: BuiltLists, options: BuildOptions) -> ModeTensors:
     """The gradients of all parameters but D; those of A and B summed over the heads that share them.
 
     ``built`` is used for a rank-one SSM alone. ``arriving.W`` comes with factors that were left apart.
@@ -86,7 +84,7 @@ def backward(
             **constants, RULE=options.rule, **_threads(constants),
         )  # fmt: skip
         ddecay, dfreq, dB = shared.sum()
-        return ModalParameters(ddt, ddecay, dfreq, dB, dC)
+        return ModeTensors(ddt, ddecay, dfreq, dB, dC)
     E, O, (F, J) = built  # noqa: E741
     dG = dG.to(F.dtype).contiguous()
     dF, dJ = (J @ dG.mT, F @ dG) if dW is None else dW.to(F.dtype).contiguous()
@@ -98,7 +96,7 @@ def backward(
     return finish(modes, tasks, options.real_part, options.log_dt)._replace(C=dC)
 
 
-def finish(modes: ModalParameters, tasks: Tensor, real_part: str, log_dt: bool) -> ModalParameters:
+def finish(modes: ModeTensors, tasks: Tensor, real_part: str, log_dt: bool) -> ModeTensors:
     """The gradients of a rank-one SSM's parameters, C and D aside, from those of d, f, b and B̄.
 
     Args:
@@ -116,10 +114,10 @@ def finish(modes: ModalParameters, tasks: Tensor, real_part: str, log_dt: bool) 
         num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
     ddecay, dfreq, dB, dP = shared.sum()
-    return ModalParameters(ddt, ddecay, dfreq, dB, modes.C, None, dP)
+    return ModeTensors(ddt, ddecay, dfreq, dB, modes.C, None, dP)
 
 
-def _shared_gradients(modes: ModalParameters) -> PartialSums:
+def _shared_gradients(modes: ModeTensors) -> PartialSums:
     """For parameters that heads share: each group of S heads uses A, B and P once and has one share of them."""
     totals = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
     return PartialSums(totals, modes.C.shape[1] // modes.decay.shape[0])

@@ -15,29 +15,29 @@ from torch import Tensor
 
 from statespan.ops.ssm._triton.build import finish
 from statespan.ops.ssm._triton.steps import steps_backward_kernel, steps_kernel
-from statespan.ops.ssm.arguments import ModalParameters, OutputGradients, RecurrenceOptions, Sequences
+from statespan.ops.ssm.arguments import ModeTensors, OutputGradients, RecurrenceOptions, Sequences
 
 PROGRAMS = 176  # of the backward pass: slightly more than multiprocessors, and few enough that their workspace is small
 
 
-def _constants(modes: ModalParameters, options: RecurrenceOptions) -> dict[str, Any]:
+def _constants(modes: ModeTensors, options: RecurrenceOptions) -> dict[str, Any]:
     """The common compile-time arguments of the kernels."""
     width = max(16, triton.next_power_of_2(modes.decay.shape[1]))
     return {"P": width, "REAL": options.real_part, "LOG": options.log_dt, "FT": tl.float64}
 
 
-def _directions(modes: ModalParameters, options: RecurrenceOptions) -> list[tuple[bool, Tensor]]:
+def _directions(modes: ModeTensors, options: RecurrenceOptions) -> list[tuple[bool, Tensor]]:
     """Whether a direction is anti-causal, and the C of its channels."""
     causal = modes.C.shape[0] - options.ahead
     directions = [(False, modes.C[:causal])]
     return [*directions, (True, modes.C[causal:])] if options.ahead else directions
 
 
-def _warps(modes: ModalParameters) -> int:
+def _warps(modes: ModeTensors) -> int:
     return 1 if modes.decay.shape[1] <= 64 else 2  # a sum over one warp is fastest, but 128 modes need the registers
 
 
-def forward(inputs: Sequences, modes: ModalParameters, options: RecurrenceOptions) -> tuple[Tensor, Tensor | None]:
+def forward(inputs: Sequences, modes: ModeTensors, options: RecurrenceOptions) -> tuple[Tensor, Tensor | None]:
     """Return y (K, H, B, L), and the state after the last sample (H, B, N) in float64 if requested.
 
     Args:
@@ -61,8 +61,8 @@ def forward(inputs: Sequences, modes: ModalParameters, options: RecurrenceOption
 
 
 def backward(
-    arriving: OutputGradients, inputs: Sequences, modes: ModalParameters, options: RecurrenceOptions
-) -> tuple[Tensor, Tensor | None, ModalParameters]:
+    arriving: OutputGradients, inputs: Sequences, modes: ModeTensors, options: RecurrenceOptions
+) -> tuple[Tensor, Tensor | None, ModeTensors]:
     """The gradients of u, the first state and the parameters, in their dtypes; ``arriving.y`` is (K·H, B, L)."""
     u, dy = inputs.u, arriving.y
     (H, batch, L), (S, M), P = u.shape, modes.decay.shape, modes.P

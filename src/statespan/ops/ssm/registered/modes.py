@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from statespan.ops.register import ABSENT, differentiable, no_autocast, operator
-from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModalParameters
+from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModeTensors
 
 
-def _forward(modes: ModalParameters, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _forward(modes: ModeTensors, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """K, E, G, O and W, the factors of a rank-one G.
 
     Beside a diagonal G, W is its low-rank part (``factored``); beside a dense one it is for the backward pass alone. It
@@ -26,7 +26,7 @@ def _forward(modes: ModalParameters, options: BuildOptions) -> tuple[Tensor, Ten
     return (*operators, modes.dt.new_empty(ABSENT) if W is None else W)  # type: ignore[return-value]
 
 
-def _fake(modes: ModalParameters, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _fake(modes: ModeTensors, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     C, P, chunk = modes.C, modes.P, options.chunk
     channels, H, M, _ = C.shape
     N, dtype = 2 * M, torch.float64 if options.precise else torch.float32
@@ -36,7 +36,7 @@ def _fake(modes: ModalParameters, options: BuildOptions) -> tuple[Tensor, Tensor
 
 
 def _backward(
-    arriving: ChunkOperators, modes: ModalParameters, built: BuiltLists, options: BuildOptions
+    arriving: ChunkOperators, modes: ModeTensors, built: BuiltLists, options: BuildOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of dt, decay, freq, B, C and P (empty without one)."""
     from statespan.ops.ssm._triton import build
@@ -46,7 +46,7 @@ def _backward(
 
 
 def _backward_fake(
-    arriving: ChunkOperators, modes: ModalParameters, built: BuiltLists, options: BuildOptions
+    arriving: ChunkOperators, modes: ModeTensors, built: BuiltLists, options: BuildOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     last = modes.dt.new_empty(ABSENT) if modes.P is None else torch.empty_like(modes.P)
     return (*(torch.empty_like(x) for x in modes[:5]), last)  # type: ignore[return-value]
@@ -72,7 +72,7 @@ def _gradient(ctx: Any, *arriving: Tensor) -> tuple[Tensor | None, ...]:
     doperators = ChunkOperators(dK, dE, dG, dO, dW if ctx.options.factored else None)
     with no_autocast(dK):
         dt, decay, freq, B, C = parameters
-        modes = ModalParameters(dt, decay, freq, B, C, None, P)
+        modes = ModeTensors(dt, decay, freq, B, C, None, P)
         *gradients, dP = modes_backward(doperators, modes, BuiltLists(E, O, W), ctx.options)
     dD = None
     if ctx.skip is not None:

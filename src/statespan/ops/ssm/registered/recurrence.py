@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from statespan.ops.register import ABSENT, differentiable, no_autocast, operator
-from statespan.ops.ssm.arguments import ModalParameters, OutputGradients, RecurrenceOptions, Sequences
+from statespan.ops.ssm.arguments import ModeTensors, OutputGradients, RecurrenceOptions, Sequences
 
 
-def _forward(inputs: Sequences, modes: ModalParameters, options: RecurrenceOptions) -> tuple[Tensor, Tensor]:
+def _forward(inputs: Sequences, modes: ModeTensors, options: RecurrenceOptions) -> tuple[Tensor, Tensor]:
     """Return y (K, H, B, L) and, if requested, the state after the last sample (H, B, N) in float64; empty otherwise.
 
     Anti-causal channels add to the causal ones in front of them.
@@ -29,7 +29,7 @@ def _forward(inputs: Sequences, modes: ModalParameters, options: RecurrenceOptio
     return y, u.new_empty(ABSENT, dtype=torch.float64) if end is None else end
 
 
-def _fake(inputs: Sequences, modes: ModalParameters, options: RecurrenceOptions) -> tuple[Tensor, Tensor]:
+def _fake(inputs: Sequences, modes: ModeTensors, options: RecurrenceOptions) -> tuple[Tensor, Tensor]:
     u = inputs.u
     H, batch, L = u.shape
     end = u.new_empty((H, batch, 2 * modes.decay.shape[1]) if options.last else ABSENT, dtype=torch.float64)
@@ -40,7 +40,7 @@ _Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tenso
 
 
 def _backward(
-    arriving: OutputGradients, inputs: Sequences, modes: ModalParameters, options: RecurrenceOptions
+    arriving: OutputGradients, inputs: Sequences, modes: ModeTensors, options: RecurrenceOptions
 ) -> _Gradients:
     """The gradients of u, the first state, dt, decay, freq, B, C, D and P; empty for absent inputs."""
     from statespan.ops._triton.transpose import lengthwise, like
@@ -57,7 +57,7 @@ def _backward(
 
 
 def _backward_fake(
-    arriving: OutputGradients, inputs: Sequences, modes: ModalParameters, options: RecurrenceOptions
+    arriving: OutputGradients, inputs: Sequences, modes: ModeTensors, options: RecurrenceOptions
 ) -> _Gradients:
     u = inputs.u
     H, batch, L = u.shape
@@ -81,7 +81,7 @@ def _save(ctx: Any, arguments: list[Any], output: tuple[Tensor, ...]) -> None:
 
 def _gradient(ctx: Any, dy: Tensor | None, dlast: Tensor | None) -> tuple[Tensor | None, ...]:
     u, first, *parameters = ctx.saved_tensors
-    modes, options = ModalParameters(*parameters), ctx.options
+    modes, options = ModeTensors(*parameters), ctx.options
     if dy is None:
         dy = u.new_zeros(modes.C.shape[0] - options.ahead, *u.shape, dtype=options.dtype)
     arriving = OutputGradients(dy, dlast if options.last else None)

@@ -15,7 +15,7 @@ from statespan.data.base import Dataset, Windows
 from statespan.data.calendar import mark_names
 from statespan.estimators.fitting import fit_network, train_config
 from statespan.estimators.inputs.windows import PERIODS, thinned
-from statespan.papers.baselines.forecasters import LSTM, DLinear, MeanForecaster, NLinear, S4Forecaster, SeasonalNaive
+from statespan.papers.baselines.forecasters import LSTM, DLinear, MeanForecaster, NLinear, S4Baseline, SeasonalNaive
 from statespan.papers.baselines.informer import Informer
 from statespan.papers.tables.forecasting.settings import SEASONS, Setting
 from statespan.train.device import OneProcess
@@ -92,7 +92,7 @@ def build(name: str, setting: Setting, dataset: Dataset, variant: S4Variant) -> 
         "ssm": {"init": "legs", "dt_min": 0.001, "dt_max": 0.1}, "mix": "linear", "dropout": variant.dropout,
     }  # fmt: skip
     marks = _rhythms(dataset) if variant.calendar else 0
-    model = S4Forecaster(context, horizon, columns=info.d_output, d_marks=marks, centre=variant.centre, options=options)
+    model = S4Baseline(context, horizon, columns=info.d_output, d_marks=marks, centre=variant.centre, options=options)
     return model, variant.lr, variant.weight_decay
 
 
