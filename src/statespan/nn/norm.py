@@ -14,8 +14,8 @@ from statespan._check import check_choice, check_int
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.padding import Padding, fill
 from statespan.ops.batch_norm import Moved, Norm, batch_fits, batch_norm, batch_norm_before
-from statespan.ops.fusion import as_sequences, norms_after, norms_before, untouched
-from statespan.ops.norm import Affine, ResidualSum, norm_after, norm_before
+from statespan.ops.fusion import as_sequences, untouched
+from statespan.ops.norm import Affine, ResidualSum, after_fits, norm_after, norm_before, norm_fits
 
 NormName: TypeAlias = Literal["layer", "batch", "none"]
 NORMS: tuple[str, ...] = get_args(NormName)
@@ -106,9 +106,9 @@ class BatchNorm(ResidualNorm):
 
     def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
         """As in :class:`ResidualNorm`; training needs more than one position for its statistics."""
-        if not (self.training and x.shape[0] * x.shape[1] > 1 and norms_before(self, BatchNorm, x, dtype)):
+        several = x.shape[0] * x.shape[1] > 1
+        if dtype is None or not (self.training and several and untouched(self, BatchNorm) and norm_fits(x, dtype)):
             return super().before(x, padding, dtype)
-        assert dtype is not None
         x, y, moved = batch_norm_before(x, None if padding is None else padding.lengths, self._norm(), dtype)
         self._move(moved)
         return x, y
@@ -136,15 +136,14 @@ class LayerNorm(ResidualNorm, nn.LayerNorm):
 
     def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
         """As in :class:`ResidualNorm`."""
-        if not norms_before(self, LayerNorm, x, dtype):
+        if dtype is None or not untouched(self, LayerNorm) or not norm_fits(x, dtype):
             return super().before(x, padding, dtype)
-        assert dtype is not None
         x, y = norm_before(x, Affine(self.weight, self.bias, self.eps), dtype)
         return x, fill(y, padding)
 
     def after(self, x: Tensor, z: Tensor, dropout: nn.Module, padding: Padding | None) -> Tensor:
         """As in :class:`ResidualNorm`."""
-        if not norms_after(self, LayerNorm, x, z):
+        if not untouched(self, LayerNorm) or not after_fits(x, z):
             return super().after(x, z, dropout, padding)
         scale = None
         if isinstance(dropout, TiedDropout) and untouched(dropout, TiedDropout):

@@ -1,4 +1,4 @@
-"""Chooses the fused path of a layer, a norm or a gate.
+"""Chooses the fused path of a layer or a gate.
 
 A fused path does the work of several modules at once, so they are not called. It is taken only where that makes no
 difference: a module that is hooked, parametrized, sharded, quantized or replaced is called.
@@ -14,7 +14,6 @@ from torch.nn.functional import glu
 from torch.nn.modules import module as _torch
 
 from statespan.ops import gelu_linear, linear_glu
-from statespan.ops.norm import after_fits, norm_fits
 
 
 def untouched(module: nn.Module, *classes: type[nn.Module]) -> bool:
@@ -131,13 +130,3 @@ def working_dtype(x: Tensor, precision: torch.dtype) -> torch.dtype:
         if x.dtype in (torch.float16, torch.bfloat16):
             return x.dtype
     return torch.promote_types(x.dtype, precision)
-
-
-def norms_before(norm: nn.Module, kind: type[nn.Module], x: Tensor, dtype: torch.dtype | None) -> bool:
-    """Whether a kernel normalizes x (B, L, D) in the memory order that a layer computing in this dtype reads."""
-    return dtype is not None and untouched(norm, kind) and norm_fits(x, dtype)
-
-
-def norms_after(norm: nn.Module, kind: type[nn.Module], x: Tensor, z: Tensor) -> bool:
-    """Whether a kernel adds x and the output z of a layer (B, L, D) and normalizes the sum."""
-    return untouched(norm, kind) and after_fits(x, z)
