@@ -23,22 +23,15 @@ def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     Returns:
         (rows, d).
     """
-    if torch.compiler.is_compiling():
-        return _compiled(x, weight, bias)
-    if x.shape[0] == 0 or not kernels_run(x):
+    compiling = torch.compiler.is_compiling()
+    helps = torch.is_grad_enabled() and not exporting() if compiling else x.shape[0] > 0
+    if not (helps and kernels_run(x)):
         return glu(linear(x, weight, bias), -1)
     z = linear(x, weight)
-    return bias_glu(z, bias) if z.dtype in (torch.float16, torch.bfloat16) else glu(z + bias, -1)
-
-
-def _compiled(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Under a compiler: its own forward kernel, which fuses what follows; our backward kernel, which fuses the bias."""
-    if torch.is_grad_enabled() and not exporting() and kernels_run(x):
-        z = linear(x, weight)
-        if z.dtype in (torch.float16, torch.bfloat16):
-            return _OwnBackward.apply(z, bias)
+    if z.dtype not in (torch.float16, torch.bfloat16):
         return glu(z + bias, -1)
-    return glu(linear(x, weight, bias), -1)
+    # a compiler's own forward kernel fuses what follows; our backward kernel fuses the bias
+    return _OwnBackward.apply(z, bias) if compiling else bias_glu(z, bias)
 
 
 class _OwnBackward(torch.autograd.Function):
