@@ -116,7 +116,7 @@ def _forecast(
     marks: Tensor | None,
     lengths: Tensor | Sequence[int] | None,
     dt_scale: float,
-    callback: Callable[[int, Tensor], Any] | None,
+    callback: Callback | None,
 ) -> Tensor:
     """Forecast values (B, steps, K) after the past (B, P, d_input).
 

@@ -67,11 +67,8 @@ class TokenRule(Rule):
     def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> NextValue:
         """Draw a token from the model's probabilities."""
         token = self.sampling(outputs, uniform)
-        return NextValue(token, self._score(outputs, token), token)
-
-    def _score(self, outputs: Tensor, token: Tensor) -> Tensor:
-        chosen = outputs.gather(-1, token[:, None])[:, 0].float()
-        return chosen if self.normal else chosen - outputs.float().logsumexp(-1)
+        score = outputs.gather(-1, token[:, None])[:, 0].float()
+        return NextValue(token, score if self.normal else score - outputs.float().logsumexp(-1), token)
 
 
 class AdaptiveRule(TokenRule):
@@ -114,9 +111,8 @@ class PixelRule(TokenRule):
 
     def choose(self, outputs: Tensor, position: Tensor, uniform: Tensor) -> NextValue:
         """Choose a value; the model reads it as the token of its channel."""
-        value = self.sampling(outputs, uniform)
-        read = 1 + value + self.values * (position % self.channels)
-        return NextValue(value, self._score(outputs, value), read)
+        chosen = super().choose(outputs, position, uniform)
+        return chosen._replace(read=1 + chosen.value + self.values * (position % self.channels))
 
 
 class SeriesRule(Rule):

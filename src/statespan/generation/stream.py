@@ -121,9 +121,7 @@ class Stream:
 
     def reset(self, ids: Sequence[int] | None = None) -> None:
         """Reset streams (all by default) to their initial state."""
-        rows = self._rows(ids)
-        for into, fresh in zip(leaves(self._state), leaves(self._fresh)):
-            into[rows.to(into.device)] = fresh
+        self._scatter(self._rows(ids), self._fresh)
 
     @torch.no_grad()
     def push(self, x: Tensor, ids: Sequence[int] | None = None) -> Tensor:
