@@ -152,14 +152,9 @@ def mix_diagonal(init: str, n_ssm: int, N: int, **options: Any) -> tuple[Tensor,
             f"init_options must have keys among ('imag_scale', 'random_imag', 'random_real', 'generator'), "
             f"got {sorted(unknown)}"
         )
-    fixed = "random" not in names and not (options.get("random_imag") or options.get("random_real"))
-    made: dict[str, tuple[Tensor, Tensor]] = {}
-    A, B = [], []
-    for name in names:
-        if not (fixed and name in made):
-            made[name] = diagonal(name, N, **options)
-        A.append(made[name][0])
-        B.append(made[name][1])
+    is_random = "random" in names or options.get("random_imag") or options.get("random_real")
+    shared = {} if is_random else {name: diagonal(name, N, **options) for name in set(names)}
+    A, B = zip(*(shared.get(name) or diagonal(name, N, **options) for name in names))
     return torch.stack(A), torch.stack(B)
 
 
