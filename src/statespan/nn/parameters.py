@@ -23,6 +23,7 @@ from statespan.nn.initial import assign
 from statespan.nn.options import SSMOptions
 from statespan.nn.real_part import REAL_PARTS, RealPart, inverse_real_part, real_part
 from statespan.ops import apply, apply_from, state_after
+from statespan.ops.ssm.arguments import ModeTensors
 from statespan.ops.ssm.source import Modal, SSMSource
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
 
@@ -200,8 +201,8 @@ class ModalParameters(SSMParameters):
 
     def _modal(self, dt_scale: float, P: Tensor | None) -> Modal:
         dt, decay, freq, B, C = (_wide(x) for x in (self.log_dt, self.A_real, self.A_imag, self.B, self.C))
-        P = None if P is None else _wide(P)
-        return Modal(dt, decay, freq, B, C, P, dt_scale, self.options.discretization, self.real_part, True)
+        parameters = ModeTensors(dt, decay, freq, B, C, None, None if P is None else _wide(P))
+        return Modal(parameters, dt_scale, self.options.discretization, self.real_part, True)
 
     def _modes(self) -> tuple[Tensor, Tensor, Tensor]:
         """A and B (H, M) in double precision, C (K, H, M) in its own."""

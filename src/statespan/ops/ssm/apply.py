@@ -175,7 +175,7 @@ def build_operators(request: Request) -> ChunkOperators:
     chunk = chunk_length(path, source, dtype, request.u, factored=factored)
     modal = source.modal() if path == "triton" else None
     if modal is not None:
-        ahead, precise = request.ahead(modal.C.shape[0]), dtype not in SIXTEEN_BITS
+        ahead, precise = request.ahead(modal.parameters.C.shape[0]), dtype not in SIXTEEN_BITS
         options = BuildOptions(chunk, ahead, modal.rule, modal.real_part, modal.log_dt, precise, factored)
         K, E, G, O, W = modes(modal.modes(D), options)  # noqa: E741
         return ChunkOperators(K, E, G, O, W if factored else None)
@@ -206,8 +206,8 @@ def build_from_lists(structure: Structure, chunk: int, ahead: int, dtype: torch.
 def _run_recurrence(request: Request, first: Tensor | None, *, last: bool) -> tuple[Tensor, Tensor]:
     modal = request.source.modal()
     assert modal is not None
-    assert modal.P is not None
-    ahead = request.ahead(modal.C.shape[0])
+    assert modal.parameters.P is not None
+    ahead = request.ahead(modal.parameters.C.shape[0])
     options = RecurrenceOptions(ahead, modal.real_part, modal.log_dt, last, request.working)
     y, end = recurrence(Sequences(request.u.permute(2, 0, 1), first), modal.modes(request.D), options)
     return y.permute(2, 3, 0, 1), end

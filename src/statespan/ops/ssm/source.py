@@ -15,32 +15,21 @@ from statespan.ssm import DPLR, Diagonal, Structure
 
 
 class Modal(NamedTuple):
-    """The parameters of a modal SSM, from which a GPU builds the operators in one launch.
+    """The parameters of a modal SSM, from which a GPU builds the operators in one launch."""
 
-    Shapes: H heads, S ≤ H sets of modes that the heads share in turn, M modes, K channels.
-    """
-
-    dt: Tensor
-    decay: Tensor
-    freq: Tensor
-    B: Tensor
-    C: Tensor
-    P: Tensor | None
+    parameters: ModeTensors
+    """At the sampling rate of training, without the skip."""
     dt_scale: float
     rule: str
     real_part: str
     log_dt: bool
 
     def modes(self, skip: Tensor | None) -> ModeTensors:
-        """The parameters as operators take them, with the skip (K, H) of the causal channels or None."""
-        skip = None if skip is None else skip.contiguous()
-        return ModeTensors(self.step_sizes(), self.decay, self.freq, self.B, self.C, skip, self.P)
-
-    def step_sizes(self) -> Tensor:
-        """The step sizes, or their logarithms, at the requested sampling rate."""
-        if self.dt_scale == 1.0:
-            return self.dt
-        return self.dt.double() + math.log(self.dt_scale) if self.log_dt else self.dt.double() * self.dt_scale
+        """The parameters at the requested sampling rate, with the skip (K, H) of the causal channels or None."""
+        dt = self.parameters.dt
+        if self.dt_scale != 1.0:
+            dt = dt.double() + math.log(self.dt_scale) if self.log_dt else dt.double() * self.dt_scale
+        return self.parameters._replace(dt=dt, D=None if skip is None else skip.contiguous())
 
 
 @dataclass(frozen=True)
@@ -74,9 +63,8 @@ def source_of(ssm: Structure) -> SSMSource:
             return None
         P = _pairs(ssm.P[0]) if isinstance(ssm, DPLR) else None
         decay, freq = _pairs(ssm.A).movedim(-1, 0).contiguous().unbind()
-        return Modal(
-            ssm.dt.contiguous(), decay, freq, _pairs(ssm.B), _pairs(ssm.C), P, 1.0, ssm.discretization, "none", False
-        )
+        parameters = ModeTensors(ssm.dt.contiguous(), decay, freq, _pairs(ssm.B), _pairs(ssm.C), None, P)
+        return Modal(parameters, 1.0, ssm.discretization, "none", False)
 
     power = "diagonal" if isinstance(ssm, Diagonal) else "rank one" if rank_one else "dense"
     return SSMSource(lambda: ssm, modal, ssm.d_state, power, ssm.dtype)
