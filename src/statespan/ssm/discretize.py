@@ -46,14 +46,7 @@ def zoh(A: Tensor, B: Tensor, dt: Tensor, *, dt_scale: float = 1.0) -> tuple[Ten
 def bilinear(A: Tensor, B: Tensor, dt: Tensor, *, dt_scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """Bilinear rule: ``Ā = (I - ΔA/2)⁻¹ (I + ΔA/2)``, ``B̄ = (I - ΔA/2)⁻¹ ΔB``.
 
-    Args:
-        A: Diagonal (H, M) complex, or dense (H, N, N) real.
-        B: (H, M) complex or (H, N) real.
-        dt: Step sizes Δ, (H,).
-        dt_scale: Factor on Δ: 2.0 for data sampled half as often as Δ was made for.
-
-    Returns:
-        Ā and B̄ in the shapes of A and B, in double precision.
+    Arguments and results are those of :func:`zoh`.
     """
     dt = _check(A, B, dt, dt_scale)
     if A.ndim == 2:

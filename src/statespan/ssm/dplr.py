@@ -24,15 +24,10 @@ _BLOCK_BYTES = 1 << 25  # of the Cauchy matrix held at a time
 
 
 class Resolvent:
-    """``(I - ΔA/2)⁻¹`` of ``A = Λ - Σ_r P_r P_rᴴ``: O(N) to apply.
+    """``(I - ΔA/2)⁻¹`` of ``Λ - Σ_r P_r P_rᴴ``, from A = Λ (H, M), P (R, H, M) and Δ (H,), float64: O(N) to apply.
 
     With Re Λ ≤ 0 the inner R × R matrix is at least the identity, so nothing is ill-conditioned however large ΔΛ is.
     Vectors are the kept half x of (x, conj x); ``p_rᴴ (x, conj x) = 2 Re Σ conj(P_r) x`` is real.
-
-    Args:
-        A: Λ of shape (H, M), complex.
-        P: (R, H, M), complex.
-        dt: (H,), float64.
     """
 
     def __init__(self, A: Tensor, P: Tensor, dt: Tensor) -> None:

@@ -163,12 +163,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of A, B (H, M), u and the step lengths s (c, B, H) from those of the states; all but u conjugated.
 
-    Args:
-        modes: The SSM.
-        steps: The steps of the segment.
-        dx: The gradients of the states (c, B, H, M).
-        before: The states before the samples (c, B, H, M).
-        u: The samples (c, B, H).
+    The states' gradients dx and the states before the samples are (c, B, H, M).
     """
     f_slope, phi_slope = steps.slopes(modes.rule)
     driven = steps.s * u

@@ -107,13 +107,7 @@ def _check_random(name: str, random_imag: bool, random_real: bool) -> None:
 def split_mixture(init: str, n_ssm: int, allowed: tuple[str, ...]) -> list[str]:
     """The initialization of each SSM: "legs/fout" gives the first half of them LegS, the second half FouT.
 
-    Args:
-        init: One name, or several joined by "/".
-        n_ssm: Number of SSMs; at least the number of names.
-        allowed: The names that may be used.
-
-    Returns:
-        A list of ``n_ssm`` names, in equal shares (the first ones take the remainder).
+    The shares are equal; the first ones take the remainder. There must be at least one SSM for each name.
 
     Example:
         >>> split_mixture("legs/fout", 4, hippo.MEASURES)
@@ -134,17 +128,7 @@ def split_mixture(init: str, n_ssm: int, allowed: tuple[str, ...]) -> list[str]:
 
 
 def mix_diagonal(init: str, n_ssm: int, N: int, **options: Any) -> tuple[Tensor, Tensor]:
-    """Diagonal initializations for many SSMs; random ones are drawn separately for each.
-
-    Args:
-        init: A name of :func:`diagonal`, or several joined by "/".
-        n_ssm: Number of SSMs S.
-        N: State size.
-        **options: The keyword arguments of :func:`diagonal`.
-
-    Returns:
-        A and B of shape (S, N/2), complex128.
-    """
+    """A and B (S, N/2) of S SSMs by :func:`diagonal`, which takes the options; random ones are drawn separately."""
     names = split_mixture(init, n_ssm, DIAGONAL)
     unknown = set(options) - {"imag_scale", "random_imag", "random_real", "generator"}
     if unknown:
@@ -159,15 +143,9 @@ def mix_diagonal(init: str, n_ssm: int, N: int, **options: Any) -> tuple[Tensor,
 
 
 def mix_dplr(init: str, n_ssm: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
-    """DPLR initializations for many SSMs, such as "legs/fout" for S4-(LegS/FouT).
+    """Lambda (S, N/2), P (R, S, N/2) and B (S, N/2) of S SSMs by :func:`statespan.ssm.hippo.dplr`.
 
-    Args:
-        init: A measure of :mod:`statespan.ssm.hippo`, or several joined by "/".
-        n_ssm: Number of SSMs S.
-        N: State size.
-
-    Returns:
-        Lambda (S, N/2), P (R, S, N/2) and B (S, N/2), complex128; R is the largest rank, smaller ones filled with 0.
+    R is the largest rank; smaller ones are filled with 0. "legs/fout" gives S4-(LegS/FouT).
     """
     names = split_mixture(init, n_ssm, hippo.MEASURES)
     made = {name: hippo.dplr(name, N) for name in set(names)}
@@ -177,16 +155,7 @@ def mix_dplr(init: str, n_ssm: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def mix_dense(init: str, n_ssm: int, N: int) -> tuple[Tensor, Tensor]:
-    """Dense real HiPPO initializations for many SSMs.
-
-    Args:
-        init: A measure of :mod:`statespan.ssm.hippo`, or several joined by "/".
-        n_ssm: Number of SSMs S.
-        N: State size.
-
-    Returns:
-        A (S, N, N) and B (S, N), float64.
-    """
+    """The HiPPO matrices A (S, N, N) and B (S, N) of S SSMs."""
     makers = {"legs": hippo.legs, "legt": hippo.legt, "fout": hippo.fout}
     made = [makers[name](N) for name in split_mixture(init, n_ssm, hippo.MEASURES)]
     return torch.stack([A for A, _ in made]), torch.stack([B for _, B in made])

@@ -77,14 +77,7 @@ def segment_length(length: int) -> int:
 def scan_recorded(u: Tensor, gaps: Tensor, x: Tensor, modes: GapModes) -> tuple[Tensor, Tensor]:
     """The same in plain autograd operations, each chunk a prefix sum: readable, at 50 times the memory.
 
-    Args:
-        u: (B, L, H).
-        gaps: (B, L).
-        x: The state before the first sample (B, H, M), complex128.
-        modes: The SSM.
-
-    Returns:
-        y of shape (B, L, K, H) float64, and the state after the last sample.
+    States x (B, H, M) are complex128, and y (B, L, K, H) is float64.
     """
     outputs = []
     for start in range(0, u.shape[1], RECORDED):

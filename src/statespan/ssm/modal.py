@@ -49,13 +49,9 @@ class DiagonalOperators(NamedTuple):
 
 
 def forward(factors: DiagonalFactors, chunk: int, ahead: int, dtype: torch.dtype) -> DiagonalOperators:
-    """The operators of :class:`statespan.ssm.structure.Operators`, with E as rows.
+    """The operators of :class:`statespan.ssm.structure.Operators`, with E as rows, for a chunk of 1 … 256.
 
-    Args:
-        factors: The SSM.
-        chunk: c, 1 … 256.
-        ahead: How many of the channels, counted from the last, look ahead.
-        dtype: Of all results but G; everything is computed in float64.
+    The last ``ahead`` channels look ahead. Everything is computed in float64; all but G are returned in ``dtype``.
     """
     d, B, C = (torch.view_as_complex(x.contiguous()) for x in factors)
     channels, H, M = C.shape

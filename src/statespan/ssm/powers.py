@@ -19,15 +19,7 @@ CUTOFF = exp(60.0)  # of kernel values, about 1e26
 
 
 def powers(x: Tensor, n: int) -> Tensor:
-    """Powers of complex numbers.
-
-    Args:
-        x: Any shape (...), complex.
-        n: How many, at least 1.
-
-    Returns:
-        ``x^0 … x^{n-1}``, shape (..., n).
-    """
+    """The powers ``x^0 … x^{n-1}`` of complex numbers (...), along a new last axis of n ≥ 1."""
     table = torch.ones_like(x)[..., None]
     base = x
     while table.shape[-1] < n:
@@ -37,16 +29,7 @@ def powers(x: Tensor, n: int) -> Tensor:
 
 
 def krylov(A: Tensor, b: Tensor, n: int) -> Tensor:
-    """Krylov columns of real matrices.
-
-    Args:
-        A: (..., N, N).
-        b: (..., N), broadcast against the batch of A.
-        n: How many columns, at least 1.
-
-    Returns:
-        ``b, A b, …, A^{n-1} b``, shape (..., N, n).
-    """
+    """The n ≥ 1 Krylov columns ``b, A b, …, A^{n-1} b`` (..., N, n) of real A (..., N, N) and b (..., N)."""
     columns, power = b[..., None], A
     while (missing := n - columns.shape[-1]) > 0:
         more = power @ columns[..., :missing]

@@ -68,13 +68,10 @@ class OperatorGradients(NamedTuple):
 
 
 def forward(factors: RankOneFactors, chunk: int, ahead: int, dtype: torch.dtype) -> RankOneOperators:
-    """The operators of :class:`statespan.ssm.structure.Operators`, with E as rows.
+    """The operators of :class:`statespan.ssm.structure.Operators`, with E as rows, for a chunk of 1 … 256.
 
-    Args:
-        factors: The SSM.
-        chunk: c, 1 … 256; fastest if a power of two.
-        ahead: How many of the channels, counted from the last, look ahead.
-        dtype: Of all results but G; everything is computed in float64.
+    Powers of two are fastest. The last ``ahead`` channels look ahead. Everything is computed in float64; all results
+    but G have this dtype.
     """
     C = factors.C
     channels, (H, N) = C.shape[0], factors.f.shape
