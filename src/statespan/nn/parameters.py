@@ -168,12 +168,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 class ModalParameters(SSMParameters):
-    """Complex modes: Re A through a constraint, Im A, B and C.
-
-    Args:
-        options: Sizes, step sizes and what is trained.
-        real_part: "exp", "softplus", "relu" or "none".
-    """
+    """Complex modes: Re A through a constraint (see :mod:`statespan.nn.real_part`), Im A, B and C."""
 
     A_real: Tensor
     A_imag: Tensor

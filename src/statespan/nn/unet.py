@@ -30,13 +30,6 @@ class Resampled(SequenceLayer):
     The state is (state of the inner module, the frame so far (B, p, D), the output during it (B, p, D), position in it
     (B,)). The position stays on the CPU: the inner module runs once in ``factor`` steps, and when is known without
     waiting for a GPU.
-
-    Args:
-        inner: A sequence module of its own d_model.
-        d_model: Number of features D outside.
-        factor: Positions p of a frame.
-        device: Device of the linear maps.
-        dtype: Their dtype.
     """
 
     def __init__(
@@ -166,12 +159,8 @@ class Resampled(SequenceLayer):
 class UNetLevel(Composite):
     """One resolution: blocks on the way down, coarser levels, and blocks on the way up.
 
-    Each block on the way up also reads the output of the block that mirrors it on the way down.
-
-    Args:
-        down: The blocks on the way down.
-        inner: The coarser levels; None for the coarsest.
-        up: The blocks on the way up, as many as down; none for the coarsest.
+    Each block on the way up also reads the output of the block that mirrors it on the way down. The coarsest level has
+    only blocks on the way down.
     """
 
     def __init__(self, down: Iterable[ResidualBlock], inner: Resampled | None, up: Iterable[ResidualBlock]) -> None:
