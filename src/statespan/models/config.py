@@ -83,12 +83,7 @@ class BackboneConfig:
 
 
 def parse(cls: type[Config], options: Mapping[str, Any]) -> Config:
-    """Build a config from a mapping, whose keys are checked; lists become tuples.
-
-    Args:
-        cls: A config class.
-        options: Values by the names of its fields.
-    """
+    """Build a config of this class from its fields by name, which are checked; lists become tuples."""
     if not isinstance(options, Mapping):
         raise TypeError(f"options must be a mapping, got {type(options).__name__}")
     known = {f.name: f for f in fields(cls)}

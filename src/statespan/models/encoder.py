@@ -23,12 +23,7 @@ class Encoder(Initialised):
     Features have the precision of the parameters, under autocast too: the difference of two samples may be small beside
     the map's bias, so that 16 bits would round it away before a norm that depends on it.
 
-    Args:
-        d_model: Number of features D.
-        d_input: Features of a sample; None for tokens.
-        vocabulary: Number of tokens; None for samples.
-        device: Device of the parameters.
-        dtype: Their dtype.
+    Exactly one of ``d_input`` (samples) and ``vocabulary`` (tokens) is given; the other is None.
     """
 
     def __init__(

@@ -59,15 +59,10 @@ class Cost(NamedTuple):
 
 
 def training_cost(model: Pooled, batch: int, length: int) -> Cost:
-    """Estimate the cost of an update on samples at irregular times in advance.
+    """Estimate the cost of an update on ``batch`` series of up to ``length`` samples at irregular times in advance.
 
     The memory is counted; it grows with the length for what layers keep for gradients, and with its square root for the
     states. The time is extrapolated from a few samples through one layer.
-
-    Args:
-        model: As in :func:`answer_with_gaps`.
-        batch: Series of an update.
-        length: Samples of the longest.
 
     Example:
         >>> from statespan.models import Classifier, ClassifierConfig

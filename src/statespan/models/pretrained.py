@@ -49,12 +49,7 @@ class StoredModel:
 def write(folder: str | Path, stored: StoredModel) -> None:
     """Save a model atomically: at any moment the folder holds either the old or the new one.
 
-    Args:
-        folder: Created if it does not exist.
-        stored: What to save.
-
-    Raises:
-        CheckpointError: It could not be written; existing files are unchanged.
+    The folder is created if it does not exist. A CheckpointError means that existing files are unchanged.
     """
     from safetensors.torch import save
 
@@ -114,17 +109,10 @@ def check_header(path: Path, first: bytes) -> None:
 
 
 def build_module(make: Callable[[int], nn.Module], n_layers: int, tensors: int) -> Any:
-    """Build a module on the meta device if it has as many tensors as were saved.
+    """Build a module on the meta device; raise LoadError if it would not have as many tensors as were saved.
 
-    The number is computed from modules of one and two layers, because building thousands of layers takes minutes.
-
-    Args:
-        make: Builds the module with this many layers.
-        n_layers: Those of its config.
-        tensors: Those that were saved.
-
-    Raises:
-        LoadError: The two do not fit.
+    ``make`` builds it with a given number of layers. The expected number of tensors is computed from modules of one and
+    two layers, because building thousands of layers takes minutes.
     """
     with torch.device("meta"):
         if n_layers > FEW_LAYERS:
