@@ -19,16 +19,9 @@ from statespan.ops.sample import VocabularyPart, fused_sample, sampling_is_fused
 
 
 def choose(tokens: AdaptiveTokens, features: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """A token for each row, and its log-probability under the model.
+    """A token (B,) int64 for each row of features (B, D), and its log-probability (B,) float32 under the model.
 
-    Args:
-        tokens: The embedding whose tables the softmax shares.
-        features: (B, D).
-        uniform: Numbers in [0, 1), (B,).
-        temperature: Above 0.
-
-    Returns:
-        Tokens (B,) int64 and log-probabilities (B,) float32.
+    The uniform numbers (B,) are in [0, 1), the temperature is above 0.
     """
     tables = [tokens.table(i) for i in range(len(tokens.edges) - 1)]
     fused = sampling_is_fused(features, tables, tokens.parameters())

@@ -17,11 +17,7 @@ Function = Callable[[], object]
 
 
 class CudaRecorder:
-    """CUDA graphs that share one memory pool, because none needs another's allocations.
-
-    Args:
-        device: The GPU.
-    """
+    """CUDA graphs that share one memory pool, because none needs another's allocations."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)

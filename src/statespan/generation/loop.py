@@ -145,15 +145,7 @@ def _forecast(
 
 
 class Decoding:
-    """A run of decoding: fixed tensors, and the step that changes them in place.
-
-    Args:
-        model: The model.
-        rule: How it generates.
-        steps: How many values there will be.
-        seed: Of the random numbers.
-        dt_scale: Step of the data relative to that of training.
-    """
+    """A run of decoding: fixed tensors, and the step that changes them in place."""
 
     def __init__(self, model: Any, rule: Rule, steps: int, *, seed: int = 0, dt_scale: float = 1.0) -> None:
         self.model, self.rule, self.steps, self.seed, self.dt_scale = model, rule, steps, seed, dt_scale
@@ -186,13 +178,7 @@ class Decoding:
         self.start(outputs)
 
     def begin(self, state: Any, *, position: Tensor, rows: Tensor) -> None:
-        """Start from a state.
-
-        Args:
-            state: The model's after the prompt.
-            position: Values of each row before the first one to generate (B,).
-            rows: Number of each row (B,).
-        """
+        """Start from the state after prompts of ``position`` (B,) values, in rows of these numbers (B,)."""
         self.state = map_leaves(Tensor.contiguous, state)  # only contiguous tensors can be written in place
         self.rows, device = rows, position.device
         self.host = [leaf for leaf in leaves(self.state) if leaf.device != device]

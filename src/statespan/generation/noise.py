@@ -17,13 +17,7 @@ _WORD = 0xFFFFFFFF
 def threefry(key: tuple[int, int], first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Threefry-2x32 with 20 rounds (Salmon et al. 2011): two 32-bit words from a two-word counter.
 
-    Args:
-        key: Two words.
-        first: Words as int64 tensors of shapes that broadcast.
-        second: Likewise.
-
-    Returns:
-        Two tensors of words, int64.
+    Words are in int64 tensors, whose shapes broadcast.
 
     Example:
         >>> import torch

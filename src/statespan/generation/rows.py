@@ -112,11 +112,7 @@ def one_thread(device: torch.device) -> Iterator[None]:
 def independent(step: Callable[[Tensor, Any], tuple[Tensor, Any]], x: Tensor, state: Any, multiple: int) -> bool:
     """Test whether rows really are independent of each other.
 
-    Args:
-        step: ``(x, state) -> (y, state)``.
-        x: Inputs of all rows, at least ``2·multiple`` of them.
-        state: Their states.
-        multiple: Batches are padded to multiples of this.
+    Batches are padded to this multiple; there must be at least twice as many rows.
     """
     together, rows = step(x, state), len(x)
 
