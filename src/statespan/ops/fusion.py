@@ -21,10 +21,6 @@ def untouched(module: nn.Module, *classes: type[nn.Module]) -> bool:
 
     False for a module that is hooked (also by hooks for all modules), wrapped, parametrized, sharded, quantized or of
     another class, and for one whose ``forward`` was replaced.
-
-    Args:
-        module: The module to bypass.
-        classes: The classes whose work is done in its place.
     """
     if type(module) not in classes or "forward" in module.__dict__ or _torch._has_any_global_hook():
         return False
@@ -62,13 +58,7 @@ def activating_linear(
     """The mixing's linear layer if it also applies the activation before it, or None to activate in the engine.
 
     On a CPU the two together save a tensor in the backward pass. Nothing may stand between them, so dropout must keep
-    everything.
-
-    Args:
-        x: Input of the layer.
-        dropout: What stands between activation and mixing.
-        mix: The mixing.
-        kinds: Classes of dropout that keep everything outside of training.
+    everything, as these kinds of it do outside of training.
     """
     if not x.is_cpu or not untouched(dropout, *kinds) or (dropout.training and dropout.p):
         return None
@@ -78,13 +68,9 @@ def activating_linear(
 
 
 def mix_features(y: Tensor, dropout: nn.Module, mix: nn.Module, activating: nn.Linear | None = None) -> Tensor:
-    """Dropout and mixing of the channels and features of y (B, L, K, D), to (B, L, features).
+    """Dropout of (B, L, K·D) and mixing of (B·L, K·D) to (B, L, features), for an engine's y (B, L, K, D).
 
-    Args:
-        y: Output of the engine, which nothing else refers to.
-        dropout: Applied to (B, L, K·D).
-        mix: Applied to (B·L, K·D).
-        activating: What :func:`activating_linear` gave.
+    Nothing else may refer to y. ``activating`` is what :func:`activating_linear` gave.
     """
     batch, length = y.shape[:2]
     # The engine leaves the length as the last axis in memory. Features by positions is a matrix that a product
@@ -118,12 +104,7 @@ def unviewed(x: Tensor) -> Tensor:
 
 
 def working_dtype(x: Tensor, precision: torch.dtype) -> torch.dtype:
-    """The dtype an SSM computes in: at least float32 on a CPU; on a GPU that of autocast or of a 16-bit input.
-
-    Args:
-        x: Input of the layer.
-        precision: Dtype of the SSM's parameters, at least float32.
-    """
+    """The dtype an SSM computes in: at least its own on a CPU; on a GPU that of autocast or of a 16-bit input."""
     if x.is_cuda:
         if torch.is_autocast_enabled("cuda"):
             return torch.get_autocast_dtype("cuda")

@@ -20,11 +20,7 @@ _gelu_backward = torch.ops.aten.gelu_backward
 
 
 def gelu(y: Tensor) -> Tensor:
-    """GELU of a tensor that has no other use.
-
-    Args:
-        y: Any shape and order in memory.
-    """
+    """GELU of a tensor, of any shape and order in memory, that has no other use."""
     return _Gelu.apply(y) if _plain(y) else functional.gelu(y)
 
 

@@ -39,16 +39,11 @@ def norm_fits(x: Tensor, dtype: torch.dtype) -> bool:
 
 
 def norm_before(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Layer normalization at the start of a residual branch.
-
-    Args:
-        x: (B, L, D).
-        affine: Of the norm.
-        dtype: Of the result.
+    """Layer normalization of x (B, L, D) at the start of a residual branch.
 
     Returns:
-        x for the residual, and x normalized, (B, L, D) with the length as the last axis in memory. The gradients of
-        both meet in one kernel, which saves a sum.
+        x for the residual, and x normalized, (B, L, D) in this dtype with the length as the last axis in memory. The
+        gradients of both meet in one kernel, which saves a sum.
     """
     y, same, _, _ = _Norm.apply(x, *affine, dtype)
     return same, y.permute(1, 2, 0)

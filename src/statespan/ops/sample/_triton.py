@@ -205,14 +205,8 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     """Sample; see :func:`statespan.ops.sample.operator.fused_sample`.
 
-    Args:
-        parts: z (B, K), table (V, K) and bias (V,) of each, contiguous and of one dtype.
-        clusters: (B, C), contiguous.
-        uniform: (B,), contiguous.
-        inverse: One over the temperature, one float64 number; None for temperature 1.
-
-    Returns:
-        Tokens (B,) int64 and log-probabilities (B,), float32 or float64.
+    All tensors are contiguous, those of the parts of one dtype. ``inverse`` is one over the temperature, one float64
+    number; None for temperature 1.
     """
     rows, count, hot, first = clusters.shape[0], len(parts), inverse is not None, 0
     device, wide = clusters.device, clusters.dtype == torch.float64

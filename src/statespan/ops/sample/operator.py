@@ -31,13 +31,7 @@ class VocabularyPart(NamedTuple):
 
 
 def sampling_is_fused(features: Tensor, tables: Sequence[Tensor], parameters: Iterable[Tensor]) -> bool:
-    """Whether the kernels sample: on a GPU, without gradients and autocast.
-
-    Args:
-        features: What the scores are computed from, (B, D).
-        tables: Of the parts.
-        parameters: All that may require a gradient.
-    """
+    """Whether the kernels sample from features (B, D): on a GPU, without gradients (of any parameter) and autocast."""
     if torch.compiler.is_compiling() or features.shape[0] == 0:
         return False
     if max(len(table) for table in tables) > LARGEST:

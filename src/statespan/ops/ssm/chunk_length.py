@@ -17,15 +17,7 @@ from statespan.ops.ssm.tiles import LARGE, MIDDLE, SIXTEEN_BITS
 
 
 def chunk_length(path: str, source: SSMSource, dtype: torch.dtype, u: Tensor, *, factored: bool) -> int:
-    """The chunk length: long enough for large matrix products, short enough for on-chip memory and total work.
-
-    Args:
-        path: "triton" or "chunks".
-        source: The SSM.
-        dtype: What is computed in.
-        u: An input (B, L, H) of the size to expect.
-        factored: Whether the kernels keep G in its factors.
-    """
+    """The chunk length on path "triton" or "chunks" for inputs of the size of u (B, L, H)."""
     if path == "triton":
         memory = shared_memory(u.device)
         dense = source.dense and not factored

@@ -33,14 +33,7 @@ class Tiles(NamedTuple):
 
 
 def fits(d_state: int, power: str, dtype: torch.dtype, memory: int) -> bool:
-    """Whether kernels exist for this state size and dtype with tiles that fit.
-
-    Args:
-        d_state: N.
-        power: What the chunk-to-chunk matrix is: "diagonal", "rank one" or "dense".
-        dtype: What is computed in.
-        memory: In bytes.
-    """
+    """Whether kernels exist for this state size, form of G ("diagonal", "rank one" or "dense") and dtype."""
     if memory < SMALL:
         return False
     if dtype in SIXTEEN_BITS:
