@@ -60,12 +60,7 @@ class FeatureAttention(MultiHead[LinearState]):
         return self.d_head
 
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> LinearState:
-        """The empty sums.
-
-        Args:
-            batch: Number of sequences.
-            dtype: float64, as None does, keeps the sums exact over any length; float32 halves their memory.
-        """
+        """The empty sums: float64, as None does, keeps them exact over any length; float32 halves their memory."""
         self._check_causal("initial_state")
         check_int("batch", batch, minimum=0)
         dtype = torch.float64 if dtype is None else dtype
