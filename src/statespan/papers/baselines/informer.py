@@ -7,6 +7,7 @@ E = D / N features, L and S lengths of queries and keys.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +79,7 @@ class InformerLayer(nn.Module):
     A layer of the decoder is causal, and between the two it attends to what the encoder returns.
     """
 
-    def __init__(self, d_model: int, n_heads: int, *, decodes: bool) -> None:
+    def __init__(self, d_model: int, n_heads: int, *, decodes: bool = False) -> None:
         super().__init__()
         self.mixer = InformerAttention(d_model, n_heads, causal=decodes)
         self.cross = InformerAttention(d_model, n_heads) if decodes else None
@@ -159,11 +160,9 @@ class Informer(nn.Module):
             raise ValueError(f"label must be at most the context, {context}, got {label}")
         self.reader = InformerEmbedding(d_input, d_marks, d_model)
         self.writer = InformerEmbedding(d_input, d_marks, d_model)
-        first = InformerLayer(d_model, n_heads, decodes=False)
-        halve = Distill(d_model)
-        second = InformerLayer(d_model, n_heads, decodes=False)
-        self.encoder = nn.Sequential(first, halve, second, nn.LayerNorm(d_model))
-        self.decoder = InformerLayer(d_model, n_heads, decodes=True)
+        layer = partial(InformerLayer, d_model, n_heads)
+        self.encoder = nn.Sequential(layer(), Distill(d_model), layer(), nn.LayerNorm(d_model))
+        self.decoder = layer(decodes=True)
         self.norm = nn.LayerNorm(d_model)
         self.map = nn.Linear(d_model, d_output)
 
