@@ -195,14 +195,10 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
     def initial_state(
         self, batch: int, *, max_length: int | None = None, dtype: torch.dtype | None = None
     ) -> KVCache | StaticKVCache:
-        """An empty cache.
+        """An empty cache that grows, in the dtype of the layer unless another one is given.
 
-        Args:
-            batch: Number of sequences.
-            max_length: Slots of a cache of constant shape, for ``torch.compile`` and CUDA graphs; None for a cache that
-                grows. When it is full, a CPU raises an error; other devices, where a check would synchronize, return
-                NaN.
-            dtype: Of keys and values; None for that of the layer.
+        With ``max_length`` it has that many slots and a constant shape, for ``torch.compile`` and CUDA graphs. When it
+        is full, a CPU raises an error; other devices, where a check would synchronize, return NaN.
         """
         self._check_causal("initial_state")
         check_int("batch", batch, minimum=0)

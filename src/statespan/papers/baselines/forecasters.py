@@ -1,7 +1,7 @@
 """The forecasters that are compared in the tables: S4, LSTM, linear maps, the seasonal naive forecast, and their mean.
 
-Each is called as ``model(x, marks=marks)`` with x (B, T + H, C), of which only the first T rows are read, and returns
-the forecast (B, H, K).
+Each is made for a context T and a horizon H, in rows, and called as ``model(x, marks=marks)`` with x (B, T + H, C), of
+which only the first T rows are read. It returns the forecast (B, H, K).
 
 Shapes: B windows, T context, H horizon, C columns, K forecast columns, M calendar features.
 """
@@ -17,17 +17,15 @@ from torch import Tensor, nn
 from statespan._check import check_int
 from statespan.estimators.horizon import Horizon, HorizonConfig
 
+LSTM_DROPOUT = 0.1  # between its layers and before its linear map
+
 
 class S4Baseline(nn.Module):
     """Masked sequence-to-sequence S4D (S4 paper, figure 5) on windows relative to their own level.
 
-    Args:
-        context: Rows T.
-        horizon: Rows H.
-        columns: Columns C, read and forecast one by one with the same weights.
-        d_marks: How many of the calendar features to read, the first ones; 0 for none.
-        centre: "last", "mean" or "none": the reference level of each window.
-        options: Fields of :class:`statespan.models.ForecasterConfig`.
+    The ``columns`` C are read and forecast one by one with the same weights, beside the first ``d_marks`` calendar
+    features. ``centre`` is the level of a window: "last", "mean" or "none". ``options`` are fields of
+    :class:`statespan.models.ForecasterConfig`.
 
     Example:
         >>> model = S4Baseline(48, 24, columns=3, d_marks=4, options={"d_model": 8, "n_layers": 1, "layer": "s4d"})
@@ -41,14 +39,12 @@ class S4Baseline(nn.Module):
         horizon: int,
         *,
         columns: int,
-        d_marks: int = 0,
+        d_marks: int,
         centre: str = "last",
-        options: dict[str, Any] | None = None,
+        options: dict[str, Any],
     ) -> None:
         super().__init__()
-        self.network = Horizon(
-            HorizonConfig(columns, context, horizon, d_marks, 0, centre, False, False, options or {})
-        )
+        self.network = Horizon(HorizonConfig(columns, context, horizon, d_marks, 0, centre, False, False, options))
 
     def forward(self, x: Tensor, *, marks: Tensor | None = None) -> Tensor:
         """The forecast (B, H, C) of x (B, T + H, C)."""
@@ -57,17 +53,7 @@ class S4Baseline(nn.Module):
 
 
 class LSTM(nn.Module):
-    """LSTM layers over the context and its calendar; a linear map of the last hidden state gives the horizon.
-
-    Args:
-        context: Rows T.
-        horizon: Rows H.
-        d_input: Columns C.
-        d_output: Columns K.
-        d_marks: Calendar features M.
-        d_model: Hidden features.
-        n_layers: Layers.
-        dropout: Between the layers and before the map.
+    """Two LSTM layers over the context and its calendar; a linear map of the last hidden state gives the horizon.
 
     Example:
         >>> model = LSTM(48, 24, d_input=3, d_output=3, d_marks=4, d_model=16)
@@ -76,22 +62,13 @@ class LSTM(nn.Module):
     """
 
     def __init__(
-        self,
-        context: int,
-        horizon: int,
-        *,
-        d_input: int,
-        d_output: int,
-        d_marks: int = 0,
-        d_model: int = 128,
-        n_layers: int = 2,
-        dropout: float = 0.1,
+        self, context: int, horizon: int, *, d_input: int, d_output: int, d_marks: int, d_model: int = 128
     ) -> None:
         super().__init__()
         self.context = check_int("context", context, minimum=1)
         self.horizon, self.d_output = check_int("horizon", horizon, minimum=1), d_output
-        self.layers = nn.LSTM(d_input + d_marks, d_model, n_layers, batch_first=True, dropout=dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.LSTM(d_input + d_marks, d_model, num_layers=2, batch_first=True, dropout=LSTM_DROPOUT)
+        self.dropout = nn.Dropout(LSTM_DROPOUT)
         self.map = nn.Linear(d_model, horizon * d_output)
 
     def forward(self, x: Tensor, *, marks: Tensor | None = None) -> Tensor:
@@ -105,10 +82,6 @@ class LSTM(nn.Module):
 
 class NLinear(nn.Module):
     """A linear map of the context relative to its last row, the same for all columns (Zeng et al., AAAI 2023).
-
-    Args:
-        context: Rows T.
-        horizon: Rows H.
 
     Example:
         >>> NLinear(48, 24)(torch.randn(2, 48 + 24, 3)).shape
@@ -129,11 +102,6 @@ class NLinear(nn.Module):
 
 class DLinear(nn.Module):
     """One linear map of the trend, a moving average, and one of the remainder (Zeng et al., AAAI 2023).
-
-    Args:
-        context: Rows T.
-        horizon: Rows H.
-        window: Rows of the moving average, odd.
 
     Example:
         >>> DLinear(48, 24)(torch.randn(2, 48 + 24, 3)).shape
@@ -169,10 +137,7 @@ def _mean_map(context: int, horizon: int) -> nn.Linear:
 class SeasonalNaive(nn.Module):
     """Forecasts the value of one season before, or of the latest season where it is known. No parameters.
 
-    Args:
-        context: Rows T that are known.
-        horizon: Rows H to forecast.
-        season: Rows of a season: 24 for hourly data with a daily rhythm.
+    A ``season`` is in rows: 24 for hourly data with a daily rhythm.
 
     Example:
         >>> x = torch.arange(10.0).view(1, 10, 1)
@@ -199,12 +164,8 @@ class SeasonalNaive(nn.Module):
 class MeanForecaster(nn.Module):
     """Forecasts the mean of the forecasts of its members, which are trained separately; for evaluation only.
 
-    Where one member is far off after an unforeseen change, the others limit the error.
-
-    Args:
-        members: The models, at least one.
-        contexts: How many rows each member reads, the last ones of a window.
-        horizon: Rows H.
+    Where one member is far off after an unforeseen change, the others limit the error. Each member has a context of its
+    own and reads the last rows of a window.
 
     Example:
         >>> days, weeks = SeasonalNaive(24, 2, 24), SeasonalNaive(168, 2, 168)

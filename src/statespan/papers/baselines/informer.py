@@ -7,11 +7,15 @@ E = D / N features, L and S lengths of queries and keys.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_bool, check_int, check_number
+from statespan._check import check_int
+
+FACTOR = 5  # of :func:`prob_attention`
+DROPOUT = 0.05
 
 
 def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool = False) -> Tensor:
@@ -20,17 +24,8 @@ def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool
     The selectivity of a query is the largest of its scores minus their mean, on a random sample of ``factor · ln S``
     keys; the ``factor · ln L`` most selective ones attend to all keys. With a factor so large that all
     keys are sampled and all queries attend, it is softmax attention. A causal one, with L = S, sees itself and the past
-    alone; queries that do not attend then take the mean of those.
-
-    Args:
-        q: (B, N, L, E).
-        k: (B, N, S, E).
-        v: (B, N, S, E).
-        factor: Sets how many keys are sampled and how many queries attend.
-        causal: Whether a query attends only to keys up to its own position.
-
-    Returns:
-        (B, N, L, E).
+    alone; queries that do not attend then take the mean of those. From q (B, N, L, E), k and v (B, N, S, E) to
+    (B, N, L, E).
     """
     batch, heads, length, width = q.shape
     keys = k.shape[2]
@@ -55,29 +50,26 @@ def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool
 
 
 class InformerAttention(nn.Module):
-    """Multi-head self-attention, or cross-attention to another sequence.
+    """Multi-head attention: sparse to the sequence itself, or full to another one."""
 
-    ``factor`` is that of :func:`prob_attention`; None for full attention.
-    """
-
-    def __init__(self, d_model: int, n_heads: int, *, factor: int | None, causal: bool) -> None:
+    def __init__(self, d_model: int, n_heads: int, *, causal: bool = False) -> None:
         super().__init__()
         if d_model % n_heads:
             raise ValueError(f"n_heads must divide d_model={d_model}, got {n_heads}")
-        self.n_heads, self.factor, self.causal = n_heads, factor, causal
+        self.n_heads, self.causal = n_heads, causal
         self.query, self.key, self.value, self.out = (nn.Linear(d_model, d_model) for _ in range(4))
 
     def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """Attend from x (B, L, D) to itself, or to ``other`` (B, S, D)."""
-        other = x if other is None else other
+        source = x if other is None else other
         q, k, v = (
-            part(source).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
-            for part, source in ((self.query, x), (self.key, other), (self.value, other))
+            projected.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+            for projected in (self.query(x), self.key(source), self.value(source))
         )
-        if self.factor is None:
-            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        if other is None:
+            y = prob_attention(q, k, v, factor=FACTOR, causal=self.causal)
         else:
-            y = prob_attention(q, k, v, factor=self.factor, causal=self.causal)
+            y = nn.functional.scaled_dot_product_attention(q, k, v)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -87,15 +79,15 @@ class InformerLayer(nn.Module):
     A layer of the decoder is causal, and between the two it attends to what the encoder returns.
     """
 
-    def __init__(self, d_model: int, n_heads: int, *, factor: int, dropout: float, decodes: bool) -> None:
+    def __init__(self, d_model: int, n_heads: int, *, decodes: bool = False) -> None:
         super().__init__()
-        self.mixer = InformerAttention(d_model, n_heads, factor=factor, causal=decodes)
-        self.cross = InformerAttention(d_model, n_heads, factor=None, causal=False) if decodes else None
+        self.mixer = InformerAttention(d_model, n_heads, causal=decodes)
+        self.cross = InformerAttention(d_model, n_heads) if decodes else None
         self.feed = nn.Sequential(
-            nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Dropout(dropout), nn.Linear(4 * d_model, d_model)
+            nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Dropout(DROPOUT), nn.Linear(4 * d_model, d_model)
         )
         self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(3 if decodes else 2))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(DROPOUT)
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         """Apply to x (B, L, D); the decoder also attends to memory (B, S, D)."""
@@ -122,11 +114,11 @@ class Distill(nn.Module):
 class InformerEmbedding(nn.Module):
     """Embed values by a convolution of width 3, the calendar by a linear map and the position by sines."""
 
-    def __init__(self, d_input: int, d_marks: int, d_model: int, dropout: float) -> None:
+    def __init__(self, d_input: int, d_marks: int, d_model: int) -> None:
         super().__init__()
         self.values = nn.Conv1d(d_input, d_model, 3, padding=1, padding_mode="circular")
         self.marks = nn.Linear(d_marks, d_model, bias=False) if d_marks else None
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(DROPOUT)
 
     def forward(self, x: Tensor, marks: Tensor | None) -> Tensor:
         """Map x (B, L, C) and marks (B, L, M) to (B, L, D)."""
@@ -137,23 +129,10 @@ class InformerEmbedding(nn.Module):
 
 
 class Informer(nn.Module):
-    """The Informer: an encoder that halves the context after each layer but the last, and a one-pass decoder.
+    """The Informer: an encoder of two layers that halves the context between them, and a one-pass decoder.
 
-    The decoder reads the last ``label`` known rows and zeros for the horizon, and forecasts the whole horizon at once.
-
-    Args:
-        context: Rows T.
-        horizon: Rows H.
-        d_input: Columns C.
-        d_output: Columns K.
-        d_marks: Calendar features M.
-        label: Known rows at the start of the decoder's input; None for half of the context.
-        d_model: Features D.
-        n_heads: Heads N.
-        n_layers: Layers of the encoder; the decoder has one.
-        factor: Of :func:`prob_attention`.
-        dropout: Probability of dropping a feature.
-        distil: Halve the length between the layers of the encoder.
+    The decoder reads the last ``label`` known rows, half of the context by default, and zeros for the horizon, and
+    forecasts the whole horizon at once.
 
     Example:
         >>> model = Informer(48, 24, d_input=3, d_output=3, d_marks=4, d_model=16, n_heads=2)
@@ -168,14 +147,10 @@ class Informer(nn.Module):
         *,
         d_input: int,
         d_output: int,
-        d_marks: int = 0,
+        d_marks: int,
         label: int | None = None,
         d_model: int = 128,
         n_heads: int = 8,
-        n_layers: int = 2,
-        factor: int = 5,
-        dropout: float = 0.05,
-        distil: bool = True,
     ) -> None:
         super().__init__()
         self.context = check_int("context", context, minimum=1)
@@ -183,17 +158,11 @@ class Informer(nn.Module):
         self.label = context // 2 if label is None else check_int("label", label, minimum=0)
         if self.label > context:
             raise ValueError(f"label must be at most the context, {context}, got {label}")
-        check_int("factor", factor, minimum=1)
-        check_number("dropout", dropout, above=0.0, below=1.0, closed=True)
-        self.reader = InformerEmbedding(d_input, d_marks, d_model, dropout)
-        self.writer = InformerEmbedding(d_input, d_marks, d_model, dropout)
-        layers: list[nn.Module] = []
-        for number in range(check_int("n_layers", n_layers, minimum=1)):
-            layers.append(InformerLayer(d_model, n_heads, factor=factor, dropout=dropout, decodes=False))
-            if check_bool("distil", distil) and number < n_layers - 1:
-                layers.append(Distill(d_model))
-        self.encoder = nn.Sequential(*layers, nn.LayerNorm(d_model))
-        self.decoder = InformerLayer(d_model, n_heads, factor=factor, dropout=dropout, decodes=True)
+        self.reader = InformerEmbedding(d_input, d_marks, d_model)
+        self.writer = InformerEmbedding(d_input, d_marks, d_model)
+        layer = partial(InformerLayer, d_model, n_heads)
+        self.encoder = nn.Sequential(layer(), Distill(d_model), layer(), nn.LayerNorm(d_model))
+        self.decoder = layer(decodes=True)
         self.norm = nn.LayerNorm(d_model)
         self.map = nn.Linear(d_model, d_output)
 

@@ -60,12 +60,7 @@ class FeatureAttention(MultiHead[LinearState]):
         return self.d_head
 
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> LinearState:
-        """The empty sums.
-
-        Args:
-            batch: Number of sequences.
-            dtype: float64, as None does, keeps the sums exact over any length; float32 halves their memory.
-        """
+        """The empty sums: float64, as None does, keeps them exact over any length; float32 halves their memory."""
         self._check_causal("initial_state")
         check_int("batch", batch, minimum=0)
         dtype = torch.float64 if dtype is None else dtype
@@ -214,11 +209,8 @@ class Performer(FeatureAttention):
     1e-6 of the largest of them. That keeps the sum of the weights away from 0 and depends on one position only, unlike
     the authors' maximum over all keys; so all three uses of the layer give the same numbers.
 
-    Args:
-        d_model: Number of features D.
-        n_heads: Number of heads H.
-        n_features: Random features F; None for E ln E, rounded.
-        **options: Those of :class:`MultiHead`; the sums are at least float32, whatever the dtype.
+    There are ``n_features`` F of them, by default E ln E, rounded. The other arguments are those of :class:`MultiHead`;
+    the sums are at least float32, whatever the dtype.
 
     Example:
         >>> layer = Performer(d_model=64, n_heads=2)

@@ -7,6 +7,7 @@ Shapes: B batch, L length, D = d_model features.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -77,12 +78,6 @@ class TransformerBlock(SequenceLayer):
                 nn.Linear(d_ff, self.d_model, device=device, dtype=dtype),
             )
 
-    def reset_all_but_mixer(self) -> None:
-        """Re-initialise the norms and the feed-forward network."""
-        for name, child in self.named_children():
-            if name != "mixer":
-                reset(child)
-
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """Apply the block to whole sequences x (B, L, D); see :class:`SequenceLayer`."""
         x, padding = self._padded(x, lengths)
@@ -152,12 +147,7 @@ class Transformer(Composite):
     Args:
         d_model: Number of features D.
         mixers: One module for each block.
-        d_ff: As in :class:`TransformerBlock`, like all that follow.
-        norm: "layer" or "rms".
-        prenorm: Where the norms stand.
-        dropout: Probability of dropping a feature of what is added to a residual.
-        device: Device of the blocks' own parameters.
-        dtype: Their dtype.
+        **options: Those of :class:`TransformerBlock`, the same for all blocks.
 
     Example:
         >>> from statespan.papers.baselines.attention import Attention
@@ -168,35 +158,21 @@ class Transformer(Composite):
         (torch.Size([2, 16]), 2)
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        mixers: Iterable[nn.Module],
-        *,
-        d_ff: int | None,
-        norm: str = "layer",
-        prenorm: bool = True,
-        dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, d_model: int, mixers: Iterable[nn.Module], **options: Any) -> None:
         super().__init__()
         self.d_model = self.d_output = check_int("d_model", d_model, minimum=1)
-        listed = _check_mixers(mixers, self.d_model)
-        self.blocks = nn.ModuleList(
-            TransformerBlock(
-                d_model, mixer, d_ff=d_ff, norm=norm, prenorm=prenorm, dropout=dropout, device=device, dtype=dtype
-            )
-            for mixer in listed
-        )
-        self.norm = NORMS[norm](d_model, device=device, dtype=dtype) if prenorm else nn.Identity()
+        blocks = [TransformerBlock(d_model, mixer, **options) for mixer in _check_mixers(mixers, self.d_model)]
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = copy.deepcopy(blocks[0].mixer_norm) if blocks[0].prenorm else nn.Identity()
 
     def reset_parameters(self) -> None:
         """Re-initialise all parameters, those of the mixers first, because they are built before the blocks."""
         for block in self.parts():
             reset(block.mixer)
         for block in self.parts():
-            block.reset_all_but_mixer()
+            for name, child in block.named_children():
+                if name != "mixer":
+                    reset(child)
         reset(self.norm)
 
     def parts(self) -> Sequence[TransformerBlock]:

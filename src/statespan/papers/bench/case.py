@@ -179,11 +179,11 @@ def with_ratios(rows: Sequence[BenchRow], base_name: str, same: Sequence[str], r
     ]
 
 
-def with_rate(rows: Sequence[BenchRow], name: str) -> list[BenchRow]:
-    """Add a figure ``name``: sequences, tokens or images per second."""
-    return [
-        replace(row, extra={name: 1e3 * row.setting["batch"] / row.time_ms}) if row.time_ms else row for row in rows
-    ]
+def with_rate(
+    rows: Sequence[BenchRow], name: str, count: Callable[[BenchRow], float] = lambda row: row.setting["batch"]
+) -> list[BenchRow]:
+    """Add a figure ``name``: sequences, tokens or images per second, from their ``count`` in one run."""
+    return [replace(row, extra={name: 1e3 * count(row) / row.time_ms}) if row.time_ms else row for row in rows]
 
 
 def count_parameters(model: nn.Module, *, trained: bool = False) -> int:

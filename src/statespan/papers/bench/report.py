@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,11 +17,6 @@ from statespan.papers.bench.runner import BenchResult
 
 STYLE = {OK: "none", WRONG: "bold red", FAILED: "yellow", SKIPPED: "dim"}
 SECTIONS = ("task", "part", "length", "batch", "heads", "d_model")
-
-
-def terminal() -> Console:
-    """The console for a run; a file or pipe gets the table's full width."""
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
 def show(result: BenchResult, console: Console) -> None:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from statespan.models import PixelModel, PixelsConfig
-from statespan.papers.bench.case import OK, Benchmark, BenchOptions, BenchRow, Case, Work, count_parameters
+from statespan.papers.bench.case import OK, Benchmark, BenchOptions, BenchRow, Case, Work, count_parameters, with_rate
 from statespan.papers.bench.decoding import STATE, step_floor, steps_work
 from statespan.papers.bench.kv_cache import CachedTransformer, StackSizes, cached_floor, cached_work
 
@@ -107,12 +105,7 @@ def _work(options: BenchOptions, config: PixelsConfig, batch: int) -> Work:
 def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "images_per_s" (of the Transformer as if its whole image were at that context) and report the best ones."""
     length, limit = options.sizes["length"], 1e3 * options.sizes["memory_gb"]
-    final = []
-    for row in rows:
-        if row.time_ms:
-            image = row.time_ms * length / row.setting["steps"]
-            row = replace(row, extra={"images_per_s": 1e3 * row.setting["batch"] / image})
-        final.append(row)
+    final = with_rate(rows, "images_per_s", lambda row: row.setting["batch"] * row.setting["steps"] / length)
     fitting = [row for row in final if row.status == OK and (row.memory_mb or 0.0) <= limit]
     findings, best = [], {}
     for name in models(options):
@@ -141,8 +134,8 @@ def _whole_image(rows: Sequence[BenchRow], options: BenchOptions) -> float:
                  and row.setting["batch"] == batch}  # fmt: skip
         if set(times) != set(contexts):
             continue
-        points = [(0, times[contexts[0]]), *((c, times[c]) for c in contexts)]
-        total = sum((b - a) * ((s or 0.0) + (t or 0.0)) / 2 for (a, s), (b, t) in pairwise(points))
+        measured = [times[context] or 0.0 for context in (contexts[0], *contexts)]
+        total = float(torch.trapezoid(torch.tensor(measured), torch.tensor([0, *contexts])))
         rates.append(1e3 * batch / total if total else 0.0)
     return max(rates)
 

@@ -67,7 +67,12 @@ def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchR
 
 
 def exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """The slope of the least-squares line through the logarithms."""
+    """The power p of y ~ xᵖ: the slope of the least-squares line through the logarithms.
+
+    Example:
+        >>> round(exponent([1.0, 2.0, 4.0], [3.0, 12.0, 48.0]), 6)
+        2.0
+    """
     return linear_regression([log(x) for x in xs], [log(y) for y in ys]).slope
 
 

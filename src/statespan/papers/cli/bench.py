@@ -80,7 +80,7 @@ def bench(
     """Run benchmarks; :data:`HELP` is the text for users."""
     from statespan.papers.bench.plot import plot
     from statespan.papers.bench.record import write_record
-    from statespan.papers.bench.report import show, terminal
+    from statespan.papers.bench.report import show
 
     try:
         runs = _choose(names or [], device=device, dtype=dtype, quick=quick, sizes=size or [], seed=seed)
@@ -88,7 +88,7 @@ def bench(
         fail(str(error))
     common.check_writable(out, "--out")
     out.mkdir(parents=True, exist_ok=True)
-    console = terminal()
+    console = common.terminal()
     drawing = not no_plot and find_spec("matplotlib") is not None
     if not no_plot and not drawing:
         console.print('no plots without matplotlib: pip install "statespan[plot]"', markup=False)

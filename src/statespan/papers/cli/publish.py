@@ -48,7 +48,6 @@ def publish(
 ) -> None:
     """Publish; :data:`HELP` is the text for users."""
     common.need_training()
-    console = common.terminal()
     if name is not None and not runs:
         fail("--name needs a RUN to publish")
     with common.explained():
@@ -65,7 +64,7 @@ def publish(
             except PublishError as error:
                 fail(str(error))
             for line in messages:
-                console.print(line, markup=False, soft_wrap=True)
+                common.say(line)
         folder = results / "tasks"
         if not folder.is_dir():
             fail(f"--results must be a folder with records in tasks, got {results}")
@@ -76,7 +75,7 @@ def publish(
             written += write_pictures(read_runs(folder), folder)
         written += _write_tables(results)
     for path in written:
-        console.print(f"{'picture' if path.suffix == '.png' else 'tables':<8} {path}", markup=False, soft_wrap=True)
+        common.say(f"{'picture' if path.suffix == '.png' else 'tables':<8} {path}")
 
 
 def _write_tables(results: Path) -> list[Path]:

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from statespan._check import check_int
 from statespan.data.base import Arrays, Batch, Dataset, Info
-from statespan.data.formats.idx import read_idx
 from statespan.data.registry import register
-from statespan.data.source import found
 from statespan.data.split import hold_out
-from statespan.papers.datasets.images import CIFAR, MNIST, digits, read_cifar
+from statespan.papers.datasets.images import CIFAR, MNIST, digits, read_cifar, read_mnist
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,8 @@ def mnist_density(folder: Path, *, levels: int = 256, valid: float = 0.05, seed:
     """
     if check_int("levels", levels, minimum=2) > 256:
         raise ValueError(f"levels must be an integer from 2 to 256, got {levels}")
-    images = [read_idx(path) for path in found(MNIST, folder) if "images" in path.name]
-    for x in images:
-        if x.shape[1:] != (28, 28):
-            raise ValueError(f"{folder} must hold MNIST's 28 x 28 images, got {x.shape}")
-    train, test = ((x.reshape(-1, 784).astype(np.uint16) * levels // 256).astype(np.uint8) for x in images)
-    splits = hold_out({"x": train}, {"x": test}, Shifted(levels), valid=valid, seed=seed)
+    train, test = ({"x": (x.astype(np.uint16) * levels // 256).astype(np.uint8)} for x, _ in read_mnist(folder))
+    splits = hold_out(train, test, Shifted(levels), valid=valid, seed=seed)
     return Dataset("mnist-density", Info("density", 784, None, levels + 1, levels), *splits)
 
 

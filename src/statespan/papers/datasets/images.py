@@ -5,7 +5,6 @@ CIFAR-10 is read from ``cifar-10-batches-bin``: records of one label byte and 3 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,9 +71,8 @@ def bit_reversal(n: int) -> Array:
         >>> bit_reversal(8).tolist(), bit_reversal(6).tolist()
         ([0, 4, 2, 6, 1, 5, 3, 7], [0, 4, 2, 1, 5, 3])
     """
-    bits = math.ceil(math.log2(n)) if n > 1 else 0
-    numbers = np.arange(1 << bits)
-    reverse = sum(((numbers >> bit) & 1) << (bits - 1 - bit) for bit in range(bits)) + 0 * numbers
+    bits = (n - 1).bit_length()
+    reverse = np.array([int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits)])
     return reverse[reverse < n]
 
 
@@ -109,14 +107,7 @@ def _mnist(name: str, summary: str, order: Array) -> None:
 
     @register(name, summary, files=MNIST, folder="mnist", config=MNISTOptions)
     def load(folder: Path, options: MNISTOptions) -> Dataset:
-        train_x, train_y, test_x, test_y = map(read_idx, found(MNIST, folder))
-        pairs = ((train_x, train_y), (test_x, test_y))
-        for x, y in pairs:
-            if x.shape[1:] != (28, 28) or y.shape != x.shape[:1] or y.max(initial=0) > 9:
-                raise ValueError(
-                    f"{folder} must hold MNIST's 28 x 28 images and labels 0 … 9, got {x.shape} and {y.shape}"
-                )
-        train, test = ({"x": x.reshape(-1, 784)[:, order], "y": y.copy()} for x, y in pairs)
+        train, test = ({"x": x[:, order], "y": y.copy()} for x, y in read_mnist(folder))
         return Dataset(
             name,
             Info("classification", 784, 1, None, 10, tuple("0123456789")),
@@ -128,6 +119,16 @@ def _mnist(name: str, summary: str, order: Array) -> None:
 
 _mnist("smnist", "Sequential MNIST: 784 pixels in [0, 1], 10 classes", np.arange(784))
 _mnist("pmnist", "Permuted MNIST: the pixels in bit-reversed order, 10 classes", bit_reversal(784))
+
+
+def read_mnist(folder: Path) -> list[tuple[Array, Array]]:
+    """Images (N, 784) and labels (N,) of the training and of the test files."""
+    train_x, train_y, test_x, test_y = map(read_idx, found(MNIST, folder))
+    pairs = ((train_x, train_y), (test_x, test_y))
+    for x, y in pairs:
+        if x.shape[1:] != (28, 28) or y.shape != x.shape[:1] or y.max(initial=0) > 9:
+            raise ValueError(f"{folder} must hold MNIST's 28 x 28 images and labels 0 … 9, got {x.shape} and {y.shape}")
+    return [(x.reshape(-1, 784), y) for x, y in pairs]
 
 
 def luma(rgb: Array) -> Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +46,7 @@ def vocabulary(path: Path) -> list[str]:
         ...     vocabulary(Path(folder, "a"))
         ['b', '<eos>', 'a', 'c']
     """
-    counts: Counter[str] = Counter()
-    for words in _lines(path):
-        counts.update(words)
-    return [word for word, _ in counts.most_common()]
+    return [word for word, _ in Counter(chain.from_iterable(_lines(path))).most_common()]
 
 
 def encode(path: Path, words: list[str]) -> np.ndarray:

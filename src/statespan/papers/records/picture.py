@@ -49,19 +49,12 @@ def shown(records: Mapping[str, Record]) -> list[tuple[ResultTask, dict[str, Rec
 
 
 def times(records: Mapping[str, Record]) -> Any:
-    """A figure with a panel for each task that was run.
-
-    Raises:
-        ValueError: There is nothing to draw.
-    """
+    """A figure with a panel for each task that was run, or a ValueError if there is none."""
     by_task = shown(records)
     if not by_task:
         raise ValueError("there are no published runs with times to draw; statespan publish RUN writes them")
-    if len(by_task) == 1:
-        figure = _look.figure(6.0, 3.6)
-        panels = [figure.subplots()]
-    else:
-        figure, panels = _look.panels(len(by_task), 3, width=10.0, height=2.7)
+    width, height = (6.0, 3.2) if len(by_task) == 1 else (10.0, 2.7)
+    figure, panels = _look.panels(len(by_task), 3, width=width, height=height)
     for panel, (task, runs) in zip(panels, by_task):
         _panel(panel, task, runs)
     if len(by_task) > 1:

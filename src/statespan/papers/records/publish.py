@@ -211,11 +211,6 @@ def _draft(target: Path, stack: contextlib.ExitStack) -> Path:
     """A temporary name beside the real one, removed at the end."""
     fsio.make_folder(target.parent)
     draft = target.with_name(f"{fsio.TEMPORARY}{uuid.uuid4().hex}")
-
-    def remove() -> None:
-        if draft.is_dir():
-            shutil.rmtree(draft, ignore_errors=True)
-        draft.unlink(missing_ok=True)
-
-    stack.callback(remove)
+    stack.callback(draft.unlink, missing_ok=True)
+    stack.callback(shutil.rmtree, draft, ignore_errors=True)  # first, because the last one in is the first one out
     return draft

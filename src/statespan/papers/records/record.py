@@ -22,11 +22,7 @@ _LOCAL_PATH = re.compile(r"^(/|~|[A-Za-z]:\\)")
 
 
 def read_result(run: Path) -> dict[str, Any]:
-    """Read the result of a finished run.
-
-    Raises:
-        PublishError: It is not one.
-    """
+    """Read the result of a finished run, or raise a PublishError."""
     if not (run / "recipe.yaml").is_file():
         raise PublishError(f"{run} must be the folder of a run, and has no recipe.yaml")
     path = run / "result.json"

@@ -35,12 +35,7 @@ class PublishError(ValueError):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The record in a file.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: It holds no JSON object.
-    """
+    """The record in a file: an OSError if it cannot be read, a ValueError if it holds no JSON object."""
     record = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(record, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(record).__name__}")

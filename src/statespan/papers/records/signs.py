@@ -57,12 +57,10 @@ def difference(record: Record, task: ResultTask) -> str:
     return ""
 
 
-def seen(record: Record) -> list[str]:
-    """Why a record's settings depend on test scores, from its recipe's header; empty if they do not."""
-    recipe = record["recipe"]
-    if recipe["name"] not in recipes.names():
-        return []
-    return [late.why for late in recipes.late_settings(recipe["name"]) if _holds(late.setting, recipe)]
+def seen(record: Record) -> bool:
+    """Whether a record's settings depend on test scores, by its recipe's header."""
+    recipe, name = record["recipe"], record["recipe"]["name"]
+    return name in recipes.names() and any(_holds(late.setting, recipe) for late in recipes.late_settings(name))
 
 
 def signs(record: Record, task: ResultTask) -> str:
@@ -71,7 +69,7 @@ def signs(record: Record, task: ResultTask) -> str:
         AUGMENTED: augmented(record),
         STARTED: bool(record.get("start")),
         DIFFERENT: bool(difference(record, task)),
-        SEEN: bool(seen(record)),
+        SEEN: seen(record),
     }
     text = "".join(sign for sign, holds in applies.items() if holds)
     return f" {text}" if text else ""

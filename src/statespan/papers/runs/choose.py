@@ -30,10 +30,7 @@ class Combination:
 
 
 def parse_axis(text: str) -> Axis:
-    """Parse an axis; commas inside brackets or quotes do not separate values.
-
-    Raises:
-        ConfigError: It is not of that form.
+    """Parse an axis, or raise a ConfigError; commas inside brackets or quotes do not separate values.
 
     Example:
         >>> parse_axis("train.betas=[0.9,0.99],[0.9,0.999]")
@@ -69,10 +66,7 @@ def _split(text: str) -> list[str]:
 
 
 def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Combination]:
-    """All combinations, with the last axis varying fastest, each with its seeds.
-
-    Raises:
-        ConfigError: A combination is not a recipe.
+    """All combinations, with the last axis varying fastest, each with its seeds; a ConfigError if one is no recipe.
 
     Example:
         >>> from statespan.train import recipes

@@ -108,10 +108,8 @@ class _Process:
 
     def send(self, message: Any) -> None:
         """Write a line; a process that has exited is noticed later, when it does not answer."""
-        assert self.running.stdin is not None
         with contextlib.suppress(OSError, ValueError):  # the latter: it is closed
-            self.running.stdin.write(json.dumps(message) + "\n")
-            self.running.stdin.flush()
+            print(json.dumps(message), file=self.running.stdin, flush=True)
 
     def _listen(self, messages: queue.SimpleQueue[Any]) -> None:
         assert self.running.stdout is not None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 
 
 def spread(values: Sequence[float]) -> float | None:
@@ -14,10 +13,7 @@ def spread(values: Sequence[float]) -> float | None:
         >>> spread([1.0, 3.0]), spread([1.0])
         (1.4142135623730951, None)
     """
-    if len(values) < 2:
-        return None
-    mean = fmean(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return stdev(values) if len(values) > 1 else None
 
 
 def welch(a: Sequence[float], b: Sequence[float]) -> float | None:

@@ -109,7 +109,7 @@ def _one_by_one(cells: list[Cell], worker: Worker, signals: Signals, is_closing:
 def _side_by_side(
     cells: list[Cell], settings: list[dict[str, Any]], log: Path, is_closing: Callable[[], bool]
 ) -> _Changes:
-    work = "statespan.papers.runs.work:cell_worker"
+    work = "statespan.papers.runs.work:Worker"
     pool = Pool(work, settings, may_begin=lambda: not is_closing(), must_stop=is_closing, log=log)
     with contextlib.closing(pool.run([cell.job() for cell in cells])) as events:
         for event in events:
@@ -121,32 +121,26 @@ def _status(event: JobEvent, is_closing: bool) -> tuple[str, str]:
         return RUNNING, ""
     if event.kind == DIED:
         return (STOPPED, "") if is_closing else (FAILED, f"its process ended with {event.answer}; see processes.log")
-    return event.answer["status"], event.answer["why"]
-
-
-def cell_worker(cells: str, data: str | None, device: str, keep: str) -> Callable[[dict[str, Any]], dict[str, str]]:
-    """Return a function that runs a cell in a process of a pool and answers with its status and the reason."""
-    worker = Worker(Path(cells), None if data is None else Path(data), device, keep)
-
-    def run(job: dict[str, Any]) -> dict[str, str]:
-        try:
-            status, why = worker.run(Cell.from_job(job))
-        except (Interrupted, KeyboardInterrupt):
-            status, why = STOPPED, ""
-        return {"status": status, "why": why}
-
-    return run
+    status, why = event.answer
+    return status, why
 
 
 class Worker:
-    """Runs cells one after the other and caches the latest datasets.
+    """Runs cells one after the other, here or in a process of a pool, and caches the latest datasets.
 
     What stays of a finished run is the "result" (and the log), the tested "model", too, or "all".
     """
 
-    def __init__(self, cells: Path, data: Path | None, device: str | None, keep: str = "model") -> None:
-        self.cells, self.data, self.device, self.keep = cells, data, device, keep
+    def __init__(self, cells: Path | str, data: Path | str | None, device: str, keep: str) -> None:
+        self.cells, self.data, self.device, self.keep = Path(cells), None if data is None else Path(data), device, keep
         self.loaded: dict[str, Dataset] = {}
+
+    def __call__(self, job: dict[str, Any]) -> tuple[str, str]:
+        """:meth:`run` a cell that is given as plain data; an interrupted one is "stopped"."""
+        try:
+            return self.run(Cell.from_job(job))
+        except (Interrupted, KeyboardInterrupt):
+            return STOPPED, ""
 
     def run(self, cell: Cell) -> tuple[str, str]:
         """Train and measure a cell, or resume it: "done", "failed" or "missing", and why in one line.

@@ -26,14 +26,10 @@ def main() -> None:
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
     module, _, function = start["work"].partition(":")
     work = getattr(importlib.import_module(module), function)(**start["settings"])
-    _answer(answers, {"ready": True})
+    message: dict[str, Any] = {"ready": True}
     while True:
-        _answer(answers, {"answer": work(jobs.get())})
-
-
-def _answer(answers: Any, message: dict[str, Any]) -> None:
-    answers.write(json.dumps(message) + "\n")
-    answers.flush()
+        print(json.dumps(message), file=answers, flush=True)
+        message = {"answer": work(jobs.get())}
 
 
 def _listen(jobs: queue.SimpleQueue[Any]) -> None:

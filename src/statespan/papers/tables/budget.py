@@ -24,11 +24,8 @@ def overrides(recipe: Recipe, budget: str) -> tuple[str, ...]:
         ()
     """
     changes = sections("budget.yaml")["minutes"].get(recipe.data["name"], ()) if budget == "minutes" else ()
-    if recipe.train.schedule != "multistep":
-        changes = [change for change in changes if not change.startswith("train.milestones")]
-    if recipe.train.warmup == 0:
-        changes = [change for change in changes if not change.startswith("train.warmup")]
-    return tuple(changes)
+    unused = {"train.milestones": recipe.train.schedule != "multistep", "train.warmup": recipe.train.warmup == 0}
+    return tuple(change for change in changes if not unused.get(change.partition("=")[0]))
 
 
 def cost(recipe: Recipe) -> float:

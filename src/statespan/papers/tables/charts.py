@@ -21,38 +21,30 @@ def dots(table: PaperTable, results: Sequence[Number]) -> Any:
     """
     differences = any(result.is_difference for result in results)
     results = [result for result in results if result.is_difference or not differences]
-    columns = [
-        c for c in table.columns if any(result.ours is not None for result in results if result.entry.column == c.name)
-    ]
-    rows = [row for row in table.rows if any(result.ours is not None for result in results if result.entry.row == row)]
-    if not columns or not rows:
+    known = [result.entry for result in results if result.ours is not None]
+    if not known:
         return None
-    place = {row: len(rows) - 1 - n for n, row in enumerate(rows)}
+    columns = [column for column in table.columns if column.name in {entry.column for entry in known}]
+    rows = [row for row in reversed(table.rows) if row in {entry.row for entry in known}]
     figure, panels = _look.panels(
         len(columns), 3, width=1.6 + 2.6 * min(len(columns), 3), height=0.8 + 0.23 * len(rows), sharey=True
     )
     for axes, column in zip(panels, columns):
-        mine = [result for result in results if result.entry.column == column.name and result.entry.row in place]
-        paper = [(number(result.entry.paper), place[result.entry.row]) for result in mine]
-        paper_points = [(x, y) for x, y in paper if x is not None]
-        ours = [
-            (result.ours, place[result.entry.row], result.deviation or 0.0)
-            for result in mine
-            if result.ours is not None
-        ]
+        mine = {rows.index(r.entry.row): r for r in results if r.entry.column == column.name and r.entry.row in rows}
+        paper = [(x, y) for y, result in mine.items() if (x := number(result.entry.paper)) is not None]
+        ours = [(x, y, result.deviation or 0.0) for y, result in mine.items() if (x := result.ours) is not None]
         if differences:
             axes.axvline(0, color=_look.GREY, linewidth=0.7)
-        if paper_points:
-            axes.plot(*zip(*paper_points), "D", color=_look.COLORS[1], markersize=4, fillstyle="none", label="paper")
-        if ours:
-            x, y, deviations = zip(*ours)
-            axes.errorbar(x, y, xerr=deviations, fmt="o", color=_look.COLORS[0], markersize=4, label="ours", capsize=2)
-        shown = [x for x, *_ in (*paper_points, *ours) if x is not None]
-        if shown and min(shown) > 0 and max(shown) > FAR * min(shown):
+        if paper:
+            axes.plot(*zip(*paper), "D", color=_look.COLORS[1], markersize=4, fillstyle="none", label="paper")
+        xs, ys, deviations = zip(*ours)
+        axes.errorbar(xs, ys, xerr=deviations, fmt="o", color=_look.COLORS[0], markersize=4, label="ours", capsize=2)
+        shown = [x for x, *_ in (*paper, *ours)]
+        if min(shown) > 0 and max(shown) > FAR * min(shown):
             axes.set_xscale("log")
         else:
             axes.locator_params(axis="x", nbins=5)  # a panel is narrow
-        axes.set_yticks(range(len(rows)), rows[::-1])
+        axes.set_yticks(range(len(rows)), rows)
         heading = f"{column.name}{' (small is good)' if column.lower else ''}"
         _look.tidy(axes, "difference" if differences else "", "", heading)
     handles = figure.axes[0].get_legend_handles_labels()

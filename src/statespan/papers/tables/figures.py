@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from statespan import _plotting as _look
+from statespan.papers.bench.scaling import exponent
 from statespan.papers.tables import theory
 from statespan.papers.tables.definitions import sections
 from statespan.ssm import Diagonal, inits
@@ -38,8 +39,7 @@ def figure1() -> ReproducedFigure:
     A, B = inits.diagonal("lin", N)
     C = torch.randn(N // 2, dtype=torch.complex128, generator=torch.Generator().manual_seed(3))
     t = dt * torch.arange(length, dtype=torch.float64)
-    figure = _look.figure(9.5, 3.2)
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = _look.panels(2, width=9.5, height=2.8)
     for color, n in zip(_look.colors(), (0, 1, 2, 4)):
         left.plot(t, (torch.exp(A[n] * t) * B[n]).real, color=color, label=f"n = {n}")
     for sign in (1, -1):
@@ -93,7 +93,7 @@ def figure2() -> ReproducedFigure:
         panel.set_ylim(bottom=2e-6 if step == 0.01 else 0.03)
         _look.tidy(panel, "state size N", "relative error", f"difference from S4-LegS, Δ = {step:g}", legend=True)
     _look.title(figure, "Theorem 3: the basis of S4-LegS without its low-rank term")
-    power = theory.slope(torch.tensor(SIZES[2:]), torch.tensor(errors["zoh, 0.01"][2:]))
+    power = exponent(SIZES[2:], errors["zoh, 0.01"][2:])
     still = {N: theory.continuous_error(N) for N in (64, 512)}
     numbers = {
         "sizes": list(SIZES), "errors": errors, "zoh_power": power,
@@ -108,8 +108,7 @@ def figure3() -> ReproducedFigure:
     laws = theory.laws(N)
     names = {"legs": "S4D-LegS", "inv": "S4D-Inv", "inv2": "S4D-Inv2", "quad": "S4D-Quad", "lin": "S4D-Lin"}
     order = (_look.COLORS[0], _look.COLORS[1], _look.COLORS[3], _look.COLORS[4], _look.COLORS[2])
-    figure = _look.figure(9.5, 3.4)
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = _look.panels(2, width=9.5, height=3.0)
     for color, marker, (name, values) in zip(order, "os^vD", laws.items()):
         style: dict[str, Any] = {"marker": marker, "color": color, "markersize": 3, "linewidth": 0.9}
         left.semilogy(range(N // 2), values.clamp(min=0.1), label=names[name], **style)
@@ -120,7 +119,7 @@ def figure3() -> ReproducedFigure:
     _look.tidy(right, "state size N", "difference", "the constant of Conjecture 5", legend=True)
     _look.title(figure, "Eigenvalues of S4D")
     near = ((laws["inv"] - laws["legs"]).abs() / laws["legs"])[:4].max()
-    power = theory.slope(2.0 * torch.arange(8) + 1, laws["legs"][:8])
+    power = exponent(range(1, 16, 2), laws["legs"][:8].tolist())
     numbers = {"constants": {str(N): constant for N, constant in constants.items()}, "power": power}
     return _described("s4d-figure3", figure, numbers, power=power, near=100 * near, constant=-constants[1024])
 

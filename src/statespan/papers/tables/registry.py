@@ -28,10 +28,7 @@ def summaries() -> dict[str, str]:
 
 
 def choose(words: list[str]) -> list[str]:
-    """Resolve names: full names, common prefixes, "figures", "tables" or "all".
-
-    Raises:
-        ValueError: A word matches no name.
+    """Resolve full names, common prefixes, "figures", "tables" or "all"; a ValueError suggests a name for any other.
 
     Example:
         >>> choose(["s4d-table3", "s4-table2"])

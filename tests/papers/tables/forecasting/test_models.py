@@ -7,16 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from statespan.papers.baselines.informer import Distill, prob_attention
-from statespan.papers.tables.forecasting import (
-    LSTM,
-    DLinear,
-    Informer,
-    MeanForecaster,
-    NLinear,
-    S4Baseline,
-    SeasonalNaive,
-)
+from statespan.papers.baselines.forecasters import LSTM, DLinear, MeanForecaster, NLinear, S4Baseline, SeasonalNaive
+from statespan.papers.baselines.informer import Distill, Informer, prob_attention
 
 T, H, C, M = 24, 8, 3, 4
 WIDTH = {"d_input": C, "d_output": C, "d_marks": M}

@@ -103,8 +103,7 @@ class Pairs:
         first = (kind * self.side + apart[..., 0]) * self.side + apart[..., 1]
         onward = steps[..., 0].astype(np.intp) * self.side + steps[..., 1]
         entries = self.table.reshape(-1).take(first.T[..., None] + onward)  # (n, R, m): quickest over the first axis
-        most: Array = entries.max(0, initial=0)
-        return most
+        return np.asarray(entries.max(0, initial=0))
 
 
 def _clashes(stamp: Array, others: Array) -> Array:

@@ -3,8 +3,3 @@
 Every model is called as ``model(x, marks=marks)`` with x (B, context + horizon, C), whose horizon is unknown, and
 returns (B, horizon, K).
 """
-
-from statespan.papers.baselines.forecasters import LSTM, DLinear, MeanForecaster, NLinear, S4Baseline, SeasonalNaive
-from statespan.papers.baselines.informer import Informer
-
-__all__ = ["LSTM", "DLinear", "Informer", "MeanForecaster", "NLinear", "S4Baseline", "SeasonalNaive"]

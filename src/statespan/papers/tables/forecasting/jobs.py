@@ -15,7 +15,7 @@ import torch
 from statespan.papers.runs.pool import ANSWERED, DIED, Pool
 from statespan.papers.tables.forecasting.harness import Budget, run
 from statespan.papers.tables.forecasting.settings import Setting
-from statespan.train.signals import Signals
+from statespan.train.signals import Interrupted, Signals
 
 MODEL_ORDER = ("SeasonalNaive", "NLinear", "DLinear", "S4", "LSTM", "Informer")  # cheap or important models first
 Job = tuple[str, Setting]
@@ -45,7 +45,7 @@ class Stop(Signals):
         try:
             self._fitting = True
             return None if self.received else run(*arguments, **options)
-        except _Stopped:
+        except Interrupted:
             return None
         finally:
             self._fitting = False
@@ -54,11 +54,7 @@ class Stop(Signals):
         super()._note(number, frame)
         if self._fitting:
             self._fitting = False  # once is enough
-            raise _Stopped(128 + number)
-
-
-class _Stopped(SystemExit):
-    """Leaves a fit from anywhere inside it."""
+            raise Interrupted(number, "the record")
 
 
 @dataclass(frozen=True)
@@ -75,21 +71,15 @@ class FitOptions:
 def fits(jobs: list[Job], options: FitOptions, stop: Stop) -> Generator[dict[str, Any], None, None]:
     """Yield the fits of these jobs as they finish, until a signal comes."""
     end = time.monotonic() + options.seconds
-    if options.processes > 1:
-        yield from _side_by_side(jobs, options, stop, end)
+    if options.processes == 1:
+        for model, setting in jobs:
+            if time.monotonic() > end:
+                return
+            fit = stop.fit(model, setting, options.budget, options.device, folder=options.folder)
+            if fit is None:
+                return
+            yield fit
         return
-    for model, setting in jobs:
-        if time.monotonic() > end:
-            return
-        fit = stop.fit(model, setting, options.budget, options.device, folder=options.folder)
-        if fit is None:
-            return
-        yield fit
-
-
-def _side_by_side(
-    jobs: list[Job], options: FitOptions, stop: Stop, end: float
-) -> Generator[dict[str, Any], None, None]:
     folder = None if options.folder is None else str(options.folder.absolute())
     settings = {"budget": asdict(options.budget), "device": str(options.device), "folder": folder}
     pool = Pool(
