@@ -88,11 +88,9 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: Path, size: int) -> Iterator[Path]:
-    """A folder to fill; it is renamed to ``path`` when the context ends and all of it is on the disk.
+    """A folder to fill; it is renamed to ``path``, which must be free, when the context ends and all is on the disk.
 
-    Args:
-        path: Its final name, which must be free.
-        size: Approximate bytes it will need, for the message if there is no room.
+    ``size`` is about the number of bytes it will need, for the message if there is no room.
     """
     draft = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     with _reported(path, size):
@@ -135,12 +133,7 @@ def make_folder(folder: Path) -> None:
 
 
 class Appended:
-    """An append-only file, truncated to ``size`` bytes first.
-
-    Args:
-        path: The file.
-        size: Bytes of it to keep.
-    """
+    """An append-only file, truncated to ``size`` bytes first."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
@@ -170,12 +163,9 @@ class Appended:
 
 @contextlib.contextmanager
 def locked(folder: Path, wanted: bool = True, *, wait: bool = False) -> Iterator[None]:
-    """Lock a folder for this process; the system releases the lock even if the process is killed.
+    """Lock a folder for this process, if ``wanted``; the system releases the lock even if the process is killed.
 
-    Args:
-        folder: The folder, which exists.
-        wanted: False for no lock.
-        wait: Wait for a process that holds it, instead of raising an error.
+    If another process holds it, ``wait`` for that one, or raise an error.
     """
     try:
         import fcntl

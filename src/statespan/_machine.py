@@ -46,11 +46,7 @@ def installed(package: str) -> str | None:
 
 
 def provenance(device: torch.device, *packages: str) -> dict[str, Any]:
-    """The device, versions, commit and time of a record: the part that all records share.
-
-    Args:
-        device: What the work ran on.
-        packages: Packages whose versions matter, beside torch.
+    """The device, versions (of these packages, too), commit and time: the part that all records share.
 
     Example:
         >>> sorted(provenance(torch.device("cpu"), "numpy"))

@@ -22,12 +22,9 @@ _SMALL = 8
 
 def figure(width: float = 8.0, height: float = 3.2) -> Any:
     """An empty figure, its size in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    empty = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(empty)
-    return empty
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def panels(count: int, columns: int = 3, *, width: float = 9.0, height: float = 2.5, **options: Any) -> tuple[Any, Any]:
@@ -85,12 +82,7 @@ def image(axes: Any, values: Any, largest: float | None = None) -> Any:
 
 
 def content(figure: Any, kind: str = "png") -> bytes:
-    """A figure as the bytes of a file; the same figure gives the same bytes.
-
-    Args:
-        figure: The figure.
-        kind: "png" or "svg".
-    """
+    """A figure as the bytes of a file, one of :data:`FORMATS`; the same figure gives the same bytes."""
     import matplotlib
 
     if kind not in FORMATS:

@@ -9,13 +9,7 @@ LONGEST = 80  # characters of a word that are compared, so that a huge one costs
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str = "", *, most: int = 1) -> str:
-    """'; did you mean …?' if a known word is close, otherwise where to look.
-
-    Args:
-        word: What was given.
-        known: What is allowed.
-        otherwise: Advice to add, such as "see --help".
-        most: Number of words to suggest at most.
+    """'; did you mean …?' with the ``most`` nearest known words if any are close; ``otherwise`` is advice to add.
 
     Example:
         >>> suggest("trian", ["train", "test"])

@@ -11,11 +11,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a cell that a 
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Text that is safe for a terminal: control and format characters become escapes.
-
-    Args:
-        text: Any text.
-        keep: Characters to leave as they are, such as a new line.
+    r"""Text that is safe for a terminal: control and format characters become escapes, except those to ``keep``.
 
     Example:
         >>> print(printable("a\x1b[2Jb\u202ec ü"))

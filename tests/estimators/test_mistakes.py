@@ -74,6 +74,16 @@ SERIES = {
     "a dictionary": (lambda: fit({"a": [1]}), TypeError, ["X", "dict"]),
     "words": (lambda: fit([["a", "b"]] * 8), ValueError, ["X[0]", "numbers"]),
     "complex numbers": (lambda: fit(X + 1j), ValueError, ["Complex", "complex128"]),
+    "dates as values": (
+        lambda: regressor().fit(X, np.arange(8).astype("M8[s]")),
+        TypeError,
+        ["y must be numbers", "datetime64"],
+    ),
+    "dates as a past": (
+        lambda: forecaster().fit(np.arange(60).astype("M8[s]")),
+        TypeError,
+        ["X must be numbers", "datetime64"],
+    ),
     "no series": (lambda: fit(X[:0], Y[:0]), ValueError, ["at least one series", "0 sample"]),
     "an empty list": (lambda: fit([], []), ValueError, ["at least one series"]),
     "series without samples": (lambda: fit(X[:, :0]), ValueError, ["at least one sample", "(8, 0, 2)"]),

@@ -53,7 +53,7 @@ def test_rates_that_mean_nothing(make):
     with pytest.raises(ValueError, match=r"sampling_rate must be given to fit, too, got 50 here alone; dt_scale"):
         model.predict(series, sampling_rate=50)
     model.fit(series, *answers, sampling_rate=100)
-    with pytest.raises(ValueError, match=r"give dt_scale or sampling_rate, not both, got 1.0 and 50"):
+    with pytest.raises(ValueError, match=r"give dt_scale or sampling_rate, not both, got 1 and 50"):
         model.predict(series, sampling_rate=50, dt_scale=1.0)
     with pytest.raises(ValueError, match=r"sampling_rate must be a number > 0, got 0"):
         model.predict(series, sampling_rate=0)

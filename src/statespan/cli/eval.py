@@ -73,6 +73,5 @@ def _recorded(folder: Path) -> None:
     record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
     name = record["metric"]
     ((_, value),) = common.metric_rows({name: record["test"][name]})
-    machine = record.get("machine") or record["hardware"]  # as records of the first models called it
-    where = f"{machine['device']}, {record['recipe']['train']['precision']}"
+    where = f"{record['machine']['device']}, {record['recipe']['train']['precision']}"
     common.say(f"  {'its record':<12} {value:>10}  {name.replace('_', ' ')} on {where}")

@@ -109,14 +109,9 @@ class Split(ABC):
 
     @abstractmethod
     def take(self, arrays: Mapping[str, Tensor], index: Tensor) -> Batch:
-        """The batch of these rows: a pure function.
+        """The batch of these rows, ready for a model: a pure function.
 
-        Args:
-            arrays: What :meth:`tensors` gave, on any device.
-            index: Row numbers (B,) int64 on the same device.
-
-        Returns:
-            The batch, ready for a model.
+        The arrays are what :meth:`tensors` gave, on any device, and the row numbers (B,) are int64 on the same one.
         """
 
     def tensors(self, device: torch.device | str | None = None) -> dict[str, Tensor]:

@@ -29,14 +29,12 @@ def parse_times(texts: Sequence[str], time_format: str | None = None, lines: Seq
         ['2013-12-31T23:00:00']
     """
     formats = [time_format] if time_format else [None, *FORMATS]
-    known = next((f for f in formats if texts and _parses(texts[0], f)), formats[0])
+    known = next((f for f in formats if texts and _parse(texts[0], f)), formats[0])
     times = np.empty(len(texts), "datetime64[us]")
     for row, text in enumerate(texts):
-        try:
-            times[row] = _parse(text, known)
-        except ValueError:
-            place = _place(row, lines)
-            raise ValueError(f"{place}: {text!r} is not a time of the form {known or 'ISO 8601'}") from None
+        if (time := _parse(text, known)) is None:
+            raise ValueError(f"{_place(row, lines)}: {text!r} is not a time of the form {known or 'ISO 8601'}")
+        times[row] = time
     return in_seconds(times)
 
 
@@ -118,19 +116,14 @@ def _place(row: int, lines: Sequence[int] | None) -> str:
     return f"row {row}" if lines is None else f"line {lines[row]}"
 
 
-def _parse(text: str, time_format: str | None) -> datetime:
-    time = datetime.fromisoformat(text.strip()) if time_format is None else datetime.strptime(text.strip(), time_format)
-    if time.tzinfo is not None:
-        raise ValueError("time zones are not supported")
-    return time
-
-
-def _parses(text: str, time_format: str | None) -> bool:
+def _parse(text: str, time_format: str | None) -> datetime | None:
+    """A time without a zone, or None if the text is not of this form."""
+    text = text.strip()
     try:
-        _parse(text, time_format)
+        time = datetime.fromisoformat(text) if time_format is None else datetime.strptime(text, time_format)
     except ValueError:
-        return False
-    return True
+        return None
+    return time if time.tzinfo is None else None
 
 
 def _months(times: np.ndarray) -> int:

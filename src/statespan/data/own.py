@@ -62,33 +62,21 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnOptions:
-    """Options of your own data.
+    """Options of your own data."""
 
-    Args:
-        path: The folder or file.
-        task: "classification", or "regression" of one or more values.
-        target: Column of the answer in a CSV file; several for regression, separated by commas.
-        valid: Share of the rows for validation, if no split is given (of the training rows, if a split without
-            validation rows is given).
-        test: Share of the rows for the test, if no split is given.
-        seed: Seed of the split.
-        standardize: Subtract the mean and divide by the standard deviation of each feature of the training rows, and
-            of the values of a regression; its errors are still reported in the original units.
-        length: Cut longer series to this length.
-        subsample: Use only every n-th sample of a series.
-        sampling_rate: Samples per second, before ``subsample``; WAV files contain it.
-    """
-
-    path: str
-    task: str = "classification"
-    target: str = "y"
+    path: str  # the folder or file
+    task: str = "classification"  # or "regression" of one or more values
+    target: str = "y"  # column of the answer in a CSV file; several for regression, separated by commas
+    # share of the rows for validation if no split is given, and of the training rows if one without validation rows is
     valid: float = 0.1
-    test: float = 0.2
-    seed: int = 0
+    test: float = 0.2  # share of the rows for the test, if no split is given
+    seed: int = 0  # of the split
+    # subtract the mean and divide by the standard deviation of each feature of the training rows, and of the values of
+    # a regression; its errors are still reported in the original units
     standardize: bool = True
-    length: int | None = None
-    subsample: int = 1
-    sampling_rate: float | None = None
+    length: int | None = None  # longer series are cut to this length
+    subsample: int = 1  # only every n-th sample of a series is used
+    sampling_rate: float | None = None  # samples per second, before subsample; WAV files contain it
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, ("classification", "regression"))

@@ -25,15 +25,7 @@ _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (S4Classifier, S
 
 
 def load(folder: str | Path, *, device: str | None = None) -> Any:
-    """Load an estimator of any kind from a folder.
-
-    Args:
-        folder: Where it was saved.
-        device: Where to load it.
-
-    Raises:
-        LoadError: Anything is missing or damaged.
-    """
+    """Load an estimator of any kind; the arguments and errors are those of :meth:`S4Classifier.load`."""
     from statespan.estimators import store
 
     kind, config, tensors = store.load(folder)

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.estimators import store
+from statespan.models.config import relative_step
 from statespan.models.pretrained import LoadError
 from statespan.train.device import pick_device
 
@@ -51,11 +52,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """The inverse of :meth:`_state`, which also builds the network."""
 
     def save(self, folder: str | Path) -> None:
-        """Save the fitted estimator in a folder: the weights as safetensors, everything else as JSON.
-
-        Args:
-            folder: Created if it does not exist.
-        """
+        """Save the fitted estimator in a folder, new or not: the weights as safetensors, everything else as JSON."""
         check_is_fitted(self, "network_")
         seed = int(self.random_state) if isinstance(self.random_state, (int, np.integer)) else None
         config, arrays = self._state()
@@ -122,17 +119,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _dt_scale(self, dt_scale: float | None, sampling_rate: float | None) -> float:
         """The step size relative to training, from whichever argument is given."""
         check_is_fitted(self, "network_")
-        if sampling_rate is None:
-            return 1.0 if dt_scale is None else float(check_number("dt_scale", dt_scale, above=0.0))
-        if dt_scale is not None:
-            raise ValueError(f"give dt_scale or sampling_rate, not both, got {dt_scale} and {sampling_rate}")
-        check_number("sampling_rate", sampling_rate, above=0.0)
-        if self.sampling_rate_ is None:
+        if sampling_rate is not None and dt_scale is None and self.sampling_rate_ is None:
             raise ValueError(
                 f"sampling_rate must be given to fit, too, got {sampling_rate} here alone; "
                 "dt_scale says how many times as long the step is as in training"
             )
-        return self.sampling_rate_ / float(sampling_rate)
+        return relative_step(self.sampling_rate_, dt_scale=dt_scale, sampling_rate=sampling_rate)
 
     def _seed(self) -> int:
         """The seed of a fit: the given one, or one drawn from the given generator."""

@@ -107,12 +107,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
     ) -> float:
         """The accuracy: the share of series whose class is predicted correctly.
 
-        Args:
-            X: As in ``fit``.
-            y: (n,) classes.
-            dt_scale: As in ``predict``.
-            times: As in ``predict``.
-            sampling_rate: As in ``predict``.
+        The arguments are those of ``predict``, and ``y`` is the true classes (n,).
         """
         predicted = self.predict(X, dt_scale=dt_scale, times=times, sampling_rate=sampling_rate)
         return float((predicted == one_column(aligned(y, series_names(X)), len(predicted))).mean())

@@ -32,12 +32,7 @@ from statespan.estimators.inputs.windows import (
     recent,
     thinned,
 )
-from statespan.estimators.settings import (
-    check_forecast_settings,
-    choose_forecast_settings,
-    describe_forecast,
-    refuse_answers,
-)
+from statespan.estimators.settings import check_forecast_settings, choose_forecast_settings, describe, refuse_answers
 from statespan.estimators.tasks import forecasts
 from statespan.train.device import pick_device
 from statespan.train.feed import Feed
@@ -152,12 +147,12 @@ class S4Forecaster(Estimator):
             torch.default_generator.manual_seed(derive(seed, "weights"))
             self.network_ = Horizon(self._config(parts[0], context)).to(device)
         self.n_features_in_ = all_series[0].columns
-        self.chosen_line_ = describe_forecast(
-            self, all_series, windows=len(learn), held_out=0 if valid is None else len(valid), device=device
-        )
+        steps, batch = self.chosen_["steps"], self.chosen_["batch_size"]
+        training = f"{steps} updates of {batch} of {len(learn)} windows"
+        valid_count = 0 if valid is None else len(valid)
+        self.chosen_line_ = describe(self, self._in_words(all_series), training, held_out=valid_count, device=device)
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
-        steps, batch = self.chosen_["steps"], self.chosen_["batch_size"]
         train = train_config(
             len(learn), batch=batch, steps=steps, epochs=-(-steps * batch // len(learn)) + 1, validations=20,
             lr=self.learning_rate, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed,
@@ -214,11 +209,9 @@ class S4Forecaster(Estimator):
         return write_forecasts([np.sort(values[..., 1:], -1) for values in forecasts], all_series, form, quantiles)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """R² of the mean over every window of X: the share of the variance that is explained.
+        """R² of the mean over every window of X, as :meth:`evaluate` reports it: the share of the variance explained.
 
-        Args:
-            X: Series with at least context + horizon rows, in any form of ``fit``.
-            y: None; accepted because scikit-learn's tools pass it.
+        ``y`` is None; it is accepted because scikit-learn's tools pass it.
         """
         refuse_answers(y)
         return self.evaluate(X)["r2"]
@@ -357,6 +350,13 @@ class S4Forecaster(Estimator):
 
     def _prepare(self, series: TimeSeries) -> PreparedSeries:
         return prepare(series, self.form_, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_)
+
+    def _in_words(self, all_series: list[TimeSeries]) -> str:
+        rows, columns = sum(map(len, all_series)), self.n_features_in_
+        size = f"{len(all_series)} series, {rows} rows" if len(all_series) > 1 else f"{rows} rows"
+        names = f", calendar {'/'.join(self.calendar_)}" if self.calendar_ else ""
+        data = f"{size} of {columns} column{'s' * (columns > 1)}{names}"
+        return f"{data} -> {self.horizon} rows from {self.chosen_['context']};"
 
     def _config(self, part: PreparedSeries, context: int) -> HorizonConfig:
         chosen = self.chosen_

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from statespan.estimators.inputs.scaling import STANDARDS, Scale
 from statespan.estimators.inputs.series import Array, Panel, as_panel
 from statespan.estimators.inputs.times import as_gaps
 from statespan.estimators.network import Network, NetworkConfig
-from statespan.estimators.settings import SeriesSettings
+from statespan.estimators.settings import choose_series_settings, describe
 from statespan.models.irregular import announce_cost
 from statespan.train.device import pick_device
 from statespan.train.feed import Feed
@@ -89,12 +89,11 @@ class SeriesEstimator(Estimator):
         seed = self._seed()
         n, length = panel.values.shape[:2]
         gaps = self._gaps(times, panel, sampling_rate)
-        given = {field.name: getattr(self, field.name) for field in fields(SeriesSettings)}
-        settings = SeriesSettings.of(n, length, given if gaps is None else {**given, "stride": 1})
-        rows = self._parts(n, labels, settings, seed)
+        self.chosen_ = chosen = choose_series_settings(self, n, length, is_irregular=gaps is not None)
+        rows = self._parts(n, labels, seed)
         self.scale_ = Scale.of(panel.rows(rows[0]), self.standardize)
         self.masked_ = self.missing == "mask"
-        config = self._network_config(settings, -(-length // settings.stride), outputs)
+        config = self._network_config(-(-length // chosen["stride"]), outputs)
         device = pick_device(self.device)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(seed, "weights"))
@@ -102,16 +101,16 @@ class SeriesEstimator(Estimator):
         parts = [self._arrays(panel.rows(part), answers[part], None if gaps is None else gaps[part]) for part in rows]
         can_be_captured = gaps is None and not panel.ragged  # lengths are checked on the way, which no graph can
         train = train_config(
-            len(rows[0]), batch=settings.batch_size, epochs=settings.epochs, lr=settings.learning_rate,
-            patience=settings.patience, compile="auto" if can_be_captured else "none", seed=seed,
+            len(rows[0]), batch=chosen["batch_size"], epochs=chosen["epochs"], lr=chosen["learning_rate"],
+            patience=chosen["patience"], compile="auto" if can_be_captured else "none", seed=seed,
         )  # fmt: skip
-        self.chosen_ = asdict(settings)
-        self.chosen_line_ = self._line(panel, settings, len(rows[1]), device)
+        training = f"{chosen['epochs']} epochs of batches of {chosen['batch_size']}"
+        self.chosen_line_ = describe(self, self._in_words(panel), training, held_out=len(rows[1]), device=device)
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
             if gaps is not None:
-                updates = settings.epochs * max(1, len(rows[0]) // settings.batch_size)
-                announce_cost(self.network_.body, settings.batch_size, length, updates)
+                updates = chosen["epochs"] * max(1, len(rows[0]) // chosen["batch_size"])
+                announce_cost(self.network_.body, chosen["batch_size"], length, updates)
         self.history_ = fit_network(
             self.network_, Splits(parts[0], parts[1] if len(rows[1]) else None), train,
             task=self._task(), device=device, progress=bool(self.verbose),
@@ -162,7 +161,7 @@ class SeriesEstimator(Estimator):
     def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         config = {
             "network": asdict(self.network_.config),
-            "scale": self.scale_.to_dict(),
+            "scale": asdict(self.scale_),
             "n_channels": self.n_channels_in_,
             "masked": self.masked_,
             "step": self.step_,
@@ -188,28 +187,26 @@ class SeriesEstimator(Estimator):
         super()._check_parameters()
         check_choice("standardize", self.standardize, STANDARDS)
 
-    def _network_config(self, settings: SeriesSettings, positions: int, outputs: int) -> NetworkConfig:
+    def _network_config(self, positions: int, outputs: int) -> NetworkConfig:
         """The network's config: its time scales range from a few positions to a whole series."""
         slowest = min(1.0 / max(positions, 2), 0.1)
-        options = {
-            "d_output": outputs, "d_model": settings.d_model, "d_state": settings.d_state,
-            "n_layers": settings.n_layers, "layer": "s4d", "ssm": {"init": "lin", "dt_min": slowest, "dt_max": 0.5},
-            "mix": "glu", "norm": "batch", "dropout": settings.dropout, "bidirectional": True, "pool": "mean",
+        options = {name: self.chosen_[name] for name in ("d_model", "d_state", "n_layers", "dropout")} | {
+            "d_output": outputs, "layer": "s4d", "ssm": {"init": "lin", "dt_min": slowest, "dt_max": 0.5},
+            "mix": "glu", "norm": "batch", "bidirectional": True, "pool": "mean",
         }  # fmt: skip
         d_input = self.n_channels_in_ * (2 if self.masked_ else 1)
-        return NetworkConfig(self._body, d_input, settings.stride, settings.d_model, options)
+        return NetworkConfig(self._body, d_input, self.chosen_["stride"], self.chosen_["d_model"], options)
 
-    def _parts(self, n: int, labels: Array | None, settings: SeriesSettings, seed: int) -> list[Array]:
+    def _parts(self, n: int, labels: Array | None, seed: int) -> list[Array]:
         """Row numbers for training and for the hold-out."""
-        if not settings.validation_fraction:
+        share = self.chosen_["validation_fraction"]
+        if not share:
             return [np.arange(n), np.arange(0)]
-        shares = (settings.validation_fraction,)
         number = derive(seed, "held out") % 2**31
-        parts = split(n, shares, number) if labels is None else stratified(labels, shares, number)
+        parts = split(n, (share,), number) if labels is None else stratified(labels, (share,), number)
         if not len(parts[1]) or not len(parts[0]):
             raise ValueError(
-                "validation_fraction must leave series to learn from and to hold out, got "
-                f"{settings.validation_fraction} of {n} series"
+                f"validation_fraction must leave series to learn from and to hold out, got {share} of {n} series"
             )
         return parts
 
@@ -225,13 +222,12 @@ class SeriesEstimator(Estimator):
             arrays["gaps"] = gaps
         return Arrays(arrays, _batch)
 
-    def _line(self, panel: Panel, settings: SeriesSettings, held_out: int, device: torch.device) -> str:
+    def _in_words(self, panel: Panel) -> str:
         n, length, channels = panel.values.shape
         shortest = int(panel.lengths.min())
         samples = f"{length}" if shortest == length else f"{shortest} to {length}"
-        count = sum(p.numel() for p in self.network_.parameters())
-        data = f"{n} series of {samples} samples, {channels} channel{'s' * (channels > 1)}{self._answers_in_words()}"
-        return f"{type(self).__name__}: {data} -> {settings.line(held_out, count, str(device))}"
+        channels_in_words = f"{channels} channel{'s' * (channels > 1)}"
+        return f"{n} series of {samples} samples, {channels_in_words}{self._answers_in_words()} ->"
 
     def _answers_in_words(self) -> str:
         return ""

@@ -141,16 +141,12 @@ def _header(node: dict[str, Any]) -> str:
     lines = [f"# {node.get('title', '').replace('{label}', node.get('label', ''))}", "#", f"# Paper: {number}"]
     lines += _wrapped("Needs: ", node.get("needs", "nothing special"))
     lines += _wrapped("Time: ", node.get("time", "not measured yet"))
-    if "first" in node:
-        lines += _listed("Train in this order:", node["first"])
-    if "settings" in node:
-        lines += _wrapped("Settings: ", node["settings"])
+    lines += _listed("Train in this order:", node.get("first", ""))
+    lines += _wrapped("Settings: ", node.get("settings", ""))
     for paragraph in node.get("remarks", "").splitlines():
         lines += _wrapped("", paragraph)
-    if "others" in node:
-        lines += _listed("Rows (table and row | number | overrides):", node["others"])
-    if "after_test_scores" in node:
-        lines += _listed("After test scores (settings | why):", node["after_test_scores"])
+    lines += _listed("Rows (table and row | number | overrides):", node.get("others", ""))
+    lines += _listed("After test scores (settings | why):", node.get("after_test_scores", ""))
     for key in ("seen", "superseded"):
         lines += _wrapped(f"{key.capitalize()}: ", node.get(key, ""))
     return "".join(f"{line}\n" for line in lines)
@@ -167,5 +163,5 @@ def _wrapped(heading: str, text: str) -> list[str]:
 
 
 def _listed(heading: str, text: str) -> list[str]:
-    """A heading and a list, one entry per line."""
-    return [f"# {heading}", *(f"#   {line}" for line in text.splitlines())]
+    """A heading and a list, one entry per line; none for an empty text."""
+    return [f"# {heading}", *(f"#   {line}" for line in text.splitlines())] if text else []

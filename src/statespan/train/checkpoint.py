@@ -138,18 +138,14 @@ def _listed(folder: Path) -> list[tuple[int, int, Path]]:
 
 def _prune(folder: Path, keep: int) -> None:
     listed = _listed(folder)
-    best_steps, best_paths = set(), set()
+    best_steps = set()
     for _, _, path in listed[:keep]:
-        try:
+        with contextlib.suppress(CheckpointError):
             best_steps.add(_read_facts(path)[0].progress.get("best_step"))
-        except CheckpointError:
-            continue
-    for step, _, path in listed:  # the newest of each such step
-        if step in best_steps:
-            best_paths.add(path)
-            best_steps.discard(step)
-    for _, _, path in listed[keep:]:
-        if path not in best_paths:
+    for number, (step, _, path) in enumerate(listed):
+        is_best = step in best_steps
+        best_steps.discard(step)  # the newest of each such step is enough
+        if number >= keep and not is_best:
             with contextlib.suppress(CheckpointError):  # the new checkpoint is already written
                 io.remove(path)
 

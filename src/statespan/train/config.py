@@ -278,14 +278,11 @@ def _build(cls: type[Any], data: dict[str, Any], section: str) -> Any:
     return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
 
 
-@cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+_hints = cache(typing.get_type_hints)
 
 
 def _check_fields(section: Any, name: str) -> None:
-    kind: Any = type(section)
-    hints = _hints(kind)
+    hints = _hints(section.__class__)
     for item in dataclasses.fields(section):
         value, hint = getattr(section, item.name), hints[item.name]
         fitted = _fit(value, hint, item.metadata)

@@ -201,13 +201,9 @@ def evaluate(
 def load_run(
     folder: Path | str, *, overrides: Sequence[str] = (), data: Data = None, model: Model = None
 ) -> tuple[nn.Module, Recipe, Dataset]:
-    """The trained model of a run, in evaluation mode, with its recipe and dataset.
+    """The trained model of a run or the published model in a folder, in evaluation mode, with its recipe and dataset.
 
-    Args:
-        folder: The run's, or that of a published model.
-        overrides: Changes of the recipe, such as ``"data.subsample=2"``.
-        data: The dataset, or the folder of the datasets.
-        model: The ``model`` that was given to :func:`fit`, if any.
+    The other arguments are those of :func:`evaluate`.
     """
     folder = Path(folder)
     recipe = read_recipe(folder / "recipe.yaml", overrides)

@@ -6,11 +6,10 @@ import contextlib
 import dataclasses
 import json
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -24,41 +23,11 @@ from statespan.train.state import Progress, RunState
 FREE = {"epochs", "steps", "patience", "log_every", "save_every", "keep", "tensorboard", "valid_batch"}
 
 
-class Sink(ABC):
-    """The interface that a training loop writes to."""
-
-    folder: Path | None = None  # that of the run; None writes nothing to the disk and leaves signals to the caller
-
-    def opened(self, progress: Progress, columns: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-        """A context to train in."""
-        return contextlib.nullcontext()
-
-    @abstractmethod
-    def write(self, progress: Progress, values: dict[str, float]) -> None:
-        """Log a row of values at this step."""
-
-    @abstractmethod
-    def validated(self, progress: Progress, value: float, seconds: float) -> None:
-        """Record the metric of this step's validation and the elapsed seconds of the run."""
-
-    @abstractmethod
-    def save(self, progress: Progress, state: RunState) -> None:
-        """Save the state that the loop may need later; may raise :class:`CheckpointError`."""
-
-    @abstractmethod
-    def weights_at(self, step: int) -> dict[str, Tensor]:
-        """The tensors saved at a step: the last one or the best one."""
-
-    @abstractmethod
-    def advice(self, saved: Progress | None) -> str:
-        """Advice for a run that cannot continue, from the progress that was saved last."""
-
-
-class RunFolder(Sink):
+class RunFolder:
     """A run on the disk: ``log.csv``, ``times.csv``, ``checkpoints/`` and ``tensorboard/``."""
 
     def __init__(self, folder: Path, recipe: Recipe, *, is_lead: bool = True) -> None:
-        self.folder: Path = folder
+        self.folder = folder
         self.recipe, self.is_lead = recipe, is_lead
         self.checkpoints = folder / "checkpoints"
         self.log: Log | None = None
@@ -76,7 +45,7 @@ class RunFolder(Sink):
 
     @contextlib.contextmanager
     def opened(self, progress: Progress, columns: Sequence[str]) -> Iterator[None]:
-        """See :meth:`Sink.opened`."""
+        """Open the log within the context, to train in."""
         if not self.is_lead:
             yield
             return
@@ -86,18 +55,18 @@ class RunFolder(Sink):
             yield
 
     def write(self, progress: Progress, values: dict[str, float]) -> None:
-        """See :meth:`Sink.write`."""
+        """Log a row of values at this step."""
         if self.log is not None:
             self.log.write(progress.step, values)
             progress.log_bytes = self.log.file.size
 
     def validated(self, progress: Progress, value: float, seconds: float) -> None:
-        """See :meth:`Sink.validated`; the metric is in the log already."""
+        """Record the seconds that the run had taken at this step's validation; its metric is in the log already."""
         if self.log is not None:
             self.log.time(progress.step, seconds)
 
     def save(self, progress: Progress, state: RunState) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint; may raise a CheckpointError."""
         tensors = state.collect() if self.is_lead or state.is_collective else {}
         if self.log is not None:
             progress.log_bytes = self.log.sync()
@@ -109,7 +78,7 @@ class RunFolder(Sink):
         return checkpoint.at_step(self.checkpoints, step)[0]
 
     def advice(self, saved: Progress | None) -> str:
-        """See :meth:`Sink.advice`."""
+        """Advice for a run that cannot continue, from the progress that was saved last."""
         return "there is no checkpoint yet" if saved is None else f"the last checkpoint is of step {saved.step}"
 
 
@@ -124,21 +93,27 @@ class History:
     valid: list[tuple[int, float]] = field(default_factory=list)
 
 
-class Memory(Sink):
-    """The history and the best weights, in memory."""
+class Memory:
+    """The history and the best weights, in memory; nothing is written, and signals are left to the caller."""
+
+    folder = None
 
     def __init__(self) -> None:
         self.history = History()
         self.best: dict[str, Tensor] = {}
 
+    def opened(self, progress: Progress, columns: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+        """Do nothing: there is no log."""
+        return contextlib.nullcontext()
+
     def write(self, progress: Progress, values: dict[str, float]) -> None:
-        """See :meth:`Sink.write`."""
+        """Record the number of updates and the loss."""
         self.history.steps = progress.step
         if "train_loss" in values:
             self.history.train_loss.append(values["train_loss"])
 
     def validated(self, progress: Progress, value: float, seconds: float) -> None:
-        """See :meth:`Sink.validated`."""
+        """Record the metric of this step's validation."""
         self.history.valid.append((progress.step, value if math.isfinite(value) else math.inf))
         self.history.best, self.history.best_step = progress.best, max(progress.best_step, 0)
 
@@ -153,8 +128,11 @@ class Memory(Sink):
         return self.best
 
     def advice(self, saved: Progress | None) -> str:
-        """See :meth:`Sink.advice`."""
+        """Advice for a run that cannot continue."""
         return "try a smaller learning rate"
+
+
+Sink: TypeAlias = RunFolder | Memory
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:

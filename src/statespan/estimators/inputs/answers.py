@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import DataConversionWarning
 
-from statespan.estimators.inputs.series import Array, as_float64, is_sparse
+from statespan.estimators.inputs.series import Array, is_sparse, numbers
 
 
 def one_column(y: Any, n: int) -> Array:
@@ -40,7 +40,7 @@ def real_columns(y: Any, n: int) -> Array:
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
         raise ValueError(f"y must have shape ({n},) or ({n}, values), got {array.shape}")
     _check_count(array, n)
-    values = as_float64(array, "y")
+    values = numbers(array, "y").astype(np.float64)
     if not np.isfinite(values).all():
         raise ValueError("y must be finite in float64, got NaN or infinity")
     return values

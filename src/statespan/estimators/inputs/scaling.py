@@ -52,13 +52,9 @@ class Scale:
         values = panel.values if known is None else np.where(known, panel.values, mean)
         return standardize(values, mean, std, "X")
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {"how": self.how, "mean": self.mean.tolist(), "std": self.std.tolist()}
-
     @classmethod
     def from_dict(cls, stored: Any, channels: int) -> Scale:
-        """The inverse of :meth:`to_dict`."""
+        """The statistics of a saved estimator."""
         mean, std = (numbers_in(stored[name], f"the {name}", (channels,)) for name in ("mean", "std"))
         if not (std > 0).all():
             raise ValueError("the std of an estimator must be positive")

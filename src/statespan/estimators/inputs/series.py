@@ -102,7 +102,7 @@ def _of_array(array: Array, channels_first: bool) -> Panel:
     if array.ndim not in (2, 3):
         hint = {0: "a single number", 1: "one series; X[None] makes it a set of one. Reshape your data"}
         raise ValueError(f"X must be {FORMS}, got {hint.get(array.ndim, f'{array.ndim} dimensions')}: {array.shape}")
-    values = _numbers(array, "X")
+    values = numbers(array, "X")
     values = values[..., None] if values.ndim == 2 else values.swapaxes(1, 2) if channels_first else values
     n, length, channels = values.shape
     if n == 0:
@@ -123,7 +123,7 @@ def _of_list(series: list[Any], channels_first: bool) -> Panel:
     arrays: list[Array] = []
     for number, item in enumerate(series):
         name = f"X[{number}]"
-        array = _numbers(item.to_numpy() if is_pandas(item) else plain_array(item), name)
+        array = numbers(item.to_numpy() if is_pandas(item) else plain_array(item), name)
         if array.ndim not in (1, 2):
             shape = "(channels, length)" if channels_first else "(length, channels)"
             raise ValueError(f"{name} must have shape (length,) or {shape}, got {array.shape}")
@@ -179,8 +179,8 @@ def _finished(panel: Panel, missing: str, ids: Any) -> Panel:
     return Panel(values, panel.lengths, mask, ids)
 
 
-def _numbers(array: Array, name: str) -> Array:
-    """X as float32 or float64; any other kind is rejected."""
+def numbers(array: Array, name: str) -> Array:
+    """An array as float32 or float64; any other kind is rejected."""
     if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: {name} must be real, got {array.dtype}")
     if array.dtype == object or array.dtype.kind in "US":
@@ -196,17 +196,6 @@ def _numbers(array: Array, name: str) -> Array:
         raise TypeError(f"{name} must be numbers, got {array.dtype}")
     with np.errstate(over="ignore"):  # what is too large for float64 becomes infinite, which is refused
         return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
-
-
-def as_float64(array: Array, name: str) -> Array:
-    """Numbers as float64; those too large for it become infinite, which is rejected later."""
-    if array.dtype.kind == "c":
-        raise ValueError(f"Complex data not supported: {name} must be real, got {array.dtype}")
-    try:
-        with np.errstate(over="ignore"):
-            return array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{name} must be numbers: {error}") from None
 
 
 def is_sparse(X: Any) -> bool:

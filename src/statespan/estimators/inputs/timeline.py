@@ -12,7 +12,7 @@ import numpy as np
 
 from statespan.data.calendar import UNITS, check_regular, in_seconds
 from statespan.estimators.inputs.frames import is_frame, is_pandas
-from statespan.estimators.inputs.series import Array, as_float64, plain_array, warn_of_order
+from statespan.estimators.inputs.series import Array, numbers, plain_array, warn_of_order
 
 FORMS = (
     "an array (rows,) or (rows, columns), a list of such arrays, a pandas Series or DataFrame with a row for each "
@@ -272,7 +272,7 @@ def _frame_values(frame: Any) -> Array:
 def _columns(array: Array, name: str) -> Array:
     if array.ndim not in (1, 2):
         raise ValueError(f"{name} must have shape (rows,) or (rows, columns), got {array.shape}")
-    values = as_float64(array, name)
+    values = numbers(array, name).astype(np.float64)
     return values[:, None] if values.ndim == 1 else values
 
 
