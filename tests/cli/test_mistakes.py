@@ -19,7 +19,7 @@ MISTAKES = {
         "train.epoch is not a key of train (value 3); did you mean train.epochs?",
     ),
     "unknown section": ([*DIGITS, "trian.lr=3"], "did you mean train?"),
-    "bad value": ([*DIGITS, "train.lr=-1"], "train.lr is -1; allowed is a number > 0"),
+    "bad value": ([*DIGITS, "train.lr=-1"], "train.lr is -1; allowed: a number > 0"),
     "bad choice": ([*DIGITS, "train.schedule=cosin"], "did you mean cosine?"),
     "bad YAML in a change": ([*DIGITS, "train.betas=[0.9"], "not readable YAML"),
     "unknown dataset": ([*DIGITS, "data.name=digts"], "did you mean digits?"),
@@ -40,7 +40,7 @@ MISTAKES = {
     "folder without a run": (["train", "{folder}"], "is a folder without a run"),
     "nothing to resume": ([*DIGITS, "--resume"], "there is no run of digits-s4d in"),
     "folder is a file": (["train", "digits-s4d", "--folder", "{folder}/file"], "--folder must be a folder"),
-    "bad device": ([*DIGITS, "--device", "tpu"], "device is tpu; allowed are cpu, cuda"),
+    "bad device": ([*DIGITS, "--device", "tpu"], "device is tpu; allowed: cpu, cuda"),
     "missing data": (["train", "smnist-s4d", "--data", "{folder}"], "what to put there: statespan data smnist"),
     "own data not there": (
         [*DIGITS, "data={{name: own, path: {folder}/none}}"],

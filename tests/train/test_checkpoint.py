@@ -365,7 +365,7 @@ def test_a_damaged_last_checkpoint_is_no_loss(tmp_path):
 
 def test_another_model_or_recipe_is_refused(tmp_path):
     run(tmp_path, {"epochs": 1})
-    with pytest.raises(ConfigError, match=r"train.lr is 0.02; allowed is 0.01"):
+    with pytest.raises(ConfigError, match=r"train.lr is 0.02; allowed: 0.01"):
         run(tmp_path, {"epochs": 1, "lr": 0.02}, resume=True)
     with pytest.raises(CheckpointError, match="of another model"):
         run(tmp_path, {"epochs": 1}, resume=True, model=lambda info: Toy(info, norm=True))
@@ -381,5 +381,5 @@ def test_a_setting_newer_than_the_run_was_at_its_default():
     before = json.loads(json.dumps(now))  # as a checkpoint has it
     del before["train"]["fast_dt"]
     _check_same(before, now)
-    with pytest.raises(ConfigError, match=r"train.fast_dt is True; allowed is False"):
+    with pytest.raises(ConfigError, match=r"train.fast_dt is True; allowed: False"):
         _check_same(before, {**now, "train": {**now["train"], "fast_dt": True}})

@@ -135,5 +135,5 @@ def test_mistakes(learnt, tmp_path):
         with pytest.raises(ConfigError, match=rf"^train\.start is \S+{name}[;,] .*{message}"):
             run(tmp_path / "run", "classifier", start=str(tmp_path / name))
         assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match=r"^train\.start is 3; allowed is text or null"):
+    with pytest.raises(ConfigError, match=r"^train\.start is 3; allowed: text or null"):
         recipe("classifier", start=3)

@@ -67,10 +67,10 @@ def plot(
     layer: Annotated[str, typer.Option(help="An untrained layer: s4, s4d, dss or lssl.")] = "s4d",
     init: Annotated[str | None, typer.Option(help="Its initialization. [default: the layer's own]")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write. [default: KIND.png and KIND.svg]")] = None,
-    length: Annotated[int | None, typer.Option(help="Samples of a kernel.")] = None,
+    length: Annotated[int | None, typer.Option(help="Length of a kernel, in samples.")] = None,
     heads: Annotated[int | None, typer.Option(help="Number of heads to plot.")] = None,
     side: Annotated[int | None, typer.Option(help="filters: pixels in a row. [default: from the run's data]")] = None,
-    span: Annotated[float | None, typer.Option(help="basis: last time.")] = None,
+    span: Annotated[float | None, typer.Option(help="basis: end of the time axis.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of an untrained layer.")] = 0,
     data: common.DataFolder = None,
 ) -> None:

@@ -106,7 +106,8 @@ def _budget(table: PaperTable, options: ReproduceOptions) -> str:
         text += f" Only recipes with {' or '.join(f'`{word}`' for word in options.only)} in their names were run."
     if reduced:
         text += (
-            " These runs train for less than the paper's, so their numbers are worse; only the orderings are comparable."
+            " These runs train for less than the paper's, so their numbers are worse; "
+            "only the orderings are comparable."
         )
     return text
 
