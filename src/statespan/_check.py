@@ -90,7 +90,7 @@ def check_tensor(name: str, value: Any, shape: Sequence[int | str], *, kind: str
     Args:
         name: The argument's name.
         value: Its value.
-        shape: One entry a dimension: a number that must match, or a word for any size.
+        shape: One entry per dimension: a number that must match, or a word for any size.
         kind: "real" (float32 or float64), "complex" (complex64 or complex128) or "float" (any floating type).
     """
     kinds = {"real": FLOATS[2:], "complex": (torch.complex64, torch.complex128), "float": FLOATS}

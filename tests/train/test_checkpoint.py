@@ -121,7 +121,7 @@ def test_a_renamed_checkpoint_is_not_taken_for_another(tmp_path, name):
     save(tmp_path, tensors(), facts(2))
     path = save(tmp_path, tensors(), facts(3))
     path.rename(tmp_path / name)
-    with pytest.raises(CheckpointError, match=rf"it is 000000000003-0, and its folder is named {name}"):
+    with pytest.raises(CheckpointError, match=rf"it is 000000000003-0, but its folder is named {name}"):
         load(tmp_path / name)
     assert latest(tmp_path)[1].step == 2
     with pytest.raises(CheckpointError):
@@ -142,7 +142,7 @@ def test_a_checkpoint_of_version_1_is_read(tmp_path):
     assert said == facts(3)
     assert torch.equal(found["b/ü"], load(path)[0]["b/ü"])
     path.rename(tmp_path / "000000000004-0")
-    with pytest.raises(CheckpointError, match=r"it is 000000000003, and its folder is named 000000000004-0"):
+    with pytest.raises(CheckpointError, match=r"it is 000000000003, but its folder is named 000000000004-0"):
         load(tmp_path / "000000000004-0")
 
 

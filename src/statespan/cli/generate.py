@@ -85,13 +85,13 @@ def generate(
             common.check_output("--out", out, ".png")
             _images(opened, sampling, data, count=count, complete=complete, size=size, batch=batch, out=out)
         else:
-            fail(f"generate is for models of text and of images, and {where} holds a {opened.model.name}")
+            fail(f"generate is for models of text or images, but {where} holds a {opened.model.name}")
 
 
 def _vocabulary(opened: Opened, data: Path | None) -> tuple[str, ...]:
     dataset = dataset_of(opened, data)
     if dataset is None:
-        fail("text needs the words of the training data: name the folder of the run, not that of the model")
+        fail("text needs the vocabulary of the training data: give the folder of the run, not that of the model")
     return dataset.info.classes
 
 
@@ -107,7 +107,7 @@ def _text(
     if unknown := [word for word in given if word not in number]:
         if "<unk>" not in number:
             fail(f"--prompt must be words of the training data, got {unknown[0]!r}")
-        complain(f"not among the words of the training data: {', '.join(unknown)}")
+        complain(f"not in the vocabulary of the training data: {', '.join(unknown)}")
     tokens = torch.tensor([[number.get(word, number.get("<unk>", 0)) for word in given]])
     for start in range(0, count, batch):
         size = min(batch, count - start)
@@ -147,7 +147,7 @@ def _images(
     needs_data = complete or (size is None and stored is None)
     dataset = dataset_of(opened, data) if needs_data else None
     if complete and dataset is None:
-        fail("--complete needs test images: name the folder of the run, not that of the model")
+        fail("--complete needs test images: give the folder of the run, not that of the model")
     known = stored or dataset
     length = _length(size, channels) if known is None else known.info.length
     columns, given = count or (8 if complete else 16), None

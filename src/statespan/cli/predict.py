@@ -80,7 +80,7 @@ def predict(
         fail(f"--out must not be one of the files to read, got {out}")
     common.relative_step(1.0, dt_scale, sampling_rate)
     if absent := [file for file in files if not file.is_file()]:
-        fail(f"FILES must be existing files, and {absent[0]} is not ({len(absent)} of {len(files)})")
+        fail(f"FILES must be existing files, but {absent[0]} is not ({len(absent)} of {len(files)})")
     with common.explained():
         from statespan.train import read_recipe
         from statespan.train.device import pick_device
@@ -91,7 +91,7 @@ def predict(
         info = inputs.info
         if info.task not in ("classification", "regression") or inputs.prepare is None:
             fail(
-                f"predict is for classification and regression of series, and {recipe.data['name']} is {info.task}"
+                f"predict is for classification and regression of series, but {recipe.data['name']} is {info.task}"
                 + (" of tokens" if info.d_input is None else "")
             )
         trained = trained_rate(run) or info.sampling_rate

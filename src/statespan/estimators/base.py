@@ -81,7 +81,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """
         kind, config, tensors = store.load(folder)
         if kind != cls.__name__:
-            raise LoadError(f"{folder} holds {kind}, not {cls.__name__}; statespan.estimators.load reads any")
+            raise LoadError(f"{folder} holds {kind}, not {cls.__name__}; statespan.estimators.load loads any")
         return cls._from_stored(config, tensors, device)
 
     @classmethod
@@ -129,7 +129,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         check_number("sampling_rate", sampling_rate, above=0.0)
         if self.sampling_rate_ is None:
             raise ValueError(
-                f"sampling_rate must be given to fit, too, got {sampling_rate} here alone; "
+                f"sampling_rate must also be given to fit, got {sampling_rate} only here; "
                 "dt_scale says how many times as long the step is as in training"
             )
         return self.sampling_rate_ / float(sampling_rate)

@@ -94,7 +94,7 @@ def test_sc10_by_the_papers_rule_takes_whole_clips_only(tmp_path):
 
 def test_trees_that_are_not_whole_are_refused(tmp_path):
     root = tree(tmp_path, speech.SC10, 3)
-    with pytest.raises(ValueError, match="35 words, not there: backward, bed"):
+    with pytest.raises(ValueError, match="35 words, missing: backward, bed"):
         load("sc35", tmp_path)
     with pytest.raises(ValueError, match="split must be one of"):
         load("sc10", tmp_path, split="random")
