@@ -99,7 +99,7 @@ def test_trees_that_are_not_whole_are_refused(tmp_path):
     with pytest.raises(ValueError, match="split must be one of"):
         load("sc10", tmp_path, split="random")
     (root / "go" / "00000001_nohash_0.wav").unlink()
-    with pytest.raises(ValueError, match=r"validation_list.txt names 1 absent files, go/00000001"):
+    with pytest.raises(ValueError, match=r"validation_list.txt lists 1 missing files, such as go/00000001"):
         load("sc10", tmp_path, split="official")
     (root / "go" / "00000001_nohash_0.wav").write_bytes(wav_bytes(clip(0), 8000))
     with pytest.raises(ValueError, match=r"go/00000001_nohash_0.wav must be mono, 16 bits, 16000 Hz"):

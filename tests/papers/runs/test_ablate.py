@@ -149,7 +149,7 @@ MISTAKES = {
         ["--grid", "train.lr=0.1", "--grid", "train.lr=0.2"],
         "must name each key once, got train.lr twice",
     ),
-    "the seed": (["--grid", "train.seed=1,2"], "--seeds gives every combination its seeds"),
+    "the seed": (["--grid", "train.seed=1,2"], "--seeds sets the seeds of every combination"),
     "no such key": (["--grid", "train.lrr=1,2"], "did you mean train.lr?"),
     "a wrong value": (["--grid", "train.lr=0.1,-1"], "train.lr is -1; allowed: a number > 0"),
     "no integer": (
@@ -171,7 +171,7 @@ MISTAKES = {
     "seconds": (["--grid", "train.lr=0.1", "--seconds", "0"], "--seconds must be a number > 0"),
     "keep": (["--grid", "train.lr=0.1", "--keep", "some"], "--keep must be result, model or all"),
     "out": (["--grid", "train.lr=0.1", "--out", "{file}"], "--out must be a folder that can be written to"),
-    "device": (["--grid", "train.lr=0.1", "--device", "tpu"], "device is tpu; allowed are"),
+    "device": (["--grid", "train.lr=0.1", "--device", "tpu"], "device is tpu; allowed: cpu"),
 }
 
 
