@@ -87,7 +87,11 @@ def check_bool(name: str, value: Any) -> bool:
 def check_tensor(name: str, value: Any, shape: Sequence[int | str], *, kind: str) -> Tensor:
     """Return ``value`` if it is a tensor of this kind and shape; a word in the shape stands for any size.
 
-    A "real" tensor is of float32 or float64, a "complex" one of either complex dtype, a "float" one of any in FLOATS.
+    Args:
+        name: The argument's name.
+        value: Its value.
+        shape: One entry per dimension: a number that must match, or a word for any size.
+        kind: "real" (float32 or float64), "complex" (complex64 or complex128) or "float" (any floating type).
     """
     kinds = {"real": FLOATS[2:], "complex": (torch.complex64, torch.complex128), "float": FLOATS}
     if not isinstance(value, Tensor):

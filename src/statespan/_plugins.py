@@ -1,4 +1,4 @@
-"""Plug-ins of installed packages, found by entry point.
+"""Plug-ins of installed packages, found through entry points.
 
 Only installed packages are asked, so a recipe or a file can never choose code. The groups are:
 

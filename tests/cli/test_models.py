@@ -189,7 +189,7 @@ def test_text(tmp_path):
     assert text == "the cat " + "".join("\n" if words[t] == "<eos>" else words[t] + " " for t in found) + "\n"
     done = invoke(*common, "--prompt", "the zebra", "--count", 2)
     assert said(done).startswith("the zebra ")
-    assert done.stderr == "statespan: not among the words of the training data: zebra\n"
+    assert done.stderr == "statespan: not in the vocabulary of the training data: zebra\n"
 
 
 def test_export(tmp_path, monkeypatch):
@@ -212,7 +212,7 @@ MISTAKES = {
     "dt_scale": (["stream", "{folder}/model", "--dt-scale", "-1"], "--dt-scale must be a number > 0"),
     "two ways": (["stream", "{folder}/both"], "bidirectional=True"),
     "numbers": (["stream", "{folder}/model"], "line 2 must be numbers with commas between them, got 'a,b'"),
-    "another model": (["generate", "{folder}/model"], "generate is for models of text and of images"),
+    "another model": (["generate", "{folder}/model"], "generate is for models of text or images"),
     "temperature": (["generate", "{folder}/pixels", "--temperature", "-1"], "--temperature must be a number >= 0"),
     "top-p": (["generate", "{folder}/pixels", "--top-p", "2"], "--top-p must be a number > 0 and <= 1, got 2"),
     "size": (["generate", "{folder}/pixels"], "give it, such as --size 28x28"),

@@ -97,9 +97,9 @@ def test_a_signal_saves_and_the_printed_command_goes_on(home, run, number, code,
 
 def test_mistakes_about_a_run(home, run):
     assert "add --resume" in one_line(invoke("train", run))
-    assert "train.lr is 0.1; allowed is 0.05" in one_line(invoke("train", run, "train.lr=0.1", "--resume"))
+    assert "train.lr is 0.1; allowed: 0.05" in one_line(invoke("train", run, "train.lr=0.1", "--resume"))
     many = invoke("train", home / "tones.yaml", "train.batch=500", "--folder", home / "other")
-    assert "train.batch is 500; allowed are at most the 28 rows there are" in one_line(many)
+    assert "train.batch is 500; allowed: at most 28, the number of rows" in one_line(many)
     assert f"runs are {run}" in one_line(invoke("eval", home / "runs" / "tone"))
     assert "did you mean subsample?" in one_line(invoke("eval", run, "data.subsampel=2"))
 

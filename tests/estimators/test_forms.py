@@ -55,7 +55,7 @@ def test_masked_answers_and_times_are_refused():
         with pytest.raises(ValueError, match="got 1 masked"):
             make().fit(X, Y).score(X, y)
     assert classifier().fit(X, np.ma.array(Y)).score(X, Y) >= 0
-    with pytest.raises(ValueError, match="times must have one for each sample, got masked"):
+    with pytest.raises(ValueError, match="times must have one entry per sample, got masked"):
         classifier().fit(X, Y, times=np.ma.masked_equal(np.arange(24), 3))
 
 

@@ -82,7 +82,7 @@ def test_calendar_of_fine_steps():
     assert mark_names(3_600_000, "ms") == ("hour", "weekday", "day", "yearday")
     times = parse_times(["2020-01-01 00:00:00.250", "2020-01-01 00:00:00.500", "2020-01-01 00:00:00.750"])
     assert check_regular(times) == (250_000, "us")
-    with pytest.raises(ValueError, match=r"row 2 .* comes 0.26 s after the row before it, most come after 0.25 s"):
+    with pytest.raises(ValueError, match=r"row 2 .* comes 0.26 s after the previous row, but most come after 0.25 s"):
         check_regular(np.r_[times[:2], times[2] + 10_000, times[2] + 260_000, times[2] + 510_000])
 
 

@@ -50,7 +50,7 @@ def test_rates_that_mean_nothing(make):
         make().fit(series, *answers, sampling_rate=-1)
     model = make().fit(series, *answers)
     assert model.sampling_rate_ is None
-    with pytest.raises(ValueError, match=r"sampling_rate must be given to fit, too, got 50 here alone; dt_scale"):
+    with pytest.raises(ValueError, match=r"sampling_rate must also be given to fit, got 50 only here; dt_scale"):
         model.predict(series, sampling_rate=50)
     model.fit(series, *answers, sampling_rate=100)
     with pytest.raises(ValueError, match=r"give dt_scale or sampling_rate, not both, got 1 and 50"):

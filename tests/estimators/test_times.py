@@ -58,9 +58,9 @@ def test_times_tell_waves_apart_that_look_alike(tmp_path):
 @pytest.mark.parametrize(
     ("times", "words"),
     [
-        ([0.0, 1.0, 0.5], "must not decrease, and those of series 0 do after sample 1"),
+        ([0.0, 1.0, 0.5], "must not decrease, but those of series 0 do after sample 1"),
         ([0.0, 1.0], "series 0 has 3 samples"),
-        ([[0.0, 1.0, 2.0]], "those of 4 series, got 1"),
+        ([[0.0, 1.0, 2.0]], "one entry for each of the 4 series, got 1"),
         ([0.0, 0.0, 0.0], "must have at least one gap above 0"),
         ([0.0, np.nan, 1.0], "must be finite"),
     ],

@@ -59,7 +59,7 @@ def test_a_difference_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(
         write, "_program", lambda view, inputs, path, check: lambda *x: [y + 1e-3 for y in view.module(*x)]
     )
-    with pytest.raises(ExportError, match=r"y is off by .* of its peak, allowed is 1e-30"):
+    with pytest.raises(ExportError, match=r"y is off by .* of its peak, allowed: 1e-30"):
         export(model, tmp_path / "model.pt2", to="torch-export")
 
 

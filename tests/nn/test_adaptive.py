@@ -97,7 +97,7 @@ def test_start():
         ({"cutoffs": (20, 7)}, "cutoffs must increase"),
         ({"cutoffs": (7, 40)}, "below vocabulary=40"),
         ({"cutoffs": (0, 7)}, "cutoffs must be an integer >= 1"),
-        ({"cutoffs": (7, 20), "div_val": 5}, "div_val must leave each cluster a feature"),
+        ({"cutoffs": (7, 20), "div_val": 5}, "div_val must leave each cluster at least one feature"),
     ],
 )
 def test_mistakes(options, words):

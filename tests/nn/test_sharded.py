@@ -14,7 +14,7 @@ from statespan.nn import SSMParameters
 from tests.models.make import ALL, SMALL, inputs
 
 LOW = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-ROUNDED = ".*are used rounded to torch.bfloat16"
+ROUNDED = "SSM parameters were rounded to torch.bfloat16"
 
 
 def made(cls, **options):

@@ -263,7 +263,7 @@ def test_a_path_that_cannot_run_is_left_out(monkeypatch):
     source = source_of(make("diagonal-trained", 4, "bilinear", dtype=torch.float32))
     u = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 0), shape=(1, 10, 2))
     monkeypatch.setattr(memory, "_found", {0: 227 << 10})
-    with pytest.warns(UserWarning, match="kernels do not run here, using plain torch"):
+    with pytest.warns(UserWarning, match="kernels do not run here; using plain torch"):
         assert dispatch.choose_path(source, u, torch.float32) != "triton"
     assert dispatch.choose_path(source, u, torch.float32) != "triton"  # a second warning would be an error
 

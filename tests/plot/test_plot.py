@@ -119,7 +119,7 @@ MISTAKES = {
     "no model in it": (["kernels", "."], "config.json"),
     "curves": (["curves"], "curves needs the folder of a run"),
     "side": (["filters"], "--side must be the number of pixels"),
-    "both": (["kernels", ".", "d_state=4"], "give one of the two"),
+    "both": (["kernels", ".", "d_state=4"], "give one or the other"),
 }
 
 

@@ -121,7 +121,7 @@ def test_a_renamed_checkpoint_is_not_taken_for_another(tmp_path, name):
     save(tmp_path, tensors(), facts(2))
     path = save(tmp_path, tensors(), facts(3))
     path.rename(tmp_path / name)
-    with pytest.raises(CheckpointError, match=rf"it is 000000000003-0, and its folder is named {name}"):
+    with pytest.raises(CheckpointError, match=rf"it is 000000000003-0, but its folder is named {name}"):
         load(tmp_path / name)
     assert latest(tmp_path)[1].step == 2
     with pytest.raises(CheckpointError):
@@ -142,7 +142,7 @@ def test_a_checkpoint_of_version_1_is_read(tmp_path):
     assert said == facts(3)
     assert torch.equal(found["b/ü"], load(path)[0]["b/ü"])
     path.rename(tmp_path / "000000000004-0")
-    with pytest.raises(CheckpointError, match=r"it is 000000000003, and its folder is named 000000000004-0"):
+    with pytest.raises(CheckpointError, match=r"it is 000000000003, but its folder is named 000000000004-0"):
         load(tmp_path / "000000000004-0")
 
 
@@ -365,7 +365,7 @@ def test_a_damaged_last_checkpoint_is_no_loss(tmp_path):
 
 def test_another_model_or_recipe_is_refused(tmp_path):
     run(tmp_path, {"epochs": 1})
-    with pytest.raises(ConfigError, match=r"train.lr is 0.02; allowed is 0.01"):
+    with pytest.raises(ConfigError, match=r"train.lr is 0.02; allowed: 0.01"):
         run(tmp_path, {"epochs": 1, "lr": 0.02}, resume=True)
     with pytest.raises(CheckpointError, match="of another model"):
         run(tmp_path, {"epochs": 1}, resume=True, model=lambda info: Toy(info, norm=True))
@@ -381,5 +381,5 @@ def test_a_setting_newer_than_the_run_was_at_its_default():
     before = json.loads(json.dumps(now))  # as a checkpoint has it
     del before["train"]["fast_dt"]
     _check_same(before, now)
-    with pytest.raises(ConfigError, match=r"train.fast_dt is True; allowed is False"):
+    with pytest.raises(ConfigError, match=r"train.fast_dt is True; allowed: False"):
         _check_same(before, {**now, "train": {**now["train"], "fast_dt": True}})

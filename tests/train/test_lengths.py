@@ -132,7 +132,7 @@ def test_a_graph_for_each_shape_trains_as_the_plain_step(tmp_path, stand_ins):  
 
 
 def test_data_of_one_length_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"train.group_lengths is true; allowed is false for data whose rows all"):
+    with pytest.raises(ConfigError, match=r"train.group_lengths is true; it must be false for data whose rows all"):
         fit(recipes.read("digits-s4d", ["train.group_lengths=true"]), tmp_path, progress=False)
 
 

@@ -212,11 +212,11 @@ def test_bad_data_and_bad_parameters_are_named(tmp_path):
 
 
 def test_sizes_that_do_not_fit(tmp_path):
-    with pytest.raises(ConfigError, match=r"train.batch is 27; allowed are at most the 26 rows"):
+    with pytest.raises(ConfigError, match=r"train.batch is 27; allowed: at most 26, the number of rows"):
         run(tmp_path / "a", {"batch": 27})
-    with pytest.raises(ConfigError, match=r"train.batch is 4; allowed is a multiple of 3"):
+    with pytest.raises(ConfigError, match=r"train.batch is 4; allowed: a multiple of 3"):
         run(tmp_path / "b", {"accumulate": 3})
-    with pytest.raises(ConfigError, match=r"split is all; allowed are train, valid and test"):
+    with pytest.raises(ConfigError, match=r"split is all; allowed: train, valid and test"):
         evaluate(tmp_path, "all")
     with pytest.raises(ConfigError, match="device is tpu"):
         fit(recipe(), tmp_path, data=dataset(), model=Toy, device="tpu")

@@ -107,7 +107,7 @@ def test_errors_are_scaled_to_the_units_of_the_data():
     sums = task.add(nn.Flatten(), split.batch([0, 1]), 1.0)
     assert task.metrics(dict(zip(task.sums, sums.tolist()))) == {"loss": 1.0, "rmse": 10.0, "mae": 10.0}
     assert task.loss(nn.Flatten(), split.batch([0])) == 1.0
-    with pytest.raises(ValueError, match=r"must answer with shape \(2, 1\), got \(2, 1, 1\)"):
+    with pytest.raises(ValueError, match=r"must return shape \(2, 1\), got \(2, 1, 1\)"):
         task.loss(nn.Identity(), split.batch([0, 1]))
 
 

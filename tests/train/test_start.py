@@ -123,10 +123,10 @@ def test_mistakes(learnt, tmp_path):
     models.build("classifier", dataset().info, MODEL).save_pretrained(damaged)
     next(damaged.glob("*.safetensors")).write_bytes(b"x")
     wrong = {
-        "wide": r"weights of the same layers: backbone\.\S+ is \(.*6.*\) there and \(.*4.*\) here",
-        "deep": r"weights of the same layers: backbone\.\S+ is \(.*\) there and not here",
-        "shallow": r"weights of the same layers: backbone\.\S+ is not there and \(.*\) here",
-        "begun": r"a finished run: finish it with statespan train \S+begun --resume",
+        "wide": r"weights of the same layers \(backbone\.\S+ is \(.*6.*\) there and \(.*4.*\) here",
+        "deep": r"weights of the same layers \(backbone\.\S+ is \(.*\) there and not here",
+        "shallow": r"weights of the same layers \(backbone\.\S+ is not there and \(.*\) here",
+        "begun": r"an unfinished run; finish it with statespan train \S+begun --resume",
         "damaged": r"it cannot be read: .* is damaged",
         "runs/text-masked-s4d": r"which does not exist; create it with statespan train text-masked-s4d$",
         "nowhere": r"the folder of a finished run or of a saved model, or the name of a published one: there is no",
@@ -135,5 +135,5 @@ def test_mistakes(learnt, tmp_path):
         with pytest.raises(ConfigError, match=rf"^train\.start is \S+{name}[;,] .*{message}"):
             run(tmp_path / "run", "classifier", start=str(tmp_path / name))
         assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match=r"^train\.start is 3; allowed is text or null"):
+    with pytest.raises(ConfigError, match=r"^train\.start is 3; allowed: text or null"):
         recipe("classifier", start=3)

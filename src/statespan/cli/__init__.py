@@ -1,4 +1,4 @@
-"""The command line: one module a command; commands of other packages are found by entry point."""
+"""The command line: one module per command; commands of other packages are found through entry points."""
 
 from statespan.cli.app import main
 

@@ -13,7 +13,7 @@ from statespan.cli import common
 from statespan.cli.locate import find_run, trained_rate
 
 RUN = "The folder of a run, or the name of a published model."
-HELP = """Measure a trained model on its data.
+HELP = """Evaluate a trained model on its data.
 
 RUN is the folder that `statespan train` made, or the name of a published model (statespan models). After it, key=value
 overrides the data settings of its recipe.

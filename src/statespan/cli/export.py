@@ -11,11 +11,11 @@ from statespan._fail import fail
 from statespan.cli import common
 from statespan.cli.locate import Model, open_model
 
-HELP = """Write a trained model for other programs.
+HELP = """Export a trained model for other programs.
 
 The step view maps one sample and the state to the output and the new state, for streaming and generation on any device.
-The sequence view maps whole sequences. Both use real arithmetic only, accept any batch and length, and are compared
-with the model before the command ends.
+The sequence view maps whole sequences. Both use real arithmetic only, accept any batch and length, and are checked
+against the model before the command ends.
 
 \b
 Examples:

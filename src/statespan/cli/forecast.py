@@ -19,7 +19,7 @@ from statespan.cli import common
 HELP = """Forecast a time series of your own.
 
 FILE is a CSV file with a header, a column of times and columns of numbers. A model is trained on it (minutes on a CPU)
-and forecasts the rows that follow: a CSV file, and a picture with the interval between the outer quantiles.
+and forecasts the rows that follow. Writes a CSV file, and a plot with the interval between the outer quantiles.
 
 \b
 Examples:
@@ -36,12 +36,12 @@ def forecast(
     *,
     time: Annotated[str | None, typer.Option(help="Column of the times. [default: the first]")] = None,
     target: Annotated[
-        str | None, typer.Option(help="Column to forecast, or several with commas. [default: the last]")
+        str | None, typer.Option(help="Column to forecast, or several, comma-separated. [default: the last]")
     ] = None,
     horizon: Annotated[int | None, typer.Option(help="Rows to forecast. [default: 24]")] = None,
     context: Annotated[int | None, typer.Option(help="Rows to forecast from. [default: chosen from the data]")] = None,
-    quantiles: Annotated[str, typer.Option(help="Quantiles, with commas.")] = "0.1,0.5,0.9",
-    missing: Annotated[str, typer.Option(help="error, or mask to learn with missing values.")] = "error",
+    quantiles: Annotated[str, typer.Option(help="Quantiles, comma-separated.")] = "0.1,0.5,0.9",
+    missing: Annotated[str, typer.Option(help="error, or mask to train with missing values.")] = "error",
     time_format: Annotated[
         str | None, typer.Option(help="Format of the times, such as %d.%m.%Y. [default: ISO 8601 or month/day/year]")
     ] = None,

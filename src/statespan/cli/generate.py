@@ -29,7 +29,7 @@ Examples:
   statespan generate runs/cifar-density-base --complete --count 8     lower halves of test images
   statespan generate saved/model --size 28x28 --count 64 --batch 32   a saved model, in batches
 
-Text goes to the terminal as it is generated. Images go to a PNG file; with --complete its first row has the
+Text goes to the terminal as it is generated. Images go to a PNG file; with --complete, its first row shows the
 originals, the second the halves that the model was given, and the rows below its completions. The same --seed gives the
 same samples, in batches of any size.
 """
@@ -44,16 +44,16 @@ def generate(
     count: Annotated[
         int | None, typer.Option(help="Texts or images. [default: 1 text, 16 images, 8 completed]", show_default=False)
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Below 1 for likelier samples; 0 for greedy.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest with this total probability.")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Least probability relative to the likeliest.")] = None,
+    temperature: Annotated[float, typer.Option(help="Below 1 for more likely samples; 0 for greedy.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the most likely, up to this total.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Minimum probability relative to the most likely.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
     complete: Annotated[bool, typer.Option("--complete", help="Complete the lower halves of test images.")] = False,
     size: Annotated[
         str | None, typer.Option(help="Height and width, such as 28x28, for a model without a run.", show_default=False)
     ] = None,
-    batch: Annotated[int, typer.Option(help="Texts or images at a time.")] = 64,
+    batch: Annotated[int, typer.Option(help="Texts or images per batch.")] = 64,
     out: Annotated[Path, typer.Option(help="PNG file for images.")] = Path("samples.png"),
     bf16: Annotated[bool, typer.Option("--bf16", help="16-bit weights, which a GPU multiplies faster.")] = False,
     data: common.DataFolder = None,
@@ -85,13 +85,13 @@ def generate(
             common.check_output("--out", out, ".png")
             _images(opened, sampling, data, count=count, complete=complete, size=size, batch=batch, out=out)
         else:
-            fail(f"generate is for models of text and of images, and {where} holds a {opened.model.name}")
+            fail(f"generate is for models of text or images, but {where} holds a {opened.model.name}")
 
 
 def _vocabulary(opened: Opened, data: Path | None) -> tuple[str, ...]:
     dataset = dataset_of(opened, data)
     if dataset is None:
-        fail("text needs the words of the training data: name the folder of the run, not that of the model")
+        fail("text needs the vocabulary of the training data: give the folder of the run, not that of the model")
     return dataset.info.classes
 
 
@@ -107,7 +107,7 @@ def _text(
     if unknown := [word for word in given if word not in number]:
         if "<unk>" not in number:
             fail(f"--prompt must be words of the training data, got {unknown[0]!r}")
-        complain(f"not among the words of the training data: {', '.join(unknown)}")
+        complain(f"not in the vocabulary of the training data: {', '.join(unknown)}")
     tokens = torch.tensor([[number.get(word, number.get("<unk>", 0)) for word in given]])
     for start in range(0, count, batch):
         size = min(batch, count - start)
@@ -147,7 +147,7 @@ def _images(
     needs_data = complete or (size is None and stored is None)
     dataset = dataset_of(opened, data) if needs_data else None
     if complete and dataset is None:
-        fail("--complete needs test images: name the folder of the run, not that of the model")
+        fail("--complete needs test images: give the folder of the run, not that of the model")
     known = stored or dataset
     length = _length(size, channels) if known is None else known.info.length
     columns, given = count or (8 if complete else 16), None

@@ -61,7 +61,7 @@ def find_run(folder: Path, argument: str = "RUN") -> Path:
     near = near or [path for path in common.RUNS.glob("*") if is_run(path)]
     hint = f"; runs are {', '.join(sorted(map(str, near))[:6])}" if near else ""
     hint += published_hint(given) or ("" if near else "; make one with: statespan train digits-s4d")
-    fail(f"{argument} must be the folder of a run, and {folder} is {_kind(folder)}{hint}")
+    fail(f"{argument} must be the folder of a run, but {folder} is {_kind(folder)}{hint}")
 
 
 def open_model(where: Path, device: str | None) -> Opened:
@@ -75,7 +75,7 @@ def open_model(where: Path, device: str | None) -> Opened:
         return Opened(from_pretrained(where, device=place), where if is_run(where) else None)
     if not is_run(where):
         hint = published_hint(where)
-        fail(f"MODEL must be the folder of a run or of a saved model, and {where} is {_kind(where)}{hint}")
+        fail(f"MODEL must be the folder of a run or of a saved model, but {where} is {_kind(where)}{hint}")
     if not (where / "model" / "config.json").is_file():
         fail(f"the run {where} has no model yet; finish it with: statespan train {where} --resume")
     return Opened(from_pretrained(where / "model", device=place), where)

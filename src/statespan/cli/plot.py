@@ -67,10 +67,10 @@ def plot(
     layer: Annotated[str, typer.Option(help="An untrained layer: s4, s4d, dss or lssl.")] = "s4d",
     init: Annotated[str | None, typer.Option(help="Its initialization. [default: the layer's own]")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write. [default: KIND.png and KIND.svg]")] = None,
-    length: Annotated[int | None, typer.Option(help="Samples of a kernel.")] = None,
+    length: Annotated[int | None, typer.Option(help="Length of a kernel, in samples.")] = None,
     heads: Annotated[int | None, typer.Option(help="Number of heads to plot.")] = None,
     side: Annotated[int | None, typer.Option(help="filters: pixels in a row. [default: from the run's data]")] = None,
-    span: Annotated[float | None, typer.Option(help="basis: last time.")] = None,
+    span: Annotated[float | None, typer.Option(help="basis: end of the time axis.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of an untrained layer.")] = 0,
     data: common.DataFolder = None,
 ) -> None:
@@ -123,7 +123,7 @@ def _of_runs(kind: str, folders: list[Path], changes: list[str], data: Path | No
     if kind == "forecasts":
         return drawing.forecasts(runs[0], data=data, overrides=tuple(changes))
     if bare := [run for run in runs if not (run / "log.csv").is_file()]:
-        fail(f"curves needs the log of a run, and {bare[0]} has none; statespan plot times draws published runs")
+        fail(f"curves needs the log of a run, but {bare[0]} has none; statespan plot times draws published runs")
     return drawing.curves({run.name if len(runs) > 1 else str(run): run for run in runs})
 
 
@@ -132,7 +132,7 @@ def _check(kind: str, folders: list[Path], changes: list[str], options: dict[str
     if len(folders) > 1:
         fail(f"{kind} needs one folder, got {len(folders)}")
     if folders and changes:
-        fail(f"{changes[0]} is an option of a fresh layer, and {folders[0]} is a folder: give one of the two")
+        fail(f"{changes[0]} is an option of an untrained layer, but {folders[0]} is a folder: give one or the other")
     allowed = OPTIONS[kind]
     for key in options:
         if key not in allowed:

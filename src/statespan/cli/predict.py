@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from statespan.data.inputs import Preparation
     from statespan.train import Recipe
 
-HELP = """Predict classes or values of files with a trained model.
+HELP = """Predict classes or values for files with a trained model.
 
 RUN is the folder that `statespan train` made, or the name of a published model (statespan models). Each file
 holds one series in the form of the training data: audio as WAV, otherwise CSV (a line for each time, a column for each
@@ -36,7 +36,7 @@ Examples:
   statespan predict runs/own one.csv two.npy --out answers.npz
   statespan predict runs/own slow/*.csv --dt-scale 2                 recorded at half the sampling rate
   statespan predict runs/own slow/*.csv --sampling-rate 62.5         the same, if the run knows its rate
-  statespan predict runs/own data.path=/moved one.csv            where the data of the run is now
+  statespan predict runs/own data.path=/moved one.csv            if the training data has moved
 
 The scale and the names of the classes come from the training data of the run, which must still be there; a published
 model stores them. A WAV file contains its sampling rate: the step is adapted to it automatically.
@@ -59,9 +59,9 @@ def predict(
     ],
     *,
     model: Annotated[
-        Path | None, typer.Option(help="The run or published model; then all others are files.", show_default=False)
+        Path | None, typer.Option(help="The run or published model; all arguments are then files.", show_default=False)
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where to write: .csv or .npz.")] = Path("predictions.csv"),
+    out: Annotated[Path, typer.Option(help="File to write: .csv or .npz.")] = Path("predictions.csv"),
     dt_scale: common.DtScale = None,
     sampling_rate: common.SamplingRate = None,
     data: common.DataFolder = None,
@@ -80,7 +80,7 @@ def predict(
         fail(f"--out must not be one of the files to read, got {out}")
     common.relative_step(1.0, dt_scale, sampling_rate)
     if absent := [file for file in files if not file.is_file()]:
-        fail(f"FILES must be existing files, and {absent[0]} is not ({len(absent)} of {len(files)})")
+        fail(f"FILES must be existing files, but {absent[0]} is not ({len(absent)} of {len(files)})")
     with common.explained():
         from statespan.train import read_recipe
         from statespan.train.device import pick_device
@@ -91,7 +91,7 @@ def predict(
         info = inputs.info
         if info.task not in ("classification", "regression") or inputs.prepare is None:
             fail(
-                f"predict is for classification and regression of series, and {recipe.data['name']} is {info.task}"
+                f"predict is for classification and regression of series, but {recipe.data['name']} is {info.task}"
                 + (" of tokens" if info.d_input is None else "")
             )
         trained = trained_rate(run) or info.sampling_rate

@@ -22,19 +22,19 @@ from statespan.cli.locate import Model, Opened, inputs_of, open_model
 if TYPE_CHECKING:
     import numpy as np
 
-HELP = """Feed samples into a model as they arrive; print its answers.
+HELP = """Feed samples into a model as they arrive; print its outputs.
 
 Reads standard input: lines of CSV (a column for each feature, or a token) of at most 16 MiB, or raw 16-bit audio.
-Writes the answers to standard output as CSV, at constant cost per sample. Samples for a run are scaled as its training
+Writes the outputs to standard output as CSV, at constant cost per sample. Samples for a run are scaled as its training
 data was; a saved model gets them unscaled, audio in [-1, 1). A line with NaN, infinity or text ends the command with
 exit code 2; the state is then the one before that line.
 
 \b
 Examples:
-  statespan stream runs/own < new.csv                             an answer for each line
+  statespan stream runs/own < new.csv                             an output for each line
   arecord -f S16_LE -r 16000 -t raw | statespan stream runs/words --format s16le
   statespan stream runs/own --state box7.state < morning.csv      resume later from this state
-  statespan stream runs/own --every 100 < new.csv                 an answer for every 100 samples
+  statespan stream runs/own --every 100 < new.csv                 an output for every 100 samples
 """
 FORMATS = ("csv", "s16le")
 LARGEST = (2 - 2**-23) * 2.0**127  # what samples of float32 can be
@@ -46,7 +46,7 @@ def stream(
     form: Annotated[str, typer.Option("--format", help="csv, or s16le for raw audio.")] = "csv",
     every: Annotated[
         int | None,
-        typer.Option(help="Samples between answers, read at once. [default: 1, or 1600 for audio]", show_default=False),
+        typer.Option(help="Samples per output, read at once. [default: 1, or 1600 for audio]", show_default=False),
     ] = None,
     dt_scale: common.DtScale = None,
     sampling_rate: common.SamplingRate = None,

@@ -89,16 +89,16 @@ def _choose(text: str | None, changes: list[str], resume: bool, runs: Path) -> t
         fail("name a recipe first, such as digits-s4d: statespan recipes lists them all")
     for change in changes:
         if "=" not in change:
-            fail(f"changes must be key=value such as train.lr=0.001, got {change!r}; see statespan train --help")
+            fail(f"overrides must be key=value, such as train.lr=0.001, got {change!r}; see statespan train --help")
     where = Path(text)
     if where.is_dir():
         if not is_run(where):
-            fail(f"RECIPE must be a name, a YAML file or the folder of a run, and {text} is a folder without a run")
+            fail(f"RECIPE must be a name, a YAML file or the folder of a run, but {text} is a folder without a run")
         if not resume:
             fail(f"{text} is the folder of a run: add --resume to continue it, or name a recipe to start another")
         return read_recipe(where / "recipe.yaml", changes), where
     if len(where.parts) > 1 and not where.exists() and where.suffix not in (".yaml", ".yml"):
-        fail(f"RECIPE must be a name, a YAML file or the folder of a run, and {text} is not there")
+        fail(f"RECIPE must be a name, a YAML file or the folder of a run, but {text} does not exist")
     recipe = common.named_recipe(text, changes)
     common.check_writable(runs)
     numbered = _runs(runs, recipe.name)

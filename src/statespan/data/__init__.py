@@ -1,4 +1,4 @@
-"""Datasets: ``load`` one by name, list ``names``, and their ``status``; see :mod:`statespan.data.base`."""
+"""Datasets: ``load`` one by name, list all ``names``, show their ``status``; see :mod:`statespan.data.base`."""
 
 from statespan.data import own  # noqa: F401 - registers its dataset
 from statespan.data.base import Arrays, Batch, Dataset, Info, Split, Windows, trim

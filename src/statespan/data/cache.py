@@ -79,7 +79,7 @@ def cached(
                 return arrays
             _write(place, text, build())
     except (OSError, CheckpointError) as problem:
-        warnings.warn(f"{place} cannot be written, the data is kept in memory: {problem}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{place} cannot be written; the data is kept in memory: {problem}", RuntimeWarning, stacklevel=2)
         return {name: _whole(array) for name, array in build().items()}
     if (arrays := _read(place, text)) is None:
         raise OSError(f"{place} was written but cannot be read back: the disk is faulty")

@@ -74,8 +74,8 @@ def check_regular(times: np.ndarray, lines: Sequence[int] | None = None) -> tupl
     usual = int(values[counts.argmax()])
     row = int((steps != usual).argmax()) + 1
     raise ValueError(
-        f"{_place(row, lines)} ({times[row]}) comes {steps[row - 1] / UNITS[unit]:.9g} s after the row before it, most "
-        f"come after {usual / UNITS[unit]:.9g} s; fill the gaps or resample to one step"
+        f"{_place(row, lines)} ({times[row]}) comes {steps[row - 1] / UNITS[unit]:.9g} s after the previous row, but "
+        f"most come after {usual / UNITS[unit]:.9g} s; fill the gaps or resample to one step"
     )
 
 

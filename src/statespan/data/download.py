@@ -54,7 +54,7 @@ def download(
             raise
     if (actual := sha256(part)) != digest:
         part.unlink()
-        raise OSError(f"{url} gave a file with SHA-256 {actual}, wanted {digest}; it was removed")
+        raise OSError(f"{url} sent a file with SHA-256 {actual}, expected {digest}; it was removed")
     rename(part, to)
     sync_folder(to.parent)
 
@@ -81,7 +81,7 @@ def _receive(
             while block := response.read1(BLOCK):  # received bytes are kept if the rest fails
                 done += len(block)
                 if done > (size if size is not None else LARGEST):
-                    raise OSError(f"{url} sends more than the {size if size is not None else LARGEST} bytes expected")
+                    raise OSError(f"{url} sent more than the {size if size is not None else LARGEST} bytes expected")
                 file.write(block)
                 if progress is not None:
                     progress(part.name.removesuffix(".part"), done, total)

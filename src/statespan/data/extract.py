@@ -175,5 +175,5 @@ def _zip_entry(archive: Path, file: zipfile.ZipFile, member: zipfile.ZipInfo) ->
         raise BadArchive(f"{archive} holds {member.filename!r}, which is neither stored nor deflated")
     folder = member.is_dir()
     if folder != (kind == stat.S_IFDIR) and kind != 0:
-        raise BadArchive(f"{archive} holds {member.filename!r}, which says it is both a file and a folder")
+        raise BadArchive(f"{archive} holds {member.filename!r}, which claims to be both a file and a folder")
     return _Member(member.orig_filename, member.file_size, None if folder else file.open(member))

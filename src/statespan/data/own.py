@@ -214,7 +214,7 @@ def _labelled(where: Path, target: list[str]) -> Samples:
 def _add(samples: Samples, file: Path, answer: Any, part: str) -> None:
     x, rate = read_sample(file)
     if samples.x and rate != samples.rate:
-        raise ValueError(f"{file} has {rate} samples a second, the files before it {samples.rate}")
+        raise ValueError(f"{file} has {rate} samples per second, but the files before it have {samples.rate}")
     samples.rate = rate
     samples.x.append(x)
     samples.y.append(answer)

@@ -85,7 +85,7 @@ def register(
 
     def add(loader: Loader) -> Loader:
         if name in REGISTRY:
-            raise ValueError(f"a dataset {name!r} is registered already")
+            raise ValueError(f"a dataset {name!r} is already registered")
         REGISTRY[name] = DatasetEntry(name, summary, tuple(files), folder or name, loader, config)
         return loader
 

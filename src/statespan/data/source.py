@@ -47,15 +47,25 @@ class MissingData(FileNotFoundError):  # noqa: N818 - the name says it
 
 @dataclass(frozen=True)
 class Source:
-    """One file (or folder) of a dataset."""
+    """One file (or folder) of a dataset.
 
-    path: str  # its place, relative to the dataset's folder: train.csv or aclImdb/train
-    origin: str = ""  # in words or as the address of a page
-    url: str | None = None  # HTTPS address of the file, or of the archive that holds it
-    sha256: str | None = None  # of the download; None if unknown, and then nothing is downloaded
-    size: int | None = None  # of the download in bytes
-    also: tuple[str, ...] = ()  # other paths where it is accepted
-    optional: bool = False  # the dataset can be generated without it
+    Args:
+        path: Its place, relative to the dataset's folder: ``train.csv`` or ``aclImdb/train``.
+        origin: Its origin, in words or as the address of a page.
+        url: HTTPS address of the file, or of the archive that holds it.
+        sha256: SHA-256 of the download; None if unknown, and then nothing is downloaded.
+        size: Size of the download in bytes.
+        also: Other paths where it is accepted.
+        optional: The dataset can be generated without it.
+    """
+
+    path: str
+    origin: str = ""
+    url: str | None = None
+    sha256: str | None = None
+    size: int | None = None
+    also: tuple[str, ...] = ()
+    optional: bool = False
 
     def find(self, folder: Path) -> Path | None:
         """The file's path, or None if it is missing."""

@@ -1,4 +1,4 @@
-"""Estimators for people with arrays, frames and CSV files: fit and predict, in scikit-learn's conventions.
+"""Estimators for arrays, frames and CSV files: fit and predict, following scikit-learn's conventions.
 
 They need scikit-learn and safetensors: ``pip install "statespan[timeseries]"``.
 """

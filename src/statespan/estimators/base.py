@@ -78,7 +78,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """
         kind, config, tensors = store.load(folder)
         if kind != cls.__name__:
-            raise LoadError(f"{folder} holds {kind}, not {cls.__name__}; statespan.estimators.load reads any")
+            raise LoadError(f"{folder} holds {kind}, not {cls.__name__}; statespan.estimators.load loads any")
         return cls._from_stored(config, tensors, device)
 
     @classmethod
@@ -121,7 +121,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "network_")
         if sampling_rate is not None and dt_scale is None and self.sampling_rate_ is None:
             raise ValueError(
-                f"sampling_rate must be given to fit, too, got {sampling_rate} here alone; "
+                f"sampling_rate must also be given to fit, got {sampling_rate} only here; "
                 "dt_scale says how many times as long the step is as in training"
             )
         return relative_step(self.sampling_rate_, dt_scale=dt_scale, sampling_rate=sampling_rate)

@@ -321,7 +321,7 @@ class S4Forecaster(Estimator):
             forecast: Array = standardized * self.std_[:, None] + self.mean_[:, None]
         if not np.isfinite(forecast).all():
             raise ValueError(
-                f"{series.label} must be of the magnitude that it had in fit, and far enough from the end of float64 "
+                f"{series.label} must be of the magnitude that it had in fit, and far enough from float64's limits "
                 f"that its forecasts are finite; got values up to {np.nanmax(np.abs(series.values)):.1e}, check "
                 "their unit"
             )

@@ -51,7 +51,9 @@ class S4Regressor(RegressorMixin, SeriesEstimator):  # type: ignore[misc]
         with np.errstate(over="ignore"):
             values = scores * self.target_std_ + self.target_mean_
         if not np.isfinite(values).all():
-            raise ValueError("y was too near the end of float64 in fit for finite answers; divide it by a larger unit")
+            raise ValueError(
+                "y was too close to the limits of float64 in fit for finite predictions; divide it by a larger unit"
+            )
         return values[:, 0] if self.single_ else values
 
     def score(

@@ -142,7 +142,9 @@ class SeriesEstimator(Estimator):
             had, has = ("without", "with") if self.step_ is None else ("with", "without")
             raise ValueError(f"times must be given as in fit, which was {had} times, got X {has}")
         if times is not None and scale != 1.0:
-            raise ValueError(f"dt_scale must be 1.0 where times are given, which say it all, got {scale}")
+            raise ValueError(
+                f"dt_scale must be 1.0 where times are given, because they determine the steps, got {scale}"
+            )
         gaps = None if times is None else as_gaps(times, panel, self.step_)[0]
         data = self._arrays(panel, np.zeros(len(panel), np.float32), gaps)
         feed = Feed(data, next(self.network_.parameters()).device)
@@ -153,7 +155,7 @@ class SeriesEstimator(Estimator):
         if not np.isfinite(answers).all():
             number = int((~np.isfinite(answers)).any(1).argmax())
             raise ValueError(
-                f"X must be of the magnitude that it had in fit, and series {number} is too far from it for an answer; "
+                f"X must be of the magnitude that it had in fit, but series {number} is too far from it to predict; "
                 f"got values up to {np.abs(panel.values[number]).max():.1e}, check their unit"
             )
         return answers

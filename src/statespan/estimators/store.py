@@ -38,7 +38,7 @@ def load(folder: str | Path) -> tuple[str, dict[str, Any], dict[str, torch.Tenso
     stored = read(folder)
     if not stored.name.startswith(PREFIX):
         raise LoadError(
-            f"{folder} holds the model {stored.name!r}, no estimator; statespan.models.from_pretrained reads it"
+            f"{folder} holds the model {stored.name!r}, not an estimator; statespan.models.from_pretrained loads it"
         )
     return stored.name.removeprefix(PREFIX), stored.config, stored.tensors
 

@@ -1,4 +1,4 @@
-"""What the estimators optimize besides square errors: cross-entropy with class weights, and quantiles.
+"""What the estimators optimize besides squared errors: cross-entropy with class weights, and quantiles.
 
 Shapes: B batch, K columns, T horizon, Q quantiles.
 """
@@ -48,7 +48,7 @@ class Forecasts(Task):
     quantiles: tuple[float, ...] = ()
 
     def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
-        """(loss, square errors, absolute errors, count)."""
+        """(loss, squared errors, absolute errors, count)."""
         forecast = output(model, batch, dt_scale).float()  # (B, T, K, 1 + Q)
         known = ~torch.isnan(batch.y)
         error = torch.where(known, batch.y, 0.0) - torch.where(known, forecast[..., 0], 0.0)

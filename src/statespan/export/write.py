@@ -173,7 +173,7 @@ def _difference(names: Sequence[str], written: list[Tensor], expected: list[Tens
             raise ExportError(f"{name} is {y.dtype} of shape {shape}, not {wanted.dtype} of shape {wanted_shape}")
         error = float((y.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp(min=1e-30))
         if not error <= allowed:
-            raise ExportError(f"{name} is off by {error:.1e} of its peak, allowed is {allowed:.0e}")
+            raise ExportError(f"{name} is off by {error:.1e} of its peak, allowed: {allowed:.0e}")
         largest = max(largest, error)
     return largest
 

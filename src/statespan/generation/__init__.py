@@ -1,4 +1,4 @@
-"""Generating sequences and streaming them, in constant time and memory per step."""
+"""Generation and streaming of sequences, in constant time and memory per step."""
 
 from statespan.generation.loop import Generated, generate
 from statespan.generation.noise import uniforms

@@ -51,7 +51,7 @@ def read_state(path: Path, like: Sequence[Tensor], kind: str) -> list[Tensor]:
         if tensors[name].dtype != wanted.dtype:
             raise LoadError(f"{path}: tensor {name} must be {wanted.dtype}, got {tensors[name].dtype}")
     if about.get("digest") != _digest(tensors):
-        raise LoadError(f"{path} is damaged: it is not what was saved")
+        raise LoadError(f"{path} is damaged: it differs from what was saved")
     if not all(bool(torch.isfinite(tensors[name]).all()) for name in names):
         raise LoadError(f"{path} must hold finite states, got NaN or infinity: begin with a new file")
     return [tensors[name].to(wanted.device) for name, wanted in zip(names, like)]

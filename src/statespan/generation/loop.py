@@ -1,4 +1,4 @@
-"""Generation: one parallel pass over the prompt, then one step per position, each reading the last choice.
+"""Generation: one parallel pass over the prompt, then one step per position, each fed the previous choice.
 
 The random numbers of a sequence depend on the seed and the number of its row alone: they are the same in any batch,
 with and without a CUDA graph. The model's outputs agree to rounding, 2e-6 of their peak in float32; so tokens are the
@@ -61,7 +61,7 @@ def generate(
     state_dtype: torch.dtype | None = None,
     graph: bool = True,
 ) -> Generated:
-    """Continue sequences in constant time and memory per step; the module says what the random numbers depend on.
+    """Continue sequences in constant time and memory per step; see the module for what the random numbers depend on.
 
     Args:
         model: A language model, a pixel model, a forecaster, or a regressor of its own next input; in evaluation mode.

@@ -122,7 +122,7 @@ class SeriesRule(Rule):
         config = model.config
         if config.d_input != config.d_output:
             raise ValueError(
-                f"model must give samples like those it reads, got d_input={config.d_input} and "
+                f"model must predict samples like those it reads, got d_input={config.d_input} and "
                 f"d_output={config.d_output}"
             )
         self.width, self.dtype = int(config.d_input), next(model.parameters()).dtype
@@ -150,6 +150,6 @@ def rule_of(model: Any, sampling: Sampling) -> Rule:
     if isinstance(model, Regressor):
         return SeriesRule(model)
     raise TypeError(
-        f"model must be a LanguageModel, a PixelModel, a Regressor of its own input or a Forecaster, got "
+        f"model must be a LanguageModel, a PixelModel, a Regressor that predicts its next input or a Forecaster, got "
         f"{type(model).__name__}"
     )

@@ -69,7 +69,7 @@ class Stream:
             raise TypeError(f"model must be a statespan model, got {type(model).__name__}")
         if isinstance(model, (Retrieval, Forecaster)):
             why = "compares pairs" if isinstance(model, Retrieval) else "forecasts: see statespan.generate"
-            raise TypeError(f"model must support streaming, and a {type(model).__name__} {why}")
+            raise TypeError(f"model must support streaming, but a {type(model).__name__} {why}")
         if model.training:
             raise ValueError("model must be in evaluation mode, got training mode: call model.eval() first")
         dt_scale = relative_step(model.config.sampling_rate, dt_scale=dt_scale, sampling_rate=sampling_rate)
@@ -141,7 +141,7 @@ class Stream:
         rows = self._rows(ids)
         x, block = self._input(x, len(rows))
         if x.shape[1] == 0:
-            raise ValueError("x must have at least one sample, got a block of none")
+            raise ValueError("x must have at least one sample, got an empty block")
         outputs: list[Tensor] = []
         with one_thread(self.device):
             state = self._gather(rows)

@@ -94,7 +94,9 @@ class AdaptiveTokens(Initialised):
         self.edges = check_cutoffs(cutoffs, vocabulary)
         widths = [d_model // check_int("div_val", div_val, minimum=1) ** i for i in range(len(self.edges) - 1)]
         if widths[-1] < 1:
-            raise ValueError(f"div_val must leave each cluster a feature, got {div_val} for d_model={d_model}")
+            raise ValueError(
+                f"div_val must leave each cluster at least one feature, got {div_val} for d_model={d_model}"
+            )
         options: Any = {"device": device, "dtype": dtype}
         self.tables: Any = nn.ModuleList(
             TokenTable(end - start, width, **options) for (start, end), width in zip(pairwise(self.edges), widths)

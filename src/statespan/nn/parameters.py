@@ -102,8 +102,8 @@ class SSMParameters(nn.Module, ABC):
     def _check_precision(self) -> None:
         if self.C.dtype.itemsize < 4 and not torch.compiler.is_compiling():
             warnings.warn(
-                f"the parameters of an SSM are used rounded to {self.C.dtype}, which changes its kernel by percents; "
-                "with FSDP2, keep them in float32 by fully_shard(layer.ssm) before the layer itself is sharded",
+                f"SSM parameters were rounded to {self.C.dtype}, which changes the kernel by several per cent; "
+                "with FSDP2, call fully_shard(layer.ssm) before sharding the layer to keep them in float32",
                 stacklevel=3,
             )
 

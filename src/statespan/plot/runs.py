@@ -25,7 +25,7 @@ def curves(runs: Mapping[str, Path]) -> Any:
     """
     for name, folder in runs.items():
         if not (folder / "log.csv").is_file():
-            raise ValueError(f"runs must be folders with a log.csv, and {name!r} has none: {folder}")
+            raise ValueError(f"runs must be folders with a log.csv, but {name!r} has none: {folder}")
     return draw_curves(runs)
 
 
@@ -43,7 +43,7 @@ def forecasts(run: Path, *, data: Path | None = None, count: int = 4, overrides:
 
     model, recipe, dataset = load_run(run, overrides=overrides, data=data)
     if dataset.info.task != "forecast":
-        raise ValueError(f"run must be one that forecasts, and {run} is one of {dataset.info.task}")
+        raise ValueError(f"run must be one that forecasts, but {run} is one of {dataset.info.task}")
     rows = evenly_spaced(range(len(dataset.test)), check_int("count", count, minimum=1))
     batch = dataset.test.batch(rows)
     predicted = model(batch.x, **({} if batch.marks is None else {"marks": batch.marks}))  # (B, H, C)

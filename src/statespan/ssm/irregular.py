@@ -52,7 +52,7 @@ def scan_gaps(
     if not isinstance(ssm, Diagonal):
         raise TypeError(f"ssm must be a Diagonal, whose steps may differ, got {type(ssm).__name__}")
     if ssm.softmax_length is not None:
-        raise ValueError("ssm must have no softmax_length for irregular times, got one that normalizes equal steps")
+        raise ValueError("ssm must have no softmax_length for irregular times, because it assumes equal steps")
     batch, length, heads = check_tensor("u", u, ("batch", "length", ssm.heads), kind="real").shape
     check_gaps(gaps, batch, length)
     chunk = segment_length(length) if chunk is None else check_int("chunk", chunk, minimum=1)
@@ -108,7 +108,7 @@ def check_gaps(gaps: Tensor, batch: int, length: int) -> Tensor:
         if not bool(torch.isfinite(gaps).all()):
             raise ValueError("gaps must be finite, got NaN or infinity")
         if bool((gaps < 0).any()):
-            raise ValueError(f"gaps must be at least 0, times that do not go back, got {gaps.min().item():g}")
+            raise ValueError(f"gaps must be at least 0, because times must not go back, got {gaps.min().item():g}")
     return gaps
 
 

@@ -1,4 +1,4 @@
-"""Training. ``param_groups`` needs torch only; everything else is imported on first use."""
+"""Training. ``param_groups`` needs only torch; everything else is imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

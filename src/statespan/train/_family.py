@@ -49,7 +49,7 @@ def expand(text: str, where: str) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for name, row in _leaves(parse(text, where), {}, where):
         if name in rows:
-            raise ConfigError(f"{where} has two rows {show(name)}; allowed is one of each name")
+            raise ConfigError(f"{where} has two rows {show(name)}; each name may occur once")
         rows[name] = row
     return rows
 
@@ -104,20 +104,20 @@ def _leaves(node: Any, inherited: dict[str, Any], where: str) -> Iterator[tuple[
 def _check_node(node: Any, where: str, *branches: str) -> None:
     """Reject a node with other keys than sections, which are mappings, and fields, which are text."""
     if not isinstance(node, dict):
-        raise ConfigError(f"{where} is {show(node)}; allowed is a mapping")
+        raise ConfigError(f"{where} is {show(node)}; allowed: a mapping")
     allowed = (*SECTIONS, *FIELDS, *branches)
     for key, value in node.items():
         if key not in allowed:
-            hint = suggest(key, allowed) or f"; allowed are {', '.join(allowed)}"
+            hint = suggest(key, allowed) or f"; allowed: {', '.join(allowed)}"
             raise ConfigError(f"{where}: {show(key)} is not a key of a family{hint}")
         if key in SECTIONS and not isinstance(value, dict):
-            raise ConfigError(f"{where}: {key} is {show(value)}; allowed is a mapping")
+            raise ConfigError(f"{where}: {key} is {show(value)}; allowed: a mapping")
         if key in FIELDS and not isinstance(value, str):
-            raise ConfigError(f"{where}: {key} is {show(value)}; allowed is text")
+            raise ConfigError(f"{where}: {key} is {show(value)}; allowed: text")
     for key, bars in (("others", 2), ("after_test_scores", 1)):
         for line in node.get(key, "").splitlines():
             if line.count(" | ") != bars:
-                raise ConfigError(f"{where}: {key} has the line {show(line)}; allowed are {FIELDS[key]}")
+                raise ConfigError(f"{where}: {key} has the line {show(line)}; allowed: {FIELDS[key]}")
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

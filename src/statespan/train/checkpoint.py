@@ -210,7 +210,7 @@ def _check_name(name: str, step: int, serial: int | None) -> None:
     """Reject a checkpoint whose folder was renamed, because it would pass for a newer or older one."""
     if (match := NAME.match(name)) and (int(match[1]) != step or serial not in (None, int(match[2]))):
         number = "" if serial is None else f"-{serial}"
-        raise ValueError(f"it is {step:012d}{number}, and its folder is named {name}")
+        raise ValueError(f"it is {step:012d}{number}, but its folder is named {name}")
 
 
 def _check_tensors(path: Path, size: int, digest: str) -> None:

@@ -84,7 +84,7 @@ class Train:
         >>> Train(lr=-1.0)
         Traceback (most recent call last):
         ...
-        statespan.train.strict.ConfigError: train.lr is -1.0; allowed is a number > 0
+        statespan.train.strict.ConfigError: train.lr is -1.0; allowed: a number > 0
     """
 
     start: str | None = None
@@ -211,11 +211,11 @@ def read_recipe(source: Path | str | Mapping[str, Any] | Recipe, overrides: Sequ
     _known("", data, ("name", "data", "model", "train", "about"))
     name = data.get("name")
     if not isinstance(name, str) or not KEY.match(name):
-        raise ConfigError(f"name is {show(name)}; allowed is a name of letters, digits, _ and -")
+        raise ConfigError(f"name is {show(name)}; allowed: a name of letters, digits, _ and -")
     sections = {key: _mapping(data.get(key, {}), key) for key in ("data", "model", "train", "about")}
     for key, what in (("data", "dataset"), ("model", "model")):
         if not isinstance(sections[key].get("name"), str):
-            raise ConfigError(f"{key}.name is {show(sections[key].get('name'))}; allowed is the name of a {what}")
+            raise ConfigError(f"{key}.name is {show(sections[key].get('name'))}; allowed: the name of a {what}")
     return Recipe(
         name=name,
         data=sections["data"],
@@ -258,7 +258,7 @@ def apply_override(data: dict[str, Any], override: str, kind: str = "override") 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{where} is {show(value)}; allowed is a section of keys and values")
+        raise ConfigError(f"{where} is {show(value)}; allowed: a section of keys and values")
     return value
 
 
@@ -267,7 +267,7 @@ def _known(section: str, data: Mapping[str, Any], allowed: Sequence[str]) -> Non
         if key not in allowed:
             dot = f"{section}." if section else ""
             guess = suggest(str(key), allowed).replace("mean ", f"mean {dot}")
-            hint = guess or f"; allowed are {', '.join(allowed)}"
+            hint = guess or f"; allowed: {', '.join(allowed)}"
             raise ConfigError(
                 f"{dot}{show(str(key))} is not a key of {section or 'a recipe'} (value {show(value)}){hint}"
             )
@@ -290,7 +290,7 @@ def _check_fields(section: Any, name: str) -> None:
             choices = [choice for choice in typing.get_args(hint) if isinstance(choice, str)]
             guess = suggest(value, choices) if isinstance(value, str) else ""
             allowed = _describe(hint, item.metadata)
-            raise ConfigError(f"{name}.{item.name} is {show(value)}; allowed is {allowed}{guess}")
+            raise ConfigError(f"{name}.{item.name} is {show(value)}; allowed: {allowed}{guess}")
         object.__setattr__(section, item.name, fitted)
 
 

@@ -83,9 +83,9 @@ def pick_device(device: torch.device | str | None) -> torch.device:
     except (RuntimeError, TypeError):
         chosen = torch.device("meta")
     if chosen.type not in ("cpu", "cuda", "mps"):
-        raise ConfigError(f"device is {device}; allowed are cpu, cuda, cuda:0 … and mps")
+        raise ConfigError(f"device is {device}; allowed: cpu, cuda, cuda:0 … and mps")
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {device}, and there is no CUDA device here; allowed are cpu and mps")
+        raise ConfigError(f"device is {device}, but there is no CUDA device here; allowed: cpu and mps")
     return chosen
 
 

@@ -71,15 +71,15 @@ class Loop:
     def _plan(self) -> BatchPlan:
         train, world, n = self.train, self.processes.world_size, len(self.data.train)
         if n < train.batch:
-            raise ConfigError(f"train.batch is {train.batch}; allowed are at most the {n} rows there are")
+            raise ConfigError(f"train.batch is {train.batch}; allowed: at most {n}, the number of rows")
         if train.batch % (world * train.accumulate):
             pieces = f"{world} processes x {train.accumulate} pieces (train.accumulate)"
             raise ConfigError(
-                f"train.batch is {train.batch}; allowed is a multiple of {world * train.accumulate} for {pieces}"
+                f"train.batch is {train.batch}; allowed: a multiple of {world * train.accumulate} for {pieces}"
             )
         lengths = self.data.train.lengths if train.group_lengths else None
         if train.group_lengths and lengths is None:
-            raise ConfigError("train.group_lengths is true; allowed is false for data whose rows all have one length")
+            raise ConfigError("train.group_lengths is true; it must be false for data whose rows all have one length")
         return BatchPlan(
             n,
             train.batch,
@@ -98,7 +98,7 @@ class Loop:
         captured = alone and train.compile in ("auto", "graph", "both")
         self.compiled = on_cuda and train.compile in ("compile", "both")
         if self.is_sharded and (train.ema is not None or train.optimizer == "lamb"):
-            raise ConfigError("train.strategy is fsdp; allowed with it are neither train.ema nor train.optimizer=lamb")
+            raise ConfigError("train.strategy is fsdp, which supports neither train.ema nor train.optimizer=lamb")
         if self.compiled:
             self.model.compile()
         self.objective = Objective(self.model, self.task).train()

@@ -24,20 +24,35 @@ POINTS = 200
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run."""
+    """A finished run.
+
+    Attributes:
+        folder: The run's folder.
+        test: Metrics on the test data.
+        valid: Metrics on the validation data with the same weights.
+        metric: Name of the metric that chose the weights.
+        steps: Updates made.
+        epochs: Passes over the data.
+        best_step: Step of the weights that were tested.
+        parameters: Number of trained parameters.
+        seconds: Duration over all calls that resumed it: compiling, steps and validations, without reading the data.
+        first: Metrics of the first :data:`FIRST` rows of the test data, a cheap way to recognise these weights.
+        rows: Number of rows of each split.
+        start: The origin of the initial weights, unless they were drawn at random.
+    """
 
     folder: Path
-    test: dict[str, float]  # metrics on the test data
-    valid: dict[str, float]  # metrics on the validation data with the same weights
-    metric: str  # name of the metric that chose the weights
-    steps: int  # updates made
-    epochs: float  # passes over the data
-    best_step: int  # step of the weights that were tested
-    parameters: int  # number of trained parameters
-    seconds: float  # over all calls that resumed it: compiling, steps and validations, without reading the data
-    first: dict[str, float] = field(default_factory=dict)  # metrics of the first test rows, to recognise these weights
-    rows: dict[str, int] = field(default_factory=dict)  # number of rows of each split
-    start: dict[str, Any] | None = None  # the origin of the initial weights, unless they were drawn at random
+    test: dict[str, float]
+    valid: dict[str, float]
+    metric: str
+    steps: int
+    epochs: float
+    best_step: int
+    parameters: int
+    seconds: float
+    first: dict[str, float] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    start: dict[str, Any] | None = None
 
 
 def write_result(result: Result, recipe: Recipe, device: torch.device, world: int) -> None:

@@ -172,7 +172,7 @@ def evaluate(
         The metrics by name.
     """
     if split not in SPLITS:
-        raise ConfigError(f"split is {split}; allowed are train, valid and test")
+        raise ConfigError(f"split is {split}; allowed: train, valid and test")
     place = pick_device(device)
     source = run if isinstance(run, Recipe) else Path(run) / "recipe.yaml"
     if not isinstance(data, Dataset):

@@ -144,4 +144,4 @@ def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
         for key in sorted({*before, *new[section]}):
             was, now = before.get(key), new[section].get(key)
             if was != now and not (section == "train" and key in FREE):
-                raise ConfigError(f"{section}.{key} is {now!r}; allowed is {was!r}, the value of the run to resume")
+                raise ConfigError(f"{section}.{key} is {now!r}; allowed: {was!r}, the value of the run to resume")

@@ -28,15 +28,13 @@ def find_weights(start: str) -> Path:
             make = f"statespan train {Path(start).name}"
             raise ConfigError(f"train.start is {start}, which does not exist; create it with {make}") from error
         raise ConfigError(
-            f"train.start is {start}; allowed is the folder of a finished run or of a saved model, or the name of a "
+            f"train.start is {start}; allowed: the folder of a finished run or of a saved model, or the name of a "
             f"published one: {error}"
         ) from error
     for place in (folder, folder / "model"):
         if (place / CONFIG).is_file():
             return place
-    raise ConfigError(
-        f"train.start is {start}; allowed is a finished run: finish it with statespan train {start} --resume"
-    )
+    raise ConfigError(f"train.start is {start}, an unfinished run; finish it with statespan train {start} --resume")
 
 
 def begin(network: nn.Module, start: str) -> dict[str, Any]:
@@ -56,7 +54,7 @@ def begin(network: nn.Module, start: str) -> dict[str, Any]:
     different = [name for name in {**weights, **trained} if name.startswith(BODY) and name not in fitting]
     if different:
         example = f"{different[0]} is {_shape(trained, different[0])} there and {_shape(weights, different[0])} here"
-        raise ConfigError(f"train.start is {start}; allowed are weights of the same layers: {example}")
+        raise ConfigError(f"train.start is {start}; allowed: weights of the same layers ({example})")
     with torch.no_grad():
         for name in fitting:
             weights[name].copy_(trained[name])

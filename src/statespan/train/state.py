@@ -166,7 +166,7 @@ def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 @torch.no_grad()
 def _copy(kind: str, targets: dict[str, Tensor], values: dict[str, Tensor]) -> None:
     if {n: t.shape for n, t in targets.items()} != {n: t.shape for n, t in values.items()}:
-        raise CheckpointError(f"the checkpoint is of another model or recipe: its {kind} has other entries")
+        raise CheckpointError(f"the checkpoint is of another model or recipe: its {kind} has different entries")
     for name, value in values.items():
         targets[name].copy_(value)
 

@@ -51,7 +51,7 @@ def parse(text: str, where: str = "the recipe") -> Any:
         {'lr': 0.001, 'layer': 's4d', 'betas': [0.9, 0.999], 'clip': None, 'note': 'no'}
     """
     if len(text) > LARGEST:
-        raise ConfigError(f"{where} has {len(text)} characters; allowed are at most {LARGEST}")
+        raise ConfigError(f"{where} has {len(text)} characters; allowed: at most {LARGEST}")
     try:
         _check_events(text, where)
         node = _Loader(text).get_single_node()
@@ -68,7 +68,7 @@ def dump(data: Any) -> str:
     try:
         return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     except yaml.YAMLError as error:
-        raise ConfigError(f"the recipe has {show(str(error.args[-1]))}; allowed is plain data only") from None
+        raise ConfigError(f"the recipe has {show(str(error.args[-1]))}; allowed: plain data only") from None
 
 
 def show(value: object, limit: int = 60) -> str:
@@ -88,13 +88,13 @@ def _check_events(text: str, where: str) -> None:
         documents += isinstance(event, yaml.DocumentStartEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
-            raise ConfigError(f"{where} is nested too deeply; allowed are {DEEPEST} levels")
+            raise ConfigError(f"{where} is nested too deeply; allowed: {DEEPEST} levels")
         if anchor := getattr(event, "anchor", None):  # of an alias, too
-            raise ConfigError(f"{where} has the anchor or alias {show(anchor)}; allowed is plain data only")
+            raise ConfigError(f"{where} has the anchor or alias {show(anchor)}; allowed: plain data only")
         if tag := getattr(event, "tag", None):
-            raise ConfigError(f"{where} has the tag {show(tag)}; allowed is plain data only")
+            raise ConfigError(f"{where} has the tag {show(tag)}; allowed: plain data only")
     if documents > 1:
-        raise ConfigError(f"{where} has {documents} documents; allowed is one")
+        raise ConfigError(f"{where} has {documents} documents; allowed: one")
 
 
 def _plain(node: yaml.Node, where: str) -> Any:
@@ -104,7 +104,7 @@ def _plain(node: yaml.Node, where: str) -> Any:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str) or not KEY.match(key):
                 shown = show(key) if isinstance(key, str) else "a list or a mapping"
-                raise ConfigError(f"{where} has the key {shown}; allowed are names of letters, digits, _ and -")
+                raise ConfigError(f"{where} has the key {shown}; allowed: names of letters, digits, _ and -")
             if key in mapping:
                 raise ConfigError(
                     f"{where} has the key {show(key)} twice, again in line {key_node.start_mark.line + 1}"
@@ -124,6 +124,6 @@ def _scalar(node: yaml.Node, where: str) -> Any:
     if kind in ("int", "float"):
         number = float(text)
         if not math.isfinite(number):
-            raise ConfigError(f"{where} has the number {show(text)}; allowed are finite ones")
+            raise ConfigError(f"{where} has the number {show(text)}; allowed: finite ones")
         return number
     return {"null": None, "bool": text == "true"}.get(kind, text)

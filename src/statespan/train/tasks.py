@@ -162,7 +162,7 @@ def extras(batch: Batch, dt_scale: float) -> dict[str, Any]:
 
 def _same_shape(values: Tensor, y: Tensor) -> Tensor:
     if values.shape != y.shape:  # torch would broadcast them, and train something else
-        raise ValueError(f"the model must answer with shape {tuple(y.shape)}, got {tuple(values.shape)}")
+        raise ValueError(f"the model must return shape {tuple(y.shape)}, got {tuple(values.shape)}")
     return values
 
 

@@ -94,12 +94,12 @@ def test_sc10_by_the_papers_rule_takes_whole_clips_only(tmp_path):
 
 def test_trees_that_are_not_whole_are_refused(tmp_path):
     root = tree(tmp_path, speech.SC10, 3)
-    with pytest.raises(ValueError, match="35 words, not there: backward, bed"):
+    with pytest.raises(ValueError, match="35 words, missing: backward, bed"):
         load("sc35", tmp_path)
     with pytest.raises(ValueError, match="split must be one of"):
         load("sc10", tmp_path, split="random")
     (root / "go" / "00000001_nohash_0.wav").unlink()
-    with pytest.raises(ValueError, match=r"validation_list.txt names 1 absent files, go/00000001"):
+    with pytest.raises(ValueError, match=r"validation_list.txt lists 1 missing files, such as go/00000001"):
         load("sc10", tmp_path, split="official")
     (root / "go" / "00000001_nohash_0.wav").write_bytes(wav_bytes(clip(0), 8000))
     with pytest.raises(ValueError, match=r"go/00000001_nohash_0.wav must be mono, 16 bits, 16000 Hz"):

@@ -159,7 +159,7 @@ REFUSED = {
         lambda run: (run / "recipe.yaml").write_text(
             (run / "recipe.yaml").read_text().replace("steps: 45", "steps: 99")
         ),
-        "its recipe is no longer that of its result",
+        "its recipe has changed since its result",
     ),
     "another file": (lambda run: (run / "result.json").write_text("{}"), "has no recipe, overrides"),
     "damaged": (lambda run: (run / "result.json").write_text("{"), "result.json cannot be read"),

@@ -67,7 +67,7 @@ def test_tables(records):
         "[0](results/tasks/a-seed0.json) [1](results/tasks/a-seed1.json)",
     ]  # fmt: skip
     assert cells(short, "sMNIST") == [["sMNIST", "99.63", "95.00", "–", "–", "`smnist-s4`"]]
-    assert "A run took 5 min on NVIDIA H200." in short
+    assert "Each run took 5 min (NVIDIA H200)." in short
     assert [row[4] for row in cells(long, "BIDMC HR")] == ["0.400"]
     assert [row[2:5] for row in cells(long, "BIDMC HR, new patients")] == [["–", "report", "7.500"]]
     assert [row[4] for row in cells(long, "Speech, raw, 0.5×")] == ["25.00 ≠"]
@@ -103,7 +103,7 @@ def test_the_papers_protocol_stands_first_and_tricks_have_their_own_column(recor
         ["sMNIST", "99.63", "90.50 ± 0.71 (2)", "–", "95.00 †‡", "`smnist-s4d`, `smnist-s4`"]
     ]
     assert "‡: initialised with the weights of another recipe; the time includes its training." in made
-    assert "A run took 5 to 8 min" in made  # 3 of them for the weights
+    assert "Each run took 5 to 8 min" in made  # 3 of them for the weights
     assert [row[4] for row in cells(table.make(records, "long", ""), "sMNIST")] == ["90.50 ± 0.71 (2)", "95.00 †‡"]
     del records["a-seed0.json"], records["a-seed1.json"]
     assert cells(table.make(records, "short", ""), "sMNIST")[0][1:] == ["99.63", "–", "–", "95.00 †‡", "`smnist-s4`"]
@@ -172,12 +172,12 @@ def test_what_was_chosen_after_test_scores_is_marked(recipe, data, train, marked
 
 
 def test_pathfinder_from_scratch_is_said_to_have_failed_until_it_does_not():
-    said = "- LRA Pathfinder: on an earlier version of the images, which did not match the release, training from"
+    said = "- LRA Pathfinder: training from random weights stayed at chance on an earlier version of the images, which"
     archive = json.loads((ROOT / "results/tasks/unfinished.json").read_text())
     run = archive["records"]["lra-pathfinder-s4d-lin-seed0"]
     best = max(run["valid"], key=lambda point: point["accuracy"])
     pathfinder = next(task for task in TASKS if task.key == "pathfinder")
-    assert f"{100 * best['accuracy']:.1f} in validation after {best['epoch']:.0f} of 45 epochs" in pathfinder.scratch
+    assert f"{100 * best['accuracy']:.1f} after {best['epoch']:.0f} of 45 epochs" in pathfinder.scratch
     records = {"a.json": record("x", {"name": "pathfinder"}, 0, 0.95, start={"wall_seconds": 60.0})}
     assert said in table.make(records, "short", "")
     assert said in table.make(records, "long", "")

@@ -96,7 +96,7 @@ def test_a_failing_cell_is_reported_and_the_others_go_on(tmp_path):
     table = json.loads((out / "table.json").read_text())["lines"]
     assert [line["left"] for line in table] == ["", "1 failed", ""]
     assert [len(line["numbers"]) for line in table] == [1, 0, 1]
-    assert table[1]["faults"] == ["train.batch is 5000; allowed are at most the 28 rows there are"]
+    assert table[1]["faults"] == ["train.batch is 5000; allowed: at most 28, the number of rows"]
     assert table[1]["faults"][0] in (out / "table.md").read_text()
     assert "| 5000 |  | 0 |  | 1 failed |" in (out / "table.md").read_text()
 
@@ -149,9 +149,9 @@ MISTAKES = {
         ["--grid", "train.lr=0.1", "--grid", "train.lr=0.2"],
         "must name each key once, got train.lr twice",
     ),
-    "the seed": (["--grid", "train.seed=1,2"], "--seeds gives every combination its seeds"),
+    "the seed": (["--grid", "train.seed=1,2"], "--seeds sets the seeds of every combination"),
     "no such key": (["--grid", "train.lrr=1,2"], "did you mean train.lr?"),
-    "a wrong value": (["--grid", "train.lr=0.1,-1"], "train.lr is -1; allowed is a number > 0"),
+    "a wrong value": (["--grid", "train.lr=0.1,-1"], "train.lr is -1; allowed: a number > 0"),
     "no integer": (
         ["--grid", "model.d_state=4,x"],
         "model: d_state must be an even integer >= 2, got str 'x' (with model.d_state=x)",
@@ -171,7 +171,7 @@ MISTAKES = {
     "seconds": (["--grid", "train.lr=0.1", "--seconds", "0"], "--seconds must be a number > 0"),
     "keep": (["--grid", "train.lr=0.1", "--keep", "some"], "--keep must be result, model or all"),
     "out": (["--grid", "train.lr=0.1", "--out", "{file}"], "--out must be a folder that can be written to"),
-    "device": (["--grid", "train.lr=0.1", "--device", "tpu"], "device is tpu; allowed are"),
+    "device": (["--grid", "train.lr=0.1", "--device", "tpu"], "device is tpu; allowed: cpu"),
 }
 
 

@@ -53,7 +53,7 @@ def _read_table(path: Path, time: str | None, time_format: str | None, missing: 
         header = [name.strip() for name in next(reader, [])]
         numbered = [(reader.line_num, row) for row in reader if row]
     if len(header) < 2 or len(set(header)) != len(header):
-        raise ValueError(f"the header must be at least 2 different names, got {header}")
+        raise ValueError(f"the header must have at least 2 different names, got {header}")
     if time is not None and time not in header:
         raise ValueError(f"there is no column {time!r}; the columns are {', '.join(header)}")
     if not numbered:
@@ -63,7 +63,7 @@ def _read_table(path: Path, time: str | None, time_format: str | None, missing: 
     values = np.empty((len(numbered), len(columns)))
     for number, (line, row) in enumerate(numbered):
         if len(row) != len(header):
-            raise ValueError(f"line {line} has {len(row)} fields, the header has {len(header)}")
+            raise ValueError(f"line {line} has {len(row)} fields, but the header has {len(header)}")
         values[number] = _numbers(row[:at] + row[at + 1 :], columns, line, missing)
     lines = [line for line, _ in numbered]
     times = parse_times([row[at] for _, row in numbered], time_format, lines)

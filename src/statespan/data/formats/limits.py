@@ -38,7 +38,7 @@ class Metered(io.RawIOBase):
         self.left = None
 
     def read(self, size: int | None = -1) -> bytes:
-        """Up to ``size`` bytes, all by default; more headers than allowed are a ValueError."""
+        """Up to ``size`` bytes, all by default; headers beyond the limit raise a ValueError."""
         size = -1 if size is None else size
         if self.left is None:
             return self.file.read(size)

@@ -56,7 +56,7 @@ def header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[
     raw = file.read(width)
     length = struct.unpack("<H" if width == 2 else "<I", raw)[0] if len(raw) == width else 0
     if not 0 < length <= LARGEST_HEADER:
-        raise ValueError(f"its header has {length} bytes, allowed are 1 to {LARGEST_HEADER}")
+        raise ValueError(f"its header has {length} bytes, allowed: 1 to {LARGEST_HEADER}")
     text = io.BytesIO(raw + file.read(length))
     read = np.lib.format.read_array_header_1_0 if version == 1 else np.lib.format.read_array_header_2_0
     try:

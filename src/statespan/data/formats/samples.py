@@ -57,7 +57,7 @@ def series(name: str, array: Array) -> Array:
         values = array.astype(np.float32).reshape(len(array), -1)
     if not np.isfinite(values).all():
         row = int((~np.isfinite(values)).any(1).argmax())
-        raise ValueError(f"{name} must have finite numbers in the range of float32 only, got another in row {row}")
+        raise ValueError(f"{name} must have finite numbers in the range of float32 only, but row {row} has another")
     return values
 
 

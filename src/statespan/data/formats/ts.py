@@ -50,7 +50,7 @@ def read_ts(path: str | Path, *, equal: bool = False) -> tuple[Any, Array]:
             answers.append(answer.strip())
             if equal and len(series[-1]) != len(series[0]):
                 raise ValueError(
-                    f"{path}, line {number}: {len(series[-1])} values, the first line has {len(series[0])}"
+                    f"{path}, line {number}: {len(series[-1])} values, but the first line has {len(series[0])}"
                 )
     if not series:
         raise ValueError(f"{path} has no line of data after @data")
@@ -73,7 +73,9 @@ def _series(path: Path, number: int, channels: list[str], before: list[Array]) -
     if not rows or len({len(row) for row in rows}) != 1:
         raise ValueError(f"{path}, line {number}: the channels of a series must have the same length")
     if before and len(rows) != before[0].shape[1]:
-        raise ValueError(f"{path}, line {number}: {len(rows)} channels, the series before have {before[0].shape[1]}")
+        raise ValueError(
+            f"{path}, line {number}: {len(rows)} channels, but the series before it have {before[0].shape[1]}"
+        )
     return np.array(rows).T
 
 

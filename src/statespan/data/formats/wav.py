@@ -57,16 +57,14 @@ def _decode(content: bytes) -> tuple[np.ndarray, int]:
         raise ValueError("it has no 'fmt ' chunk or no 'data' chunk")
     head, data = chunks[b"fmt "], chunks[b"data"]
     if len(head) < 16:
-        raise ValueError(f"its 'fmt ' chunk has {len(head)} bytes, at least 16 are needed")
+        raise ValueError(f"its 'fmt ' chunk has {len(head)} bytes; it needs at least 16")
     tag, channels, rate, _, block, bits = struct.unpack("<HHIIHH", head[:16])
     if tag == EXTENSIBLE and len(head) >= 26:
         tag = struct.unpack("<H", head[24:26])[0]  # the first two bytes of the sub-format are the real tag
     if (tag, bits) not in {(PCM, 8), (PCM, 16), (PCM, 24), (PCM, 32), (FLOAT, 32)}:
         raise ValueError(f"format {tag} with {bits} bits is not PCM of 8, 16, 24, 32 bits or float of 32 bits")
     if channels == 0 or rate == 0 or block != channels * bits // 8:
-        raise ValueError(
-            f"{channels} channels, {rate} samples a second and blocks of {block} bytes do not fit together"
-        )
+        raise ValueError(f"{channels} channels, {rate} samples per second and blocks of {block} bytes are inconsistent")
     if len(data) % block:
         raise ValueError(f"its data, {len(data)} bytes, is not a whole number of blocks of {block} bytes")
     if bits == 24:
@@ -85,7 +83,7 @@ def _chunks(content: bytes) -> dict[bytes, bytes]:
     while at + 8 <= len(content):
         name, size = content[at : at + 4], struct.unpack("<I", content[at + 4 : at + 8])[0]
         if at + 8 + size > len(content):
-            raise ValueError(f"its {name!r} chunk says {size} bytes, {len(content) - at - 8} are there")
+            raise ValueError(f"its {name!r} chunk says {size} bytes, but {len(content) - at - 8} are there")
         chunks.setdefault(name, content[at + 8 : at + 8 + size])
         at += 8 + size + size % 2  # chunks begin at even places
     return chunks

@@ -1,4 +1,4 @@
-"""Pandas frames, recognised without importing pandas: anyone holding a frame has it imported.
+"""Pandas frames, recognised without importing pandas: anyone holding a frame has already imported it.
 
 Wide: a row for each series, a column for each time. Long: an index of two levels, series and time, and a column for
 each channel. Times may be numbers, dates or texts; they only give the order.
@@ -36,7 +36,7 @@ def wide_series(frame: Any) -> np.ndarray[Any, Any]:
     parts = [frame[channel] for channel in channels]
     for channel, part in zip(channels, parts):
         if list(part.columns) != list(parts[0].columns):
-            raise ValueError(f"X must have the same times for every channel, and {channel!r} has others")
+            raise ValueError(f"X must have the same times for every channel, but {channel!r} has others")
     return np.stack([_values(part) for part in parts], -1)
 
 
@@ -60,10 +60,10 @@ def long_series(frame: Any) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any,
         row_times = times[rows]
         if row_times.has_duplicates:
             raise ValueError(
-                f"each time must stand once in a series, and series {name!r} has {_first_double(row_times)!r} twice"
+                f"each time must occur once in a series, but series {name!r} has {_first_double(row_times)!r} twice"
             )
         if not row_times.is_monotonic_increasing:
-            raise ValueError(f"X must be sorted by time, and series {name!r} is not; X.sort_index() sorts it")
+            raise ValueError(f"X must be sorted by time, but series {name!r} is not; X.sort_index() sorts it")
     return [values[rows] for rows in groups.values()], np.array(list(groups))
 
 

@@ -31,16 +31,16 @@ def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array,
     for number, row in enumerate(rows):
         if row.shape != (panel.lengths[number],):
             raise ValueError(
-                f"times must have one for each sample, and series {number} has {panel.lengths[number]} samples and "
+                f"times must have one entry per sample, but series {number} has {panel.lengths[number]} samples and "
                 f"times of shape {row.shape}"
             )
         if not np.isfinite(row).all():
-            raise ValueError(f"times must be finite, and series {number} has one that is not")
+            raise ValueError(f"times must be finite, but series {number} has one that is not")
         with np.errstate(over="ignore"):
             steps = np.diff(row)
         if (steps < 0).any():
             raise ValueError(
-                f"times must not decrease, and those of series {number} do after sample {int((steps < 0).argmax())}"
+                f"times must not decrease, but those of series {number} do after sample {int((steps < 0).argmax())}"
             )
         gaps[number, 1 : len(row)] = steps
         gaps[number, 0] = np.median(steps[steps > 0]) if (steps > 0).any() else np.nan
@@ -56,7 +56,7 @@ def as_gaps(times: Any, panel: Panel, step: float | None = None) -> tuple[Array,
         scaled = np.where(panel.inside, gaps, 1.0).astype(np.float32)
     if not np.isfinite(scaled).all():
         number = int((~np.isfinite(scaled)).any(1).argmax())
-        raise ValueError(f"times must have gaps near the usual one, {step:g}, and series {number} has others")
+        raise ValueError(f"times must have gaps near the usual one, {step:g}, but series {number} has others")
     return scaled, step
 
 
@@ -67,13 +67,13 @@ def _rows(times: Any, n: int) -> list[Array]:
         array = _numbers(times)
         rows = [array] * n if array.ndim == 1 else list(array)
     if len(rows) != n:
-        raise ValueError(f"times must be those of {n} series, got {len(rows)}")
+        raise ValueError(f"times must have one entry for each of the {n} series, got {len(rows)}")
     return rows
 
 
 def _numbers(times: Any) -> Array:
     if np.ma.is_masked(times):
-        raise ValueError("times must have one for each sample, got masked ones; drop those samples")
+        raise ValueError("times must have one entry per sample, got masked ones; drop those samples")
     array = np.asarray(times)
     if array.dtype.kind == "M":
         return (array.astype("datetime64[us]") - np.datetime64("1970-01-01", "us")) / np.timedelta64(1, "s")

@@ -1,4 +1,4 @@
-"""Layer normalization in front of a layer and behind its residual, on a GPU."""
+"""Layer normalization before a layer and after its residual, on a GPU."""
 
 from statespan.ops.norm.after import ResidualSum, after_fits, norm_after
 from statespan.ops.norm.before import WIDEST, Affine, featurewise, norm_before, norm_fits

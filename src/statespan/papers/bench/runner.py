@@ -161,7 +161,7 @@ def _compared(row: BenchRow, work: Work) -> BenchRow:
         return row
     name = max(errors, key=lambda key: errors[key], default="output")
     fault = f"{name} is off by {worst:.1e} of its peak" if math.isfinite(worst) else f"{name} is missing or not finite"
-    return replace(row, status=WRONG, reason=f"{fault}, allowed is {tolerance:.0e}")
+    return replace(row, status=WRONG, reason=f"{fault}, allowed: {tolerance:.0e}")
 
 
 def _measured(row: BenchRow, work: Work, options: BenchOptions) -> BenchRow:

@@ -1,1 +1,1 @@
-"""The commands of the workshop, found by the entry points of the group ``statespan.commands``."""
+"""The commands of the workshop, found through the entry points of the group ``statespan.commands``."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HELP = """Train every combination of some settings and compare them.
 
 RECIPE is a name that `statespan recipes` lists, or a YAML file of your own. After it, key=value overrides all cells.
-Each --grid is a key and its values; every combination is trained with every seed.
+Each --grid gives a key and its values; every combination is trained with every seed.
 
 \b
 Examples:

@@ -32,13 +32,13 @@ _SUMMARIES = "\n".join(f"  {benchmark.name:<10}{benchmark.summary}" for benchmar
 _SIZES = "\n".join(f"  {benchmark.name:<10}{_sizes(benchmark)}" for benchmark in CATALOG.values())
 HELP = f"""Measure speed and memory, and record them.
 
-Every result is first compared with a reference in the same run. A mismatch is shown in red and without a
+Every result is first compared with a reference in the same run. A mismatch is shown in red without a
 time, and the exit code is 1.
 
 \b
 Benchmarks:
 {_SUMMARIES}
-  all       all that run on the device
+  all       all benchmarks that run on the device
 
 \b
 Sizes to set with --size, and their defaults:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Processes = Annotated[int | None, typer.Option(help="Cells to run at once. [default: one per CUDA device, or one]")]
 Seconds = Annotated[float, typer.Option(help="Save and stop after this time; the same command resumes.")]
 Keep = Annotated[str, typer.Option(help="What to keep of a finished run: result, model (tested) or all.")]
-Devices = Annotated[str | None, typer.Option(help="cpu, cuda:0, or several with commas. [default: all CUDA devices]")]
+Devices = Annotated[str | None, typer.Option(help="cpu, cuda:0 or a comma-separated list. [default: all CUDA devices]")]
 
 
 def check_running(processes: int | None, seconds: float, keep: str) -> None:

@@ -14,9 +14,9 @@ from statespan.cli.locate import find_run
 
 HELP = """Publish finished runs: records, small models, tables, pictures.
 
-Each run's record goes to results/tasks. Of the runs of a recipe, the weights with the best validation score go to
-models, if they are at most 4 MB, with a model card. The tables of README.md and docs/results.md beside the results, the
-numbers of `statespan recipes` and the pictures of results/tasks are rewritten; without RUN nothing else is done. An
+Each run's record goes to results/tasks. For each recipe, the weights with the best validation score go to models with a
+model card, if they are at most 4 MB. Then the tables of README.md and docs/results.md beside the results, the numbers
+of `statespan recipes` and the pictures of results/tasks are rewritten; without RUN, that is all that happens. An
 unfinished run, or one that is already published, is rejected before anything is written.
 
 \b

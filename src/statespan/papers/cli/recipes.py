@@ -21,14 +21,14 @@ HELP = """List what can be trained, with the papers' numbers and ours.
 Examples:
   statespan recipes                    all of them
   statespan recipes smnist             those with smnist in their name or task
-  statespan recipes etth1-s4           one, and other rows of the paper's tables that overrides of it give
+  statespan recipes etth1-s4           one, with the rows of the papers' tables that its overrides give
   statespan recipes smnist-s4d --yaml  the whole recipe with its header, to save as a file and edit
 
 Names are task-model-initialization. Without the initialization a name means LegS, the default of the layers: scifar-s4d
-is scifar-s4d-legs, unless a recipe has that very name.
+is scifar-s4d-legs, unless a recipe has exactly that name.
 
 "ours" is the mean over seeds, with standard deviation and number of seeds, of the runs closest to the paper's row; the
-signs are explained below the table. With --results, it is what the runs in a folder of yours reached.
+signs are explained below the table. With --results, "ours" comes from the runs in your folder.
 """
 SIGNS = {
     "†": "augmented training data",

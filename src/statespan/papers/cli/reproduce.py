@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from statespan.papers.tables.collect import ReproduceOptions
 
-HELP = """Reproduce tables and figures of the S4 and the S4D paper.
+HELP = """Reproduce tables and figures of the S4 and S4D papers.
 
-NAME is one that --list shows, the beginning of several (s4d-table3), figures, tables or all. After it, key=value
+NAME is a name from --list, the common beginning of several (s4d-table3), figures, tables or all. After it, key=value
 overrides the recipes of all cells.
 
 \b
@@ -45,7 +45,7 @@ def reproduce(
     *,
     listing: Annotated[bool, typer.Option("--list", help="List tables and figures, and their cost.")] = False,
     budget: Annotated[str, typer.Option(help="minutes or full.")] = "minutes",
-    only: Annotated[str, typer.Option(help="Run only recipes with one of these words, comma-separated.")] = "",
+    only: Annotated[str, typer.Option(help="Run only recipes with one of these comma-separated words.")] = "",
     seeds: Annotated[int | None, typer.Option(help="Seeds of each cell. [default: 2 for ablations, else 1]")] = None,
     out: Annotated[Path, typer.Option(help="Folder of pages and cells.")] = Path("results/reproduce"),
     records: Annotated[Path, typer.Option(help="Folder of the benchmarks' records.")] = Path("results/bench"),

@@ -174,9 +174,7 @@ def _root(folder: Path) -> Path:
 
 def _tree(root: Path, words: tuple[str, ...]) -> list[tuple[str, int]]:
     if lacking := [word for word in words if not (root / word).is_dir()]:
-        raise ValueError(
-            f"{root} must have a folder for each of the {len(words)} words, not there: {', '.join(lacking)}"
-        )
+        raise ValueError(f"{root} must have a folder for each of the {len(words)} words, missing: {', '.join(lacking)}")
     clips = [(f"{word}/{path.name}", i) for i, word in enumerate(words) for path in sorted((root / word).glob("*.wav"))]
     if not clips:
         raise ValueError(f"{root} has no .wav files in the folders of its words")
@@ -193,7 +191,7 @@ def _official(root: Path, words: tuple[str, ...]) -> Parts:
         named = {line for line in lines if line.split("/")[0] in words}
         if absent := sorted(named - files):
             raise ValueError(
-                f"{root} is not complete: {source.path} names {len(absent)} absent files, {absent[0]} first"
+                f"{root} is incomplete: {source.path} lists {len(absent)} missing files, such as {absent[0]}"
             )
         held_out.append(named)
     train = [clip for clip in clips if clip[0] not in set.union(*held_out)]

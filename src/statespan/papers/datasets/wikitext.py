@@ -61,7 +61,7 @@ def encode(path: Path, words: list[str]) -> np.ndarray:
         tokens = [index.get(word, unknown) for word in line]
         if -1 in tokens:
             missing = line[tokens.index(-1)]
-            raise ValueError(f"{path}, line {count}: {missing!r} is not in the vocabulary of the train file")
+            raise ValueError(f"{path}, line {count}: {missing!r} is not in the vocabulary of the training file")
         flat += tokens
         if count % LINES == 0:
             pieces.append(np.array(flat, np.int32))

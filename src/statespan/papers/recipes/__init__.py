@@ -1,4 +1,4 @@
-"""Recipes for the papers' results of S4, S4D and DSS and a few of our own, and our numbers for them."""
+"""Recipes for the papers' results with S4, S4D and DSS and a few of our own, with our numbers."""
 
 import json
 from pathlib import Path

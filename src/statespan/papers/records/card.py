@@ -16,7 +16,7 @@ from statespan.papers.records.schema import Record
 SPLITS = {"train": "training", "valid": "validation", "test": "testing"}
 PATIENTS = (
     "- Its test windows overlap with training windows of the same patients, as in the papers: the error above says "
-    "nothing of new patients. Models tested on new patients have errors many times as large (`docs/results.md`).\n"
+    "nothing of new patients. Models tested on new patients have errors many times larger (`docs/results.md`).\n"
 )
 
 
@@ -33,7 +33,7 @@ def write_card(name: str, record: Record, inputs: Mapping[str, Any], *, file: st
         summary=entry(data["name"]).summary, options=f" ({options})" if options else "",
         rows="".join(f", {rows[split]:,} for {word}" for split, word in SPLITS.items() if split in rows),
         test=metric_text(metric, record["test"][metric]), valid=metric_text(metric, record["valid"][metric]),
-        weights="the last ones" if recipe["train"]["test_weights"] == "last" else "those with the best validation",
+        weights="the last ones" if recipe["train"]["test_weights"] == "last" else "those that validated best",
         minutes=record["wall_seconds"] / 60, start=_start(record), rates=_rates(record),
         features="dtype=torch.long" if info["d_input"] is None else info["d_input"],
         units=_units(inputs), use=_use(name, inputs, two_ways), limit=_limit(info),
@@ -69,7 +69,7 @@ def _rates(record: Record) -> str:
 def _units(inputs: Mapping[str, Any]) -> str:
     if inputs["info"]["d_input"] is None:
         return "tokens"
-    return "scaled as inputs.json says" if inputs["prepare"] else "prepared as the dataset does it"
+    return "scaled as inputs.json says" if inputs["prepare"] else "prepared as the dataset does"
 
 
 def _use(name: str, inputs: Mapping[str, Any], two_ways: bool) -> str:
@@ -87,5 +87,5 @@ def _limit(info: Mapping[str, Any]) -> str:
     if info["task"] in ("classification", "retrieval"):
         return f"it assigns any input to one of its {info['d_output']} classes."
     if info["task"] == "regression":
-        return "on signals unlike these its predictions mean nothing. It is not a medical device."
+        return "on signals unlike these, its predictions are meaningless. It is not a medical device."
     return "what it generates resembles it."

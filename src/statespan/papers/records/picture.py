@@ -29,7 +29,7 @@ def plot(folders: list[Path]) -> Any:
     """The figure of ``statespan plot times``: the runs in these folders, ``results/tasks`` by default."""
     where = folders or [Path("results/tasks")]
     if absent := [folder for folder in where if not folder.is_dir()]:
-        fail(f"times needs a folder of records, such as results/tasks, and {absent[0]} is not one")
+        fail(f"times needs a folder of records, such as results/tasks, but {absent[0]} is not one")
     return times({file: record for folder in where for file, record in read_runs(folder).items()})
 
 

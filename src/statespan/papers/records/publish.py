@@ -61,15 +61,15 @@ def publish(
         PublishError: A run is not finished, or something is published already; nothing was written.
     """
     if name is not None and not NAME.fullmatch(name):
-        raise PublishError(f"the name must be of small letters, digits, dots and hyphens, got {name!r}")
+        raise PublishError(f"the name must consist of lower-case letters, digits, dots and hyphens, got {name!r}")
     records = {run: make_record(run, commit) for run in runs}
     if len({stem(record) for record in records.values()}) != len(records):
-        raise PublishError("the runs must be of different recipes or seeds, and two of them are of the same")
+        raise PublishError("the runs must differ in recipe or seed, but two of them do not")
     families: dict[str, list[Path]] = {}
     for run, record in records.items():
         families.setdefault(model_name(record), []).append(run)
     if name is not None and len(families) != 1:
-        raise PublishError(f"one name cannot be for {len(families)} recipes: {', '.join(families)}")
+        raise PublishError(f"one name cannot serve {len(families)} recipes: {', '.join(families)}")
     plan = Publication()
     for family, members in families.items():
         best = _best(members, records)
@@ -127,7 +127,7 @@ def _plan_model(
             return
     model = from_pretrained(source)
     if any(tensor.is_floating_point() and tensor.element_size() != 4 for tensor in model.state_dict().values()):
-        raise PublishError(f"{source} must have weights of 32 bits")
+        raise PublishError(f"{source} must have 32-bit weights")
     recipe = read_recipe(record["recipe"])
     dataset = load_data(read_recipe(recipe, without_others(recipe, "test")), data)
     single = read_recipe(recipe, ["train.precision=fp32", "train.strategy=auto"])

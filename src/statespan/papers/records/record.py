@@ -24,7 +24,7 @@ _LOCAL_PATH = re.compile(r"^(/|~|[A-Za-z]:\\)")
 def read_result(run: Path) -> dict[str, Any]:
     """Read the result of a finished run, or raise a PublishError."""
     if not (run / "recipe.yaml").is_file():
-        raise PublishError(f"{run} must be the folder of a run, and has no recipe.yaml")
+        raise PublishError(f"{run} must be the folder of a run, but has no recipe.yaml")
     path = run / "result.json"
     if not path.is_file():
         raise PublishError(f"{run} is not finished: resume it with statespan train {run} --resume")
@@ -33,10 +33,10 @@ def read_result(run: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise PublishError(f"{path} cannot be read: {error}") from error
     if missing := [key for key in schema.RUN_KEYS if key not in result]:
-        raise PublishError(f"{path} must be what statespan train wrote, and has no {', '.join(missing)}")
+        raise PublishError(f"{path} must be what statespan train wrote, but has no {', '.join(missing)}")
     then, now = read_recipe(result["recipe"]), read_recipe(run / "recipe.yaml")
     if then.to_dict() != now.to_dict():  # resumed for more epochs, and not at its end yet
-        raise PublishError(f"{run} is not finished: its recipe is no longer that of its result; pass --resume")
+        raise PublishError(f"{run} is not finished: its recipe has changed since its result; pass --resume")
     if result["metric"] not in result["test"]:
         raise PublishError(f"{run} has no test result")
     return result

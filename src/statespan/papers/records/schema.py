@@ -117,7 +117,7 @@ def find_commit(run: Path, versions: Record, given: str | None = None) -> str:
     if recorded:
         return recorded
     if not given:
-        raise PublishError(f"{run} does not record its commit, and none of the latest here has its code; pass --commit")
+        raise PublishError(f"{run} does not record its commit, and no recent commit here has its code; pass --commit")
     if not COMMIT.fullmatch(given):
         raise PublishError(f"the commit must be 7 to 40 hexadecimal digits, got {given!r}")
     return given

@@ -1,8 +1,8 @@
-"""Signs after a number that must be known before comparing it; all are derived from its record.
+"""Signs after a number that matter when comparing it; all are derived from its record.
 
-†  the training data was changed at random
-‡  training began with trained weights
-≠  not comparable: the data or its split is not the papers'
+†  the training data was randomly augmented
+‡  training started from trained weights
+≠  not comparable: the data or its split differs from the papers'
 §  settings were chosen after test scores had been seen, as the recipe's header says
 """
 

@@ -195,7 +195,7 @@ def _short_notes(shown: Sequence[tuple[ResultTask, RunGroup]]) -> list[str]:
     if shown:
         minutes = [time for _, group in shown for time in group.minutes]
         devices = sorted({_device(record) for _, group in shown for record in group.records.values()})
-        text += f" A run took {_spread(minutes, '{:.3g}')} min on {' or '.join(devices)}."
+        text += f" Each run took {_spread(minutes, '{:.3g}')} min ({' or '.join(devices)})."
     return [text, "", *_sign_notes(shown)]
 
 

@@ -1,4 +1,4 @@
-"""The tasks that results are shown for: which data, what the papers reached, what we aim at; they are in tasks.yaml.
+"""The tasks in the tables of results, from tasks.yaml: their data, the papers' numbers and our aims.
 
 The papers' numbers are those of the recipes' headers.
 """

@@ -42,7 +42,7 @@ def parse_axis(text: str) -> Axis:
     if not equals or not all(KEY.match(part) for part in key.split(".")) or "" in values:
         raise ConfigError(f"--grid must be key=value,value such as model.ssm.init=legs,inv,lin, got {show(text)}")
     if key == "train.seed":
-        raise ConfigError("--grid must not have train.seed: --seeds gives every combination its seeds")
+        raise ConfigError("--grid must not contain train.seed: --seeds sets the seeds of every combination")
     repeated = [value for value in values if values.count(value) > 1]
     if repeated:
         raise ConfigError(f"--grid {key} has the value {show(repeated[0])} twice")

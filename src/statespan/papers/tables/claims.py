@@ -19,13 +19,13 @@ from statespan.papers.tables.spec import PaperTable, number
 
 TOLERANCE = {False: 1.0, True: 15.0}  # by whether small is good: points of accuracy, per cent of RMSE
 RULE = (
-    "A gain is how much better the first of a pair is than the second: in points of accuracy, or in per cent of the "
-    "second's RMSE, ± its standard error (from the spread between runs of all rows together, without what all rows of "
-    "a seed have in common). The paper's gains are in brackets. Where the paper says better or worse, a gain has to be "
-    "above twice its error, and for “clearly” also above 1 point or 15 %. Where it says that there is no difference, a "
-    "gain has to be below these bounds, and twice its error below 1 point or 15 %. What lies between is “not decided”, "
-    "and “reversed” is the opposite of what the paper says. (By this rule the paper's own numbers of Table 2 bear out "
-    "its conclusions.)"
+    "A gain is how much better the first row of a pair is than the second: in points of accuracy, or in per cent of "
+    "the second's RMSE, ± its standard error (pooled from the spread between runs over all rows, without what all "
+    "rows of a seed have in common). The paper's gains are in brackets. Where the paper claims better or worse, the "
+    "gain must exceed twice its error, and for “clearly” also 1 point or 15 %. Where it claims no difference, the "
+    "gain must stay below these bounds, and twice its error below 1 point or 15 %. Anything in between is “not "
+    "decided”; “reversed” is the opposite of the paper's claim. (By this rule, the paper's own numbers in Table 2 "
+    "support its conclusions.)"
 )
 CLAIMS = sections("claims.yaml")
 HOLDS, OPEN, REVERSED, DIFFERS = "holds", "not decided", "reversed", "does not hold"

@@ -10,7 +10,7 @@ from typing import Any
 from statespan.papers.runs.cell import Evaluation
 
 HALF = Evaluation("half", ("data.subsample=2",), 2.0)
-"""Test data sampled half as often, without new training."""
+"""Test data sampled half as often, without retraining."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def write_table(table: PaperTable, options: ReproduceOptions, out: Path) -> dict
         evidence = TextTable(["the paper says", "here", "gains: ours (the paper's)"], rows, words=(0, 1, 2))
         blocks += [heading(f"{CLAIMS[table.name]['title']} of the paper"), paragraph(RULE), page.table(evidence)]
     pictures = {"numbers": charts.dots(table, results), "curves": charts.learning(table, options)}
-    captions = {"numbers": "Our numbers and the paper's.", "curves": "Validation while training, first seed."}
+    captions = {"numbers": "Our numbers and the paper's.", "curves": "Validation during training, first seed."}
     drawn = {name: figure for name, figure in pictures.items() if figure is not None}
     if drawn:
         blocks.append(heading("Pictures"))
@@ -103,10 +103,11 @@ def _budget(table: PaperTable, options: ReproduceOptions) -> str:
     if options.changes:
         text += f" All cells with `{' '.join(options.changes)}`."
     if options.only:
-        text += f" Only what has {' or '.join(f'`{word}`' for word in options.only)} in its recipe's name was run."
+        text += f" Only recipes with {' or '.join(f'`{word}`' for word in options.only)} in their names were run."
     if reduced:
         text += (
-            " Trained for less than in the paper, numbers are worse than its own; what can be compared are orderings."
+            " These runs train for less than the paper's, so their numbers are worse; "
+            "only the orderings are comparable."
         )
     return text
 

@@ -21,10 +21,10 @@ def probe(device: torch.device) -> bool:
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             error = _error(device)
     except Exception as reason:  # whatever a compiler or driver may raise
-        warnings.warn(f"statespan's Triton kernels do not run here, using plain torch: {reason!r}", stacklevel=2)
+        warnings.warn(f"statespan's Triton kernels do not run here; using plain torch: {reason!r}", stacklevel=2)
         return False
     if not error < 0.02:
-        warnings.warn(f"statespan's Triton kernels are wrong here (error {error:.3g}), using plain torch", stacklevel=2)
+        warnings.warn(f"statespan's Triton kernels are wrong here (error {error:.3g}); using plain torch", stacklevel=2)
         return False
     return True
 
