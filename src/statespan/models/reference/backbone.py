@@ -108,12 +108,12 @@ def plan_backbone(tensors: Mapping[str, Tensor], options: ReferenceOptions) -> t
         layers.append(layer)
         norms.append(_plan_norm(norm, layer.d_model, where))
     last = _plan_norm(_take(rest, f"{root}norm."), layers[-1].d_model, f"{root}norm.")
-    return _checked(layers, norms, last, options, root), rest
+    return _checked(layers, norms, last, options=options, root=root), rest
 
 
 def _checked(
     layers: list[SSMPlan | FeedForwardPlan], norms: list[dict[str, Tensor]], last: dict[str, Tensor],
-    options: ReferenceOptions, root: str,
+    *, options: ReferenceOptions, root: str,
 ) -> BackbonePlan:  # fmt: skip
     kinds = {_kind(norm) for norm in norms}
     if len(kinds) > 1:

@@ -20,22 +20,11 @@ from statespan.nn import Backbone
 
 
 def from_reference(
-    source: Any,
-    *,
-    prefix: str = "",
-    dt_transform: str | None = None,
-    real_transform: str | None = None,
-    imag_transform: str | None = None,
-    disc: str | None = None,
-    activation: str | None = None,
-    l_kernel: int | None = None,
-    prenorm: bool | None = None,
-    pool: str | None = None,
-    task: str | None = None,
-    dropout: float = 0.0,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
-) -> nn.Module:
+    source: Any, *, prefix: str = "", dt_transform: str | None = None, real_transform: str | None = None,
+    imag_transform: str | None = None, disc: str | None = None, activation: str | None = None,
+    l_kernel: int | None = None, prenorm: bool | None = None, pool: str | None = None, task: str | None = None,
+    dropout: float = 0.0, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
+) -> nn.Module:  # fmt: skip
     """Convert trained weights of the papers' public code (state-spaces/s4), versions 1 to 4.
 
     The result computes the same outputs. Weights do not tell everything: an option that is None is taken from the
@@ -82,20 +71,10 @@ def from_reference(
     )  # fmt: skip
     plan, ends, options, found = _plan(source, prefix, options)
     dtype = found if dtype is None else check_dtype("dtype", dtype)
-    module: nn.Module
-    if ends is not None:
-        assert isinstance(plan, BackbonePlan)
-        module = build_whole(plan, ends, options, dtype)
-    elif isinstance(plan, SSMPlan):
-        module = plan.build(dropout, dtype)
-        load_weights(module, plan.tensors)
-    else:
-        module = Backbone(
-            [layer.build(dropout, dtype) for layer in plan.layers], norm=plan.norm, prenorm=plan.prenorm,  # type: ignore[arg-type]
-            dropout=dropout, dtype=dtype,
-        )  # fmt: skip
-        load_weights(module, plan.tensors())
-    return module.to(device).eval()
+    if ends is None:
+        return _bare(plan, dropout, dtype).to(device).eval()
+    assert isinstance(plan, BackbonePlan)
+    return build_whole(plan, ends, options, dtype).to(device).eval()
 
 
 def read_model(
@@ -117,6 +96,18 @@ def read_model(
         return build_bare(plan, options.dropout, dtype).eval(), options
     assert isinstance(plan, BackbonePlan)
     return build_whole(plan, ends, options, dtype).eval(), options
+
+
+def _bare(plan: BackbonePlan | SSMPlan, dropout: float, dtype: torch.dtype) -> nn.Module:
+    """The layer or the stack."""
+    if isinstance(plan, SSMPlan):
+        layer = plan.build(dropout, dtype)
+        load_weights(layer, plan.tensors)
+        return layer
+    layers, norm = [layer.build(dropout, dtype) for layer in plan.layers], plan.norm
+    stack = Backbone(layers, norm=norm, prenorm=plan.prenorm, dropout=dropout, dtype=dtype)  # type: ignore[arg-type]
+    load_weights(stack, plan.tensors())
+    return stack
 
 
 def _plan(

@@ -66,7 +66,7 @@ def convert(kernel: Mapping[str, Tensor], options: ReferenceOptions, where: str)
     kernel = {name: value.double() if value.is_floating_point() else value for name, value in kernel.items()}
     C, B, P = _vectors(kernel, version, where)
     A_real, A_imag, kind = _modes(kernel, version, options, P is not None)
-    dt = _steps(kernel[version.dt], C.shape[1], version, options, where)
+    dt = _steps(kernel[version.dt], C.shape[1], version, options=options, where=where)
     S, M = A_real.shape
     if C.shape[-1] != M:
         raise LoadError(f"{where}C must have {M} modes, as {version.A_imag} has, got shape {tuple(kernel['C'].shape)}")
@@ -140,7 +140,7 @@ def transformed(x: Tensor, transform: str, offset: float = 1e-4) -> Tensor:
     return x.sigmoid() if transform == "sigmoid" else x
 
 
-def _steps(x: Tensor, heads: int, version: Version, options: ReferenceOptions, where: str) -> Tensor:
+def _steps(x: Tensor, heads: int, version: Version, *, options: ReferenceOptions, where: str) -> Tensor:
     """Δ, (H,)."""
     if x.ndim == 2 and x.shape[1] > 1 and not bool((x == x[:, :1]).all()):
         raise NotExpressibleError(

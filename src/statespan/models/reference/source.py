@@ -22,14 +22,14 @@ class NotExpressibleError(LoadError):
 
 
 @dataclass(frozen=True)
-class Source:
+class NamedTensors:
     """Named tensors, and the config that was stored with them."""
 
     tensors: dict[str, Tensor]
     config: dict[str, Any]
 
 
-def read_source(source: Any, prefix: str) -> Source:
+def read_source(source: Any, prefix: str) -> NamedTensors:
     """The tensors of a state_dict or a file.
 
     Args:
@@ -51,7 +51,7 @@ def read_source(source: Any, prefix: str) -> Source:
         named = {name[len(prefix) :]: value for name, value in named.items() if name.startswith(prefix)}
         if not named:
             raise LoadError(f"source has no name that begins with prefix={prefix!r}")
-    return Source(named, config if isinstance(config, dict) else {})
+    return NamedTensors(named, config if isinstance(config, dict) else {})
 
 
 def _unwrapped(source: Mapping[Any, Any]) -> Mapping[Any, Any]:

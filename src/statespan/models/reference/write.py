@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from statespan._check import check_choice, check_int
+from statespan.models.base import Model
 from statespan.models.classifier import Classifier, Regressor, Retrieval
 from statespan.models.reference.kernel import truncate
 from statespan.models.reference.source import NotExpressibleError
@@ -24,7 +25,7 @@ LAYOUTS = ("block", "s4d")
 
 
 def to_reference(
-    model: nn.Module, *, l_kernel: int | None = None, dt_transform: str = "exp", layout: str = "block"
+    model: nn.Module, *, l_kernel: int | None = None, dt_transform: str | None = None, layout: str = "block"
 ) -> dict[str, Tensor]:
     """The weights under the names of the papers' public code (state-spaces/s4), version 4.
 
@@ -35,7 +36,8 @@ def to_reference(
         model: An S4 or S4D layer, a :class:`statespan.nn.Backbone`, a Classifier, Regressor, Retrieval or Transducer.
         l_kernel: Length to prepare S4's kernel for: C̃ = C (I − Ā^l) takes the place of C. None for C itself with
             ``l_kernel`` 0, which the reference prepares when it first runs.
-        dt_transform: "exp" or "softplus".
+        dt_transform: "exp" or "softplus"; None for "softplus" in a model, whose names are those of the reference's
+            Lightning module, and "exp" in a layer or a backbone, as :func:`statespan.from_reference` reads them.
         layout: "block" for the reference's general block, or "s4d" for its standalone S4D.
 
     Returns:
@@ -50,6 +52,8 @@ def to_reference(
         >>> weights["layer.kernel.C"].shape, int(weights["layer.kernel.l_kernel"])
         (torch.Size([1, 4, 4, 2]), 100)
     """
+    if dt_transform is None:
+        dt_transform = "softplus" if isinstance(model, Model) else "exp"
     check_choice("dt_transform", dt_transform, ("exp", "softplus"))
     check_choice("layout", layout, LAYOUTS)
     if l_kernel is not None:
