@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from statespan.models.reference.options import ReferenceOptions
     from statespan.train import Recipe
 
-HELP = """Convert weights trained with the papers' public code (state-spaces/s4).
+HELP = """Convert weights of the papers' public code.
 
-FILE is a checkpoint: .pt, .pth or .ckpt of torch.save, or .safetensors. No code in it is run. The folder then holds a
-model for stream, export, predict and statespan.load; with --recipe, which names the data, also for eval. A single layer
-or a stack of layers without an encoder and a decoder is saved as a model with an output at every sample.
+FILE is a checkpoint of the repository state-spaces/s4: .pt, .pth or .ckpt of torch.save, or .safetensors. No code in it
+is run. The folder then holds a model for stream, export, predict and statespan.load; with --recipe, which names the
+data, also for eval. A single layer, or a stack of layers without an encoder and a decoder, is saved as a model with an
+output at every sample.
 
 \b
 Examples:
@@ -50,7 +51,7 @@ def import_reference(
     l_kernel: Annotated[int | None, typer.Option(help="Length that S4's kernel was prepared for, if unknown.")] = None,
     pool: Annotated[str | None, typer.Option(help="Of the decoder: mean, last, first or none.")] = None,
     task: Annotated[str | None, typer.Option(help="classification or regression.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or float64. [default: that of the weights]")] = None,
+    dtype: Annotated[str, typer.Option(help="float32, which datasets have, or float64.")] = "float32",
 ) -> None:
     """Convert; :data:`HELP` is the text for users."""
     import torch
@@ -61,8 +62,7 @@ def import_reference(
     if any((out / name).exists() for name in ("config.json", "recipe.yaml")):
         fail(f"--out must be a folder without a model, and {out} has one")
     common.check_writable(out, "--out")
-    if dtype is not None:
-        common.check_choice("--dtype", dtype, ("float32", "float64"))
+    common.check_choice("--dtype", dtype, ("float32", "float64"))
     with common.explained(), common.rejected():
         from statespan.models.reference.convert import read_model
         from statespan.models.reference.options import ReferenceOptions
@@ -72,9 +72,7 @@ def import_reference(
             dt_transform=dt_transform, real_transform=real_transform, imag_transform=imag_transform, disc=disc,
             activation=activation, l_kernel=l_kernel, pool=pool, task=task,
         )  # fmt: skip
-        model, options = read_model(
-            file, options, prefix=prefix, dtype=None if dtype is None else getattr(torch, dtype)
-        )
+        model, options = read_model(file, options, prefix=prefix, dtype=getattr(torch, dtype))
         _save(model, out, named)
     _report(model, options, out)
 

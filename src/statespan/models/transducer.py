@@ -70,6 +70,7 @@ class Transducer(Model):
     """An output at every sample: residual SSM layers between two linear maps, or layers alone.
 
     Example:
+        >>> import torch
         >>> model = Transducer(TransducerConfig(d_input=3, d_output=2, d_model=16, n_layers=2, layer="s4d"))
         >>> model(torch.randn(2, 100, 3)).shape
         torch.Size([2, 100, 2])

@@ -1,10 +1,14 @@
 """Converted weights compute what the published formulas give, to 1e-11."""
 
+import inspect
+from pathlib import Path
+
 import pytest
 import torch
 
 import statespan
 from statespan import S4, S4D, from_reference, models, nn, to_reference
+from statespan.models.reference import names
 from tests.models.reference import brute
 from tests.models.reference.brute import Block, FeedForward, Sizes, Stack, draw, error, f64, rand
 
@@ -237,9 +241,9 @@ def test_weight_norm_is_folded():
     block = Block(ssm, brute.v4(ssm))
     g, v = 0.5 + torch.rand(12, 1, dtype=f64), rand(12, 6)
     block.weight = g * v / v.norm(dim=1, keepdim=True)
-    for names in (("weight_g", "weight_v"), ("parametrizations.weight.original0", "parametrizations.weight.original1")):
+    for parts in (("weight_g", "weight_v"), ("parametrizations.weight.original0", "parametrizations.weight.original1")):
         tensors = {k: x for k, x in block.tensors.items() if k != "output_linear.0.weight"}
-        agrees(block, tensors | {f"output_linear.0.{name}": x for name, x in zip(names, (g, v))})
+        agrees(block, tensors | {f"output_linear.0.{name}": x for name, x in zip(parts, (g, v))})
 
 
 def test_no_activation():
@@ -315,3 +319,14 @@ def test_what_is_written_is_truncated_as_published():
 def test_names_at_the_top():
     assert statespan.from_reference is from_reference
     assert statespan.to_reference is to_reference
+
+
+def test_the_documented_table_has_every_name():
+    page = (Path(__file__).parents[3] / "docs" / "reference.md").read_text(encoding="utf-8")
+    table = page[page.index("## Names") : page.index("## What cannot be expressed")]
+    for version in names.VERSIONS:
+        for name in (version.dt, version.A_real, version.A_imag):
+            assert f"`{name}`" in table or (name in ("", "w") and "Re `w`" in table), name
+    options = set(inspect.signature(from_reference).parameters) - {"source", "prefix", "device", "dtype"}
+    section = page[page.index("## What the weights do not say") : page.index("## The stored C")]
+    assert all(f"`{name}`" in section for name in options)
