@@ -153,8 +153,8 @@ def test_prefixes(prefix):
     stack = Stack([Block(ssm, brute.v4(ssm)) for ssm in ssms])
     for layer in (stack, stack.layers[0]):
         named = {prefix + name: value for name, value in layer.tensors.items()}
-        agrees(layer, named, dt_transform="exp")
-        agrees(layer, {"state_dict": named, "epoch": 3}, dt_transform="exp")
+        agrees(layer, named)
+        agrees(layer, {"state_dict": named, "epoch": 3})
     beside = {"encoder.x": rand(2), **{f"s4.{name}": value for name, value in stack.layers[0].tensors.items()}}
     agrees(stack.layers[0], beside, prefix="s4.")
 
@@ -194,7 +194,10 @@ def test_classifiers_and_regressors(pool, outputs):
 def test_the_default_of_a_lightning_module_is_that_of_its_configs():
     stack, tensors = whole()
     x = rand(2, LENGTH, 6)
-    assert error(from_reference(tensors)(x), stack(x)) <= CLOSE  # softplus
+    assert error(from_reference(tensors, dt_transform="softplus")(x), stack(x)) <= CLOSE
+    assert error(from_reference(tensors)(x), stack(x)) > 1e-5  # a prefix alone says nothing
+    tensors |= {"encoder.0.weight": torch.eye(6, dtype=f64), "encoder.0.bias": torch.zeros(6, dtype=f64)}
+    assert error(from_reference(tensors)(x), stack(x)) <= CLOSE
     assert error(from_reference(tensors, dt_transform="exp")(x), stack(x)) > 1e-5
 
 

@@ -85,6 +85,12 @@ def is_stack(tensors: Mapping[str, Tensor]) -> bool:
     return any(_ITEM.match(name) for name in tensors)
 
 
+def is_lightning(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether these are the names of the reference's Lightning module: a model beside its encoder or decoder."""
+    tops = {name.partition(".")[0] for name in tensors}
+    return any(name.startswith("model.layers.") for name in tensors) and bool(tops & {"encoder", "decoder"})
+
+
 def plan_backbone(tensors: Mapping[str, Tensor], options: ReferenceOptions) -> tuple[BackbonePlan, dict[str, Tensor]]:
     """The plan of a stack, and the weights that are not part of it."""
     matches = {name: match for name in tensors if (match := _ITEM.match(name))}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from statespan._check import check_dtype
 from statespan.models.base import Model
 from statespan.models.pretrained import LoadError
-from statespan.models.reference.backbone import BackbonePlan, is_stack, plan_backbone
+from statespan.models.reference.backbone import BackbonePlan, is_lightning, is_stack, plan_backbone
 from statespan.models.reference.layer import SSMPlan, load_weights, plan_layer
 from statespan.models.reference.names import ANCHOR
 from statespan.models.reference.options import ReferenceOptions
@@ -123,7 +123,7 @@ def _plan(
         plan = plan_layer(inner, options, where)
         assert isinstance(plan, SSMPlan)  # it has a kernel
         return plan, None, options, dtype
-    if any(name.startswith("model.layers.") for name in tensors):  # of the reference's Lightning module
+    if is_lightning(tensors):
         options = options.filled(dt_transform="softplus")
     stack, rest = plan_backbone(tensors, options)
     return stack, ends_of(rest, stack.root) if rest else None, options, dtype
