@@ -5,6 +5,7 @@ Shapes: D = d_model features, K outputs, V tokens.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from statespan.models.reference.options import ReferenceOptions
 from statespan.models.reference.source import NotExpressibleError
 from statespan.models.transducer import Transducer, TransducerConfig
 
+_CONTAINERS = re.compile(r"^(\d+\.)+")
 _PAIRS = "retrieval.classifier."
 _LANGUAGE = "a language model's embedding is scaled by a factor that is not among its weights"
 
@@ -52,9 +54,7 @@ def ends_of(rest: Mapping[str, Tensor], root: str) -> Ends:
         for place in places:
             part, _, inner = name.removeprefix(place).partition(".")
             if name.startswith(place) and part in ("encoder", "decoder"):
-                key = ".".join(
-                    word for i, word in enumerate(inner.split(".")) if not (word.isdigit() and _leads(inner, i))
-                )
+                key = _CONTAINERS.sub("", inner)
                 found = getattr(ends, part)
                 if key in found:
                     raise NotExpressibleError(
@@ -65,11 +65,6 @@ def ends_of(rest: Mapping[str, Tensor], root: str) -> Ends:
         else:
             raise LoadError(f"{name} is none of the names of the reference's sequence models")
     return ends
-
-
-def _leads(inner: str, place: int) -> bool:
-    """Whether the words up to this one are the numbers of containers."""
-    return all(word.isdigit() for word in inner.split(".")[: place + 1])
 
 
 def build_whole(plan: BackbonePlan, ends: Ends, options: ReferenceOptions, dtype: torch.dtype) -> Model:
