@@ -15,7 +15,8 @@ from tests.papers.bench.run import invoke
 
 # fmt: off
 COMMANDS = [
-    "train", "eval", "predict", "forecast", "generate", "stream", "export", "models", "plot", "data",
+    "train", "eval", "predict", "forecast", "generate", "stream", "export", "import-reference", "models", "plot",
+    "data",
     "ablate", "bench", "publish", "recipes", "reproduce",  # the workshop's, by entry point
 ]
 # fmt: on

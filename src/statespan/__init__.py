@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from statespan._load import load
     from statespan.estimators import S4Classifier, S4Forecaster, S4Regressor
     from statespan.generation import Stream, generate
+    from statespan.models.reference import from_reference, to_reference
     from statespan.nn import DSS, LSSL, S4, S4D, SSMLayer
     from statespan.ops import use_path
     from statespan.train import param_groups
@@ -21,6 +22,7 @@ _HOMES = {
     "_load": ("load",),
     "estimators": ("S4Classifier", "S4Forecaster", "S4Regressor"),
     "generation": ("Stream", "generate"),
+    "models.reference": ("from_reference", "to_reference"),
     "nn": ("DSS", "LSSL", "S4", "S4D", "SSMLayer"),
     "ops": ("use_path",),
     "train": ("param_groups",),
@@ -40,6 +42,7 @@ __all__ = [
     "Stream",
     "__version__",
     "data",
+    "from_reference",
     "generate",
     "generation",
     "load",
@@ -48,6 +51,7 @@ __all__ = [
     "ops",
     "param_groups",
     "ssm",
+    "to_reference",
     "train",
     "use_path",
 ]

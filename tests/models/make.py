@@ -15,11 +15,13 @@ CASES = {
     "masked": {"vocabulary": 30, "feed_forward": 2},
     "pixels": {"vocabulary": 13, "d_output": 4, "pools": [3, 2], "expand": 2, "n_layers": 1, "norm": "batch"},
     "forecaster": {"d_input": 3, "d_output": 2, "horizon": 5, "d_marks": 4, "dropout": 0.2},
+    "transducer": {"d_input": 3, "d_output": 2, "norm": "batch", "layer": "s4"},
 }
 MORE = {
     "plain language": ("language", {"vocabulary": 30, "norm": "batch", "prenorm": False, "n_layers": 1}),
     "mean of tokens": ("classifier", {"vocabulary": 9, "d_output": 5, "layer": "dss", "mix": "linear"}),
     "mixture": ("pixels", {"vocabulary": 9, "d_output": 4, "pools": [2], "n_layers": 1, "mixture": 3, "layer": "s4"}),
+    "layers alone": ("transducer", {"d_input": 3, "d_output": 2, "residual": False, "norm": "none"}),
     "no marks": ("forecaster", {"d_input": 1, "d_output": 1, "horizon": 5, "layer": "lssl"}),
 }
 ALL = {**{name: (name, options) for name, options in CASES.items()}, **MORE}
@@ -35,7 +37,7 @@ def inputs(model, batch, length):
     config, more = model.config, {}
     if getattr(config, "vocabulary", None):
         return torch.randint(config.vocabulary, (batch, length)), more
-    dtype = next(p.dtype for p in model.encoder.parameters())
+    dtype = next(p.dtype for p in model.parameters())
     if getattr(config, "d_marks", 0):
         more["marks"] = torch.randn(batch, length, config.d_marks, dtype=dtype)
     return torch.randn(batch, length, config.d_input, dtype=dtype), more

@@ -14,7 +14,10 @@ from statespan import _plugins
 from statespan._fail import fail
 from statespan._version import __version__
 
-COMMANDS = ("train", "eval", "predict", "forecast", "generate", "stream", "export", "models", "plot", "data")
+COMMANDS = (
+    "train", "eval", "predict", "forecast", "generate", "stream", "export", "import-reference", "models", "plot",
+    "data",
+)  # fmt: skip
 HELP = """statespan: structured state space models of long sequences.
 
 \b
@@ -73,9 +76,9 @@ def app() -> Any:
         cls=OneLine, help=HELP, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
     )
     application.callback(invoke_without_command=True)(root)
-    modules = {name: import_module(f"statespan.cli.{name}") for name in COMMANDS}
+    modules = {name: import_module(f"statespan.cli.{name.replace('-', '_')}") for name in COMMANDS}
     for name, module in {**modules, **_plugins.modules("statespan.commands")}.items():
-        application.command(name, help=module.HELP)(getattr(module, name))
+        application.command(name, help=module.HELP)(getattr(module, name.replace("-", "_")))
     return application
 
 

@@ -16,7 +16,7 @@ from statespan.cli import common
 if TYPE_CHECKING:
     from statespan.data.registry import Status
 
-HELP = """List the datasets: which are here, and how to get the others.
+HELP = """List the datasets, and how to get them.
 
 \b
 Examples:

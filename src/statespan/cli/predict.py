@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -15,7 +16,7 @@ import typer
 from statespan._fail import fail
 from statespan._text import csv_line
 from statespan.cli import common
-from statespan.cli.locate import find_run, stored_inputs, trained_rate
+from statespan.cli.locate import find_run, is_run, locate, stored_inputs, trained_rate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 
 HELP = """Predict classes or values for files with a trained model.
 
-RUN is the folder that `statespan train` made, or the name of a published model (statespan models). Each file
-holds one series in the form of the training data: audio as WAV, otherwise CSV (a line for each time, a column for each
-feature), npy or npz. It is scaled as the training data was.
+RUN is the folder that `statespan train` or `statespan import-reference` made, or the name of a published model
+(statespan models). Each file holds one series in the form of the training data: audio as WAV, otherwise CSV (a line for
+each time, a column for each feature), npy or npz. It is scaled as the training data was; for an imported model, not at
+all.
 
 \b
 Examples:
@@ -74,7 +76,7 @@ def predict(
     files = [file for file in given if str(file) not in changes]
     if not files:
         fail("FILES must be at least one file to predict, got none")
-    run = find_run(words[0]) if model is None else find_run(model, "--model")
+    run = _find(words[0], "RUN") if model is None else _find(model, "--model")
     common.check_output("--out", out, ".csv", ".npz")
     if out.resolve() in {file.resolve() for file in files}:
         fail(f"--out must not be one of the files to read, got {out}")
@@ -86,19 +88,20 @@ def predict(
         from statespan.train.device import pick_device
 
         place = pick_device(device)
-        recipe = read_recipe(run / "recipe.yaml", changes)
+        recipe = read_recipe(run / "recipe.yaml", changes) if is_run(run) else None
         network, inputs = _open(run, recipe, data)
+        settings: Mapping[str, Any] = {"name": str(run)} if recipe is None else recipe.data
         info = inputs.info
         if info.task not in ("classification", "regression") or inputs.prepare is None:
             fail(
-                f"predict is for classification and regression of series, but {recipe.data['name']} is {info.task}"
+                f"predict is for classification and regression of series, but {settings['name']} is {info.task}"
                 + (" of tokens" if info.d_input is None else "")
             )
         trained = trained_rate(run) or info.sampling_rate
-        series = [_read(file, recipe, inputs) for file in files]
+        series = [_read(file, settings, inputs) for file in files]
         is_given = dt_scale is not None or sampling_rate is not None
-        if sampling_rate is not None and recipe.data["name"] == "own":
-            sampling_rate /= recipe.data.get("subsample", 1)  # of the samples that the model reads
+        if sampling_rate is not None and settings["name"] == "own":
+            sampling_rate /= settings.get("subsample", 1)  # of the samples that the model reads
         fixed = common.relative_step(trained, dt_scale, sampling_rate)
         steps = [fixed if is_given or not (trained and rate) else trained / rate for _, rate in series]
         samples = [Sample(file, x, step) for file, (x, _), step in zip(files, series, steps)]
@@ -108,7 +111,17 @@ def predict(
     common.say(f"written: {out}")
 
 
-def _open(run: Path, recipe: Recipe, data: Path | None) -> tuple[Any, Preparation]:
+def _find(where: Path, argument: str) -> Path:
+    """The folder of a run, or of a saved model with its inputs."""
+    folder = locate(where)
+    return (
+        folder
+        if all((folder / name).is_file() for name in ("config.json", "inputs.json"))
+        else find_run(where, argument)
+    )
+
+
+def _open(run: Path, recipe: Recipe | None, data: Path | None) -> tuple[Any, Preparation]:
     """The model and its input preparation; a published model needs no data for it."""
     from statespan.data.inputs import of_dataset
     from statespan.models import from_pretrained
@@ -117,11 +130,12 @@ def _open(run: Path, recipe: Recipe, data: Path | None) -> tuple[Any, Preparatio
     stored = stored_inputs(run)
     if stored is not None and stored.prepare is not None:
         return from_pretrained(run), stored
+    assert recipe is not None  # only a model with stored inputs has none
     dataset = common.load_data(recipe, data)
     return load_run(run, data=dataset)[0], of_dataset(dataset)
 
 
-def _read(file: Path, recipe: Recipe, inputs: Preparation) -> tuple[np.ndarray[Any, Any], float | None]:
+def _read(file: Path, settings: Mapping[str, Any], inputs: Preparation) -> tuple[np.ndarray[Any, Any], float | None]:
     """Read a file as the dataset reads its own: the series, and its sampling rate if the file has one."""
     import numpy as np
 
@@ -131,9 +145,9 @@ def _read(file: Path, recipe: Recipe, inputs: Preparation) -> tuple[np.ndarray[A
         x, rate = read_sample(file)
     except ValueError as error:
         fail(str(error))
-    if recipe.data["name"] == "own":
-        subsample = recipe.data.get("subsample", 1)
-        x, rate = x[::subsample][: recipe.data.get("length")], rate and rate / subsample
+    if settings["name"] == "own":
+        subsample = settings.get("subsample", 1)
+        x, rate = x[::subsample][: settings.get("length")], rate and rate / subsample
     elif file.suffix.lower() == ".wav" and inputs.whole:
         x = x * np.float32(2**15)  # whole numbers, as the dataset has them
     if x.shape[1] != inputs.info.d_input:

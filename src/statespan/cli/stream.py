@@ -22,7 +22,7 @@ from statespan.cli.locate import Model, Opened, inputs_of, open_model
 if TYPE_CHECKING:
     import numpy as np
 
-HELP = """Feed samples into a model as they arrive; print its outputs.
+HELP = """Feed samples into a model and print its outputs.
 
 Reads standard input: lines of CSV (a column for each feature, or a token) of at most 16 MiB, or raw 16-bit audio.
 Writes the outputs to standard output as CSV, at constant cost per sample. Samples for a run are scaled as its training

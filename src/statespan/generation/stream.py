@@ -22,6 +22,7 @@ from statespan.models import Forecaster, Retrieval
 from statespan.models.base import Model
 from statespan.models.config import relative_step
 from statespan.models.tokens import TokenModel
+from statespan.models.transducer import Transducer
 
 PROBE = 3  # rows that test whether rows depend on each other, over the multiple that batches are padded to
 
@@ -79,7 +80,7 @@ class Stream:
             twin = tiled(model)
             self._step = twin.stepper(dt_scale)
             self._fresh = twin.initial_state(1, dtype=state_dtype)
-        self._every = isinstance(model, TokenModel)
+        self._every = isinstance(model, (TokenModel, Transducer))
         self._multiple = filling(model)
         self._state = map_leaves(lambda leaf: leaf[:0], self._fresh)
         self._place: dict[int, int] = {}  # where in the state each stream's row is

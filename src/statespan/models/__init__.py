@@ -8,6 +8,7 @@ from statespan.models.language import LanguageConfig, LanguageModel, MaskedConfi
 from statespan.models.pixels import PixelModel, PixelsConfig
 from statespan.models.pretrained import LoadError
 from statespan.models.registry import build, check, from_pretrained, names
+from statespan.models.transducer import Transducer, TransducerConfig
 
 __all__ = [
     "BackboneConfig",
@@ -25,6 +26,8 @@ __all__ = [
     "PixelsConfig",
     "Regressor",
     "Retrieval",
+    "Transducer",
+    "TransducerConfig",
     "build",
     "check",
     "from_pretrained",

@@ -18,10 +18,11 @@ from statespan.models.language import LanguageModel, MaskedModel
 from statespan.models.pixels import PixelModel
 from statespan.models.pretrained import LoadError
 from statespan.models.pretrained import read as read_folder
+from statespan.models.transducer import Transducer
 
 _MODELS: dict[str, type[Any]] = {
     model.name: model
-    for model in (Classifier, Regressor, Retrieval, LanguageModel, MaskedModel, PixelModel, Forecaster)
+    for model in (Classifier, Regressor, Retrieval, LanguageModel, MaskedModel, PixelModel, Forecaster, Transducer)
 }
 # more tokens than cutoffs
 _ANY_DATA = {"d_input": 1, "vocabulary": 2**20, "d_output": 2, "horizon": 1, "d_marks": 0, "sampling_rate": None}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from statespan.papers.runs.choose import Axis
     from statespan.papers.runs.table import SweepLine
 
-HELP = """Train every combination of some settings and compare them.
+HELP = """Compare every combination of some settings.
 
 RECIPE is a name that `statespan recipes` lists, or a YAML file of your own. After it, key=value overrides all cells.
 Each --grid gives a key and its values; every combination is trained with every seed.

@@ -12,7 +12,7 @@ from statespan._fail import fail
 from statespan.cli import common
 from statespan.cli.locate import find_run
 
-HELP = """Publish finished runs: records, small models, tables, pictures.
+HELP = """Publish finished runs: records, models, tables.
 
 Each run's record goes to results/tasks. For each recipe, the weights with the best validation score go to models with a
 model card, if they are at most 4 MB. Then the tables of README.md and docs/results.md beside the results, the numbers

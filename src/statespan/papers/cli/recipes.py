@@ -15,7 +15,7 @@ from statespan.papers import recipes as paper_recipes
 if TYPE_CHECKING:
     from statespan.train.recipes import RecipeEntry
 
-HELP = """List what can be trained, with the papers' numbers and ours.
+HELP = """List what can be trained, with the results.
 
 \b
 Examples:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from statespan.papers.tables.collect import ReproduceOptions
 
-HELP = """Reproduce tables and figures of the S4 and S4D papers.
+HELP = """Reproduce tables and figures of the papers.
 
 NAME is a name from --list, the common beginning of several (s4d-table3), figures, tables or all. After it, key=value
 overrides the recipes of all cells.

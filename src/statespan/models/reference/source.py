@@ -1,0 +1,79 @@
+"""From a state_dict or a file to named tensors: unwraps what training scripts put around them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from statespan.models.pretrained import LoadError
+from statespan.models.reference._files import plain, read_file
+
+WRAPPERS = ("state_dict", "model_state_dict", "model", "net")  # keys that hold a state_dict, in the order of search
+RATIO = 16  # of the elements of the tensors to those that they share in memory
+
+
+class NotExpressibleError(LoadError):
+    """The weights are of something that no layer or model of statespan computes; the message names it."""
+
+
+@dataclass(frozen=True)
+class NamedTensors:
+    """Named tensors, and the config that was stored with them."""
+
+    tensors: dict[str, Tensor]
+    config: dict[str, Any]
+
+
+def read_source(source: Any, prefix: str) -> NamedTensors:
+    """The tensors of a state_dict or a file.
+
+    Args:
+        source: A mapping from names to tensors, one that wraps it, or a file.
+        prefix: Of the names to read; it is removed.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        source = read_file(Path(source))
+    if not isinstance(source, Mapping):
+        raise TypeError(f"source must be a state_dict or a file, got {type(source).__name__}")
+    config = plain(source.get("hyper_parameters"))
+    tensors = _unwrapped(source)
+    for name, value in tensors.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise LoadError(f"source must map names to tensors, got {type(value).__name__} for {name!r}")
+    _check_memory(tensors)
+    named = {_without_wrappers(name): value.detach() for name, value in tensors.items()}
+    if prefix:
+        named = {name[len(prefix) :]: value for name, value in named.items() if name.startswith(prefix)}
+        if not named:
+            raise LoadError(f"source has no name that begins with prefix={prefix!r}")
+    return NamedTensors(named, config if isinstance(config, dict) else {})
+
+
+def _unwrapped(source: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    for _ in range(4):
+        if any(isinstance(value, Tensor) for value in source.values()):
+            return source
+        inner = next((source[key] for key in WRAPPERS if isinstance(source.get(key), Mapping)), None)
+        if inner is None:
+            break
+        source = inner
+    raise LoadError(f"source must hold tensors, or a state_dict under one of {', '.join(WRAPPERS)}")
+
+
+def _without_wrappers(name: str) -> str:
+    """A name without those of data parallelism and torch.compile."""
+    parts = [part for part in name.split(".") if part != "_orig_mod"]
+    return ".".join(parts[1:] if parts[:1] == ["module"] and len(parts) > 1 else parts)
+
+
+def _check_memory(tensors: Mapping[str, Tensor]) -> None:
+    """Reject tensors that repeat few numbers many times, as a file of a few bytes could ask for."""
+    held = sum(tensor.numel() for tensor in tensors.values())
+    stored = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors.values()}
+    if held > RATIO * max(sum(stored.values()), 1 << 16):
+        raise LoadError(f"source has tensors with {held} elements that share {sum(stored.values())} bytes")
