@@ -62,6 +62,11 @@ def test_structure_starts_at_its_initialization(cls, options):
         if name == "random":
             assert (structure.A[h].imag > 0).all()
             continue
+        if name == "dfout":
+            torch.testing.assert_close(structure.A[h].imag, math.pi / 8 * (torch.arange(8) + h / 2).double())
+            assert -0.05 <= structure.A[h].real.min() == structure.A[h].real.max() <= -0.0005
+            assert structure.dt[h] == 1
+            continue
         makers = {"S4": inits.mix_dplr, "S4D": inits.mix_diagonal, "DSS": inits.mix_diagonal, "LSSL": inits.mix_dense}
         A, *P, B = makers[cls.__name__](name, 1, 16)
         undamped = cls is S4 and name in ("legt", "fout") and options.get("real_part") != "none"
@@ -197,9 +202,27 @@ def test_frozen_matrices(cls):
     torch.testing.assert_close(frozen(x), trained(x))
 
 
+def test_dfout_starts_at_a_step_of_one_sample():
+    layer = S4D(6, 8, init="lin/dfout", n_ssm=2, dt_min=0.01, dt_max=0.1)
+    assert (layer.structure().dt[1::2] == 1).all()
+    assert (layer.structure().dt[::2] < 0.11).all()
+    before = layer.ssm.log_dt.clone()
+    layer.reset_parameters()
+    assert (layer.ssm.log_dt[1::2] == 0).all()
+    assert (layer.ssm.log_dt[::2] != before[::2]).all()
+
+
+def test_random_B_is_refused_where_B_is_fixed():
+    with pytest.raises(ValueError, match="init_options must have no random_B where B is fixed to 1"):
+        DSS(4, 8, init_options={"random_B": True})
+
+
 def test_init_options_reach_the_initialization():
     plain_layer, scaled = S4D(4, 8, init="lin"), S4D(4, 8, init="lin", init_options={"imag_scale": 0.01})
     torch.testing.assert_close(scaled.ssm.A_imag, 0.01 * plain_layer.ssm.A_imag)
+    tuned = S4D(4, 8, init="lin", init_options={"imag_scale": 3.0, "random_B": True})
+    torch.testing.assert_close(tuned.ssm.A_imag, 3 * plain_layer.ssm.A_imag)
+    assert tuned.ssm.B.unique().numel() == 4 * 8
     drawn = S4D(4, 8, init="inv", init_options={"random_imag": True, "random_real": True})
     assert (drawn.ssm.A_imag[0] != drawn.ssm.A_imag[1]).any()
     assert (drawn.structure().A.real > -1).all()

@@ -254,12 +254,19 @@ class DiagonalParameters(ModalParameters):
     @torch.no_grad()
     def start_with_unit_B(self) -> None:
         """Set B = 1, now and whenever the parameters are initialised."""
+        if self.init_options.get("random_B"):
+            raise ValueError("init_options must have no random_B where B is fixed to 1, got random_B=True")
         self.unit_B = True
         self.B.copy_(torch.tensor([1.0, 0.0]))
 
     def _initial(self) -> dict[str, Tensor]:
-        A, B = inits.mix_diagonal(self.init, self.options.ssms, self.options.d_state, **self.init_options)
-        return self._initial_modes(A, torch.ones_like(B) if self.unit_B else B)
+        ssms = self.options.ssms
+        A, B = inits.mix_diagonal(self.init, ssms, self.options.d_state, **self.init_options)
+        initial = self._initial_modes(A, torch.ones_like(B) if self.unit_B else B)
+        names = inits.split_mixture(self.init, ssms, inits.DIAGONAL)
+        unit = torch.tensor([name in inits.UNIT_STEP for name in names]).repeat(self.options.d_model // ssms)
+        initial["log_dt"][unit] = 0.0
+        return initial
 
     def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Diagonal:
         """The diagonal SSM; ``length`` is the softmax length if it was not fixed at construction."""

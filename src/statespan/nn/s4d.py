@@ -22,7 +22,8 @@ class S4D(SSMLayer):
     Args:
         d_model: Number of features D, each with its own SSM.
         d_state: State size N of each SSM, even.
-        init: "legs", "inv", "lin", "inv2", "quad", "real", "random", or several joined by "/" to share the heads.
+        init: "legs", "inv", "lin", "inv2", "quad", "real", "random", "dfout", or several joined by "/" to share the
+            heads. "dfout" starts at Δ = 1 whatever dt_min and dt_max are; its frequencies need "zoh" to be exact.
         init_options: Keyword arguments of :func:`statespan.ssm.inits.diagonal`, e.g. ``{"imag_scale": 0.01}``.
         discretization: "bilinear" or "zoh".
         real_part: How Re A is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
