@@ -26,6 +26,10 @@ def combinations():
         for init in (*hippo.MEASURES, "legs/fout"):
             n_ssm = 2 if "/" in init else 1
             yield LSSL, {"discretization": rule, "init": init, "n_ssm": n_ssm}
+    for init in ("lin", "dfout", "inv/real"):
+        yield S4D, {"discretization": "foh", "init": init}
+    yield S4, {"discretization": "foh", "init": "legs/fout"}
+    yield LSSL, {"discretization": "foh"}
     for real_part in REAL_PARTS:
         yield S4, {"real_part": real_part, "kernel": "cauchy"}
         for init in inits.DIAGONAL:
@@ -40,6 +44,7 @@ LAYERS = [
     (S4, {"init": "legt"}),
     (S4D, {}),
     (S4D, {"init": "lin", "discretization": "zoh"}),
+    (S4D, {"init": "inv", "discretization": "foh"}),
     (DSS, {}),
     (LSSL, {}),
 ]

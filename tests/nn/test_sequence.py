@@ -72,7 +72,7 @@ def test_every_argument_is_named_and_documented(cls):
 @pytest.mark.parametrize("cls", LAYERS)
 def test_options_in_words_list_what_is_allowed(cls):
     hints = get_type_hints(cls.__init__)
-    for name, allowed in {"discretization": 2, "mix": 2, "activation": 1}.items():
+    for name, allowed in {"discretization": 3, "mix": 2, "activation": 1}.items():
         options = [text for hint in (hints[name], *get_args(hints[name])) for text in get_args(hint)]
         assert len([text for text in options if isinstance(text, str)]) == allowed
 

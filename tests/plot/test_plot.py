@@ -47,6 +47,17 @@ def test_the_basis_of_lssl_is_legendre():
         np.testing.assert_allclose(line.get_ydata(), wanted, atol=1e-5)
 
 
+def test_errors_fall_with_the_order_of_the_discretization():
+    part = plot.fresh("s4d", {"d_model": 2, "init": "lin", "d_state": 8})[0]
+    lines = {line.get_label(): line.get_ydata() for line in plot.accuracy([part]).axes[0].lines}
+    for rule, order in {"zoh": 1, "bilinear": 1, "foh": 2}.items():
+        ratios = lines[rule][-3:-1] / lines[rule][-2:]
+        np.testing.assert_allclose(ratios, 2**order, rtol=0.06)
+    for layer in ("s4", "dss"):
+        with pytest.raises(ValueError, match="accuracy needs layers with a diagonal state matrix and no softmax"):
+            plot.accuracy(plot.fresh(layer))
+
+
 def test_the_response_is_that_of_waves():
     """A kernel's answer to a wave of frequency f has the size the picture says."""
     part = plot.fresh("s4d", {"d_model": 1, "d_state": 4, "dt_min": 0.05, "dt_max": 0.05})[0]

@@ -19,6 +19,7 @@ KINDS = {
     "eigenvalues": "eigenvalues of the state matrix",
     "response": "frequency responses",
     "impulse": "impulse responses of all heads over the logarithm of time",
+    "accuracy": "error of each discretization over the step size",
     "steps": "step sizes Δ, learned or fresh",
     "filters": "kernels as images, for models that read images row by row",
     "curves": "loss and metric of one or several runs",
@@ -27,7 +28,7 @@ KINDS = {
 }
 OPTIONS: dict[str, tuple[str, ...]] = {
     "kernels": ("length", "heads"), "basis": ("span",), "impulse": ("length",), "filters": ("side", "heads"),
-    "response": ("length", "heads"), "eigenvalues": (), "steps": (),
+    "response": ("length", "heads"), "eigenvalues": (), "steps": (), "accuracy": (),
 }  # fmt: skip
 """Options of the kinds that plot layers; the others plot runs."""
 SIDES = {"digits": 8, "smnist": 28, "pmnist": 28, "scifar": 32, "image": 32, "pathfinder": 32, "path-x": 128}

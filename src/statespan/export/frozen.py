@@ -39,8 +39,12 @@ class FrozenSSM(SequenceLayer):
         super().__init__()
         self.d_model, self.d_output = layer.d_model, layer.d_output
         self.gelu, self.both, self.mix = layer.activation is not None, layer.bidirectional, layer.mix
-        K, E, G, O = layer.structure(dt_scale).operators(CHUNK, dtype=torch.float64)  # noqa: E741
-        skip = pad(layer.D.double()[..., None], (0, CHUNK - 1, 0, 0, 0, K.shape[0] - layer.channels))
+        ahead = layer.channels if layer.bidirectional else 0
+        K, E, G, O = layer.structure(dt_scale).operators(CHUNK, ahead=ahead, dtype=torch.float64)  # noqa: E741
+        if ahead:  # from right to left they read the state before the sample itself
+            K = torch.cat([K[:ahead], pad(K[ahead:, :, :-1], (1, 0))])
+            O = torch.cat([O[:ahead], O[ahead:].flip(2)])  # noqa: E741
+        skip = pad(layer.D.double()[..., None], (0, CHUNK - 1, 0, 0, 0, ahead))
         dtype = layer.D.dtype
         self.register_buffer("T", toeplitz(K + skip).mT.to(dtype).contiguous())  # (K, H, c, c), from inputs to outputs
         self.register_buffer("E", E.mT.to(dtype).contiguous())  # (H, c, N)
@@ -53,8 +57,7 @@ class FrozenSSM(SequenceLayer):
             y = self._causal(x, self.T, self.O)
         else:
             (T, T_ahead), (O, O_ahead) = self.T.chunk(2), self.O.chunk(2)  # noqa: E741
-            ahead = self._causal(x.flip(1), T_ahead, O_ahead).flip(1)  # starts at the sample itself instead of the next
-            y = self._causal(x, T, O) + pad(ahead[:, 1:], (0, 0, 0, 1))
+            y = self._causal(x, T, O) + self._causal(x.flip(1), T_ahead, O_ahead).flip(1)
         return self.mix(gelu(y) if self.gelu else y)
 
     def _causal(self, x: Tensor, T: Tensor, O: Tensor) -> Tensor:  # noqa: E741

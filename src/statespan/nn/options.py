@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, TypeVar
 from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.ssm.discretize import RULES
 
-Discretization: TypeAlias = Literal["bilinear", "zoh"]
+Discretization: TypeAlias = Literal["bilinear", "zoh", "foh"]
 Layer = TypeVar("Layer", bound=type)
 
 SHARED = """train_A: Train the state matrix.
@@ -46,7 +46,7 @@ class SSMOptions:
         n_ssm: Independent SSMs S, which must divide d_model; None for one per head.
         dt_min: Smallest initial step size.
         dt_max: Largest initial step size.
-        discretization: "bilinear" or "zoh".
+        discretization: "bilinear", "zoh" or "foh".
         train_A: Whether A (and P) are trained.
         train_B: Whether B is trained.
     """
