@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from statespan._load import load
     from statespan.estimators import S4Classifier, S4Forecaster, S4Regressor
     from statespan.generation import Stream, generate
-    from statespan.nn import DSS, LSSL, S4, S4D, SSMLayer
+    from statespan.nn import DSS, LRU, LSSL, S4, S4D, S5, SSMLayer
     from statespan.ops import use_path
     from statespan.train import param_groups
 
@@ -21,7 +21,7 @@ _HOMES = {
     "_load": ("load",),
     "estimators": ("S4Classifier", "S4Forecaster", "S4Regressor"),
     "generation": ("Stream", "generate"),
-    "nn": ("DSS", "LSSL", "S4", "S4D", "SSMLayer"),
+    "nn": ("DSS", "LRU", "LSSL", "S4", "S4D", "S5", "SSMLayer"),
     "ops": ("use_path",),
     "train": ("param_groups",),
 }
@@ -30,9 +30,11 @@ _MODULES = ("data", "generation", "models", "nn", "ops", "ssm", "train")
 
 __all__ = [
     "DSS",
+    "LRU",
     "LSSL",
     "S4",
     "S4D",
+    "S5",
     "S4Classifier",
     "S4Forecaster",
     "S4Regressor",

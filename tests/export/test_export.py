@@ -14,7 +14,8 @@ f32, f64 = torch.float32, torch.float64
 SMALL = {"n_layers": 1}
 
 
-BOTH_WAYS = {"both ways": {"layer": "s4"}, "both ways, foh": {"layer": "s4d", "ssm": {"discretization": "foh"}}}
+BOTH_WAYS = {"both ways": {"layer": "s4"}, "both ways, foh": {"layer": "s4d", "ssm": {"discretization": "foh"}},
+             "both ways, S5": {"layer": "s5", "ssm": {"channels": 2}}}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", [*ALL, *BOTH_WAYS])

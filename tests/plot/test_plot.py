@@ -19,7 +19,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.parametrize("layer", ["s4", "s4d", "dss", "lssl"])
+@pytest.mark.parametrize("layer", ["s4", "s4d", "dss", "lssl", "s5", "lru"])
 def test_every_kind_of_every_layer(layer):
     parts = plot.fresh(layer, {"d_model": 6, "d_state": 8})
     for kind in KINDS:

@@ -70,3 +70,12 @@ def structure_kernel(ssm, length: int) -> np.ndarray:
     """The kernel (K, H, length) of a structure by brute force."""
     rows = [kernel(*parts, ssm.discretization, length) for parts in dense_form(ssm)]
     return np.stack(rows, 1).real
+
+
+def mimo(Abar: np.ndarray, Bbar: np.ndarray, C: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """``x_k = Ā x_{k-1} + B̄ u_k``, ``y_k = C x_k``: u (B, L, D), B̄ (n, D), C (K, D, n) → (B, L, K, D)."""
+    x, y = np.zeros((u.shape[0], len(Abar)), dtype=complex), []
+    for u_k in np.moveaxis(u, 1, 0):
+        x = x @ Abar.T + u_k @ Bbar.T
+        y.append(np.einsum("kdn,bn->bkd", C, x).real)
+    return np.stack(y, 1)

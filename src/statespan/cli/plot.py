@@ -65,7 +65,7 @@ def plot(
         typer.Argument(metavar="SOURCE | KEY=VALUE", help="Folders, or options of a layer.", show_default=False),
     ] = None,
     *,
-    layer: Annotated[str, typer.Option(help="An untrained layer: s4, s4d, dss or lssl.")] = "s4d",
+    layer: Annotated[str, typer.Option(help="An untrained layer: s4, s4d, dss, lssl, s5 or lru.")] = "s4d",
     init: Annotated[str | None, typer.Option(help="Its initialization. [default: the layer's own]")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write. [default: KIND.png and KIND.svg]")] = None,
     length: Annotated[int | None, typer.Option(help="Samples of a kernel.")] = None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, TypeAlias, TypeVar
 
@@ -29,9 +31,12 @@ SHARED = """train_A: Train the state matrix.
 
 
 def documented(layer: Layer) -> Layer:
-    """Insert the arguments that all SSM layers share where the docstring has ``{shared}``."""
+    """Insert the arguments that SSM layers share where the docstring has ``{shared}``, those that this one has."""
     if layer.__doc__ is not None:  # as with python -OO
-        layer.__doc__ = layer.__doc__.replace("{shared}", SHARED)
+        known = inspect.signature(layer).parameters
+        entries = re.split(r"\n {8}(?=\w)", SHARED)
+        shared = "\n        ".join(entry for entry in entries if entry.partition(":")[0] in known)
+        layer.__doc__ = layer.__doc__.replace("{shared}", shared)
     return layer
 
 

@@ -122,6 +122,8 @@ class DSS(S4D):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        if isinstance(init_options, dict) and init_options.get("random_B"):
+            raise ValueError("init_options must have no random_B for DSS, whose B is fixed to 1, got random_B=True")
         super().__init__(
             d_model, d_state, init=init, init_options=init_options, discretization=discretization, real_part=real_part,
             kernel=kernel, softmax_length=softmax_length, train_A=train_A, train_B=train_B, n_ssm=n_ssm, dt_min=dt_min,

@@ -177,6 +177,11 @@ def mix_diagonal(init: str, n_ssm: int, N: int, **options: Any) -> tuple[Tensor,
     return torch.stack(A), torch.stack(B)
 
 
+def has_unit_step(init: str, n_ssm: int) -> Tensor:
+    """Which of the SSMs (S,) that :func:`mix_diagonal` initializes start at Δ = 1."""
+    return torch.tensor([name in UNIT_STEP for name in split_mixture(init, n_ssm, DIAGONAL)])
+
+
 def mix_dplr(init: str, n_ssm: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
     """DPLR initializations for many SSMs, such as "legs/fout" for S4-(LegS/FouT).
 

@@ -184,6 +184,16 @@ def test_path_x_as_printed_and_as_in_the_code(kind):
     assert same[0] == same[1]
 
 
+@pytest.mark.parametrize(
+    "overrides", [["model.layer=s5", "model.ssm={init: lin, blocks: 2}"], ["model.layer=lru", "model.ssm={r_min: 0.5}"]]
+)
+def test_a_recipe_takes_a_layer_with_one_ssm(overrides):
+    recipe = recipes.read("digits-s4d", [*overrides, "model.n_layers=1"])
+    check_step(recipe, *batch(info(recipe)))
+    with pytest.raises(ValueError, match=r"ssm has no '(n_ssm|init)'"):
+        meta(recipes.read("digits-s4d", overrides[:1]))
+
+
 LONG_RANGE = {"listops": 3.0, "text": 5.0, "retrieval": 3.0, "image": 3.0, "pathfinder": 3.0, "pathx": 5.0}
 
 
