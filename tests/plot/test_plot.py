@@ -119,7 +119,7 @@ MISTAKES = {
     "unknown kind": (["kernel"], "did you mean kernels?"),
     "ending": (["kernels", "--out", "a.pdf"], "must end in .png or .svg"),
     "folder": (["kernels", "--out", "no/a.png"], "--out must be a file in an existing folder"),
-    "layer": (["kernels", "--layer", "s5"], "layer must be one of"),
+    "layer": (["kernels", "--layer", "s6"], "layer must be one of"),
     "init": (["kernels", "--init", "lins"], "init must be one of"),
     "option": (["kernels", "d_stat=4"], "got 'd_stat'; did you mean d_state?"),
     "value": (["kernels", "d_state=5"], "d_state must be"),
