@@ -129,6 +129,8 @@ CASES = {
     "steps, early": partial(steps, 64, 0, True),
     **{f"first-order hold, {name}": partial(engine, "diagonal-trained", 64, dtype, True, MANY, "foh")
        for name, dtype in DTYPES.items()},
+    **{f"one mode a head, {name}": partial(engine, "diagonal-trained", 2, dtype, True, MANY)
+       for name, dtype in DTYPES.items()},
     "gates": partial(gates, 512),
 }  # fmt: skip
 
