@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import statespan
-from statespan import DSS, LSSL, S4, S4D, ops
+from statespan import DSS, LRU, LSSL, S4, S4D, S5, ops
 from statespan.nn import TiedDropout
 from statespan.ssm import DPLR, Dense, Diagonal, bilinear, hippo, inits, zoh
 from tests.mistakes import assert_one_clear_line
@@ -40,6 +40,13 @@ CASES = {
     "n_ssm 0": (lambda: S4D(4, 8, n_ssm=0), ValueError, ["n_ssm", "0", ">= 1"]),
     "channels 0": (lambda: S4D(4, 8, channels=0), ValueError, ["channels", "0", ">= 1"]),
     "channels float": (lambda: S4D(4, 8, channels=1.5), TypeError, ["channels", "1.5"]),
+    "odd d_state S5": (lambda: S5(4, 7), ValueError, ["d_state", "7", "even"]),
+    "blocks of odd size": (lambda: S5(4, 12, blocks=4), ValueError, ["blocks", "4", "d_state=12", "even"]),
+    "blocks 0": (lambda: S5(4, 8, blocks=0), ValueError, ["blocks", "0", ">= 1"]),
+    "an empty ring": (lambda: LRU(4, 8, r_min=0.9, r_max=0.9), ValueError, ["r_max", "0.9", "r_min=0.9"]),
+    "a ring outside": (lambda: LRU(4, 8, r_max=1.1), ValueError, ["r_max", "1.1", "at most 1"]),
+    "a ring below 0": (lambda: LRU(4, 8, r_min=-0.1), ValueError, ["r_min", "-0.1", ">= 0"]),
+    "more than a turn": (lambda: LRU(4, 8, max_phase=7.0), ValueError, ["max_phase", "7.0", "2π"]),
     # names
     "unknown init S4D": (lambda: S4D(4, 8, init="fout"), ValueError, ["init", "'fout'", "'legs'", "'random'"]),
     "unknown init S4": (lambda: S4(4, 8, init="lin"), ValueError, ["init", "'lin'", "'legs'", "'fout'"]),
@@ -50,6 +57,8 @@ CASES = {
     "init option": (lambda: S4D(4, 8, init_options={"scale": 2}), ValueError, ["init_options", "scale", "imag_scale"]),
     "init option value": (lambda: S4D(4, 8, init_options={"imag_scale": -1}), ValueError, ["imag_scale", "-1", ">= 0"]),
     "discretization": (lambda: S4D(4, 8, discretization="euler"), ValueError, ["discretization", "'euler'", "'zoh'"]),
+    "discretization S5": (lambda: S5(4, 8, discretization="foh"), ValueError, ["discretization", "'foh'", "'zoh'"]),
+    "unknown init S5": (lambda: S5(4, 8, init="hippo"), ValueError, ["init", "'hippo'", "'legs'"]),
     "real_part": (lambda: S4D(4, 8, real_part="tanh"), ValueError, ["real_part", "'tanh'", "'softplus'"]),
     "real_part S4": (lambda: S4(4, 8, real_part="id"), ValueError, ["real_part", "'id'", "'none'"]),
     "kernel S4D": (lambda: S4D(4, 8, kernel="cauchy"), ValueError, ["kernel", "'cauchy'", "'softmax'"]),

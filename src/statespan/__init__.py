@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from statespan.estimators import S4Classifier, S4Forecaster, S4Regressor
     from statespan.generation import Stream, generate
     from statespan.models.reference import from_reference, to_reference
-    from statespan.nn import DSS, LSSL, S4, S4D, SSMLayer
+    from statespan.nn import DSS, LRU, LSSL, S4, S4D, S5, SSMLayer
     from statespan.ops import use_path
     from statespan.train import param_groups
 
@@ -23,7 +23,7 @@ _HOMES = {
     "estimators": ("S4Classifier", "S4Forecaster", "S4Regressor"),
     "generation": ("Stream", "generate"),
     "models.reference": ("from_reference", "to_reference"),
-    "nn": ("DSS", "LSSL", "S4", "S4D", "SSMLayer"),
+    "nn": ("DSS", "LRU", "LSSL", "S4", "S4D", "S5", "SSMLayer"),
     "ops": ("use_path",),
     "train": ("param_groups",),
 }
@@ -32,9 +32,11 @@ _MODULES = ("data", "generation", "models", "nn", "ops", "ssm", "train")
 
 __all__ = [
     "DSS",
+    "LRU",
     "LSSL",
     "S4",
     "S4D",
+    "S5",
     "S4Classifier",
     "S4Forecaster",
     "S4Regressor",

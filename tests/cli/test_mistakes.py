@@ -28,7 +28,7 @@ MISTAKES = {
     "type of an option": ([*DIGITS, "data.subsample=two"], "must be int, got str 'two'"),
     "unknown model": ([*DIGITS, "model.name=clasifier"], "did you mean classifier?"),
     "model for other data": ([*DIGITS, "model.name=regressor"], "model 'regressor' is for regression"),
-    "unknown layer": ([*DIGITS, "model.layer=s5"], "layer must be one of"),
+    "unknown layer": ([*DIGITS, "model.layer=s6"], "layer must be one of"),
     "unknown option of the SSM": ([*DIGITS, "model.ssm.dtmin=1"], "did you mean dt_min?"),
     "model before data": (
         ["train", "smnist-s4d", "--data", "{folder}", "model.d_modle=8"],

@@ -14,10 +14,14 @@ f32, f64 = torch.float32, torch.float64
 SMALL = {"n_layers": 1}
 
 
-@pytest.mark.parametrize("case", [*ALL, "both ways"])
+BOTH_WAYS = {"both ways": {"layer": "s4"}, "both ways, foh": {"layer": "s4d", "ssm": {"discretization": "foh"}},
+             "both ways, S5": {"layer": "s5", "ssm": {"channels": 2}}}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [*ALL, *BOTH_WAYS])
 def test_frozen_models_are_the_models(case):
     """At lengths around those of chunks, at another rate."""
-    model = make("classifier", bidirectional=True, layer="s4") if case == "both ways" else make(case)
+    model = make("classifier", bidirectional=True, **BOTH_WAYS[case]) if case in BOTH_WAYS else make(case)
     frozen = freeze(model, 1.5)
     for length in (8, 63, 64, 129):
         x, more = inputs(model, 2, length)

@@ -15,6 +15,7 @@ CASES = {
     "classifier": {"layer": "s4", "d_model": 32},
     "regressor": {},
     "mean of tokens": {},
+    "one SSM": {"norm": "layer"},
     "language": {},
     "pixels": {},
 }

@@ -22,6 +22,7 @@ MORE = {
     "mean of tokens": ("classifier", {"vocabulary": 9, "d_output": 5, "layer": "dss", "mix": "linear"}),
     "mixture": ("pixels", {"vocabulary": 9, "d_output": 4, "pools": [2], "n_layers": 1, "mixture": 3, "layer": "s4"}),
     "layers alone": ("transducer", {"d_input": 3, "d_output": 2, "residual": False, "norm": "none"}),
+    "one SSM": ("regressor", {"d_input": 2, "d_output": 3, "layer": "lru", "norm": "batch"}),
     "no marks": ("forecaster", {"d_input": 1, "d_output": 1, "horizon": 5, "layer": "lssl"}),
 }
 ALL = {**{name: (name, options) for name, options in CASES.items()}, **MORE}

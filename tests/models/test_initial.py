@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from statespan import DSS, LSSL, S4, S4D, models
+from statespan import DSS, LRU, LSSL, S4, S4D, S5, models
 from statespan.nn import FeedForward
 from statespan.nn.parameters import SSMParameters
 from statespan.papers.baselines.attention import Attention
@@ -28,6 +28,8 @@ MAKE = {
     "DSS": lambda: DSS(6, 4),
     "DSS trained": lambda: DSS(6, 4, train_B=True, init="inv"),
     "LSSL": lambda: LSSL(6, 4),
+    "S5": lambda: S5(6, 8, blocks=2),
+    "LRU": lambda: LRU(6, 4),
     "FeedForward": lambda: FeedForward(6),
     "Transformer": lambda: Transformer(6, [Attention(6, 2), Performer(6, 2), LinearAttention(6, 3), S4D(6, 4)], d_ff=8),
 }

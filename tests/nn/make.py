@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import pickle
 
 import torch
 
-from statespan import DSS, LSSL, S4, S4D
+from statespan import DSS, LRU, LSSL, S4, S4D, S5
 from statespan.nn.real_part import REAL_PARTS
 from statespan.ssm import hippo, inits
 
@@ -26,6 +27,16 @@ def combinations():
         for init in (*hippo.MEASURES, "legs/fout"):
             n_ssm = 2 if "/" in init else 1
             yield LSSL, {"discretization": rule, "init": init, "n_ssm": n_ssm}
+    for init in ("lin", "dfout", "inv/real"):
+        yield S4D, {"discretization": "foh", "init": init}
+    yield S4, {"discretization": "foh", "init": "legs/fout"}
+    yield LSSL, {"discretization": "foh"}
+    for real_part in REAL_PARTS:
+        yield S5, {"real_part": real_part, "discretization": "bilinear" if real_part == "relu" else "zoh"}
+    for init in ("inv", "dfout"):
+        yield S5, {"init": init}
+    yield LRU, {}
+    yield LRU, {"r_min": 0.9, "r_max": 0.99, "max_phase": 0.3}
     for real_part in REAL_PARTS:
         yield S4, {"real_part": real_part, "kernel": "cauchy"}
         for init in inits.DIAGONAL:
@@ -40,10 +51,23 @@ LAYERS = [
     (S4, {"init": "legt"}),
     (S4D, {}),
     (S4D, {"init": "lin", "discretization": "zoh"}),
+    (S4D, {"init": "inv", "discretization": "foh"}),
     (DSS, {}),
     (LSSL, {}),
+    (S5, {"blocks": 2}),
+    (LRU, {}),
 ]
 LAYER_IDS = [f"{cls.__name__}-{'-'.join(map(str, options.values()))}" for cls, options in LAYERS]
+
+
+def takes(cls, name):
+    """Whether layers of this class have such an option."""
+    return name in inspect.signature(cls).parameters
+
+
+def random_state(layer, batch):
+    """A state of a layer that is not its first one, float64."""
+    return torch.randn_like(layer.initial_state(batch))
 
 
 def perturb(layer, amount):

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from statespan import DSS, LSSL, S4, S4D
+from statespan import DSS, LRU, LSSL, S4, S4D, S5
 from statespan.nn import Backbone, FeedForward
 from tests.nn.make import peak_error, perturb
 from tests.nn.make_stack import LENGTHS, check_gradients, check_lengths, check_streaming
 
 f64 = torch.float64
-LAYERS = {"s4": S4, "s4d": S4D, "dss": DSS, "lssl": LSSL}
+LAYERS = {"s4": S4, "s4d": S4D, "dss": DSS, "lssl": LSSL, "s5": S5, "lru": LRU}
 
 
 def make(layer="s4d", bidirectional=False, mix="glu", **options):
@@ -26,6 +26,8 @@ def make(layer="s4d", bidirectional=False, mix="glu", **options):
         ("s4d", {"norm": "batch", "prenorm": False, "mix": "linear"}),
         ("dss", {"norm": "none"}),
         ("lssl", {}),
+        ("s5", {"norm": "batch"}),
+        ("lru", {}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
 )

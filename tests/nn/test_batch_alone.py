@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from statespan import DSS, LSSL, S4, S4D, generate
+from statespan import DSS, LRU, LSSL, S4, S4D, S5, generate
 from statespan.models import Classifier, ClassifierConfig, Regressor
 from statespan.ops import use_path
 from tests.models.make import make
@@ -17,6 +17,9 @@ LAYERS = {
     "S4, Cauchy": lambda: S4(24, 16, kernel="cauchy"),
     "DSS": lambda: DSS(24, 16, softmax_length=100),
     "LSSL": lambda: LSSL(24, 8),
+    "S5": lambda: S5(24, 16),
+    "S5 both ways": lambda: S5(24, 16, bidirectional=True),
+    "LRU": lambda: LRU(24, 16),
 }
 
 

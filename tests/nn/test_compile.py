@@ -10,7 +10,14 @@ from statespan import DSS, S4D
 from tests.nn.make import LAYER_IDS, LAYERS, peak_error
 
 # Every layer; both ways for each kind of engine, dense and diagonal; with padding once, for it is outside the SSM.
-OTHER = {"S4-legt": "bidirectional", "S4D-lin-zoh": "bidirectional", "S4D-": "lengths"}
+OTHER = {
+    "S4-legt": "bidirectional",
+    "S4D-lin-zoh": "bidirectional",
+    "S4D-inv-foh": "bidirectional",
+    "S4D-": "lengths",
+    "S5-2": "bidirectional",
+    "LRU-": "lengths",
+}
 USES = [(cls, options, OTHER.get(name, "causal")) for (cls, options), name in zip(LAYERS, LAYER_IDS, strict=True)]
 SHORT = {"S4-", "S4D-"}  # the others compile in tests/nn/test_precision.py, too
 uses = pytest.mark.parametrize(

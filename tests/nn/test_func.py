@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from statespan import DSS, LSSL, S4, S4D
+from statespan import DSS, LRU, LSSL, S4, S4D, S5
 from statespan.ops.dispatch import use_path
 from tests.models.make import inputs, make
 
@@ -18,6 +18,9 @@ LAYERS = {
     "S4D both ways": lambda **o: S4D(4, 4, bidirectional=True, channels=2, n_ssm=2, mix="glu", dtype=f64, **o),
     "DSS": lambda **o: DSS(4, 4, dtype=f64, **o),
     "LSSL": lambda **o: LSSL(4, 4, dtype=f64, **o),
+    "S5": lambda **o: S5(4, 4, dtype=f64, **o),
+    "S5 both ways": lambda **o: S5(4, 4, bidirectional=True, channels=2, dtype=f64, **o),
+    "LRU": lambda **o: LRU(4, 4, dtype=f64, **o),
 }
 
 
@@ -100,7 +103,7 @@ def test_other_paths_and_orders(path):
         same(per_sample, leaf.grad)
 
 
-@pytest.mark.parametrize("name", ["S4", "S4D", "LSSL"])
+@pytest.mark.parametrize("name", ["S4", "S4D", "LSSL", "S5", "LRU"])
 def test_prefill_and_step_of_each_sample(name):
     layer, x = LAYERS[name](), torch.randn(3, 70, 4, dtype=f64)
     with torch.no_grad():

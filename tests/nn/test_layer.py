@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from statespan import DSS, LSSL, S4, S4D
+from statespan import DSS, LRU, LSSL, S4, S4D, S5
 
 X = torch.randn(2, 7, 4)
 
@@ -22,13 +22,15 @@ def test_a_layer_that_looks_ahead_has_no_state(use):
         calls[use]()
 
 
-@pytest.mark.parametrize(("cls", "short"), [(S4, True), (S4D, False), (DSS, False), (LSSL, False)])
+@pytest.mark.parametrize(
+    ("cls", "short"), [(S4, True), (S4D, False), (DSS, False), (LSSL, False), (S5, False), (LRU, False)]
+)
 def test_states_are_float64_unless_less_is_enough(cls, short):
     layer = cls(4, 8)
     assert layer.initial_state(3).dtype == torch.float64
     assert layer.initial_state(3, dtype=None).dtype == (torch.float32 if short else torch.float64)
     assert layer.initial_state(3, dtype=torch.float32).dtype == torch.float32
-    assert layer.initial_state(3).shape == (3, 4, 8)
+    assert layer.initial_state(3).shape == ((3, 4, 2) if cls in (S5, LRU) else (3, 4, 8))
     assert not layer.initial_state(3).any()
 
 

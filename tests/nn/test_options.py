@@ -7,11 +7,11 @@ import torch
 from torch.autograd import gradcheck
 from torch.func import functional_call
 
-from statespan import DSS, LSSL, S4, S4D
+from statespan import DSS, LRU, LSSL, S4, S4D, S5
 from statespan.nn import TiedDropout
 from statespan.nn.real_part import REAL_PARTS, inverse_real_part, real_part
 from statespan.ssm import DPLR, Dense, Diagonal, inits
-from tests.nn.make import COMBINATIONS, IDS, LAYER_IDS, LAYERS, peak_error, perturb
+from tests.nn.make import COMBINATIONS, IDS, LAYER_IDS, LAYERS, peak_error, perturb, random_state, takes
 
 
 def plain(cls=S4D, **options):
@@ -52,7 +52,10 @@ def test_defaults_are_the_papers_base_versions():
     assert (dss.structure().B == 1).all()
 
 
-@pytest.mark.parametrize(("cls", "options"), COMBINATIONS, ids=IDS)
+OWN = [(cls, options, name) for (cls, options), name in zip(COMBINATIONS, IDS) if cls not in (S5, LRU)]
+
+
+@pytest.mark.parametrize(("cls", "options"), [one[:2] for one in OWN], ids=[one[2] for one in OWN])
 def test_structure_starts_at_its_initialization(cls, options):
     """The parameters stand for the named (A, B), through every constraint on the real part."""
     layer = cls(2, 16, dtype=torch.float64, **options)
@@ -61,6 +64,11 @@ def test_structure_starts_at_its_initialization(cls, options):
     for h, name in enumerate(names):
         if name == "random":
             assert (structure.A[h].imag > 0).all()
+            continue
+        if name == "dfout":
+            torch.testing.assert_close(structure.A[h].imag, math.pi / 8 * (torch.arange(8) + h / 2).double())
+            assert -0.05 <= structure.A[h].real.min() == structure.A[h].real.max() <= -0.0005
+            assert structure.dt[h] == 1
             continue
         makers = {"S4": inits.mix_dplr, "S4D": inits.mix_diagonal, "DSS": inits.mix_diagonal, "LSSL": inits.mix_dense}
         A, *P, B = makers[cls.__name__](name, 1, 16)
@@ -197,9 +205,27 @@ def test_frozen_matrices(cls):
     torch.testing.assert_close(frozen(x), trained(x))
 
 
+def test_dfout_starts_at_a_step_of_one_sample():
+    layer = S4D(6, 8, init="lin/dfout", n_ssm=2, dt_min=0.01, dt_max=0.1)
+    assert (layer.structure().dt[1::2] == 1).all()
+    assert (layer.structure().dt[::2] < 0.11).all()
+    before = layer.ssm.log_dt.clone()
+    layer.reset_parameters()
+    assert (layer.ssm.log_dt[1::2] == 0).all()
+    assert (layer.ssm.log_dt[::2] != before[::2]).all()
+
+
+def test_random_B_is_refused_where_B_is_fixed():
+    with pytest.raises(ValueError, match="init_options must have no random_B for DSS"):
+        DSS(4, 8, init_options={"random_B": True})
+
+
 def test_init_options_reach_the_initialization():
     plain_layer, scaled = S4D(4, 8, init="lin"), S4D(4, 8, init="lin", init_options={"imag_scale": 0.01})
     torch.testing.assert_close(scaled.ssm.A_imag, 0.01 * plain_layer.ssm.A_imag)
+    tuned = S4D(4, 8, init="lin", init_options={"imag_scale": 3.0, "random_B": True})
+    torch.testing.assert_close(tuned.ssm.A_imag, 3 * plain_layer.ssm.A_imag)
+    assert tuned.ssm.B.unique().numel() == 4 * 8
     drawn = S4D(4, 8, init="inv", init_options={"random_imag": True, "random_real": True})
     assert (drawn.ssm.A_imag[0] != drawn.ssm.A_imag[1]).any()
     assert (drawn.structure().A.real > -1).all()
@@ -274,11 +300,12 @@ def test_tied_dropout_keeps_the_mean():
 @pytest.mark.parametrize(("cls", "options"), LAYERS, ids=LAYER_IDS)
 def test_gradients_of_every_parameter(cls, options):
     """Finite differences through forward and prefill, with respect to the input, the state and every parameter."""
-    layer = cls(2, 4, dtype=torch.float64, dt_min=0.01, channels=2, **options)
+    steps = {"dt_min": 0.01} if takes(cls, "dt_min") else {}
+    layer = cls(2, 4, dtype=torch.float64, channels=2, **steps, **options)
     names = [name for name, _ in layer.named_parameters()]
     values = [p.detach().clone().requires_grad_() for p in layer.parameters()]
     x = torch.randn(1, 5, 2, dtype=torch.float64, requires_grad=True)
-    state = torch.randn(1, 2, 4, dtype=torch.float64, requires_grad=True)
+    state = random_state(layer, 1).requires_grad_()
 
     class Both(torch.nn.Module):
         def __init__(self):

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from statespan import DSS, LSSL, S4, S4D, param_groups
+from statespan import DSS, LRU, LSSL, S4, S4D, S5, param_groups
 from statespan.ops import use_path
-from tests.nn.make import LAYER_IDS, LAYERS, assert_round_trip, peak_error
+from tests.nn.make import LAYER_IDS, LAYERS, assert_round_trip, peak_error, random_state
 
 layers = pytest.mark.parametrize(("cls", "options"), LAYERS, ids=LAYER_IDS)
 
@@ -77,7 +77,7 @@ def test_autocast(cls, options):
     x = torch.randn(2, 50, 8)
     with torch.autocast("cpu", torch.bfloat16):
         y = layer(x)
-        start = torch.randn(2, 8, 16, dtype=torch.float64)
+        start = random_state(layer, 2)
         ssm_only = [bare(x), *bare.prefill(x, start), *bare.step(x[:, 0], start)]
         by_prefill, _ = layer.prefill(x)
         by_step, _ = layer.step(x[:, 0], layer.initial_state(2))
@@ -168,14 +168,25 @@ def test_same_bits_every_time(cls, options):
 @layers
 def test_hostile_parameters(cls, options):
     """log Δ from -30 to 10, and the modes as far out as their parameterization allows."""
-    layer = cls(64, 4, **options)
+    sizes = (4, 128) if cls in (S5, LRU) else (64, 4)  # 64 step sizes or 64 modes
+    layer = cls(*sizes, **options)
+
+    def spread(low, high, like):
+        values = torch.linspace(low, high, 64)[torch.randperm(64)]
+        return values if like.ndim == 1 else values[:, None].expand_as(like)
+
+    ssm = layer.ssm
     with torch.no_grad():
-        layer.ssm.log_dt.copy_(torch.linspace(-30, 10, 64))
-        if hasattr(layer.ssm, "A_imag"):
-            layer.ssm.A_imag.copy_(10 ** torch.linspace(-6, 6, 64)[torch.randperm(64), None].expand(64, 2))
-            log_real = torch.linspace(-110, 88, 64)[torch.randperm(64), None].expand(64, 2)
-            layer.ssm.A_real.copy_(log_real if layer.ssm.real_part == "exp" else -log_real.exp())
-    x = torch.randn(2, 70, 64)
+        if cls is LRU:
+            ssm.nu.copy_(spread(-110, 88, ssm.nu))
+            ssm.theta.copy_(spread(-14, 14, ssm.theta))
+        else:
+            ssm.log_dt.copy_(torch.linspace(-30, 10, 64))
+        if hasattr(ssm, "A_imag"):
+            ssm.A_imag.copy_(10 ** spread(-6, 6, ssm.A_imag))
+            log_real = spread(-110, 88, ssm.A_real)
+            ssm.A_real.copy_(log_real if ssm.real_part == "exp" else -log_real.exp())
+    x = torch.randn(2, 70, sizes[0])
     y, state = layer.prefill(x)
     total = layer(x).square().mean() + y.square().mean() + layer.step(x[:, 0], state)[0].square().mean()
     assert torch.isfinite(total)
@@ -205,7 +216,9 @@ def test_an_empty_sequence_is_part_of_the_graph():
 
 
 @pytest.mark.parametrize(
-    ("cls", "options"), [(S4, {}), (S4, {"init": "legt"}), (S4D, {}), (DSS, {}), (LSSL, {})], ids=str
+    ("cls", "options"),
+    [(S4, {}), (S4, {"init": "legt"}), (S4D, {}), (DSS, {}), (LSSL, {}), (S5, {}), (LRU, {})],
+    ids=str,
 )
 def test_one_graph(cls, options):
     """torch.compile traces prefill and step without a break; for forward see test_compile."""

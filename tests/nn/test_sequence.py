@@ -6,7 +6,7 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
-from statespan import DSS, LSSL, S4, S4D, SSMLayer
+from statespan import DSS, LRU, LSSL, S4, S4D, S5, SSMLayer
 from statespan.models import BackboneConfig
 from statespan.nn import Backbone, DiagonalParameters, FeedForward, ResidualBlock, SequenceLayer, SSMOptions, UNet
 from statespan.nn.irregular import with_gaps
@@ -15,7 +15,7 @@ from statespan.papers.baselines.linear_attention import LinearAttention, Perform
 from tests.nn.make_stack import LENGTHS, check_lengths, check_streaming
 
 f64 = torch.float64
-LAYERS = (S4, S4D, DSS, LSSL)
+LAYERS = (S4, S4D, DSS, LSSL, S5, LRU)
 ATTENTION = {"attention": Attention, "linear": LinearAttention, "performer": Performer}
 
 
@@ -59,6 +59,9 @@ def test_only_position_wise_layers_ignore_irregular_times():
     for layer in (Attention(4, 2), UNet(4, lambda d_model: [S4D(d_model, 8)], pools=(2,))):
         with pytest.raises(TypeError, match="module must be made of S4D layers"):
             with_gaps(layer, x, gaps)
+    for layer in (S5(4, 8), LRU(4, 8)):
+        with pytest.raises(TypeError, match=r"module must be made of S4D layers.*got one of (S5|LRU)"):
+            with_gaps(layer, x, gaps)
 
 
 @pytest.mark.parametrize("cls", [*LAYERS, SSMLayer])
@@ -72,7 +75,8 @@ def test_every_argument_is_named_and_documented(cls):
 @pytest.mark.parametrize("cls", LAYERS)
 def test_options_in_words_list_what_is_allowed(cls):
     hints = get_type_hints(cls.__init__)
-    for name, allowed in {"discretization": 2, "mix": 2, "activation": 1}.items():
+    rules = {} if cls is LRU else {"discretization": 2 if cls is S5 else 3}
+    for name, allowed in {**rules, "mix": 2, "activation": 1}.items():
         options = [text for hint in (hints[name], *get_args(hints[name])) for text in get_args(hint)]
         assert len([text for text in options if isinstance(text, str)]) == allowed
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statespan import S4
-from tests.nn.make import COMBINATIONS, IDS, LAYER_IDS, LAYERS, peak_error, perturb, run_steps
+from tests.nn.make import COMBINATIONS, IDS, LAYER_IDS, LAYERS, peak_error, perturb, run_steps, takes
 
 pytestmark = pytest.mark.share(3)
 
@@ -33,12 +33,11 @@ def cases(draw, longest=200):
     cls, options = draw(st.sampled_from(COMBINATIONS))
     d_model = draw(st.sampled_from([2, 4, 6]))
     length = draw(st.integers(1, longest))
-    options = {"init": "legs", **options}
+    options = {"init": "legs", **options} if takes(cls, "init") else dict(options)
     options["dtype"] = draw(st.sampled_from([torch.float64, torch.float32]))
     options["channels"] = draw(st.integers(1, 2))
-    options["n_ssm"] = (
-        draw(st.sampled_from([None, 2])) if "/" in options["init"] else draw(st.sampled_from([None, 1, 2]))
-    )
+    if takes(cls, "n_ssm"):
+        options["n_ssm"] = draw(st.sampled_from([None, 2] if "/" in options["init"] else [None, 1, 2]))
     options["mix"] = draw(st.sampled_from(["linear", "glu", None]))
     options["activation"] = draw(st.sampled_from(["gelu", None]))
     return {

@@ -50,10 +50,10 @@ class Absent:
         return self.target
 
 
-def engine(kind, d_state, dtype, both, size):
+def engine(kind, d_state, dtype, both, size, rule="bilinear"):
     """An SSM with an activation, from its parameters to all gradients."""
     batch, length, heads = size
-    ssm = make(kind, d_state, "bilinear", H=heads, channels=2 if both else 1, dtype=torch.float32)
+    ssm = make(kind, d_state, rule, H=heads, channels=2 if both else 1, dtype=torch.float32)
     for x in (ssm.C, ssm.B):
         x.requires_grad_()
     u = torch.zeros(batch, length, heads, requires_grad=True)
@@ -89,12 +89,12 @@ def orders(dtype):
     transpose.featurewise(transpose.lengthwise(x.permute(2, 0, 1), HALF).permute(1, 2, 0), HALF)
 
 
-def steps(d_state, rank):
+def steps(d_state, rank, early=False):
     """One step of the recurrence, of a diagonal SSM or one with a low-rank part."""
     u, state = torch.zeros(300, 8), torch.zeros(300, 8, d_state)
     vector, factors = torch.zeros(8, d_state), torch.zeros(rank, 8, d_state) if rank else None
     system = step.System(vector, factors, factors, None, vector, vector[None], torch.zeros(1, 8))
-    step.step(u, state, system, step.StepOptions(True, FULL), out=state)
+    step.step(u, state, system, step.StepOptions(True, FULL, early), out=state)
 
 
 def choices(width, dtype, inverse):
@@ -126,6 +126,11 @@ CASES = {
     "choices, warm": partial(choices, 512, HALF, TEMPERATURE),
     **{f"orders, {name}": partial(orders, dtype) for name, dtype in DTYPES.items()},
     **{f"steps, {d_state}, {rank}": partial(steps, d_state, rank) for d_state in STATES for rank in (0, 1)},
+    "steps, early": partial(steps, 64, 0, True),
+    **{f"first-order hold, {name}": partial(engine, "diagonal-trained", 64, dtype, True, MANY, "foh")
+       for name, dtype in DTYPES.items()},
+    **{f"one mode a head, {name}": partial(engine, "diagonal-trained", 2, dtype, True, MANY)
+       for name, dtype in DTYPES.items()},
     "gates": partial(gates, 512),
 }  # fmt: skip
 

@@ -19,7 +19,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.parametrize("layer", ["s4", "s4d", "dss", "lssl"])
+@pytest.mark.parametrize("layer", ["s4", "s4d", "dss", "lssl", "s5", "lru"])
 def test_every_kind_of_every_layer(layer):
     parts = plot.fresh(layer, {"d_model": 6, "d_state": 8})
     for kind in KINDS:
@@ -45,6 +45,17 @@ def test_the_basis_of_lssl_is_legendre():
 
     for line, wanted in zip(plot.basis([part]).axes[0].lines, legs_functions(torch.linspace(0, 4, 1200), 5)):
         np.testing.assert_allclose(line.get_ydata(), wanted, atol=1e-5)
+
+
+def test_errors_fall_with_the_order_of_the_discretization():
+    part = plot.fresh("s4d", {"d_model": 2, "init": "lin", "d_state": 8})[0]
+    lines = {line.get_label(): line.get_ydata() for line in plot.accuracy([part]).axes[0].lines}
+    for rule, order in {"zoh": 1, "bilinear": 1, "foh": 2}.items():
+        ratios = lines[rule][-3:-1] / lines[rule][-2:]
+        np.testing.assert_allclose(ratios, 2**order, rtol=0.06)
+    for layer in ("s4", "dss"):
+        with pytest.raises(ValueError, match="accuracy needs layers with a diagonal state matrix and no softmax"):
+            plot.accuracy(plot.fresh(layer))
 
 
 def test_the_response_is_that_of_waves():
@@ -108,7 +119,7 @@ MISTAKES = {
     "unknown kind": (["kernel"], "did you mean kernels?"),
     "ending": (["kernels", "--out", "a.pdf"], "must end in .png or .svg"),
     "folder": (["kernels", "--out", "no/a.png"], "--out must be a file in an existing folder"),
-    "layer": (["kernels", "--layer", "s5"], "layer must be one of"),
+    "layer": (["kernels", "--layer", "s6"], "layer must be one of"),
     "init": (["kernels", "--init", "lins"], "init must be one of"),
     "option": (["kernels", "d_stat=4"], "got 'd_stat'; did you mean d_state?"),
     "value": (["kernels", "d_state=5"], "d_state must be"),

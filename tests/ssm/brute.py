@@ -23,10 +23,27 @@ def discretize(A: np.ndarray, B: np.ndarray, dt: float, rule: str) -> tuple[np.n
     return both[:n, :n], both[:n, n]
 
 
+def first_order_hold(A: np.ndarray, B: np.ndarray, dt: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ā, P and R of ``x_k = Ā x_{k-1} + P u_{k-1} + R u_k``, exact for an input that is linear in between.
+
+    The input is a state of its own: ``u' = v``, ``v' = 0``, with u = u_{k-1} and v = (u_k - u_{k-1})/Δ at the start.
+    """
+    n = len(B)
+    block = np.zeros((n + 2, n + 2), dtype=np.result_type(A, B))
+    block[:n, :n], block[:n, n], block[n, n + 1] = A, B, 1
+    whole = scipy.linalg.expm(dt * block)
+    R = whole[:n, n + 1] / dt
+    return whole[:n, :n], whole[:n, n] - R, R
+
+
 def kernel(A: np.ndarray, B: np.ndarray, C: np.ndarray, dt: float, rule: str, length: int) -> np.ndarray:
     """``C Ā^l B̄`` one power after the other; C (K, n) → (K, length)."""
-    Abar, x = discretize(A, B, dt, rule)
     values = []
+    if rule == "foh":
+        Abar, P, R = first_order_hold(A, B, dt)
+        values, x, length = [C @ R], Abar @ R + P, length - 1
+    else:
+        Abar, x = discretize(A, B, dt, rule)
     for _ in range(length):
         values.append(C @ x)
         x = Abar @ x
@@ -53,3 +70,12 @@ def structure_kernel(ssm, length: int) -> np.ndarray:
     """The kernel (K, H, length) of a structure by brute force."""
     rows = [kernel(*parts, ssm.discretization, length) for parts in dense_form(ssm)]
     return np.stack(rows, 1).real
+
+
+def mimo(Abar: np.ndarray, Bbar: np.ndarray, C: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """``x_k = Ā x_{k-1} + B̄ u_k``, ``y_k = C x_k``: u (B, L, D), B̄ (n, D), C (K, D, n) → (B, L, K, D)."""
+    x, y = np.zeros((u.shape[0], len(Abar)), dtype=complex), []
+    for u_k in np.moveaxis(u, 1, 0):
+        x = x @ Abar.T + u_k @ Bbar.T
+        y.append(np.einsum("kdn,bn->bkd", C, x).real)
+    return np.stack(y, 1)

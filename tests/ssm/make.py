@@ -8,7 +8,7 @@ import torch
 
 from statespan.ssm import DPLR, Dense, Diagonal, hippo, inits
 
-RULES = ("zoh", "bilinear")
+RULES = ("zoh", "bilinear", "foh")
 DIAGONAL = [f"diagonal-{name}" for name in (*inits.DIAGONAL, "trained")]
 RANK_1 = ["dplr-legs", "dplr-fout", "dplr-trained"]
 RANK_2 = ["dplr-legt", "dplr-trained2"]

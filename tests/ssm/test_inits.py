@@ -125,3 +125,58 @@ def test_dense_mixture():
     assert (A[0] == hippo.legs(N)[0]).all()
     assert (A[1] == hippo.fout(N)[0]).all()
     assert (B[1] == hippo.fout(N)[1]).all()
+
+
+def test_dfout_spreads_the_modes_of_all_heads_evenly():
+    """Im = 2πn/N + h 2π/(NH): the modes of all heads together are HN/2 equal steps from 0 to π."""
+    H = 4
+    A, B = inits.mix_diagonal("dfout", H, N, generator=torch.Generator().manual_seed(0))
+    for h in range(H):
+        for k in range(N // 2):
+            assert A.imag[h, k].item() == pytest.approx(2 * math.pi * k / N + h * 2 * math.pi / (N * H), rel=1e-14)
+    spacing = A.imag.flatten().sort().values.diff()
+    torch.testing.assert_close(spacing, torch.full_like(spacing, 2 * math.pi / (N * H)), rtol=1e-12, atol=0)
+    assert (A.real == A.real[:, :1]).all()  # one ξ a head
+    assert A.real.unique().numel() == H
+    assert (B == 1).all()
+
+
+def test_dfout_damping_is_log_uniform():
+    A, _ = inits.mix_diagonal("dfout", 20000, 2, generator=torch.Generator().manual_seed(4))
+    position = (torch.log(-2 * A.real[:, 0]) - math.log(1e-3)) / math.log(100)
+    assert position.min() >= 0
+    assert position.max() <= 1
+    assert abs(position.mean().item() - 0.5) < 0.01
+    assert abs(position.var().item() - 1 / 12) < 0.003
+
+
+def test_dfout_in_a_mixture_has_offsets_of_its_own():
+    A, _ = inits.mix_diagonal("lin/dfout", 4, N)
+    assert (A[:2] == inits.diagonal("lin", N)[0]).all()
+    torch.testing.assert_close(A[2].imag, 2 * math.pi * n / N, rtol=1e-15, atol=0)
+    torch.testing.assert_close(A[3].imag, 2 * math.pi * (n + 0.5) / N, rtol=1e-15, atol=0)
+
+
+def test_random_B_is_complex_normal():
+    A, B = inits.mix_diagonal("lin", 2, 20000, random_B=True, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(A[0], inits.diagonal("lin", 20000)[0])
+    assert (B[0] != B[1]).all()  # each SSM draws its own
+    for part in (B.real, B.imag):
+        assert abs(part.mean().item()) < 0.02
+        assert abs(part.var().item() - 0.5) < 0.02
+    assert abs((B.real * B.imag).mean().item()) < 0.02
+
+
+@pytest.mark.parametrize("factor", [3.0, 5.0])
+def test_s4d_ft(factor):
+    """S4D-FT: the frequencies of S4D-Lin times 3 or 5, with a random B."""
+    A, B = inits.mix_diagonal("lin", 3, N, imag_scale=factor, random_B=True)
+    for h in range(3):
+        torch.testing.assert_close(A[h].imag, factor * math.pi * n, rtol=1e-15, atol=0)
+        assert (A[h].real == -0.5).all()
+    assert B.real.unique().numel() == B.imag.unique().numel() == 3 * N // 2
+
+
+def test_unknown_options_are_refused():
+    with pytest.raises(ValueError, match=r"init_options must have keys among \('imag_scale', .*\), got \['offset'\]"):
+        inits.mix_diagonal("lin", 2, N, offset=0.5)

@@ -121,6 +121,7 @@ MISTAKES = {
     "gaps of another shape": (lambda s, u, g: scan_gaps(s, u, g[:, :1]), ValueError, "gaps must have shape (2, 5)"),
     "a dense ssm": (lambda s, u, g: scan_gaps("s4", u, g), TypeError, "ssm must be a Diagonal"),
     "softmax": (lambda s, u, g: scan_gaps(s.softmax(5), u, g), ValueError, "softmax_length"),
+    "first-order hold": (lambda s, u, g: scan_gaps(make("foh"), u, g), ValueError, "got 'foh', whose state depends on"),
 }
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from statespan.ops import chunked, fftconv, state_after
+from statespan.ops.ssm.naive import naive
 from tests.ssm.make import KINDS, RULES, make, peak_error
 
 pytestmark = pytest.mark.share(3)
@@ -32,11 +33,12 @@ def test_chunks_are_the_recurrence(kind, rule):
         assert peak_error(state, end) <= TIGHT
 
 
+@pytest.mark.parametrize("rule", ["bilinear", "foh"])
 @pytest.mark.parametrize("kind", ["diagonal-legs", "dplr-legs", "dplr-legt", "dense-fout"])
-def test_operators_by_their_definition(kind):
+def test_operators_by_their_definition(kind, rule):
     """T, E, G, O from single steps: columns of E and G from unit inputs and states, rows of T and O from outputs."""
     c, N = 5, 8
-    ssm = make(kind, N, "bilinear", H=2, channels=2)
+    ssm = make(kind, N, rule, H=2, channels=2)
     operators = ssm.operators(c)
     T, E, G, O = operators.T, operators.E, operators.G, operators.O  # noqa: E741
     for j in range(c):
@@ -168,3 +170,27 @@ def test_rate_is_a_longer_step(kind):
     fast, end_fast = ssm.scan(held.repeat_interleave(2, 1))
     torch.testing.assert_close(slow, fast[:, 1::2], rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(end_slow, end_fast, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", ["diagonal-inv", "dplr-legs", "dense-legs"])
+def test_looking_ahead(kind, rule):
+    """An anti-causal kernel is C Ā^l B̄ from the next sample on, in chunks, by convolution and by its definition."""
+    ssm, L = make(kind, 8, rule, H=2, channels=2), 23
+    u = torch.randn(2, L, 2, dtype=torch.float64)
+    kernels = ssm.kernel(L, ahead=1)
+    Abar, Bbar, C = (ssm.recurrence().transition.matrix(), *ssm.recurrence()[1:3])
+    power = torch.eye(8, dtype=torch.float64)
+    for value in kernels[1].unbind(-1):
+        torch.testing.assert_close(
+            value, torch.einsum("hn,hnm,hm->h", C[1], power.expand_as(Abar), Bbar), atol=1e-12, rtol=1e-10
+        )
+        power = Abar @ power
+    wanted = torch.zeros_like(u)
+    for t in range(L):
+        for j in range(L):
+            wanted[:, t] += kernels[0, :, t - j] * u[:, j] if j <= t else kernels[1, :, j - t - 1] * u[:, j]
+    assert peak_error(fftconv(u, kernels[:1], kernels[1:])[:, :, 0], wanted) <= TIGHT
+    assert peak_error(naive(ssm, u, bidirectional=True)[:, :, 0], wanted) <= TIGHT
+    for chunk in (1, 5, 64):
+        assert peak_error(chunked(ssm, u, chunk=chunk, bidirectional=True)[0][:, :, 0], wanted) <= TIGHT

@@ -71,6 +71,8 @@ LAYERS = {
     "s4, both halves": {"layer": "s4", "ssm": {"init": "legs/fout", "n_ssm": 2}},
     "dss": {"layer": "dss"},
     "lssl": {"layer": "lssl"},
+    "s5": {"layer": "s5"},
+    "lru": {"layer": "lru"},
     "the norm behind": {"layer": "s4d", "prenorm": False},
     "batch norm": {"layer": "s4d", "norm": "batch"},
 }

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from statespan import DSS, LSSL, S4, S4D, param_groups
+from statespan import DSS, LRU, LSSL, S4, S4D, S5, param_groups
 from statespan.train.config import Train
 from statespan.train.optim import build_optimizer
 
@@ -42,7 +42,13 @@ def test_a_recipe_says_who_is_slow_and_fast():
 
 @pytest.mark.parametrize(
     ("cls", "expected"),
-    [(S4D, {"log_dt", "A_real", "A_imag", "B"}), (DSS, {"log_dt", "A_real", "A_imag"}), (LSSL, {"log_dt", "A", "B"})],
+    [
+        (S4D, {"log_dt", "A_real", "A_imag", "B"}),
+        (DSS, {"log_dt", "A_real", "A_imag"}),
+        (LSSL, {"log_dt", "A", "B"}),
+        (S5, {"log_dt", "A_real", "A_imag", "B"}),
+        (LRU, {"nu", "theta", "log_gamma", "B"}),
+    ],
 )
 def test_other_layers(cls, expected):
     assert named(cls(4, 8))["ssm"] == {f"ssm.{name}" for name in expected}

@@ -19,6 +19,7 @@ KINDS = {
     "eigenvalues": "eigenvalues of the state matrix",
     "response": "frequency responses",
     "impulse": "impulse responses of all heads over the logarithm of time",
+    "accuracy": "error of each discretization over the step size",
     "steps": "step sizes Δ, learned or fresh",
     "filters": "kernels as images, for models that read images row by row",
     "curves": "loss and metric of one or several runs",
@@ -27,7 +28,7 @@ KINDS = {
 }
 OPTIONS: dict[str, tuple[str, ...]] = {
     "kernels": ("length", "heads"), "basis": ("span",), "impulse": ("length",), "filters": ("side", "heads"),
-    "response": ("length", "heads"), "eigenvalues": (), "steps": (),
+    "response": ("length", "heads"), "eigenvalues": (), "steps": (), "accuracy": (),
 }  # fmt: skip
 """Options of the kinds that plot layers; the others plot runs."""
 SIDES = {"digits": 8, "smnist": 28, "pmnist": 28, "scifar": 32, "image": 32, "pathfinder": 32, "path-x": 128}
@@ -64,7 +65,7 @@ def plot(
         typer.Argument(metavar="SOURCE | KEY=VALUE", help="Folders, or options of a layer.", show_default=False),
     ] = None,
     *,
-    layer: Annotated[str, typer.Option(help="An untrained layer: s4, s4d, dss or lssl.")] = "s4d",
+    layer: Annotated[str, typer.Option(help="An untrained layer: s4, s4d, dss, lssl, s5 or lru.")] = "s4d",
     init: Annotated[str | None, typer.Option(help="Its initialization. [default: the layer's own]")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write. [default: KIND.png and KIND.svg]")] = None,
     length: Annotated[int | None, typer.Option(help="Length of a kernel, in samples.")] = None,

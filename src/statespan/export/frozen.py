@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, pad
 
 from statespan.nn.layer import SSMLayer
+from statespan.nn.mimo import MIMOParameters
 from statespan.nn.padding import Lengths
 from statespan.nn.sequence import SequenceLayer
 from statespan.ssm.structure import toeplitz
@@ -39,10 +40,16 @@ class FrozenSSM(SequenceLayer):
         super().__init__()
         self.d_model, self.d_output = layer.d_model, layer.d_output
         self.gelu, self.both, self.mix = layer.activation is not None, layer.bidirectional, layer.mix
-        K, E, G, O = layer.structure(dt_scale).operators(CHUNK, dtype=torch.float64)  # noqa: E741
-        skip = pad(layer.D.double()[..., None], (0, CHUNK - 1, 0, 0, 0, K.shape[0] - layer.channels))
+        mixing = isinstance(layer.ssm, MIMOParameters)  # whose modes neither look ahead nor skip
+        ahead = layer.channels if layer.bidirectional and not mixing else 0
+        K, E, G, O = layer.structure(dt_scale).operators(CHUNK, ahead=ahead, dtype=torch.float64)  # noqa: E741
+        if ahead:  # from right to left they read the state before the sample itself
+            K = torch.cat([K[:ahead], pad(K[ahead:, :, :-1], (1, 0))])
+            O = torch.cat([O[:ahead], O[ahead:].flip(2)])  # noqa: E741
+        if not mixing:
+            K = K + pad(layer.D.double()[..., None], (0, CHUNK - 1, 0, 0, 0, ahead))
         dtype = layer.D.dtype
-        self.register_buffer("T", toeplitz(K + skip).mT.to(dtype).contiguous())  # (K, H, c, c), from inputs to outputs
+        self.register_buffer("T", toeplitz(K).mT.to(dtype).contiguous())  # (K, H, c, c), from inputs to outputs
         self.register_buffer("E", E.mT.to(dtype).contiguous())  # (H, c, N)
         self.register_buffer("G", G.contiguous())
         self.register_buffer("O", O.mT.to(dtype).contiguous())  # (K, H, N, c)
@@ -53,8 +60,7 @@ class FrozenSSM(SequenceLayer):
             y = self._causal(x, self.T, self.O)
         else:
             (T, T_ahead), (O, O_ahead) = self.T.chunk(2), self.O.chunk(2)  # noqa: E741
-            ahead = self._causal(x.flip(1), T_ahead, O_ahead).flip(1)  # starts at the sample itself instead of the next
-            y = self._causal(x, T, O) + pad(ahead[:, 1:], (0, 0, 0, 1))
+            y = self._causal(x, T, O) + self._causal(x.flip(1), T_ahead, O_ahead).flip(1)
         return self.mix(gelu(y) if self.gelu else y)
 
     def _causal(self, x: Tensor, T: Tensor, O: Tensor) -> Tensor:  # noqa: E741
@@ -67,6 +73,22 @@ class FrozenSSM(SequenceLayer):
         y = u @ T + states.to(x.dtype) @ O  # (K, H, n·B, c)
         y = y.reshape(O.shape[0] * H, chunks, batch, CHUNK).permute(2, 1, 3, 0)
         return y.reshape(batch, chunks * CHUNK, O.shape[0] * H)[:, :length]
+
+
+class FrozenMIMO(FrozenSSM):
+    """The same of a layer with one SSM of all features, whose modes are heads."""
+
+    def __init__(self, layer: SSMLayer, dt_scale: float) -> None:
+        super().__init__(layer, dt_scale)
+        assert isinstance(layer.ssm, MIMOParameters)
+        self.ssm, self.D = layer.ssm, layer.D
+
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
+        """Apply to x (B, L, D)."""
+        y = self._causal(self.ssm.drive(x, bidirectional=self.both), self.T, self.O)
+        y = y.unflatten(-1, (2, -1))  # the real and the imaginary part of each mode
+        out = self.ssm.read(y, x, self.D, bidirectional=self.both, activation="gelu" if self.gelu else None)
+        return self.mix(out.to(x.dtype).flatten(-2))
 
 
 def _scan(G: Tensor, drive: Tensor) -> Tensor:
@@ -99,5 +121,6 @@ def freeze(model: nn.Module, dt_scale: float) -> Any:
         for module in list(twin.modules()):
             for name, child in list(module.named_children()):
                 if isinstance(child, SSMLayer):
-                    setattr(module, name, FrozenSSM(child, dt_scale))
+                    frozen = FrozenMIMO if isinstance(child.ssm, MIMOParameters) else FrozenSSM
+                    setattr(module, name, frozen(child, dt_scale))
     return twin.requires_grad_(False)

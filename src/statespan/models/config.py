@@ -9,12 +9,12 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_t
 
 from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan._suggest import suggest
-from statespan.nn import DSS, LSSL, S4, S4D, Backbone, FeedForward, SequenceLayer, SSMLayer
+from statespan.nn import DSS, LRU, LSSL, S4, S4D, S5, Backbone, FeedForward, SequenceLayer, SSMLayer
 from statespan.nn.layer import Mix
 from statespan.nn.norm import NormName
 
-LayerName: TypeAlias = Literal["s4", "s4d", "dss", "lssl"]
-LAYERS: dict[str, type[SSMLayer]] = {"s4": S4, "s4d": S4D, "dss": DSS, "lssl": LSSL}
+LayerName: TypeAlias = Literal["s4", "s4d", "dss", "lssl", "s5", "lru"]
+LAYERS: dict[str, type[SSMLayer]] = {"s4": S4, "s4d": S4D, "dss": DSS, "lssl": LSSL, "s5": S5, "lru": LRU}
 _NOT_OF_THE_SSM = ("d_model", "d_state", "bidirectional", "mix", "dropout", "tie_dropout", "device", "dtype")
 
 COUNT = {"minimum": 0}
@@ -31,7 +31,7 @@ class BackboneConfig:
         d_model: Number of features.
         d_state: State size of each SSM, even.
         n_layers: Number of SSM layers; of blocks where a model is made of blocks.
-        layer: "s4", "s4d", "dss" or "lssl".
+        layer: "s4", "s4d", "dss", "lssl", "s5" or "lru".
         ssm: Options of the layer by name, such as ``{"init": "lin", "n_ssm": 2, "dt_min": 0.001}``.
         mix: How a layer mixes its features, "glu" or "linear".
         feed_forward: Hidden features for each feature of a feed-forward layer after each SSM layer; 0 for none.

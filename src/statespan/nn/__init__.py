@@ -6,6 +6,7 @@ from statespan.nn.block import FeedForward, ResidualBlock
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.heads import PairHead, SequenceHead
 from statespan.nn.layer import SSMLayer
+from statespan.nn.lru import LRU
 from statespan.nn.lssl import LSSL
 from statespan.nn.norm import BatchNorm
 from statespan.nn.options import SSMOptions
@@ -13,14 +14,17 @@ from statespan.nn.parameters import DenseParameters, DiagonalParameters, DPLRPar
 from statespan.nn.pool import SequencePool
 from statespan.nn.s4 import S4
 from statespan.nn.s4d import DSS, S4D
+from statespan.nn.s5 import S5
 from statespan.nn.sequence import SequenceLayer
 from statespan.nn.unet import UNet
 
 __all__ = [
     "DSS",
+    "LRU",
     "LSSL",
     "S4",
     "S4D",
+    "S5",
     "AdaptiveTokens",
     "Backbone",
     "BatchNorm",

@@ -14,6 +14,7 @@ from statespan.nn.backbone import Backbone
 from statespan.nn.block import ResidualBlock
 from statespan.nn.layer import SSMLayer
 from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.parameters import DiagonalParameters
 from statespan.nn.sequence import SequenceLayer
 from statespan.ops.fusion import mix_features
 from statespan.ssm import Diagonal
@@ -59,7 +60,8 @@ def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = 
 
 
 def _layer(layer: SSMLayer, x: Tensor, gaps: Tensor, padding: Padding | None) -> Tensor:
-    ssm: Any = None if layer.ssm.convolve else layer.structure()
+    own = isinstance(layer.ssm, DiagonalParameters) and not layer.ssm.convolve
+    ssm: Any = layer.structure() if own else None
     if not isinstance(ssm, Diagonal):
         raise TypeError(
             "module must be made of S4D layers (without a softmax) for irregular times, got one of "

@@ -18,7 +18,6 @@ from statespan.nn.padding import Lengths, Padding, fill
 from statespan.nn.parameters import DPLRParameters, SSMParameters
 from statespan.nn.precision import full_precision
 from statespan.nn.sequence import SequenceLayer
-from statespan.ops import Stepper, system_of
 from statespan.ops.fusion import GLU, activating_linear, mix_features, working_dtype
 from statespan.ssm import Structure
 from statespan.ssm.structure import zero_state
@@ -31,7 +30,8 @@ MIXES: tuple[str, ...] = get_args(Mix)
 class SSMLayer(SequenceLayer):
     """A sequence layer: d_model independent SSMs, a skip, GELU, dropout, then a position-wise mixing of the features.
 
-    S4, S4D, DSS and LSSL are this layer with different SSMs. All take and return (batch, length, d_model).
+    S4, S4D, DSS and LSSL are this layer with different SSMs; S5 and LRU have one SSM of all features. All take and
+    return (batch, length, d_model).
 
     Args:
         ssm: The SSM's parameters. Its kernels are the layer's channels, which are mixed afterwards.
@@ -107,11 +107,11 @@ class SSMLayer(SequenceLayer):
     def prefill(
         self, x: Tensor, state: Tensor | None = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """The same map from a state (B, D, N) to a state; see :class:`SequenceLayer`."""
+        """The same map from a state (B, D, N), or (B, N/2, 2) of one SSM of all features, to a state."""
         padding = self._check(x, lengths, dt_scale)
         self._check_causal("prefill")
         if state is not None:
-            check_tensor("state", state, (x.shape[0], self.d_model, self.d_state), kind="real")
+            check_tensor("state", state, (x.shape[0], *self.ssm.state_shape), kind="real")
         dtype = self.working_dtype(x)
         with full_precision(x):
             y, after = self.ssm.prefill(
@@ -124,22 +124,22 @@ class SSMLayer(SequenceLayer):
     def stepper(
         self, dt_scale: float = 1.0, *, in_place: bool = False
     ) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """A function from x (B, D) and a state (B, D, N) to y and the new state, in the state's dtype."""
+        """A function from x (B, D) and a state as in ``prefill`` to y and the new state, in the state's dtype."""
         self._check_causal("step")
         check_number("dt_scale", dt_scale, above=0.0)
-        advance = Stepper(system_of(self.structure(dt_scale)), self.D, self.activation)  # in float64
+        advance = self.ssm.stepper(self.D, self.activation, dt_scale)  # in float64
 
         def step(x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
             check_tensor("x", x, ("batch", self.d_model), kind="float")
             check_same_dtype(x, self.D.dtype, "layer")
-            check_tensor("state", state, (x.shape[0], self.d_model, self.d_state), kind="real")
+            check_tensor("state", state, (x.shape[0], *self.ssm.state_shape), kind="real")
             y, new = advance(x, state, x.dtype, in_place=in_place)
             return mix_features(y[:, None], self.dropout, self.mix)[:, 0], new
 
         return step
 
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> Tensor:
-        """The zero state (B, D, N).
+        """The zero state: (B, D, N), or (B, N/2, 2) of one SSM of all features.
 
         Args:
             batch: Number of sequences.
@@ -150,10 +150,10 @@ class SSMLayer(SequenceLayer):
         self._check_causal("initial_state")
         if dtype is None:
             dtype = torch.float32 if isinstance(self.ssm, DPLRParameters) else torch.float64
-        return zero_state(batch, self.d_model, self.d_state, dtype=dtype, device=self.D.device)
+        return zero_state(batch, *self.ssm.state_shape, dtype=dtype, device=self.D.device)
 
     def structure(self, dt_scale: float = 1.0) -> Structure:
-        """The SSM of the layer, with its kernel, states, operators and eigenvalues.
+        """The SSM of the layer, with its kernel, states, operators and eigenvalues; of S5 and LRU, those of the modes.
 
         Its channels are those of the layer; a bidirectional layer has as many again, for the kernels that look ahead.
 

@@ -19,7 +19,7 @@ class LSSL(SSMLayer):
         d_model: Number of features D, each with its own SSM.
         d_state: State size N of each SSM, even.
         init: "legs", "legt", "fout", or several joined by "/" to share the heads.
-        discretization: "bilinear" or "zoh" (by the matrix exponential).
+        discretization: "bilinear"; or "zoh" or "foh" (by the matrix exponential).
         {shared}
 
     Example:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.ssm.discretize import RULES
 
-Discretization: TypeAlias = Literal["bilinear", "zoh"]
+Discretization: TypeAlias = Literal["bilinear", "zoh", "foh"]
 Layer = TypeVar("Layer", bound=type)
 
 SHARED = """train_A: Train the state matrix.
@@ -29,9 +31,12 @@ SHARED = """train_A: Train the state matrix.
 
 
 def documented(layer: Layer) -> Layer:
-    """Insert the arguments that all SSM layers share where the docstring has ``{shared}``."""
+    """Insert the arguments that SSM layers share where the docstring has ``{shared}``, those that this one has."""
     if layer.__doc__ is not None:  # as with python -OO
-        layer.__doc__ = layer.__doc__.replace("{shared}", SHARED)
+        known = inspect.signature(layer).parameters
+        entries = re.split(r"\n {8}(?=\w)", SHARED)
+        shared = "\n        ".join(entry for entry in entries if entry.partition(":")[0] in known)
+        layer.__doc__ = layer.__doc__.replace("{shared}", shared)
     return layer
 
 
@@ -46,7 +51,7 @@ class SSMOptions:
         n_ssm: Independent SSMs S, which must divide d_model; None for one per head.
         dt_min: Smallest initial step size.
         dt_max: Largest initial step size.
-        discretization: "bilinear" or "zoh".
+        discretization: "bilinear", "zoh" or "foh".
         train_A: Whether A (and P) are trained.
         train_B: Whether B is trained.
     """

@@ -22,17 +22,19 @@ from statespan._check import check_choice, check_dtype, check_int
 from statespan.nn.initial import assign
 from statespan.nn.options import SSMOptions
 from statespan.nn.real_part import REAL_PARTS, RealPart, inverse_real_part, real_part
-from statespan.ops import apply, apply_from, state_after
+from statespan.ops import Stepper, apply, apply_from, state_after, system_of
 from statespan.ops.ssm.arguments import ModeTensors
 from statespan.ops.ssm.source import Modal, SSMSource
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
+
+OF_A, OF_B = ("A_real", "A_imag", "A", "P", "nu", "theta"), ("B", "log_gamma")  # parameters of the state matrix and B
 
 
 class SSMParameters(nn.Module, ABC):
     """The parameters of an SSM: log Δ and C, and those of its state matrix."""
 
     parameter_groups: ClassVar[dict[str, str]] = {
-        "log_dt": "dt", **dict.fromkeys(("A_real", "A_imag", "A", "P", "B"), "ssm"), "C": "C",
+        "log_dt": "dt", **dict.fromkeys((*OF_A, *OF_B), "ssm"), "C": "C",
     }  # fmt: skip
     """The optimizer group of each parameter, read by :func:`statespan.param_groups`."""
 
@@ -69,6 +71,17 @@ class SSMParameters(nn.Module, ABC):
             after = state_after(source.structure(), u.to(self.precision), lengths, state)
         return y, after
 
+    def stepper(
+        self, D: Tensor | None, activation: str | None, dt_scale: float
+    ) -> Callable[..., tuple[Tensor, Tensor]]:
+        """A step in float64 with the set-up done once; see :class:`statespan.ops.Stepper`."""
+        return Stepper(system_of(self.structure(dt_scale)), D, activation)
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """The shape of a state without the batch: (H, N)."""
+        return self.options.d_model, self.options.d_state
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Re-initialise as the constructor does; the same seed gives the same values."""
@@ -86,7 +99,7 @@ class SSMParameters(nn.Module, ABC):
 
     def _make(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         """Register the initial values as parameters, or as buffers if they are not trained."""
-        trained = {**dict.fromkeys(("A_real", "A_imag", "A", "P"), self.options.train_A), "B": self.options.train_B}
+        trained = dict.fromkeys(OF_A, self.options.train_A) | dict.fromkeys(OF_B, self.options.train_B)
         dtype = torch.promote_types(check_dtype("dtype", dtype), torch.float32)
         for name, value in self._initial().items():
             value = value.to(device, dtype, copy=True)
@@ -95,9 +108,9 @@ class SSMParameters(nn.Module, ABC):
             else:
                 self.register_buffer(name, value)
 
-    def _initial_log_dt(self) -> Tensor:
+    def _initial_log_dt(self, count: int | None = None) -> Tensor:
         smallest, largest = math.log(self.options.dt_min), math.log(self.options.dt_max)
-        return smallest + (largest - smallest) * torch.rand(self.options.d_model, dtype=torch.float64)
+        return smallest + (largest - smallest) * torch.rand(count or self.options.d_model, dtype=torch.float64)
 
     def _check_precision(self) -> None:
         if self.C.dtype.itemsize < 4 and not torch.compiler.is_compiling():
@@ -128,7 +141,7 @@ class SSMParameters(nn.Module, ABC):
     def source(self, dt_scale: float = 1.0, length: int | None = None) -> SSMSource:
         """The SSM for :func:`statespan.ops.apply`, which builds only what its path needs."""
         return SSMSource(
-            lambda: self.structure(dt_scale, length), lambda: self.modal(float(dt_scale)), self.options.d_state,
+            lambda: self.structure(dt_scale, length), lambda: self.modal(float(dt_scale)), self.state_shape[1],
             self.power, self.precision, self.convolve,
         )  # fmt: skip
 
@@ -254,8 +267,11 @@ class DiagonalParameters(ModalParameters):
         self.B.copy_(torch.tensor([1.0, 0.0]))
 
     def _initial(self) -> dict[str, Tensor]:
-        A, B = inits.mix_diagonal(self.init, self.options.ssms, self.options.d_state, **self.init_options)
-        return self._initial_modes(A, torch.ones_like(B) if self.unit_B else B)
+        ssms = self.options.ssms
+        A, B = inits.mix_diagonal(self.init, ssms, self.options.d_state, **self.init_options)
+        initial = self._initial_modes(A, torch.ones_like(B) if self.unit_B else B)
+        initial["log_dt"][inits.has_unit_step(self.init, ssms).repeat(self.options.d_model // ssms)] = 0.0
+        return initial
 
     def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Diagonal:
         """The diagonal SSM; ``length`` is the softmax length if it was not fixed at construction."""

@@ -22,7 +22,7 @@ class S4(SSMLayer):
         d_model: Number of features D, each with its own SSM.
         d_state: State size N of each SSM, even.
         init: "legs", "legt", "fout", or several joined by "/": "legs/fout" is S4-(LegS/FouT).
-        discretization: "bilinear" or "zoh".
+        discretization: "bilinear"; or "zoh" or "foh", which make the state matrix dense.
         real_part: How Re Λ is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
         kernel: How the convolution kernel is computed: "krylov" (powers of the state matrix by doubling) or "cauchy"
             (the algorithm of the S4 paper, for "bilinear" only). Both give the same numbers.

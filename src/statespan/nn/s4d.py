@@ -22,9 +22,10 @@ class S4D(SSMLayer):
     Args:
         d_model: Number of features D, each with its own SSM.
         d_state: State size N of each SSM, even.
-        init: "legs", "inv", "lin", "inv2", "quad", "real", "random", or several joined by "/" to share the heads.
+        init: "legs", "inv", "lin", "inv2", "quad", "real", "random", "dfout", or several joined by "/" to share the
+            heads. "dfout" starts at Δ = 1 whatever dt_min and dt_max are; its frequencies need "zoh" to be exact.
         init_options: Keyword arguments of :func:`statespan.ssm.inits.diagonal`, e.g. ``{"imag_scale": 0.01}``.
-        discretization: "bilinear" or "zoh".
+        discretization: "bilinear"; "zoh" for an input that is constant between samples, "foh" for a linear one.
         real_part: How Re A is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
         kernel: "vandermonde", or "softmax" for the normalized kernel of DSS (needs "zoh").
         softmax_length: The length that "softmax" normalizes over. None for that of each input, as in the DSS paper, at
@@ -85,7 +86,7 @@ class DSS(S4D):
         d_state: State size N of each SSM, even.
         init: As in :class:`S4D`; the DSS paper's is "legs".
         init_options: As in :class:`S4D`.
-        discretization: "bilinear" or "zoh".
+        discretization: As in :class:`S4D`; "softmax" needs "zoh".
         real_part: How Re A is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
         kernel: "vandermonde", or "softmax".
         softmax_length: The length that "softmax" normalizes over; None for that of each input.
@@ -121,6 +122,8 @@ class DSS(S4D):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        if isinstance(init_options, dict) and init_options.get("random_B"):
+            raise ValueError("init_options must have no random_B for DSS, whose B is fixed to 1, got random_B=True")
         super().__init__(
             d_model, d_state, init=init, init_options=init_options, discretization=discretization, real_part=real_part,
             kernel=kernel, softmax_length=softmax_length, train_A=train_A, train_B=train_B, n_ssm=n_ssm, dt_min=dt_min,

@@ -54,7 +54,7 @@ def fresh(layer: LayerName = "s4d", options: Mapping[str, Any] | None = None, *,
     """A layer before training.
 
     Args:
-        layer: "s4", "s4d", "dss" or "lssl".
+        layer: "s4", "s4d", "dss", "lssl", "s5" or "lru".
         options: Its arguments, such as ``{"init": "lin", "d_state": 32}``; 64 features by default.
         seed: Of the random initialization.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from statespan import _plotting as _look
 from statespan._check import check_int
+from statespan.nn.mimo import MIMOParameters
 from statespan.plot.source import Part, evenly_spaced, kernel_of, spread_heads, step_sizes
 
 
@@ -39,7 +40,8 @@ def eigenvalues(parts: Sequence[Part], *, head: int = 0) -> Any:
 
 
 def _spectrum(part: Part, head: int) -> Tensor:
-    A = part.layer.structure().A[head].detach()
+    A = part.layer.structure().A.detach()
+    A = A[:, 0] if isinstance(part.layer.ssm, MIMOParameters) else A[head]  # a mode is a head there
     if A.is_complex():
         return A.to(torch.complex128).cpu()
     values = torch.linalg.eigvals(A.double().cpu())

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_choice, check_int, check_tensor
-from statespan.ssm.discretize import RULES
+from statespan.ssm.discretize import RULES, dense_foh
 from statespan.ssm.packed import DenseTransition
 from statespan.ssm.powers import block_length, cut_off, krylov, matrix_power, saturate
-from statespan.ssm.structure import Operators, Recurrence, Structure
+from statespan.ssm.structure import Operators, Recurrence, Structure, delayed
 
 
 class DenseViews(Structure):
@@ -17,7 +17,7 @@ class DenseViews(Structure):
 
     def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
         """Ā (H, N, N), B̄ (H, N) and C (K, H, N) on packed states, float64."""
-        transition, Bbar, C = self.recurrence()
+        transition, Bbar, C, _ = self.recurrence()
         return transition.matrix(), Bbar, C
 
     def operators(self, chunk: int, *, ahead: int = 0, dtype: torch.dtype | None = None) -> Operators:
@@ -27,8 +27,9 @@ class DenseViews(Structure):
         """
         check_int("chunk", chunk, minimum=1)
         behind = self.check_ahead(ahead)
-        Abar, Bbar, C = self.discrete()
-        rows = torch.cat([(C[:behind, ..., None, :] @ Abar)[..., 0, :], C[behind:]])
+        transition, Bbar, C, F = self.recurrence()
+        Abar = transition.matrix()
+        rows = torch.cat([(C[:behind, ..., None, :] @ Abar)[..., 0, :], C[behind:]]) if F is None else C
         columns, rows = Bbar[..., None], rows[..., None, :]  # (H, N, 1) and (K, H, 1, N)
         power = Abar
         while (missing := chunk - columns.shape[-1]) > 0:
@@ -36,7 +37,7 @@ class DenseViews(Structure):
             rows = torch.cat([rows, saturate(rows[..., :missing, :] @ power, -1)], -2)
             if columns.shape[-1] < chunk:
                 power = saturate(power @ power, -2, -1)
-        K = (C[..., None, :] @ columns)[..., 0, :]
+        K = delayed((C[..., None, :] @ columns)[..., 0, :], F, ahead)
         O = torch.cat([rows[:behind], rows[behind:].flip(-2)])  # noqa: E741
         # the power of the last doubling is half of a chunk that is a power of two
         halved = chunk > 1 and chunk & (chunk - 1) == 0
@@ -52,7 +53,7 @@ class Dense(DenseViews):
         B: (H, N) real.
         C: (K, H, N) real; its precision is that of the results.
         dt: (H,) real, the step sizes.
-        discretization: "bilinear" or "zoh" (by the matrix exponential).
+        discretization: "bilinear", or "zoh" or "foh" (by the matrix exponential).
 
     Example:
         >>> from statespan.ssm import hippo
@@ -77,21 +78,33 @@ class Dense(DenseViews):
 
     def recurrence(self) -> Recurrence:
         """Ā, B̄ and C."""
+        C = self.C.double()
+        if self.discretization == "foh":
+            dt = self.dt.double()
+            return held_linearly(dt[:, None, None] * self.A.double(), dt[:, None] * self.B.double(), C)
         Abar, Bbar = RULES[self.discretization](self.A, self.B, self.dt)
-        return Recurrence(DenseTransition(Abar), Bbar, self.C.double())
+        return Recurrence(DenseTransition(Abar), Bbar, C)
 
-    def kernel(self, length: int) -> Tensor:
+    def kernel(self, length: int, *, ahead: int = 0) -> Tensor:
         """The kernel (K, H, length) from powers of Ā by doubling, as in LSSL."""
         check_int("length", length, minimum=1)
-        return cut_off(krylov_kernel(*self.discrete(), length), self.dtype)
+        self.check_ahead(ahead)
+        return cut_off(krylov_kernel(self.recurrence(), length, ahead), self.dtype)
 
 
-def krylov_kernel(Abar: Tensor, Bbar: Tensor, C: Tensor, length: int) -> Tensor:
-    """``C Ā^l B̄`` for l < length, (K, H, length), from powers of Ā by doubling.
+def held_linearly(dtA: Tensor, dtB: Tensor, C: Tensor) -> Recurrence:
+    """The recurrence by first-order hold, from ΔA (H, N, N), ΔB (H, N) and C (K, H, N), float64."""
+    Abar, Bbar, linear = dense_foh(dtA, dtB)
+    return Recurrence(DenseTransition(Abar), Bbar, C, (C * linear).sum(-1))
+
+
+def krylov_kernel(recurrence: Recurrence, length: int, ahead: int) -> Tensor:
+    """The kernel (K, H, length) of :meth:`Structure.kernel`, from powers of Ā by doubling.
 
     With l = i·b + j, ``C Ā^l B̄ = (C Ā^{ib}) (Ā^j B̄)``: two Krylov lists of O(√length) vectors instead of one of
     ``length``, and one matrix product.
     """
-    b = block_length(length)
+    transition, Bbar, C, F = recurrence
+    Abar, b = transition.matrix(), block_length(length)
     rows = krylov(matrix_power(Abar, b).mT, C, -(-length // b)).mT  # (K, H, L/b, N)
-    return (rows @ krylov(Abar, Bbar, b)).flatten(-2)[..., :length]
+    return delayed((rows @ krylov(Abar, Bbar, b)).flatten(-2)[..., :length], F, ahead)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_choice, check_int, check_tensor
-from statespan.ssm.discretize import RULES, expm1, scale
+from statespan.ssm.discretize import RULES, expm1, ramp, scale
 from statespan.ssm.packed import DiagonalTransition, pack, pack_rows
 from statespan.ssm.powers import block_length, cut_off, powers
-from statespan.ssm.structure import Operators, Recurrence, Structure
+from statespan.ssm.structure import Operators, Recurrence, Structure, delayed
 
 _TINY = 1e-20  # added to |x|² in 1/x of the softmax, whose normalizer can vanish for undamped modes
 
@@ -22,7 +22,7 @@ class Diagonal(Structure):
         B: (H, M) complex.
         C: (K, H, M) complex; its precision is that of the results.
         dt: (H,) real, the step sizes.
-        discretization: "bilinear" or "zoh".
+        discretization: "bilinear", "zoh" or "foh".
         softmax_length: If given, normalize each mode by the sum of its first ``softmax_length`` powers, the kernel of
             DSS: ``2 Re Σ_n C_n B_n / A_n · Ā_n^l / Σ_{r<softmax_length} Ā_n^r``. Needs "zoh". The map then depends on
             that length; modes with Re A > 0 stay bounded over it.
@@ -70,7 +70,13 @@ class Diagonal(Structure):
     def recurrence(self) -> Recurrence:
         """Ā, B̄ and C on packed states."""
         Abar, Bbar, C = self.discrete()
-        return Recurrence(DiagonalTransition(Abar), pack(Bbar), pack_rows(C))
+        return Recurrence(DiagonalTransition(Abar), pack(Bbar), pack_rows(C), self.feed())
+
+    def feed(self) -> Tensor | None:
+        """F (K, H) of a first-order hold, float64: what a sample adds to its own output. None for the other rules."""
+        if self.discretization != "foh":
+            return None
+        return 2 * (self.C.to(torch.complex128) * ramp(self.A, self.B, self.dt)).real.sum(-1)
 
     def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
         """Ā (H, M), B̄ (H, M) and C (K, H, M), complex128; the softmax's normalizer is part of C."""
@@ -80,16 +86,17 @@ class Diagonal(Structure):
             C = C * self._softmax_weights(self.softmax_length)
         return Abar, Bbar, C
 
-    def kernel(self, length: int) -> Tensor:
+    def kernel(self, length: int, *, ahead: int = 0) -> Tensor:
         """The kernel (K, H, length) as one matrix product of O(N √length) numbers per head.
 
         With l = i·b + j, ``Ā^l = Ā^{ib} Ā^j``: the length-b table of powers on one side, every b-th power on the other.
         """
         check_int("length", length, minimum=1)
+        self.check_ahead(ahead)
         if self.softmax_length is not None:
             return cut_off(self._softmax_kernel(length), self.dtype)
         Abar, Bbar, C = self.discrete()
-        return cut_off(_vandermonde(C * Bbar, Abar, length), self.dtype)
+        return cut_off(delayed(_vandermonde(C * Bbar, Abar, length), self.feed(), ahead), self.dtype)
 
     def operators(self, chunk: int, *, ahead: int = 0, dtype: torch.dtype | None = None) -> Operators:
         """See :class:`Operators`; G is (H, N)."""
@@ -97,9 +104,11 @@ class Diagonal(Structure):
         behind = self.check_ahead(ahead)
         Abar, Bbar, C = self.discrete()
         table = powers(Abar, chunk)  # (H, M, c)
-        K = _vandermonde(C * Bbar, Abar, chunk)
+        F = self.feed()
+        K = delayed(_vandermonde(C * Bbar, Abar, chunk), F, ahead)
         E = pack((Bbar[..., None] * table.flip(-1)).mT).mT
-        O = pack_rows((C[:behind] * Abar)[..., None, :] * table.mT)  # noqa: E741
+        first = C[:behind] * Abar if F is None else C[:behind]
+        O = pack_rows(first[..., None, :] * table.mT)  # noqa: E741
         if ahead:
             O = torch.cat([O, pack_rows(C[behind:, :, None] * table.mT.flip(-2))])  # noqa: E741
         G = pack(table[..., -1] * Abar)

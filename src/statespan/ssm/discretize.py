@@ -43,6 +43,47 @@ def zoh(A: Tensor, B: Tensor, dt: Tensor, *, dt_scale: float = 1.0) -> tuple[Ten
     return dense_zoh(dt[:, None, None] * A.double(), dt[:, None] * B.double())
 
 
+def foh(A: Tensor, B: Tensor, dt: Tensor, *, dt_scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """First-order hold: ``Ā = exp(ΔA)``, ``B̄ = Δ φ(ΔA)² B``, exact for inputs that are linear between the samples.
+
+    φ(z) = (exp(z) - 1)/z. The state after a sample is the one at the next sample's time if that sample is 0, so an
+    output reads the state before its sample: ``y_k = C x_{k-1} + C R u_k`` with R of :func:`ramp`.
+
+    Args:
+        A: Diagonal (H, M) complex, or dense (H, N, N) real.
+        B: (H, M) complex or (H, N) real.
+        dt: Step sizes Δ, (H,).
+        dt_scale: Factor on Δ: 2.0 for data sampled half as often as Δ was made for.
+
+    Returns:
+        Ā and B̄ in the shapes of A and B, in double precision.
+    """
+    dt = _check(A, B, dt, dt_scale)
+    if A.ndim == 2:
+        Abar, phi = _exp_and_phi(A, dt)
+        return Abar, dt[:, None] * phi * phi * B.to(torch.complex128)
+    Abar, Bbar, _ = dense_foh(dt[:, None, None] * A.double(), dt[:, None] * B.double())
+    return Abar, Bbar
+
+
+def ramp(A: Tensor, B: Tensor, dt: Tensor, *, dt_scale: float = 1.0) -> Tensor:
+    """First-order hold: ``R = Δ ψ(ΔA) B``, ψ(z) = (φ(z) - 1)/z, what a sample has added to the state at its own time.
+
+    Args:
+        A: Diagonal (H, M) complex, or dense (H, N, N) real.
+        B: (H, M) complex or (H, N) real.
+        dt: Step sizes Δ, (H,).
+        dt_scale: Factor on Δ: 2.0 for data sampled half as often as Δ was made for.
+
+    Returns:
+        R in the shape of B, in double precision.
+    """
+    dt = _check(A, B, dt, dt_scale)
+    if A.ndim == 2:
+        return dt[:, None] * _psi(A, dt) * B.to(torch.complex128)
+    return dense_foh(dt[:, None, None] * A.double(), dt[:, None] * B.double())[2]
+
+
 def bilinear(A: Tensor, B: Tensor, dt: Tensor, *, dt_scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """Bilinear rule: ``Ā = (I - ΔA/2)⁻¹ (I + ΔA/2)``, ``B̄ = (I - ΔA/2)⁻¹ ΔB``.
 
@@ -60,7 +101,7 @@ def bilinear(A: Tensor, B: Tensor, dt: Tensor, *, dt_scale: float = 1.0) -> tupl
     return solved[..., :-1], solved[..., -1]
 
 
-RULES = {"zoh": zoh, "bilinear": bilinear}
+RULES = {"zoh": zoh, "bilinear": bilinear, "foh": foh}
 
 
 def dense_zoh(dtA: Tensor, dtB: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,6 +112,21 @@ def dense_zoh(dtA: Tensor, dtB: Tensor) -> tuple[Tensor, Tensor]:
     rows = torch.cat([dtA, dtB[..., None]], -1)
     blocks = torch.linalg.matrix_exp(torch.nn.functional.pad(rows, (0, 0, 0, 1)))
     return blocks[:, :-1, :-1], blocks[:, :-1, -1]
+
+
+def dense_foh(dtA: Tensor, dtB: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Ā, B̄ and R of a first-order hold from ΔA (H, N, N) and ΔB (H, N), float64.
+
+    The exponential of [[ΔA, ΔB, 0], [0, 0, 1], [0, 0, 0]] has the first row Ā, φ(ΔA) ΔB, ψ(ΔA) ΔB.
+    """
+    H, N = dtB.shape
+    last = dtB.new_zeros(N + 2, N + 2)
+    last[N, N + 1] = 1.0
+    blocks = torch.cat([dtA, dtB[..., None], torch.zeros_like(dtB)[..., None]], -1)
+    blocks = torch.cat([blocks, last[N:].expand(H, 2, N + 2)], -2)
+    rows = torch.linalg.matrix_exp(blocks)[:, :N]
+    Abar, constant, linear = rows[..., :N], rows[..., N], rows[..., N + 1]
+    return Abar, (Abar @ linear[..., None])[..., 0] + constant - linear, linear
 
 
 def scale(A: Tensor, dt: Tensor) -> Tensor:
@@ -111,6 +167,18 @@ def _exp_and_phi(A: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
     size = torch.exp(z.real)
     exp = torch.complex(size * torch.cos(phase), size * torch.sin(phase))  # torch.polar has no gradient at size 0
     return exp, torch.where(small, series, quotient)
+
+
+def _psi(A: Tensor, dt: Tensor) -> Tensor:
+    """``ψ(z) = (φ(z) - 1)/z`` for z = ΔA; by its series near 0, as φ."""
+    z = scale(A, dt)
+    small = (z.real.abs() < 0.5) & (z.imag.abs() < 0.5)
+    inside = torch.where(small, z, 0)
+    series = torch.ones_like(z)
+    for k in range(18, 2, -1):
+        series = 1 + inside / k * series
+    quotient = (_exp_and_phi(A, dt)[1] - 1) / torch.where(small, 1, z)
+    return torch.where(small, series / 2, quotient)
 
 
 def _reduced_product(a: Tensor, b: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from statespan._check import check_choice, check_int, check_tensor
-from statespan.ssm.dense import DenseViews, krylov_kernel
+from statespan.ssm.dense import DenseViews, held_linearly, krylov_kernel
 from statespan.ssm.discretize import RULES, dense_zoh, expm1, scale
 from statespan.ssm.packed import DenseTransition, Transition, pack, pack_diagonal, pack_rows, unpack
 from statespan.ssm.powers import cut_off, matrix_power
@@ -81,7 +81,7 @@ class DPLR(DenseViews):
         B: (H, M) complex.
         C: (K, H, M) complex; its precision is that of the results.
         dt: (H,) real, the step sizes.
-        discretization: "bilinear" (S4's) or "zoh" (by the matrix exponential of the dense form).
+        discretization: "bilinear" (S4's), or "zoh" or "foh" (by the matrix exponential of the dense form).
         algorithm: How the kernel is computed: "cauchy", the S4 paper's, for "bilinear" only; or "krylov", powers of the
             dense form by doubling. The same numbers. By default "cauchy" where it exists.
 
@@ -133,7 +133,10 @@ class DPLR(DenseViews):
             return Recurrence(LowRankTransition(resolvent), pack(resolvent.apply(dt[:, None] * B)), pack_rows(C))
         p = pack(P)  # (R, H, N)
         dtA = pack_diagonal(scale(self.A, dt)) - 2 * dt[:, None, None] * torch.einsum("rhn,rhm->hnm", p, p)
-        Abar, Bbar = dense_zoh(dtA, dt[:, None] * pack(B))
+        dtB = dt[:, None] * pack(B)
+        if self.discretization == "foh":
+            return held_linearly(dtA, dtB, pack_rows(C))
+        Abar, Bbar = dense_zoh(dtA, dtB)
         return Recurrence(DenseTransition(Abar), Bbar, pack_rows(C))
 
     def factors(self) -> RankOneFactors:
@@ -145,11 +148,12 @@ class DPLR(DenseViews):
         first = pack(resolvent.apply(dt[:, None] * B))
         return RankOneFactors(pack(2 * resolvent.D - 1), pack(f), pack_rows(resolvent.rows[0]), first, pack_rows(C))
 
-    def kernel(self, length: int) -> Tensor:
+    def kernel(self, length: int, *, ahead: int = 0) -> Tensor:
         """The kernel (K, H, length) by the chosen algorithm."""
         check_int("length", length, minimum=1)
+        self.check_ahead(ahead)
         if self.algorithm == "krylov":
-            kernel = krylov_kernel(*self.discrete(), length)
+            kernel = krylov_kernel(self.recurrence(), length, ahead)
         else:
             kernel = self._generating_function_kernel(length)
         return cut_off(kernel, self.dtype)

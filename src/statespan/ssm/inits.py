@@ -6,6 +6,7 @@ Shapes: N state size (N/2 complex modes are kept), S number of independent SSMs.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import torch
@@ -14,8 +15,12 @@ from torch import Tensor
 from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.ssm import hippo
 
-DIAGONAL = ("legs", "inv", "lin", "inv2", "quad", "real", "random")
+DIAGONAL = ("legs", "inv", "lin", "inv2", "quad", "real", "random", "dfout")
+UNIT_STEP = ("dfout",)  # initializations in radians per sample: their step size is 1
 _LAWS = ("inv", "lin", "inv2", "quad")  # imaginary part given by a formula in the mode's index
+_DRAWN = ("random", "dfout")
+_OPTIONS = ("imag_scale", "random_imag", "random_real", "random_B", "generator")
+_DAMPING = (1e-3, 1e-1)  # of "dfout": the range of Δ in S4D, whose modes decay by Δ/2 a sample
 
 
 def diagonal(
@@ -25,6 +30,8 @@ def diagonal(
     imag_scale: float = 1.0,
     random_imag: bool = False,
     random_real: bool = False,
+    random_B: bool = False,
+    offset: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A diagonal initialization (A, B) of S4D, one mode of each conjugate pair.
@@ -39,20 +46,23 @@ def diagonal(
     ``quad``     -1/2 + i (1+2n)²/π                            equation (13)
     ``real``     -(n+1)                                        section 5.2
     ``random``   -1/2 + i exp(ξ_n), ξ_n ~ N(0, 1)              section 5.2
+    ``dfout``    -ξ/2 + i 2π n/N, log ξ uniform                Solozabal et al. 2025
     ===========  ============================================  ==================
 
-    B is 1, except for ``legs``, where it is HiPPO's own B in the eigenbasis (not halved: Theorem 3 needs B/2 for the
-    basis of S4-LegS itself; the factor is absorbed by C). Equation (13) prints the imaginary part only; the text
-    fixes the real part to -1/2.
+    B is 1, except for ``legs``: HiPPO's own B in the eigenbasis (not halved: Theorem 3 needs B/2 for the basis of
+    S4-LegS itself; C absorbs the factor). Equation (13) prints the imaginary part only; the text fixes the real part to
+    -1/2. ``dfout`` (arXiv 2508.20441) is in radians per sample, for Δ = 1, and draws one ξ in (0.001, 0.1) for all its
+    modes.
 
     Args:
         name: One of the names above.
         N: State size, even, at least 2.
-        imag_scale: Factor on all imaginary parts (0.01 and 100 in Table 3a); at least 0.
-        random_imag: Replace the index n by N/2 · U[0, 1] in the law, for ``inv``, ``lin``, ``inv2`` and ``quad``.
-            Equations (10) and (11) print N · U[0, 1]; the paper's remark that equally spaced values give back (8) and
-            (9) fixes the range to that of the N/2 kept modes.
+        imag_scale: Factor on all imaginary parts (0.01 and 100 in Table 3a; 3 and 5 in S4D-FT), at least 0.
+        random_imag: Replace the index n by N/2 · U[0, 1] in the law, for ``inv``, ``lin``, ``inv2`` and ``quad``:
+            equations (10) and (11), corrected (docs/mathematics.md).
         random_real: Draw the real parts from -U[0, 1] (all names but ``real``).
+        random_B: Draw B from the complex normal distribution with E |B_n|² = 1, as S4D-FT (arXiv 2410.02035) does.
+        offset: Added to the index n of ``dfout``; h/H in SSM h of H, which spaces the modes of all evenly.
         generator: Source of the random numbers; torch's global one by default.
 
     Returns:
@@ -66,12 +76,12 @@ def diagonal(
     _check_random(check_choice("name", name, DIAGONAL), random_imag, random_real)
     M = check_int("N", N, minimum=2, even=True) // 2
     check_number("imag_scale", imag_scale, above=0.0, closed=True)
-    n = torch.arange(M, dtype=torch.float64)
-    if random_imag:
-        n = M * torch.rand(M, dtype=torch.float64, generator=generator)
+    n = torch.arange(M, dtype=torch.float64) + (offset if name == "dfout" else 0.0)
+    n = M * torch.rand(M, dtype=torch.float64, generator=generator) if random_imag else n
     real, imag, B = _modes(name, n, generator)
-    if random_real:
-        real = -torch.rand(M, dtype=torch.float64, generator=generator)
+    real = -torch.rand(M, dtype=torch.float64, generator=generator) if random_real else real
+    if check_bool("random_B", random_B):
+        B = torch.randn(M, dtype=torch.complex128, generator=generator)
     return torch.complex(real, imag_scale * imag), B
 
 
@@ -86,6 +96,10 @@ def _modes(name: str, n: Tensor, generator: torch.Generator | None) -> tuple[Ten
         return -(n + 1), torch.zeros_like(n), B
     if name == "random":
         return real, torch.randn(len(n), dtype=torch.float64, generator=generator).exp(), B
+    if name == "dfout":
+        smallest, largest = (math.log(bound) for bound in _DAMPING)
+        draw = smallest + (largest - smallest) * torch.rand(1, dtype=torch.float64, generator=generator)
+        return real * draw.exp(), 2 * math.pi * n / N, B
     if name == "inv":
         return real, N / math.pi * (N / (2 * n + 1) - 1), B
     if name == "lin":
@@ -130,16 +144,26 @@ def split_mixture(init: str, n_ssm: int, allowed: tuple[str, ...]) -> list[str]:
 def mix_diagonal(init: str, n_ssm: int, N: int, **options: Any) -> tuple[Tensor, Tensor]:
     """A and B (S, N/2) of S SSMs by :func:`diagonal`, which takes the options; random ones are drawn separately."""
     names = split_mixture(init, n_ssm, DIAGONAL)
-    unknown = set(options) - {"imag_scale", "random_imag", "random_real", "generator"}
+    unknown = set(options) - set(_OPTIONS)
     if unknown:
-        raise ValueError(
-            f"init_options must have keys among ('imag_scale', 'random_imag', 'random_real', 'generator'), "
-            f"got {sorted(unknown)}"
-        )
-    is_random = "random" in names or options.get("random_imag") or options.get("random_real")
-    shared = {} if is_random else {name: diagonal(name, N, **options) for name in set(names)}
-    A, B = zip(*(shared.get(name) or diagonal(name, N, **options) for name in names))
+        raise ValueError(f"init_options must have keys among {_OPTIONS}, got {sorted(unknown)}")
+    drawn = any(name in _DRAWN for name in names) or any(
+        options.get(key) for key in ("random_imag", "random_real", "random_B")
+    )
+    made: dict[str, tuple[Tensor, Tensor]] = {}
+    A, B, seen = [], [], Counter[str]()
+    for name in names:
+        if drawn or name not in made:
+            made[name] = diagonal(name, N, offset=seen[name] / names.count(name), **options)
+        seen[name] += 1
+        A.append(made[name][0])
+        B.append(made[name][1])
     return torch.stack(A), torch.stack(B)
+
+
+def has_unit_step(init: str, n_ssm: int) -> Tensor:
+    """Which of the SSMs (S,) that :func:`mix_diagonal` initializes start at Δ = 1."""
+    return torch.tensor([name in UNIT_STEP for name in split_mixture(init, n_ssm, DIAGONAL)])
 
 
 def mix_dplr(init: str, n_ssm: int, N: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -53,6 +53,11 @@ def scan_gaps(
         raise TypeError(f"ssm must be a Diagonal, whose steps may differ, got {type(ssm).__name__}")
     if ssm.softmax_length is not None:
         raise ValueError("ssm must have no softmax_length for irregular times, because it assumes equal steps")
+    if ssm.discretization == "foh":
+        raise ValueError(
+            "ssm must have discretization 'zoh' or 'bilinear' for irregular times, got 'foh', whose state depends on "
+            "the gap to the next sample"
+        )
     batch, length, heads = check_tensor("u", u, ("batch", "length", ssm.heads), kind="real").shape
     check_gaps(gaps, batch, length)
     chunk = segment_length(length) if chunk is None else check_int("chunk", chunk, minimum=1)

@@ -1,7 +1,8 @@
 """The interface of every structured SSM, whatever its state matrix.
 
 A structure is a snapshot of continuous parameters; each method is one view of the discrete map
-``x_k = Ā x_{k-1} + B̄ u_k``, ``y_k = C x_k``. All views agree to rounding.
+``x_k = Ā x_{k-1} + B̄ u_k``, ``y_k = C x_k``; with a first-order hold ``y_k = C x_{k-1} + F u_k``. All views agree to
+rounding.
 
 Shapes, here and in every structure: B batch, L length, H heads, N state size, M = N/2 kept complex modes, K channels.
 Inputs are (B, L, H), outputs (B, L, K, H), states (B, H, N) real: for complex modes the M real parts, then the M
@@ -30,13 +31,13 @@ class Operators(NamedTuple):
     """
 
     K: Tensor
-    """(K, H, c): the first c values of the kernel, ``C Ā^l B̄``, which fill the Toeplitz matrix T."""
+    """(K, H, c): the first c values of :meth:`Structure.kernel`, which fill the Toeplitz matrix T."""
     E: Tensor
     """(H, N, c): ``E[:, j] = Ā^{c-1-j} B̄``."""
     G: Tensor
     """``Ā^c``: (H, N, N), or (H, N) for a diagonal structure (real parts, then imaginary parts)."""
     O: Tensor  # noqa: E741
-    """(K, H, c, N): ``O[i] = C Ā^{i+1}``, or ``C Ā^{c-1-i}`` for a channel that looks ahead."""
+    """(K, H, c, N): ``O[i] = C Ā^{i+1}`` (first-order hold: C Āⁱ); ``C Ā^{c-1-i}`` if a channel looks ahead."""
 
     @property
     def T(self) -> Tensor:
@@ -53,6 +54,8 @@ class Recurrence(NamedTuple):
     """B̄, (H, N)."""
     C: Tensor
     """(K, H, N)."""
+    F: Tensor | None = None
+    """(K, H) with a first-order hold, whose outputs read the state before the sample: ``y_k = C x_{k-1} + F u_k``."""
 
 
 class Structure(ABC):
@@ -74,8 +77,16 @@ class Structure(ABC):
         """Ā, B̄ and C on packed states."""
 
     @abstractmethod
-    def kernel(self, length: int) -> Tensor:
-        """The convolution kernel ``C Ā^l B̄``, l = 0 … length-1, shape (K, H, length)."""
+    def kernel(self, length: int, *, ahead: int = 0) -> Tensor:
+        """The convolution kernel ``C Ā^l B̄``, l = 0 … length-1, shape (K, H, length).
+
+        With a first-order hold, the channels that look back have ``F, C B̄, C Ā B̄, …``: the next sample, at which a
+        kernel that looks ahead starts, is where they are one step in.
+
+        Args:
+            length: How many values, at least 1.
+            ahead: How many of the channels, counted from the last, look ahead.
+        """
 
     @abstractmethod
     def operators(self, chunk: int, *, ahead: int = 0, dtype: torch.dtype | None = None) -> Operators:
@@ -101,13 +112,16 @@ class Structure(ABC):
 
     def stepper(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """A function ``(u_t, state) -> (y_t, state)`` like :meth:`step` with the set-up done once."""
-        transition, B, C = self.recurrence()
+        transition, B, C, F = self.recurrence()
 
         def step(u: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
             check_tensor("u", u, ("batch", self.heads), kind="real")
             self._check_state(state, u.shape[0])
-            x = transition.apply(state.double()) + B * u.double()[..., None]
-            return torch.einsum("khn,bhn->bkh", C, x).to(self.dtype), x.to(state.dtype)
+            wide, before = u.double(), state.double()
+            x = transition.apply(before) + B * wide[..., None]
+            y = torch.einsum("khn,bhn->bkh", C, x if F is None else before)
+            y = y if F is None else y + F * wide[:, None]
+            return y.to(self.dtype), x.to(state.dtype)
 
         return step
 
@@ -142,7 +156,7 @@ class Structure(ABC):
             x_0 … x_{L-1}, (B, L, H, N).
         """
         self._check_input(u)
-        power, B, _ = self.recurrence()
+        power, B, *_ = self.recurrence()
         x = B * u.double()[..., None]
         if state is not None and u.shape[1]:
             before = power.apply(self._check_state(state, u.shape[0]).double())
@@ -208,6 +222,18 @@ class Structure(ABC):
 
     def _check_state(self, state: Tensor, batch: int) -> Tensor:
         return check_tensor("state", state, (batch, self.heads, self.d_state), kind="real")
+
+
+def delayed(kernel: Tensor, F: Tensor | None, ahead: int) -> Tensor:
+    """Kernels ``C Ā^l B̄`` (K, H, c) as those of a first-order hold: F (K, H) first, then all a sample later.
+
+    The last ``ahead`` channels stay as they are, as all do without F.
+    """
+    if F is None:
+        return kernel
+    behind = kernel.shape[0] - ahead
+    later = torch.cat([F[:behind, :, None].to(kernel.dtype), kernel[:behind, :, :-1]], -1)
+    return torch.cat([later, kernel[behind:]])
 
 
 def zero_state(batch: int, heads: int, d_state: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:

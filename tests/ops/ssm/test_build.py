@@ -134,6 +134,13 @@ def test_rank_one(case, real, precise):
     check(case, parameters(case, real, True), "bilinear", real, precise)
 
 
+@pairs(CASES)
+def test_first_order_hold(case, real, precise):
+    """The kernels build every channel as if it looked ahead; ``build_operators`` turns those that do not."""
+    case = case._replace(ahead=case.channels, skip=False)
+    check(case, parameters(case, real, False), "foh", real, precise)
+
+
 @precisions
 @pytest.mark.parametrize("case", SHORT, ids=str)
 def test_rank_one_in_factors(case, precise):

@@ -8,11 +8,13 @@ from statespan.ops.ssm.naive import naive
 from tests.ops.make import assert_near
 from tests.ssm.make import make
 
-KINDS = ["diagonal-trained", "dplr-trained", "dense-trained"]
+KINDS = ["diagonal-trained bilinear", "dplr-trained bilinear", "dense-trained bilinear", "diagonal-trained foh",
+         "dplr-trained foh"]  # fmt: skip
 
 
 def drawn(kind, channels):
-    ssm = make(kind, 4, "bilinear", H=2, channels=channels)
+    name, rule = kind.split()
+    ssm = make(name, 4, rule, H=2, channels=channels)
     return ssm, torch.randn(2, 37, 2, dtype=torch.float64), torch.randn(1, 2, dtype=torch.float64)
 
 

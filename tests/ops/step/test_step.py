@@ -12,7 +12,7 @@ from tests.ssm.make import make
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 f32, f64 = torch.float32, torch.float64
-KINDS = ["diagonal-trained", "dplr-legs", "dplr-legt", "dense-legs"]
+KINDS = ["diagonal-trained", "dplr-legs", "dplr-legt", "dense-legs", "diagonal-trained foh", "dense-legs foh"]
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,8 @@ def _poison(monkeypatch):
 
 
 def given(kind, batch, heads, d_state, channels):
-    ssm = make(kind, d_state, "bilinear", H=heads, channels=channels)
+    name, _, rule = kind.partition(" ")
+    ssm = make(name, d_state, rule or "bilinear", H=heads, channels=channels)
     D, u = torch.randn(channels, heads), torch.randn(batch, heads)
     return ssm, D.to(DEVICE), u.to(DEVICE), torch.randn(batch, heads, d_state, dtype=f64).to(DEVICE)
 
@@ -71,6 +72,14 @@ def test_many_rows():
         patch.setattr("statespan.ops.step._triton.ELEMENTS", 128)
         y, new = Stepper(system, D, None)(u, state, f64)
     wanted = by_structure(ssm, D, u, state, None)
+    assert_near(y, wanted[0], 1e-13)
+    assert_near(new, wanted[1], 1e-13)
+
+
+def test_a_first_order_hold_without_a_skip():
+    ssm, _, u, state = given("diagonal-trained foh", 3, 2, 4, 2)
+    y, new = Stepper(moved(system_of(ssm)))(u, state, f64)
+    wanted = ssm.step(u.cpu().double(), state.cpu())
     assert_near(y, wanted[0], 1e-13)
     assert_near(new, wanted[1], 1e-13)
 

@@ -184,6 +184,32 @@ def test_path_x_as_printed_and_as_in_the_code(kind):
     assert same[0] == same[1]
 
 
+@pytest.mark.parametrize(
+    "overrides", [["model.layer=s5", "model.ssm={init: lin, blocks: 2}"], ["model.layer=lru", "model.ssm={r_min: 0.5}"]]
+)
+def test_a_recipe_takes_a_layer_with_one_ssm(overrides):
+    recipe = recipes.read("digits-s4d", [*overrides, "model.n_layers=1"])
+    check_step(recipe, *batch(info(recipe)))
+    with pytest.raises(ValueError, match=r"ssm has no '(n_ssm|init)'"):
+        meta(recipes.read("digits-s4d", overrides[:1]))
+
+
+LONG_RANGE = {"listops": 3.0, "text": 5.0, "retrieval": 3.0, "image": 3.0, "pathfinder": 3.0, "pathx": 5.0}
+
+
+@pytest.mark.parametrize("task", LONG_RANGE)
+def test_initializations_since_the_papers(task):
+    """S4D-FT and S4D-DFouT: no number of ours and none of the two papers; each head has its own (A, B)."""
+    tuned, dfout = (recipes.read(f"lra-{task}-s4d-{init}") for init in ("ft", "dfout"))
+    assert tuned.about.number is dfout.about.number is None
+    assert tuned.model["ssm"]["init_options"] == {"imag_scale": LONG_RANGE[task], "random_B": True}
+    assert (dfout.model["ssm"]["init"], dfout.model["ssm"]["discretization"]) == ("dfout", "zoh")
+    for recipe in (tuned, dfout):
+        assert recipe.model["ssm"]["n_ssm"] is None
+        layer = meta(recipe).backbone.blocks[0].layer
+        assert layer.ssm.A_imag.shape == (recipe.model["d_model"], 32)
+
+
 def test_unknown_name():
     with pytest.raises(ConfigError, match=r"^there is no recipe 'smnist-s4dd'; did you mean smnist-s4d\?$"):
         recipes.read("smnist-s4dd")

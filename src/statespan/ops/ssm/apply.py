@@ -30,6 +30,7 @@ from statespan.ops.ssm.source import SSMSource, source_of
 from statespan.ops.ssm.tiles import SIXTEEN_BITS
 from statespan.ssm import DPLR, Diagonal, Structure
 from statespan.ssm.modal import DiagonalFactors
+from statespan.ssm.structure import delayed
 
 
 class Request(NamedTuple):
@@ -163,7 +164,8 @@ def _apply_from(request: Request, state: Tensor | None) -> tuple[Tensor, Tensor]
 
 def _convolve(request: Request) -> Tensor:
     u, D = request.u.to(request.working), request.D
-    kernels = request.source.structure().kernel(u.shape[1]).to(u.dtype)
+    structure = request.source.structure()
+    kernels = structure.kernel(u.shape[1], ahead=request.ahead(structure.channels)).to(u.dtype)
     y = fftconv(u, *kernels.chunk(2)) if request.bidirectional else fftconv(u, kernels)
     return y if D is None else y + D.to(u.dtype) * u[:, :, None]
 
@@ -175,23 +177,48 @@ def build_operators(request: Request) -> ChunkOperators:
     chunk = chunk_length(path, source, dtype, request.u, factored=factored)
     modal = source.modal() if path == "triton" else None
     if modal is not None:
-        ahead, precise = request.ahead(modal.parameters.C.shape[0]), dtype not in SIXTEEN_BITS
-        options = BuildOptions(chunk, ahead, modal.rule, modal.real_part, modal.log_dt, precise, factored)
-        K, E, G, O, W = modes(modal.modes(D), options)  # noqa: E741
-        return ChunkOperators(K, E, G, O, W if factored else None)
+        channels, precise, linear = modal.parameters.C.shape[0], dtype not in SIXTEEN_BITS, modal.rule == "foh"
+        ahead = request.ahead(channels)
+        options = BuildOptions(
+            chunk, channels if linear else ahead, modal.rule, modal.real_part, modal.log_dt, precise, factored
+        )
+        built = ChunkOperators(*modes(modal.modes(None if linear else D), options))
+        if linear:
+            return _with_skip(_held_linearly(built, source.structure(), ahead), D, ahead)._replace(W=None)
+        return built if factored else built._replace(W=None)
     structure = source.structure()
     ahead, wide = request.ahead(structure.channels), torch.promote_types(dtype, torch.float32)
     if path == "chunks" and source.power != "dense" and structure.dt.is_cpu:
-        K, E, G, O, *_ = build_from_lists(structure, chunk, ahead, wide)  # noqa: E741
-        if D is not None:
-            K = K + pad(D.to(wide)[..., None], (0, chunk - 1, 0, 0, 0, ahead))
-        return ChunkOperators(K, E, G, O)
+        linear = structure.discretization == "foh"
+        lists = build_from_lists(structure, chunk, structure.channels if linear else ahead, wide)
+        built = ChunkOperators(*lists[:4])
+        return _with_skip(_held_linearly(built, structure, ahead) if linear else built, D, ahead)
     K, E, G, O = structure.operators(chunk, ahead=ahead, dtype=torch.float64)  # noqa: E741
     if D is not None:
         K = K + pad(D.double()[..., None], (0, chunk - 1, 0, 0, 0, ahead))
     E, O = ordered(E.mT, source.dense), ordered(O, source.dense)  # noqa: E741
     G = G if source.dense else ordered(G, False)
     return ChunkOperators(K.to(wide), E.to(wide).contiguous(), G.contiguous(), O.to(wide).contiguous())
+
+
+def _with_skip(operators: ChunkOperators, D: Tensor | None, ahead: int) -> ChunkOperators:
+    """Operators with the skip of the causal channels in the first value of their kernels."""
+    if D is None:
+        return operators
+    K = operators.K
+    return operators._replace(K=K + pad(D.to(K.dtype)[..., None], (0, K.shape[-1] - 1, 0, 0, 0, ahead)))
+
+
+def _held_linearly(operators: ChunkOperators, structure: Structure, ahead: int) -> ChunkOperators:
+    """The operators of a first-order hold from those whose channels all look ahead.
+
+    A state that is read before its sample is one that is read from the other side: row i of O is C Āⁱ instead of
+    C Ā^(c-1-i), and a channel that looks ahead starts at the next sample.
+    """
+    K, O, causal = operators.K, operators.O, structure.channels - ahead  # noqa: E741
+    assert isinstance(structure, Diagonal)
+    O = torch.cat([O[:causal].flip(2), O[causal:]])  # noqa: E741
+    return operators._replace(K=delayed(K, structure.feed(), ahead), O=O)
 
 
 def build_from_lists(structure: Structure, chunk: int, ahead: int, dtype: torch.dtype) -> tuple[Tensor, ...]:

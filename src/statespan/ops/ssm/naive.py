@@ -15,6 +15,8 @@ from statespan.ssm.structure import Structure
 def naive(ssm: Structure, u: Tensor, D: Tensor | None = None, *, bidirectional: bool = False) -> Tensor:
     """``x_t = Ā x_{t-1} + B̄ u_t``, ``y_t = C x_t + D u_t``; anti-causal channels run from the right, one sample later.
 
+    With a first-order hold, the causal channels have ``y_t = C x_{t-1} + (F + D) u_t``.
+
     Args:
         ssm: The SSM.
         u: (B, L, H).
@@ -31,10 +33,14 @@ def naive(ssm: Structure, u: Tensor, D: Tensor | None = None, *, bidirectional: 
         >>> torch.allclose(apply(ssm, u), naive(ssm, u))
         True
     """
-    transition, Bbar, C = ssm.recurrence()
+    transition, Bbar, C, F = ssm.recurrence()
     Abar, u = transition.matrix(), u.double()
     causal, anticausal = C.chunk(2) if bidirectional else (C, C[:0])
-    y = _run(Abar, Bbar, causal, u)
+    if F is None:
+        y = _run(Abar, Bbar, causal, u)
+    else:
+        earlier = pad(u[:, :-1], (0, 0, 1, 0))  # a state that is read before its sample ends with the one before
+        y = _run(Abar, Bbar, causal, earlier) + F[: causal.shape[0]] * u[:, :, None]
     if bidirectional:
         later = pad(u[:, 1:], (0, 0, 0, 1))  # what an anti-causal output at t sees starts at t + 1
         y = y + _run(Abar, Bbar, anticausal, later.flip(1)).flip(1)

@@ -41,7 +41,7 @@ def step_kernel(
     u_ptr, state_ptr, out_ptr, y_ptr, d_ptr, f_ptr, b_ptr, B_ptr, C_ptr, D_ptr,
     batch, H, M,
     RANK: tl.constexpr, CHANNELS: tl.constexpr, P: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr,
-    SKIP: tl.constexpr, GELU: tl.constexpr,
+    SKIP: tl.constexpr, GELU: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Return y (B, K, H) and the new states; ``out`` may be ``state``."""
     FT: tl.constexpr = tl.float64
@@ -80,6 +80,8 @@ def step_kernel(
             ni += inside * ai
         tl.store(out_ptr + at + n, nr.to(ST), mask=ok)
         tl.store(out_ptr + at + M + n, ni.to(ST), mask=ok)
+        if EARLY:  # y reads the state before the sample
+            nr, ni = xr, xi
         for k in tl.static_range(CHANNELS):
             if k == 0:
                 y = _row_dot(cr, ci, nr, ni)
@@ -104,7 +106,7 @@ def step(u: Tensor, state: Tensor, system: System, options: StepOptions, *, out:
         options: How.
         out: The new state; may be ``state``.
     """
-    (diagonal, columns, rows, _, B, C, D), (gelu, dtype) = system, options
+    (diagonal, columns, rows, _, B, C, D), (gelu, dtype, early) = system, options
     batch, H, N = state.shape
     M, channels = N // 2, C.shape[0]
     width = max(16, triton.next_power_of_2(M))
@@ -114,6 +116,6 @@ def step(u: Tensor, state: Tensor, system: System, options: StepOptions, *, out:
     step_kernel[(H, -(-batch // (tile * blocks)))](
         u, state, out, y, diagonal, columns, rows, B, C, D, batch, H, M,
         RANK=0 if columns is None else columns.shape[0], CHANNELS=channels, P=width, ROWS=tile, BLOCKS=blocks,
-        SKIP=D is not None, GELU=gelu, num_warps=4,
+        SKIP=D is not None, GELU=gelu, EARLY=early, num_warps=4,
     )  # fmt: skip
     return y

@@ -45,7 +45,7 @@ class System(NamedTuple):
     C: Tensor
     """(K, H, N)."""
     D: Tensor | None = None
-    """(K, H): the skip."""
+    """(K, H): the skip; in :func:`system_of`, F of a first-order hold."""
 
 
 def system_of(ssm: Structure) -> System:
@@ -54,21 +54,24 @@ def system_of(ssm: Structure) -> System:
     Args:
         ssm: The SSM; its parameters get gradients through the step if they require them.
     """
-    transition, B, C = ssm.recurrence()
+    transition, B, C, F = ssm.recurrence()
     if isinstance(transition, DiagonalTransition):
-        return System(pack(transition.Abar), None, None, None, B, C)
+        return System(pack(transition.Abar), None, None, None, B, C, F)
     if isinstance(transition, LowRankTransition):
         resolvent = transition.resolvent  # Ā = 2 (D - columns · inner · rows) - 1
         rows = torch.einsum("hqr,rhn->qhn", resolvent.inner, pack_rows(resolvent.rows))
         return System(pack(2 * resolvent.D - 1), pack(-2 * resolvent.columns), rows, None, B, C)
-    return System(None, None, None, transition.matrix(), B, C)
+    return System(None, None, None, transition.matrix(), B, C, F)
 
 
 class StepOptions(NamedTuple):
-    """Whether to apply GELU, and the dtype of y."""
+    """How to take a step."""
 
     gelu: bool
     dtype: torch.dtype
+    """Of y."""
+    early: bool = False
+    """Whether y reads the state before the sample, as with a first-order hold."""
 
 
 class Stepper:
@@ -89,10 +92,13 @@ class Stepper:
     """
 
     def __init__(self, system: System, D: Tensor | None = None, activation: str | None = None) -> None:
-        tensors = (None if x is None else x.contiguous() for x in system._replace(D=D))
+        self.early = system.D is not None
+        if D is not None and system.D is not None:
+            D = D + system.D
+        tensors = (None if x is None else x.contiguous() for x in system._replace(D=system.D if D is None else D))
         self.system = System(*tensors)  # type: ignore[arg-type]
         self.gelu = activation is not None
-        self.skip = None if D is None else D.double()
+        self.skip = None if self.system.D is None else self.system.D.double()
         self.even = self.odd = system.B
         if system.diagonal is not None:
             real, imag = system.diagonal.chunk(2, -1)
@@ -113,7 +119,7 @@ class Stepper:
             y (B, K, H), and the new state in the dtype of ``state``.
         """
         if self._fused(u, state):
-            options = StepOptions(self.gelu, dtype)
+            options = StepOptions(self.gelu, dtype, self.early)
             if in_place and not torch.compiler.is_compiling() and state.is_contiguous():
                 return _run(u, state, self.system, options, out=state)
             y, new = fused_step(u, state, self.system, options)
@@ -132,7 +138,7 @@ class Stepper:
                 for column, row in zip(system.columns, system.rows):
                     new = torch.addcmul(new, column, (row * x).sum(-1, keepdim=True))
         new = torch.addcmul(new, system.B, wide)
-        y = (system.C * new[:, None]).sum(-1)  # (B, K, H)
+        y = (system.C * (x if self.early else new)[:, None]).sum(-1)  # (B, K, H)
         if self.skip is not None:
             y = torch.addcmul(y, self.skip, wide[:, None, :, 0])
         y = y.to(dtype)

@@ -74,7 +74,7 @@ def table() -> str:
     ]
     names = recipes.names()
     ours = sum(named_recipe(name).about.number is None for name in names)
-    count = f"{len(names)} recipes, {ours} of them our own; {len(run)} were run."
+    count = f"{len(names)} recipes, {ours} of them for no number of these papers; {len(run)} were run."
     return "\n".join([*TextTable(heads, rows, (0, 4)).markdown(), "", count, ""])
 
 

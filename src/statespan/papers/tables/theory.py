@@ -13,8 +13,9 @@ from numpy.polynomial.legendre import legvander
 from torch import Tensor
 
 from statespan._check import check_choice, check_int
-from statespan.ssm import hippo, inits
-from statespan.ssm.discretize import RULES
+from statespan.ssm import bilinear, hippo, inits, zoh
+
+RULES = {"zoh": zoh, "bilinear": bilinear}  # whose samples are Ā^l B̄
 
 
 def legs_functions(t: Tensor, F: int) -> Tensor:

@@ -54,13 +54,16 @@ def _phi(zr, zi):
 
 @triton.jit
 def _rule(zr, zi, RULE: tl.constexpr):
-    """Ā and q, with B̄ = Δ q B, for z = ΔA; and for their gradients q² (bilinear: Ā' = q², q' = q²/2) or φ' (zoh)."""
+    """Ā and q, with B̄ = Δ q B, for z = ΔA; for their gradients q² (bilinear: Ā' = q², q' = q²/2) or q' (zoh, foh)."""
     if RULE == "bilinear":
         qr, qi = half_resolvent(zr, zi)
         ar, ai = mul(1.0 + 0.5 * zr, 0.5 * zi, qr, qi)
         sr, si = mul(qr, qi, qr, qi)
     else:
         ar, ai, qr, qi, sr, si = _phi(zr, zi)
+        if RULE == "foh":  # q = φ²
+            sr, si = mul(2.0 * qr, 2.0 * qi, sr, si)
+            qr, qi = mul(qr, qi, qr, qi)
     return ar, ai, qr, qi, sr, si
 
 
@@ -69,7 +72,7 @@ def _mode(
     dt_ptr, decay_ptr, freq_ptr, B_ptr, h, own, ok, RULE: tl.constexpr, REAL: tl.constexpr, LOG: tl.constexpr,
     FT: tl.constexpr,
 ):  # fmt: skip
-    """Δ, Re A with its slope, Im A and B of modes, then Ā and B̄, and q and its square or φ' as in :func:`_rule`."""
+    """Δ, Re A with its slope, Im A and B of modes, then Ā and B̄, and q and its square or q' as in :func:`_rule`."""
     dt = load_dt(dt_ptr, h, LOG, FT)
     decay, slope = load_decay(decay_ptr, own, ok, REAL, FT)
     freq = load_real(freq_ptr, own, ok, FT)
