@@ -118,6 +118,9 @@ class SequenceLayer(SequenceModule):
     is_position_wise: bool = False
     """Whether each position is mapped alone, so that neither padding nor time makes a difference."""
 
+    needs_lengths: bool = True
+    """Whether a block must tell it the lengths; a causal layer, or a convolution, needs only zeros for padding."""
+
     def working_dtype(self, x: Tensor) -> torch.dtype | None:
         """The dtype that the layer computes in for x, which a preceding norm may produce; None for its own dtype."""
         return None
