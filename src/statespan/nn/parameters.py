@@ -25,6 +25,7 @@ from statespan.nn.real_part import REAL_PARTS, RealPart, inverse_real_part, real
 from statespan.ops import apply, apply_from, state_after
 from statespan.ops.ssm.source import Modal, SSMSource
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
+from statespan.ssm.inits import Init
 
 
 class SSMParameters(nn.Module, ABC):
@@ -184,6 +185,11 @@ class ModalParameters(SSMParameters):
 
     def _initial_modes(self, A: Tensor, B: Tensor) -> dict[str, Tensor]:
         """From the modes A and B (S, M), complex."""
+        if self.real_part != "none" and not A.is_meta and bool((A.real > 0).any()):
+            raise ValueError(
+                f"init must have Re A <= 0 for real_part={self.real_part!r}, got {float(A.real.max()):.6g}; "
+                "real_part='none' leaves it free"
+            )
         log_dt, options = self._initial_log_dt(), self.options
         C = torch.randn(options.kernels, options.d_model, options.d_state // 2, dtype=torch.complex128)
         return {
@@ -214,7 +220,7 @@ class DiagonalParameters(ModalParameters):
 
     Args:
         options: Sizes, step sizes and what is trained.
-        init: Name of a diagonal initialization, or several joined by "/".
+        init: As in :class:`statespan.S4D`.
         init_options: Keyword arguments of :func:`statespan.ssm.inits.diagonal`.
         real_part: "exp", "softplus", "relu" or "none".
         softmax: Whether to use the softmax-normalized kernel.
@@ -229,7 +235,7 @@ class DiagonalParameters(ModalParameters):
         self,
         options: SSMOptions,
         *,
-        init: str = "legs",
+        init: Init = "legs",
         init_options: dict[str, Any] | None = None,
         real_part: RealPart = "exp",
         softmax: bool = False,
@@ -297,7 +303,7 @@ class DPLRParameters(ModalParameters):
 
     Args:
         options: Sizes, step sizes and what is trained.
-        init: Name of a HiPPO measure, or several joined by "/".
+        init: As in :class:`statespan.S4`.
         real_part: "exp", "softplus", "relu" or "none".
         algorithm: "krylov" or "cauchy", which give the same kernel.
         device: Device of the parameters.
@@ -310,7 +316,7 @@ class DPLRParameters(ModalParameters):
         self,
         options: SSMOptions,
         *,
-        init: str = "legs",
+        init: Init = "legs",
         real_part: RealPart = "exp",
         algorithm: str = "krylov",
         device: torch.device | str | None = None,
@@ -350,7 +356,7 @@ class DenseParameters(SSMParameters):
 
     Args:
         options: Sizes, step sizes and what is trained.
-        init: Name of a HiPPO measure, or several joined by "/".
+        init: As in :class:`statespan.LSSL`.
         device: Device of the parameters.
         dtype: Their dtype, at least float32.
     """
@@ -362,7 +368,7 @@ class DenseParameters(SSMParameters):
         self,
         options: SSMOptions,
         *,
-        init: str = "legs",
+        init: Init = "legs",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:

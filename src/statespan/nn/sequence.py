@@ -97,7 +97,7 @@ class SequenceLayer(SequenceModule):
     """A map from (B, L, D) to (B, L, d_output): the interface that residual blocks, backbones and U-Nets require.
 
     Subclass it to put a layer of your own into :class:`~statespan.nn.ResidualBlock` or
-    :class:`~statespan.nn.Backbone`.
+    :class:`~statespan.nn.Backbone`; :func:`statespan.models.register_layer` makes it one for models and recipes.
 
     Example:
         >>> from statespan.nn import S4D, Backbone
