@@ -1,6 +1,12 @@
-"""Plug-ins of installed packages, found through entry points.
+"""What installed packages add, found through their entry points.
 
-Only installed packages are asked, so a recipe or a file can never choose code. The groups are:
+Only installed packages are asked, so a recipe or a file can never choose code. The entry points of most groups have
+the name of what they add and refer to the object itself, so that names are known before anything is imported:
+
+- ``statespan.layers``, ``.inits``, ``.models``, ``.optimizers``, ``.schedules``, ``.metrics``: see
+  :class:`statespan._registry.Registry`.
+
+Those of the other groups refer to modules:
 
 - ``statespan.commands``: modules with a function of the command's name, and its ``HELP``.
 - ``statespan.datasets``: modules that register datasets when they are imported.
@@ -10,17 +16,124 @@ Only installed packages are asked, so a recipe or a file can never choose code. 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
+from typing import Any, NamedTuple
+
+from statespan._fail import complain
+
+OWN = "statespan"
+LABELLED = ("statespan.datasets", "statespan.recipes")
+"""Groups whose entry points only label a module; their names need not differ."""
+
+_importing: ContextVar[str | None] = ContextVar("importing", default=None)
+
+
+class PluginError(ValueError):
+    """What an installed package adds cannot be used; the message is one line that names the package."""
+
+
+class Offer(NamedTuple):
+    """An entry point of an installed package."""
+
+    group: str
+    name: str
+    target: str
+    """The module or object that it refers to, as ``module`` or ``module:object``."""
+    package: str
+    version: str
+
+    @property
+    def owner(self) -> str:
+        """The package and its version."""
+        return f"{self.package} {self.version}".rstrip()
+
+    @property
+    def root(self) -> str:
+        """The top-level module."""
+        return self.target.partition(":")[0].partition(".")[0]
+
+
+@cache
+def offers(group: str) -> tuple[Offer, ...]:
+    """The entry points of a group, statespan's own first; nothing is imported.
+
+    Example:
+        >>> [(offer.name, offer.package) for offer in offers("statespan.datasets")]
+        [('papers', 'statespan')]
+    """
+    found = {_offer(entry) for entry in entry_points(group=group)}
+    return tuple(sorted(found, key=lambda offer: (offer.package != OWN, offer.name, offer.package)))
+
+
+def _offer(entry: EntryPoint) -> Offer:
+    metadata = None if entry.dist is None else entry.dist.metadata
+    package = metadata["Name"] if metadata is not None and "Name" in metadata else "an unnamed package"
+    version = metadata["Version"] if metadata is not None and "Version" in metadata else ""
+    return Offer(entry.group, entry.name, entry.value, package, version)
+
+
+def load(offer: Offer) -> Any:
+    """Import what an entry point refers to, once.
+
+    Raises:
+        PluginError: It cannot be imported; also whenever it is asked for again.
+    """
+    found = _load(offer)
+    if isinstance(found, PluginError):
+        raise found
+    return found
+
+
+@cache
+def _load(offer: Offer) -> Any:
+    try:
+        with importing(offer.owner):
+            return EntryPoint(offer.name, offer.target, offer.group).load()
+    except (Exception, SystemExit) as error:  # a package of someone else may raise anything
+        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        return PluginError(f"the package {offer.owner} cannot be imported ({offer.target}): {problem}")
+
+
+@contextmanager
+def importing(owner: str | None) -> Iterator[None]:
+    """Attribute what is registered in this context to a package."""
+    token = _importing.set(owner)
+    try:
+        yield
+    finally:
+        _importing.reset(token)
+
+
+def importer() -> str | None:
+    """The package that is being imported."""
+    return _importing.get()
 
 
 @cache
 def modules(group: str) -> dict[str, ModuleType]:
     """The modules that installed packages offer to a group, by the names of their entry points.
 
+    One that cannot be imported, or whose name is taken, is left out and reported in one line on standard error.
+
     Example:
         >>> sorted(modules("statespan.datasets"))
         ['papers']
     """
-    return {entry.name: entry.load() for entry in sorted(entry_points(group=group), key=lambda entry: entry.name)}
+    imported: dict[str, ModuleType] = {}
+    owners: dict[str, Offer] = {}
+    for offer in offers(group):
+        key = f"{offer.package}:{offer.name}" if group in LABELLED and offer.package != OWN else offer.name
+        if key in owners:
+            complain(f"{group}: {offer.name} of {offer.owner} is left out, as {owners[key].owner} has one of that name")
+            continue
+        try:
+            imported[key] = load(offer)
+            owners[key] = offer
+        except PluginError as error:
+            complain(f"{error}; the rest of statespan works without it")
+    return imported

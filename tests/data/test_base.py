@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from statespan import data
+from statespan._registry import Registry
 from statespan.data import registry
 from statespan.data.base import Arrays, Batch, Dataset, Info, Windows, trim
 from statespan.data.source import Source
@@ -95,9 +96,12 @@ def test_stratified_splits_have_the_classes_in_proportion():
 
 @pytest.fixture
 def toy(monkeypatch):
-    monkeypatch.setattr(registry, "REGISTRY", {})
+    own = Registry("dataset", "statespan.tests", check=lambda name, item: None, by_module=True)
+    monkeypatch.setattr(registry, "REGISTRY", own)
 
-    @registry.register("toy", "A toy", files=[Source("a.txt", origin="nowhere"), Source("b.txt", optional=True)])
+    @registry.register_dataset(
+        "toy", "A toy", files=[Source("a.txt", origin="nowhere"), Source("b.txt", optional=True)]
+    )
     def load(folder, *, width: int = 3, share: float = 0.5, kind: str | None = None) -> Dataset:
         rows = Arrays({"x": np.zeros((4, width)), "y": np.zeros(4)}, plain)
         return Dataset(str(folder), Info("classification", width, 1, None, 2), rows, rows, rows)
@@ -138,8 +142,8 @@ def test_registry_suggests_a_name_and_never_registers_twice(toy):
         data.load("toi")
     with pytest.raises(TypeError, match="name"):
         data.load(3)
-    with pytest.raises(ValueError, match="already"):
-        registry.register("toy", "again")(toy)
+    with pytest.raises(ValueError, match=r"the dataset 'toy' is registered already, by tests.data.test_base.toy"):
+        registry.register_dataset("toy", "again")(toy)
 
 
 def test_status_says_what_is_here_and_what_is_missing(toy, tmp_path):

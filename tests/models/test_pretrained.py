@@ -168,7 +168,7 @@ def put(key, value):
 HOSTILE = {
     "another format": (put("format", 2), "format 2"),
     "format text": (put("format", "1"), "format must be of type int"),
-    "another model": (put("model", "os.system"), "holds the model 'os.system'; known"),
+    "another model": (put("model", "os.system"), "holds the model 'os.system': name must be one of"),
     "not its config": (put("model", "regressor"), "cannot be built: options has no 'horizon'"),
     "another dtype": (put("dtype", "complex64"), "dtype 'complex64'"),
     "dtype of other weights": (put("dtype", "float64"), "must be torch.float64"),

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from statespan import DSS, S4D, param_groups
-from statespan.nn import BatchNorm, FeedForward, ResidualBlock
+from statespan.nn import Backbone, BatchNorm, FeedForward, ResidualBlock, SequenceLayer
 from statespan.nn.padding import Padding
 from tests.nn.make import peak_error, perturb
 
@@ -101,6 +101,30 @@ def test_a_kernel_that_depends_on_the_length_refuses_padding():
     block = ResidualBlock(DSS(4, 8, softmax_length=None))
     with pytest.raises(ValueError, match="softmax_length"):
         block(torch.randn(2, 9, 4), lengths=[9, 3])
+
+
+class Whole(SequenceLayer):
+    """Adds the number of samples, which is that of the real ones only if the layer is told the lengths."""
+
+    def __init__(self, d_model, needs_lengths):
+        super().__init__()
+        self.d_model = self.d_output = d_model
+        self.needs_lengths = needs_lengths
+
+    def forward(self, x, *, lengths=None, dt_scale=1.0):
+        padding = Padding.of(x, lengths)
+        counts = torch.full((len(x),), x.shape[1]) if padding is None else padding.lengths
+        return counts[:, None, None] + torch.zeros_like(x)
+
+
+def test_a_layer_is_told_the_lengths_if_it_needs_them():
+    x = torch.randn(4, 9, 3)
+    assert Whole.needs_lengths is True  # unless it says otherwise
+    for told in (True, False):
+        backbone = Backbone([Whole(3, told)], norm="none")
+        added = (backbone(x, lengths=LENGTHS) - x)[0::3, 0, 0]
+        assert (added - (torch.tensor([9.0, 6.0]) if told else 9.0)).abs().max() < 1e-5
+    assert (S4D.needs_lengths, FeedForward.needs_lengths) == (False, False)
 
 
 def test_norms_are_not_decayed():

@@ -82,6 +82,13 @@ EXACT = [
     ("train: {lr: 0}", "train.lr is 0; allowed: a number > 0"),
     ("train: {batch: 2.5}", "train.batch is 2.5; allowed: a whole number >= 1 and < 1e+07"),
     ("train: {optimizer: adam}", "train.optimizer is adam; allowed: one of adamw, lamb; did you mean adamw?"),
+    (
+        "train: {schedule: cosin}",
+        "train.schedule is cosin; allowed: one of cosine, multistep, plateau, constant; did you mean cosine?",
+    ),
+    ("train: {metrics: [f1]}", "train.metrics is f1; allowed: a name that a package registers; none does"),
+    ("train: {optimizer_options: 3}", "train.optimizer_options is 3; allowed: a section of keys and values"),
+    ("train: {optimizer_options: {a: 1}}", "train.optimizer_options is {'a': 1}; allowed: {} for the built-in adamw"),
     ("train: {slow_C: yes}", "train.slow_C is yes; allowed: true or false"),
     ("train: {betas: [0.9]}", "train.betas is (0.9,); allowed: a list of 2, each a number >= 0 and < 1"),
     ("train: {ema: 1.0}", "train.ema is 1.0; allowed: a number > 0 and < 1 or null"),
@@ -142,6 +149,9 @@ def hostile():
         ("deterministic", "true"),
         ("milestones", "[]"),
         ("milestones", "[1]"),
+        ("metrics", "[]"),
+        ("optimizer_options", "{}"),
+        ("schedule_options", "{}"),
     }
     pairs = [(field, value) for field in fields for value in wrong if (field, value) not in free]
     for field, value in rng.sample(pairs, 120):
@@ -160,6 +170,9 @@ def test_hostile_recipes_get_one_line_and_run_nothing():
     documents = list(hostile())
     assert len(documents) >= 200
     read_recipe(GOOD)  # what is made once is made
+    for key in ("optimizer: a", "schedule: a", "metrics: [a]"):  # and entry points are read once
+        with pytest.raises(ConfigError):
+            read_recipe(f"name: a\ndata: {{name: a}}\nmodel: {{name: a}}\ntrain: {{{key}}}")
     events = []
     watching = [True]
 

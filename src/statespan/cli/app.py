@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 from statespan import _plugins
-from statespan._fail import fail
+from statespan._fail import complain, fail
 from statespan._version import __version__
 
 COMMANDS = (
@@ -77,8 +77,14 @@ def app() -> Any:
     )
     application.callback(invoke_without_command=True)(root)
     modules = {name: import_module(f"statespan.cli.{name.replace('-', '_')}") for name in COMMANDS}
-    for name, module in {**modules, **_plugins.modules("statespan.commands")}.items():
+    for name, module in modules.items():
         application.command(name, help=module.HELP)(getattr(module, name.replace("-", "_")))
+    for name, module in _plugins.modules("statespan.commands").items():
+        if name in modules or not (hasattr(module, name) and hasattr(module, "HELP")):
+            problem = "its name is built in" if name in modules else f"{module.__name__} has no {name} or no HELP"
+            complain(f"the command {name} of an installed package is left out: {problem}")
+            continue
+        application.command(name, help=module.HELP)(getattr(module, name))
     return application
 
 

@@ -55,7 +55,7 @@ def data(
 
 
 def _table(statuses: list[Status], folder: Path) -> None:
-    from statespan.data.registry import REGISTRY
+    from statespan.data.registry import entry
 
     common.say(f"datasets in {folder}")
     table = common.table("name", "here", "what it is", wrapped=["what it is"])
@@ -65,7 +65,7 @@ def _table(statuses: list[Status], folder: Path) -> None:
         elif status.found:
             here = "[green]yes[/green]"
         else:  # a dataset with a required option reads the user's own files
-            needs_files = inspect.Parameter.empty in REGISTRY[status.name].options.values()
+            needs_files = inspect.Parameter.empty in entry(status.name).options.values()
             here = "yours" if needs_files else "[green]built in[/green]"
         table.add_row(status.name, here, status.summary)
     common.terminal().print(table)
@@ -73,13 +73,13 @@ def _table(statuses: list[Status], folder: Path) -> None:
 
 
 def _show(status: Status) -> None:
-    from statespan.data.registry import REGISTRY
+    from statespan.data.registry import entry
     from statespan.data.source import describe
 
-    entry = REGISTRY[status.name]
+    dataset = entry(status.name)
 
     common.say(f"{status.name}: {status.summary}")
-    if entry.files:
+    if dataset.files:
         common.say(f"folder  {status.folder}")
     else:
         common.say("here    needs no files of its own")
@@ -93,7 +93,9 @@ def _show(status: Status) -> None:
         common.say(f"get     statespan data {status.name} --get, or put the files into the folder")
     elif status.missing:
         common.say("get     put the files into the folder; they are not downloaded for you")
-    defaults = {key: "…" if value is inspect.Parameter.empty else _yaml(value) for key, value in entry.options.items()}
+    defaults = {
+        key: "…" if value is inspect.Parameter.empty else _yaml(value) for key, value in dataset.options.items()
+    }
     if defaults:
         common.say(f"options {'  '.join(f'data.{key}={default}' for key, default in defaults.items())}")
 
@@ -106,12 +108,12 @@ def _yaml(value: object) -> str:
 
 def _get(status: Status) -> None:
     from statespan.data import MissingData
-    from statespan.data.registry import REGISTRY
+    from statespan.data.registry import entry
     from statespan.data.source import fetch
 
     with common.downloading() as progress:
         try:
-            fetch(status.name, REGISTRY[status.name].files, status.folder, progress)
+            fetch(status.name, entry(status.name).files, status.folder, progress)
             return
         except MissingData as error:
             why = "; ".join(error.reasons) or "no address with a known checksum"

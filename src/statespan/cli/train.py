@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from statespan._fail import complain, fail
-from statespan.cli import common
+from statespan.cli import common, installed
 from statespan.cli.locate import is_run
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ Examples:
   statespan train mine.yaml train.lr=0.004 train.batch=32
   statespan train mine.yaml train.start=runs/other    start from another run's weights
   statespan train runs/digits-s4d --resume            resume a run that was stopped
+  statespan train --plugins                           list what installed packages add
   torchrun --nproc-per-node 8 -m statespan train smnist-s4d
 
 Ctrl-C or SIGTERM saves the run and exits with 130 or 143; --resume then gives the same bits as an uninterrupted run.
@@ -49,6 +50,7 @@ def train(
         typer.Argument(metavar="KEY=VALUE", help="Overrides, such as train.lr=0.001.", show_default=False),
     ] = None,
     *,
+    plugins: Annotated[bool, typer.Option("--plugins", help="List what installed packages add, and exit.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the newest run of this recipe.")] = False,
     folder: Annotated[Path, typer.Option(help="Folder of the runs.")] = common.RUNS,
     data: common.DataFolder = None,
@@ -56,14 +58,18 @@ def train(
 ) -> None:
     """Train; :data:`HELP` is the text for users."""
     common.need_training()
+    if plugins:
+        installed.show()
+        return
     with common.explained():
         from statespan.train import Interrupted, fit
         from statespan.train.device import pick_device
-        from statespan.train.run import build_model, check_model
+        from statespan.train.run import build_model, check_model, check_train
         from statespan.train.start import find_weights
 
         pick_device(device)
         chosen, run = _choose(recipe, changes or [], resume, folder)
+        check_train(chosen)
         check_model(chosen)
         if chosen.train.start is not None and not resume:
             find_weights(chosen.train.start)

@@ -2,7 +2,7 @@
 
 from statespan.data import own  # noqa: F401 - registers its dataset
 from statespan.data.base import Arrays, Batch, Dataset, Info, Split, Windows, trim
-from statespan.data.registry import load, names, register, status
+from statespan.data.registry import load, names, register_dataset, status
 from statespan.data.source import MissingData, Source
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "Windows",
     "load",
     "names",
-    "register",
+    "register_dataset",
     "status",
     "trim",
 ]

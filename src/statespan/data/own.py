@@ -23,7 +23,7 @@ from statespan._check import check_choice, check_int, check_number
 from statespan.data.base import Array, Batch, Dataset, Windows
 from statespan.data.formats.npy import load_all
 from statespan.data.formats.samples import ENDINGS, numbers, read_csv, read_sample, series
-from statespan.data.registry import register
+from statespan.data.registry import register_dataset
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.split import split, stratified
 
@@ -87,7 +87,9 @@ class OwnOptions:
             check_number("sampling_rate", self.sampling_rate, above=0.0)
 
 
-@register("own", "Your own series: a folder of files, a CSV file or an npz file, given as path", config=OwnOptions)
+@register_dataset(
+    "own", "Your own series: a folder of files, a CSV file or an npz file, given as path", config=OwnOptions
+)
 def own(folder: Path, options: OwnOptions) -> Dataset:
     """Your own data."""
     where, target = Path(options.path).expanduser(), options.target

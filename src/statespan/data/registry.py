@@ -1,4 +1,4 @@
-"""Datasets by name: a closed list, so that a recipe can name only registered ones."""
+"""Datasets by name: those of the library, and those that installed packages and users register."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from statespan import _plugins
+from statespan._registry import Registry
 from statespan._suggest import suggest
 from statespan.data.base import Dataset
 from statespan.data.cache import watched
@@ -62,10 +62,15 @@ class Status:
     optional: tuple[Source, ...]  # missing files that it does without
 
 
-REGISTRY: dict[str, DatasetEntry] = {}
+def _check_dataset(name: str, item: Any) -> None:
+    if not callable(item.loader):
+        raise TypeError(f"a loader must be a function, got {item.loader!r}")
 
 
-def register(
+REGISTRY: Registry[DatasetEntry] = Registry("dataset", "statespan.datasets", check=_check_dataset, by_module=True)
+
+
+def register_dataset(
     name: str,
     summary: str,
     *,
@@ -74,6 +79,8 @@ def register(
     config: Callable[..., Any] | None = None,
 ) -> Callable[[Loader], Loader]:
     """Register a loader: ``load(folder, *, option: type = default, …)``, or ``load(folder, config)``.
+
+    Installed packages name the module with the loader in the entry-point group ``statespan.datasets``.
 
     Args:
         name: Name of the dataset.
@@ -84,9 +91,7 @@ def register(
     """
 
     def add(loader: Loader) -> Loader:
-        if name in REGISTRY:
-            raise ValueError(f"a dataset {name!r} is already registered")
-        REGISTRY[name] = DatasetEntry(name, summary, tuple(files), folder or name, loader, config)
+        REGISTRY.register(name, DatasetEntry(name, summary, tuple(files), folder or name, loader, config))
         return loader
 
     return add
@@ -106,17 +111,12 @@ def names() -> list[str]:
         >>> "smnist" in statespan.data.names()
         True
     """
-    _plugins.modules("statespan.datasets")
-    return sorted(REGISTRY)
+    return sorted(REGISTRY.names())
 
 
 def entry(name: str) -> DatasetEntry:
     """The registered dataset of this name."""
-    if not isinstance(name, str):
-        raise TypeError(f"name must be that of a dataset, got {type(name).__name__} {name!r}")
-    if name not in names():
-        raise ValueError(f"unknown dataset {name!r}{suggest(name, REGISTRY)} (known: {', '.join(names())})")
-    return REGISTRY[name]
+    return REGISTRY.find(name)
 
 
 def load(name: str, folder: Path | str | None = None, *, progress: Progress | None = None, **options: Any) -> Dataset:
@@ -147,7 +147,7 @@ def status(folder: Path | str | None = None) -> list[Status]:
     """What exists of every dataset in the data folder, what is missing and how to get it."""
     statuses = []
     for name in names():
-        dataset = REGISTRY[name]
+        dataset = entry(name)
         place = dataset.place(data_folder(folder))
         existing, required = tuple(found(dataset.files, place)), tuple(missing(dataset.files, place))
         optional = tuple(source for source in dataset.files if source.optional and source.find(place) is None)

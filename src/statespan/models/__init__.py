@@ -2,12 +2,12 @@
 
 from statespan.models.base import Model
 from statespan.models.classifier import Classifier, ClassifierConfig, Regressor, Retrieval
-from statespan.models.config import BackboneConfig
+from statespan.models.config import BackboneConfig, register_layer
 from statespan.models.forecaster import Forecaster, ForecasterConfig
 from statespan.models.language import LanguageConfig, LanguageModel, MaskedConfig, MaskedModel
 from statespan.models.pixels import PixelModel, PixelsConfig
 from statespan.models.pretrained import LoadError
-from statespan.models.registry import build, check, from_pretrained, names
+from statespan.models.registry import build, check, from_pretrained, names, register_model
 from statespan.models.transducer import Transducer, TransducerConfig
 
 __all__ = [
@@ -32,4 +32,6 @@ __all__ = [
     "check",
     "from_pretrained",
     "names",
+    "register_layer",
+    "register_model",
 ]

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from statespan._check import check_bool, check_choice, check_int, check_number
-from statespan._suggest import suggest
+from statespan._registry import Registry, check_keys, keywords
 from statespan.nn import DSS, LRU, LSSL, S4, S4D, S5, Backbone, FeedForward, SequenceLayer, SSMLayer
 from statespan.nn.layer import Mix
 from statespan.nn.norm import NormName
+from statespan.ssm import inits
 
 LayerName: TypeAlias = Literal["s4", "s4d", "dss", "lssl", "s5", "lru"]
 LAYERS: dict[str, type[SSMLayer]] = {"s4": S4, "s4d": S4D, "dss": DSS, "lssl": LSSL, "s5": S5, "lru": LRU}
 _NOT_OF_THE_SSM = ("d_model", "d_state", "bidirectional", "mix", "dropout", "tie_dropout", "device", "dtype")
+
+
+def _check_layer(name: str, layer: Any) -> None:
+    if not (isinstance(layer, type) and issubclass(layer, SequenceLayer)):
+        raise TypeError(f"a layer must be a subclass of statespan.nn.SequenceLayer, got {layer!r}")
+    if next(iter(inspect.signature(layer).parameters), None) != "d_model":
+        raise TypeError(f"a layer's first argument must be d_model, got {layer.__name__}{inspect.signature(layer)}")
+
+
+ADDED_LAYERS: Registry[type[SequenceLayer]] = Registry("layer", "statespan.layers", built_in=LAYERS, check=_check_layer)
 
 COUNT = {"minimum": 0}
 """Metadata of a field that may be 0."""
@@ -31,7 +42,8 @@ class BackboneConfig:
         d_model: Number of features.
         d_state: State size of each SSM, even.
         n_layers: Number of SSM layers; of blocks where a model is made of blocks.
-        layer: "s4", "s4d", "dss", "lssl", "s5" or "lru".
+        layer: "s4", "s4d", "dss", "lssl", "s5" or "lru", or a layer that was registered. Such a layer gets the fields
+            d_state, mix, dropout and tie_dropout if its constructor has arguments of these names.
         ssm: Options of the layer by name, such as ``{"init": "lin", "n_ssm": 2, "dt_min": 0.001}``.
         mix: How a layer mixes its features, "glu" or "linear".
         feed_forward: Hidden features for each feature of a feed-forward layer after each SSM layer; 0 for none.
@@ -45,7 +57,7 @@ class BackboneConfig:
     d_model: int = 128
     d_state: int = field(default=64, metadata={"minimum": 2, "even": True})
     n_layers: int = 4
-    layer: LayerName = "s4"
+    layer: str = "s4"
     ssm: Mapping[str, Any] = field(default_factory=dict)
     mix: Mix = "glu"
     feed_forward: int = field(default=0, metadata=COUNT)
@@ -70,16 +82,25 @@ class BackboneConfig:
             check_number("sampling_rate", self.sampling_rate, above=0.0)
         if not isinstance(self.ssm, Mapping):
             raise TypeError(f"ssm must be a mapping of options of the layer, got {type(self.ssm).__name__}")
+        ADDED_LAYERS.check_name(self.layer, "layer")
         check_keys("ssm", self.ssm, ssm_options(self.layer))
         object.__setattr__(self, "ssm", dict(self.ssm))  # later changes of the caller's mapping have no effect
 
     def least_weights(self) -> int:
-        """A lower bound on the number of weights: C of each layer."""
-        return self.n_layers * self.d_model * self.d_state
+        """A lower bound on the number of weights: C of each SSM layer, one weight of each other layer."""
+        return self.n_layers * (self.d_model * self.d_state if self.layer in LAYERS else 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, as JSON has them."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        """The fields as plain values, as JSON has them.
+
+        An initialization that is not a name becomes "saved": its values are in the weights of the saved model.
+        """
+        values: dict[str, Any] = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
+        }
+        if self.layer in LAYERS and "init" in self.ssm:
+            values["ssm"]["init"] = inits.saved_name(self.ssm["init"], self.d_state)
+        return values
 
 
 def parse(cls: type[Config], options: Mapping[str, Any]) -> Config:
@@ -96,17 +117,44 @@ def parse(cls: type[Config], options: Mapping[str, Any]) -> Config:
     return cls(**values)
 
 
-def check_keys(name: str, options: Mapping[Any, Any], known: Iterable[str]) -> None:
-    """Reject unknown keys and suggest the nearest known one."""
-    allowed = list(known)
-    for key in options:
-        if key not in allowed:
-            raise ValueError(f"{name} has no {key!r}{suggest(str(key), allowed)} (allowed: {', '.join(allowed)})")
+def register_layer(name: str, layer: type[SequenceLayer]) -> None:
+    """Give a layer a name that models and recipes can use: ``model.layer=NAME``.
+
+    Installed packages need not call it: they name the class in the entry-point group ``statespan.layers``.
+
+    Args:
+        name: At most 64 letters, digits, "_" and "-".
+        layer: A :class:`~statespan.nn.SequenceLayer` whose constructor takes ``d_model``, and by name whatever else it
+            needs: ``d_state``, ``bidirectional``, ``mix``, ``dropout``, ``tie_dropout``, ``device`` and ``dtype`` are
+            those of the model; all others are options for ``model.ssm``.
+
+    Example:
+        >>> import torch
+        >>> from statespan.models import build
+        >>> class Average(SequenceLayer):
+        ...     def __init__(self, d_model, *, width=4):
+        ...         super().__init__()
+        ...         self.d_model = self.d_output = d_model
+        ...         self.width = width
+        ...     def forward(self, x, *, lengths=None, dt_scale=1.0):
+        ...         sums = torch.nn.functional.pad(x, (0, 0, self.width, 0)).cumsum(1)
+        ...         return (sums[:, self.width :] - sums[:, : -self.width]) / self.width
+        >>> register_layer("average", Average)
+        >>> options = {"d_input": 1, "d_output": 2, "d_model": 8, "n_layers": 1, "layer": "average"}
+        >>> build("classifier", options={**options, "ssm": {"width": 3}})(torch.randn(5, 20, 1)).shape
+        torch.Size([5, 2])
+    """
+    ADDED_LAYERS.register(name, layer)
+
+
+def layer_class(name: str) -> type[SequenceLayer]:
+    """The layer of this name."""
+    return LAYERS[name] if name in LAYERS else ADDED_LAYERS.find(name, "layer")
 
 
 def ssm_options(layer: str) -> list[str]:
     """The names of the options that ``ssm`` accepts for this layer."""
-    return [name for name in inspect.signature(LAYERS[layer]).parameters if name not in _NOT_OF_THE_SSM]
+    return list(keywords(layer_class(layer), _NOT_OF_THE_SSM))
 
 
 def make_layers(
@@ -114,14 +162,27 @@ def make_layers(
 ) -> list[SequenceLayer]:
     """The layers of a stack: n_layers times ``repeats`` SSM layers and, if configured, a feed-forward layer."""
     common: Any = {"dropout": config.dropout, "tie_dropout": config.tie_dropout, **where}
-    options = {"bidirectional": bidirectional, "mix": config.mix, **common, **config.ssm}
-    make: Any = LAYERS[config.layer]
+    options = {"d_state": config.d_state, "bidirectional": bidirectional, "mix": config.mix, **common}
     layers: list[SequenceLayer] = []
     for _ in range(config.n_layers):
-        layers += [make(width, config.d_state, **options) for _ in range(repeats)]
+        layers += [_make_layer(config, width, options, where) for _ in range(repeats)]
         if config.feed_forward:
             layers.append(FeedForward(width, config.feed_forward, **common))
     return layers
+
+
+def _make_layer(config: BackboneConfig, width: int, options: dict[str, Any], where: dict[str, Any]) -> SequenceLayer:
+    """A layer, with those of the options that its constructor has."""
+    make: Any = layer_class(config.layer)
+    taken = keywords(make)
+    if options["bidirectional"] and "bidirectional" not in taken:
+        raise ValueError(f"bidirectional must be False, as the layer {config.layer!r} has no such option, got True")
+    layer: SequenceLayer = make(width, **{k: v for k, v in options.items() if k in taken}, **config.ssm)
+    if not (getattr(layer, "d_model", None) == getattr(layer, "d_output", None) == width):
+        got = f"d_model={getattr(layer, 'd_model', None)}, d_output={getattr(layer, 'd_output', None)}"
+        raise ValueError(f"the layer {config.layer!r} must have d_model and d_output of {width}, got {got}")
+    moved = {key: value for key, value in where.items() if key not in taken and value is not None}
+    return layer.to(**moved) if moved else layer
 
 
 def residual_options(config: BackboneConfig) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from statespan._suggest import suggest
+from statespan._registry import Registry, check_keys
 from statespan.models.base import Model
 from statespan.models.classifier import Classifier, Regressor, Retrieval
-from statespan.models.config import LAYERS, check_keys, parse, ssm_options
+from statespan.models.config import BackboneConfig, parse, ssm_options
 from statespan.models.forecaster import Forecaster
 from statespan.models.language import LanguageModel, MaskedModel
 from statespan.models.pixels import PixelModel
@@ -24,14 +24,49 @@ _MODELS: dict[str, type[Any]] = {
     model.name: model
     for model in (Classifier, Regressor, Retrieval, LanguageModel, MaskedModel, PixelModel, Forecaster, Transducer)
 }
+
+
+def _check_model(name: str, model: Any) -> None:
+    if not (isinstance(model, type) and issubclass(model, Model)):
+        raise TypeError(f"a model must be a subclass of statespan.models.Model, got {model!r}")
+    if getattr(model, "name", None) != name:
+        raise ValueError(f"{model.__name__}.name must be {name!r}, got {getattr(model, 'name', None)!r}")
+    config = getattr(model, "config_class", None)
+    if not (isinstance(config, type) and issubclass(config, BackboneConfig)):
+        raise TypeError(f"{model.__name__}.config_class must be a subclass of BackboneConfig, got {config!r}")
+    if not isinstance(getattr(model, "tasks", None), tuple):
+        raise TypeError(f"{model.__name__}.tasks must be a tuple, got {getattr(model, 'tasks', None)!r}")
+
+
+ADDED_MODELS: Registry[type[Model]] = Registry("model", "statespan.models", built_in=_MODELS, check=_check_model)
 # more tokens than cutoffs
 _ANY_DATA = {"d_input": 1, "vocabulary": 2**20, "d_output": 2, "horizon": 1, "d_marks": 0, "sampling_rate": None}
 _TRIED_STATE, _TRIED_WEIGHTS = 1024, 2**24  # a larger layer is not built only to see whether it can be
 
 
 def names() -> tuple[str, ...]:
-    """The names of all models."""
-    return tuple(_MODELS)
+    """The names of all models, the built-in ones first."""
+    return ADDED_MODELS.names()
+
+
+def register_model(name: str, model: type[Model]) -> None:
+    """Give a model a name that recipes and files can use: ``model.name=NAME``.
+
+    Installed packages need not call it: they name the class in the entry-point group ``statespan.models``. A folder
+    that such a model was saved in needs the package to be loaded.
+
+    Args:
+        name: The class attribute ``name`` of the model.
+        model: A subclass of :class:`~statespan.models.Model` with ``config_class`` and ``tasks``.
+
+    Example:
+        >>> class Thermometer(Regressor):
+        ...     name = "thermometer"
+        >>> register_model("thermometer", Thermometer)
+        >>> build("thermometer", options={"d_input": 1, "d_output": 1, "d_model": 8}).name
+        'thermometer'
+    """
+    ADDED_MODELS.register(name, model)
 
 
 def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool = False) -> None:
@@ -57,9 +92,9 @@ def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool =
     if not isinstance(options, (Mapping, type(None))):
         raise TypeError(f"options must be a mapping, got {type(options).__name__}")
     options = options or {}
-    check_keys("options", options, (field.name for field in fields(cls.config_class)))
-    layer, ssm = options.get("layer", "s4"), options.get("ssm")
-    if layer in LAYERS and isinstance(ssm, Mapping):
+    check_keys("options", options, [field.name for field in fields(cls.config_class)])
+    layer, ssm = options.get("layer", "s4"), options.get("ssm", {})
+    if isinstance(layer, str) and isinstance(ssm, Mapping):
         check_keys("ssm", ssm, ssm_options(layer))
     if values:
         _check_values(cls, options)
@@ -131,15 +166,12 @@ def from_pretrained(folder: str | Path, *, device: torch.device | str | None = N
         LoadError: If anything is missing or damaged.
     """
     stored = read_folder(folder)
-    if stored.name not in _MODELS:
-        raise LoadError(f"{folder} holds the model {stored.name!r}; known: {', '.join(_MODELS)}")
-    cls: type[Model] = _MODELS[stored.name]
+    try:
+        cls: type[Model] = _find(stored.name)
+    except ValueError as error:
+        raise LoadError(f"{folder} holds the model {stored.name!r}: {error}") from error
     return cls._from_stored(stored, folder, device)
 
 
 def _find(name: Any) -> type[Any]:
-    if not isinstance(name, str):
-        raise TypeError(f"name must be one of {names()}, got {type(name).__name__} {name!r}")
-    if name not in _MODELS:
-        raise ValueError(f"name must be one of {names()}, got {name!r}{suggest(name, _MODELS)}")
-    return _MODELS[name]
+    return _MODELS[name] if isinstance(name, str) and name in _MODELS else ADDED_MODELS.find(name)

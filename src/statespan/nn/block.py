@@ -30,6 +30,7 @@ class FeedForward(SequenceLayer):
     """
 
     is_position_wise = True
+    needs_lengths = False
 
     def __init__(
         self,
@@ -120,8 +121,8 @@ class ResidualBlock(SequenceLayer):
             x, u = self.norm.before(x, padding, self.layer.working_dtype(x))
         else:
             u = fill(x, padding)
-        # zeros after a sequence are all that a layer needs to know of its length, also one that looks ahead
-        return self.add_to(x, self.layer(u, dt_scale=dt_scale), padding)
+        lengths = padding if self.layer.needs_lengths else None
+        return self.add_to(x, self.layer(u, lengths=lengths, dt_scale=dt_scale), padding)
 
     def prefill(
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0

@@ -54,6 +54,8 @@ class SSMLayer(SequenceLayer):
         (torch.Size([2, 16]), torch.Size([2, 16, 32]))
     """
 
+    needs_lengths = False  # zeros after a sequence tell it enough, also if it looks ahead
+
     def __init__(
         self,
         ssm: SSMParameters,

@@ -7,6 +7,7 @@ import torch
 from statespan.nn.layer import Activation, Mix, SSMLayer
 from statespan.nn.options import Discretization, SSMOptions, documented, kernel_count
 from statespan.nn.parameters import DenseParameters
+from statespan.ssm.inits import Init
 
 
 @documented
@@ -18,7 +19,9 @@ class LSSL(SSMLayer):
     Args:
         d_model: Number of features D, each with its own SSM.
         d_state: State size N of each SSM, even.
-        init: "legs", "legt", "fout", or several joined by "/" to share the heads.
+        init: "legs", "legt", "fout", or several joined by "/" to share the heads. Or a name registered by
+            :func:`statespan.ssm.inits.register_init`; or a pair (A, B) of tensors or numpy arrays, (N, N) and (N,); or
+            a function from d_state to such a pair. Any finite A is allowed.
         discretization: "bilinear"; or "zoh" or "foh" (by the matrix exponential).
         {shared}
 
@@ -32,7 +35,7 @@ class LSSL(SSMLayer):
         d_model: int,
         d_state: int = 64,
         *,
-        init: str = "legs",
+        init: Init = "legs",
         discretization: Discretization = "bilinear",
         train_A: bool = True,
         train_B: bool = True,

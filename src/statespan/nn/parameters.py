@@ -26,6 +26,7 @@ from statespan.ops import Stepper, apply, apply_from, state_after, system_of
 from statespan.ops.ssm.arguments import ModeTensors
 from statespan.ops.ssm.source import Modal, SSMSource
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
+from statespan.ssm.inits import Init
 
 OF_A, OF_B = ("A_real", "A_imag", "A", "P", "nu", "theta"), ("B", "log_gamma")  # parameters of the state matrix and B
 
@@ -154,18 +155,16 @@ class SSMParameters(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         """The options."""
-        return (
-            f"n_ssm={self.options.ssms}, kernels={self.options.kernels}, discretization={self.options.discretization}"
-        )
+        options = self.options
+        return f"n_ssm={options.ssms}, kernels={options.kernels}, discretization={options.discretization}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         """Move and cast with the model, but never below float32."""
 
         def keep_precision(t: Tensor) -> Tensor:
             moved = fn(t)
-            if moved.is_floating_point() and moved.dtype.itemsize < 4:
-                return t.to(device=moved.device, dtype=torch.float32)
-            return moved
+            rounded = moved.is_floating_point() and moved.dtype.itemsize < 4
+            return t.to(device=moved.device, dtype=torch.float32) if rounded else moved
 
         return super()._apply(keep_precision, recurse)
 
@@ -193,6 +192,11 @@ class ModalParameters(SSMParameters):
 
     def _initial_modes(self, A: Tensor, B: Tensor) -> dict[str, Tensor]:
         """From the modes A and B (S, M), complex."""
+        if self.real_part != "none" and not A.is_meta and bool((A.real > 0).any()):
+            raise ValueError(
+                f"init must have Re A <= 0 for real_part={self.real_part!r}, got {float(A.real.max()):.6g}; "
+                "real_part='none' leaves it free"
+            )
         log_dt, options = self._initial_log_dt(), self.options
         C = torch.randn(options.kernels, options.d_model, options.d_state // 2, dtype=torch.complex128)
         return {
@@ -223,7 +227,7 @@ class DiagonalParameters(ModalParameters):
 
     Args:
         options: Sizes, step sizes and what is trained.
-        init: Name of a diagonal initialization, or several joined by "/".
+        init: As in :class:`statespan.S4D`.
         init_options: Keyword arguments of :func:`statespan.ssm.inits.diagonal`.
         real_part: "exp", "softplus", "relu" or "none".
         softmax: Whether to use the softmax-normalized kernel.
@@ -238,7 +242,7 @@ class DiagonalParameters(ModalParameters):
         self,
         options: SSMOptions,
         *,
-        init: str = "legs",
+        init: Init = "legs",
         init_options: dict[str, Any] | None = None,
         real_part: RealPart = "exp",
         softmax: bool = False,
@@ -309,7 +313,7 @@ class DPLRParameters(ModalParameters):
 
     Args:
         options: Sizes, step sizes and what is trained.
-        init: Name of a HiPPO measure, or several joined by "/".
+        init: As in :class:`statespan.S4`.
         real_part: "exp", "softplus", "relu" or "none".
         algorithm: "krylov" or "cauchy", which give the same kernel.
         device: Device of the parameters.
@@ -322,7 +326,7 @@ class DPLRParameters(ModalParameters):
         self,
         options: SSMOptions,
         *,
-        init: str = "legs",
+        init: Init = "legs",
         real_part: RealPart = "exp",
         algorithm: str = "krylov",
         device: torch.device | str | None = None,
@@ -362,7 +366,7 @@ class DenseParameters(SSMParameters):
 
     Args:
         options: Sizes, step sizes and what is trained.
-        init: Name of a HiPPO measure, or several joined by "/".
+        init: As in :class:`statespan.LSSL`.
         device: Device of the parameters.
         dtype: Their dtype, at least float32.
     """
@@ -374,7 +378,7 @@ class DenseParameters(SSMParameters):
         self,
         options: SSMOptions,
         *,
-        init: str = "legs",
+        init: Init = "legs",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:

@@ -12,6 +12,7 @@ from statespan.nn.options import Discretization, SSMOptions, documented, kernel_
 from statespan.nn.parameters import DPLRParameters
 from statespan.nn.real_part import RealPart
 from statespan.ssm.dplr import ALGORITHMS
+from statespan.ssm.inits import Init
 
 
 @documented
@@ -21,7 +22,10 @@ class S4(SSMLayer):
     Args:
         d_model: Number of features D, each with its own SSM.
         d_state: State size N of each SSM, even.
-        init: "legs", "legt", "fout", or several joined by "/": "legs/fout" is S4-(LegS/FouT).
+        init: "legs", "legt", "fout", or several joined by "/": "legs/fout" is S4-(LegS/FouT). Or a name registered by
+            :func:`statespan.ssm.inits.register_init`; or a pair (A, B) of tensors or numpy arrays, (N, N) and (N,), in
+            which ``(A + Aᵀ)/2`` is a multiple of the identity less a term of rank 1 or 2; or a function from d_state to
+            such a pair.
         discretization: "bilinear"; or "zoh" or "foh", which make the state matrix dense.
         real_part: How Re Λ is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
         kernel: How the convolution kernel is computed: "krylov" (powers of the state matrix by doubling) or "cauchy"
@@ -39,7 +43,7 @@ class S4(SSMLayer):
         d_model: int,
         d_state: int = 64,
         *,
-        init: str = "legs",
+        init: Init = "legs",
         discretization: Discretization = "bilinear",
         real_part: RealPart = "exp",
         kernel: Literal["krylov", "cauchy"] = "krylov",

@@ -11,6 +11,7 @@ from statespan.nn.layer import Activation, Mix, SSMLayer
 from statespan.nn.options import Discretization, SSMOptions, documented, kernel_count
 from statespan.nn.parameters import DiagonalParameters
 from statespan.nn.real_part import RealPart
+from statespan.ssm.inits import Init
 
 Kernel: TypeAlias = Literal["vandermonde", "softmax"]
 
@@ -23,7 +24,9 @@ class S4D(SSMLayer):
         d_model: Number of features D, each with its own SSM.
         d_state: State size N of each SSM, even.
         init: "legs", "inv", "lin", "inv2", "quad", "real", "random", "dfout", or several joined by "/" to share the
-            heads. "dfout" starts at Δ = 1 whatever dt_min and dt_max are; its frequencies need "zoh" to be exact.
+            heads. "dfout" starts at Δ = 1 whatever dt_min and dt_max are; its frequencies need "zoh" to be exact. Or a
+            name registered by :func:`statespan.ssm.inits.register_init`; or a pair (A, B) of tensors or numpy arrays
+            (N/2,), one mode of each conjugate pair; or a function from d_state to such a pair.
         init_options: Keyword arguments of :func:`statespan.ssm.inits.diagonal`, e.g. ``{"imag_scale": 0.01}``.
         discretization: "bilinear"; "zoh" for an input that is constant between samples, "foh" for a linear one.
         real_part: How Re A is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
@@ -43,7 +46,7 @@ class S4D(SSMLayer):
         d_model: int,
         d_state: int = 64,
         *,
-        init: str = "legs",
+        init: Init = "legs",
         init_options: dict[str, Any] | None = None,
         discretization: Discretization = "bilinear",
         real_part: RealPart = "exp",
@@ -84,7 +87,7 @@ class DSS(S4D):
     Args:
         d_model: Number of features D, each with its own SSM.
         d_state: State size N of each SSM, even.
-        init: As in :class:`S4D`; the DSS paper's is "legs".
+        init: As in :class:`S4D`, but for B, which is 1; the DSS paper's is "legs".
         init_options: As in :class:`S4D`.
         discretization: As in :class:`S4D`; "softmax" needs "zoh".
         real_part: How Re A is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
@@ -102,7 +105,7 @@ class DSS(S4D):
         d_model: int,
         d_state: int = 64,
         *,
-        init: str = "legs",
+        init: Init = "legs",
         init_options: dict[str, Any] | None = None,
         discretization: Discretization = "zoh",
         real_part: RealPart = "none",

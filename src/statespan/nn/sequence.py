@@ -97,7 +97,7 @@ class SequenceLayer(SequenceModule):
     """A map from (B, L, D) to (B, L, d_output): the interface that residual blocks, backbones and U-Nets require.
 
     Subclass it to put a layer of your own into :class:`~statespan.nn.ResidualBlock` or
-    :class:`~statespan.nn.Backbone`.
+    :class:`~statespan.nn.Backbone`; :func:`statespan.models.register_layer` makes it one for models and recipes.
 
     Example:
         >>> from statespan.nn import S4D, Backbone
@@ -117,6 +117,9 @@ class SequenceLayer(SequenceModule):
     """Features of the output."""
     is_position_wise: bool = False
     """Whether each position is mapped alone, so that neither padding nor time makes a difference."""
+
+    needs_lengths: bool = True
+    """Whether a block must tell it the lengths; a causal layer, or a convolution, needs only zeros for padding."""
 
     def working_dtype(self, x: Tensor) -> torch.dtype | None:
         """The dtype that the layer computes in for x, which a preceding norm may produce; None for its own dtype."""

@@ -1,5 +1,7 @@
 """Initializations: the diagonal laws of S4D sections 4 and 5.2, and mixtures that share the heads among several.
 
+Those that users give or register are in :mod:`statespan.ssm.given`.
+
 Shapes: N state size (N/2 complex modes are kept), S number of independent SSMs.
 """
 
@@ -7,13 +9,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from statespan._check import check_bool, check_choice, check_int, check_number
-from statespan.ssm import hippo
+from statespan._registry import Registry, check_function
+from statespan._suggest import suggest
+from statespan.ssm import given, hippo
+from statespan.ssm.given import SAVED, Arrays, Init, saved_name
+
+__all__ = [
+    "DIAGONAL", "Init", "diagonal", "mix_dense", "mix_diagonal", "mix_dplr", "register_init", "saved_name",
+    "split_mixture",
+]  # fmt: skip
 
 DIAGONAL = ("legs", "inv", "lin", "inv2", "quad", "real", "random", "dfout")
 UNIT_STEP = ("dfout",)  # initializations in radians per sample: their step size is 1
@@ -21,6 +32,35 @@ _LAWS = ("inv", "lin", "inv2", "quad")  # imaginary part given by a formula in t
 _DRAWN = ("random", "dfout")
 _OPTIONS = ("imag_scale", "random_imag", "random_real", "random_B", "generator")
 _DAMPING = (1e-3, 1e-1)  # of "dfout": the range of Δ in S4D, whose modes decay by Δ/2 a sample
+ADDED_INITS: Registry[Callable[[int], Arrays]] = Registry(
+    "initialization",
+    "statespan.inits",
+    built_in=(*DIAGONAL, *(measure for measure in hippo.MEASURES if measure not in DIAGONAL), *SAVED),
+    check=lambda name, item: check_function("initialization", item),
+)
+
+
+def register_init(name: str, make: Callable[[int], Arrays]) -> None:
+    """Give an initialization a name that layers and recipes can use: ``init=NAME``, ``model.ssm.init=NAME``.
+
+    Installed packages need not call it: they name the function in the entry-point group ``statespan.inits``.
+
+    Args:
+        name: At most 64 letters, digits, "_" and "-".
+        make: A function from the state size N to a pair (A, B) of tensors or numpy arrays: for S4D and DSS, one mode of
+            each conjugate pair, both (N/2,); for S4 and LSSL a real A of (N, N) and B of (N,). It is called once for
+            each SSM, so it may draw random numbers.
+
+    Example:
+        >>> from statespan import S4D
+        >>> def evenly(d_state):
+        ...     n = torch.arange(d_state // 2, dtype=torch.float64)
+        ...     return torch.complex(-torch.ones_like(n), n), torch.ones_like(n)
+        >>> register_init("evenly", evenly)
+        >>> S4D(2, 8, init="evenly").structure().A[0].real.mean().item()
+        -1.0
+    """
+    ADDED_INITS.register(name, make)
 
 
 def diagonal(
@@ -118,21 +158,38 @@ def _check_random(name: str, random_imag: bool, random_real: bool) -> None:
         raise ValueError("random_real=True is allowed for complex initializations only; got name='real'")
 
 
-def split_mixture(init: str, n_ssm: int, allowed: tuple[str, ...]) -> list[str]:
+def _given(init: Any, allowed: tuple[str, ...]) -> Any:
+    """What is given in place of the names of a layer: a pair, a function, or the name of saved values; else None."""
+    if not isinstance(init, str):
+        given.check_init(init, (*allowed, *ADDED_INITS.added()))
+        return init
+    if init in SAVED:
+        return init
+    names = init.split("/")
+    if all(name in allowed for name in names):
+        return None
+    known = (*allowed, *ADDED_INITS.added())
+    if len(names) > 1 or init not in known:
+        wrong = next((name for name in names if name not in allowed), init)
+        raise ValueError(
+            f"init must be one of {known} or several built-in ones joined by '/', got {init!r}{suggest(wrong, known)}"
+        )
+    return ADDED_INITS.find(init, "init")
+
+
+def split_mixture(init: Init, n_ssm: int, allowed: tuple[str, ...]) -> list[Any]:
     """The initialization of each SSM: "legs/fout" gives the first half of them LegS, the second half FouT.
 
-    The shares are equal; the first ones take the remainder. There must be at least one SSM for each name.
+    The shares are equal; the first ones take the remainder. There must be at least one SSM for each name. What is not a
+    built-in name is that of every SSM.
 
     Example:
         >>> split_mixture("legs/fout", 4, hippo.MEASURES)
         ['legs', 'legs', 'fout', 'fout']
     """
-    if not isinstance(init, str):
-        raise TypeError(f"init must be one of {allowed} or several joined by '/', got {type(init).__name__} {init!r}")
+    if _given(init, allowed) is not None or not isinstance(init, str):
+        return [init] * n_ssm
     names = init.split("/")
-    for name in names:
-        if name not in allowed:
-            raise ValueError(f"init must be one of {allowed} or several joined by '/', got {init!r}")
     if len(names) > n_ssm:
         raise ValueError(
             f"init {init!r} mixes {len(names)} initializations and needs n_ssm >= {len(names)}, got {n_ssm}"
@@ -141,8 +198,15 @@ def split_mixture(init: str, n_ssm: int, allowed: tuple[str, ...]) -> list[str]:
     return [name for i, name in enumerate(names) for _ in range(share + (i < rest))]
 
 
-def mix_diagonal(init: str, n_ssm: int, N: int, **options: Any) -> tuple[Tensor, Tensor]:
-    """A and B (S, N/2) of S SSMs by :func:`diagonal`, which takes the options; random ones are drawn separately."""
+def mix_diagonal(init: Init, n_ssm: int, N: int, **options: Any) -> tuple[Tensor, Tensor]:
+    """A and B (S, N/2) of S SSMs by :func:`diagonal`, which takes the options; random ones are drawn separately.
+
+    ``init`` may also be a registered name, a pair (A, B) of (N/2,), or a function from N to one.
+    """
+    if (own := _given(init, DIAGONAL)) is not None:
+        if options:
+            raise ValueError(f"init_options must be empty unless init is one of {DIAGONAL}, got {sorted(options)}")
+        return given.diagonal(own, n_ssm, N)
     names = split_mixture(init, n_ssm, DIAGONAL)
     unknown = set(options) - set(_OPTIONS)
     if unknown:
@@ -161,16 +225,19 @@ def mix_diagonal(init: str, n_ssm: int, N: int, **options: Any) -> tuple[Tensor,
     return torch.stack(A), torch.stack(B)
 
 
-def has_unit_step(init: str, n_ssm: int) -> Tensor:
+def has_unit_step(init: Init, n_ssm: int) -> Tensor:
     """Which of the SSMs (S,) that :func:`mix_diagonal` initializes start at Δ = 1."""
     return torch.tensor([name in UNIT_STEP for name in split_mixture(init, n_ssm, DIAGONAL)])
 
 
-def mix_dplr(init: str, n_ssm: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
+def mix_dplr(init: Init, n_ssm: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
     """Lambda (S, N/2), P (R, S, N/2) and B (S, N/2) of S SSMs by :func:`statespan.ssm.hippo.dplr`.
 
-    R is the largest rank; smaller ones are filled with 0. "legs/fout" gives S4-(LegS/FouT).
+    R is the largest rank; smaller ones are filled with 0. "legs/fout" gives S4-(LegS/FouT). ``init`` may also be a
+    registered name, a pair (A, B) of (N, N) and (N,), or a function from N to one.
     """
+    if (own := _given(init, hippo.MEASURES)) is not None:
+        return given.dplr(own, n_ssm, N)
     names = split_mixture(init, n_ssm, hippo.MEASURES)
     made = {name: hippo.dplr(name, N) for name in set(names)}
     rank = max(P.shape[0] for _, P, _ in made.values())
@@ -178,8 +245,10 @@ def mix_dplr(init: str, n_ssm: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.stack([made[n][0] for n in names]), P, torch.stack([made[n][2] for n in names])
 
 
-def mix_dense(init: str, n_ssm: int, N: int) -> tuple[Tensor, Tensor]:
-    """The HiPPO matrices A (S, N, N) and B (S, N) of S SSMs."""
+def mix_dense(init: Init, n_ssm: int, N: int) -> tuple[Tensor, Tensor]:
+    """The HiPPO matrices A (S, N, N) and B (S, N) of S SSMs; ``init`` may also be as in :func:`mix_dplr`."""
+    if (own := _given(init, hippo.MEASURES)) is not None:
+        return given.dense(own, n_ssm, N)
     makers = {"legs": hippo.legs, "legt": hippo.legt, "fout": hippo.fout}
     made = [makers[name](N) for name in split_mixture(init, n_ssm, hippo.MEASURES)]
     return torch.stack([A for A, _ in made]), torch.stack([B for _, B in made])

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from statespan._io import CheckpointError
     from statespan.train.config import About, ConfigError, Recipe, Train, read_recipe, write_recipe
     from statespan.train.guard import NonFiniteError
+    from statespan.train.parts import Metric, register_metric, register_optimizer, register_schedule
     from statespan.train.result import Result
     from statespan.train.run import evaluate, fit, load_run
     from statespan.train.signals import Interrupted
@@ -17,6 +18,7 @@ _HOMES = {
     "statespan._io": ("CheckpointError",),
     "statespan.train.config": ("About", "ConfigError", "Recipe", "Train", "read_recipe", "write_recipe"),
     "statespan.train.guard": ("NonFiniteError",),
+    "statespan.train.parts": ("Metric", "register_metric", "register_optimizer", "register_schedule"),
     "statespan.train.result": ("Result",),
     "statespan.train.run": ("evaluate", "fit", "load_run"),
     "statespan.train.signals": ("Interrupted",),
@@ -27,6 +29,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "Interrupted",
+    "Metric",
     "NonFiniteError",
     "Recipe",
     "Result",
@@ -36,6 +39,9 @@ __all__ = [
     "load_run",
     "param_groups",
     "read_recipe",
+    "register_metric",
+    "register_optimizer",
+    "register_schedule",
     "write_recipe",
 ]
 

@@ -1,7 +1,9 @@
 """Recipes: the data, the model and the training settings, as typed data read from strict YAML.
 
 A recipe has the sections ``data``, ``model``, ``train`` and ``about``. The first two are a registered ``name`` and
-plain options, which the registries of datasets and models check; a recipe cannot name anything else to import or run.
+plain options, which the registries of datasets and models check. The section ``train`` names an optimizer, a schedule
+and metrics. All these names are built in, or registered by an installed package or by the program that reads the
+recipe; a recipe cannot name anything else to import or run, and reading one imports nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from statespan._registry import Registry
 from statespan._suggest import suggest
+from statespan.train.parts import METRICS, OPTIMIZERS, SCHEDULES
 from statespan.train.strict import KEY, ConfigError, dump, parse, show
 
 __all__ = ["About", "ConfigError", "Recipe", "Train", "read_recipe", "write_recipe"]
@@ -42,7 +46,8 @@ class Train:
         steps: Updates; instead of ``epochs``.
         batch: Sequences an update, over all processes.
         accumulate: Gradient accumulation: pieces that a process's share of the batch is cut into.
-        optimizer: "adamw" or "lamb".
+        optimizer: "adamw" or "lamb", or one that was registered.
+        optimizer_options: Options of a registered optimizer, such as ``{"momentum": 0.9}``.
         lr: Learning rate.
         weight_decay: Weight decay of the group "decay" of :func:`statespan.train.param_groups`.
         ssm_lr: Learning rate of the SSM parameters; never more than ``lr`` is used.
@@ -50,7 +55,8 @@ class Train:
         fast_dt: Do not count Δ among them.
         betas: Decay rates of the optimizer's averages.
         eps: Added to the optimizer's denominator.
-        schedule: "cosine", "multistep", "plateau" or "constant".
+        schedule: "cosine", "multistep", "plateau" or "constant", or one that was registered.
+        schedule_options: Options of a registered schedule.
         warmup: Steps over which the rate rises linearly from 0.
         decay_steps: Step at which the cosine reaches its end; the last one if not given.
         min_lr: Fraction of the rate at which the cosine ends.
@@ -60,6 +66,7 @@ class Train:
         clip: Largest norm of the gradient.
         ema: Decay of a moving average of the weights, which is then evaluated instead of them.
         precision: "fp32", "tf32" or "bf16" (weights and updates stay fp32).
+        metrics: Registered metrics to report besides those of the task.
         patience: Validations without improvement after which training ends.
         validate_every: Steps between validations; an epoch's if not given.
         group_lengths: Make batches of sequences of similar length, each cut to its longest; saves padding.
@@ -92,7 +99,8 @@ class Train:
     steps: int | None = field(default=None, metadata=_at(1, 10**12))
     batch: int = field(default=50, metadata=_at(1, 10**7))
     accumulate: int = field(default=1, metadata=_at(1, 10**5))
-    optimizer: Literal["adamw", "lamb"] = "adamw"
+    optimizer: str = field(default="adamw", metadata={"names": OPTIMIZERS})
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     lr: float = field(default=0.01, metadata=_at(0, open_low=True))
     weight_decay: float = field(default=0.05, metadata=_at(0))
     ssm_lr: float = field(default=0.001, metadata=_at(0, open_low=True))
@@ -100,7 +108,8 @@ class Train:
     fast_dt: bool = False
     betas: tuple[float, float] = field(default=(0.9, 0.999), metadata=_at(0, 1))
     eps: float = field(default=1e-8, metadata=_at(0, open_low=True))
-    schedule: Literal["cosine", "multistep", "plateau", "constant"] = "cosine"
+    schedule: str = field(default="cosine", metadata={"names": SCHEDULES})
+    schedule_options: Mapping[str, Any] = field(default_factory=dict)
     warmup: int = field(default=0, metadata=_at(0, 10**12))
     decay_steps: int | None = field(default=None, metadata=_at(1, 10**12))
     min_lr: float = field(default=0.0, metadata=_at(0, 1))
@@ -110,6 +119,7 @@ class Train:
     clip: float | None = field(default=None, metadata=_at(0, open_low=True))
     ema: float | None = field(default=None, metadata=_at(0, 1, open_low=True))
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    metrics: tuple[str, ...] = field(default=(), metadata={"names": METRICS})
     patience: int | None = field(default=None, metadata=_at(1, 10**7))
     validate_every: int | None = field(default=None, metadata=_at(1, 10**12))
     group_lengths: bool = False
@@ -128,6 +138,10 @@ class Train:
 
     def __post_init__(self) -> None:
         _check_fields(self, "train")
+        for key, names in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+            options, name = getattr(self, f"{key}_options"), getattr(self, key)
+            if options and name in names.built_in:
+                raise ConfigError(f"train.{key}_options is {show(options)}; allowed: {{}} for the built-in {name}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,12 +300,29 @@ def _check_fields(section: Any, name: str) -> None:
     for item in dataclasses.fields(section):
         value, hint = getattr(section, item.name), hints[item.name]
         fitted = _fit(value, hint, item.metadata)
+        if fitted is not _WRONG and "names" in item.metadata:
+            words, known = ([fitted] if hint is str else fitted), item.metadata["names"]
+            unknown = [word for word in words if not _is_known(word, known, hint)]
+            value, fitted = (unknown[0], _WRONG) if unknown else (value, fitted)
         if fitted is _WRONG:
             choices = [choice for choice in typing.get_args(hint) if isinstance(choice, str)]
-            guess = suggest(value, choices) if isinstance(value, str) else ""
             allowed = _describe(hint, item.metadata)
+            if "names" in item.metadata:
+                choices = list(_names(item.metadata["names"], hint))
+                allowed = f"one of {', '.join(choices)}" if choices else "a name that a package registers; none does"
+            guess = suggest(value, choices) if isinstance(value, str) else ""
             raise ConfigError(f"{name}.{item.name} is {show(value)}; allowed: {allowed}{guess}")
         object.__setattr__(section, item.name, fitted)
+
+
+def _names(registry: Registry[Any], hint: Any) -> tuple[str, ...]:
+    """The names that a field allows; a list has only registered ones, as the built-in metrics are always there."""
+    return registry.names() if hint is str else registry.added()
+
+
+def _is_known(word: str, registry: Registry[Any], hint: Any) -> bool:
+    """Whether a field allows a name; packages are asked only if it is not built in."""
+    return (hint is str and word in registry.built_in) or word in registry.added()
 
 
 _WRONG = object()
@@ -305,6 +336,8 @@ def _fit(value: Any, hint: Any, limits: Mapping[str, Any]) -> Any:
         return next((fitted for fitted in fits if fitted is not _WRONG), _WRONG)
     if origin is Literal:
         return value if isinstance(value, str) and value in arguments else _WRONG
+    if origin is Mapping:
+        return dict(value) if isinstance(value, Mapping) and all(isinstance(key, str) for key in value) else _WRONG
     if origin is tuple:
         kinds = arguments[:1] * len(value) if isinstance(value, tuple) and arguments[-1] is ... else arguments
         if not isinstance(value, tuple) or len(kinds) != len(value):
@@ -327,6 +360,8 @@ def _describe(hint: Any, limits: Mapping[str, Any]) -> str:
         return " or ".join(_describe(option, limits) for option in arguments)
     if origin is Literal:
         return f"one of {', '.join(arguments)}"
+    if origin is Mapping:
+        return "a section of keys and values"
     if origin is tuple:
         inner = _describe(arguments[0], limits)
         return f"a list, each {inner}" if arguments[-1] is ... else f"a list of {len(arguments)}, each {inner}"

@@ -30,6 +30,7 @@ from statespan.train.log import progress_bar
 from statespan.train.metrics import measure
 from statespan.train.optim import build_optimizer, rate
 from statespan.train.order import BatchPlan, derive, seed_python, seed_torch
+from statespan.train.parts import OPTIMIZERS
 from statespan.train.signals import Interrupted, Signals
 from statespan.train.sinks import RunFolder, Sink
 from statespan.train.state import Progress, RunState, ShardedState
@@ -95,10 +96,16 @@ class Loop:
         processes, train = self.processes, self.train
         on_cuda = processes.device.type == "cuda"
         alone = on_cuda and processes.world_size == 1 and not self.is_sharded
-        captured = alone and train.compile in ("auto", "graph", "both")
+        is_built_in = train.optimizer in OPTIMIZERS.built_in
+        if not is_built_in and train.compile in ("graph", "both"):
+            raise ConfigError(
+                f"train.compile is {train.compile}; allowed: auto, none or compile with the optimizer {train.optimizer}, "
+                "because a graph captures only built-in optimizers"
+            )
+        captured = alone and is_built_in and train.compile in ("auto", "graph", "both")
         self.compiled = on_cuda and train.compile in ("compile", "both")
-        if self.is_sharded and (train.ema is not None or train.optimizer == "lamb"):
-            raise ConfigError("train.strategy is fsdp, which supports neither train.ema nor train.optimizer=lamb")
+        if self.is_sharded and (train.ema is not None or train.optimizer != "adamw"):
+            raise ConfigError("train.strategy is fsdp, which supports train.optimizer=adamw only, and no train.ema")
         if self.compiled:
             self.model.compile()
         self.objective = Objective(self.model, self.task).train()
@@ -146,8 +153,7 @@ class Loop:
     def opened(self, progress: bool) -> Iterator[Iterator[Batch]]:
         """Open the log, the progress bar, the signal handlers and the batches from the current step on."""
         self.began = self.created - self.progress.seconds
-        metrics = self.task.metrics(dict.fromkeys(self.task.sums, 1.0))
-        columns = ("epoch", "lr", "train_loss", *(f"valid_{name}" for name in metrics))
+        columns = ("epoch", "lr", "train_loss", *(f"valid_{name}" for name in self.task.columns()))
         self.start = now = self.progress.step
         with contextlib.ExitStack() as stack:
             if self.sink.folder is not None:

@@ -12,6 +12,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import AdamW, Optimizer
 
 from statespan._check import check_bool, check_choice, check_number
+from statespan._registry import check_keys, keywords
+from statespan.train.parts import METRICS, OPTIMIZERS, SCHEDULES
 
 if TYPE_CHECKING:
     from statespan.train.config import Train
@@ -93,7 +95,18 @@ def build_optimizer(model: nn.Module, train: Train, *, captured: bool = False) -
             group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
     if train.optimizer == "lamb":
         return Lamb(groups, betas=train.betas, eps=train.eps)
-    return AdamW(groups, betas=train.betas, eps=train.eps, fused=True, capturable=captured)
+    if train.optimizer == "adamw":
+        return AdamW(groups, betas=train.betas, eps=train.eps, fused=True, capturable=captured)
+    make = OPTIMIZERS.find(train.optimizer, "train.optimizer")
+    common = {key: value for key, value in (("betas", train.betas), ("eps", train.eps)) if key in keywords(make)}
+    optimizer = make(groups, **{**common, **train.optimizer_options})
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"the optimizer {train.optimizer!r} must make a torch.optim.Optimizer, got {type(optimizer).__name__}"
+        )
+    if any("base_lr" not in group for group in optimizer.param_groups):
+        raise ValueError(f"the optimizer {train.optimizer!r} must keep the groups it is given")
+    return optimizer
 
 
 class Lamb(Optimizer):
@@ -159,7 +172,9 @@ class Lamb(Optimizer):
 
 
 def rate(train: Train, step: int, total: int, steps_per_epoch: int) -> float:
-    """The factor in [0, 1] of the learning rates after ``step`` updates: linear warm-up times the schedule.
+    """The factor of the learning rates after ``step`` updates: a linear warm-up, then the schedule.
+
+    It is in [0, 1] for the built-in schedules.
 
     Example:
         >>> from statespan.train import Train
@@ -169,13 +184,50 @@ def rate(train: Train, step: int, total: int, steps_per_epoch: int) -> float:
     """
     if step < train.warmup:
         return (step + 1) / train.warmup
-    if train.schedule == "cosine":
-        end = train.decay_steps or total
-        done = min(1.0, (step - train.warmup) / max(1, end - train.warmup))
-        return train.min_lr + (1 - train.min_lr) * 0.5 * (1 + math.cos(math.pi * done))
-    if train.schedule == "multistep":
-        return float(train.factor ** sum(step // steps_per_epoch >= epoch for epoch in train.milestones))
+    if train.schedule in _SCHEDULES:
+        return _SCHEDULES[train.schedule](train, step, total, steps_per_epoch)
+    schedule = SCHEDULES.find(train.schedule, "train.schedule")
+    factor = schedule(train, step, total, steps_per_epoch, **train.schedule_options)
+    if not (isinstance(factor, (int, float)) and 0 <= factor < math.inf):
+        from statespan.train.strict import ConfigError
+
+        raise ConfigError(
+            f"train.schedule is {train.schedule}; allowed: factors >= 0, got {factor!r} in step {step}"
+        )
+    return float(factor)
+
+
+def check_parts(train: Train) -> None:
+    """Import what the settings name, and reject options that it does not have or allow: it is tried on a tiny model."""
+    if train.optimizer not in OPTIMIZERS.built_in:
+        make = OPTIMIZERS.find(train.optimizer, "optimizer")
+        check_keys("optimizer_options", train.optimizer_options, keywords(make, ("lr", "weight_decay")))
+        build_optimizer(nn.Linear(1, 1), train)
+    if train.schedule not in SCHEDULES.built_in:
+        schedule = SCHEDULES.find(train.schedule, "schedule")
+        own = [p.name for p in keywords(schedule).values() if p.kind is p.KEYWORD_ONLY]
+        check_keys("schedule_options", train.schedule_options, own)
+        rate(train, train.warmup, train.warmup + 10, 5)
+    for name in train.metrics:
+        METRICS.find(name, "metrics")
+
+
+def _cosine(train: Train, step: int, total: int, steps_per_epoch: int) -> float:
+    end = train.decay_steps or total
+    done = min(1.0, (step - train.warmup) / max(1, end - train.warmup))
+    return train.min_lr + (1 - train.min_lr) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _multistep(train: Train, step: int, total: int, steps_per_epoch: int) -> float:
+    return float(train.factor ** sum(step // steps_per_epoch >= epoch for epoch in train.milestones))
+
+
+def _constant(train: Train, step: int, total: int, steps_per_epoch: int) -> float:
     return 1.0
+
+
+# the loop itself lowers the rate of "plateau"
+_SCHEDULES = {"cosine": _cosine, "multistep": _multistep, "plateau": _constant, "constant": _constant}
 
 
 def _owner(model: nn.Module, path: str, module: nn.Module, name: str) -> tuple[nn.Module, str]:

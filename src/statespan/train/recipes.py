@@ -64,9 +64,21 @@ def _known() -> dict[str, dict[str, Any] | str]:
     folders = [Path(str(module.__file__)).parent for module in _plugins.modules("statespan.recipes").values()]
     known: dict[str, dict[str, Any] | str] = {}
     for folder in folders:
-        for file in sorted(folder.glob("*.yaml")):
-            known |= _rows_of(file, file.stat().st_mtime_ns)
+        known = in_folder(folder) | known  # our own come first, and keep their names
     return known
+
+
+def in_folder(folder: Path) -> dict[str, dict[str, Any] | str]:
+    """The content of the files of a folder by recipe."""
+    known: dict[str, dict[str, Any] | str] = {}
+    for file in sorted(folder.glob("*.yaml")):
+        known |= _rows_of(file, file.stat().st_mtime_ns)
+    return known
+
+
+def content(name: str) -> dict[str, Any] | str | None:
+    """The content of the recipe of exactly this name."""
+    return _known().get(name)
 
 
 def names() -> list[str]:

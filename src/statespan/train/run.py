@@ -17,15 +17,17 @@ from statespan.data.download import Progress
 from statespan.train import checkpoint, state
 from statespan.train.config import ConfigError, Recipe, read_recipe, write_recipe
 from statespan.train.device import Processes, launched, pick_device, quiet
+from statespan.train.extra import with_metrics
 from statespan.train.feed import Feed
 from statespan.train.log import waiting
 from statespan.train.loop import Loop
 from statespan.train.metrics import measure
+from statespan.train.optim import check_parts
 from statespan.train.order import derive
 from statespan.train.result import FIRST, Result, write_result
 from statespan.train.sinks import RunFolder
 from statespan.train.start import begin, find_weights, remember, remembered
-from statespan.train.tasks import Objective, task_of
+from statespan.train.tasks import Objective, Task, task_of
 
 Data = Dataset | Path | str | None
 Model = nn.Module | Callable[[Info], nn.Module] | None
@@ -66,8 +68,9 @@ def fit(
         Interrupted: SIGTERM or SIGINT came; the run is saved. Uncaught, the process ends with 143 or 130.
     """
     folder, place = Path(folder), pick_device(device)
+    check_train(recipe)  # before the data, which may take long
     if model is None:
-        check_model(recipe)  # before the data, which may take long
+        check_model(recipe)
     if recipe.train.start is not None and not resume:
         find_weights(recipe.train.start)
     dataset = load_data(recipe, data)
@@ -107,7 +110,7 @@ def _prepared(
         io.sweep(folder / "checkpoints")
     sink = RunFolder(folder, recipe, is_lead=processes.is_global_zero)
     with quiet():
-        loop = Loop(recipe.train, dataset, network, task=task_of(dataset), processes=processes, sink=sink)
+        loop = Loop(recipe.train, dataset, network, task=_task(recipe, dataset), processes=processes, sink=sink)
     if resume:
         loop.resume(sink)
     return loop
@@ -184,7 +187,7 @@ def evaluate(
     else:
         network, recipe, dataset = load_run(run, overrides=overrides, data=data, model=model)
     single = dataclasses.replace(recipe.train, strategy="auto")
-    task = task_of(dataset)
+    task = _task(recipe, dataset)
     with launched(single, place) as processes, quiet():
         return measure(
             processes,
@@ -253,6 +256,12 @@ def check_model(recipe: Recipe, *, values: bool = False) -> None:
         statespan.models.check(options.pop("name"), options, values=values)
 
 
+def check_train(recipe: Recipe) -> None:
+    """Reject registered parts of the training settings that cannot be imported, and options they do not have."""
+    with _naming("train"):
+        check_parts(recipe.train)
+
+
 def check_data(recipe: Recipe) -> None:
     """Reject an unknown dataset, options it does not have, or values of another type."""
     from statespan.data.registry import check_options, entry
@@ -275,6 +284,12 @@ def build_model(recipe: Recipe, dataset: Dataset, model: Model = None) -> nn.Mod
         options = dict(recipe.model)
         with _naming("model"):
             return statespan.models.build(options.pop("name"), dataset.info, options)
+
+
+def _task(recipe: Recipe, dataset: Dataset) -> Task:
+    """The task of a dataset, with the metrics of a recipe."""
+    with _naming("train"):
+        return with_metrics(task_of(dataset), recipe.train.metrics, dataset.info.d_output)
 
 
 @contextlib.contextmanager

@@ -62,6 +62,9 @@ class RunState:
         tensors = {f"model/{name}": value for name, value in self.model.state_dict().items()}
         for name, parameter in self.model.named_parameters():
             values = self.optimizer.state.get(parameter, {})
+            if odd := [key for key, value in values.items() if not isinstance(value, Tensor)]:
+                kind = type(self.optimizer).__name__
+                raise CheckpointError(f"the state of {kind} must consist of tensors to be saved, and {odd[0]} is none")
             tensors |= {f"optimizer/{name}/{key}": value for key, value in values.items()}
         tensors |= {f"ema/{name}": value for name, value in (self.average.values if self.average else {}).items()}
         return self._copies(tensors)

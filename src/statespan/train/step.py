@@ -1,6 +1,7 @@
 """One update of the weights: forward and backward of each piece, guard, clipping, optimizer, average.
 
-Nothing here waits for the device, so that a step can be captured as a CUDA graph.
+Nothing here waits for the device, so that a step can be captured as a CUDA graph; only with a registered optimizer it
+does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from statespan.train.config import Train
 from statespan.train.device import Processes
 from statespan.train.ema import Average
 from statespan.train.guard import Guard
+from statespan.train.parts import OPTIMIZERS
 
 
 class TrainStep:
@@ -35,7 +37,9 @@ class TrainStep:
         self.train, self.average, self.is_sharded = train, average, is_sharded
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.guard = Guard(processes.device)
-        optimizer.found_inf = self.guard.bad  # type: ignore[attr-defined]  # torch's fused optimizers skip where it is 1
+        self.skips_bad_steps = train.optimizer in OPTIMIZERS.built_in  # for others the host asks, and waits
+        if self.skips_bad_steps:
+            optimizer.found_inf = self.guard.bad  # type: ignore[attr-defined]  # torch's fused ones skip where it is 1
         self.keep_gradients = False  # a graph needs them where they are
         self.loss = torch.zeros((), device=processes.device)  # of this step
         self.meter = {
@@ -61,7 +65,8 @@ class TrainStep:
         self.guard.look(self.loss, norm)
         if self.train.clip is not None:
             torch._foreach_mul_(gradients, (self.train.clip / (norm + 1e-6)).clamp(max=1.0))
-        self.optimizer.step()
+        if self.skips_bad_steps or not bool(self.guard.bad):
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=not self.keep_gradients)
         if self.average is not None:
             self.average.update(self.guard.bad)

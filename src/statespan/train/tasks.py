@@ -41,6 +41,10 @@ class Task(ABC):
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
         """The metrics, from the sums over all batches."""
 
+    def columns(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return tuple(self.metrics(dict.fromkeys(self.sums, 1.0)))
+
     def better(self, value: float, than: float | None) -> bool:
         """Whether a value of the metric is an improvement; a non-finite value never is."""
         if not math.isfinite(value):

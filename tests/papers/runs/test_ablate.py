@@ -158,7 +158,7 @@ MISTAKES = {
     ),
     "no such initialization": (
         ["--grid", "model.n_layers=1,2", "--grid", "model.ssm.init=lin,linn"],
-        "got 'linn' (with model.n_layers=1 model.ssm.init=linn)",
+        "got 'linn'; did you mean lin? (with model.n_layers=1 model.ssm.init=linn)",
     ),
     "no such layer": (
         ["--grid", "model.layer=s4d,s4e"],

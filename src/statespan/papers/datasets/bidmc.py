@@ -32,7 +32,7 @@ from statespan.data.augment import Compose, Crop, Vary
 from statespan.data.base import Array, Batch, Dataset, Raw, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.formats.ts import read_ts
-from statespan.data.registry import register
+from statespan.data.registry import register_dataset
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.source import Source
 from statespan.data.split import split as split_rows
@@ -118,7 +118,7 @@ def _register(target: str, summary: str) -> None:
         ),
     )
 
-    @register(f"bidmc-{target.lower()}", summary, files=(source,), folder="bidmc", config=BIDMCOptions)
+    @register_dataset(f"bidmc-{target.lower()}", summary, files=(source,), folder="bidmc", config=BIDMCOptions)
     def load(folder: Path, options: BIDMCOptions) -> Dataset:
         path = source.find(folder) or folder / source.path
         release = options.release or ("tser" if path.suffix == ".ts" else "physionet")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from statespan._check import check_int
 from statespan.data.base import Arrays, Batch, Dataset, Info
-from statespan.data.registry import register
+from statespan.data.registry import register_dataset
 from statespan.data.split import hold_out
 from statespan.papers.datasets.images import CIFAR, MNIST, digits, read_cifar, read_mnist
 
@@ -38,7 +38,7 @@ class Shifted:
         return Batch(torch.nn.functional.pad(tokens[:, :-1], (1, 0)), y)
 
 
-@register("mnist-density", "MNIST as 784 bytes, predicted one at a time", files=MNIST, folder="mnist")
+@register_dataset("mnist-density", "MNIST as 784 bytes, predicted one at a time", files=MNIST, folder="mnist")
 def mnist_density(folder: Path, *, levels: int = 256, valid: float = 0.05, seed: int = 42) -> Dataset:
     """MNIST row by row, as tokens.
 
@@ -55,7 +55,7 @@ def mnist_density(folder: Path, *, levels: int = 256, valid: float = 0.05, seed:
     return Dataset("mnist-density", Info("density", 784, None, levels + 1, levels), *splits)
 
 
-@register("cifar-density", "CIFAR-10 as 3,072 bytes, predicted one at a time", files=CIFAR, folder="cifar10")
+@register_dataset("cifar-density", "CIFAR-10 as 3,072 bytes, predicted one at a time", files=CIFAR, folder="cifar10")
 def cifar_density(folder: Path, *, valid: float = 0.02, seed: int = 42) -> Dataset:
     """CIFAR-10 as tokens: pixel by pixel, red, green and blue of each.
 
@@ -69,7 +69,7 @@ def cifar_density(folder: Path, *, valid: float = 0.02, seed: int = 42) -> Datas
     return Dataset("cifar-density", Info("density", 3072, None, 769, 256), *splits)
 
 
-@register(
+@register_dataset(
     "digits-density", "scikit-learn's digits as 64 values of 17, predicted one at a time; comes with scikit-learn"
 )
 def digits_density(folder: Path, *, seed: int = 0) -> Dataset:

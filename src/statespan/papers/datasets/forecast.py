@@ -24,7 +24,7 @@ from statespan.data.base import Batch, Dataset, Windows
 from statespan.data.cache import cached, stamp
 from statespan.data.calendar import UNITS, check_regular, mark_names, marks
 from statespan.data.formats.csv import SeriesTable, read_table
-from statespan.data.registry import register
+from statespan.data.registry import register_dataset
 from statespan.data.scale import ScaledInfo, standardize, statistics
 from statespan.data.source import Source
 
@@ -166,7 +166,7 @@ def series(name: str, table: SeriesTable, borders: Borders, options: ForecastOpt
 def _public(name: str, summary: str, source: Source, *, folder: str, target: str, borders: Borders) -> None:
     """Register one of the public tables."""
 
-    @register(name, summary, files=(source,), folder=folder, config=ForecastOptions)
+    @register_dataset(name, summary, files=(source,), folder=folder, config=ForecastOptions)
     def load(folder: Path, options: ForecastOptions) -> Dataset:
         path = source.find(folder) or folder / source.path
 
@@ -199,7 +199,7 @@ _informer("weather", "Weather (Informer's WTH), hourly (S4 Table 9)", "WTH.csv",
 _informer("ecl", "ECL, hourly electricity of 321 clients (S4 Table 9)", "ECL.csv", "MT_320")
 
 
-@register("csv-forecast", "A time series of your own in a CSV file", config=CSVOptions)
+@register_dataset("csv-forecast", "A time series of your own in a CSV file", config=CSVOptions)
 def csv_forecast(folder: Path, options: CSVOptions) -> Dataset:
     """A time series of your own: a CSV file with a header, a column of times and columns of numbers.
 

@@ -17,7 +17,7 @@ from statespan._check import check_int
 from statespan.data.augment import Shift, Warp
 from statespan.data.base import Array, Arrays, Batch, Dataset, Info, Raw
 from statespan.data.formats.idx import read_idx
-from statespan.data.registry import register
+from statespan.data.registry import register_dataset
 from statespan.data.source import Source, found
 from statespan.data.split import hold_out, stratified
 
@@ -105,7 +105,7 @@ class MNISTOptions(LabelledImageOptions):
 def _mnist(name: str, summary: str, order: Array) -> None:
     sequence = tuple(order.tolist())
 
-    @register(name, summary, files=MNIST, folder="mnist", config=MNISTOptions)
+    @register_dataset(name, summary, files=MNIST, folder="mnist", config=MNISTOptions)
     def load(folder: Path, options: MNISTOptions) -> Dataset:
         train, test = ({"x": x[:, order], "y": y.copy()} for x, y in read_mnist(folder))
         return Dataset(
@@ -159,7 +159,7 @@ def crop_and_flip(batch: Batch, generator: torch.Generator) -> Batch:
 def _cifar(name: str, summary: str, convert: Callable[[Array], Array], prepare: Pixels) -> None:
     """Register CIFAR-10 row by row, its colours converted and then standardized."""
 
-    @register(name, summary, files=CIFAR, folder="cifar10", config=LabelledImageOptions)
+    @register_dataset(name, summary, files=CIFAR, folder="cifar10", config=LabelledImageOptions)
     def load(folder: Path, options: LabelledImageOptions) -> Dataset:
         train, test = ({"x": convert(x), "y": y} for x, y in read_cifar(folder))
         return Dataset(
@@ -196,7 +196,7 @@ def read_cifar(folder: Path) -> list[tuple[Array, Array]]:
     return parts
 
 
-@register("digits", "scikit-learn's digits: 64 pixels in [0, 1], 10 classes; comes with scikit-learn")
+@register_dataset("digits", "scikit-learn's digits: 64 pixels in [0, 1], 10 classes; comes with scikit-learn")
 def digits(folder: Path, *, subsample: int = 1, seed: int = 0) -> Dataset:
     """The 1,797 images of 8 x 8 pixels that come with scikit-learn.
 

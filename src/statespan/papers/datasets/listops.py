@@ -26,7 +26,7 @@ from torch import Tensor
 from statespan._check import check_int
 from statespan.data.base import Array, Batch, Dataset, Info
 from statespan.data.cache import cached, stamp
-from statespan.data.registry import register
+from statespan.data.registry import register_dataset
 from statespan.data.source import Source, found
 from statespan.data.tokens import EOS, SPECIAL, documents, join
 
@@ -47,7 +47,9 @@ FILES = tuple(
 )
 
 
-@register("listops", "LRA ListOps: nested lists of operations on digits, up to 2,000 tokens, 10 classes", files=FILES)
+@register_dataset(
+    "listops", "LRA ListOps: nested lists of operations on digits, up to 2,000 tokens, 10 classes", files=FILES
+)
 def listops(
     folder: Path,
     *,

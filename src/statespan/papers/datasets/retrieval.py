@@ -10,7 +10,7 @@ import numpy as np
 from statespan._check import check_int
 from statespan.data.base import Dataset, Info, Windows
 from statespan.data.cache import cached, stamp
-from statespan.data.registry import register
+from statespan.data.registry import register_dataset
 from statespan.data.source import Source, found
 from statespan.data.tokens import SPECIAL, encode, padded, vocabulary
 
@@ -26,7 +26,9 @@ FILES = tuple(
 )
 
 
-@register("retrieval", "LRA Retrieval: pairs of papers (AAN) as characters, up to 4,000 each, 2 classes", files=FILES)
+@register_dataset(
+    "retrieval", "LRA Retrieval: pairs of papers (AAN) as characters, up to 4,000 each, 2 classes", files=FILES
+)
 def retrieval(folder: Path, *, length: int = 4000) -> Dataset:
     """Pairs of papers. Every paper is stored once; a pair refers to two of them.
 

@@ -25,7 +25,7 @@ from statespan.data.augment import Vary
 from statespan.data.base import Array, Arrays, Batch, Dataset, Info
 from statespan.data.cache import Rows, cached, stamp
 from statespan.data.formats.wav import read_wav
-from statespan.data.registry import register
+from statespan.data.registry import register_dataset
 from statespan.data.scale import standardize, statistics
 from statespan.data.source import Source, found
 from statespan.data.split import stratified
@@ -120,7 +120,7 @@ class TenWordsOptions(SpeechOptions):
         check_choice("split", self.split, ("papers", "official"))
 
 
-@register(
+@register_dataset(
     "sc35", "Speech Commands, all 35 words (S4D Tables 4, 11)", files=FILES, folder="speech", config=SpeechOptions
 )
 def sc35(folder: Path, options: SpeechOptions) -> Dataset:
@@ -128,7 +128,9 @@ def sc35(folder: Path, options: SpeechOptions) -> Dataset:
     return _load("sc35", folder, options, words=SC35, parts=_official(_root(folder), SC35))
 
 
-@register("sc10", "Speech Commands, 10 words (S4 Table 5)", files=FILES, folder="speech", config=TenWordsOptions)
+@register_dataset(
+    "sc10", "Speech Commands, 10 words (S4 Table 5)", files=FILES, folder="speech", config=TenWordsOptions
+)
 def sc10(folder: Path, options: TenWordsOptions) -> Dataset:
     """Speech Commands, the words yes, no, up, down, left, right, on, off, stop and go."""
     parts = _official(_root(folder), SC10) if options.split == "official" else _papers(folder)

@@ -19,7 +19,7 @@ from torch import Tensor
 from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.data.base import Array, Batch, Dataset, Info, Windows
 from statespan.data.cache import cached, stamp
-from statespan.data.registry import register
+from statespan.data.registry import register_dataset
 from statespan.data.source import Source, found
 from statespan.data.split import stratified
 from statespan.data.tokens import PAD, SPECIAL, UNK, documents, encode, padded, vocabulary
@@ -115,7 +115,7 @@ class TextOptions:
         check_int("least", self.least, minimum=1)
 
 
-@register(
+@register_dataset(
     "text",
     "LRA Text: IMDB reviews as characters or bytes, up to 4,096, 2 classes",
     files=FILES,

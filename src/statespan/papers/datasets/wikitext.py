@@ -16,7 +16,7 @@ from torch import Tensor
 from statespan._check import check_int
 from statespan.data.base import Batch, Dataset, Info, Windows
 from statespan.data.cache import cached, stamp
-from statespan.data.registry import register
+from statespan.data.registry import register_dataset
 from statespan.data.source import Source, found
 
 EOS, UNKNOWN = "<eos>", "<unk>"
@@ -96,13 +96,13 @@ def text_windows(text: np.ndarray, length: int, *, whole: bool) -> Windows:
     return Windows({"text": text}, starts=starts, length=length + 1, prepare=shift, each=each)
 
 
-@register("wikitext2", "WikiText-2, word level", files=SMALL)
+@register_dataset("wikitext2", "WikiText-2, word level", files=SMALL)
 def wikitext2(folder: Path, *, length: int = 512, eval_length: int | None = None) -> Dataset:
     """WikiText-2: 2,088,628 / 217,646 / 245,569 tokens, 33,278 words. See :func:`wikitext103`."""
     return _load("wikitext2", folder, length, eval_length)
 
 
-@register("wikitext103", "WikiText-103, word level (S4 Table 8)", files=LARGE)
+@register_dataset("wikitext103", "WikiText-103, word level (S4 Table 8)", files=LARGE)
 def wikitext103(folder: Path, *, length: int = 1024, eval_length: int | None = None) -> Dataset:
     """WikiText-103: a language model predicts each word from those before it in its window.
 

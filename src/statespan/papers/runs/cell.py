@@ -20,7 +20,10 @@ from statespan.train.config import Recipe, read_recipe
 # settings of logging and saving, which do not affect what a run learns
 _NOT_DECIDING = ("log_every", "save_every", "keep", "tensorboard", "valid_batch")
 # settings that are newer than recorded cells: at their defaults they do not change a cell's key
-_LATER = {"fast_dt": False, "group_lengths": False, "start": None}
+_LATER = {
+    "fast_dt": False, "group_lengths": False, "metrics": [], "optimizer_options": {}, "schedule_options": {},
+    "start": None,
+}  # fmt: skip
 _WORD = re.compile(r"[^A-Za-z0-9.]+")
 
 

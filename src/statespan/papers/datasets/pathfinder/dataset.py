@@ -21,7 +21,7 @@ from statespan.data.augment import Turn
 from statespan.data.base import Array, Arrays, Dataset, Info
 from statespan.data.cache import Rows, cached, stamp
 from statespan.data.formats import npy
-from statespan.data.registry import register
+from statespan.data.registry import register_dataset
 from statespan.data.source import Source
 from statespan.data.split import split
 from statespan.papers.datasets.images import Pixels
@@ -71,7 +71,7 @@ class PathfinderOptions:
 
 
 def _register(name: str, size: int, summary: str) -> None:
-    @register(name, summary, files=(_files(size, 14),), folder=f"pathfinder{size}", config=PathfinderOptions)
+    @register_dataset(name, summary, files=(_files(size, 14),), folder=f"pathfinder{size}", config=PathfinderOptions)
     def load(folder: Path, options: PathfinderOptions) -> Dataset:
         metadata = _files(size, options.contour).find(folder)
         if options.generate or metadata is None:
