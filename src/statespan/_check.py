@@ -13,6 +13,7 @@ from torch import Tensor
 
 MOST_TOKENS = 1 << 15
 LARGEST_VOCABULARY = 1 << 19  # bytes of the tokens' texts as JSON, in which a model's config stores them
+UNKNOWN = "\ufffd"  # token 0 of a text in characters stands for each that is not in the vocabulary
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 

@@ -56,6 +56,14 @@ def test_eval_measures_the_same(home):
     assert f"bits per character {record['test']['bits_per_character']:.4g}" in " ".join(text.split())
 
 
+def test_eval_refuses_a_text_with_other_characters(home, tmp_path):
+    """As many tokens, but others: the model would read them as those it knows."""
+    (tmp_path / "other.txt").write_text(TEXT.replace("c", "d"))
+    line = one_line(invoke("eval", home / "runs/characters", f"data.path={tmp_path / 'other.txt'}", "--device", "cpu"))
+    assert line.endswith("got one with 10 tokens that differ from the 10 of the model\n")
+    said(invoke("eval", home / "runs/bytes", f"data.path={tmp_path / 'other.txt'}", "--device", "cpu"))
+
+
 @pytest.mark.parametrize("name", ["characters", "bytes", "tokens"])
 def test_generate_continues_without_the_file_and_without_spaces(home, name, tmp_path):
     steps = {"characters": 26, "bytes": 26, "tokens": 16}[name]
@@ -130,6 +138,10 @@ def test_a_model_has_the_tokens_of_its_config(tmp_path):
         ({"tokens": tuple("abcde")}, "tokens must be 0 texts for unit='', got 5"),
         ({"unit": "bytes"}, "vocabulary must be 256 for unit='bytes', got 5"),
         ({"unit": "words"}, "unit must be one of"),
+        (
+            {"unit": "characters", "tokens": tuple("abcde")},
+            "tokens must begin with '\ufffd' for unit='characters', got 'a'",
+        ),
         ({"unit": "characters", "tokens": tuple("aabcd")}, "tokens must be distinct texts"),
     ],
 )

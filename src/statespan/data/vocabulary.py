@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from statespan._check import LARGEST_VOCABULARY, MOST_TOKENS, check_choice, check_texts
+from statespan._check import LARGEST_VOCABULARY, MOST_TOKENS, UNKNOWN, check_choice, check_texts
 from statespan.data.base import UNITS, Array
 
 __all__ = ["LARGEST_FILE", "LARGEST_VOCABULARY", "MOST_TOKENS", "UNKNOWN", "Vocabulary", "of_text", "read_tokens"]
 
-UNKNOWN = "\ufffd"
 LONGEST_TOKEN = 64  # characters
 LARGEST_FILE = 1 << 20  # bytes of a file of tokens
 _BLOCK = 1 << 22  # characters that are encoded at a time

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from statespan._check import check_integers, check_texts
+from statespan._check import UNKNOWN, check_integers, check_texts
 from statespan.models.config import COUNT, BackboneConfig, make_backbone
 from statespan.models.encoder import Encoder
 from statespan.models.tokens import TokenModel
@@ -33,7 +33,8 @@ class LanguageConfig(BackboneConfig):
         div_val: Factor by which the tables of successive clusters get narrower.
         unit: What the text is made of, so that the model can generate text without its data: "characters" or "bytes";
             empty if unknown.
-        tokens: The text of each token, for characters; none for bytes.
+        tokens: The text of each token, for characters, and U+FFFD for token 0, which stands for all others; none for
+            bytes.
     """
 
     vocabulary: int
@@ -55,6 +56,8 @@ class LanguageConfig(BackboneConfig):
         expected = {"": 0, "characters": self.vocabulary, "bytes": 0}[self.unit]
         if len(self.tokens) != expected:
             raise ValueError(f"tokens must be {expected} texts for unit={self.unit!r}, got {len(self.tokens)}")
+        if self.unit == "characters" and self.tokens[0] != UNKNOWN:
+            raise ValueError(f"tokens must begin with {UNKNOWN!r} for unit='characters', got {self.tokens[0]!r}")
         if self.unit == "bytes" and self.vocabulary != 256:
             raise ValueError(f"vocabulary must be 256 for unit='bytes', got {self.vocabulary}")
 
