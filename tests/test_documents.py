@@ -54,6 +54,22 @@ def test_readme_shows_the_recorded_run():
         assert words in script, words
 
 
+def test_training_page_shows_the_recorded_text():
+    record = json.loads((ROOT / "results/own-text.json").read_text())
+    page = " ".join((ROOT / "docs/training.md").read_text().split())
+    valid, test = (record[part]["bits_per_character"] for part in ("valid", "test"))
+    for words in (
+        f"{record['parameters']:,} parameters",
+        f"{record['text']['bytes']:,} characters",
+        f"{record['steps']:,} steps took {record['cpu_seconds']:.0f} s of CPU time",
+        f"{valid:.3f} bits per character in validation and {test:.3f} in the test",
+    ):
+        assert words in page
+    shown = re.search(r"temperature ([\d.]+): (LEONTES: .*?) The text is", page)
+    assert float(shown[1]) == record["sample"]["temperature"]
+    assert shown[2] in " ".join(record["sample"]["text"].split())
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
 def test_result_tables_match_the_records(page):
     text = (ROOT / page).read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
@@ -10,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MOST_TOKENS = 1 << 15
+LARGEST_VOCABULARY = 1 << 19  # bytes of the tokens' texts as JSON, in which a model's config stores them
+UNKNOWN = "\ufffd"  # token 0 of a text in characters stands for each that is not in the vocabulary
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -41,6 +45,26 @@ def check_integers(name: str, values: Any, *, minimum: int, most: int) -> tuple[
     if len(values) > most:
         raise ValueError(f"{name} must be at most {most} integers, got {len(values)}")
     return tuple(check_int(name, value, minimum=minimum) for value in values)
+
+
+def check_texts(name: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts of tokens as a tuple if they are distinct, not empty, and fit into the config of a model."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence):
+        raise TypeError(f"{name} must be a sequence of texts, got {type(texts).__name__} {texts!r}")
+    if len(texts) > MOST_TOKENS:
+        raise ValueError(f"{name} must be at most {MOST_TOKENS} texts, got {len(texts)}")
+    seen = set()
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{name} must be a sequence of texts, got {type(text).__name__} {text!r} in it")
+        if not text or text in seen:
+            raise ValueError(f"{name} must be distinct texts that are not empty, got {text!r}{' twice' * bool(text)}")
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError(f"{name} must be Unicode text, got {text!r}, which has half of a surrogate pair")
+        seen.add(text)
+    if (size := len(json.dumps(list(texts)))) > LARGEST_VOCABULARY:
+        raise ValueError(f"{name} must have at most {LARGEST_VOCABULARY} bytes as JSON, got {size}")
+    return tuple(texts)
 
 
 def check_number(name: str, value: Any, *, above: float, below: float = math.inf, closed: bool = False) -> float:

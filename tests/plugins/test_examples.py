@@ -208,7 +208,7 @@ MISTAKES = {
     "an option of the optimizer": ("s4d", "optimizer: sgd, optimizer_options: {momentun: 1}", "train: "
                                    "optimizer_options has no 'momentun'; did you mean momentum?"),
     "its value": ("s4d", "optimizer: sgd, optimizer_options: {momentum: -1}", "train: Invalid momentum value: -1"),
-    "captured": ("s4d", "optimizer: sgd, compile: graph", "train.compile is graph; allowed: auto, none or compile with the optimizer sgd"),
+    "captured": ("s4d", "optimizer: sgd, compile: graph", "train.compile is graph; allowed: auto, none or compile"),
     "the data's task": ("s4d", "metrics: [error]", "train: the metric 'error' is for regression, got data for classif"),
     "sums": ("s4d", "metrics: [three]", "the metric three must add up 2 sums, got shape (3,)"),
     "the rate": ("s4d", "schedule: negative", "train.schedule is negative; allowed: factors >= 0, got -1"),

@@ -9,7 +9,7 @@ import torch
 
 from statespan import models
 from statespan.data.base import Arrays, Batch, Dataset, Info
-from statespan.papers.datasets.wikitext import shift
+from statespan.data.tokens import shift
 from statespan.train import Interrupted, NonFiniteError
 from statespan.train.checkpoint import latest
 from statespan.train.loop import Loop

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from statespan._fail import complain, fail
-from statespan._text import printable
+from statespan._fail import fail
 from statespan.cli import common
 from statespan.cli.locate import Model, Opened, dataset_of, open_model, stored_inputs
+from statespan.cli.text import Text, Writer, text_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +25,7 @@ HELP = """Generate text or images with a trained model.
 \b
 Examples:
   statespan generate runs/wikitext2-s4 --prompt "The city of" --steps 60 --top-p 0.9
+  statespan generate runs/own-text --prompt "Once upon a time" --steps 500 --temperature 0.8
   statespan generate runs/digits-density --count 32 --out digits.png
   statespan generate runs/cifar-density-base --complete --count 8     lower halves of test images
   statespan generate saved/model --size 28x28 --count 64 --batch 32   a saved model, in batches
@@ -40,7 +41,7 @@ def generate(
     where: Model,
     *,
     prompt: Annotated[str, typer.Option(help="Text to continue; empty for the start of a line.")] = "",
-    steps: Annotated[int, typer.Option(help="Words to generate.")] = 100,
+    steps: Annotated[int, typer.Option(help="Words, characters or bytes to generate.")] = 100,
     count: Annotated[
         int | None, typer.Option(help="Texts or images. [default: 1 text, 16 images, 8 completed]", show_default=False)
     ] = None,
@@ -79,8 +80,8 @@ def generate(
         if bf16:
             opened.model.to(torch.bfloat16)
         if isinstance(opened.model, LanguageModel):
-            words = _vocabulary(opened, data)
-            _text(opened.model, words, sampling, prompt=prompt, steps=steps, count=count or 1, batch=batch)
+            text = text_of(opened, data)
+            _text(opened.model, text, sampling, prompt=prompt, steps=steps, count=count or 1, batch=batch)
         elif isinstance(opened.model, PixelModel):
             common.check_output("--out", out, ".png")
             _images(opened, sampling, data, count=count, complete=complete, size=size, batch=batch, out=out)
@@ -88,46 +89,30 @@ def generate(
             fail(f"generate is for models of text or images, but {where} holds a {opened.model.name}")
 
 
-def _vocabulary(opened: Opened, data: Path | None) -> tuple[str, ...]:
-    dataset = dataset_of(opened, data)
-    if dataset is None:
-        fail("text needs the vocabulary of the training data: give the folder of the run, not that of the model")
-    return dataset.info.classes
-
-
-def _text(
-    model: Any, words: tuple[str, ...], sampling: dict[str, Any], *, prompt: str, steps: int, count: int, batch: int
-) -> None:
+def _text(model: Any, text: Text, sampling: dict[str, Any], *, prompt: str, steps: int, count: int, batch: int) -> None:
     import torch
 
     from statespan.generation import generate
 
-    number = {word: i for i, word in enumerate(words)}
-    given = prompt.split() or ["<eos>"]
-    if unknown := [word for word in given if word not in number]:
-        if "<unk>" not in number:
-            fail(f"--prompt must be words of the training data, got {unknown[0]!r}")
-        complain(f"not in the vocabulary of the training data: {', '.join(unknown)}")
-    tokens = torch.tensor([[number.get(word, number.get("<unk>", 0)) for word in given]])
+    tokens = torch.tensor([text.read(prompt)])
+    shown = text.shown(prompt) + text.between if prompt else ""
     for start in range(0, count, batch):
         size = min(batch, count - start)
         rows = range(start, start + size)
+        write = text.writer()
 
-        def show(step: int, token: Tensor) -> None:
-            print(_word(words[int(token[0])]), end="", flush=True)
+        def show(step: int, token: Tensor, write: Writer = write) -> None:
+            print(write(int(token[0])), end="", flush=True)
 
         if size == 1:
-            print(prompt, end=" " if prompt else "", flush=True)
+            print(shown, end="", flush=True)
         callback = show if size == 1 else None
         generated = generate(model, tokens.expand(size, -1), steps, callback=callback, rows=rows, **sampling)
         for row in generated.values.tolist() if size > 1 else []:
-            print(prompt, "".join(_word(words[token]) for token in row), sep=" " if prompt else "", end="\n\n")
+            write = text.writer()
+            print(shown + "".join(map(write, row)) + write(None), end="\n\n")
         if size == 1:
-            print()
-
-
-def _word(word: str) -> str:
-    return "\n" if word == "<eos>" else printable(word) + " "
+            print(write(None))
 
 
 def _images(

@@ -138,6 +138,8 @@ def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module) -> None:
     duration = f"{train.steps:,} steps" if train.steps else f"{train.epochs} epochs"
     common.terminal().print(f"[bold]{escape(recipe.name)}[/bold]  {escape(paper)}".rstrip())
     common.say(f"  data    {recipe.data['name']}: {length}")
+    if dataset.note:
+        common.say(f"          {dataset.note}")
     common.say(f"  model   {recipe.model['name']} of {kind}{shape}, {parameters:,} parameters")
     common.say(f"  train   {duration}, batch {train.batch}, lr {train.lr:g}, {train.precision}")
     if train.start is not None:

@@ -1,9 +1,10 @@
 """Datasets: ``load`` one by name, list all ``names``, show their ``status``; see :mod:`statespan.data.base`."""
 
-from statespan.data import own  # noqa: F401 - registers its dataset
+from statespan.data import own, own_text  # noqa: F401 - they register their datasets
 from statespan.data.base import Arrays, Batch, Dataset, Info, Split, Windows, trim
 from statespan.data.registry import load, names, register_dataset, status
 from statespan.data.source import MissingData, Source
+from statespan.data.vocabulary import Vocabulary
 
 __all__ = [
     "Arrays",
@@ -13,6 +14,7 @@ __all__ = [
     "MissingData",
     "Source",
     "Split",
+    "Vocabulary",
     "Windows",
     "load",
     "names",

@@ -22,6 +22,7 @@ from statespan._check import check_choice, check_int
 
 Array: TypeAlias = np.ndarray  # of any shape and dtype
 TASKS = ("classification", "regression", "retrieval", "language", "density", "masked", "forecast")
+UNITS = ("characters", "bytes")
 DTYPES = (np.uint8, np.int8, np.int16, np.int32, np.int64, np.float16, np.float32, np.float64, np.bool_)
 
 
@@ -60,6 +61,8 @@ class Info:
         horizon: Steps to forecast.
         d_marks: Number of calendar features.
         sampling_rate: Samples per second; None if they are not samples in time.
+        unit: What a text is made of, "characters" (then ``classes`` are the texts of the tokens) or "bytes"; empty for
+            anything else.
 
     Example:
         >>> Info("classification", length=784, d_input=1, vocabulary=None, d_output=10).d_output
@@ -75,9 +78,11 @@ class Info:
     horizon: int = 0
     d_marks: int = 0
     sampling_rate: float | None = None
+    unit: str = ""
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, TASKS)
+        check_choice("unit", self.unit, ("", *UNITS))
         check_int("length", self.length, minimum=1)
         check_int("d_output", self.d_output, minimum=1)
         if (self.d_input is None) == (self.vocabulary is None):
@@ -86,6 +91,11 @@ class Info:
             )
         if self.classes and len(self.classes) != self.d_output:
             raise ValueError(f"classes must be {self.d_output} names, got {len(self.classes)}")
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The text of each token of a text in characters, which a model needs to generate text; else none."""
+        return self.classes if self.unit == "characters" else ()
 
 
 class Split(ABC):
@@ -241,6 +251,7 @@ class Dataset:
 
     ``raw`` converts a recorded series to a row of the arrays, if these were transformed. ``augment`` changes a training
     batch at random with the given generator, on the batch's device; validation and test data are never augmented.
+    ``note`` says in one line what a user should know before training.
     """
 
     name: str
@@ -250,6 +261,7 @@ class Dataset:
     test: Split
     augment: Callable[[Batch, torch.Generator], Batch] | None = None
     raw: Raw | None = None
+    note: str = ""
 
 
 def trim(batch: Batch, length: int) -> Batch:

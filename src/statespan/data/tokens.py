@@ -1,6 +1,8 @@
-"""Texts as tokens: concatenated documents, each ending with <eos>, and batches padded with <pad>.
+"""Texts as tokens: concatenated documents, each ending with <eos>, or one long text in windows.
 
-Tokens: 0 <pad>, 1 <unk>, 2 <eos>, then the vocabulary's own.
+Tokens of documents: 0 <pad>, 1 <unk>, 2 <eos>, then the vocabulary's own. Batches are padded with <pad>.
+
+Shapes: T tokens, B batch, L length of a window.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from statespan._check import check_int
 from statespan.data.base import Array, Batch, Windows
 
 PAD, UNK, EOS = 0, 1, 2
@@ -79,3 +82,30 @@ def padded(rows: dict[str, Tensor]) -> Batch:
     if tokens.ndim == 3:  # the first documents of all pairs, then the second ones
         tokens, lengths = tokens.transpose(0, 1).flatten(0, 1), lengths.transpose(0, 1).flatten()
     return Batch(tokens, rows["y"].long(), lengths)
+
+
+def shift(rows: dict[str, Tensor]) -> Batch:
+    """Windows (B, L + 1) as inputs (B, L) and the token that follows each, (B, L)."""
+    text = rows["text"].long()
+    lengths = rows.get("lengths")
+    return Batch(text[:, :-1], text[:, 1:], None if lengths is None else lengths.long())
+
+
+def text_windows(text: Array, length: int, *, whole: bool) -> Windows:
+    """Windows of a text (T,) that follow each other without overlap, each with ``length`` inputs.
+
+    With ``whole`` the last window, which is shorter, is kept, so that each token but the first is predicted exactly
+    once. Then every batch has ``lengths``; what lies beyond them does not count.
+
+    Example:
+        >>> windows = text_windows(np.arange(8, dtype=np.int32), 3, whole=True)
+        >>> len(windows), windows.batch([2]).x[0, :1].tolist(), windows.batch([2]).lengths.tolist()
+        (3, [6], [1])
+    """
+    check_int("length", length, minimum=1)
+    pairs = len(text) - 1
+    if pairs < (1 if whole else length):
+        raise ValueError(f"length must be at most {pairs} for a text of {len(text)} tokens, got {length}")
+    starts = np.arange(0, pairs if whole else pairs - length + 1, length)
+    each = {"lengths": np.minimum(length, pairs - starts).astype(np.int32)} if whole else None
+    return Windows({"text": text}, starts=starts, length=length + 1, prepare=shift, each=each)

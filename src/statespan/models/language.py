@@ -6,11 +6,11 @@ Shapes: B batch, L length, D = d_model features, V tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from statespan._check import check_integers
+from statespan._check import UNKNOWN, check_integers, check_texts
 from statespan.models.config import COUNT, BackboneConfig, make_backbone
 from statespan.models.encoder import Encoder
 from statespan.models.tokens import TokenModel
@@ -31,6 +31,10 @@ class LanguageConfig(BackboneConfig):
         cutoffs: First token of each cluster but the first, for the adaptive embedding and softmax; none for a plain
             table and a linear map.
         div_val: Factor by which the tables of successive clusters get narrower.
+        unit: What the text is made of, so that the model can generate text without its data: "characters" or "bytes";
+            empty if unknown.
+        tokens: The text of each token, for characters, and U+FFFD for token 0, which stands for all others; none for
+            bytes.
     """
 
     vocabulary: int
@@ -39,6 +43,8 @@ class LanguageConfig(BackboneConfig):
     layers_per_block: int = 2
     cutoffs: tuple[int, ...] = ()
     div_val: int = 4
+    unit: Literal["", "characters", "bytes"] = ""
+    tokens: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         """Reject invalid combinations of fields."""
@@ -46,6 +52,14 @@ class LanguageConfig(BackboneConfig):
         if check_integers("cutoffs", self.cutoffs, minimum=1, most=16):
             check_cutoffs(self.cutoffs, self.vocabulary)
         object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
+        object.__setattr__(self, "tokens", check_texts("tokens", self.tokens))
+        expected = {"": 0, "characters": self.vocabulary, "bytes": 0}[self.unit]
+        if len(self.tokens) != expected:
+            raise ValueError(f"tokens must be {expected} texts for unit={self.unit!r}, got {len(self.tokens)}")
+        if self.unit == "characters" and self.tokens[0] != UNKNOWN:
+            raise ValueError(f"tokens must begin with {UNKNOWN!r} for unit='characters', got {self.tokens[0]!r}")
+        if self.unit == "bytes" and self.vocabulary != 256:
+            raise ValueError(f"vocabulary must be 256 for unit='bytes', got {self.vocabulary}")
 
 
 class PlainTokens(Initialised):

@@ -101,6 +101,11 @@ def read_name(folder: Path) -> str:
     return _read_config(folder / CONFIG)["model"]
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config of the model in a folder, as it was saved."""
+    return _read_config(folder / CONFIG)["config"]
+
+
 def check_header(path: Path, first: bytes) -> None:
     """Reject a safetensors file, given its first 8 bytes, if its header exceeds the limit."""
     length = int.from_bytes(first, "little")

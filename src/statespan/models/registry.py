@@ -40,7 +40,10 @@ def _check_model(name: str, model: Any) -> None:
 
 ADDED_MODELS: Registry[type[Model]] = Registry("model", "statespan.models", built_in=_MODELS, check=_check_model)
 # more tokens than cutoffs
-_ANY_DATA = {"d_input": 1, "vocabulary": 2**20, "d_output": 2, "horizon": 1, "d_marks": 0, "sampling_rate": None}
+_ANY_DATA = {
+    "d_input": 1, "vocabulary": 2**20, "d_output": 2, "horizon": 1, "d_marks": 0, "sampling_rate": None, "unit": "",
+    "tokens": (),
+}  # fmt: skip
 _TRIED_STATE, _TRIED_WEIGHTS = 1024, 2**24  # a larger layer is not built only to see whether it can be
 
 
@@ -127,8 +130,8 @@ def build(
     Args:
         name: One of :func:`names`.
         info: What the data is: anything with the attributes ``d_input``, ``vocabulary``, ``d_output``, ``horizon``,
-            ``d_marks`` and ``sampling_rate`` that the model needs, and ``task`` to check that the two fit; None if
-            the options suffice.
+            ``d_marks``, ``sampling_rate``, ``unit`` and ``tokens`` that the model needs, and ``task`` to check that
+            the two fit; None if the options suffice.
         options: Fields of the model's config by name.
         device: Device of the parameters.
         dtype: Their dtype.

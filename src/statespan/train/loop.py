@@ -99,7 +99,7 @@ class Loop:
         is_built_in = train.optimizer in OPTIMIZERS.built_in
         if not is_built_in and train.compile in ("graph", "both"):
             raise ConfigError(
-                f"train.compile is {train.compile}; allowed: auto, none or compile with the optimizer {train.optimizer}, "
+                f"train.compile is {train.compile}; allowed: auto, none or compile for optimizer {train.optimizer}, "
                 "because a graph captures only built-in optimizers"
             )
         captured = alone and is_built_in and train.compile in ("auto", "graph", "both")

@@ -191,9 +191,7 @@ def rate(train: Train, step: int, total: int, steps_per_epoch: int) -> float:
     if not (isinstance(factor, (int, float)) and 0 <= factor < math.inf):
         from statespan.train.strict import ConfigError
 
-        raise ConfigError(
-            f"train.schedule is {train.schedule}; allowed: factors >= 0, got {factor!r} in step {step}"
-        )
+        raise ConfigError(f"train.schedule is {train.schedule}; allowed: factors >= 0, got {factor!r} in step {step}")
     return float(factor)
 
 

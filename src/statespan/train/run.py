@@ -213,7 +213,9 @@ def load_run(
     if model is None and (folder / "config.json").is_file():  # published: the weights lie beside the recipe
         from statespan.models import from_pretrained
 
-        return from_pretrained(folder), recipe, load_data(recipe, data)
+        network, dataset = from_pretrained(folder), load_data(recipe, data)
+        _check_tokens(folder, dataset)
+        return network, recipe, dataset
     newest = checkpoint.latest(folder / "checkpoints")
     if newest is None:
         raise io.CheckpointError(f"there is no checkpoint in {folder / 'checkpoints'}")
@@ -222,9 +224,22 @@ def load_run(
     if best not in (-1, facts.step):
         tensors, _ = checkpoint.at_step(folder / "checkpoints", best)
     dataset = load_data(recipe, data)
+    _check_tokens(folder / "model", dataset)
     network = build_model(recipe, dataset, model)
     state.load_weights(network, tensors)
     return network.eval(), recipe, dataset
+
+
+def _check_tokens(model: Path, dataset: Dataset) -> None:
+    """Reject a text whose characters are not those of the saved model, which would read them as others."""
+    if not dataset.info.tokens or not (model / "config.json").is_file():
+        return
+    from statespan.models.pretrained import read_config
+
+    tokens = tuple(read_config(model).get("tokens", ()))
+    if tokens and tokens != dataset.info.tokens:
+        have = f"{len(dataset.info.tokens)} tokens that differ from the {len(tokens)} of the model"
+        raise ConfigError(f"data: the training part of the text must be that of the run, got one with {have}")
 
 
 def load_data(recipe: Recipe, data: Data = None, *, progress: Progress | None = None) -> Dataset:

@@ -97,14 +97,32 @@ class Values(Task):
         return loss | {"rmse": math.sqrt(square), "mae": absolute}
 
 
+@dataclass(frozen=True)
 class Tokens(Task):
-    """Nats per token, reported as perplexity (language, masked) or bits (density).
+    """Nats per token, reported as perplexity, or in bits per value, character or byte, as :attr:`metric` says.
 
-    Targets below 0 or beyond a length do not count.
+    Targets below 0 or beyond a length do not count. ``sizes`` are the characters of each token (V,) if some have
+    several; the bits are then those of all tokens over the characters of all tokens.
     """
 
+    sizes: tuple[int, ...] = ()
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean nats per token."""
+        nats, counted = self._nats(model, batch, 1.0)
+        return nats.sum() / counted.sum().clamp(min=1)
+
     def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
-        """(loss, count)."""
+        """(loss, count), or (loss, characters, count) if there are sizes."""
+        nats, counted = self._nats(model, batch, dt_scale)
+        parts = [nats.sum(), counted.sum().to(nats.dtype)]
+        if self.sizes:
+            sizes = nats.new_tensor(self.sizes)[batch.y.clamp(min=0)]
+            parts.insert(1, torch.where(counted, sizes, 0.0).sum())
+        return torch.stack(parts)
+
+    def _nats(self, model: nn.Module, batch: Batch, dt_scale: float) -> tuple[Tensor, Tensor]:
+        """The loss of each target (B, L), 0 where it does not count, and whether it counts."""
         y = batch.y
         token_losses = getattr(model, "token_losses", None)
         counted = y >= 0
@@ -115,14 +133,14 @@ class Tokens(Task):
         else:
             logits = output(model, batch, dt_scale).float()  # (B, L, V)
             nats = cross_entropy(logits.mT, y.clamp(min=0), reduction="none")
-        return torch.stack([torch.where(counted, nats, 0.0).sum(), counted.sum().to(nats.dtype)])
+        return torch.where(counted, nats, 0.0), counted
 
     def metrics(self, sums: dict[str, float]) -> dict[str, float]:
-        """Loss in nats, and perplexity or bits."""
+        """Loss in nats per token, and perplexity or bits."""
         nats = sums["loss"] / sums["count"]
-        if self.name == "density":
-            return {"loss": nats, "bits_per_dim": nats / math.log(2)}
-        return {"loss": nats, "perplexity": math.exp(nats) if nats < 700 else math.inf}
+        if self.metric == "perplexity":
+            return {"loss": nats, "perplexity": math.exp(nats) if nats < 700 else math.inf}
+        return {"loss": nats, self.metric: sums["loss"] / sums.get("characters", sums["count"]) / math.log(2)}
 
 
 ACCURACY = ("loss", "correct", "count")
@@ -138,9 +156,20 @@ TASKS: dict[str, Task] = {
 }
 
 
+BITS = {"characters": "bits_per_character", "bytes": "bits_per_byte"}
+
+
 def task_of(dataset: Any) -> Task:
-    """The task of a dataset; errors are in original units if the dataset or its info has a ``scale``."""
+    """The task of a dataset; errors are in original units if the dataset or its info has a ``scale``.
+
+    The metric of a text in characters or bytes is bits per character or byte.
+    """
     task = TASKS[dataset.info.task]
+    if isinstance(task, Tokens) and (metric := BITS.get(getattr(dataset.info, "unit", ""))):
+        sizes = tuple(map(len, dataset.info.tokens))
+        if max(sizes, default=1) == 1:
+            return replace(task, metric=metric)
+        return replace(task, metric=metric, sums=("loss", "characters", "count"), sizes=sizes)
     scale = getattr(dataset, "scale", None) or getattr(dataset.info, "scale", None)
     if scale is None or not isinstance(task, Values):
         return task

@@ -20,6 +20,7 @@ SIGNALS = {  # length, features, classes
 TOKENS = {"listops": (2048, 18, 10), "text": (4096, 135, 2), "retrieval": (4000, 98, 2)}  # length, vocabulary, classes
 SERIES = {"etth1": (7, 4), "etth2": (7, 4), "ettm1": (7, 5), "weather": (12, 4), "ecl": (321, 4)}  # columns, marks
 IMAGES = {"cifar-density": (3072, 3, 256), "mnist-density": (784, 1, 256), "digits-density": (64, 1, 17)}
+TEXTS = {"own-text": (256, "characters", 66), "enwik8": (1024, "bytes", 256)}  # length, unit, vocabulary
 WORDS = {"wikitext103": 267_735, "wikitext2": 33_278}
 
 
@@ -35,6 +36,10 @@ def info(recipe):
         return Info(task, data.get("length", length), None, vocabulary, d_output)
     if name in WORDS:
         return Info("language", data["length"], None, WORDS[name], WORDS[name])
+    if name in TEXTS:
+        length, unit, vocabulary = TEXTS[name]
+        tokens = tuple(map(chr, range(0xFFFD, 0xFFFD - vocabulary, -1))) if unit == "characters" else ()
+        return Info("language", data.get("length", length), None, vocabulary, vocabulary, tokens, unit=unit)
     if name in IMAGES:
         length, channels, values = IMAGES[name]
         return Info("density", length, None, 1 + channels * values, values)
@@ -55,7 +60,7 @@ def info(recipe):
 def shrink(recipe):
     """Overrides that make the recipe's model tiny; its structure stays."""
     changes = ["model.d_model=8", "model.d_state=4", "model.n_layers=1"]
-    if recipe.model["name"] == "language":
+    if recipe.data["name"] in WORDS:
         changes += ["model.d_model=16", "model.cutoffs=[10, 20]"]  # each cluster is a quarter as wide
     if recipe.data["name"] in SERIES:
         changes += ["data.context=20", "data.horizon=4"]
@@ -67,7 +72,7 @@ def shrink(recipe):
 def batch(about, size=3):
     """A batch of short sequences for an ``info``, and the info that fits it."""
     length = 96 if about.task == "density" else 24  # the U-Net folds by 3, 4 and 4, and the first fold sees nothing
-    if about.task == "language":
+    if about.task == "language" and not about.unit:
         about = replace(about, vocabulary=30, d_output=30)
     rows = 2 * size if about.task == "retrieval" else size
     x = torch.randn(rows, length, about.d_input) if about.d_input else torch.randint(about.vocabulary, (rows, length))

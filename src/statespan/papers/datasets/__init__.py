@@ -3,6 +3,7 @@
 from statespan.papers.datasets import (  # noqa: F401 - they register their datasets
     bidmc,
     density,
+    enwik8,
     forecast,
     images,
     listops,

@@ -1,6 +1,6 @@
 """WikiText-2 and WikiText-103, word by word, from the public ``.tokens`` files.
 
-Shapes: T tokens, B batch, L length of a window.
+Shapes: T tokens.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
-from statespan._check import check_int
-from statespan.data.base import Batch, Dataset, Info, Windows
+from statespan.data.base import Dataset, Info
 from statespan.data.cache import cached, stamp
 from statespan.data.registry import register_dataset
 from statespan.data.source import Source, found
+from statespan.data.tokens import text_windows
 
 EOS, UNKNOWN = "<eos>", "<unk>"
 SPLITS = ("train", "valid", "test")
@@ -67,33 +66,6 @@ def encode(path: Path, words: list[str]) -> np.ndarray:
             pieces.append(np.array(flat, np.int32))
             flat = []
     return np.concatenate([*pieces, np.array(flat, np.int32)])
-
-
-def shift(rows: dict[str, Tensor]) -> Batch:
-    """Windows (B, L + 1) as inputs (B, L) and the word that follows each, (B, L)."""
-    text = rows["text"].long()
-    lengths = rows.get("lengths")
-    return Batch(text[:, :-1], text[:, 1:], None if lengths is None else lengths.long())
-
-
-def text_windows(text: np.ndarray, length: int, *, whole: bool) -> Windows:
-    """Windows of a text (T,) that follow each other without overlap, each with ``length`` inputs.
-
-    With ``whole`` the last window, which is shorter, is kept, so that each word but the first is predicted exactly
-    once. Then every batch has ``lengths``; what lies beyond them does not count.
-
-    Example:
-        >>> windows = text_windows(np.arange(8, dtype=np.int32), 3, whole=True)
-        >>> len(windows), windows.batch([2]).x[0, :1].tolist(), windows.batch([2]).lengths.tolist()
-        (3, [6], [1])
-    """
-    check_int("length", length, minimum=1)
-    pairs = len(text) - 1
-    if pairs < (1 if whole else length):
-        raise ValueError(f"length must be at most {pairs} for a text of {len(text)} tokens, got {length}")
-    starts = np.arange(0, pairs if whole else pairs - length + 1, length)
-    each = {"lengths": np.minimum(length, pairs - starts).astype(np.int32)} if whole else None
-    return Windows({"text": text}, starts=starts, length=length + 1, prepare=shift, each=each)
 
 
 @register_dataset("wikitext2", "WikiText-2, word level", files=SMALL)

@@ -16,7 +16,8 @@ from statespan.papers.records.table import groups
 from statespan.papers.records.tasks import TASKS, ResultTask, other, paper, value
 
 NAMES = {
-    "accuracy": "accuracy, %", "rmse": "RMSE", "mse": "MSE", "perplexity": "perplexity", "bits_per_dim": "bits a pixel"
+    "accuracy": "accuracy, %", "rmse": "RMSE", "mse": "MSE", "perplexity": "perplexity", "bits_per_dim": "bits a pixel",
+    "bits_per_character": "bits per character", "bits_per_byte": "bits per byte",
 }  # fmt: skip
 BELOW = (
     "Lines: validation. Points: test. Dashes: the papers' best of S4 and S4D. The reference's times are not known.\n"
