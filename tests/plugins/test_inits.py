@@ -167,7 +167,7 @@ MISTAKES = {
         S4D,
         "octave",
         ValueError,
-        r"init must be one of .*'random'\) or several .*, got 'octave'",
+        r"init must be one of .*'dfout'\) or several .*, got 'octave'",
     ),
     "nearly": (S4, "lets", ValueError, r"init must be one of \('legs', 'legt', 'fout'\) .*; did you mean legt\?"),
     "of another layer": (S4, "lin", ValueError, r"init must be one of \('legs', 'legt', 'fout'\)"),

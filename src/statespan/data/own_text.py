@@ -65,9 +65,7 @@ class OwnTextOptions:
             raise ValueError("tokens and least must not be given with unit='bytes', whose vocabulary is fixed")
 
 
-@register_dataset(
-    "own-text", "Your own text file (path), as characters, tokens or bytes", config=OwnTextOptions
-)
+@register_dataset("own-text", "Your own text file (path), as characters, tokens or bytes", config=OwnTextOptions)
 def own_text(folder: Path, options: OwnTextOptions) -> Dataset:
     """Your own text."""
     where = Path(options.path).expanduser()
