@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from statespan._io import CheckpointError
     from statespan.train.config import About, ConfigError, Recipe, Train, read_recipe, write_recipe
     from statespan.train.guard import NonFiniteError
+    from statespan.train.lightning import as_lightning
     from statespan.train.result import Result
     from statespan.train.run import evaluate, fit, load_run
     from statespan.train.signals import Interrupted
@@ -17,6 +18,7 @@ _HOMES = {
     "statespan._io": ("CheckpointError",),
     "statespan.train.config": ("About", "ConfigError", "Recipe", "Train", "read_recipe", "write_recipe"),
     "statespan.train.guard": ("NonFiniteError",),
+    "statespan.train.lightning": ("as_lightning",),
     "statespan.train.result": ("Result",),
     "statespan.train.run": ("evaluate", "fit", "load_run"),
     "statespan.train.signals": ("Interrupted",),
@@ -31,6 +33,7 @@ __all__ = [
     "Recipe",
     "Result",
     "Train",
+    "as_lightning",
     "evaluate",
     "fit",
     "load_run",
