@@ -147,6 +147,20 @@ def test_a_cache_is_continued_any_number_of_times(prompt):
     ).all()
 
 
+def test_a_step_has_gradients_also_after_steps_without(prompt):
+    model = make()
+    with torch.no_grad():
+        cache = model(prompt[:, :3]).past_key_values
+        cache = model(prompt[:, 3:4], past_key_values=cache).past_key_values
+    assert cache.step is not None
+    parameters = [p for name, p in model.named_parameters() if name.endswith((".C", "log_dt"))]
+    stepped = model(prompt[:, 4:5], past_key_values=cache).logits.square().sum()
+    read = model.model.prefill(prompt[:, 4:5], cache.state)[0].square().sum()
+    for one, other in zip(torch.autograd.grad(stepped, parameters), torch.autograd.grad(read, parameters), strict=True):
+        assert one.abs().max() > 0
+        assert (one - other).abs().max() <= 1e-10 * other.abs().max()
+
+
 def test_reordering():
     cache = StatespanCache((torch.arange(6.0).view(3, 2), (), (torch.tensor([5, 6, 7]), None)), 4)
     cache.reorder_cache(torch.tensor([2, 2, 0]))

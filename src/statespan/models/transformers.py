@@ -213,9 +213,12 @@ class StatespanForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
         return features, StatespanCache(after, length + (0 if cache is None else cache.seen))
 
     def _advance(self, input_ids: Tensor, cache: StatespanCache) -> tuple[Tensor, StatespanCache]:
-        step = self.model.stepper(decode=False) if cache.step is None else cache.step
+        if torch.is_grad_enabled():  # a step that was set up without gradients would have none
+            features, after = self.model.stepper(decode=False)(input_ids[:, 0], cache.state)
+            return features[:, None], StatespanCache(after, cache.seen + 1)
+        step = cache.step or self.model.stepper(decode=False)
         features, after = step(input_ids[:, 0], cache.state)
-        return features[:, None], StatespanCache(after, cache.seen + 1, None if torch.is_grad_enabled() else step)
+        return features[:, None], StatespanCache(after, cache.seen + 1, step)
 
     def _logits(self, features: Tensor, rows: _Rows, keep: int) -> Tensor:
         """The log-probabilities of the last positions, where the tokens are; 0 for padding."""
