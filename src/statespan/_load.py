@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from statespan.models import hub
 from statespan.models.find import resolve
 from statespan.models.pretrained import CONFIG, read_name
 from statespan.models.registry import from_pretrained
@@ -18,7 +19,8 @@ def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
     Args:
         name: The name of a published model (``statespan models`` lists them), or a folder: of a model that
             ``save_pretrained`` wrote, of a run, or of an estimator that ``save`` wrote. A run that has not finished
-            yet is read from its checkpoints, which requires its dataset.
+            yet is read from its checkpoints, which requires its dataset. ``hf://user/name``, with ``@revision`` if
+            wanted, is a model of the Hugging Face Hub.
         device: Where to put it; None for the CPU, and for an estimator CUDA if available.
 
     Returns:
@@ -35,7 +37,7 @@ def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
     """
     if not isinstance(name, (str, Path)):
         raise TypeError(f"name must be the name of a model or a folder, got {type(name).__name__} {name!r}")
-    folder = resolve(name)
+    folder = hub.locate(name) if str(name).startswith(hub.PREFIX) else resolve(name)
     saved = next((place for place in (folder, folder / "model") if (place / CONFIG).is_file()), None)
     if saved is None:
         from statespan.train import load_run

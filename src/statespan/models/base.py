@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from statespan.models import hub
 from statespan.models.config import BackboneConfig, parse
 from statespan.models.pretrained import LoadError, StoredModel, build_module, check_tensors, read, write
 from statespan.nn.backbone import Composite
@@ -70,18 +71,43 @@ class Model(SequenceModule):
         dtype = next(p.dtype for name, p in self.named_parameters() if ".ssm." not in name)
         write(folder, StoredModel(self.name, self.config.to_dict(), dtype, dict(self.state_dict())))
 
-    @classmethod
-    def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
-        """Load a model saved by :meth:`save_pretrained`, in evaluation mode.
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        private: bool = False,
+        revision: str | None = None,
+        message: str = "Upload a statespan model",
+        token: str | None = None,
+    ) -> str:
+        """Upload the model to the Hugging Face Hub in one commit, which replaces the weights there.
+
+        Needs huggingface_hub (``pip install "statespan[hub]"``) and a login or a token.
 
         Args:
-            folder: Where it was saved.
+            repository: ``user/name``; created if it does not exist, with a model card.
+            private: Create it as a private repository.
+            revision: Branch to commit to; created if it does not exist. None for the main branch.
+            message: The commit's message.
+            token: A token with the right to write; None for that of the login.
+
+        Returns:
+            The name of this version, ``hf://user/name@commit``, for ``from_pretrained`` and ``statespan.load``.
+        """
+        return hub.push(self, repository, private=private, revision=revision, message=message, token=token)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: torch.device | str | None = None) -> Self:
+        """Load a model saved by :meth:`save_pretrained` or :meth:`push_to_hub`, in evaluation mode.
+
+        Args:
+            folder: Where it was saved; or ``hf://user/name`` for a model of the Hub, with ``@revision`` if wanted.
             device: Where to load it.
 
         Raises:
             LoadError: If anything is missing, damaged or of another kind.
         """
-        return cls._from_stored(read(folder), folder, device)
+        return cls._from_stored(read(hub.locate(folder)), folder, device)
 
     @classmethod
     def _from_stored(cls, stored: StoredModel, folder: str | Path, device: torch.device | str | None) -> Self:

@@ -23,7 +23,7 @@ from statespan._version import __version__
 
 FORMAT = 1
 CONFIG = "config.json"
-_WEIGHTS = re.compile(r"model-[0-9a-f]{16}\.safetensors")
+WEIGHTS = re.compile(r"model-[0-9a-f]{16}\.safetensors")
 LARGEST_CONFIG = 1 << 20  # bytes
 LARGEST_HEADER = 1 << 18  # bytes of a safetensors header: about 2,500 tensors
 FEW_LAYERS = 16  # built quickly, whatever their size
@@ -72,7 +72,7 @@ def write(folder: str | Path, stored: StoredModel) -> None:
     io.replace_file(folder / CONFIG, text.encode())
     io.sweep(folder)
     for path in folder.iterdir():
-        if path.name != file and _WEIGHTS.fullmatch(path.name):
+        if path.name != file and WEIGHTS.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
@@ -82,7 +82,7 @@ def read(folder: str | Path) -> StoredModel:
     from safetensors.torch import load
 
     folder = Path(folder)
-    content = _read_config(folder / CONFIG)
+    content = read_config(folder / CONFIG)
     entry = content["weights"]
     path = folder / entry["file"]
     weights = _read_file(path, entry["bytes"])
@@ -98,12 +98,7 @@ def read(folder: str | Path) -> StoredModel:
 
 def read_name(folder: Path) -> str:
     """The name of the model in a folder."""
-    return _read_config(folder / CONFIG)["model"]
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The config of the model in a folder, as it was saved."""
-    return _read_config(folder / CONFIG)["config"]
+    return read_config(folder / CONFIG)["model"]
 
 
 def check_header(path: Path, first: bytes) -> None:
@@ -142,7 +137,8 @@ def check_tensors(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -
             )
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """The checked content of a ``config.json``."""
     raw = _read_file(path, LARGEST_CONFIG)
     try:
         content = json.loads(raw, object_pairs_hook=_once, parse_constant=_no_constant)
@@ -157,7 +153,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise LoadError(f"{path} has format {content['format']}; this statespan {__version__} reads {FORMAT}")
     if content["dtype"] not in _DTYPES:
         raise LoadError(f"{path} has dtype {content['dtype']!r}; allowed: {', '.join(_DTYPES)}")
-    if not _WEIGHTS.fullmatch(content["weights"]["file"]):
+    if not WEIGHTS.fullmatch(content["weights"]["file"]):
         raise LoadError(f"{path} names weights {content['weights']['file']!r}; allowed: model-DIGEST.safetensors")
     if digest != _digest(content):
         raise LoadError(f"{path} is damaged: it was changed after it was saved")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from statespan._registry import Registry, check_keys
+from statespan.models import hub
 from statespan.models.base import Model
 from statespan.models.classifier import Classifier, Regressor, Retrieval
 from statespan.models.config import BackboneConfig, parse, ssm_options
@@ -159,16 +160,16 @@ def build(
 
 
 def from_pretrained(folder: str | Path, *, device: torch.device | str | None = None) -> Any:
-    """Load a model of any kind that ``save_pretrained`` saved in a folder, in evaluation mode.
+    """Load a model of any kind that ``save_pretrained`` or ``push_to_hub`` saved, in evaluation mode.
 
     Args:
-        folder: Where it was saved.
+        folder: Where it was saved; or ``hf://user/name`` for a model of the Hub, with ``@revision`` if wanted.
         device: Where to load it.
 
     Raises:
         LoadError: If anything is missing or damaged.
     """
-    stored = read_folder(folder)
+    stored = read_folder(hub.locate(folder))
     try:
         cls: type[Model] = _find(stored.name)
     except ValueError as error:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from statespan._io import CheckpointError
     from statespan.train.config import About, ConfigError, Recipe, Train, read_recipe, write_recipe
     from statespan.train.guard import NonFiniteError
+    from statespan.train.lightning import as_lightning
     from statespan.train.parts import Metric, register_metric, register_optimizer, register_schedule
     from statespan.train.result import Result
     from statespan.train.run import evaluate, fit, load_run
@@ -19,6 +20,7 @@ _HOMES = {
     "statespan.train.config": ("About", "ConfigError", "Recipe", "Train", "read_recipe", "write_recipe"),
     "statespan.train.guard": ("NonFiniteError",),
     "statespan.train.parts": ("Metric", "register_metric", "register_optimizer", "register_schedule"),
+    "statespan.train.lightning": ("as_lightning",),
     "statespan.train.result": ("Result",),
     "statespan.train.run": ("evaluate", "fit", "load_run"),
     "statespan.train.signals": ("Interrupted",),
@@ -34,6 +36,7 @@ __all__ = [
     "Recipe",
     "Result",
     "Train",
+    "as_lightning",
     "evaluate",
     "fit",
     "load_run",

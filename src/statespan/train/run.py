@@ -234,9 +234,9 @@ def _check_tokens(model: Path, dataset: Dataset) -> None:
     """Reject a text whose characters are not those of the saved model, which would read them as others."""
     if not dataset.info.tokens or not (model / "config.json").is_file():
         return
-    from statespan.models.pretrained import read_config
+    from statespan.models.pretrained import CONFIG, read_config
 
-    tokens = tuple(read_config(model).get("tokens", ()))
+    tokens = tuple(read_config(model / CONFIG)["config"].get("tokens", ()))
     if tokens and tokens != dataset.info.tokens:
         have = f"{len(dataset.info.tokens)} tokens that differ from the {len(tokens)} of the model"
         raise ConfigError(f"data: the training part of the text must be that of the run, got one with {have}")

@@ -1,0 +1,123 @@
+"""Models on the Hugging Face Hub: ``hf://user/name``, or ``hf://user/name@revision``.
+
+Only ``config.json`` and the weights it names are downloaded, both of one commit, into huggingface_hub's cache, and each
+only if it is not larger than it may be. They are then read as a folder is, with the same limits and digests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from statespan._version import __version__
+from statespan.models.pretrained import CONFIG, LARGEST_CONFIG, WEIGHTS, LoadError, read_config
+
+PREFIX = "hf://"
+CARD = "README.md"
+OFFLINE = "STATESPAN_OFFLINE"
+_NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+
+
+def locate(where: str | Path) -> Path:
+    """The folder itself, or the folder in the cache with the model that a name of the Hub stands for.
+
+    Args:
+        where: A folder, or ``hf://user/name``, with ``@`` and a branch, tag or commit at the end if wanted.
+
+    Raises:
+        LoadError: There is no such model, or a file is larger than it may be.
+        OSError: The Hub cannot be reached, and the model is not in the cache.
+    """
+    if not (isinstance(where, str) and where.startswith(PREFIX)):
+        return Path(where)
+    match = _NAME.fullmatch(where)
+    if match is None:
+        raise LoadError(f"name must be hf://user/name or hf://user/name@revision, got {where!r}")
+    repository, revision = match.groups()
+    errors = _hub().errors
+    try:
+        config = _download(repository, CONFIG, revision, LARGEST_CONFIG)
+        entry = read_config(config)["weights"]
+        commit = config.parent.name  # the cache has a folder for each commit
+        return _download(repository, entry["file"], commit, entry["bytes"]).parent
+    except errors.LocalEntryNotFoundError as error:
+        raise OSError(f"{where} is not in the cache, and the Hub cannot be reached: {_line(error)}") from error
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
+        raise LoadError(
+            f"{where} is not a model of statespan on the Hub, or not yours to read: {_line(error)}"
+        ) from error
+
+
+def push(model: Any, repository: str, *, private: bool, revision: str | None, message: str, token: str | None) -> str:
+    """Upload a model in one commit; the arguments are those of :meth:`statespan.models.Model.push_to_hub`."""
+    hub = _hub()
+    name = repository.removeprefix(PREFIX)
+    if not _NAME.fullmatch(PREFIX + name) or "@" in name:
+        raise ValueError(f"repository must be user/name, got {repository!r}")
+    api = hub.HfApi(library_name="statespan", library_version=__version__, token=token)
+    api.create_repo(name, private=private, exist_ok=True)
+    if revision is not None:
+        api.create_branch(name, branch=revision, exist_ok=True)
+    there = api.list_repo_files(name, revision=revision)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        files = sorted(Path(folder).iterdir())
+        new = {path.name for path in files}
+        operations = [hub.CommitOperationAdd(path.name, str(path)) for path in files]
+        operations += [hub.CommitOperationDelete(file) for file in there if WEIGHTS.fullmatch(file) and file not in new]
+        if CARD not in there:
+            operations.append(hub.CommitOperationAdd(CARD, _card(model, name).encode()))
+        commit = api.create_commit(name, operations, commit_message=message, revision=revision)
+    return f"{PREFIX}{name}@{commit.oid}"
+
+
+def _download(repository: str, file: str, revision: str | None, most: int) -> Path:
+    """Download a file that is not larger than this, if it is not in the cache; without the Hub, look there only."""
+    hub = _hub()
+    api = hub.HfApi(library_name="statespan", library_version=__version__)
+    if os.environ.get(OFFLINE):
+        return Path(api.hf_hub_download(repository, file, revision=revision, local_files_only=True))
+    try:
+        info = api.hf_hub_download(repository, file, revision=revision, dry_run=True)
+    except hub.errors.DryRunError:
+        return Path(api.hf_hub_download(repository, file, revision=revision, local_files_only=True))
+    if info.file_size > most:
+        raise LoadError(f"{PREFIX}{repository}: {file} must have at most {most} bytes, got {info.file_size}")
+    return Path(api.hf_hub_download(repository, file, revision=revision))  # remembers what the revision stands for
+
+
+def _card(model: Any, name: str) -> str:
+    """A model card that says how to load the model."""
+    return f"""---
+library_name: statespan
+tags: [statespan, state-space-model, {model.config.layer}]
+---
+
+# {name.partition("/")[2]}
+
+A {model.name} model of {model.config.layer.upper()} layers, for the Python package statespan.
+
+```python
+import statespan
+
+model = statespan.load("{PREFIX}{name}")
+```
+"""
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+    except ModuleNotFoundError as error:
+        missing = 'models of the Hub need huggingface_hub: pip install "statespan[hub]"'
+        raise ModuleNotFoundError(missing, name="huggingface_hub") from error
+    return huggingface_hub
+
+
+def _line(error: Exception) -> str:
+    """The first line of a message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
