@@ -10,6 +10,7 @@ from statespan import _plotting as _look
 from statespan import plot
 from statespan.train import fit, read_recipe
 from tests.cli.make import invoke, one_line, write_own
+from tests.pictures import cut_text
 
 KINDS = ("kernels", "basis", "eigenvalues", "response", "impulse", "steps")
 
@@ -29,6 +30,7 @@ def test_every_kind_of_every_layer(layer):
         shown = [axes for axes in figure.axes if axes.get_visible()]
         assert all(axes.get_xlabel() and axes.get_ylabel() for axes in shown if axes.get_label() != "<colorbar>")
         assert _look.content(figure)[:4] == b"\x89PNG"
+        assert cut_text(figure) == []
     assert plot.filters(parts, side=4).axes
 
 
