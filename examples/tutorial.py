@@ -45,11 +45,11 @@ def ode() -> Any:
     figure, axes = look.panels(2, 2, height=2.6)
     t = dt * torch.arange(length)
     axes[0].plot(t, u, color=look.GREY, label="input u")
-    axes[0].plot(t, states[:, 0], color=look.COLORS[0], label="output y = place")
-    axes[0].plot(t, states[:, 1] / 3, color=look.COLORS[1], linewidth=0.9, label="speed / 3")
+    axes[0].plot(t, states[:, 0], color=look.COLORS[0], label="output y = position")
+    axes[0].plot(t, states[:, 1] / 3, color=look.COLORS[1], linewidth=0.9, label="velocity / 3")
     look.tidy(axes[0], "time t", "", "x' = A x + B u, y = C x", legend=True)
     axes[1].plot(states[:, 0], states[:, 1], color=look.COLORS[2])
-    look.tidy(axes[1], "place", "speed", "the state's path")
+    look.tidy(axes[1], "position", "velocity", "the state's path")
     return figure
 
 
@@ -68,7 +68,7 @@ def memory() -> Any:
             ago, state @ (theory.legs_functions(ago, N) * torch.exp(ago)), color=color, label=f"from {N} numbers"
         )
     axes[0].set(ylim=(-1.8, 1.8), xlim=(4, 0))
-    look.tidy(axes[0], "how long ago", "signal", "HiPPO-LegS: what the state remembers", legend=True)
+    look.tidy(axes[0], "time before the present", "signal", "HiPPO-LegS: what the state remembers", legend=True)
     return figure
 
 
@@ -142,11 +142,11 @@ def theorem() -> Any:
     figure, axes = look.panels(3, 3, height=2.5)
     for one, N in zip(axes, (16, 64, 512)):
         exact, samples = theory.legs_functions(t, 3), theory.normal_samples(N, "zoh", dt=dt, length=length, F=3)
-        for color, curve, wanted in zip(look.colors(), samples, exact):
-            one.plot(t, curve, color=color, linewidth=0.9)
+        for n, (color, curve, wanted) in enumerate(zip(look.colors(), samples, exact)):
+            one.plot(t, curve, color=color, linewidth=0.9, label=f"n = {n}")
             one.plot(t, wanted, "--", color="black", linewidth=0.9)
         one.set_ylim(-2, 3)
-        look.tidy(one, "time t", "basis function", f"S4D-LegS, N = {N}; dashed: S4-LegS")
+        look.tidy(one, "time t", "basis function", f"S4D-LegS, N = {N}; dashed: S4-LegS", legend=N == 512)
     return figure
 
 

@@ -54,10 +54,10 @@ def tidy(axes: Any, x: str, y: str, title: str = "", *, legend: bool = False, gr
 
 
 def title(figure: Any, text: str, below: str = "") -> None:
-    """A title for the whole figure, and its source in grey below it."""
-    figure.suptitle(text, fontsize=10, fontweight="bold")
+    """A title for the whole figure, and its source in grey below it; both are wrapped to the figure's width."""
+    figure.suptitle(text, fontsize=10, fontweight="bold", wrap=True)
     if below:
-        figure.supxlabel(below, fontsize=7, color=GREY)
+        figure.supxlabel(below, fontsize=7, color=GREY, wrap=True)
 
 
 def shades(count: int) -> list[Any]:

@@ -1,5 +1,7 @@
 """Pictures: of every kind, of fresh layers and of trained ones, with the right numbers in them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from statespan import _plotting as _look
 from statespan import plot
 from statespan.train import fit, read_recipe
 from tests.cli.make import invoke, one_line, write_own
+from tests.pictures import cut_text
 
 KINDS = ("kernels", "basis", "eigenvalues", "response", "impulse", "steps")
 
@@ -27,6 +30,7 @@ def test_every_kind_of_every_layer(layer):
         shown = [axes for axes in figure.axes if axes.get_visible()]
         assert all(axes.get_xlabel() and axes.get_ylabel() for axes in shown if axes.get_label() != "<colorbar>")
         assert _look.content(figure)[:4] == b"\x89PNG"
+        assert cut_text(figure) == []
     assert plot.filters(parts, side=4).axes
 
 
@@ -37,6 +41,18 @@ def test_kernels_are_those_of_the_layer():
     order = torch.argsort(part.layer.structure().dt)
     for line, head in zip(lines, order):
         np.testing.assert_allclose(line.get_ydata(), kernel[head] / kernel[head].abs().max(), atol=1e-6)
+
+
+def test_the_gallery_says_how_long_impulse_responses_last():
+    """Its rounded numbers are those of the layer in the picture."""
+    (part,) = plot.fresh("s4", {"init": "legs"})
+    kernel = part.layer.structure().kernel(4096)[0].detach().abs()
+    kernel = kernel[torch.argsort(part.layer.structure().dt)]
+    last = [int((row > 0.1 * row.max()).nonzero().max()) for row in kernel]
+    page = " ".join((Path(__file__).parents[2] / "docs/gallery.md").read_text().split())
+    small, large = last[:8], last[-8:]
+    assert f"after {round(min(large), -1)} to {round(max(large), -1)} samples" in page
+    assert f"after {round(min(small), -2)} to {round(max(small), -2):,}: these" in page
 
 
 def test_the_basis_of_lssl_is_legendre():

@@ -118,7 +118,9 @@ def impulse(parts: Sequence[Part], *, length: int = 4096) -> Any:
         )  # fmt: skip
         panel.set_xscale("log")
         _look.tidy(panel, "sample (log)", "head, smallest Δ first", part.name, grid=False)
-        figure.colorbar(drawn, ax=panel, label="response / its peak").ax.tick_params(labelsize=7)
+        bar = figure.colorbar(drawn, ax=panel)
+        bar.set_label("response / its peak", fontsize=8)
+        bar.ax.tick_params(labelsize=7)
     _look.title(figure, "Impulse responses over time scales")
     return figure
 

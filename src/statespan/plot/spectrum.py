@@ -69,7 +69,7 @@ def response(parts: Sequence[Part], *, length: int = 4096, heads: int = 4) -> An
             panel.plot(frequency[1:], curve[1:], color=color, linewidth=0.9, label=f"Δ = {sizes[head]:.2g}")
         panel.set_xscale("log")
         panel.set_ylim(-62, 3)
-        _look.tidy(panel, "cycles a sample", "dB below the peak", part.name, legend=True)
+        _look.tidy(panel, "cycles per sample", "dB relative to the peak", part.name, legend=True)
     _look.title(figure, "Frequency responses")
     return figure
 

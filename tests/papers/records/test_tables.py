@@ -8,6 +8,7 @@ import pytest
 from statespan.papers.records import picture, signs, table, tasks
 from statespan.papers.records.tasks import TASKS, paper
 from tests.cli.make import invoke, one_line
+from tests.pictures import cut_text
 
 ROOT = Path(__file__).parents[3]
 
@@ -210,6 +211,9 @@ def test_pictures(records, tmp_path):
     helped = record("x", {"name": "bidmc-hr", "crop": 20}, 0, 0.2, metric="rmse", start={"wall_seconds": 0.0})
     (axes,) = (one for one in picture.times({"h-seed0.json": helped}).axes if one.get_title(loc="left") == "BIDMC HR")
     assert axes.get_legend().get_texts()[0].get_text() == "x †‡≠"  # as in the tables
+    assert cut_text(figure) == []
+    for axes in drawn.values():  # no legend covers a curve
+        assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
     for name, one in records.items():
         (tmp_path / name).write_text(json.dumps(one))
     assert invoke("plot", "times", tmp_path, "--out", tmp_path / "t.png").exit_code == 0

@@ -12,6 +12,7 @@ from statespan.papers.tables.write import write_figure, write_table
 from tests.cli.make import invoke, one_line
 from tests.papers.tables.fill import fill
 from tests.papers.tables.test_tables import options
+from tests.pictures import cut_text
 
 
 def pictures_are_there(folder, name):
@@ -35,6 +36,11 @@ def test_figures(name, tmp_path):
     assert pictures_are_there(tmp_path, name) == 1
     assert (tmp_path / f"{name}.svg").read_text().startswith("<?xml")
     assert all(len(text) > 40 for text in drawn.paragraphs)
+    assert {scale for axes in drawn.figure.axes for scale in (axes.get_xscale(), axes.get_yscale())} <= {
+        "linear",
+        "log",
+    }
+    assert cut_text(drawn.figure) == []
     assert json.loads((tmp_path / f"{name}.json").read_text())["numbers"] == drawn.numbers
 
 

@@ -16,6 +16,7 @@ from statespan.papers.tables.spec import Compared, Measured, Trained, number
 from statespan.train import recipes
 from statespan.train.run import check_model
 from tests.papers.tables.fill import fill, write
+from tests.pictures import cut_text
 
 RECORDS = Path(__file__).parents[3] / "results/bench"
 
@@ -303,4 +304,10 @@ def test_a_picture_of_differences_leaves_out_what_they_are_differences_from(tmp_
     paper = next(line for line in axes.lines if line.get_label() == "paper")
     shown = dict(zip(paper.get_ydata(), paper.get_xdata()))
     assert shown[labels.index("S4D-Inv2")] == -2.62
-    assert axes.get_xlabel() == "difference"
+    assert axes.get_xlabel() == "difference, accuracy, %"
+
+
+@pytest.mark.parametrize("name", ["s4-table2", "s4-table3", "s4-table7", "s4-table8"])
+def test_all_text_of_a_picture_is_in_it(name, tmp_path):
+    table = TABLES[name]()
+    assert cut_text(dots(table, numbers(table, options(tmp_path)))) == []

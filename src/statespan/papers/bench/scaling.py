@@ -53,7 +53,7 @@ def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchR
         done = [row for row in rows if row.name == name and row.status == OK]
         if len(done) < 2:
             continue
-        upper = done[min(len(done) // 2, len(done) - 2) :]
+        upper = fitted(done)
         lengths = [row.setting["length"] for row in upper]
         graphs = all(row.graph_ms for row in upper)
         time = exponent(lengths, [(row.graph_ms if graphs else row.time_ms) or 0.0 for row in upper])
@@ -64,6 +64,11 @@ def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchR
         extra = {"time_exponent": time, "memory_exponent": memory}
         final = [replace(row, extra=extra) if row.name == name and row.status == OK else row for row in final]
     return final, findings
+
+
+def fitted(rows: Sequence[BenchRow]) -> Sequence[BenchRow]:
+    """The rows of one name that its exponents are fitted to: the upper half of the lengths, at least two."""
+    return rows[min(len(rows) // 2, len(rows) - 2) :]
 
 
 def exponent(xs: Sequence[float], ys: Sequence[float]) -> float:

@@ -16,8 +16,8 @@ from statespan.papers.records.table import groups
 from statespan.papers.records.tasks import TASKS, ResultTask, other, paper, value
 
 NAMES = {
-    "accuracy": "accuracy, %", "rmse": "RMSE", "mse": "MSE", "perplexity": "perplexity", "bits_per_dim": "bits a pixel",
-    "bits_per_character": "bits per character", "bits_per_byte": "bits per byte",
+    "accuracy": "accuracy, %", "rmse": "RMSE", "mse": "MSE", "perplexity": "perplexity",
+    "bits_per_dim": "bits per pixel", "bits_per_character": "bits per character", "bits_per_byte": "bits per byte",
 }  # fmt: skip
 BELOW = (
     "Lines: validation. Points: test. Dashes: the papers' best of S4 and S4D. The reference's times are not known.\n"
@@ -54,7 +54,7 @@ def times(records: Mapping[str, Record]) -> Any:
     by_task = shown(records)
     if not by_task:
         raise ValueError("there are no published runs with times to draw; statespan publish RUN writes them")
-    width, height = (6.0, 3.2) if len(by_task) == 1 else (10.0, 2.7)
+    width, height = (6.0, 3.8) if len(by_task) == 1 else (10.0, 3.3)
     figure, panels = _look.panels(len(by_task), 3, width=width, height=height)
     for panel, (task, runs) in zip(panels, by_task):
         _panel(panel, task, runs)
@@ -116,7 +116,8 @@ def _panel(axes: Any, task: ResultTask, records: Mapping[str, Record]) -> None:
     devices = sorted({record["machine"]["device"].partition(" @")[0] for record in records.values()})
     machine = devices[0].replace("(R)", "") if len(devices) == 1 else f"{len(devices)} machines"
     _look.tidy(axes, f"minutes on {machine}", NAMES[task.metric], task.name)
-    axes.legend(fontsize=6.5, loc="best", framealpha=0.85, edgecolor="none")
+    # below the panel: in it, long names would cover the curves
+    axes.legend(fontsize=6.5, loc="upper left", bbox_to_anchor=(0.0, -0.2), borderaxespad=0.0, frameon=False)
 
 
 def _limits(axes: Any, task: ResultTask, numbers: list[float]) -> None:

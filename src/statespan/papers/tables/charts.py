@@ -45,8 +45,9 @@ def dots(table: PaperTable, results: Sequence[Number]) -> Any:
         else:
             axes.locator_params(axis="x", nbins=5)  # a panel is narrow
         axes.set_yticks(range(len(rows)), rows)
-        heading = f"{column.name}{' (small is good)' if column.lower else ''}"
-        _look.tidy(axes, "difference" if differences else "", "", heading)
+        heading = f"{column.name}{' (lower is better)' if column.lower else ''}"
+        unit = ", ".join(word for word in ("difference" if differences else "", column.unit) if word)
+        _look.tidy(axes, unit, "", heading)
     handles = figure.axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return figure
@@ -70,5 +71,6 @@ def learning(table: PaperTable, options: ReproduceOptions) -> Any:
     for axes, (name, lines) in zip(panels, curves.items()):
         for color, (row, points) in zip(_look.colors(), lines.items()):
             axes.plot(*zip(*points), color=color, linewidth=1.0, label=row)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         _look.tidy(axes, "epoch", name, legend=True)
     return figure

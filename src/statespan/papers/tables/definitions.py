@@ -34,7 +34,7 @@ def build(name: str) -> PaperTable:
     if "compared" in table:
         entries += _settings(table["compared"], names)
     entries += [entry for section in table.get("after", ()) for entry in _printed(section, names)]
-    headings = tuple(Column(column["name"], column.get("lower", False)) for column in columns)
+    headings = tuple(Column(column["name"], column.get("lower", False), column.get("unit", "")) for column in columns)
     main = tuple(table.get("main", ()))
     return PaperTable(name, table["title"], table["about"], headings, tuple(entries), table.get("seeds", 1), main)
 

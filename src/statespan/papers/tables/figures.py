@@ -111,7 +111,9 @@ def figure3() -> ReproducedFigure:
     figure, (left, right) = _look.panels(2, width=9.5, height=3.0)
     for color, marker, (name, values) in zip(order, "os^vD", laws.items()):
         style: dict[str, Any] = {"marker": marker, "color": color, "markersize": 3, "linewidth": 0.9}
-        left.semilogy(range(N // 2), values.clamp(min=0.1), label=names[name], **style)
+        shown = values[values > 1e-9]  # a logarithmic axis has no 0
+        last = "" if len(shown) == len(values) else " (the last is 0)"
+        left.semilogy(range(len(shown)), shown, label=names[name] + last, **style)
     _look.tidy(left, "n, largest first", "Im A", f"all have Re A = -1/2 (N = {N})", legend=True)
     constants = {size: theory.largest_eigenvalue(size) for size in SIZES}
     right.semilogx(list(constants), list(constants.values()), "o-", color=_look.COLORS[0], label="Im A - N²/π, largest")
@@ -136,8 +138,6 @@ def figure4() -> ReproducedFigure:
         errors[sigma] = float((values - wanted).norm() / wanted.norm())
         for color, curve, n in zip(_look.colors(), values, range(F)):
             panel.plot(t, curve, color=color, linewidth=0.9, label=f"n = {n}")
-        if sigma >= 0.4:
-            panel.set_yscale("symlog")
         _look.tidy(panel, "time t", "basis function" if sigma == 0 else "", f"σ = {sigma:g}", legend=sigma == 0)
     _look.title(figure, "HiPPO-LegS plus a random P Pᵀ with entries of deviation σ")
     listed = ", ".join(f"{value:.2g} at σ = {sigma:g}" for sigma, value in errors.items() if sigma)

@@ -15,10 +15,11 @@ HALF = Evaluation("half", ("data.subsample=2",), 2.0)
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its heading, and whether smaller is better."""
+    """A column: its heading, whether smaller is better, and the unit of its numbers for pictures."""
 
     name: str
     lower: bool = False
+    unit: str = ""  # empty where the heading says it
 
 
 @dataclass(frozen=True)

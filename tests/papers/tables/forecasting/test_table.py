@@ -11,6 +11,7 @@ from statespan.papers.tables.forecasting import harness, picture, table
 from statespan.papers.tables.forecasting.harness import Budget, S4Variant
 from statespan.papers.tables.forecasting.picture import draw
 from statespan.papers.tables.forecasting.settings import Setting, paper, settings
+from tests.pictures import cut_text
 
 
 def write(folder, rows=14400, columns=("HUFL", "OT")):
@@ -76,16 +77,19 @@ def test_the_picture_shows_each_number_where_it_is():
             ("ettm1, one series", 96, 0.4),
         )
     ]  # fmt: skip
-    axes = [panel for panel in draw({"rows": rows}).axes if panel.get_visible()]
+    figure = draw({"rows": rows})
+    axes = [panel for panel in figure.axes if panel.get_visible()]
     shown = {
         panel.get_title(loc="left"): {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
         for panel in axes
     }
     assert shown == {
-        "ETTh1, one series": {"S4D-LegS": [[24, 0.1], [48, 0.2]], "paper S4": [[24, 0.2], [48, 0.4]]},
-        "ETTm1, one series": {"S4D-LegS": [[96, 0.4]], "paper S4": [[96, 0.8]]},
-        "ETTh1, all series": {"S4D-LegS": [[24, 0.3]], "paper S4": [[24, 0.6]]},
+        "ETTh1, one series": {"S4D-LegS": [[24, 0.1], [48, 0.2]], "S4 in the paper": [[24, 0.2], [48, 0.4]]},
+        "ETTm1, one series": {"S4D-LegS": [[96, 0.4]], "S4 in the paper": [[96, 0.8]]},
+        "ETTh1, all series": {"S4D-LegS": [[24, 0.3]], "S4 in the paper": [[24, 0.6]]},
     }
+    assert len({line.get_color() for line in axes[0].lines}) == 2
+    assert cut_text(figure) == []
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", "{}", '{"rows": [{}]}', '{"rows": []}'])

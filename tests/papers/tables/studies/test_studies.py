@@ -1,15 +1,18 @@
 """The studies run, go on where they were stopped, and write records that tables can be made from."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from statespan._plotting import COLORS
 from statespan.estimators import read_ts
 from statespan.papers.bench.document import filled
 from statespan.papers.tables.studies import rates, speech, uea, vitals
 from tests.estimators.make import made_up_patients, made_up_words, waves
+from tests.pictures import cut_text
 
 
 def write_ts(folder, name, n=12, length=32, unequal=False):
@@ -39,6 +42,20 @@ def test_ts_files(tmp_path):
         read_ts(tmp_path / "bad.ts")
     (tmp_path / "values.ts").write_text("@targetLabel true\n@data\n1,2:0.5\n3,4:1.5\n")
     assert read_ts(tmp_path / "values.ts")[1].tolist() == [0.5, 1.5]
+
+
+def test_the_picture_of_rates_shows_the_record():
+    rows = json.loads((Path(__file__).parents[4] / "results/rates.json").read_text())["rows"]
+    figure = rates.draw(rows)
+    by_place = {(row["setting"]["set"], row["name"]): row["extra"] for row in rows}
+    for axes in figure.axes:
+        for line in axes.lines[:3]:
+            accuracies = by_place[axes.get_title(loc="left").partition(",")[0], line.get_label()]
+            assert dict(zip(line.get_xdata(), line.get_ydata())) == pytest.approx(
+                {r: 100 * a for r, a in accuracies.items()}
+            )
+            assert line.get_color() in COLORS
+    assert cut_text(figure) == []
 
 
 def test_rates(tmp_path, capsys):

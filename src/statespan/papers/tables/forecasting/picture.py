@@ -27,7 +27,8 @@ def draw(record: Mapping[str, Any]) -> Any:
         raise ValueError("record must have at least one row, got none")
     names.sort(key=lambda name: name.endswith("all series"))  # keeps the datasets in their order
     figure, axes = look.panels(len(names), max(1, -(-len(names) // 2)), width=11.0, height=2.7)
-    lines = {**dict(zip(MODELS, look.COLORS)), "paper S4": look.COLORS[0]}
+    lines = {**dict(zip(MODELS, look.COLORS)), "paper S4": "black"}
+    shown = {**SHOWN, "paper S4": "S4 in the paper"}
     for panel, name in zip(axes, names):
         rows = [row for row in record["rows"] if row["name"] == name]
         for line, color in lines.items():
@@ -37,7 +38,7 @@ def draw(record: Mapping[str, Any]) -> Any:
                 continue
             style: dict[str, Any] = {"linewidth": 2.2, "zorder": 3} if line == "S4" else {"linewidth": 1.0}
             dash = "--" if line == "paper S4" else "-"
-            panel.plot(*zip(*points), dash, marker="o", markersize=3, color=color, label=SHOWN.get(line, line), **style)
+            panel.plot(*zip(*points), dash, marker="o", markersize=3, color=color, label=shown.get(line, line), **style)
         panel.set_xscale("log")
         panel.set_yscale("log")
         horizons = [row["setting"]["horizon"] for row in rows]
@@ -45,7 +46,9 @@ def draw(record: Mapping[str, Any]) -> Any:
         panel.minorticks_off()
         dataset, _, kind = name.partition(", ")
         look.tidy(panel, "horizon, rows", "mean square error", f"{TITLES.get(dataset, dataset)}, {kind}")
-        panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))  # errors span one or two decades
+        bottom, top = panel.get_ylim()
+        subs = (1.0, 2.0, 5.0) if top > 10 * bottom else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+        panel.yaxis.set_major_locator(LogLocator(subs=subs))
         panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
