@@ -85,6 +85,7 @@ def test_a_device_that_is_not_there():
 @pytest.mark.parametrize("module", ["typer", "rich"])
 def test_missing_packages_are_named(module, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(sys, "argv", ["statespan"])
     with pytest.raises(SystemExit, match="2"):
         main()
     assert capsys.readouterr().err == f'statespan: the command line needs {module}: pip install "statespan[cli]"\n'

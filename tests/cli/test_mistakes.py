@@ -1,6 +1,7 @@
 """Mistakes: one line on stderr, exit code 2, nothing written."""
 
 import os
+import sys
 
 import pytest
 import torch
@@ -96,18 +97,15 @@ def test_a_device_that_is_not_there(tmp_path):
 
 @pytest.mark.parametrize(("module", "package"), [("lightning", "lightning"), ("yaml", "pyyaml")])
 def test_missing_packages_are_named(module, package, monkeypatch):
-    from statespan.cli import common
-
-    found = common.find_spec
-    monkeypatch.setattr(common, "find_spec", lambda name: None if name == module else found(name))
+    monkeypatch.setitem(sys.modules, module, None)
     done = invoke("train", "digits-s4d")
-    assert one_line(done) == f'statespan: this command needs {package}: pip install "statespan[train]"\n'
+    assert one_line(done) == f'statespan: this command needs {package}: pip install "statespan[train,data]"\n'
 
 
 def test_a_package_that_a_dataset_needs_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     done = invoke("train", "digits-s4d", "--folder", tmp_path)
-    assert "pip install scikit-learn" in one_line(done)
+    assert one_line(done) == 'statespan: the dataset digits needs scikit-learn: pip install "statespan[data]"\n'
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):

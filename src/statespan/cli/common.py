@@ -6,12 +6,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from statespan._extras import COMMANDS, EVERYDAY, PACKAGES, MissingPackageError, require
 from statespan._fail import complain, fail
 from statespan._suggest import suggest
 from statespan._text import printable
@@ -36,18 +36,19 @@ DtScale = Annotated[
 SamplingRate = Annotated[
     float | None, typer.Option(metavar="HZ", help="Sampling rate of the data, instead of --dt-scale.")
 ]
-INSTALL = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # packages by differing module
 
 
-def need(extra: str, *modules: str) -> None:
-    """Exit with one line if a module that an extra installs is missing."""
-    if missing := [INSTALL.get(module, module) for module in modules if find_spec(module) is None]:
-        fail(f'this command needs {" and ".join(missing)}: pip install "statespan[{extra}]"')
+def need(command: str, *modules: str) -> None:
+    """Exit with one line, which names all that the command can need, if a module is missing."""
+    try:
+        require("this command needs", COMMANDS.get(command, EVERYDAY), *modules)
+    except MissingPackageError as error:
+        fail(str(error))
 
 
-def need_training() -> None:
+def need_training(command: str) -> None:
     """Exit with one line if a package that training needs is missing."""
-    need("train", "lightning", "safetensors", "yaml")
+    need(command, "lightning", "safetensors", "yaml")
 
 
 def terminal() -> Console:
@@ -92,11 +93,13 @@ def explained() -> Iterator[None]:
         fail(str(error))
     except MissingData as error:
         fail(error.advice)
+    except MissingPackageError as error:
+        fail(str(error))
     except ModuleNotFoundError as error:
         module = (error.name or "statespan").partition(".")[0]
         if module == "statespan":
             raise
-        fail(f"this needs {module}, which is not installed: pip install {INSTALL.get(module, module)}")
+        fail(f"this needs {module}, which is not installed: pip install {PACKAGES.get(module, module)}")
     except (CheckpointError, LoadError, NonFiniteError) as error:
         give_up(str(error))
     except (torch.OutOfMemoryError, MemoryError):

@@ -54,8 +54,7 @@ def forecast(
     device: common.Device = None,
 ) -> None:
     """Forecast; :data:`HELP` is the text for users."""
-    common.need_training()
-    common.need("timeseries", "sklearn", "pandas")
+    common.need("forecast", "lightning", "safetensors", "yaml", "sklearn", "pandas")
     picture = out.with_suffix(".png") if picture is None else picture
     common.check_output("--out", out, ".csv")
     common.check_output("--picture", picture, ".png")

@@ -63,6 +63,7 @@ def generate(
     for name, value in (("steps", steps), ("count", 1 if count is None else count), ("batch", batch)):
         if value < 1:
             fail(f"--{name} must be a number >= 1, got {value}")
+    common.need("generate", "safetensors")
     with common.explained():
         import torch
 

@@ -85,7 +85,6 @@ def dataset_of(opened: Opened, data: Path | None) -> Dataset | None:
     """The dataset of a run; None without a run."""
     if opened.run is None:
         return None
-    common.need_training()
     from statespan.train import read_recipe
 
     return common.load_data(read_recipe(opened.run / "recipe.yaml"), data)

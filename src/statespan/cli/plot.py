@@ -78,8 +78,7 @@ def plot(
     if kind not in KINDS:
         hint = "" if kind is None else f", got {kind!r}{suggest(kind, KINDS)}"
         fail(f"KIND must be one of {', '.join(KINDS)}{hint}")
-    common.need("plot", "matplotlib")
-    common.need_training()
+    common.need("plot", "matplotlib", "lightning", "safetensors", "yaml")
     words = source or []
     changes = [word for word in words if "=" in word]
     folders = [Path(word) for word in words if "=" not in word]

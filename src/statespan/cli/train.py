@@ -55,7 +55,7 @@ def train(
     device: common.Device = None,
 ) -> None:
     """Train; :data:`HELP` is the text for users."""
-    common.need_training()
+    common.need_training("train")
     with common.explained():
         from statespan.train import Interrupted, fit
         from statespan.train.device import pick_device

@@ -50,7 +50,7 @@ def recipes(
     ] = None,
 ) -> None:
     """List recipes; :data:`HELP` is the text for users."""
-    common.need_training()
+    common.need_training("recipes")
     from statespan.train import recipes as catalogue
 
     if yaml:
