@@ -6,6 +6,8 @@ import sys
 import pytest
 import torch
 
+from statespan import load
+from statespan.train.device import pick_device
 from tests.cli.make import invoke, one_line
 
 DIGITS = ["train", "digits-s4d", "--folder", "{folder}/runs"]
@@ -41,7 +43,7 @@ MISTAKES = {
     "folder without a run": (["train", "{folder}"], "is a folder without a run"),
     "nothing to resume": ([*DIGITS, "--resume"], "there is no run of digits-s4d in"),
     "folder is a file": (["train", "digits-s4d", "--folder", "{folder}/file"], "--folder must be a folder"),
-    "bad device": ([*DIGITS, "--device", "tpu"], "device is tpu; allowed: cpu, cuda"),
+    "bad device": ([*DIGITS, "--device", "tpu"], "device is tpu; allowed here: cpu"),
     "missing data": (["train", "smnist-s4d", "--data", "{folder}"], "what to put there: statespan data smnist"),
     "own data not there": (
         [*DIGITS, "data={{name: own, path: {folder}/none}}"],
@@ -92,7 +94,31 @@ def test_a_mistake_gets_one_line(name, tmp_path, monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_device_that_is_not_there(tmp_path):
     done = invoke("train", "digits-s4d", "--folder", tmp_path, "--device", "cuda")
-    assert "there is no CUDA device here" in one_line(done)
+    assert "; allowed here: cpu" in one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("built", "reason"), [(None, "torch was built without CUDA"), ("12.9", "there is no CUDA device here")]
+)
+def test_the_reason_why_there_is_no_gpu(built, reason, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    for call in (pick_device, lambda device: load("digits-s4d", device=device)):
+        with pytest.raises(ValueError, match=f"^device is cuda:1, but {reason}; allowed here: cpu$"):
+            call("cuda:1")
+    with pytest.raises(ValueError, match=r"^device is mps, but torch was built without MPS; allowed here: cpu$"):
+        pick_device("mps")
+
+
+def test_a_gpu_too_many(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert pick_device("cuda:0") == torch.device("cuda:0")
+    with pytest.raises(
+        ValueError, match=r"^device is cuda:1, but there are 1 CUDA devices here; allowed here: cpu, cuda"
+    ):
+        pick_device("cuda:1")
 
 
 @pytest.mark.parametrize(("module", "package"), [("lightning", "lightning"), ("yaml", "pyyaml")])
