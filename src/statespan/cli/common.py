@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from statespan.train import Recipe
 
 RUNS = Path("runs")
+WIDE = 120  # columns
 DataFolder = Annotated[
     Path | None,
     typer.Option("--data", help="Folder of datasets. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
@@ -52,9 +53,10 @@ def need_training(command: str) -> None:
 
 
 def terminal() -> Console:
-    """The console for results; it escapes control characters, and does not wrap tables in a file or pipe.
+    """The console for results; it escapes control characters.
 
-    Of the processes that torchrun started only the first one prints.
+    In a file or a pipe it is as wide as COLUMNS says, or else wide enough for all tables. Of the processes that
+    torchrun started only the first one prints.
     """
     from rich.console import Console
 
@@ -63,8 +65,10 @@ def terminal() -> Console:
             """Render the text of a line or of a table cell."""
             return super().render_str(printable(text, keep="\n"), **options)
 
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) else None if sys.stdout.isatty() else WIDE
     is_lead = os.environ.get("RANK", "0") == "0"
-    return Safe(width=None if sys.stdout.isatty() else 120, highlight=False, quiet=not is_lead)
+    return Safe(width=width, highlight=False, quiet=not is_lead)
 
 
 def say(line: str) -> None:
@@ -191,6 +195,15 @@ def table(*columns: str, right: Iterable[str] = (), wrapped: Iterable[str] = ())
     for column in columns:
         empty.add_column(column, justify="right" if column in right else "left", no_wrap=column not in wrapped)
     return empty
+
+
+def fits(table: Table) -> bool:
+    """Whether a table fits the terminal without wrapping or cutting a cell."""
+    from rich.measure import Measurement
+
+    console = terminal()
+    endless = console.options.update(max_width=10_000)
+    return Measurement.get(console, endless, table).maximum <= console.width
 
 
 @contextlib.contextmanager
