@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from statespan import load
+from statespan.models import find
 from statespan.train.device import pick_device
 from tests.cli.make import invoke, one_line
 
@@ -57,6 +58,17 @@ MISTAKES = {
     "eval: dt_scale 0": (["eval", "{folder}", "--dt-scale", "0"], "--dt-scale must be a number > 0"),
     "eval: dt_scale nan": (["eval", "{folder}", "--dt-scale", "nan"], "--dt-scale must be a number > 0"),
     "eval: dt_scale no number": (["eval", "{folder}", "--dt-scale", "half"], "'half'"),
+    "eval: a misspelt model": (["eval", "digits-s4"], "is not there; did you mean digits-s4d"),
+    "generate: a recipe": (
+        ["generate", "wikitext2-s4"],
+        "but wikitext2-s4 is not there; train this recipe first: statespan train wikitext2-s4\n",
+    ),
+    "generate: neither text nor images": (["generate", "digits-s4d"], "but digits-s4d holds a classifier; "),
+    "stream: not there": (
+        ["stream", "runs/own"],
+        "but runs/own is not there; make one with: statespan train digits-s4d, or name one of the "
+        f"{len(find.names())} published models, which statespan models lists\n",
+    ),
     "ablate: seeds no number": (["ablate", "digits-s4d", "--seeds", "x"], "'x'"),
     "predict: no files": (["predict", "{folder}"], "FILES"),
     "predict: no run": (["predict", "{folder}", "{folder}/file"], "RUN must be the folder of a run"),

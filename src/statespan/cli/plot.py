@@ -11,7 +11,7 @@ from statespan import _plugins
 from statespan._fail import fail
 from statespan._suggest import suggest
 from statespan.cli import common
-from statespan.cli.locate import find_run, is_run, locate, published_hint
+from statespan.cli.locate import find_run, is_run, locate, missing_hint
 
 KINDS = {
     "kernels": "convolution kernels of some heads",
@@ -141,7 +141,7 @@ def _check(kind: str, folders: list[Path], changes: list[str], options: dict[str
 def _located(where: Path) -> Path:
     folder = locate(where)
     if not folder.is_dir():
-        fail(f"SOURCE must be the folder of a run or of a saved model, got {folder}{published_hint(folder)}")
+        fail(f"SOURCE must be the folder of a run or of a saved model, got {folder}{missing_hint(folder)}")
     return folder
 
 
