@@ -47,7 +47,7 @@ def need(command: str, *modules: str) -> None:
         fail(str(error))
 
 
-def need_training(command: str) -> None:
+def need_training(command: str = "train") -> None:
     """Exit with one line if a package that training needs is missing."""
     need(command, "lightning", "safetensors", "yaml")
 

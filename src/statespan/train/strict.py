@@ -39,7 +39,7 @@ class _Strict(NamedTuple):
 @cache
 def _strict() -> _Strict:
     """Import PyYAML, which only reading and writing recipes needs: not the rest of training, nor benchmarks."""
-    require("a recipe needs", "train", "yaml", "safetensors", "lightning")
+    require("a recipe needs", "train", "yaml")
     import yaml
 
     class Loader(yaml.SafeLoader):
