@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from statespan._check import check_device
 from statespan.models import hub
 from statespan.models.find import resolve
 from statespan.models.pretrained import CONFIG, read_name
@@ -29,6 +30,7 @@ def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
     Raises:
         UnknownModelError: There is no such model.
         LoadError: A file is missing or damaged.
+        ValueError: This machine has no such device.
 
     Example:
         >>> model = load("digits-s4d")
@@ -37,6 +39,8 @@ def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
     """
     if not isinstance(name, (str, Path)):
         raise TypeError(f"name must be the name of a model or a folder, got {type(name).__name__} {name!r}")
+    if device is not None:
+        device = check_device("device", device)
     folder = hub.locate(name) if str(name).startswith(hub.PREFIX) else resolve(name)
     saved = next((place for place in (folder, folder / "model") if (place / CONFIG).is_file()), None)
     if saved is None:

@@ -52,7 +52,7 @@ def export(
     path = Path(f"model-{view}{SUFFIX[to]}") if out is None else out
     common.check_output("--out", path)
     if to == "onnx":
-        common.need("export", "onnx", "onnxscript", "onnxruntime")
+        common.need("export", "safetensors", "onnx", "onnxscript", "onnxruntime")
     with common.explained():
         model = open_model(where, "cpu").model
         step = common.relative_step(model.config.sampling_rate, dt_scale, sampling_rate)

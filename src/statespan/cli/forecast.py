@@ -54,8 +54,7 @@ def forecast(
     device: common.Device = None,
 ) -> None:
     """Forecast; :data:`HELP` is the text for users."""
-    common.need_training()
-    common.need("timeseries", "sklearn", "pandas")
+    common.need("forecast", "lightning", "safetensors", "yaml", "sklearn", "pandas")
     picture = out.with_suffix(".png") if picture is None else picture
     common.check_output("--out", out, ".csv")
     common.check_output("--picture", picture, ".png")
@@ -96,11 +95,16 @@ def _numbers(text: str) -> tuple[float, ...]:
 def _read(file: Path, *, time: str | None, target: str | None, time_format: str | None, missing: str) -> Any:
     import pandas as pd
 
-    from statespan.data.formats.csv import read_table
+    from statespan.data.formats.csv import MissingValueError, read_table
 
     if not file.is_file():
         fail(f"FILE must be an existing CSV file, got {file}")
-    table = read_table(file, time, time_format, missing=missing == "mask")
+    try:
+        table = read_table(file, time, time_format, missing=missing == "mask")
+    except MissingValueError as error:
+        fail(f"{error}; --missing mask learns from series with missing values")
+    except ValueError as error:
+        fail(str(error).replace("time_format", "--time-format"))
     wanted = [table.columns[-1]] if target is None else [name.strip() for name in target.split(",")]
     for name in wanted:
         if name not in table.columns:

@@ -64,6 +64,7 @@ def generate(
     for name, value in (("steps", steps), ("count", 1 if count is None else count), ("batch", batch)):
         if value < 1:
             fail(f"--{name} must be a number >= 1, got {value}")
+    common.need("generate", "safetensors")
     with common.explained():
         import torch
 
@@ -86,7 +87,17 @@ def generate(
             common.check_output("--out", out, ".png")
             _images(opened, sampling, data, count=count, complete=complete, size=size, batch=batch, out=out)
         else:
-            fail(f"generate is for models of text or images, but {where} holds a {opened.model.name}")
+            fail(f"generate is for models of text or images, but {where} holds a {opened.model.name}{_generators()}")
+
+
+def _generators() -> str:
+    """The published models that can generate, or a recipe of one."""
+    from statespan.models import LanguageModel, PixelModel, find
+    from statespan.models.pretrained import read_name
+
+    kinds = LanguageModel.name, PixelModel.name
+    names = [name for name in find.names() if read_name(find.find(name)) in kinds]
+    return f"; published are {', '.join(names)}" if names else "; train one, such as: statespan train digits-density"
 
 
 def _text(model: Any, text: Text, sampling: dict[str, Any], *, prompt: str, steps: int, count: int, batch: int) -> None:

@@ -70,7 +70,7 @@ def predict(
     device: common.Device = None,
 ) -> None:
     """Predict; :data:`HELP` is the text for users."""
-    common.need_training()
+    common.need_training("predict")
     given = words[1:] if model is None else words
     changes = [str(file) for file in given if str(file).startswith("data.") and "=" in str(file) and not file.exists()]
     files = [file for file in given if str(file) not in changes]

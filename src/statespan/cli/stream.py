@@ -64,6 +64,7 @@ def stream(
     common.relative_step(1.0, dt_scale, sampling_rate)
     if state is not None:
         common.check_output("--state", state)
+    common.need("stream", "safetensors")
     with common.explained():
         from statespan.generation import Stream
 

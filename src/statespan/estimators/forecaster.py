@@ -138,9 +138,12 @@ class S4Forecaster(Estimator):
         valid = None if valid is None else thinned(valid, VALID_WINDOWS)
         if learn is None:
             known = ", with a known value to forecast" if self.masked_ else ""
+            is_given = self.context is not None  # nobody should read of a setting that was chosen for them
+            asked = f"context {context} and horizon {horizon}" if is_given else f"horizon {horizon}"
+            held = f" (the last {longest - max(ends)} of {longest} are held out)" if held_out else ""
             raise ValueError(
-                f"context {context} and horizon {horizon} must fit into the rows to learn from{known}, got {max(ends)} "
-                f"of {longest}; give more rows, or a smaller context, horizon or validation_fraction"
+                f"{asked} must fit into the rows to learn from{known}, got {max(ends)} rows{held}; give more rows or a "
+                f"smaller {'context or horizon' if is_given else 'horizon'}"
             )
         seed, device = self._seed(), pick_device(self.device)
         with torch.random.fork_rng(devices=[]):

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.export import Dim
 
 from statespan._check import check_choice, check_number
+from statespan._extras import require
 from statespan._quiet import quiet
 from statespan.export.views import VIEWS, View, ViewName, example, view_of
 from statespan.models.base import Model
@@ -128,6 +129,7 @@ def _traced(view: View, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProg
 
 
 def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Runner:
+    require("ONNX needs", "export", "onnx", "onnxscript", "onnxruntime")
     import onnxscript  # noqa: F401  torch asks for it with a page of advice
 
     program = _traced(view, inputs)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from statespan import _io as io
+from statespan._extras import require
 from statespan._version import __version__
 
 FORMAT = 1
@@ -51,6 +52,7 @@ def write(folder: str | Path, stored: StoredModel) -> None:
 
     The folder is created if it does not exist. A CheckpointError means that existing files are unchanged.
     """
+    require("saving a model needs", "train", "safetensors")
     from safetensors.torch import save
 
     folder = Path(folder)
@@ -78,6 +80,7 @@ def write(folder: str | Path, stored: StoredModel) -> None:
 
 def read(folder: str | Path) -> StoredModel:
     """Read what :func:`write` saved, bit for bit, or raise :class:`LoadError`."""
+    require("loading a model needs", "train", "safetensors")
     from safetensors import SafetensorError
     from safetensors.torch import load
 
