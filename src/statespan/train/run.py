@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from statespan import _io as io
+from statespan.data import inputs
 from statespan.data.base import Dataset, Info
 from statespan.data.download import Progress
 from statespan.train import checkpoint, state
@@ -136,6 +137,7 @@ def _finish(loop: Loop, recipe: Recipe, folder: Path, started_from: dict[str, An
     )
     if processes.is_global_zero:
         write_result(result, recipe, processes.device, processes.world_size)
+        _describe(network, dataset)
         save: Any = getattr(network, "save_pretrained", None)
         if save is not None and not loop.is_sharded:
             with loop.averaged():
@@ -221,7 +223,16 @@ def load_run(
     dataset = load_data(recipe, data)
     network = build_model(recipe, dataset, model)
     state.load_weights(network, tensors)
+    _describe(network, dataset)
     return network.eval(), recipe, dataset
+
+
+def _describe(network: nn.Module, dataset: Any) -> None:
+    """Tell a model what its inputs are, for use without the data."""
+    from statespan.models.base import Model
+
+    if isinstance(network, Model):
+        network.inputs = inputs.portable(dataset)
 
 
 def load_data(recipe: Recipe, data: Data = None, *, progress: Progress | None = None) -> Dataset:
