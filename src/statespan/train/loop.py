@@ -128,7 +128,7 @@ class Loop:
 
     def resume(self, folder: RunFolder) -> None:
         """Resume from the newest intact checkpoint in the run's folder, if there is one."""
-        if (newest := folder.resume()) is not None:
+        if (newest := folder.resume(self.total)) is not None:
             tensors, self.progress = newest
             self.state.restore(tensors)
             self.saved = dataclasses.replace(self.progress)
