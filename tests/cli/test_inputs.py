@@ -13,7 +13,7 @@ from statespan.data.inputs import of_dataset, portable
 from statespan.export import export
 from statespan.models import LoadError, from_pretrained
 from tests.cli.make import invoke as trained
-from tests.cli.make import series, write_own
+from tests.cli.make import one_line, series, write_own
 from tests.cli.test_models import csv_of, invoke, said, table
 from tests.export.test_export import run_onnx
 
@@ -214,3 +214,27 @@ def test_the_scale_has_all_digits(tmp_path):
     raw = (1e6 + 1000 * x).astype(np.float32)
     stored = portable(dataset).prepare(raw).x
     assert (stored - of_dataset(dataset).prepare(raw).x).abs().max() < 1e-6 * stored.abs().max()
+
+
+def test_what_needs_the_data_says_how_to_name_it(home, away):
+    run = home / "runs/tones"
+    for command in (["eval", run], ["train", run, "--resume"]):
+        assert "name it with data.path=" in one_line(trained(*command))
+    assert trained("eval", run, f"data.path={home / 'waves'}").exit_code == 0
+    old = shutil.copytree(run, away / "old")  # of a version that stored no inputs
+    (old / "model/inputs.json").unlink()
+    for command in (["predict", old, "one.npy"], ["stream", old]):
+        assert "name it with data.path=" in one_line(invoke(*command, stdin=b"1,2\n"))
+    text = said(invoke("stream", old, f"data.path={home / 'waves'}", stdin=(away / "one.csv").read_bytes()))
+    assert text == said(invoke("stream", run, stdin=(away / "one.csv").read_bytes()))
+    assert "overrides must be data settings" in one_line(invoke("stream", old, "train.lr=1", stdin=b"1,2\n"))
+
+
+def test_resume_with_data_elsewhere(home, away):
+    run = shutil.copytree(home / "runs/values", away / "values")
+    moved = shutil.copy(home / "values.npz", away / "moved.npz")
+    done = trained("train", run, "--resume", "train.epochs=3", f"data.path={moved}")
+    assert done.exit_code == 0, (done.stderr, done.exception)
+    assert json.loads((run / "result.json").read_text())["epochs"] == 3.0
+    with_it = one_line(trained("train", run, "--resume", "data.valid=0.3", f"data.path={moved}"))
+    assert "data.valid is 0.3; allowed: None" in with_it

@@ -242,8 +242,14 @@ def load_data(recipe: Recipe, data: Data = None, *, progress: Progress | None = 
     import statespan.data
 
     options = dict(recipe.data)
-    with _naming("data"):
-        return statespan.data.load(options.pop("name"), folder=data, progress=progress, **options)
+    try:
+        with _naming("data"):
+            return statespan.data.load(options.pop("name"), folder=data, progress=progress, **options)
+    except FileNotFoundError as error:
+        if "path" not in options or isinstance(error, statespan.data.MissingData):
+            raise
+        problem = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
+        raise FileNotFoundError(f"{problem}; if the data has moved, name it with data.path=…") from error
 
 
 def without_others(recipe: Recipe, split: str) -> list[str]:
