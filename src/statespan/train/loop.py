@@ -35,6 +35,7 @@ from statespan.train.sinks import RunFolder, Sink
 from statespan.train.state import Progress, RunState, ShardedState
 from statespan.train.step import TrainStep
 from statespan.train.tasks import Objective, Task
+from statespan.train.threads import few_threads
 
 CHECK_EVERY = 20  # steps after which the host waits for a device that runs ahead of it
 
@@ -125,6 +126,14 @@ class Loop:
                         f"train.compile is {train.compile}; allowed for this model are auto, none and compile, "
                         f"as its step waits for the device: {error}"
                     ) from error
+
+    def few_threads(self) -> contextlib.AbstractContextManager[None]:
+        """Within the context, use one thread of a CPU if the model is small and no number was chosen."""
+        if self.train.threads is not None or self.processes.device.type != "cpu":
+            return contextlib.nullcontext()
+        x = self.data.train.take(self.feed.arrays, torch.zeros(1, dtype=torch.int64)).x
+        rows = self.train.batch // (self.processes.world_size * self.train.accumulate)
+        return few_threads(self.model, rows * len(x), x.shape[1])
 
     def resume(self, folder: RunFolder) -> None:
         """Resume from the newest intact checkpoint in the run's folder, if there is one."""

@@ -83,8 +83,9 @@ def fit(
                     remember(folder, started_from)
                 io.replace_file(folder / "recipe.yaml", write_recipe(recipe).encode())
             processes.barrier()
-            loop.run(progress)
-            return _finish(loop, recipe, folder, started_from, progress=progress)
+            with loop.few_threads():
+                loop.run(progress)
+                return _finish(loop, recipe, folder, started_from, progress=progress)
 
 
 def _starting_weights(recipe: Recipe, folder: Path, network: nn.Module, *, resume: bool) -> dict[str, Any] | None:
