@@ -12,11 +12,13 @@ from statespan.data import load
 from statespan.data.inputs import of_dataset, portable
 from statespan.export import export
 from statespan.models import LoadError, from_pretrained
+from statespan.train import evaluate
 from tests.cli.make import invoke as trained
 from tests.cli.make import one_line, series, write_own
 from tests.cli.test_models import csv_of, invoke, said, table
 from tests.export.test_export import run_onnx
 
+TASKS = {"tones": "classification", "values": "regression"}
 VALUES = """
 name: values
 data: {{name: own, path: values.npz, task: regression}}
@@ -238,3 +240,36 @@ def test_resume_with_data_elsewhere(home, away):
     assert json.loads((run / "result.json").read_text())["epochs"] == 3.0
     with_it = one_line(trained("train", run, "--resume", "data.valid=0.3", f"data.path={moved}"))
     assert "data.valid is 0.3; allowed: None" in with_it
+
+
+@pytest.mark.parametrize("name", ["tones", "values"])
+def test_eval_scales_other_data_as_in_training(home, away, name):
+    """Shifted, all of it: the model must see that, which a mean of the data's own would hide."""
+    run = home / "runs" / name
+    with np.load(home / "values.npz") as arrays:
+        x, y = arrays["x"], arrays["y"]
+    y = big()[1] if name == "tones" else y
+    np.savez(away / "other.npz", x=x + np.array([300, 10]), y=y if name == "tones" else y + 100)
+    dataset = load("own", away, path=str(away / "other.npz"), task=TASKS[name])
+    model = from_pretrained(run / "model")
+    windows = dataset.test.arrays
+    rows = np.stack([windows["x"][start : start + 40] for start in windows["starts"]])
+    with torch.no_grad():
+        outputs = model(model.inputs(rows))
+    metrics = evaluate(run, overrides=[f"data.path={away / 'other.npz'}"], device="cpu")
+    if name == "tones":
+        expected = (outputs.argmax(-1).numpy() == windows["y"]).mean()
+        loss = torch.nn.functional.cross_entropy(outputs, torch.from_numpy(windows["y"]).long())
+        assert metrics["loss"] == pytest.approx(float(loss), rel=1e-4)
+        assert metrics["accuracy"] == pytest.approx(expected)
+    else:
+        values = windows["y"] * dataset.info.target_std + dataset.info.target_mean
+        error = model.inputs.answers(outputs).numpy() - values
+        assert metrics["rmse"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-4)
+
+
+def test_eval_refuses_other_classes(home, away):
+    x, y = big()
+    np.savez(away / "other.npz", x=x[:, :40], y=np.where(y == "low", "lower", y))
+    line = one_line(trained("eval", home / "runs/tones", f"data.path={away / 'other.npz'}"))
+    assert "the classes must be those of the training data, high, low, got high, lower" in line

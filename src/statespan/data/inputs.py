@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from statespan.data.base import Batch, Dataset, reordered
+from statespan.data.base import Batch, Dataset, Split, reordered
 from statespan.data.scale import ScaledInfo
 
 MOST_NAMES = 1000  # names of classes that are stored; a language has more words
@@ -82,12 +82,13 @@ class Preparation:
         return prepared if place is None else prepared.to(place)
 
     def answers(self, y: Tensor) -> Any:
-        """Outputs (B, K) as the names of the likeliest classes (B,), or as values (B, K) in their own units."""
+        """Outputs (B, K) as the names of the likeliest classes (B,), or as float64 values (B, K) in their own units."""
         if self.info.task == "classification":
             names = answer_names(self.info)
             return [names[number] for number in y.argmax(-1).tolist()]
-        std = getattr(self.info, "target_std", ())
-        return y * y.new_tensor(std) + y.new_tensor(self.info.target_mean) if std else y
+        mean, std = (getattr(self.info, name, ()) for name in ("target_mean", "target_std"))
+        y = y.double()
+        return y * y.new_tensor(std) + y.new_tensor(mean) if std else y
 
     def to_json(self) -> dict[str, Any]:
         """The content for :func:`from_json`: ``prepare`` is None if :class:`Scaled` cannot express the preparation."""
@@ -138,6 +139,57 @@ def portable(dataset: Dataset) -> Preparation:
 def to_json(dataset: Dataset) -> dict[str, Any]:
     """The content of the file that is stored beside the weights of a model; see :func:`portable`."""
     return portable(dataset).to_json()
+
+
+class Rescaled(Split):
+    """A split with the scaling of other data, that on which a model was trained."""
+
+    def __init__(self, split: Split, own: Preparation, trained: Preparation) -> None:
+        assert own.scaled is not None
+        assert trained.scaled is not None
+        self.split, self.arrays = split, split.arrays
+        scale, shift = (np.array(numbers) for numbers in (own.scaled.scale, own.scaled.shift))
+        self.factor = np.array(trained.scaled.scale) / scale  # (D,)
+        self.offset = np.array(trained.scaled.shift) - shift * self.factor
+        self.targets = [(getattr(p.info, "target_mean", ()), getattr(p.info, "target_std", ())) for p in (own, trained)]
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def take(self, arrays: Mapping[str, Tensor], index: Tensor) -> Batch:
+        """The batch of these rows; see :meth:`Split.take`."""
+        batch = self.split.take(arrays, index)
+        x, y = batch.x, batch.y
+        wide = x.double() * x.new_tensor(self.factor, dtype=torch.float64)
+        scaled = (wide + x.new_tensor(self.offset, dtype=torch.float64)).to(x.dtype)
+        if batch.lengths is not None:  # padding stays 0
+            inside = torch.arange(x.shape[1], device=x.device) < batch.lengths[:, None]
+            scaled = torch.where(inside[..., None], scaled, 0.0)
+        for (mean, std), invert in zip(self.targets, (True, False)):
+            if std:
+                mean, std = (y.new_tensor(numbers, dtype=torch.float64) for numbers in (mean, std))
+                y = y.double() * std + mean if invert else (y.double() - mean) / std
+        return batch._replace(x=scaled, y=y.to(batch.y.dtype))
+
+
+def as_trained(dataset: Dataset, trained: Preparation | None) -> Dataset:
+    """A dataset with the scaling of a model's training data in place of its own, if the two differ and are known.
+
+    Raises:
+        ValueError: The classes are others.
+    """
+    own = portable(dataset)
+    if trained is None or trained.scaled is None or own.scaled is None:
+        return dataset
+    if trained.info.classes and own.info.classes != trained.info.classes:
+        expected, actual = (", ".join(info.classes[:6]) for info in (trained.info, own.info))
+        raise ValueError(f"the classes must be those of the training data, {expected}, got {actual}")
+    targets: dict[str, Any] = {name: getattr(trained.info, name, ()) for name in ("target_mean", "target_std")}
+    if own.scaled == trained.scaled and all(getattr(own.info, name, ()) == value for name, value in targets.items()):
+        return dataset
+    info = dataclasses.replace(dataset.info, **targets) if isinstance(dataset.info, ScaledInfo) else dataset.info
+    train, valid, test = (Rescaled(part, own, trained) for part in (dataset.train, dataset.valid, dataset.test))
+    return dataclasses.replace(dataset, info=info, train=train, valid=valid, test=test)
 
 
 def from_json(content: Any) -> Preparation:

@@ -186,6 +186,9 @@ def evaluate(
         network = build_model(recipe, dataset, model)
     else:
         network, recipe, dataset = load_run(run, overrides=overrides, data=data, model=model)
+        if recipe.data["name"] == "own":  # scaled by its own statistics, which other data than in training has not
+            with _naming("data"):
+                dataset = inputs.as_trained(dataset, getattr(network, "inputs", None))
     single = dataclasses.replace(recipe.train, strategy="auto")
     task = task_of(dataset)
     with launched(single, place) as processes, quiet():
@@ -224,16 +227,17 @@ def load_run(
     dataset = load_data(recipe, data)
     network = build_model(recipe, dataset, model)
     state.load_weights(network, tensors)
-    _describe(network, dataset)
+    _describe(network, dataset, folder / "model" / "inputs.json")
     return network.eval(), recipe, dataset
 
 
-def _describe(network: nn.Module, dataset: Any) -> None:
-    """Tell a model what its inputs are, for use without the data."""
+def _describe(network: nn.Module, dataset: Any, stored: Path | None = None) -> None:
+    """Tell a model what its inputs are, for use without the data: as stored in training, or else by the dataset."""
     from statespan.models.base import Model
 
     if isinstance(network, Model):
-        network.inputs = inputs.portable(dataset)
+        is_stored = stored is not None and stored.is_file()
+        network.inputs = inputs.read(stored) if stored is not None and is_stored else inputs.portable(dataset)
 
 
 def load_data(recipe: Recipe, data: Data = None, *, progress: Progress | None = None) -> Dataset:
