@@ -25,7 +25,8 @@ def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
         device: Where to put it; None for the CPU, and for an estimator CUDA if available.
 
     Returns:
-        The model or the estimator.
+        The model or the estimator. An estimator scales its inputs itself. A model has the scaling of its training data
+        as ``model.inputs``: apply it with ``model(model.inputs(series))``.
 
     Raises:
         UnknownModelError: There is no such model.
@@ -36,6 +37,9 @@ def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
         >>> model = load("digits-s4d")
         >>> model(torch.zeros(1, 64, 1)).shape
         torch.Size([1, 10])
+        >>> image = torch.randint(0, 17, (64, 1))      # as in the files of the training data
+        >>> len(model.inputs.answers(model(model.inputs(image))))
+        1
     """
     if not isinstance(name, (str, Path)):
         raise TypeError(f"name must be the name of a model or a folder, got {type(name).__name__} {name!r}")

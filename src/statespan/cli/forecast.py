@@ -52,6 +52,12 @@ def forecast(
     steps: Annotated[int | None, typer.Option(help="Training updates. [default: chosen from the data]")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     device: common.Device = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="CPU threads. [default: one for a small model, else torch's choice]", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Forecast; :data:`HELP` is the text for users."""
     common.need("forecast", "lightning", "safetensors", "yaml", "sklearn", "pandas")
@@ -69,14 +75,14 @@ def forecast(
             frame = _read(file, time=time, target=target, time_format=time_format, missing=missing)
             if model is None:
                 options = {"context": context, "quantiles": _numbers(quantiles), "steps": steps, "missing": missing}
-                options |= {"random_state": seed, "device": device}
+                options |= {"random_state": seed, "device": device, "threads": threads}
                 estimator = _fit(frame, 24 if horizon is None else horizon, options)
                 if save is not None:
                     estimator.save(save)
             else:
                 from statespan.estimators import S4Forecaster
 
-                estimator = S4Forecaster.load(model, device=device)
+                estimator = S4Forecaster.load(model, device=device).set_params(threads=threads)
             mean = estimator.predict(frame, horizon=horizon)
             bands = estimator.predict_quantiles(frame, horizon=horizon) if estimator.quantiles else None
         _write(out, mean, bands)

@@ -14,7 +14,7 @@ import typer
 
 from statespan._fail import fail
 from statespan.cli import common
-from statespan.cli.locate import Model, Opened, dataset_of, open_model, stored_inputs
+from statespan.cli.locate import Model, Opened, dataset_of, open_model
 from statespan.cli.text import Text, Writer, text_of
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _images(
 
     config = opened.model.config
     channels = max(1, (config.vocabulary - 1) // config.d_output)
-    stored = None if opened.run is None or complete or size else stored_inputs(opened.run)
+    stored = None if complete or size else opened.model.inputs
     needs_data = complete or (size is None and stored is None)
     dataset = dataset_of(opened, data) if needs_data else None
     if complete and dataset is None:

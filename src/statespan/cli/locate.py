@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -89,23 +90,24 @@ def open_model(where: Path, device: str | None) -> Opened:
     return Opened(from_pretrained(where / "model", device=place), where)
 
 
-def dataset_of(opened: Opened, data: Path | None) -> Dataset | None:
-    """The dataset of a run; None without a run."""
+def dataset_of(opened: Opened, data: Path | None, changes: Sequence[str] = ()) -> Dataset | None:
+    """The dataset of a run, with overrides of its recipe; None without a run."""
     if opened.run is None:
         return None
     from statespan.train import read_recipe
 
-    return common.load_data(read_recipe(opened.run / "recipe.yaml"), data)
+    return common.load_data(read_recipe(opened.run / "recipe.yaml", changes), data)
 
 
-def inputs_of(opened: Opened, data: Path | None) -> Preparation | None:
-    """The input preparation of a run, None without a run; a published model needs no data for it."""
+def inputs_of(opened: Opened, data: Path | None, changes: Sequence[str] = ()) -> Preparation | None:
+    """The input preparation of a model: as stored with it, or else, if it is more than scaling, by a run's dataset."""
     from statespan.data import inputs
 
-    if opened.run is not None and (stored := stored_inputs(opened.run)) is not None and stored.prepare is not None:
+    stored: Preparation | None = opened.model.inputs
+    if stored is not None and stored.prepare is not None:
         return stored
-    dataset = dataset_of(opened, data)
-    return None if dataset is None else inputs.of_dataset(dataset)
+    dataset = dataset_of(opened, data, changes)
+    return stored if dataset is None else inputs.of_dataset(dataset)
 
 
 def trained_rate(run: Path) -> float | None:
@@ -116,18 +118,6 @@ def trained_rate(run: Path) -> float | None:
     except (OSError, ValueError, KeyError, AttributeError, TypeError):  # loading the model reports the fault
         return None
     return float(rate) if isinstance(rate, (int, float)) else None
-
-
-def stored_inputs(folder: Path) -> Preparation | None:
-    """The input preparation stored with a published model."""
-    from statespan.data import inputs
-
-    if not (folder / "inputs.json").is_file():
-        return None
-    try:
-        return inputs.read(folder / "inputs.json")
-    except ValueError as error:
-        fail(str(error))
 
 
 def _kind(path: Path) -> str:

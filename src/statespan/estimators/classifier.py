@@ -49,6 +49,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         device: "cpu", "cuda"…; CUDA if available by default.
         random_state: Seed of the weights, the held-out part and the order of the series.
         verbose: 0 for silence, 1 for one line about the choice and a progress bar.
+        threads: Threads on a CPU; by default one for a small network, otherwise torch's own choice.
 
     Attributes:
         classes_: The classes, sorted.
