@@ -17,6 +17,7 @@ import pandas as pd
 from sklearn.metrics import confusion_matrix
 from sklearn.model_selection import train_test_split
 
+from statespan._suggest import suggest
 from statespan.estimators import S4Classifier, load, read_ts
 
 
@@ -31,11 +32,14 @@ def main() -> None:
     if not args.file.is_file():
         parser.error(f"file must be an existing file, got {args.file}")
 
-    X, y = read(args.file, args.target)
-    if args.test is not None:
-        X_test, y_test = read(args.test, args.target)
-    else:
-        X, X_test, y, y_test = train_test_split(X, y, test_size=0.25, random_state=0, stratify=y)
+    try:
+        X, y = read(args.file, args.target)
+        if args.test is not None:
+            X_test, y_test = read(args.test, args.target)
+        else:
+            X, X_test, y, y_test = train_test_split(X, y, test_size=0.25, random_state=0, stratify=y)
+    except (OSError, ValueError) as error:  # also classes with too few series to hold some out
+        parser.error(str(error))
 
     model = S4Classifier(epochs=args.epochs).fit(X, y)
     print(f"test accuracy {100 * model.score(X_test, y_test):.1f}% of {len(y_test)} series")
@@ -56,6 +60,9 @@ def read(path: Path, target: str) -> tuple[Any, Any]:
     if path.suffix == ".ts":
         return read_ts(path)
     table = pd.read_csv(path)
+    if target not in table.columns:
+        hint = suggest(target, map(str, table.columns))
+        raise ValueError(f"--target must be a column of {path}, got {target!r}{hint}")
     return table.drop(columns=target).to_numpy(), table[target].to_numpy()
 
 

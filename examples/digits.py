@@ -43,7 +43,7 @@ def main() -> None:
     if args.layer != "s4d":
         overrides += [f"model.layer={args.layer}", "model.ssm={}"]
     recipe = recipes.read(RECIPE, overrides)
-    folder = args.folder / f"{RECIPE}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = args.folder / f"digits-{args.layer}-{time.strftime('%Y%m%d-%H%M%S')}"
     print(f"{args.layer.upper()} on handwritten digits: 64 pixels one after the other, 10 classes")
     result = fit(recipe, folder)
     accuracy = result.test["accuracy"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from statespan._suggest import suggest
 from statespan.estimators import S4Forecaster
 
 
@@ -30,6 +31,10 @@ def main() -> None:
     if not args.file.is_file():
         parser.error(f"file must be an existing file, got {args.file}")
 
+    columns = list(pd.read_csv(args.file, nrows=0).columns)
+    for option, name in (("--time", args.time), ("--target", args.target)):
+        if name not in columns:
+            parser.error(f"{option} must be a column of {args.file}, got {name!r}{suggest(name, columns)}")
     series = pd.read_csv(args.file, parse_dates=[args.time], index_col=args.time)[args.target]
     past, future = series[: -args.horizon], series[-args.horizon :]
 

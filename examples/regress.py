@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import train_test_split
 
+from statespan._suggest import suggest
 from statespan.estimators import S4Regressor, from_long
 
 
@@ -34,6 +35,7 @@ def main() -> None:
 
     table = pd.read_csv(args.file)
     if args.series is None:
+        check_columns(parser, args.file, table, target=args.target)
         y = table[args.target]
         train, test = train_test_split(table.index, test_size=0.25, random_state=0)
         X = table.drop(columns=args.target)
@@ -41,8 +43,11 @@ def main() -> None:
     else:
         if args.answers is None:
             parser.error("--series needs --answers, a file with the value of each series")
+        answers = pd.read_csv(args.answers)
+        check_columns(parser, args.file, table, series=args.series, time=args.time)
+        check_columns(parser, args.answers, answers, series=args.series, target=args.target)
         X = from_long(table, args.series, args.time)
-        y = pd.read_csv(args.answers).set_index(args.series)[args.target]
+        y = answers.set_index(args.series)[args.target]
         train, test = train_test_split(y.index, test_size=0.25, random_state=0)
         X_train, X_test = X.loc[train], X.loc[test]
 
@@ -53,6 +58,14 @@ def main() -> None:
     if args.save is not None:
         model.save(args.save)
         print(f"saved in {args.save}")
+
+
+def check_columns(parser: argparse.ArgumentParser, path: Path, table: pd.DataFrame, **wanted: str) -> None:
+    """Exit with one line if a table lacks a column that an option names."""
+    columns = list(map(str, table.columns))
+    for option, name in wanted.items():
+        if name not in columns:
+            parser.error(f"--{option} must be a column of {path}, got {name!r}{suggest(name, columns)}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The command line teaches, and answers a mistake with one line."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -39,11 +40,19 @@ def test_help_lists_every_benchmark_with_its_line_and_sizes():
     done = invoke("bench", "--help")
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
+    joined = re.sub(r"\n {14}", " ", done.stdout).splitlines()  # long lines continue below their text
     for benchmark in CATALOG.values():
-        assert f"    {benchmark.name:<10}{benchmark.summary}" in lines
-        mine = [line.split() for line in lines if line.strip().startswith(f"{benchmark.name} ") and "=" in line]
+        assert f"    {benchmark.name:<10}{benchmark.summary}" in joined
+        mine = [line.split() for line in joined if line.strip().startswith(f"{benchmark.name} ") and "=" in line]
         assert [word.partition("=")[0] for word in mine[0][1:]] == list(benchmark.sizes)
     assert sum(line.startswith("    statespan bench ") for line in lines) >= 4
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_fits_a_terminal(name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    most = 80 if name == "bench" else 120  # a command to copy with its comment may be long
+    assert [line for line in invoke(name, "--help").stdout.splitlines() if len(line) > most] == []
 
 
 MISTAKES = {
@@ -86,6 +95,7 @@ def test_a_device_that_is_not_there():
 @pytest.mark.parametrize("module", ["typer", "rich"])
 def test_missing_packages_are_named(module, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(sys, "argv", ["statespan"])
     with pytest.raises(SystemExit, match="2"):
         main()
     assert capsys.readouterr().err == f'statespan: the command line needs {module}: pip install "statespan[cli]"\n'

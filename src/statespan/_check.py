@@ -101,6 +101,26 @@ def check_same_dtype(x: Tensor, dtype: torch.dtype, owner: str) -> None:
         )
 
 
+def check_device(name: str, value: Any) -> torch.device:
+    """Return ``value`` as a device of a kind that works here: the CPU, CUDA or MPS."""
+    kinds = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    allowed = f"allowed here: {', '.join(kind for kind, works in kinds.items() if works)}"
+    try:
+        device = torch.device(value)
+    except (RuntimeError, TypeError):
+        device = torch.device("meta")
+    if device.type not in kinds:
+        raise ValueError(f"{name} is {value}; {allowed}")
+    if not kinds[device.type]:
+        is_built = {"cuda": torch.version.cuda or torch.version.hip, "mps": torch.backends.mps.is_built()}
+        kind = device.type.upper()
+        reason = f"there is no {kind} device here" if is_built[device.type] else f"torch was built without {kind}"
+        raise ValueError(f"{name} is {value}, but {reason}; {allowed}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"{name} is {value}, but there are {torch.cuda.device_count()} CUDA devices here; {allowed}")
+    return device
+
+
 def check_bool(name: str, value: Any) -> bool:
     """Return ``value`` if it is True or False."""
     if not isinstance(value, bool):

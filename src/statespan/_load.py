@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from statespan._check import check_device
 from statespan.models import hub
 from statespan.models.find import resolve
 from statespan.models.pretrained import CONFIG, read_name
@@ -24,19 +25,26 @@ def load(name: str | Path, *, device: torch.device | str | None = None) -> Any:
         device: Where to put it; None for the CPU, and for an estimator CUDA if available.
 
     Returns:
-        The model or the estimator.
+        The model or the estimator. An estimator scales its inputs itself. A model has the scaling of its training data
+        as ``model.inputs``: apply it with ``model(model.inputs(series))``.
 
     Raises:
         UnknownModelError: There is no such model.
         LoadError: A file is missing or damaged.
+        ValueError: This machine has no such device.
 
     Example:
         >>> model = load("digits-s4d")
         >>> model(torch.zeros(1, 64, 1)).shape
         torch.Size([1, 10])
+        >>> image = torch.randint(0, 17, (64, 1))      # as in the files of the training data
+        >>> len(model.inputs.answers(model(model.inputs(image))))
+        1
     """
     if not isinstance(name, (str, Path)):
         raise TypeError(f"name must be the name of a model or a folder, got {type(name).__name__} {name!r}")
+    if device is not None:
+        device = check_device("device", device)
     folder = hub.locate(name) if str(name).startswith(hub.PREFIX) else resolve(name)
     saved = next((place for place in (folder, folder / "model") if (place / CONFIG).is_file()), None)
     if saved is None:

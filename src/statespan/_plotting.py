@@ -11,6 +11,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from statespan._extras import require
+
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c8c8c")
 """Okabe and Ito's colours, without the yellow that is hard to see on white."""
 GREY = "#666666"
@@ -22,6 +24,7 @@ _SMALL = 8
 
 def figure(width: float = 8.0, height: float = 3.2) -> Any:
     """An empty figure, its size in inches."""
+    require("a plot needs", "plot", "matplotlib")
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

@@ -114,6 +114,16 @@ def importer() -> str | None:
     return _importing.get()
 
 
+def names(group: str) -> list[str]:
+    """The names of a group's entry points, without importing them.
+
+    Example:
+        >>> names("statespan.datasets")
+        ['papers']
+    """
+    return sorted({entry.name for entry in entry_points(group=group)})
+
+
 @cache
 def modules(group: str) -> dict[str, ModuleType]:
     """The modules that installed packages offer to a group, by the names of their entry points.

@@ -58,7 +58,8 @@ def test_missing_values_with_a_mask(tmp_path, monkeypatch):
         return [line if i not in (40, 41) else line.rpartition(",")[0] + "," for i, line in enumerate(lines)]
 
     file = write(tmp_path / "data.csv", bad=holes)
-    assert "column 'OT': '' is not a finite number" in one_line(invoke("forecast", file, *SMALL))
+    mistake = one_line(invoke("forecast", file, *SMALL))
+    assert "line 41, column 'OT': '' is not a finite number; --missing mask learns from series with" in mistake
     done = invoke("forecast", file, *SMALL, "--missing", "mask", "--quantiles", "")
     assert done.exit_code == 0, done.stderr
     assert read(tmp_path / "forecast.csv")[0] == ["time", "OT"]
@@ -105,12 +106,37 @@ def backwards(lines):
     return [lines[0], *reversed(lines[1:])]
 
 
+def day_first(lines):
+    return [lines[0], *(f"{13 + i}.01.2020,1,2" for i in range(18))]
+
+
 MISTAKES = {
     "no file": (["none.csv"], None, "FILE must be an existing CSV file"),
     "target": (["{file}", "--target", "OTT"], None, "got 'OTT'; did you mean OT?; its columns are load, OT"),
     "time": (["{file}", "--time", "date"], None, "there is no column 'date'"),
     "horizon 0": (["{file}", "--horizon", "0"], None, "horizon must be an integer >= 1, got 0"),
-    "too long": (["{file}", "--horizon", "200"], None, "must fit into the rows to learn from"),
+    "too long": (
+        ["{file}", "--horizon", "200"],
+        None,
+        "statespan: horizon 200 must fit into the rows to learn from, got 108 rows (the last 12 of 120 are held "
+        "out); give more rows or a smaller horizon\n",
+    ),
+    "too long with a context": (
+        ["{file}", "--horizon", "6", "--context", "119"],
+        None,
+        "statespan: context 119 and horizon 6 must fit into the rows to learn from, got 108 rows (the last 12 of 120 "
+        "are held out); give more rows or a smaller context or horizon\n",
+    ),
+    "day first": (
+        ["{file}", *SMALL],
+        day_first,
+        "line 2: '13.01.2020' is not a time of the form ISO 8601; --time-format %d.%m.%Y reads it",
+    ),
+    "a word for a time": (
+        ["{file}", *SMALL],
+        lambda lines: [lines[0], "soon,1,2", *lines[2:]],
+        "line 2: 'soon' is not a time of the form ISO 8601; give its format as --time-format, such as %d.%m.%Y",
+    ),
     "a gap": (["{file}", *SMALL], dropped, "data.csv: line 51 (2020-01-03T02:00:00) comes 7200 s after"),
     "unsorted": (["{file}", *SMALL], backwards, "is earlier than the row before it"),
     "no rows": (["{file}"], lambda lines: lines[:1], "has no rows"),
@@ -133,6 +159,26 @@ def test_a_mistake_gets_one_line(name, tmp_path, monkeypatch):
     done = invoke("forecast", *(word.format(file=file) for word in arguments))
     assert said in one_line(done)
     assert [path.name for path in tmp_path.iterdir()] == ["data.csv"]
+
+
+@pytest.mark.parametrize(("encoding", "byte", "offset"), [("latin1", "e9", 8), ("utf-16", "ff", 0)])
+def test_another_encoding(encoding, byte, offset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = ["when,caf\u00e9", *(f"2020-01-{day:02d},{day}" for day in range(1, 29))]
+    (tmp_path / "data.csv").write_bytes("\n".join(lines).encode(encoding))
+    assert one_line(invoke("forecast", "data.csv", *SMALL)) == (
+        f"statespan: data.csv: line 1 must be UTF-8, got the byte 0x{byte} at offset {offset}; save the file as UTF-8, "
+        f"or convert it: iconv -f {encoding} -t utf-8 FILE > NEW\n"
+    )
+
+
+def test_the_offset_of_a_wrong_byte_is_that_in_the_file(tmp_path, monkeypatch):
+    """The decoder counts from the start of a block, which the reader does not know."""
+    monkeypatch.chdir(tmp_path)
+    good = "when,x\n" + "2020-01-01,1.000\n" * 5000
+    (tmp_path / "data.csv").write_bytes(good.encode() + b"2020-01-02,1\xb0\n")
+    mistake = one_line(invoke("forecast", "data.csv", *SMALL))
+    assert f"line 5002 must be UTF-8, got the byte 0xb0 at offset {len(good) + 12};" in mistake
 
 
 def test_a_model_that_is_not_there(tmp_path, monkeypatch):

@@ -1,10 +1,14 @@
 """Mistakes: one line on stderr, exit code 2, nothing written."""
 
 import os
+import sys
 
 import pytest
 import torch
 
+from statespan import load
+from statespan.models import find
+from statespan.train.device import pick_device
 from tests.cli.make import invoke, one_line
 
 DIGITS = ["train", "digits-s4d", "--folder", "{folder}/runs"]
@@ -40,7 +44,7 @@ MISTAKES = {
     "folder without a run": (["train", "{folder}"], "is a folder without a run"),
     "nothing to resume": ([*DIGITS, "--resume"], "there is no run of digits-s4d in"),
     "folder is a file": (["train", "digits-s4d", "--folder", "{folder}/file"], "--folder must be a folder"),
-    "bad device": ([*DIGITS, "--device", "tpu"], "device is tpu; allowed: cpu, cuda"),
+    "bad device": ([*DIGITS, "--device", "tpu"], "device is tpu; allowed here: cpu"),
     "missing data": (["train", "smnist-s4d", "--data", "{folder}"], "what to put there: statespan data smnist"),
     "own data not there": (
         [*DIGITS, "data={{name: own, path: {folder}/none}}"],
@@ -54,6 +58,17 @@ MISTAKES = {
     "eval: dt_scale 0": (["eval", "{folder}", "--dt-scale", "0"], "--dt-scale must be a number > 0"),
     "eval: dt_scale nan": (["eval", "{folder}", "--dt-scale", "nan"], "--dt-scale must be a number > 0"),
     "eval: dt_scale no number": (["eval", "{folder}", "--dt-scale", "half"], "'half'"),
+    "eval: a misspelt model": (["eval", "digits-s4"], "is not there; did you mean digits-s4d"),
+    "generate: a recipe": (
+        ["generate", "wikitext2-s4"],
+        "but wikitext2-s4 is not there; train this recipe first: statespan train wikitext2-s4\n",
+    ),
+    "generate: neither text nor images": (["generate", "digits-s4d"], "but digits-s4d holds a classifier; "),
+    "stream: not there": (
+        ["stream", "runs/own"],
+        "but runs/own is not there; make one with: statespan train digits-s4d, or name one of the "
+        f"{len(find.names())} published models, which statespan models lists\n",
+    ),
     "ablate: seeds no number": (["ablate", "digits-s4d", "--seeds", "x"], "'x'"),
     "predict: no files": (["predict", "{folder}"], "FILES"),
     "predict: no run": (["predict", "{folder}", "{folder}/file"], "RUN must be the folder of a run"),
@@ -91,23 +106,44 @@ def test_a_mistake_gets_one_line(name, tmp_path, monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_a_device_that_is_not_there(tmp_path):
     done = invoke("train", "digits-s4d", "--folder", tmp_path, "--device", "cuda")
-    assert "there is no CUDA device here" in one_line(done)
+    assert "; allowed here: cpu" in one_line(done)
+
+
+@pytest.mark.parametrize(
+    ("built", "reason"), [(None, "torch was built without CUDA"), ("12.9", "there is no CUDA device here")]
+)
+def test_the_reason_why_there_is_no_gpu(built, reason, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    for call in (pick_device, lambda device: load("digits-s4d", device=device)):
+        with pytest.raises(ValueError, match=f"^device is cuda:1, but {reason}; allowed here: cpu$"):
+            call("cuda:1")
+    with pytest.raises(ValueError, match=r"^device is mps, but torch was built without MPS; allowed here: cpu$"):
+        pick_device("mps")
+
+
+def test_a_gpu_too_many(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert pick_device("cuda:0") == torch.device("cuda:0")
+    with pytest.raises(
+        ValueError, match=r"^device is cuda:1, but there are 1 CUDA devices here; allowed here: cpu, cuda"
+    ):
+        pick_device("cuda:1")
 
 
 @pytest.mark.parametrize(("module", "package"), [("lightning", "lightning"), ("yaml", "pyyaml")])
 def test_missing_packages_are_named(module, package, monkeypatch):
-    from statespan.cli import common
-
-    found = common.find_spec
-    monkeypatch.setattr(common, "find_spec", lambda name: None if name == module else found(name))
+    monkeypatch.setitem(sys.modules, module, None)
     done = invoke("train", "digits-s4d")
-    assert one_line(done) == f'statespan: this command needs {package}: pip install "statespan[train]"\n'
+    assert one_line(done) == f'statespan: this command needs {package}: pip install "statespan[train,data]"\n'
 
 
 def test_a_package_that_a_dataset_needs_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     done = invoke("train", "digits-s4d", "--folder", tmp_path)
-    assert "pip install scikit-learn" in one_line(done)
+    assert one_line(done) == 'statespan: the dataset digits needs scikit-learn: pip install "statespan[data]"\n'
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):

@@ -189,7 +189,7 @@ def test_text(tmp_path):
     assert text == "the cat " + "".join("\n" if words[t] == "<eos>" else words[t] + " " for t in found) + "\n"
     done = invoke(*common, "--prompt", "the zebra", "--count", 2)
     assert said(done).startswith("the zebra ")
-    assert done.stderr == "statespan: not in the vocabulary of the training data: zebra\n"
+    assert done.stderr == "statespan: not among the words of the training data: zebra\n"
 
 
 def test_export(tmp_path, monkeypatch):
@@ -198,10 +198,19 @@ def test_export(tmp_path, monkeypatch):
     monkeypatch.setattr(write, "export", lambda model, path, **options: calls.append((path, options)) or 1.5e-7)
     monkeypatch.chdir(tmp_path)
     text = said(invoke("export", "model", "--to", "torch-export", "--view", "sequence", "--state", "float32"))
-    assert text == ("written: model-sequence.pt2\ncompared with the model: differs by at most 1.5e-07 of the peak\n")
+    assert text == (
+        "written: model-sequence.pt2\ncompared with the model: differs by at most 1.5e-07 of the peak\n"
+        "inputs: x is what the model was trained on; it has no scaling of its own\n"
+    )
     ((path, options),) = calls
     assert str(path) == "model-sequence.pt2"
-    assert options == {"to": "torch-export", "view": "sequence", "dt_scale": 1.0, "state_dtype": torch.float32}
+    assert options == {
+        "to": "torch-export",
+        "view": "sequence",
+        "dt_scale": 1.0,
+        "state_dtype": torch.float32,
+        "scale": True,
+    }
 
 
 MISTAKES = {

@@ -192,7 +192,6 @@ def test_mistakes_about_files(run, tmp_path, monkeypatch):
         (["narrow.npy"], "narrow.npy must have 2 features, as the training data, got 1"),
         (["good.npy", "gone.npy"], "gone.npy is not (1 of 2)"),
         (["data.path=gone"], "FILES must be at least one file"),
-        (["data.path=gone", "good.npy"], f"got gone, which is not in {tmp_path}"),
         (["empty.csv"], "empty.csv must have at least one line"),
         (["words.csv"], "must have numbers only, got 'x'"),
         (["note.txt"], "note.txt must end in one of"),

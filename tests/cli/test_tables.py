@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from statespan import data
+from statespan.models import find
 from statespan.papers import recipes as paper_recipes
 from statespan.train import recipes
 from tests.cli.make import invoke, one_line
@@ -47,6 +48,21 @@ def test_recipes_lists_all_with_the_papers_numbers_and_ours(tmp_path):
     assert lines["digits-s4d"].split()[-2:] == ["98.77", "§"]
     assert lines["smnist-s4d"].rstrip().endswith("classifier")
     assert "--results must be a folder of runs" in one_line(invoke("recipes", "--results", tmp_path / "a.json"))
+
+
+@pytest.mark.parametrize("command", ["recipes", "models"])
+def test_every_row_is_one_line_of_a_terminal(command, monkeypatch):
+    """In a pipe COLUMNS stands for the terminal; without it tables are as wide as they need."""
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [entry.name for entry in recipes.table()] if command == "recipes" else find.names()
+    narrow = invoke(command).stdout.splitlines()
+    rows = narrow[2 : 2 + len(names)]
+    assert sorted(line.split()[0] for line in rows) == sorted(names)
+    assert [line for line in narrow if len(line.rstrip()) > 80 and not line.startswith("statespan")] == []
+    assert "…" not in "".join(rows)
+    monkeypatch.delenv("COLUMNS")
+    wide = invoke(command).stdout.splitlines()
+    assert max(map(len, wide)) > 80 if command == "recipes" else wide[3:] == narrow[3:]
 
 
 def test_ours_is_the_cell_of_the_papers_number(tmp_path):

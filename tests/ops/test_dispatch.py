@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from statespan import DSS, S4, S4D
+from statespan import DSS, S4, S4D, models
 from statespan.ops import apply, apply_from, dispatch, memory, use_path
 from statespan.ops.memory import UNLIMITED
 from statespan.ops.ssm import apply as engine
@@ -88,6 +88,21 @@ def test_nested_and_restored():
             raise ZeroDivisionError
         assert dispatch.forced_path() == "fft"
     assert dispatch.forced_path() == "auto"
+
+
+@pytest.mark.skipif(CUDA, reason="for machines without a GPU")
+def test_kernels_that_cannot_run_are_refused(monkeypatch):
+    """One error instead of Triton's own, for a layer and for a whole model, whose norm comes first."""
+    layer, x = layer_and_input()
+    model = models.build("classifier", options={"d_input": 1, "d_output": 2, "d_model": 4, "n_layers": 1})
+    monkeypatch.delenv("TRITON_INTERPRET")
+    for module in (layer, model):
+        with pytest.raises(ValueError, match='path "triton" needs x on a CUDA device, got cpu; use "auto"'):  # noqa: SIM117
+            with use_path("triton"):
+                module(x)
+    monkeypatch.setattr(dispatch, "_has_triton", lambda: False)
+    with pytest.raises(ValueError, match='path "triton" needs the package triton'), use_path("triton"):
+        layer(x)
 
 
 def test_wrong_names():

@@ -11,7 +11,7 @@ from statespan import _plugins, data, models
 from statespan._plugins import PluginError
 from statespan._registry import Registry, keywords
 from statespan.models import build, register_layer, register_model
-from statespan.models.config import ADDED_LAYERS, layer_class
+from statespan.models.config import ADDED_LAYERS, LAYERS, layer_class
 from statespan.nn import S4D, SequenceLayer
 from statespan.ssm.inits import register_init
 from statespan.train import ConfigError, Metric, read_recipe, register_metric, register_optimizer, register_schedule
@@ -134,7 +134,7 @@ def test_a_package_is_imported_when_its_name_is_asked_for(site):
     install(site, "mine", {"layers": {"mine": "mine_layer:Layer"}}, mine_layer=LAYER)
     install(site, "bad", {"layers": {"bad": "bad_layer:Layer"}}, bad_layer="import nothing_of_this_name")
     build("classifier", options={**SMALL, "layer": "s4d"})
-    assert ADDED_LAYERS.names() == ("s4", "s4d", "dss", "lssl", "bad", "mine")
+    assert ADDED_LAYERS.names() == (*LAYERS, "bad", "mine")
     assert not {"mine_layer", "bad_layer"} & set(sys.modules)
     assert layer_class("mine").__module__ == "mine_layer"
     assert ADDED_LAYERS.owners()["mine"] == "mine 0.1 (mine_layer.Layer)"
@@ -296,7 +296,7 @@ def test_reading_a_recipe_imports_nothing(site):
 def test_entry_points_with_impossible_names_are_no_names(site):
     install(site, "odd", {"layers": {"a.b": "odd_layer:Layer", "os:system": "odd_layer:Layer"}}, odd_layer=LAYER)
     assert len(names_of("statespan.layers")) >= 1
-    assert ADDED_LAYERS.names() == ("s4", "s4d", "dss", "lssl")
+    assert ADDED_LAYERS.names() == tuple(LAYERS)
     with pytest.raises(ValueError, match="layer must be one of"):
         layer_class("a.b")
     assert "odd_layer" not in sys.modules

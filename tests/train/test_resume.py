@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from statespan.train import Interrupted
+from statespan.train import ConfigError, Interrupted
 from statespan.train import loop as loops
 from tests.train.make import Toy, assert_same, dataset, flip, run, state
 
@@ -85,6 +85,24 @@ def test_the_comparison_sees_a_difference(tmp_path):
     run(tmp_path / "two", **(arguments | {"settings": {"seed": 1}}))
     one, two = state(tmp_path / "one"), state(tmp_path / "two")
     assert all(one[name] != two[name] for name in ("model/first.weight", "optimizer/last.bias/exp_avg", "log"))
+
+
+@pytest.mark.parametrize("shorter", [{"epochs": 2}, {"steps": 17}])
+def test_a_run_that_trained_further_is_left_as_it_is(shorter, tmp_path):
+    """With fewer epochs or steps there is nothing to train, and the result would only say so wrongly."""
+
+    def files():
+        return {path: path.read_bytes() for path in sorted(tmp_path.glob("**/*")) if path.is_file()}
+
+    run(tmp_path)
+    before = files()
+    key, value = next(iter(shorter.items()))
+    with pytest.raises(ConfigError, match=rf"train\.{key} is {value}, .* trained 18 steps already") as refused:
+        run(tmp_path, shorter, resume=True)
+    assert "\n" not in str(refused.value)
+    assert files() == before
+    assert run(tmp_path, {"epochs": 3}, resume=True).steps == 18
+    assert run(tmp_path, {"steps": 20}, resume=True).steps == 20
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -6,11 +6,10 @@ Everything beyond the standard library is imported when a command runs, so that 
 import signal
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
-from statespan import _plugins
+from statespan import _extras, _plugins
 from statespan._fail import complain, fail
 from statespan._version import __version__
 
@@ -18,6 +17,7 @@ COMMANDS = (
     "train", "eval", "predict", "forecast", "generate", "stream", "export", "import-reference", "models", "plot",
     "data",
 )  # fmt: skip
+GROUP = "statespan.commands"  # of the entry points with commands of other packages
 HELP = """statespan: structured state space models of long sequences.
 
 \b
@@ -33,9 +33,12 @@ Examples:
 
 def main() -> None:
     """Run the command line: the entry point of ``statespan`` and of ``python -m statespan``."""
-    missing = [name for name in ("typer", "rich") if find_spec(name) is None]
-    if missing:
-        fail(f'the command line needs {" and ".join(missing)}: pip install "statespan[cli]"')
+    command = next((word for word in sys.argv[1:] if word in COMMANDS or word in _plugins.names(GROUP)), None)
+    try:  # name what the command needs, too, so that nobody has to install twice
+        extra = "cli" if command is None else _extras.COMMANDS.get(command, _extras.EVERYDAY)
+        _extras.require("the command line needs", extra, "typer", "rich")
+    except _extras.MissingPackageError as error:
+        fail(str(error))
     signal.signal(signal.SIGTERM, _terminated)
     app()(prog_name="statespan")
 
@@ -54,6 +57,8 @@ def app() -> Any:
                 code = super().main(*args, **{**extra, "standalone_mode": False})
             except KeyboardInterrupt:
                 sys.exit(130)
+            except _extras.MissingPackageError as error:
+                fail(str(error))
             except Exception as error:
                 describe = getattr(error, "format_message", None)  # all of click's errors have it, typer's copies too
                 if describe is None and type(error).__name__ == "Abort":  # Ctrl-C, as older versions call it
@@ -79,7 +84,7 @@ def app() -> Any:
     modules = {name: import_module(f"statespan.cli.{name.replace('-', '_')}") for name in COMMANDS}
     for name, module in modules.items():
         application.command(name, help=module.HELP)(getattr(module, name.replace("-", "_")))
-    for name, module in _plugins.modules("statespan.commands").items():
+    for name, module in _plugins.modules(GROUP).items():
         if name in modules or not (hasattr(module, name) and hasattr(module, "HELP")):
             problem = "its name is built in" if name in modules else f"{module.__name__} has no {name} or no HELP"
             complain(f"the command {name} of an installed package is left out: {problem}")

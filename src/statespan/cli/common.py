@@ -6,12 +6,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from statespan._extras import COMMANDS, EVERYDAY, PACKAGES, MissingPackageError, require
 from statespan._fail import complain, fail
 from statespan._suggest import suggest
 from statespan._text import printable
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from statespan.train import Recipe
 
 RUNS = Path("runs")
+WIDE = 120  # columns
 DataFolder = Annotated[
     Path | None,
     typer.Option("--data", help="Folder of datasets. [default: $STATESPAN_DATA or ~/.cache/statespan/data]"),
@@ -36,24 +37,26 @@ DtScale = Annotated[
 SamplingRate = Annotated[
     float | None, typer.Option(metavar="HZ", help="Sampling rate of the data, instead of --dt-scale.")
 ]
-INSTALL = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # packages by differing module
 
 
-def need(extra: str, *modules: str) -> None:
-    """Exit with one line if a module that an extra installs is missing."""
-    if missing := [INSTALL.get(module, module) for module in modules if find_spec(module) is None]:
-        fail(f'this command needs {" and ".join(missing)}: pip install "statespan[{extra}]"')
+def need(command: str, *modules: str) -> None:
+    """Exit with one line, which names all that the command can need, if a module is missing."""
+    try:
+        require("this command needs", COMMANDS.get(command, EVERYDAY), *modules)
+    except MissingPackageError as error:
+        fail(str(error))
 
 
-def need_training() -> None:
+def need_training(command: str = "train") -> None:
     """Exit with one line if a package that training needs is missing."""
-    need("train", "lightning", "safetensors", "yaml")
+    need(command, "lightning", "safetensors", "yaml")
 
 
 def terminal() -> Console:
-    """The console for results; it escapes control characters, and does not wrap tables in a file or pipe.
+    """The console for results; it escapes control characters.
 
-    Of the processes that torchrun started only the first one prints.
+    In a file or a pipe it is as wide as COLUMNS says, or else wide enough for all tables. Of the processes that
+    torchrun started only the first one prints.
     """
     from rich.console import Console
 
@@ -62,8 +65,10 @@ def terminal() -> Console:
             """Render the text of a line or of a table cell."""
             return super().render_str(printable(text, keep="\n"), **options)
 
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) else None if sys.stdout.isatty() else WIDE
     is_lead = os.environ.get("RANK", "0") == "0"
-    return Safe(width=None if sys.stdout.isatty() else 120, highlight=False, quiet=not is_lead)
+    return Safe(width=width, highlight=False, quiet=not is_lead)
 
 
 def say(line: str) -> None:
@@ -92,11 +97,13 @@ def explained() -> Iterator[None]:
         fail(str(error))
     except MissingData as error:
         fail(error.advice)
+    except MissingPackageError as error:
+        fail(str(error))
     except ModuleNotFoundError as error:
         module = (error.name or "statespan").partition(".")[0]
         if module == "statespan":
             raise
-        fail(f"this needs {module}, which is not installed: pip install {INSTALL.get(module, module)}")
+        fail(f"this needs {module}, which is not installed: pip install {PACKAGES.get(module, module)}")
     except (CheckpointError, LoadError, NonFiniteError) as error:
         give_up(str(error))
     except (torch.OutOfMemoryError, MemoryError):
@@ -188,6 +195,15 @@ def table(*columns: str, right: Iterable[str] = (), wrapped: Iterable[str] = ())
     for column in columns:
         empty.add_column(column, justify="right" if column in right else "left", no_wrap=column not in wrapped)
     return empty
+
+
+def fits(table: Table) -> bool:
+    """Whether a table fits the terminal without wrapping or cutting a cell."""
+    from rich.measure import Measurement
+
+    console = terminal()
+    endless = console.options.update(max_width=10_000)
+    return Measurement.get(console, endless, table).maximum <= console.width
 
 
 @contextlib.contextmanager

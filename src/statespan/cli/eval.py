@@ -42,7 +42,7 @@ def eval(
     device: common.Device = None,
 ) -> None:
     """Evaluate; :data:`HELP` is the text for users."""
-    common.need_training()
+    common.need_training("eval")
     common.check_choice("--split", split, ("train", "valid", "test"))
     common.relative_step(1.0, dt_scale, sampling_rate)  # a mistake is reported before anything is loaded
     given, run = run, find_run(run)

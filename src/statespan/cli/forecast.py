@@ -52,10 +52,15 @@ def forecast(
     steps: Annotated[int | None, typer.Option(help="Training updates. [default: chosen from the data]")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     device: common.Device = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="CPU threads. [default: one for a small model, else torch's choice]", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Forecast; :data:`HELP` is the text for users."""
-    common.need_training()
-    common.need("timeseries", "sklearn", "pandas")
+    common.need("forecast", "lightning", "safetensors", "yaml", "sklearn", "pandas")
     picture = out.with_suffix(".png") if picture is None else picture
     common.check_output("--out", out, ".csv")
     common.check_output("--picture", picture, ".png")
@@ -70,14 +75,14 @@ def forecast(
             frame = _read(file, time=time, target=target, time_format=time_format, missing=missing)
             if model is None:
                 options = {"context": context, "quantiles": _numbers(quantiles), "steps": steps, "missing": missing}
-                options |= {"random_state": seed, "device": device}
+                options |= {"random_state": seed, "device": device, "threads": threads}
                 estimator = _fit(frame, 24 if horizon is None else horizon, options)
                 if save is not None:
                     estimator.save(save)
             else:
                 from statespan.estimators import S4Forecaster
 
-                estimator = S4Forecaster.load(model, device=device)
+                estimator = S4Forecaster.load(model, device=device).set_params(threads=threads)
             mean = estimator.predict(frame, horizon=horizon)
             bands = estimator.predict_quantiles(frame, horizon=horizon) if estimator.quantiles else None
         _write(out, mean, bands)
@@ -96,11 +101,16 @@ def _numbers(text: str) -> tuple[float, ...]:
 def _read(file: Path, *, time: str | None, target: str | None, time_format: str | None, missing: str) -> Any:
     import pandas as pd
 
-    from statespan.data.formats.csv import read_table
+    from statespan.data.formats.csv import MissingValueError, read_table
 
     if not file.is_file():
         fail(f"FILE must be an existing CSV file, got {file}")
-    table = read_table(file, time, time_format, missing=missing == "mask")
+    try:
+        table = read_table(file, time, time_format, missing=missing == "mask")
+    except MissingValueError as error:
+        fail(f"{error}; --missing mask learns from series with missing values")
+    except ValueError as error:
+        fail(str(error).replace("time_format", "--time-format"))
     wanted = [table.columns[-1]] if target is None else [name.strip() for name in target.split(",")]
     for name in wanted:
         if name not in table.columns:

@@ -14,7 +14,7 @@ import typer
 
 from statespan._fail import fail
 from statespan.cli import common
-from statespan.cli.locate import Model, Opened, dataset_of, open_model, stored_inputs
+from statespan.cli.locate import Model, Opened, dataset_of, open_model
 from statespan.cli.text import Text, Writer, text_of
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def generate(
     for name, value in (("steps", steps), ("count", 1 if count is None else count), ("batch", batch)):
         if value < 1:
             fail(f"--{name} must be a number >= 1, got {value}")
+    common.need("generate", "safetensors")
     with common.explained():
         import torch
 
@@ -86,7 +87,17 @@ def generate(
             common.check_output("--out", out, ".png")
             _images(opened, sampling, data, count=count, complete=complete, size=size, batch=batch, out=out)
         else:
-            fail(f"generate is for models of text or images, but {where} holds a {opened.model.name}")
+            fail(f"generate is for models of text or images, but {where} holds a {opened.model.name}{_generators()}")
+
+
+def _generators() -> str:
+    """The published models that can generate, or a recipe of one."""
+    from statespan.models import LanguageModel, PixelModel, find
+    from statespan.models.pretrained import read_name
+
+    kinds = LanguageModel.name, PixelModel.name
+    names = [name for name in find.names() if read_name(find.find(name)) in kinds]
+    return f"; published are {', '.join(names)}" if names else "; train one, such as: statespan train digits-density"
 
 
 def _text(model: Any, text: Text, sampling: dict[str, Any], *, prompt: str, steps: int, count: int, batch: int) -> None:
@@ -128,7 +139,7 @@ def _images(
 
     config = opened.model.config
     channels = max(1, (config.vocabulary - 1) // config.d_output)
-    stored = None if opened.run is None or complete or size else stored_inputs(opened.run)
+    stored = None if complete or size else opened.model.inputs
     needs_data = complete or (size is None and stored is None)
     dataset = dataset_of(opened, data) if needs_data else None
     if complete and dataset is None:

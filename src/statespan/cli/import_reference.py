@@ -56,7 +56,7 @@ def import_reference(
     """Convert; :data:`HELP` is the text for users."""
     import torch
 
-    common.need_training()
+    common.need_training("import-reference")
     if not file.is_file():
         fail(f"FILE must be a checkpoint, and {file} is not a file")
     if any((out / name).exists() for name in ("config.json", "recipe.yaml")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -42,14 +43,22 @@ def locate(where: Path) -> Path:
         return where
 
 
-def published_hint(where: Path) -> str:
-    """A hint for a possibly misspelt name: the nearest published models, or some of them."""
+def missing_hint(where: Path) -> str:
+    """What to do about a run or model that is not there: the nearest names, or how to train one."""
     from statespan.models.find import names
+    from statespan.train import recipes
 
-    known = names()
-    if where.exists() or len(where.parts) != 1 or not known:
+    if where.exists():
         return ""
-    return suggest(str(where), known, most=3) or f"; published models are {', '.join(known[:6])}"
+    known = names()
+    if len(where.parts) == 1 and (near := suggest(str(where), known, most=3)):
+        return near
+    if len(where.parts) == 1 and recipes.find(str(where)) is not None:
+        return f"; train this recipe first: statespan train {where}"
+    return (
+        f"; make one with: statespan train digits-s4d, or name one of the {len(known)} published models, which "
+        "statespan models lists"
+    )
 
 
 def find_run(folder: Path, argument: str = "RUN") -> Path:
@@ -60,7 +69,7 @@ def find_run(folder: Path, argument: str = "RUN") -> Path:
     near = [path for path in folder.parent.glob("*") if is_run(path)] if folder.parent.is_dir() else []
     near = near or [path for path in common.RUNS.glob("*") if is_run(path)]
     hint = f"; runs are {', '.join(sorted(map(str, near))[:6])}" if near else ""
-    hint += published_hint(given) or ("" if near else "; make one with: statespan train digits-s4d")
+    hint += "" if near and len(given.parts) != 1 else missing_hint(given)
     fail(f"{argument} must be the folder of a run, but {folder} is {_kind(folder)}{hint}")
 
 
@@ -74,31 +83,31 @@ def open_model(where: Path, device: str | None) -> Opened:
     if (where / "config.json").is_file():
         return Opened(from_pretrained(where, device=place), where if is_run(where) else None)
     if not is_run(where):
-        hint = published_hint(where)
+        hint = missing_hint(where)
         fail(f"MODEL must be the folder of a run or of a saved model, but {where} is {_kind(where)}{hint}")
     if not (where / "model" / "config.json").is_file():
         fail(f"the run {where} has no model yet; finish it with: statespan train {where} --resume")
     return Opened(from_pretrained(where / "model", device=place), where)
 
 
-def dataset_of(opened: Opened, data: Path | None) -> Dataset | None:
-    """The dataset of a run; None without a run."""
+def dataset_of(opened: Opened, data: Path | None, changes: Sequence[str] = ()) -> Dataset | None:
+    """The dataset of a run, with overrides of its recipe; None without a run."""
     if opened.run is None:
         return None
-    common.need_training()
     from statespan.train import read_recipe
 
-    return common.load_data(read_recipe(opened.run / "recipe.yaml"), data)
+    return common.load_data(read_recipe(opened.run / "recipe.yaml", changes), data)
 
 
-def inputs_of(opened: Opened, data: Path | None) -> Preparation | None:
-    """The input preparation of a run, None without a run; a published model needs no data for it."""
+def inputs_of(opened: Opened, data: Path | None, changes: Sequence[str] = ()) -> Preparation | None:
+    """The input preparation of a model: as stored with it, or else, if it is more than scaling, by a run's dataset."""
     from statespan.data import inputs
 
-    if opened.run is not None and (stored := stored_inputs(opened.run)) is not None and stored.prepare is not None:
+    stored: Preparation | None = opened.model.inputs
+    if stored is not None and stored.prepare is not None:
         return stored
-    dataset = dataset_of(opened, data)
-    return None if dataset is None else inputs.of_dataset(dataset)
+    dataset = dataset_of(opened, data, changes)
+    return stored if dataset is None else inputs.of_dataset(dataset)
 
 
 def trained_rate(run: Path) -> float | None:
@@ -109,18 +118,6 @@ def trained_rate(run: Path) -> float | None:
     except (OSError, ValueError, KeyError, AttributeError, TypeError):  # loading the model reports the fault
         return None
     return float(rate) if isinstance(rate, (int, float)) else None
-
-
-def stored_inputs(folder: Path) -> Preparation | None:
-    """The input preparation stored with a published model."""
-    from statespan.data import inputs
-
-    if not (folder / "inputs.json").is_file():
-        return None
-    try:
-        return inputs.read(folder / "inputs.json")
-    except ValueError as error:
-        fail(str(error))
 
 
 def _kind(path: Path) -> str:

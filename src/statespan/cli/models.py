@@ -8,7 +8,7 @@ from typing import Any
 from statespan._text import metric_text
 from statespan.cli import common
 
-HELP = """List the trained models that come with statespan.
+HELP = """List the trained models that come with statespan. A test result in % is an accuracy.
 
 \b
 Examples:
@@ -24,9 +24,7 @@ def models() -> None:
     """List models; :data:`HELP` is the text for users."""
     from statespan.models import find
 
-    table = common.table(
-        "name", "data", "test", "parameters", "size", right=["parameters", "size"], wrapped=["data", "test"]
-    )
+    table = common.table("name", "data", "test", "parameters", "size", right=["parameters", "size"], wrapped=["data"])
     for name in find.names():
         folder = find.find(name)
         record: dict[str, Any] = {}
@@ -37,7 +35,7 @@ def models() -> None:
         table.add_row(
             name,
             record["recipe"]["data"]["name"] if record else "",
-            metric_text(metric, record["test"][metric]) if record else "",
+            metric_text(metric, record["test"][metric]).removeprefix("accuracy ") if record else "",
             f"{record['parameters']:,}" if record else "",
             f"{size / 1e6:.2f} MB",
         )

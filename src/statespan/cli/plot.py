@@ -11,7 +11,7 @@ from statespan import _plugins
 from statespan._fail import fail
 from statespan._suggest import suggest
 from statespan.cli import common
-from statespan.cli.locate import find_run, is_run, locate, published_hint
+from statespan.cli.locate import find_run, is_run, locate, missing_hint
 
 KINDS = {
     "kernels": "convolution kernels of some heads",
@@ -79,8 +79,7 @@ def plot(
     if kind not in KINDS:
         hint = "" if kind is None else f", got {kind!r}{suggest(kind, KINDS)}"
         fail(f"KIND must be one of {', '.join(KINDS)}{hint}")
-    common.need("plot", "matplotlib")
-    common.need_training()
+    common.need("plot", "matplotlib", "lightning", "safetensors", "yaml")
     words = source or []
     changes = [word for word in words if "=" in word]
     folders = [Path(word) for word in words if "=" not in word]
@@ -143,7 +142,7 @@ def _check(kind: str, folders: list[Path], changes: list[str], options: dict[str
 def _located(where: Path) -> Path:
     folder = locate(where)
     if not folder.is_dir():
-        fail(f"SOURCE must be the folder of a run or of a saved model, got {folder}{published_hint(folder)}")
+        fail(f"SOURCE must be the folder of a run or of a saved model, got {folder}{missing_hint(folder)}")
     return folder
 
 

@@ -16,7 +16,7 @@ import typer
 from statespan._fail import fail
 from statespan._text import csv_line
 from statespan.cli import common
-from statespan.cli.locate import find_run, is_run, locate, stored_inputs, trained_rate
+from statespan.cli.locate import Opened, find_run, inputs_of, is_run, locate, open_model, trained_rate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,10 +38,11 @@ Examples:
   statespan predict runs/own one.csv two.npy --out answers.npz
   statespan predict runs/own slow/*.csv --dt-scale 2                 recorded at half the sampling rate
   statespan predict runs/own slow/*.csv --sampling-rate 62.5         the same, if the run knows its rate
-  statespan predict runs/own data.path=/moved one.csv            if the training data has moved
+  statespan predict runs/own data.path=/moved one.csv            if it needs its data, which has moved
 
-The scale and the names of the classes come from the training data of the run, which must still be there; a published
-model stores them. A WAV file contains its sampling rate: the step is adapted to it automatically.
+The scale and the names of the classes are stored with the model. The training data is needed only if its preparation
+is more than a scaling, or if the run is of an earlier version. A WAV file contains its sampling rate: the step is
+adapted to it automatically.
 """
 SHOWN = 20
 ROWS_AT_ONCE = 64
@@ -70,7 +71,7 @@ def predict(
     device: common.Device = None,
 ) -> None:
     """Predict; :data:`HELP` is the text for users."""
-    common.need_training()
+    common.need_training("predict")
     given = words[1:] if model is None else words
     changes = [str(file) for file in given if str(file).startswith("data.") and "=" in str(file) and not file.exists()]
     files = [file for file in given if str(file) not in changes]
@@ -89,7 +90,7 @@ def predict(
 
         place = pick_device(device)
         recipe = read_recipe(run / "recipe.yaml", changes) if is_run(run) else None
-        network, inputs = _open(run, recipe, data)
+        network, inputs = _open(run, recipe, data, changes)
         settings: Mapping[str, Any] = {"name": str(run)} if recipe is None else recipe.data
         info = inputs.info
         if info.task not in ("classification", "regression") or inputs.prepare is None:
@@ -114,23 +115,21 @@ def predict(
 def _find(where: Path, argument: str) -> Path:
     """The folder of a run, or of a saved model with its inputs."""
     folder = locate(where)
-    return (
-        folder
-        if all((folder / name).is_file() for name in ("config.json", "inputs.json"))
-        else find_run(where, argument)
-    )
+    is_model = all((folder / name).is_file() for name in ("config.json", "inputs.json"))
+    return folder if is_model else find_run(where, argument)
 
 
-def _open(run: Path, recipe: Recipe | None, data: Path | None) -> tuple[Any, Preparation]:
-    """The model and its input preparation; a published model needs no data for it."""
+def _open(run: Path, recipe: Recipe | None, data: Path | None, changes: list[str]) -> tuple[Any, Preparation]:
+    """The model and its input preparation; the data is read only if the two are not stored."""
     from statespan.data.inputs import of_dataset
-    from statespan.models import from_pretrained
     from statespan.train import load_run
 
-    stored = stored_inputs(run)
-    if stored is not None and stored.prepare is not None:
-        return from_pretrained(run), stored
-    assert recipe is not None  # only a model with stored inputs has none
+    if any((place / "config.json").is_file() for place in (run, run / "model")):
+        opened = Opened(open_model(run, "cpu").model, None if recipe is None else run)
+        inputs = inputs_of(opened, data, changes)
+        assert inputs is not None  # there is a run, or stored inputs
+        return opened.model, inputs
+    assert recipe is not None
     dataset = common.load_data(recipe, data)
     return load_run(run, data=dataset)[0], of_dataset(dataset)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from statespan._fail import fail
+from statespan._fail import complain, fail
 from statespan._text import csv_line
 from statespan.cli import common
 from statespan.cli.locate import Model, Opened, inputs_of, open_model
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 HELP = """Feed samples into a model and print its outputs.
 
 Reads standard input: lines of CSV (a column for each feature, or a token) of at most 16 MiB, or raw 16-bit audio.
-Writes the outputs to standard output as CSV, at constant cost per sample. Samples for a run are scaled as its training
-data was; a saved model gets them unscaled, audio in [-1, 1). A line with NaN, infinity or text ends the command with
-exit code 2; the state is then the one before that line.
+Writes the outputs to standard output as CSV, at constant cost per sample. Samples are scaled as the training data was;
+a model that was saved without its scaling gets them as they are, audio in [-1, 1). A line with NaN, infinity or text
+ends the command with exit code 2; the state is then the one before that line. After MODEL, key=value overrides the data
+settings of a run whose training data is needed (see predict).
 
 \b
 Examples:
@@ -42,6 +43,10 @@ LARGEST = (2 - 2**-23) * 2.0**127  # what samples of float32 can be
 
 def stream(
     where: Model,
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Overrides, such as data.path=/moved.", show_default=False),
+    ] = None,
     *,
     form: Annotated[str, typer.Option("--format", help="csv, or s16le for raw audio.")] = "csv",
     every: Annotated[
@@ -58,12 +63,16 @@ def stream(
 ) -> None:
     """Stream; :data:`HELP` is the text for users."""
     common.check_choice("--format", form, FORMATS)
+    for change in changes or []:
+        if not change.startswith("data.") or "=" not in change:
+            fail(f"overrides must be data settings such as data.path=/moved, got {change!r}")
     block = every if every is not None else 1600 if form == "s16le" else 1
     if block < 1:
         fail(f"--every must be a number >= 1, got {every}")
     common.relative_step(1.0, dt_scale, sampling_rate)
     if state is not None:
         common.check_output("--state", state)
+    common.need("stream", "safetensors")
     with common.explained():
         from statespan.generation import Stream
 
@@ -73,7 +82,7 @@ def stream(
             running = Stream(opened.model, dt_scale=step)
         if state is not None and state.exists():
             running.restore(state)
-        prepare, answer = _preparation(opened, data, form)
+        prepare, answer = _preparation(opened, data, form, changes or [])
         try:
             with common.rejected():  # a line that is too long
                 for number, samples in _read(sys.stdin.buffer, form, block, opened.model.config):
@@ -163,7 +172,9 @@ def _array(rows: list[list[float]], width: int | None) -> np.ndarray[Any, Any]:
     return np.array(rows, np.float32) if width is not None else np.array(rows)[:, 0].astype(np.int64)
 
 
-def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable[[Any], Any], Printer]:
+def _preparation(
+    opened: Opened, data: Path | None, form: str, changes: list[str]
+) -> tuple[Callable[[Any], Any], Printer]:
     """The preparation of raw samples, and the printer of outputs."""
     import numpy as np
     import torch
@@ -171,14 +182,21 @@ def _preparation(opened: Opened, data: Path | None, form: str) -> tuple[Callable
     config = opened.model.config
     dtype = next(opened.model.parameters()).dtype
     tokens = getattr(config, "vocabulary", None) is not None
-    inputs = None if tokens else inputs_of(opened, data)
+    inputs = None if tokens else inputs_of(opened, data, changes)
     if inputs is None or inputs.prepare is None:
+        if inputs is not None:
+            complain("the samples are not scaled, because the training data was prepared by more than a scaling")
         plain = Printer(opened.model, [], None)
         return (lambda x: torch.from_numpy(x) if tokens else torch.from_numpy(x).to(dtype)), plain
-    from statespan.data.inputs import answer_names
+    from statespan.data.inputs import WHOLE, answer_names
 
     make, info = inputs.prepare, inputs.info
-    scale = 2.0**15 if form == "s16le" and inputs.whole else 1.0
+    if inputs.scaled is not None and inputs.scaled.order:
+        fail(
+            f"{opened.model.name} reads the positions of a series in an order of its own, not as they arrive; use "
+            "statespan predict with whole series"
+        )
+    scale = WHOLE if form == "s16le" and inputs.whole else 1.0
 
     def prepare(x: Any) -> Any:
         return make((x * np.float32(scale))[None]).x[0].to(dtype)

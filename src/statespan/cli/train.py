@@ -57,7 +57,7 @@ def train(
     device: common.Device = None,
 ) -> None:
     """Train; :data:`HELP` is the text for users."""
-    common.need_training()
+    common.need_training("train")
     if plugins:
         installed.show()
         return

@@ -14,6 +14,9 @@ MINUTE, HOUR, DAY = 60, 3600, 86400  # in seconds
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of steps, as parts of a second
 FORMATS = ("%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y")  # tried after ISO 8601
 
+OTHERS = tuple(f"{day}{time}" for day in ("%d.%m.%Y", "%d/%m/%Y", "%Y/%m/%d") for time in ("", " %H:%M", " %H:%M:%S"))
+"""Formats to suggest; they are not tried, because 01/02/2024 would be read in one of two ways."""
+
 
 def parse_times(texts: Sequence[str], time_format: str | None = None, lines: Sequence[int] | None = None) -> np.ndarray:
     """Timestamps as numpy datetime64[s], or datetime64[us] if some lie between two seconds.
@@ -33,7 +36,10 @@ def parse_times(texts: Sequence[str], time_format: str | None = None, lines: Seq
     times = np.empty(len(texts), "datetime64[us]")
     for row, text in enumerate(texts):
         if (time := _parse(text, known)) is None:
-            raise ValueError(f"{_place(row, lines)}: {text!r} is not a time of the form {known or 'ISO 8601'}")
+            hint = next((form for form in OTHERS if _parse(text, form) is not None), None)
+            advice = f"time_format {hint} reads it" if hint else "give its format as time_format, such as %d.%m.%Y"
+            form = known or "ISO 8601"
+            raise ValueError(f"{_place(row, lines)}: {text!r} is not a time of the form {form}; {advice}")
         times[row] = time
     return in_seconds(times)
 

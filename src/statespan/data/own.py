@@ -52,7 +52,8 @@ class Series:
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
         """Prepare gathered rows."""
         x, lengths = rows["x"], rows["lengths"].long()
-        x = (x - x.new_tensor(self.mean)) / x.new_tensor(self.std)
+        mean, std = (x.new_tensor(numbers, dtype=torch.float32) for numbers in (self.mean, self.std))
+        x = (x - mean) / std  # by the same numbers for x of float64, whose results are stored with the model
         y = rows["y"].long() if self.are_classes else rows["y"]
         if not self.ragged:
             return Batch(x, y)

@@ -9,8 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from statespan._extras import MissingPackageError, advice
+
 if find_spec("sklearn") is None:
-    raise ModuleNotFoundError('the estimators need scikit-learn: pip install "statespan[timeseries]"', name="sklearn")
+    raise MissingPackageError(f"the estimators need {advice(['sklearn'], 'timeseries')}", name="sklearn")
 
 from statespan.data.formats.ts import read_ts
 from statespan.estimators.classifier import S4Classifier

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,13 @@ from statespan.estimators import store
 from statespan.models.config import relative_step
 from statespan.models.pretrained import LoadError
 from statespan.train.device import pick_device
+from statespan.train.threads import few_threads
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-COUNTS = ("d_model", "n_layers", "stride", "context", "epochs", "steps", "batch_size", "patience")
+COUNTS = ("d_model", "n_layers", "stride", "context", "epochs", "steps", "batch_size", "patience", "threads")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -42,6 +44,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     device: str | None = None
     random_state: Any = 0
     verbose: int = 1
+    threads: int | None = None
 
     @abstractmethod
     def _state(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
@@ -125,6 +128,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
                 "dt_scale says how many times as long the step is as in training"
             )
         return relative_step(self.sampling_rate_, dt_scale=dt_scale, sampling_rate=sampling_rate)
+
+    def _few_threads(self, rows: int, length: int) -> AbstractContextManager[None]:
+        """Use the chosen number of threads within the context, by default one for a small network."""
+        return few_threads(self.network_, rows, length, given=self.threads)
 
     def _seed(self) -> int:
         """The seed of a fit: the given one, or one drawn from the given generator."""

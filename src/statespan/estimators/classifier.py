@@ -49,6 +49,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
         device: "cpu", "cuda"…; CUDA if available by default.
         random_state: Seed of the weights, the held-out part and the order of the series.
         verbose: 0 for silence, 1 for one line about the choice and a progress bar.
+        threads: Threads on a CPU; by default one for a small network, otherwise torch's own choice.
 
     Attributes:
         classes_: The classes, sorted.
@@ -114,10 +115,18 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
 
     def _fit_answers(self, y: Any, panel: Panel) -> tuple[Array, int, Array | None]:
         labels = one_column(aligned(y, panel.ids), len(panel))
-        check_classification_targets(labels)
+        try:
+            check_classification_targets(labels)
+        except ValueError:
+            if labels.dtype.kind != "f":
+                raise
+            raise ValueError(
+                f"y must be classes, got fractions such as {float(labels[labels % 1 != 0][0])!r}: S4Regressor predicts "
+                "numbers, and y.astype(int) makes integers (Unknown label type: continuous)"
+            ) from None
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y must have at least two classes, got only 1 class: {self.classes_[0]!r}")
+            raise ValueError(f"y must have at least two classes, got only 1 class: {store.plain(self.classes_[0])!r}")
         self._weights = self._class_weights(labels)
         return numbers.astype(np.int64), len(self.classes_), numbers
 
@@ -128,7 +137,7 @@ class S4Classifier(ClassifierMixin, SeriesEstimator):  # type: ignore[misc]
             raise TypeError(f"class_weight must be None, 'balanced' or a dictionary, got {self.class_weight!r}")
         if isinstance(self.class_weight, dict):
             if unknown := [label for label in self.class_weight if label not in self.classes_.tolist()]:
-                raise ValueError(f"class_weight must name classes of y, got {unknown[0]!r}")
+                raise ValueError(f"class_weight must name classes of y, got {store.plain(unknown[0])!r}")
             if any(not np.isfinite(weight) or weight < 0 for weight in self.class_weight.values()):
                 raise ValueError(f"class_weight must be numbers >= 0, got {self.class_weight}")
         weights = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)

@@ -32,6 +32,7 @@ def train_config(
     patience: int | None = None,
     compile: Literal["auto", "none"] = "auto",
     seed: int = 0,
+    threads: int | None = None,
 ) -> Train:
     """How to train on n rows: AdamW with warm-up, cosine and clipping, the lesser of ``epochs`` and ``steps``.
 
@@ -55,6 +56,7 @@ def train_config(
         valid_batch=max(VALID_BATCH, batch),
         seed=seed,
         compile=compile,
+        threads=threads,
     )
 
 
@@ -65,7 +67,8 @@ def fit_network(
     memory = Memory()
     with one_process(train, device) as process:
         loop = Loop(train, data, model, task=task, processes=process, sink=memory)
-        loop.run(progress)
-        loop.load_best()
+        with loop.few_threads():
+            loop.run(progress)
+            loop.load_best()
     model.eval()
     return memory.history

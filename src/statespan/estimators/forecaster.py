@@ -79,6 +79,7 @@ class S4Forecaster(Estimator):
         device: "cpu", "cuda"…
         random_state: Seed.
         verbose: 0 for silence, 1 for one line about the choice and a progress bar.
+        threads: Threads on a CPU; by default one for a small network, otherwise torch's own choice.
 
     Attributes:
         chosen_: What was chosen, by name; ``chosen_line_`` is the same in words.
@@ -138,9 +139,12 @@ class S4Forecaster(Estimator):
         valid = None if valid is None else thinned(valid, VALID_WINDOWS)
         if learn is None:
             known = ", with a known value to forecast" if self.masked_ else ""
+            is_given = self.context is not None  # nobody should read of a setting that was chosen for them
+            asked = f"context {context} and horizon {horizon}" if is_given else f"horizon {horizon}"
+            held = f" (the last {longest - max(ends)} of {longest} are held out)" if held_out else ""
             raise ValueError(
-                f"context {context} and horizon {horizon} must fit into the rows to learn from{known}, got {max(ends)} "
-                f"of {longest}; give more rows, or a smaller context, horizon or validation_fraction"
+                f"{asked} must fit into the rows to learn from{known}, got {max(ends)} rows{held}; give more rows or a "
+                f"smaller {'context or horizon' if is_given else 'horizon'}"
             )
         seed, device = self._seed(), pick_device(self.device)
         with torch.random.fork_rng(devices=[]):
@@ -156,6 +160,7 @@ class S4Forecaster(Estimator):
         train = train_config(
             len(learn), batch=batch, steps=steps, epochs=-(-steps * batch // len(learn)) + 1, validations=20,
             lr=self.learning_rate, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed,
+            threads=self.threads,
         )  # fmt: skip
         self.history_ = fit_network(
             self.network_, Splits(learn, valid), train,
@@ -237,7 +242,7 @@ class S4Forecaster(Estimator):
             raise ValueError(f"X must have at least context + horizon = {context + horizon} rows{known}, got {longest}")
         feed = Feed(windows, next(self.network_.parameters()).device)
         sums = torch.zeros(5, dtype=torch.float64)
-        with torch.inference_mode():
+        with torch.inference_mode(), self._few_threads(PREDICT_BATCH, context + horizon):
             for batch in feed.batches(torch.arange(len(windows)).split(PREDICT_BATCH)):
                 forecast = self._with_constants(batch.x[:, :context], output(self.network_, batch))[..., 0].double()
                 y = batch.y.cpu().double()
@@ -314,7 +319,7 @@ class S4Forecaster(Estimator):
         known = torch.from_numpy(values[-context:].astype(np.float32))[None]
         marks = None if part.marks is None else torch.from_numpy(part.marks[-context - steps :])[None]
         device = next(self.network_.parameters()).device
-        with torch.inference_mode():
+        with torch.inference_mode(), self._few_threads(1, context + steps):
             y = self.network_.after(known.to(device), steps, None if marks is None else marks.to(device), dt_scale)
             standardized = self._with_constants(known, y)[0].double().numpy()
         with np.errstate(over="ignore", invalid="ignore"):

@@ -103,6 +103,7 @@ class SeriesEstimator(Estimator):
         train = train_config(
             len(rows[0]), batch=chosen["batch_size"], epochs=chosen["epochs"], lr=chosen["learning_rate"],
             patience=chosen["patience"], compile="auto" if can_be_captured else "none", seed=seed,
+            threads=self.threads,
         )  # fmt: skip
         training = f"{chosen['epochs']} epochs of batches of {chosen['batch_size']}"
         self.chosen_line_ = describe(self, self._in_words(panel), training, held_out=len(rows[1]), device=device)
@@ -148,8 +149,9 @@ class SeriesEstimator(Estimator):
         gaps = None if times is None else as_gaps(times, panel, self.step_)[0]
         data = self._arrays(panel, np.zeros(len(panel), np.float32), gaps)
         feed = Feed(data, next(self.network_.parameters()).device)
-        batches = feed.batches(torch.arange(len(panel)).split(max(1, PREDICT_SAMPLES // (length * 64))))
-        with torch.inference_mode():
+        rows = max(1, PREDICT_SAMPLES // (length * 64))
+        batches = feed.batches(torch.arange(len(panel)).split(rows))
+        with torch.inference_mode(), self._few_threads(min(rows, len(panel)), length):
             parts = [output(self.network_, batch, scale).double().cpu() for batch in batches]
         answers = torch.cat(parts).numpy()
         if not np.isfinite(answers).all():

@@ -6,7 +6,9 @@ Shapes: B batch, L length.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -15,6 +17,7 @@ from torch import Tensor
 from torch.export import Dim
 
 from statespan._check import check_choice, check_number
+from statespan._extras import require
 from statespan._quiet import quiet
 from statespan.export.views import VIEWS, View, ViewName, example, view_of
 from statespan.models.base import Model
@@ -42,6 +45,7 @@ def export(
     view: ViewName = "step",
     dt_scale: float = 1.0,
     state_dtype: torch.dtype = torch.float64,
+    scale: bool = True,
     check: bool = True,
 ) -> float | None:
     """Export a model for other programs: real numbers only, any batch, any length.
@@ -50,6 +54,9 @@ def export(
     ``state_0`` …, all of which begin as zeros; its outputs are ``y`` and ``new_state_0`` …. The sequence has the inputs
     ``x`` (B, L, …) and ``marks``, and the output ``y``.
 
+    If ``model.inputs`` has the scaling of the training data, ``x`` are recorded values (audio in [-1, 1)), and a
+    regression answers in its own units. The metadata describes it; :func:`describe_inputs` says it in words.
+
     Args:
         model: Any statespan model; a step needs a causal one.
         path: The file to write.
@@ -57,6 +64,7 @@ def export(
         view: "step" or "sequence".
         dt_scale: Step of the data relative to that of training.
         state_dtype: Of the SSMs' states in the step.
+        scale: Put the scaling into the file, if the model has one.
         check: Compare with the model at other sizes; ONNX needs onnxruntime for it.
 
     Returns:
@@ -83,9 +91,39 @@ def export(
         model = copy.deepcopy(model).cpu()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        traced, inputs = view_of(model, view, dt_scale, state_dtype)
+        traced, inputs = view_of(model, view, dt_scale, state_dtype, scale=scale)
+        traced = replace(traced, facts=_facts(model, traced))
         run = (_onnx if to == "onnx" else _program)(traced, inputs, Path(path), check)
         return _largest_difference(model, traced, run, dt_scale) if check else None
+
+
+def describe_inputs(model: Any, *, scale: bool = True) -> str:
+    """What an exported model reads, in one line.
+
+    Args:
+        model: The model.
+        scale: As in :func:`export`.
+    """
+    inputs = model.inputs
+    if getattr(model.config, "vocabulary", None) is not None:
+        return "x is tokens"
+    if inputs is None:
+        return "x is what the model was trained on; it has no scaling of its own"
+    if inputs.scaled is None:
+        return "x must be prepared as the dataset does, which is more than a scaling"
+    order = ", in the order of positions in the metadata" if inputs.scaled.order else ""
+    if not scale:
+        return f"x must be scaled as the training data, by the numbers in the metadata{order}"
+    audio = ", audio in [-1, 1)" if inputs.whole else ""
+    return f"x is recorded values{audio}, which the model scales{order}"
+
+
+def _facts(model: Model, view: View) -> dict[str, str]:
+    """What the metadata of a file says about its inputs."""
+    if model.inputs is None:
+        return {}
+    kind = "recorded" if view.scaling is not None else "scaled"
+    return {"statespan.x": kind, "statespan.inputs": json.dumps(model.inputs.to_json())}
 
 
 def _largest_difference(model: Model, view: View, run: Runner, dt_scale: float) -> float:
@@ -97,7 +135,9 @@ def _largest_difference(model: Model, view: View, run: Runner, dt_scale: float) 
     for batch, length in sizes:
         inputs = example(model, view, batch, length)
         if view.has_length:
-            expected = model(inputs[0], dt_scale=dt_scale, **dict(zip(view.inputs[1:], inputs[1:])))
+            x = inputs[0] if view.scaling is None else view.scaling(inputs[0])
+            expected = model(x, dt_scale=dt_scale, **dict(zip(view.inputs[1:], inputs[1:])))
+            expected = expected if view.scaling is None else view.scaling.answers(expected)
         else:
             expected = view.module(*inputs)
         differences.append(_difference(view.outputs, run(*inputs), _listed(expected), allowed))
@@ -106,7 +146,8 @@ def _largest_difference(model: Model, view: View, run: Runner, dt_scale: float) 
 
 def _program(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Runner:
     program = _traced(view, inputs)
-    torch.export.save(program, path)
+    names = {"statespan.x": "x.txt", "statespan.inputs": "inputs.json"}
+    torch.export.save(program, path, extra_files={names[key]: text for key, text in view.facts.items()})
     module = program.module()
     return lambda *given: _listed(module(*given))
 
@@ -128,6 +169,7 @@ def _traced(view: View, inputs: tuple[Tensor, ...]) -> torch.export.ExportedProg
 
 
 def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Runner:
+    require("ONNX needs", "export", "onnx", "onnxscript", "onnxruntime")
     import onnxscript  # noqa: F401  torch asks for it with a page of advice
 
     program = _traced(view, inputs)
@@ -136,6 +178,7 @@ def _onnx(view: View, inputs: tuple[Tensor, ...], path: Path, check: bool) -> Ru
             program, (), dynamo=True, input_names=list(view.inputs), output_names=list(view.outputs), verbose=False
         )
     _rename(exported.model, view)
+    exported.model.metadata_props.update(view.facts)
     exported.save(path)
     if not check:
         return lambda *given: []

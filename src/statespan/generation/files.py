@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from statespan._extras import require
 from statespan._io import replace_file
 from statespan.models.pretrained import LoadError, check_header
 
@@ -17,6 +18,7 @@ FORMAT = "statespan stream 1"
 
 def write_state(path: Path, tensors: Sequence[Tensor], kind: str) -> None:
     """Write tensors in order, and their kind."""
+    require("saving states needs", "train", "safetensors")
     from safetensors.torch import save
 
     named = {f"{i:05d}": tensor.detach().cpu().contiguous() for i, tensor in enumerate(tensors)}
@@ -25,6 +27,7 @@ def write_state(path: Path, tensors: Sequence[Tensor], kind: str) -> None:
 
 def read_state(path: Path, like: Sequence[Tensor], kind: str) -> list[Tensor]:
     """Tensors of this kind, of the same shapes and dtypes as these, on the same devices, or a :class:`LoadError`."""
+    require("reading states needs", "train", "safetensors")
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from statespan.data.inputs import Preparation, from_json
 from statespan.models import hub
 from statespan.models.config import BackboneConfig, parse
-from statespan.models.pretrained import LoadError, StoredModel, build_module, check_tensors, read, write
+from statespan.models.pretrained import INPUTS, LoadError, StoredModel, build_module, check_tensors, read, write
 from statespan.nn.backbone import Composite
 from statespan.nn.sequence import SequenceModule
 
@@ -38,6 +39,9 @@ class Model(SequenceModule):
     config_class: ClassVar[type[Any]]
     config: Any
     backbone: Composite
+    inputs: Preparation | None = None
+    """What a trained model reads and answers, from its training data: ``model(model.inputs(series))`` scales recorded
+    series, and ``model.inputs.answers`` names the classes. None if unknown: a new model."""
 
     def __init__(
         self,
@@ -61,7 +65,7 @@ class Model(SequenceModule):
         return self.backbone.initial_state(batch, dtype=dtype)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Save the config and the weights in a folder, as JSON and safetensors.
+        """Save the config, the weights and the description of the inputs in a folder, as JSON and safetensors.
 
         At any moment, also if the process dies, the folder holds the old model or the new one.
 
@@ -69,7 +73,8 @@ class Model(SequenceModule):
             folder: Created if it does not exist.
         """
         dtype = next(p.dtype for name, p in self.named_parameters() if ".ssm." not in name)
-        write(folder, StoredModel(self.name, self.config.to_dict(), dtype, dict(self.state_dict())))
+        inputs = None if self.inputs is None else self.inputs.to_json()
+        write(folder, StoredModel(self.name, self.config.to_dict(), dtype, dict(self.state_dict()), inputs))
 
     def push_to_hub(
         self,
@@ -129,4 +134,8 @@ class Model(SequenceModule):
             raise LoadError(f"{folder} has a config that cannot be built: {error}") from error
         check_tensors(stored.tensors, model.state_dict())
         model.load_state_dict(stored.tensors, assign=True)
+        try:
+            model.inputs = None if stored.inputs is None else from_json(stored.inputs)
+        except ValueError as error:
+            raise LoadError(f"{Path(folder) / INPUTS} is damaged: {error}") from error
         return (model if device is None else model.to(device)).eval()

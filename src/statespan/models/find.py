@@ -8,10 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from statespan._suggest import suggest
-from statespan.models.pretrained import CONFIG
+from statespan.models.pretrained import CONFIG, INPUTS
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-RECIPE, RECORD, INPUTS = "recipe.yaml", "record.json", "inputs.json"
+RECIPE, RECORD = "recipe.yaml", "record.json"
+__all__ = ["INPUTS", "RECIPE", "RECORD", "UnknownModelError", "find", "folders", "names", "resolve"]
 
 
 class UnknownModelError(ValueError):

@@ -1,11 +1,13 @@
 """Models on the Hugging Face Hub: ``hf://user/name``, or ``hf://user/name@revision``.
 
-Only ``config.json`` and the weights it names are downloaded, both from one commit, into huggingface_hub's cache. A file
-that exceeds its limit is not downloaded. Both are then read like a local folder, with the same limits and digests.
+Only ``config.json``, the weights it names and, if there is one, ``inputs.json`` are downloaded, all from one commit,
+into huggingface_hub's cache. A file that exceeds its limit is not downloaded. They are then read like a local folder,
+with the same limits and digests.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from statespan._version import __version__
-from statespan.models.pretrained import CONFIG, LARGEST_CONFIG, WEIGHTS, LoadError, read_config
+from statespan.models.pretrained import CONFIG, INPUTS, LARGEST_CONFIG, LARGEST_INPUTS, WEIGHTS, LoadError, read_config
 
 PREFIX = "hf://"
 CARD = "README.md"
@@ -42,6 +44,8 @@ def locate(where: str | Path) -> Path:
         config = _download(repository, CONFIG, revision, LARGEST_CONFIG)
         entry = read_config(config)["weights"]
         commit = config.parent.name  # the cache has a folder for each commit
+        with contextlib.suppress(errors.EntryNotFoundError, errors.LocalEntryNotFoundError):
+            _download(repository, INPUTS, commit, LARGEST_INPUTS)
         return _download(repository, entry["file"], commit, entry["bytes"]).parent
     except errors.LocalEntryNotFoundError as error:
         raise OSError(f"{where} is not in the cache, and the Hub cannot be reached: {_line(error)}") from error
@@ -67,7 +71,8 @@ def push(model: Any, repository: str, *, private: bool, revision: str | None, me
         files = sorted(Path(folder).iterdir())
         new = {path.name for path in files}
         operations = [hub.CommitOperationAdd(path.name, str(path)) for path in files]
-        operations += [hub.CommitOperationDelete(file) for file in there if WEIGHTS.fullmatch(file) and file not in new]
+        old = [file for file in there if WEIGHTS.fullmatch(file) or file == INPUTS]
+        operations += [hub.CommitOperationDelete(file) for file in old if file not in new]
         if CARD not in there:
             operations.append(hub.CommitOperationAdd(CARD, _card(model, name).encode()))
         commit = api.create_commit(name, operations, commit_message=message, revision=revision)

@@ -1,5 +1,7 @@
 """Saves models in folders: ``config.json`` and the weights it names, as safetensors.
 
+What its inputs and answers are, if known, is in ``inputs.json``: the scaling, class names and units.
+
 The name of the weights' file contains its digest, so a new one never overwrites an old one. Renaming ``config.json``
 switches the folder from the old model to the new one atomically.
 """
@@ -19,12 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from statespan import _io as io
+from statespan._extras import require
 from statespan._version import __version__
 
 FORMAT = 1
-CONFIG = "config.json"
+CONFIG, INPUTS = "config.json", "inputs.json"
 WEIGHTS = re.compile(r"model-[0-9a-f]{16}\.safetensors")
 LARGEST_CONFIG = 1 << 20  # bytes
+LARGEST_INPUTS = 1 << 24  # bytes: a model may read a million positions in an order of its own
 LARGEST_HEADER = 1 << 18  # bytes of a safetensors header: about 2,500 tensors
 FEW_LAYERS = 16  # built quickly, whatever their size
 _KEYS: dict[str, type] = {"format": int, "statespan": str, "model": str, "dtype": str, "config": dict, "weights": dict}
@@ -38,12 +42,13 @@ class LoadError(ValueError):
 
 @dataclass(frozen=True)
 class StoredModel:
-    """The content of a folder: the model's name, config, dtype and weights by name."""
+    """The content of a folder: the model's name, config, dtype, weights by name, and description of its inputs."""
 
     name: str
     config: dict[str, Any]
     dtype: torch.dtype
     tensors: dict[str, Tensor]
+    inputs: dict[str, Any] | None = None
 
 
 def write(folder: str | Path, stored: StoredModel) -> None:
@@ -51,6 +56,7 @@ def write(folder: str | Path, stored: StoredModel) -> None:
 
     The folder is created if it does not exist. A CheckpointError means that existing files are unchanged.
     """
+    require("saving a model needs", "train", "safetensors")
     from safetensors.torch import save
 
     folder = Path(folder)
@@ -68,8 +74,14 @@ def write(folder: str | Path, stored: StoredModel) -> None:
         "weights": {"file": file, "bytes": len(weights), "sha256": digest},
     }
     text = json.dumps({**content, "digest": _digest(content)}, indent=2, allow_nan=False) + "\n"
+    inputs = None if stored.inputs is None else (json.dumps(stored.inputs, allow_nan=False) + "\n").encode()
+    path = folder / INPUTS
+    if path.is_file() and path.read_bytes() != inputs:
+        path.unlink()  # first, so that no model ever lies beside the inputs of another one
     io.replace_file(folder / file, weights)
     io.replace_file(folder / CONFIG, text.encode())
+    if inputs is not None:
+        io.replace_file(path, inputs)
     io.sweep(folder)
     for path in folder.iterdir():
         if path.name != file and WEIGHTS.fullmatch(path.name):
@@ -78,6 +90,7 @@ def write(folder: str | Path, stored: StoredModel) -> None:
 
 def read(folder: str | Path) -> StoredModel:
     """Read what :func:`write` saved, bit for bit, or raise :class:`LoadError`."""
+    require("loading a model needs", "train", "safetensors")
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -93,7 +106,7 @@ def read(folder: str | Path) -> StoredModel:
         tensors = load(weights)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise LoadError(f"{path} is not a safetensors file: {error}") from error
-    return StoredModel(content["model"], content["config"], _DTYPES[content["dtype"]], tensors)
+    return StoredModel(content["model"], content["config"], _DTYPES[content["dtype"]], tensors, _read_inputs(folder))
 
 
 def read_name(folder: Path) -> str:
@@ -157,6 +170,19 @@ def read_config(path: Path) -> dict[str, Any]:
         raise LoadError(f"{path} names weights {content['weights']['file']!r}; allowed: model-DIGEST.safetensors")
     if digest != _digest(content):
         raise LoadError(f"{path} is damaged: it was changed after it was saved")
+    return content
+
+
+def _read_inputs(folder: Path) -> dict[str, Any] | None:
+    path = folder / INPUTS
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(_read_file(path, LARGEST_INPUTS), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise error if isinstance(error, LoadError) else LoadError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise LoadError(f"{path} must hold a JSON object, got {type(content).__name__}")
     return content
 
 

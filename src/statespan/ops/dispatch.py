@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -40,7 +42,7 @@ def use_path(path: str) -> Iterator[None]:
     """Force one implementation for everything in the block, in this process.
 
     Args:
-        path: "auto", "triton", "chunks" or "fft".
+        path: "auto", "triton" (on a GPU), "chunks" or "fft".
 
     Example:
         >>> from statespan import S4D
@@ -63,10 +65,30 @@ def forced_path() -> str:
     return _forced if _forced is not None else check_choice("STATESPAN_PATH", _ENVIRONMENT, PATHS)
 
 
+def check_kernels(path: str, x: Tensor) -> None:
+    """Reject the path "triton" where its kernels cannot run; a tracer, whose tensors are on no device, may go on."""
+    if path != "triton" or torch.compiler.is_compiling():
+        return
+    others = 'use "auto", "chunks" or "fft"'
+    if not _has_triton():
+        raise ValueError(f'path "triton" needs the package triton, which is not installed; {others}')
+    if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ValueError(
+            f'path "triton" needs x on a CUDA device, got {x.device}; {others}, or set TRITON_INTERPRET=1 before '
+            "Python starts to interpret the kernels, slowly"
+        )
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
 def choose_path(source: SSMSource, u: Tensor, dtype: torch.dtype) -> str:
     """The path for this SSM and input, computed in this dtype."""
     path = forced_path()
     if path != "auto":
+        check_kernels(path, u)
         return path
     if torch.compiler.is_compiling():  # a traced graph has to serve any length, which rules out the FFT
         return "triton" if u.is_cuda and _fits(source, dtype, u.device) else "chunks"
@@ -147,6 +169,7 @@ def kernels_run(x: Tensor) -> bool:
         return False
     path = forced_path()
     if path != "auto":
+        check_kernels(path, x)
         return path == "triton"
     if torch.compiler.is_compiling():
         return x.is_cuda and shared_memory(x.device) >= SMALL

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from statespan import _io as io
+from statespan._extras import require
 from statespan._io import CheckpointError
 
 FORMAT, VERSION = "statespan checkpoint", 2
@@ -76,6 +77,7 @@ def save(folder: Path, tensors: dict[str, Tensor], facts: Facts, keep: int = 2) 
 
 def load(path: Path) -> tuple[dict[str, Tensor], Facts]:
     """Read one checkpoint; raises a CheckpointError unless every byte of it is what was written."""
+    require("reading a checkpoint needs", "train", "safetensors")
     from safetensors import SafetensorError, safe_open
 
     facts, size, digest = _read_facts(path)

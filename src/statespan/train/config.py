@@ -78,7 +78,8 @@ class Train:
         resident: Keep the data on the device: "auto" (if it is small), "always" or "never".
         strategy: "auto" (DDP if there are several processes), "ddp" or "fsdp".
         deterministic: Use only deterministic operations of torch.
-        threads: Threads of a process on the CPU; torch's own choice if not given. One is best for small models.
+        threads: Threads of a process on the CPU. If not given, one for a small model (batch × length × features below
+            2²⁰), otherwise torch's own choice; a number set by OMP_NUM_THREADS or torch.set_num_threads is kept.
         seed: Seed of everything random.
         log_every: Steps between two lines of the log.
         save_every: Steps between checkpoints, besides those at validations.

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from statespan._check import check_device
 from statespan._quiet import quiet as silenced
 from statespan.train.config import ConfigError, Train
 from statespan.train.signals import Interrupted
@@ -79,14 +80,9 @@ def pick_device(device: torch.device | str | None) -> torch.device:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError):
-        chosen = torch.device("meta")
-    if chosen.type not in ("cpu", "cuda", "mps"):
-        raise ConfigError(f"device is {device}; allowed: cpu, cuda, cuda:0 … and mps")
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {device}, but there is no CUDA device here; allowed: cpu and mps")
-    return chosen
+        return check_device("device", device)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def quiet() -> contextlib.AbstractContextManager[None]:

@@ -36,6 +36,7 @@ from statespan.train.sinks import RunFolder, Sink
 from statespan.train.state import Progress, RunState, ShardedState
 from statespan.train.step import TrainStep
 from statespan.train.tasks import Objective, Task
+from statespan.train.threads import few_threads
 
 CHECK_EVERY = 20  # steps after which the host waits for a device that runs ahead of it
 
@@ -133,9 +134,17 @@ class Loop:
                         f"as its step waits for the device: {error}"
                     ) from error
 
+    def few_threads(self) -> contextlib.AbstractContextManager[None]:
+        """Within the context, use one thread of a CPU if the model is small and no number was chosen."""
+        if self.train.threads is not None or self.processes.device.type != "cpu":
+            return contextlib.nullcontext()
+        x = self.data.train.take(self.feed.arrays, torch.zeros(1, dtype=torch.int64)).x
+        rows = self.train.batch // (self.processes.world_size * self.train.accumulate)
+        return few_threads(self.model, rows * len(x), x.shape[1])
+
     def resume(self, folder: RunFolder) -> None:
         """Resume from the newest intact checkpoint in the run's folder, if there is one."""
-        if (newest := folder.resume()) is not None:
+        if (newest := folder.resume(self.total)) is not None:
             tensors, self.progress = newest
             self.state.restore(tensors)
             self.saved = dataclasses.replace(self.progress)

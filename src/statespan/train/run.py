@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from statespan import _io as io
+from statespan.data import inputs
 from statespan.data.base import Dataset, Info
 from statespan.data.download import Progress
 from statespan.train import checkpoint, state
@@ -85,8 +86,9 @@ def fit(
                     remember(folder, started_from)
                 io.replace_file(folder / "recipe.yaml", write_recipe(recipe).encode())
             processes.barrier()
-            loop.run(progress)
-            return _finish(loop, recipe, folder, started_from, progress=progress)
+            with loop.few_threads():
+                loop.run(progress)
+                return _finish(loop, recipe, folder, started_from, progress=progress)
 
 
 def _starting_weights(recipe: Recipe, folder: Path, network: nn.Module, *, resume: bool) -> dict[str, Any] | None:
@@ -139,6 +141,7 @@ def _finish(loop: Loop, recipe: Recipe, folder: Path, started_from: dict[str, An
     )
     if processes.is_global_zero:
         write_result(result, recipe, processes.device, processes.world_size)
+        _describe(network, dataset)
         save: Any = getattr(network, "save_pretrained", None)
         if save is not None and not loop.is_sharded:
             with loop.averaged():
@@ -186,6 +189,9 @@ def evaluate(
         network = build_model(recipe, dataset, model)
     else:
         network, recipe, dataset = load_run(run, overrides=overrides, data=data, model=model)
+        if recipe.data["name"] == "own":  # scaled by its own statistics, which other data than in training has not
+            with _naming("data"):
+                dataset = inputs.as_trained(dataset, getattr(network, "inputs", None))
     single = dataclasses.replace(recipe.train, strategy="auto")
     task = _task(recipe, dataset)
     with launched(single, place) as processes, quiet():
@@ -227,6 +233,7 @@ def load_run(
     _check_tokens(folder / "model", dataset)
     network = build_model(recipe, dataset, model)
     state.load_weights(network, tensors)
+    _describe(network, dataset, folder / "model" / "inputs.json")
     return network.eval(), recipe, dataset
 
 
@@ -242,6 +249,15 @@ def _check_tokens(model: Path, dataset: Dataset) -> None:
         raise ConfigError(f"data: the training part of the text must be that of the run, got one with {have}")
 
 
+def _describe(network: nn.Module, dataset: Any, stored: Path | None = None) -> None:
+    """Tell a model what its inputs are, for use without the data: as stored in training, or else by the dataset."""
+    from statespan.models.base import Model
+
+    if isinstance(network, Model):
+        is_stored = stored is not None and stored.is_file()
+        network.inputs = inputs.read(stored) if stored is not None and is_stored else inputs.portable(dataset)
+
+
 def load_data(recipe: Recipe, data: Data = None, *, progress: Progress | None = None) -> Dataset:
     """The dataset of a recipe, or the given one."""
     if isinstance(data, Dataset):
@@ -249,8 +265,14 @@ def load_data(recipe: Recipe, data: Data = None, *, progress: Progress | None = 
     import statespan.data
 
     options = dict(recipe.data)
-    with _naming("data"):
-        return statespan.data.load(options.pop("name"), folder=data, progress=progress, **options)
+    try:
+        with _naming("data"):
+            return statespan.data.load(options.pop("name"), folder=data, progress=progress, **options)
+    except FileNotFoundError as error:
+        if "path" not in options or isinstance(error, statespan.data.MissingData):
+            raise
+        problem = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
+        raise FileNotFoundError(f"{problem}; if the data has moved, name it with data.path=…") from error
 
 
 def without_others(recipe: Recipe, split: str) -> list[str]:

@@ -32,13 +32,24 @@ class RunFolder:
         self.checkpoints = folder / "checkpoints"
         self.log: Log | None = None
 
-    def resume(self) -> tuple[dict[str, Tensor], Progress] | None:
-        """The newest whole checkpoint, or None; later ones are damaged and removed. The recipe must be the same."""
+    def resume(self, total: int) -> tuple[dict[str, Tensor], Progress] | None:
+        """The newest whole checkpoint, or None; later ones are damaged and removed.
+
+        The recipe must be the same, and its ``total`` of steps not below those that were trained. Otherwise nothing is
+        changed: the result would say that the run was shorter than it was.
+        """
         newest = checkpoint.latest(self.checkpoints)
         if newest is None:
             return None
         tensors, facts = newest
         _check_same(facts.recipe, self.recipe.to_dict())
+        if facts.step > total:
+            train = self.recipe.train
+            given = f"train.epochs is {train.epochs}" if train.steps is None else f"train.steps is {train.steps}"
+            raise ConfigError(
+                f"{given}, which ends after step {total}, but the run has trained {facts.step} steps already; "
+                "nothing was changed: give more, or start another run without --resume"
+            )
         if self.is_lead:
             checkpoint.remove_after(self.checkpoints, facts.step)
         return tensors, Progress.of(facts.progress)
@@ -136,12 +147,13 @@ Sink: TypeAlias = RunFolder | Memory
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse to resume a run with another recipe."""
+    """Refuse to resume a run with another recipe; its own data may have moved."""
     new = json.loads(json.dumps(new))  # as the old one was
     defaults = {"train": json.loads(json.dumps(dataclasses.asdict(Train())))}  # of settings that are newer than the run
     for section in ("data", "model", "train"):
         before = {**defaults.get(section, {}), **old.get(section, {})}
         for key in sorted({*before, *new[section]}):
             was, now = before.get(key), new[section].get(key)
-            if was != now and not (section == "train" and key in FREE):
+            is_free = key in FREE if section == "train" else (section, key) == ("data", "path")
+            if was != now and not is_free:
                 raise ConfigError(f"{section}.{key} is {now!r}; allowed: {was!r}, the value of the run to resume")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import yaml
+from statespan._extras import require
+
+if TYPE_CHECKING:
+    import yaml
 
 LARGEST = 65_536  # characters of a file
 DEEPEST = 12  # levels of nesting
@@ -25,20 +29,32 @@ class ConfigError(ValueError):
     """A recipe or an override is wrong; the message is one line that names the key, the value and what is allowed."""
 
 
-class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - yaml's own spelling
+class _Strict(NamedTuple):
+    """PyYAML's loader and dumper with the scalars of this module."""
+
+    loader: type[yaml.SafeLoader]
+    dumper: type[yaml.SafeDumper]
 
 
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        """Write aliases in full."""
-        return True
+@cache
+def _strict() -> _Strict:
+    """Import PyYAML, which only reading and writing recipes needs: not the rest of training, nor benchmarks."""
+    require("a recipe needs", "train", "yaml")
+    import yaml
 
+    class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - its own spelling
 
-for _tag, (_pattern, _first) in _SCALARS.items():
-    _resolver = (f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
-    _Loader.add_implicit_resolver(*_resolver)
-    _Dumper.add_implicit_resolver(*_resolver)  # on top of its own: text that either would read as a number is quoted
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            """Write aliases in full."""
+            return True
+
+    for tag, (pattern, first) in _SCALARS.items():
+        resolver = (f"tag:yaml.org,2002:{tag}", re.compile(rf"(?:{pattern})\Z"), first)
+        Loader.add_implicit_resolver(*resolver)
+        Dumper.add_implicit_resolver(*resolver)  # on top of its own: text that either would read as a number is quoted
+    return _Strict(Loader, Dumper)
 
 
 def parse(text: str, where: str = "the recipe") -> Any:
@@ -52,9 +68,12 @@ def parse(text: str, where: str = "the recipe") -> Any:
     """
     if len(text) > LARGEST:
         raise ConfigError(f"{where} has {len(text)} characters; allowed: at most {LARGEST}")
+    strict = _strict()
+    import yaml
+
     try:
         _check_events(text, where)
-        node = _Loader(text).get_single_node()
+        node = strict.loader(text).get_single_node()
         return None if node is None else _plain(node, where)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -65,8 +84,11 @@ def parse(text: str, where: str = "the recipe") -> Any:
 
 def dump(data: Any) -> str:
     """Write plain data as YAML that :func:`parse` reads back unchanged; tuples become lists."""
+    strict = _strict()
+    import yaml
+
     try:
-        return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+        return yaml.dump(data, Dumper=strict.dumper, sort_keys=False, allow_unicode=True, width=120)
     except yaml.YAMLError as error:
         raise ConfigError(f"the recipe has {show(str(error.args[-1]))}; allowed: plain data only") from None
 
@@ -83,6 +105,8 @@ def show(value: object, limit: int = 60) -> str:
 
 def _check_events(text: str, where: str) -> None:
     """Reject deep nesting, anchors and multiple documents before anything is built."""
+    import yaml
+
     depth = documents = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         documents += isinstance(event, yaml.DocumentStartEvent)
@@ -98,6 +122,8 @@ def _check_events(text: str, where: str) -> None:
 
 
 def _plain(node: yaml.Node, where: str) -> Any:
+    import yaml
+
     if isinstance(node, yaml.MappingNode):
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:

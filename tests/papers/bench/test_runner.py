@@ -218,3 +218,14 @@ def test_rounds(monkeypatch):
     assert order == list("ababab")
     found = [(row.status, row.time_ms, row.low_ms, row.high_ms, row.ratio) for row in result.rows]
     assert found == [(OK, 6, 5, 8, 3), (OK, 30, 29, 32, 15), (FAILED, None, None, None, None)]
+
+
+def test_floors_name_their_rows_if_they_differ(tmp_path):
+    attributed = [line for line in quick(tmp_path, "layer")[0].stdout.splitlines() if line.startswith("floor")]
+    assert [line.partition(":")[0] for line in attributed] == [
+        "floor of S4D chunks; S4D fft; S4 chunks; S4 fft", "floor of flash attention"
+    ]  # fmt: skip
+    parts = [line for line in quick(tmp_path, "cpu")[0].stdout.splitlines() if line.startswith("floor")]
+    assert [line.partition(":")[0] for line in parts] == ["floor of SSM alone", "floor of layer"]
+    shared = [line for line in quick(tmp_path, "step")[0].stdout.splitlines() if line.startswith("floor")]
+    assert [line.partition(":")[0] for line in shared] == ["floor"]

@@ -283,7 +283,7 @@ def test_commands_take_the_name(runs, tmp_path, models, monkeypatch):
     found = read(models / "digits-s4d/record.json")
     said = invoke("eval", "digits-s4d", "--device", "cpu").stdout
     assert said.count(f"{100 * found['test']['accuracy']:.2f} %") == 2  # measured, and on record
-    assert f"accuracy {100 * found['test']['accuracy']:.2f} %" in invoke("models").stdout
+    assert f"  digits   {100 * found['test']['accuracy']:.2f} %  " in invoke("models").stdout
     image = data.load("digits").test.arrays["x"][5]
     np.savetxt("image.csv", image, fmt="%d")
     with torch.no_grad():

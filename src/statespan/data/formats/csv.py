@@ -16,7 +16,7 @@ import numpy as np
 
 from statespan._text import is_number
 from statespan.data.calendar import check_regular, parse_times
-from statespan.data.formats.limits import LONGEST_LINE, bounded
+from statespan.data.formats.limits import bounded
 
 
 class SeriesTable(NamedTuple):
@@ -25,6 +25,10 @@ class SeriesTable(NamedTuple):
     times: np.ndarray
     values: np.ndarray
     columns: tuple[str, ...]
+
+
+class MissingValueError(ValueError):
+    """A field is empty, NA or NaN, and missing values are not allowed."""
 
 
 MISSING = ("", "na", "nan", "null")  # spellings of a missing value
@@ -37,17 +41,18 @@ def read_table(
 
     Commas or semicolons separate its fields. The times are in the column ``time``, by default the first, in the
     ``time_format`` of :func:`statespan.data.calendar.parse_times`. With ``missing``, empty fields, NA and NaN become
-    NaN. A mistake is a ValueError that names file, line and column.
+    NaN; otherwise they are a :class:`MissingValueError`. A mistake is a ValueError that names file, line and column.
     """
     try:
         return _read_table(path, time, time_format, missing)
     except (ValueError, csv.Error) as error:
-        raise ValueError(f"{path}: {error}") from None
+        kind = MissingValueError if isinstance(error, MissingValueError) else ValueError
+        raise kind(f"{path}: {error}") from None
 
 
 def _read_table(path: Path, time: str | None, time_format: str | None, missing: bool) -> SeriesTable:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        first = file.readline(LONGEST_LINE)
+        first = next(bounded(file), "")
         file.seek(0)
         reader = csv.reader(bounded(file), delimiter=";" if first.count(";") > first.count(",") else ",", strict=True)
         header = [name.strip() for name in next(reader, [])]
@@ -83,4 +88,5 @@ def _numbers(fields: list[str], columns: tuple[str, ...], line: int, missing: bo
     except ValueError:
         pass
     bad = next(i for i, field in enumerate(fields) if not is_number(field, finite=True))
-    raise ValueError(f"line {line}, column {columns[bad]!r}: {fields[bad]!r} is not a finite number")
+    kind = MissingValueError if fields[bad].strip().lower() in MISSING else ValueError
+    raise kind(f"line {line}, column {columns[bad]!r}: {fields[bad]!r} is not a finite number")

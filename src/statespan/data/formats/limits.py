@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections.abc import Iterator
 from typing import IO, AnyStr
@@ -10,13 +11,39 @@ LONGEST_LINE = 1 << 24  # characters or bytes
 
 
 def bounded(file: IO[AnyStr]) -> Iterator[AnyStr]:
-    """The lines of a file, one by one; one longer than :data:`LONGEST_LINE` is a ValueError and not read on."""
+    """The lines of a file, one by one.
+
+    A line longer than :data:`LONGEST_LINE`, which is not read on, and text that is not UTF-8 are a ValueError.
+    """
     number = 0
-    while line := file.readline(LONGEST_LINE + 1):
+    while line := _line(file):
         number += 1
         if len(line) > LONGEST_LINE:
             raise ValueError(f"line {number} must have at most {LONGEST_LINE} characters, got more")
         yield line
+
+
+def _line(file: IO[AnyStr]) -> AnyStr:
+    try:
+        return file.readline(LONGEST_LINE + 1)
+    except UnicodeDecodeError:
+        raise ValueError(_not_utf8(file.buffer)) from None  # type: ignore[attr-defined]
+
+
+def _not_utf8(file: IO[bytes]) -> str:
+    """Where the first byte of a file is that is not UTF-8, and what to do about it."""
+    file.seek(0)
+    content = file.read()
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line, byte = content.count(b"\n", 0, error.start) + 1, content[error.start]
+        encoding = "utf-16" if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin1"
+        return (
+            f"line {line} must be UTF-8, got the byte 0x{byte:02x} at offset {error.start}; save the file as UTF-8, or "
+            f"convert it: iconv -f {encoding} -t utf-8 FILE > NEW"
+        )
+    return "the file must be UTF-8, and changed while it was read"
 
 
 class Metered(io.RawIOBase):

@@ -123,4 +123,4 @@ def _values(frame: Any) -> np.ndarray[Any, Any]:
 
 
 def _first_double(index: Any) -> Any:
-    return index[index.duplicated()][0]
+    return index[index.duplicated()].tolist()[0]  # in Python's types, which read better than numpy's

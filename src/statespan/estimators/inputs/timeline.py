@@ -198,7 +198,7 @@ def _of_pandas(X: Any) -> tuple[list[TimeSeries], Form]:
     if X.index.nlevels > 2:
         raise ValueError(f"X must have an index of one level (time) or two (series, time), got {X.index.nlevels}")
     if X.columns.has_duplicates:
-        raise ValueError(f"X must have different columns, got {X.columns[X.columns.duplicated()][0]!r} twice")
+        raise ValueError(f"X must have different columns, got {X.columns[X.columns.duplicated()].tolist()[0]!r} twice")
     if X.index.nlevels == 1:
         kind, parts = "frame", {None: X}
     else:

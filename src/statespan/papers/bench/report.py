@@ -37,9 +37,23 @@ def show(result: BenchResult, console: Console) -> None:
             console.print(f"[{STYLE[row.status]}]{row.status}[/]: {escape(place)}: {escape(row.reason)}")
     for finding in result.findings:
         console.print(escape(finding))
-    for how in dict.fromkeys(row.floor_how.partition(":")[0] for row in rows if row.floor_how):
-        console.print(f"[dim]floor: {escape(how)}[/dim]")
+    for how, of in _floors(rows).items():
+        console.print(f"[dim]floor{escape(of)}: {escape(how)}[/dim]")
     console.print(f"[dim]memory: {MEMORY_HOW[options.device.type]}[/dim]")
+
+
+def _floors(rows: Sequence[BenchRow]) -> dict[str, str]:
+    """How floors were computed, each with the rows it belongs to; nothing where there is one for all."""
+    labels = ("task", "part"), ("name",), ("task", "part", "name")
+    for keys in labels:
+        floors: dict[str, dict[str, None]] = {}  # a dictionary keeps the order
+        for row in rows:
+            if row.floor_how:
+                words = [*_words(row, keys), *([row.name] if "name" in keys else [])]
+                floors.setdefault(row.floor_how.partition(":")[0], {})[", ".join(words)] = None
+        if len({word for words in floors.values() for word in words}) == sum(map(len, floors.values())):
+            break  # no label has two floors
+    return {how: f" of {'; '.join(words)}" if len(floors) > 1 else "" for how, words in floors.items()}
 
 
 def _table(rows: Sequence[BenchRow], sections: Sequence[str], lines: bool) -> Table:

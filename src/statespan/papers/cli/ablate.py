@@ -57,7 +57,7 @@ def ablate(
     keep: cells.Keep = "model",
 ) -> None:
     """Run a grid; :data:`HELP` is the text for users."""
-    common.need_training()
+    common.need("ablate", "lightning", "safetensors", "yaml", "scipy")
     cells.check_running(processes, seconds, keep)
     common.check_choice("--split", split, ("test", "valid", "first"))
     if not grid:

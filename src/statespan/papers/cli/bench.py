@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 def _sizes(listing: Listing) -> str:
     def text(value: object) -> str:
+        if isinstance(value, tuple) and len(value) > 8:  # too many for a line
+            return f"{text(value[:2])},…,{text(value[-1])}"
         if isinstance(value, tuple):
             return ",".join(text(item) if not isinstance(item, tuple) else "x".join(map(str, item)) for item in value)
         return str(value)
@@ -28,8 +31,21 @@ def _sizes(listing: Listing) -> str:
     return " ".join(f"{name}={text(value)}" for name, value in listing.sizes.items())
 
 
-_SUMMARIES = "\n".join(f"  {benchmark.name:<10}{benchmark.summary}" for benchmark in CATALOG.values())
-_SIZES = "\n".join(f"  {benchmark.name:<10}{_sizes(benchmark)}" for benchmark in CATALOG.values())
+def _lines(name: str, text: str) -> str:
+    """A name and a text beside it, for a terminal of 80 columns, of which the help is indented by 2."""
+    indent = " " * 12
+    return textwrap.fill(
+        text,
+        78,
+        initial_indent=f"  {name:<10}",
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+_SUMMARIES = "\n".join(_lines(benchmark.name, benchmark.summary) for benchmark in CATALOG.values())
+_SIZES = "\n".join(_lines(benchmark.name, _sizes(benchmark)) for benchmark in CATALOG.values())
 HELP = f"""Measure speed and memory, and record them.
 
 Every result is first compared with a reference in the same run. A mismatch is shown in red without a
@@ -46,7 +62,7 @@ Sizes to set with --size, and their defaults:
 
 \b
 Examples:
-  statespan bench cpu                       an SSM and a layer on this CPU, ten minutes
+  statespan bench cpu                       an SSM and a layer, ten minutes
   statespan bench all --quick               everything at toy sizes, seconds
   statespan bench layer --device cuda       a whole layer on the GPU
   statespan bench op --size shapes=8x256x4096 --dtype float32

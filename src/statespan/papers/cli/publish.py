@@ -47,7 +47,7 @@ def publish(
     data: common.DataFolder = None,
 ) -> None:
     """Publish; :data:`HELP` is the text for users."""
-    common.need_training()
+    common.need_training("publish")
     if name is not None and not runs:
         fail("--name needs a RUN to publish")
     with common.explained():

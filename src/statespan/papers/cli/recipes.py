@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,7 +51,7 @@ def recipes(
     ] = None,
 ) -> None:
     """List recipes; :data:`HELP` is the text for users."""
-    common.need_training()
+    common.need_training("recipes")
     from statespan.train import recipes as catalogue
 
     if yaml:
@@ -92,10 +93,15 @@ def _print_yaml(name: str | None) -> None:
 
 def _table(entries: list[RecipeEntry], ours: dict[str, str]) -> None:
     console = common.terminal()
-    columns = ("task", "table", "paper", "ours")
-    table = common.table("name", *columns, right=("paper", "ours"), wrapped=columns)
-    for entry in sorted(entries, key=lambda entry: (entry.name.startswith("ablation"), entry.name)):
-        table.add_row(entry.name, entry.task, entry.table, entry.number, ours.get(entry.name, ""))
+    ordered = sorted(entries, key=lambda entry: (entry.name.startswith("ablation"), entry.name))
+    rows = [(entry.name, entry.task, entry.table, entry.number, ours.get(entry.name, "")) for entry in ordered]
+    table = common.table("name", "task", "table", "paper", "ours", right=("paper", "ours"))
+    for row in rows:
+        table.add_row(*row)
+    if not common.fits(table):  # names say what the task is, and the heading that these are tables
+        table = common.table("name", "table", "paper", "ours", right=("paper", "ours"), wrapped=("table", "ours"))
+        for name, _, place, *numbers in rows:
+            table.add_row(name, re.sub(" Tables?", "", place), *numbers)
     console.print(table)
     shown = "".join(ours.get(entry.name, "") for entry in entries)
     for sign, meaning in SIGNS.items():

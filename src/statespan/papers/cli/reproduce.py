@@ -57,7 +57,7 @@ def reproduce(
     dry: Annotated[bool, typer.Option("--no-run", help="Run nothing; write pages from finished cells.")] = False,
 ) -> None:
     """Reproduce; :data:`HELP` is the text for users."""
-    common.need_training()
+    common.need_training("reproduce")
     cells.check_running(processes, seconds, keep)
     common.check_choice("--budget", budget, ("minutes", "full"))
     if seeds is not None and seeds < 1:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_int
+from statespan._extras import require
 from statespan.data.augment import Shift, Warp
 from statespan.data.base import Array, Arrays, Batch, Dataset, Info, Raw
 from statespan.data.formats.idx import read_idx
@@ -205,6 +206,7 @@ def digits(folder: Path, *, subsample: int = 1, seed: int = 0) -> Dataset:
         subsample: Take every n-th pixel only.
         seed: Seed of the split: 72 % training, 8 % validation and 20 % test, the classes in equal proportions.
     """
+    require("the dataset digits needs", "data", "sklearn")
     from sklearn.datasets import load_digits
 
     check_int("subsample", subsample, minimum=1)

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from statespan._check import check_int
+from statespan._extras import require
 from statespan.data.augment import Turn
 from statespan.data.base import Array, Arrays, Dataset, Info
 from statespan.data.cache import Rows, cached, stamp
@@ -171,10 +172,9 @@ def _fields(file: Path) -> list[list[str]]:
 
 def _png(path: Path, size: int) -> Array:
     """One image as (1, size²) bytes."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError("the images of Pathfinder are PNG files: reading them needs Pillow") from None
+    require("reading the PNG files of Pathfinder needs", "data", "PIL")
+    from PIL import Image
+
     with Image.open(path, formats=("PNG",)) as image:
         if image.size != (size, size):
             raise ValueError(f"{path} must have {size} x {size} pixels, got {image.size}")
