@@ -29,7 +29,8 @@ def shown(*arguments):
     return {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}, done.stdout
 
 
-def test_recipes_lists_all_with_the_papers_numbers_and_ours(tmp_path):
+def test_recipes_lists_all_with_the_papers_numbers_and_ours(tmp_path, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     runs = {
         "a": run("digits-s4d", test=0.98765),
         "b": run("digits-s4d", "train.epochs=1", test=0.5),

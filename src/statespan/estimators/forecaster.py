@@ -159,8 +159,7 @@ class S4Forecaster(Estimator):
             print(self.chosen_line_, file=sys.stderr)
         train = train_config(
             len(learn), batch=batch, steps=steps, epochs=-(-steps * batch // len(learn)) + 1, validations=20,
-            lr=self.learning_rate, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed,
-            threads=self.threads,
+            lr=self.learning_rate, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed, threads=self.threads,
         )  # fmt: skip
         self.history_ = fit_network(
             self.network_, Splits(learn, valid), train,

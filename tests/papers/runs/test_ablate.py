@@ -171,7 +171,7 @@ MISTAKES = {
     "seconds": (["--grid", "train.lr=0.1", "--seconds", "0"], "--seconds must be a number > 0"),
     "keep": (["--grid", "train.lr=0.1", "--keep", "some"], "--keep must be result, model or all"),
     "out": (["--grid", "train.lr=0.1", "--out", "{file}"], "--out must be a folder that can be written to"),
-    "device": (["--grid", "train.lr=0.1", "--device", "tpu"], "device is tpu; allowed: cpu"),
+    "device": (["--grid", "train.lr=0.1", "--device", "tpu"], "device is tpu; allowed here: cpu"),
 }
 
 
