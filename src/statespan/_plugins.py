@@ -1,16 +1,16 @@
 """What installed packages add, found through their entry points.
 
-Only installed packages are asked, so a recipe or a file can never choose code. The entry points of most groups have
-the name of what they add and refer to the object itself, so that names are known before anything is imported:
+Only installed packages are searched, so a recipe or a file can never choose code. In most groups an entry point has the
+name of the part and refers to the object itself, so names are known before anything is imported:
 
 - ``statespan.layers``, ``.inits``, ``.models``, ``.optimizers``, ``.schedules``, ``.metrics``: see
   :class:`statespan._registry.Registry`.
 
-Those of the other groups refer to modules:
+In the other groups they refer to modules:
 
-- ``statespan.commands``: modules with a function of the command's name, and its ``HELP``.
+- ``statespan.commands``: modules with ``HELP`` and a function that has the command's name.
 - ``statespan.datasets``: modules that register datasets when they are imported.
-- ``statespan.plots``: modules with a function ``plot`` from folders to a figure, for ``statespan plot NAME``.
+- ``statespan.plots``: modules with a function ``plot`` that turns folders into a figure, for ``statespan plot NAME``.
 - ``statespan.recipes``: packages with YAML files in their folder.
 """
 
@@ -28,13 +28,13 @@ from statespan._fail import complain
 
 OWN = "statespan"
 LABELLED = ("statespan.datasets", "statespan.recipes")
-"""Groups whose entry points only label a module; their names need not differ."""
+"""Groups in which the name of an entry point is only a label; several packages may use the same."""
 
 _importing: ContextVar[str | None] = ContextVar("importing", default=None)
 
 
 class PluginError(ValueError):
-    """What an installed package adds cannot be used; the message is one line that names the package."""
+    """A part of an installed package cannot be used; the message is one line that names the package."""
 
 
 class Offer(NamedTuple):
@@ -78,10 +78,10 @@ def _offer(entry: EntryPoint) -> Offer:
 
 
 def load(offer: Offer) -> Any:
-    """Import what an entry point refers to, once.
+    """Import the target of an entry point, once.
 
     Raises:
-        PluginError: It cannot be imported; also whenever it is asked for again.
+        PluginError: It cannot be imported. Later calls raise the same error.
     """
     found = _load(offer)
     if isinstance(found, PluginError):
@@ -94,14 +94,14 @@ def _load(offer: Offer) -> Any:
     try:
         with importing(offer.owner):
             return EntryPoint(offer.name, offer.target, offer.group).load()
-    except (Exception, SystemExit) as error:  # a package of someone else may raise anything
+    except (Exception, SystemExit) as error:  # another package may raise anything
         problem = " ".join(f"{type(error).__name__}: {error}".split())
         return PluginError(f"the package {offer.owner} cannot be imported ({offer.target}): {problem}")
 
 
 @contextmanager
 def importing(owner: str | None) -> Iterator[None]:
-    """Attribute what is registered in this context to a package."""
+    """Record a package as the owner of all that is registered in this context."""
     token = _importing.set(owner)
     try:
         yield
@@ -110,7 +110,7 @@ def importing(owner: str | None) -> Iterator[None]:
 
 
 def importer() -> str | None:
-    """The package that is being imported."""
+    """The package that is being imported, if any."""
     return _importing.get()
 
 
@@ -128,7 +128,7 @@ def names(group: str) -> list[str]:
 def modules(group: str) -> dict[str, ModuleType]:
     """The modules that installed packages offer to a group, by the names of their entry points.
 
-    One that cannot be imported, or whose name is taken, is left out and reported in one line on standard error.
+    A module that cannot be imported, or whose name is taken, is left out and reported in one line on standard error.
 
     Example:
         >>> sorted(modules("statespan.datasets"))
@@ -139,7 +139,7 @@ def modules(group: str) -> dict[str, ModuleType]:
     for offer in offers(group):
         key = f"{offer.package}:{offer.name}" if group in LABELLED and offer.package != OWN else offer.name
         if key in owners:
-            complain(f"{group}: {offer.name} of {offer.owner} is left out, as {owners[key].owner} has one of that name")
+            complain(f"{group}: {offer.name} of {offer.owner} is left out: {owners[key].owner} uses the same name")
             continue
         try:
             imported[key] = load(offer)

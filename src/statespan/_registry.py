@@ -1,4 +1,4 @@
-"""Names that users and installed packages add to the built-in ones, one :class:`Registry` for each kind."""
+"""Names that users and installed packages add to the built-in ones; one :class:`Registry` per kind."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}\Z")
 
 
 class Registered(NamedTuple):
-    """What was registered under a name, and by whom."""
+    """A registered item and who registered it."""
 
     item: Any
     owner: str
 
 
 class Registry(Generic[Item]):
-    """What was added to the built-in names of a kind, by a ``register_*`` function or by an entry point.
+    """The names of a kind that a ``register_*`` function or an entry point adds to the built-in ones.
 
-    An entry point has the name of what it adds and refers to the object. It is imported when its name is first asked
-    for and is not built in.
+    An entry point has the name of the part and refers to the object. It is imported when the name is first looked up,
+    and never if the name is built in.
 
     Args:
-        kind: What is registered, as messages call it: "layer".
+        kind: What is registered, for messages, such as "layer".
         group: The group of the entry points.
-        built_in: Names that cannot be registered. They are not in the registry; the caller knows what they mean.
-        check: Raises a TypeError or a ValueError for a name and an item that is not of this kind.
+        check: Called with a name and an item; raises a TypeError or a ValueError if the item is not of this kind.
+        built_in: Names that cannot be registered. The registry does not contain their items; the caller does.
         by_module: Entry points refer to modules that register names when they are imported.
 
     Example:
@@ -63,7 +63,7 @@ class Registry(Generic[Item]):
         self._items: dict[str, Registered] = {}
 
     def register(self, name: str, item: Item) -> None:
-        """Add an item under a name that nobody has yet."""
+        """Add an item under a name that is not taken."""
         if not isinstance(name, str):
             raise TypeError(f"the name of a {self.kind} must be text, got {type(name).__name__} {name!r}")
         if not NAME.match(name):
@@ -85,7 +85,7 @@ class Registry(Generic[Item]):
         self._items[name] = Registered(item, owner)
 
     def added(self) -> tuple[str, ...]:
-        """The names that are not built in, sorted; only groups of modules are imported for it."""
+        """The names that are not built in, sorted. Nothing is imported unless entry points refer to modules."""
         offered = () if self.by_module else (o.name for o in _plugins.offers(self.group) if NAME.match(o.name))
         if self.by_module:
             _plugins.modules(self.group)
@@ -96,15 +96,15 @@ class Registry(Generic[Item]):
         return (*self.built_in, *self.added())
 
     def find(self, name: Any, argument: str = "name") -> Item:
-        """What was added under a name that is not built in.
+        """The item that was added under a name.
 
         Args:
-            name: The name.
-            argument: Where it was given, for messages.
+            name: The name; built-in ones are not found.
+            argument: The argument that gave it, for messages.
 
         Raises:
-            ValueError: Nobody has registered it.
-            PluginError: What an installed package registers under it cannot be used.
+            ValueError: The name is not registered.
+            PluginError: An installed package registers it, but the item cannot be used.
         """
         if isinstance(name, str) and name not in self._items:
             if self.by_module:
@@ -116,7 +116,7 @@ class Registry(Generic[Item]):
         return item
 
     def check_name(self, name: Any, argument: str = "name") -> None:
-        """Reject a name that is neither built in nor added; nothing but groups of modules is imported."""
+        """Reject a name that is neither built in nor added; imports as little as :meth:`added`."""
         if isinstance(name, str) and (name in self.built_in or name in self._items):
             return
         known = self.names()
@@ -138,7 +138,7 @@ class Registry(Generic[Item]):
         return self._items[name].owner if name in self._items else None
 
     def _load(self, name: str) -> None:
-        """Import what an installed package registers under a name, if one does."""
+        """Import the item that an installed package registers under a name, if there is one."""
         offers = self._offers(name) if NAME.match(name) and name not in self.built_in else []
         if len(offers) > 1:
             owners = " and by ".join(map(_target, offers))
@@ -157,7 +157,7 @@ class Registry(Generic[Item]):
 
 
 def keywords(function: Callable[..., Any], skip: Collection[str] = ()) -> dict[str, inspect.Parameter]:
-    """The parameters of a function that can be given by name, but for its first and those to skip."""
+    """The parameters of a function that can be given by name, except the first and those in ``skip``."""
     first, *rest = inspect.signature(function).parameters.values()
     free = (first.KEYWORD_ONLY, first.POSITIONAL_OR_KEYWORD)
     named = [first, *rest] if first.kind is first.KEYWORD_ONLY else rest
@@ -183,7 +183,7 @@ def _target(offer: Offer) -> str:
 
 
 def _source(item: Any) -> str:
-    """Where a class, a function or the class of an object was defined."""
+    """Where a class, a function, or the class of an object is defined."""
     made = getattr(item, "loader", item)  # of a dataset
     made = made if hasattr(made, "__qualname__") else type(made)
     return f"{made.__module__}.{made.__qualname__}"

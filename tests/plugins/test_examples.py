@@ -210,7 +210,7 @@ MISTAKES = {
     "its value": ("s4d", "optimizer: sgd, optimizer_options: {momentum: -1}", "train: Invalid momentum value: -1"),
     "captured": ("s4d", "optimizer: sgd, compile: graph", "train.compile is graph; allowed: auto, none or compile"),
     "the data's task": ("s4d", "metrics: [error]", "train: the metric 'error' is for regression, got data for classif"),
-    "sums": ("s4d", "metrics: [three]", "the metric three must add up 2 sums, got shape (3,)"),
+    "sums": ("s4d", "metrics: [three]", "the metric three must return 2 sums, got shape (3,)"),
     "the rate": ("s4d", "schedule: negative", "train.schedule is negative; allowed: factors >= 0, got -1"),
     "the optimizer": ("s4d", "optimizer: none", "train: the optimizer 'none' must make a torch.optim.Optimizer, got"),
     "its groups": ("s4d", "optimizer: fresh", "train: the optimizer 'fresh' must keep the groups it is given"),

@@ -151,7 +151,7 @@ MISTAKES = {
         S4,
         skew(N, 1, real=0.5),
         ValueError,
-        "stable, got one whose symmetric part reaches 0.5 > 0",
+        "stable A, got one whose symmetric part has an eigenvalue 0.5 > 0",
     ),
     "rank 3": (S4, skew(N, 3), ValueError, "a term of rank 1 or 2, as S4 needs, got one of rank 3"),
     "words": (S4D, (np.array(["a"] * 4), np.ones(4)), TypeError, "have numbers in A and B, got an array of <U1"),

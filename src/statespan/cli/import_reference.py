@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 HELP = """Convert weights of the papers' public code.
 
-FILE is a checkpoint of the repository state-spaces/s4: .pt, .pth or .ckpt of torch.save, or .safetensors. No code in it
-is run. The folder then holds a model for stream, export, predict and statespan.load; with --recipe, which names the
-data, also for eval. A single layer, or a stack of layers without an encoder and a decoder, is saved as a model with an
-output at every sample.
+FILE is a checkpoint of the repository state-spaces/s4: .pt, .pth, .ckpt or .bin of torch.save, or .safetensors. No code
+in it runs. The folder then contains a model for stream, export, predict and statespan.load, and also for eval if
+--recipe names its data. A single layer, or a stack of layers without an encoder and a decoder, is saved as a model with
+an output at every sample.
 
 \b
 Examples:
@@ -30,28 +30,28 @@ Examples:
   statespan import-reference s4.pt --out models/mine --dt-transform softplus
   statespan import-reference cifar.pt --out models/mine --recipe scifar-s4-legs
 
-What the weights do not say (docs/reference.md) is read from the config in a Lightning checkpoint, or given by an
-option. The command prints what it used.
+Settings that the weights do not contain (docs/reference.md) are given by options, or read from the config in a
+Lightning checkpoint. The command prints the main ones that it used.
 """
-FILE = "A checkpoint: .pt, .pth, .ckpt or .safetensors."
+FILE = "A checkpoint: .pt, .pth, .ckpt, .bin or .safetensors."
 TRANSFORM = "exp, softplus, relu, sigmoid or none."
 
 
 def import_reference(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=FILE, show_default=False)],
     *,
-    out: Annotated[Path, typer.Option(help="Folder to write; it must not hold a model yet.", show_default=False)],
-    recipe: Annotated[str | None, typer.Option(help="A recipe that names the model's data.")] = None,
-    prefix: Annotated[str, typer.Option(help="Read only the names that begin with this.")] = "",
+    out: Annotated[Path, typer.Option(help="Folder to write; it must not contain a model.", show_default=False)],
+    recipe: Annotated[str | None, typer.Option(help="Recipe that names the model's data, for eval.")] = None,
+    prefix: Annotated[str, typer.Option(help="Read only names with this prefix.")] = "",
     dt_transform: Annotated[str | None, typer.Option(help=f"How inv_dt becomes Δ: {TRANSFORM}")] = None,
     real_transform: Annotated[str | None, typer.Option(help=f"How A_real becomes -Re A: {TRANSFORM}")] = None,
     imag_transform: Annotated[str | None, typer.Option(help=f"How A_imag becomes -Im A: {TRANSFORM}")] = None,
     disc: Annotated[str | None, typer.Option(help="Discretization of a diagonal SSM: zoh or bilinear.")] = None,
-    activation: Annotated[str | None, typer.Option(help="After the SSM: gelu or none.")] = None,
-    l_kernel: Annotated[int | None, typer.Option(help="Length that S4's kernel was prepared for, if unknown.")] = None,
-    pool: Annotated[str | None, typer.Option(help="Of the decoder: mean, last, first or none.")] = None,
-    task: Annotated[str | None, typer.Option(help="classification or regression.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, which datasets have, or float64.")] = "float32",
+    activation: Annotated[str | None, typer.Option(help="Activation after the SSM: gelu or none.")] = None,
+    l_kernel: Annotated[int | None, typer.Option(help="Length of S4's kernel, if not in the weights.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Pooling of the decoder: mean, last, first or none.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task: classification or regression.")] = None,
+    dtype: Annotated[str, typer.Option(help="Dtype of the model: float32, as datasets need, or float64.")] = "float32",
 ) -> None:
     """Convert; :data:`HELP` is the text for users."""
     import torch
@@ -78,7 +78,7 @@ def import_reference(
 
 
 def _save(model: Model, out: Path, recipe: Recipe | None) -> None:
-    """Write the model, and what other commands need to know of its data."""
+    """Write the model, and what other commands need to know about its data."""
     from statespan._io import replace_file
     from statespan.train.config import write_recipe
 

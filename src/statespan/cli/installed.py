@@ -11,13 +11,13 @@ from statespan._plugins import Offer, PluginError
 from statespan._registry import Registry
 from statespan.cli import common
 
-NONE = """No installed package adds anything. To add a layer, put the class into a package whose pyproject.toml says
+NONE = """No installed package adds anything. To add a layer, put its class in a package with this in pyproject.toml:
 
   [project.entry-points."statespan.layers"]
   mine = "my_package:Mine"
 
-and install it; then model.layer=mine. docs/extending.md has a short example of each kind: layers, initializations,
-datasets, models, optimizers, schedules, metrics, recipes and commands."""
+Install the package, and use model.layer=mine. docs/extending.md also shows initializations, datasets, models,
+optimizers, schedules, metrics, recipes and commands."""
 
 
 class Added(NamedTuple):
@@ -29,7 +29,7 @@ class Added(NamedTuple):
 
 
 def show() -> None:
-    """Print a line for each package and group, then what is wrong."""
+    """Print a row for each package and group, then the problems."""
     rows = installed()
     if not rows:
         common.say(NONE)
@@ -48,7 +48,7 @@ def show() -> None:
 
 
 def installed() -> list[Added]:
-    """What other packages than statespan add; everything is imported."""
+    """What packages other than statespan add. This imports all of it."""
     rows = []
     for group, names_of in _groups().items():
         for offer in _plugins.offers(group):
@@ -62,7 +62,7 @@ def installed() -> list[Added]:
 
 
 def _groups() -> dict[str, Callable[[Offer], tuple[str, ...]]]:
-    """The names that an entry point adds, by its group."""
+    """For each group, a function from an entry point to the names that it adds."""
     from statespan.data.registry import REGISTRY
     from statespan.models.config import ADDED_LAYERS
     from statespan.models.registry import ADDED_MODELS

@@ -1,4 +1,4 @@
-"""The text of a language model in a terminal: prompts as tokens, and generated tokens as text that is safe to print."""
+"""Text of language models in a terminal: prompts to tokens, and generated tokens to text that is safe to print."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ MOST_NAMED = 20  # unknown characters in a message
 class Text(ABC):
     """How a model reads and writes text."""
 
-    between = ""  # a prompt and what follows it
+    between = ""  # separates a prompt from what follows it
 
     @abstractmethod
     def read(self, prompt: str) -> list[int]:
-        """The tokens of a prompt; an empty one is the start of a line."""
+        """The tokens of a prompt; an empty prompt means the start of a line."""
 
     @abstractmethod
     def shown(self, text: str) -> str:
-        """A text that is safe to print."""
+        """The text in a form that is safe to print."""
 
     @abstractmethod
     def writer(self) -> Writer:
-        """A function from one token after another, and None at the end, to the text that each completes."""
+        """A function that takes one token after another, then None, and returns the text that each completes."""
 
 
 class Words(Text):
-    """Words of a dataset, with a space after each."""
+    """Words of a dataset, separated by spaces."""
 
     between = " "
 
@@ -51,7 +51,7 @@ class Words(Text):
         if unknown := [word for word in given if word not in number]:
             if "<unk>" not in number:
                 fail(f"--prompt must be words of the training data, got {unknown[0]!r}")
-            complain(f"not among the words of the training data: {', '.join(unknown)}")
+            complain(f"these words are not in the training data: {', '.join(unknown)}")
         return [number.get(word, number.get("<unk>", 0)) for word in given]
 
     def shown(self, text: str) -> str:
@@ -70,7 +70,7 @@ class Words(Text):
 
 
 class Letters(Text):
-    """Characters or bytes, which follow each other without a space."""
+    """Characters or bytes, joined without spaces."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -87,7 +87,7 @@ class Letters(Text):
         return tokens
 
     def shown(self, text: str) -> str:
-        """See :meth:`Text.shown`; carriage returns are left out, because they would hide what stands before them."""
+        """See :meth:`Text.shown`; carriage returns are left out, because they would hide the text before them."""
         return printable(text.replace("\r", ""), keep="\n\t")
 
     def writer(self) -> Writer:
@@ -97,7 +97,7 @@ class Letters(Text):
 
 
 def text_of(opened: Opened, data: Path | None) -> Text:
-    """The text of a language model: as its config says, else by the words of the run's dataset."""
+    """How a language model reads and writes text: by its config, else by the words of the run's dataset."""
     from statespan.data import Vocabulary
 
     config = opened.model.config
@@ -105,5 +105,5 @@ def text_of(opened: Opened, data: Path | None) -> Text:
         return Letters(Vocabulary(config.unit, config.tokens))
     dataset = dataset_of(opened, data)
     if dataset is None:
-        fail("text needs the words of the training data: name the folder of the run, not that of the model")
+        fail("text needs the words of the training data: name the folder of the run, not of the model")
     return Words(dataset.info.classes)

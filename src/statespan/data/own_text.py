@@ -1,6 +1,6 @@
-"""A text file of your own, to train a language model on: characters, longer tokens or bytes.
+"""Your own text file, to train a language model on: characters, longer tokens or bytes.
 
-The first 90 % train, the next 5 % validate and the last 5 % test, by default.
+By default, the first 90 % are for training, the next 5 % for validation and the last 5 % for the test.
 
 Shapes: T tokens.
 """
@@ -32,14 +32,14 @@ class OwnTextOptions:
     Args:
         path: The file.
         unit: "characters" of UTF-8 text, or "bytes" of any file.
-        length: Tokens of a training window. The windows follow each other; the rest at the end is unused.
-        eval_length: Tokens of an evaluation window, ``length`` by default. The windows follow each other and the last
-            one is kept, so that every token of a part but its first is predicted exactly once.
+        length: Tokens of a training window. Windows are consecutive; an incomplete one at the end is unused.
+        eval_length: Tokens of an evaluation window, ``length`` by default. Windows are consecutive and an incomplete
+            last one is kept, so every token of a part except its first is predicted exactly once.
         valid: Share of the text for validation, after the training part.
         test: Share of the text for the test, at its end.
-        least: A character that occurs less often in the training part is unknown.
-        tokens: A file of tokens of several characters, a JSON list of texts, which are read in place of characters
-            wherever they fit; of several that fit, the longest.
+        least: Characters that occur less often than this in the training part become the unknown token.
+        tokens: A file with a JSON list of longer tokens. At each position, the longest token that matches is read; if
+            none does, one character.
     """
 
     path: str
@@ -97,7 +97,7 @@ def text_dataset(
     *,
     note: str = "",
 ) -> Dataset:
-    """A dataset of the tokens (T,) to train, validate and test, with the lengths of its training and other windows."""
+    """A dataset of tokens (T,) for each part; ``lengths`` are those of training and of evaluation windows."""
     count, (length, eval_length) = len(vocabulary), lengths
     info = Info(
         "language", length, None, vocabulary=count, d_output=count, classes=vocabulary.tokens, unit=vocabulary.unit
@@ -108,7 +108,7 @@ def text_dataset(
 
 
 def read_bytes(where: Path) -> bytes:
-    """The content of a file, which must have between 1 and :data:`LARGEST` bytes."""
+    """The content of a file of 1 to :data:`LARGEST` bytes."""
     if not where.is_file():
         hint = "" if where.is_absolute() else f", which is not in {Path.cwd()}"
         raise FileNotFoundError(f"path must be an existing text file, got {where}{hint}")
@@ -123,7 +123,7 @@ def read_bytes(where: Path) -> bytes:
 
 
 def _decoded(where: Path, content: bytes) -> str:
-    """The characters of a file in UTF-8, without a byte order mark at its beginning."""
+    """The characters of a UTF-8 file, without a byte order mark."""
     advice = "data.unit=bytes reads any file"
     if (zero := content.find(b"\0")) >= 0:
         raise ValueError(f"{where} must be a text file, got a zero at byte {zero:,}; {advice}")
@@ -135,14 +135,14 @@ def _decoded(where: Path, content: bytes) -> str:
 
 
 def _cut(text: Any, options: OwnTextOptions) -> list[Any]:
-    """The parts to train, validate and test, one after the other."""
+    """The training, validation and test parts, in this order."""
     valid, test = (int(len(text) * share) for share in (options.valid, options.test))
     first, second = len(text) - valid - test, len(text) - test
     return [text[:first], text[first:second], text[second:]]
 
 
 def _vocabulary(where: Path, text: str, options: OwnTextOptions) -> Vocabulary:
-    """The characters of the training part, and the tokens of the file."""
+    """The characters of the training part, and the tokens of ``data.tokens``."""
     extra = [] if options.tokens is None else read_tokens(Path(options.tokens).expanduser())
     try:
         return of_text(text, options.least, extra)

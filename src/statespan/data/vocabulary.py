@@ -1,6 +1,6 @@
 """The tokens of a text: its characters and longer pieces of it, or its bytes.
 
-Token 0 of a text in characters is U+FFFD, which stands for each character that is not in the vocabulary.
+In characters, token 0 is U+FFFD, which stands for every character that is not in the vocabulary.
 
 Shapes: T tokens.
 """
@@ -25,7 +25,7 @@ __all__ = ["LARGEST_FILE", "LARGEST_VOCABULARY", "MOST_TOKENS", "UNKNOWN", "Voca
 
 LONGEST_TOKEN = 64  # characters
 LARGEST_FILE = 1 << 20  # bytes of a file of tokens
-_BLOCK = 1 << 22  # characters that are encoded at a time
+_BLOCK = 1 << 22  # characters to encode at a time
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Vocabulary:
         return len(self.tokens) or 256
 
     def encode(self, text: str) -> Array:
-        """The tokens (T,) of a text, as small integers; of several that fit, the longest token is taken."""
+        """The tokens (T,) of a text, as small integers; at each position, the longest token that matches."""
         if self.unit == "bytes":
             return np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8)
         if self._longer:
@@ -74,7 +74,7 @@ class Vocabulary:
         return tokens
 
     def unknown(self, text: str) -> str:
-        """The distinct characters of a text that it cannot express, in the order in which they occur."""
+        """The distinct characters of a text that are not in the vocabulary, in order of first occurrence."""
         return "" if self.unit == "bytes" else "".join(c for c in dict.fromkeys(text) if c not in self._numbers)
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -92,7 +92,7 @@ class Vocabulary:
 
     @cached_property
     def _table(self) -> Array:
-        """The number of each character by code point; the last entry stands for all that follow."""
+        """The token of each character by code point; the last entry is for all larger code points."""
         table = np.zeros(max(ord(token) for token in self.tokens if len(token) == 1) + 2, _dtype(len(self)))
         for token, number in self._numbers.items():
             if len(token) == 1:
@@ -101,7 +101,7 @@ class Vocabulary:
 
     @cached_property
     def _longer(self) -> dict[str, tuple[int, ...]]:
-        """The lengths of the tokens of several characters by their first one, the longest first."""
+        """The lengths of longer tokens by their first character, longest first."""
         lengths: dict[str, set[int]] = {}
         for token in self.tokens:
             if len(token) > 1:
@@ -117,7 +117,7 @@ class Vocabulary:
             for length in longer.get(first, ()):
                 match = numbers.get(text[position : position + length])
                 if match is not None:
-                    number, size = match, len(self.tokens[match])  # shorter at the end of the text
+                    number, size = match, len(self.tokens[match])  # a slice at the end may be shorter than length
                     break
             tokens.append(number)
             position += size
@@ -125,7 +125,7 @@ class Vocabulary:
 
 
 class Decoder:
-    """Turns tokens into text one by one; a character of several bytes appears with its last one."""
+    """Turns tokens into text one at a time; a character of several bytes appears with its last byte."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens = vocabulary.tokens
@@ -136,12 +136,12 @@ class Decoder:
         return self.tokens[token] if self._bytes is None else self._bytes.decode(bytes([token]))
 
     def end(self) -> str:
-        """What is left of an incomplete character."""
+        """The replacement for an incomplete character at the end, if there is one."""
         return "" if self._bytes is None else self._bytes.decode(b"", True)
 
 
 def of_text(text: str, least: int = 1, extra: Iterable[str] = ()) -> Vocabulary:
-    """The characters that a text has at least ``least`` times, in order, and extra tokens.
+    """The characters that occur at least ``least`` times in a text, sorted, and extra tokens.
 
     Example:
         >>> of_text("abba c", least=2, extra=["ab", "b"]).tokens[1:]

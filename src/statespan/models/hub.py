@@ -1,8 +1,8 @@
 """Models on the Hugging Face Hub: ``hf://user/name``, or ``hf://user/name@revision``.
 
-Only ``config.json``, the weights it names and ``inputs.json``, if there is one, are downloaded, all of one commit, into
-huggingface_hub's cache, each only if its size is within the limit. They are then read like any folder, with the same
-limits and digests.
+Only ``config.json``, the weights it names and, if there is one, ``inputs.json`` are downloaded, all from one commit,
+into huggingface_hub's cache. A file that exceeds its limit is not downloaded. They are then read like a local folder,
+with the same limits and digests.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
 
 def locate(where: str | Path) -> Path:
-    """The folder itself, or the folder in the cache with the model that a name of the Hub stands for.
+    """The folder itself, or for a name on the Hub the folder in the cache that contains the model.
 
     Args:
-        where: A folder, or ``hf://user/name``, with ``@`` and a branch, tag or commit at the end if wanted.
+        where: A folder, or ``hf://user/name``, optionally followed by ``@`` and a branch, tag or commit.
 
     Raises:
-        LoadError: There is no such model, or a file is larger than it may be.
+        LoadError: There is no such model, or a file exceeds its limit.
         OSError: The Hub cannot be reached, and the model is not in the cache.
     """
     if not (isinstance(where, str) and where.startswith(PREFIX)):
@@ -51,7 +51,7 @@ def locate(where: str | Path) -> Path:
         raise OSError(f"{where} is not in the cache, and the Hub cannot be reached: {_line(error)}") from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
         raise LoadError(
-            f"{where} is not a model of statespan on the Hub, or not yours to read: {_line(error)}"
+            f"{where} is not a model of statespan on the Hub, or you have no access to it: {_line(error)}"
         ) from error
 
 
@@ -80,7 +80,7 @@ def push(model: Any, repository: str, *, private: bool, revision: str | None, me
 
 
 def _download(repository: str, file: str, revision: str | None, most: int) -> Path:
-    """Download a file that is not larger than this, if it is not in the cache; without the Hub, look there only."""
+    """The file in the cache; it is downloaded if needed and at most ``most`` bytes. Offline, only the cache is read."""
     hub = _hub()
     api = hub.HfApi(library_name="statespan", library_version=__version__)
     if os.environ.get(OFFLINE):
@@ -91,7 +91,7 @@ def _download(repository: str, file: str, revision: str | None, most: int) -> Pa
         return Path(api.hf_hub_download(repository, file, revision=revision, local_files_only=True))
     if info.file_size > most:
         raise LoadError(f"{PREFIX}{repository}: {file} must have at most {most} bytes, got {info.file_size}")
-    return Path(api.hf_hub_download(repository, file, revision=revision))  # remembers what the revision stands for
+    return Path(api.hf_hub_download(repository, file, revision=revision))  # also caches which commit the revision is
 
 
 def _card(model: Any, name: str) -> str:

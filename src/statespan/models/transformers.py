@@ -1,4 +1,4 @@
-"""The language model in Hugging Face's interface: ``generate``, ``Trainer`` and the Auto classes.
+"""The language model with Hugging Face's interface: ``generate``, ``Trainer`` and the Auto classes.
 
 Importing this module registers both classes with ``AutoConfig`` and ``AutoModelForCausalLM``. The cache is the state,
 so its size does not depend on the number of tokens. Padding may be on either side of a sequence.
@@ -36,7 +36,7 @@ class StatespanConfig(PretrainedConfig):  # type: ignore[misc]
 
     Args:
         options: Fields of either by name. The vocabulary is 256 by default; ``vocab_size``, ``hidden_size`` and
-            ``num_hidden_layers`` are other names of ``vocabulary``, ``d_model`` and ``n_layers``.
+            ``num_hidden_layers`` are aliases of ``vocabulary``, ``d_model`` and ``n_layers``.
 
     Example:
         >>> StatespanConfig(vocabulary=1000, d_model=64, layer="s4d").vocab_size
@@ -49,7 +49,7 @@ class StatespanConfig(PretrainedConfig):  # type: ignore[misc]
     def __init__(self, **options: Any) -> None:
         own = {self.attribute_map.get(name, name): value for name, value in options.items()}
         others = {name: own.pop(name) for name in list(own) if name not in _FIELDS}
-        if "transformers_version" not in others:  # a file may have keys that only its own release knows
+        if "transformers_version" not in others:  # a file may have keys of another release of transformers
             known = PretrainedConfig().to_dict().keys() | {"attn_implementation", "name_or_path", "dtype"}
             for name in others.keys() - known:
                 if not name.endswith("_token_id"):
@@ -65,30 +65,30 @@ class StatespanConfig(PretrainedConfig):  # type: ignore[misc]
 
 @dataclass
 class StatespanCache:
-    """The state of a model after ``seen`` tokens, in the place of a cache of keys and values.
+    """The state of a model after ``seen`` tokens, which replaces a cache of keys and values.
 
-    A model returns a new one and leaves the one it was given as it was, so a prefix can be continued many times.
+    A model returns a new cache and leaves the given one unchanged, so one prefix can be continued many times.
     """
 
     state: Any
     """A nested tuple of tensors (B, …)."""
     seen: int
     step: Callable[[Tensor, Any], tuple[Tensor, Any]] | None = None
-    """The step with its set-up done once; None until the first step without gradients."""
+    """The step function, set up once; None until the first step without gradients."""
 
     is_compileable = False
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Number of tokens read, with padding."""
+        """Number of tokens read, including padding."""
         return self.seen
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Give each row the state of another, as beam search does."""
+        """Reorder the rows of the state, as beam search requires."""
         self.state = _select(self.state, beam_idx)
 
 
 class StatespanForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
-    """A :class:`LanguageModel`, its attribute ``model``, that works with Hugging Face's ``generate`` and ``Trainer``.
+    """A :class:`LanguageModel` for Hugging Face's ``generate`` and ``Trainer``; ``model`` is the language model itself.
 
     Args:
         config: A :class:`StatespanConfig`.
@@ -115,7 +115,7 @@ class StatespanForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
 
     @classmethod
     def from_model(cls, model: LanguageModel) -> StatespanForCausalLM:
-        """Wrap a model, without a copy: both have the same weights from then on."""
+        """Wrap a model without a copy: both share their weights."""
         if not isinstance(model, LanguageModel):
             raise TypeError(f"model must be a LanguageModel, got {type(model).__name__}")
         with torch.device("meta"):
@@ -156,13 +156,13 @@ class StatespanForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
 
         Args:
             input_ids: Tokens (B, L).
-            attention_mask: (B, L), 0 for padding, which may be on the left or on the right; or with the columns of the
-                tokens read before, in front.
-            past_key_values: As returned; None to start.
-            labels: The tokens to predict (B, L), usually ``input_ids``: position t predicts the label of t + 1. Labels
-                of −100 and of padding do not count.
-            use_cache: Return a cache; None to return it in evaluation mode without labels.
-            logits_to_keep: Positions at the end to return logits of; 0 for all.
+            attention_mask: (B, L), 0 for padding, which may be on the left or on the right. Columns for earlier tokens
+                may precede these.
+            past_key_values: The cache of an earlier call; None to start.
+            labels: The tokens to predict (B, L), usually ``input_ids``: position t predicts the label at t + 1. Labels
+                of −100 and labels of padding do not count.
+            use_cache: Whether to return a cache; None to return one in evaluation mode without labels.
+            logits_to_keep: Number of positions at the end to return logits for; 0 for all.
             num_items_in_batch: Divisor of the loss; None for the number of labels that count.
             return_dict: False for a tuple.
 
@@ -193,7 +193,7 @@ class StatespanForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
         return output if return_dict else output.to_tuple()
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
-        """The arguments of ``forward`` for one step of ``generate``: the mask is for the prompt only."""
+        """The arguments of ``forward`` for one step of ``generate``; only the prompt has a mask."""
         inputs: dict[str, Any] = super().prepare_inputs_for_generation(input_ids, **kwargs)
         if kwargs.get("use_cache") and not kwargs.get("is_first_iteration", False):
             inputs.pop("attention_mask", None)
@@ -201,10 +201,10 @@ class StatespanForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # generate would make one of keys and values
+        return False  # generate would create a cache of keys and values
 
     def _init_weights(self, module: Any) -> None:
-        """Nothing: the model initialises itself, and loading rejects missing weights."""
+        """Do nothing: the model initializes itself, and loading rejects missing weights."""
 
     def _read_prompt(self, rows: _Rows, cache: StatespanCache | None) -> tuple[Tensor, StatespanCache]:
         batch, length = rows.tokens.shape
@@ -213,7 +213,7 @@ class StatespanForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
         return features, StatespanCache(after, length + (0 if cache is None else cache.seen))
 
     def _advance(self, input_ids: Tensor, cache: StatespanCache) -> tuple[Tensor, StatespanCache]:
-        if torch.is_grad_enabled():  # a step that was set up without gradients would have none
+        if torch.is_grad_enabled():  # a step that was set up without gradients has none
             features, after = self.model.stepper(decode=False)(input_ids[:, 0], cache.state)
             return features[:, None], StatespanCache(after, cache.seen + 1)
         step = cache.step or self.model.stepper(decode=False)
@@ -221,7 +221,7 @@ class StatespanForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
         return features[:, None], StatespanCache(after, cache.seen + 1, step)
 
     def _logits(self, features: Tensor, rows: _Rows, keep: int) -> Tensor:
-        """The log-probabilities of the last positions, where the tokens are; 0 for padding."""
+        """The log-probabilities of the last positions, in the order of the input; 0 for padding."""
         logits = self.model.decode(rows.restore(features)[:, -keep:])
         if rows.padding is None:
             return logits
@@ -242,16 +242,16 @@ class StatespanForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[mi
 
 @dataclass
 class _Rows:
-    """Tokens with their padding moved to the right, where it is 0."""
+    """Tokens with their padding moved to the right and set to 0."""
 
     tokens: Tensor
     padding: Padding | None = None
     starts: Tensor | None = None
-    """The position of each row's first token before; None without padding."""
+    """The original position of each row's first token; None without padding."""
 
     @classmethod
     def of(cls, input_ids: Tensor, mask: Tensor | None) -> _Rows:
-        """Read a mask (B, ≥ L), of which the last L columns are those of the tokens."""
+        """From a mask (B, ≥ L), whose last L columns belong to the tokens."""
         if mask is None:
             return cls(input_ids)
         batch, length = input_ids.shape
@@ -272,7 +272,7 @@ class _Rows:
         return x if self.starts is None else x.gather(1, self._places(self.starts, x.shape[1]))
 
     def restore(self, x: Tensor) -> Tensor:
-        """Move the rows of features or logits (B, L, …) back to where their tokens were."""
+        """Move features or logits (B, L, …) back to the original positions of their tokens."""
         return x if self.starts is None else x.take_along_dim(self._places(-self.starts, x.shape[1])[..., None], 1)
 
     @staticmethod
@@ -281,7 +281,7 @@ class _Rows:
 
 
 def _select(state: Any, index: Tensor) -> Any:
-    """The state of other rows."""
+    """The state with its rows selected by index."""
     if isinstance(state, Tensor):
         return state.index_select(0, index.to(state.device))
     return None if state is None else tuple(_select(part, index) for part in state)

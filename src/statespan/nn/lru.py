@@ -14,7 +14,7 @@ from statespan.nn.options import SSMOptions, documented, kernel_count
 from statespan.ops.ssm.source import Modal
 from statespan.ssm import zoh
 
-_SMALLEST = 1e-8  # of |λ|², whose logarithm must be finite
+_SMALLEST = 1e-8  # smallest |λ|², so that its logarithm is finite
 
 
 class LRUParameters(MIMOParameters):
@@ -84,22 +84,22 @@ class LRUParameters(MIMOParameters):
 
 @documented
 class LRU(SSMLayer):
-    """LRU (Orvieto et al., ICML 2023): a linear recurrence of all features, discrete from the start.
+    """LRU (Orvieto et al., ICML 2023): one linear recurrence for all features, discrete from the start.
 
-    A step is ``s ← λ s + γ B u``, ``y = 2 Re(C s) + D u``, where λ = exp(-exp(ν) + i exp(θ)) is inside the unit
-    circle. It starts on a ring, |λ|² uniform in [r_min², r_max²], with γ = √(1 - |λ|²), so that white noise leads to
-    states of equal size; log γ is trained with B. As everywhere in this library, a mode stands for itself and its
-    conjugate, so C starts at half of the paper's. There is no step size; ``dt_scale`` reads data sampled at another
-    rate as if it were constant between the samples: λ becomes λ^dt_scale.
+    A step is ``s ← λ s + γ B u``, ``y = 2 Re(C s) + D u``, where λ = exp(-exp(ν) + i exp(θ)) lies inside the unit
+    circle. λ is initialized on a ring, with |λ|² uniform in [r_min², r_max²], and γ = √(1 - |λ|²), so that white noise
+    gives all states the same variance. log γ is trained with B. As everywhere in this library, a mode stands for itself
+    and its conjugate, so C starts at half the paper's scale. There is no step size. With ``dt_scale``, data sampled at
+    another rate is read as constant between samples: λ becomes λ^dt_scale.
 
-    The speed on a GPU is that of :class:`S5`.
+    It is as fast on a GPU as :class:`S5`.
 
     Args:
         d_model: Number of features D.
         d_state: State size N, even: N/2 complex modes.
         r_min: Smallest initial |λ|, at least 0.
         r_max: Largest initial |λ|, at most 1.
-        max_phase: Initial phases of λ are uniform in [0, max_phase], which is at most 2π.
+        max_phase: Initial phases of λ are uniform in [0, max_phase], at most 2π.
         {shared}
 
     Example:

@@ -1,12 +1,12 @@
-"""The parameters of SSMs with many inputs and outputs: one diagonal state matrix for all features (S5, LRU).
+"""The parameters of SSMs with many inputs and outputs: one diagonal SSM for all features (S5, LRU).
 
-The N/2 kept modes are recurrences of complex numbers, each driven by a mixture of the features:
+Each of the N/2 kept modes is a complex recurrence, driven by a mixture of the features:
 
     v = B u,   s_k = Ā s_{k-1} + B̄ v_k,   y = 2 Re(C s) + D u
 
-For the engine, a mode is a head with a state of size 2. It takes real inputs, so the real and the imaginary part of v
-are two sequences of a batch; with the states s' and s'' that they lead to, s = s' + i s''. A kernel that looks ahead is
-the recurrence of the reversed sequence, from the sample before.
+The engine treats a mode as a head with a state of size 2. It takes real inputs, so Re v and Im v are two sequences of a
+batch. With the states s' and s'' that they drive, s = s' + i s''. An anti-causal kernel is the recurrence on the
+reversed sequence, delayed by one sample.
 
 Shapes: B batch, L length, D features, M = N/2 kept modes, K kernels of each output. States are (B, M, 2): the real and
 the imaginary part of each mode.
@@ -31,7 +31,7 @@ from statespan.ssm import Diagonal
 
 
 class MIMOParameters(SSMParameters):
-    """A diagonal SSM that all features drive and read: B (M, D, 2) and C (K, D, M, 2) beside the modes.
+    """A diagonal SSM for all features: B (M, D, 2) and C (K, D, M, 2) beside the modes.
 
     Args:
         options: Sizes, step sizes and what is trained.
@@ -52,10 +52,10 @@ class MIMOParameters(SSMParameters):
 
     @abstractmethod
     def modal(self, dt_scale: float) -> Modal:
-        """The modes as heads, which read out the real and the imaginary part of their state."""
+        """The modes as heads, whose outputs are the real and the imaginary part of their state."""
 
     def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Diagonal:
-        """The recurrences of the modes, a head for each, driven by real numbers; see the module's docstring.
+        """The recurrences of the modes, one head each, with real inputs; see the module's docstring.
 
         Its two channels are the real and the imaginary part of the state.
         """
@@ -80,7 +80,7 @@ class MIMOParameters(SSMParameters):
         self, u: Tensor, state: Tensor | None, D: Tensor | None = None, *, lengths: Tensor | None = None,
         activation: str | None = None, dtype: torch.dtype | None = None, dt_scale: float = 1.0,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """As ``forward``, from a state (B, M, 2) to the state after each sequence."""
+        """Like ``forward``, but starts from a state (B, M, 2) and also returns the state after each sequence."""
         self._check_precision()
         drive, source = self.drive(u, dtype), self.source(dt_scale)
         start = None if state is None else torch.cat([state, torch.zeros_like(state)])
@@ -92,14 +92,14 @@ class MIMOParameters(SSMParameters):
         return self.read(y, u, D, activation=activation), state
 
     def drive(self, u: Tensor, dtype: torch.dtype | None = None, *, bidirectional: bool = False) -> Tensor:
-        """B u of u (B, L, D): the real, then the imaginary parts as a batch (2B, L, M), and then those reversed."""
+        """B u for u (B, L, D): real, then imaginary parts as a batch (2B, L, M); also reversed if bidirectional."""
         dtype = dtype or torch.promote_types(u.dtype, self.precision)
         weight = self.B.movedim(-1, 0).flatten(0, 1)  # (2M, D)
         v = torch.cat(linear(u.to(dtype), weight.to(dtype)).chunk(2, -1))
         if not bidirectional:
             return v
         at = torch.arange(u.shape[1], device=u.device)
-        reversed_v = v[:, (u.shape[1] - at).clamp(max=u.shape[1] - 1)]  # starts at the next sample: a sample later
+        reversed_v = v[:, (u.shape[1] - at).clamp(max=u.shape[1] - 1)]  # anti-causal: starts at the next sample
         return torch.cat([v, reversed_v.masked_fill((at == 0)[:, None], 0.0)])
 
     def read(
@@ -121,10 +121,10 @@ class MIMOParameters(SSMParameters):
     def stepper(
         self, D: Tensor | None, activation: str | None, dt_scale: float
     ) -> Callable[..., tuple[Tensor, Tensor]]:
-        """A step in real numbers and float64, with the set-up done once; see :class:`statespan.ops.Stepper`."""
+        """A step in real float64 arithmetic, set up once; see :class:`statespan.ops.Stepper`."""
         Abar, gain, _ = self.structure(dt_scale).discrete()
         wide = gain * torch.view_as_complex(self.B.double().contiguous())
-        into = torch.view_as_real(wide).permute(1, 0, 2).flatten(1)  # (D, 2M), the two parts side by side
+        into = torch.view_as_real(wide).permute(1, 0, 2).flatten(1)  # (D, 2M), real and imaginary parts interleaved
         real, imag = Abar.real[:, 0], Abar.imag[:, 0]
         C = self.C.double()
         out = torch.stack([2 * C[..., 0], -2 * C[..., 1]], -1).flatten(-2)  # (K, D, 2M)
@@ -145,7 +145,7 @@ class MIMOParameters(SSMParameters):
         return f"kernels={self.options.kernels}, discretization={self.options.discretization}"
 
     def _as_heads(self, dt: Tensor, decay: Tensor, freq: Tensor, gain: Tensor) -> ModeTensors:
-        """The parameters of :class:`Modal` from a number for each mode (M,); the complex ``gain`` is its B."""
+        """The parameters of :class:`Modal` from one number per mode (M,); the complex ``gain`` is its B."""
         one, none = gain.real.new_tensor([0.5, 0.0]), gain.real.new_tensor([0.0, -0.5])
         read = torch.stack([one, none])[:, None, None].expand(2, len(dt), 1, 2).contiguous()  # 2 Re C s = Re s, Im s
         pairs = torch.view_as_real(gain)[:, None].contiguous()
@@ -153,5 +153,5 @@ class MIMOParameters(SSMParameters):
 
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:
-    """The states (B, L, 2M) from what the real and the imaginary parts of the drive lead to (B, L, 2, M)."""
+    """The states (B, L, 2M) from the responses (B, L, 2, M) to the real and the imaginary part of the drive."""
     return torch.cat([first[:, :, 0] - second[:, :, 1], first[:, :, 1] + second[:, :, 0]], -1)

@@ -1,4 +1,4 @@
-"""S5: the layer with one diagonal state matrix for all features."""
+"""S5: the layer with one diagonal SSM for all features."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class S5Parameters(MIMOParameters):
         super().__init__(options)
         self.init, self.blocks = init, check_int("blocks", blocks, minimum=1)
         if options.d_state % (2 * blocks):
-            raise ValueError(f"blocks must cut d_state={options.d_state} into even parts, got {blocks}")
+            raise ValueError(f"blocks must divide d_state={options.d_state} into equal, even parts, got {blocks}")
         self.real_part = check_choice("real_part", real_part, REAL_PARTS)
         self._make(device, dtype)
 
@@ -67,7 +67,7 @@ class S5Parameters(MIMOParameters):
         }
 
     def modal(self, dt_scale: float) -> Modal:
-        """The modes as heads; what drives them is not scaled."""
+        """The modes as heads, with an input gain of 1."""
         dt, decay, freq = (x.to(self.precision) for x in (self.log_dt, self.A_real, self.A_imag))
         heads = self._as_heads(dt, decay, freq, torch.complex(torch.ones_like(freq), torch.zeros_like(freq)))
         return Modal(heads, dt_scale=dt_scale, rule=self.options.discretization, real_part=self.real_part, log_dt=True)
@@ -79,20 +79,20 @@ class S5Parameters(MIMOParameters):
 
 @documented
 class S5(SSMLayer):
-    """S5 (Smith, Warrington and Linderman, ICLR 2023): one diagonal SSM of all features, with a step size per mode.
+    """S5 (Smith, Warrington and Linderman, ICLR 2023): one diagonal SSM for all features, with a step size per mode.
 
     B mixes the features before the recurrence and C after it, so there are N state variables in all instead of N for
-    each feature. The paper draws B and C in the basis of HiPPO-LegS and turns them into that of its eigenvectors; here
-    they are drawn there, from the same distribution.
+    each feature. The paper draws B and C in the basis of HiPPO-LegS and transforms them to its eigenbasis. Here they
+    are drawn in the eigenbasis, from the same distribution.
 
-    On a GPU, a mode is a head of its own for the engine, and the real and the imaginary part of what drives it are two
-    sequences with two outputs each. What limits its speed is that a state of size 2 fills no tile of a matrix product.
+    The engine treats each mode as a head. The real and the imaginary part of its input are two sequences with two
+    outputs each. A state of size 2 does not fill a tile of a matrix product, which limits the speed on a GPU.
 
     Args:
         d_model: Number of features D.
-        d_state: State size N of the one SSM, even.
-        init: An initialization of :class:`S4D`, or several joined by "/" to share the blocks.
-        blocks: Number of blocks J of the state, each of them initialized as a system of size N/J.
+        d_state: State size N of the SSM, even.
+        init: The name of an initialization of :class:`S4D`, or several joined by "/" to share the blocks.
+        blocks: Number of blocks J of the state, each initialized as a system of size N/J.
         discretization: "zoh" or "bilinear".
         real_part: How Re A is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
         {shared}

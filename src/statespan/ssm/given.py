@@ -1,4 +1,4 @@
-"""Initializations that are given: as a pair (A, B), as a function from d_state to one, or by a registered name.
+"""Initializations by value: a pair (A, B), a function from d_state to a pair, or a registered function.
 
 Shapes: N state size (N/2 complex modes are kept), S number of independent SSMs, R rank.
 """
@@ -18,12 +18,12 @@ Init: TypeAlias = str | Arrays | Callable[[int], Arrays]
 """An initialization: a name, several joined by "/", a pair (A, B), or a function from d_state to a pair."""
 
 SAVED = ("saved", "saved-rank-2")
-"""The names of an initialization whose values are in the weights of a saved model; the second if P has rank 2."""
+"""Names in a saved config that mean: the values are in the model's weights. The second is for a P of rank 2."""
 LARGEST_RANK = 2  # of the low-rank term of a DPLR matrix
 
 
 def check_init(init: Any, known: tuple[str, ...]) -> None:
-    """Reject what is neither a name, nor a pair of arrays, nor a function."""
+    """Reject what is neither a pair of arrays nor a function; the caller has dealt with names."""
     is_pair = isinstance(init, tuple) and len(init) == 2 and all(isinstance(x, (Tensor, np.ndarray)) for x in init)
     if not (is_pair or (callable(init) and not isinstance(init, type))):
         raise TypeError(
@@ -54,7 +54,7 @@ def dplr(init: Any, n_ssm: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
         return _absent(n_ssm, M), _absent(1 + SAVED.index(init), n_ssm, M), _absent(n_ssm, M)
     made: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
     systems = []
-    for pair in _pairs(init, n_ssm, N):  # a pair that is given is the same object for all
+    for pair in _pairs(init, n_ssm, N):  # one given pair is the same object for all SSMs
         if id(pair) not in made:
             made[id(pair)] = dplr_of(*_checked(pair, (N, N), torch.float64), rounding=_rounding(pair))
         systems.append(made[id(pair)])
@@ -68,8 +68,8 @@ def dplr(init: Any, n_ssm: int, N: int) -> tuple[Tensor, Tensor, Tensor]:
 def dplr_of(A: Tensor, B: Tensor, *, rounding: float = 1e-12) -> tuple[Tensor, Tensor, Tensor]:
     """A real system in diagonal plus low-rank form, with the conventions of :func:`statespan.ssm.hippo.dplr`.
 
-    ``A = c I + K - Σ_r P_r P_rᵀ`` with K skew-symmetric, so the symmetric part of A must be c I less a term of rank 1
-    or 2, as that of the HiPPO matrices is. Then Λ = c + i·frequencies of K.
+    ``A = c I + K - Σ_r P_r P_rᵀ`` with K skew-symmetric, so the symmetric part of A must be c I minus a term of rank at
+    most 2, as for the HiPPO matrices. Then Λ = c + iω with the frequencies ω of K.
 
     Args:
         A: (N, N), float64, N even.
@@ -101,7 +101,7 @@ def dplr_of(A: Tensor, B: Tensor, *, rounding: float = 1e-12) -> tuple[Tensor, T
 
 
 def saved_name(init: Any, N: int) -> str:
-    """What the config of a saved model says of its initialization: the name, or one of :data:`SAVED`."""
+    """The initialization in the config of a saved model: its name, or one of :data:`SAVED`."""
     if isinstance(init, str):
         return init
     (pair,) = _pairs(init, 1, N)
@@ -118,11 +118,11 @@ def _low_rank(A: Tensor, tolerance: float) -> tuple[Tensor, float]:
     rank = int((size > tolerance).sum())
     if rank > LARGEST_RANK:
         raise ValueError(
-            "init must have an A whose symmetric part is a multiple of the identity less a term of rank 1 or 2, as S4 "
-            f"needs, got one of rank {rank}; LSSL takes any A, and S4D a diagonal one"
+            "init must have an A whose symmetric part is a multiple of the identity minus a term of rank 1 or 2, "
+            f"as S4 needs, got one of rank {rank}; LSSL takes any real A, and S4D a diagonal one"
         )
     if real > tolerance:
-        raise ValueError(f"init must have an A that is stable, got one whose symmetric part reaches {real:.3g} > 0")
+        raise ValueError(f"init must have a stable A, got one whose symmetric part has an eigenvalue {real:.3g} > 0")
     rank = max(rank, 1)
     return size[:rank, None].sqrt() * vectors[:, :rank].T, min(real, 0.0)
 
@@ -134,7 +134,7 @@ def _deviations(A: Tensor) -> tuple[Tensor, Tensor, float]:
 
 
 def _tolerance(A: Tensor, rounding: float) -> float:
-    """What counts as 0 in the eigenvalues of A's parts."""
+    """The threshold below which an eigenvalue of A's parts counts as 0."""
     return A.shape[0] * rounding * max(float(A.abs().max()), torch.finfo(torch.float64).tiny)
 
 
@@ -145,10 +145,10 @@ def _real_pairs(A: Tensor, count: int) -> Tensor:
 
 
 def _pairs(init: Any, n_ssm: int, N: int) -> list[Arrays]:
-    """The pair of each SSM; a function is called for each, so that it may draw them."""
+    """One pair per SSM; a function is called for each, so it may draw random numbers."""
     if isinstance(init, tuple):
         return [init] * n_ssm
-    with torch.device("cpu"):  # also if a model is built on the meta device, where no number can be checked
+    with torch.device("cpu"):  # even if the model is built on the meta device, where values cannot be checked
         pairs = [init(N) for _ in range(n_ssm)]
     for pair in pairs:
         if not (isinstance(pair, tuple) and len(pair) == 2):
@@ -157,7 +157,7 @@ def _pairs(init: Any, n_ssm: int, N: int) -> list[Arrays]:
 
 
 def _checked(pair: Arrays, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A of this shape and B of its last axis, finite, on the CPU."""
+    """A of this shape and B of the shape of its last axis, both finite and on the CPU."""
     checked = []
     for name, value, wanted in (("A", pair[0], shape), ("B", pair[1], shape[-1:])):
         tensor = _tensor(value)
@@ -174,7 +174,7 @@ def _checked(pair: Arrays, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[
 
 
 def _tensor(value: Any) -> Tensor:
-    """A tensor on the CPU that shares nothing with the value and has no gradient."""
+    """A copy of the value on the CPU, without a gradient."""
     if not isinstance(value, (Tensor, np.ndarray)):
         raise TypeError(f"init must have tensors or numpy arrays for A and B, got {type(value).__name__}")
     if isinstance(value, np.ndarray) and value.dtype.kind not in "fciu":
@@ -190,12 +190,12 @@ def _rounding(pair: Arrays) -> float:
 
 
 def _stacked(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    device = torch.get_default_device()  # meta, where a model is built to be loaded
+    device = torch.get_default_device()  # meta while a model is built to be loaded
     return torch.stack([A for A, _ in pairs]).to(device), torch.stack([B for _, B in pairs]).to(device)
 
 
 def _absent(*shape: int) -> Tensor:
-    """A tensor without values, for a model that is about to be loaded."""
+    """A tensor without values, for a model that is being loaded."""
     if torch.get_default_device().type != "meta":
         raise ValueError(
             "init='saved' stands for values that are in the weights of a saved model: load it with from_pretrained; "

@@ -1,4 +1,4 @@
-"""Registered metrics beside those of a task, from one pass of the model."""
+"""Registered metrics beside those of a task, computed in one pass of the model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from statespan.train.tasks import Task
 
 @dataclass(frozen=True)
 class MeasuredTask(Task):
-    """A task with further metrics; the loss, and the metric that selects the weights, are those of ``base``."""
+    """A task with more metrics; the loss and the metric that selects the weights are those of ``base``."""
 
     base: Task
     extra: tuple[tuple[str, Metric, int], ...]  # name, metric, number of its sums
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """That of the task."""
+        """The loss of the task."""
         return self.base.loss(model, batch)
 
     def add(self, model: nn.Module, batch: Batch, dt_scale: float) -> Tensor:
@@ -34,7 +34,7 @@ class MeasuredTask(Task):
         for name, metric, size in self.extra:
             part = metric.add(recorder.answer.detach().float(), batch.y)
             if tuple(part.shape) != (size,):
-                raise ConfigError(f"the metric {name} must add up {size} sums, got shape {tuple(part.shape)}")
+                raise ConfigError(f"the metric {name} must return {size} sums, got shape {tuple(part.shape)}")
             parts.append(part.to(sums.dtype))
         return torch.cat(parts)
 
@@ -51,7 +51,7 @@ class MeasuredTask(Task):
 
 
 class _Recorder:
-    """A model that remembers its answer."""
+    """A model that remembers its last output."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -62,7 +62,7 @@ class _Recorder:
 
 
 def with_metrics(task: Task, names: Sequence[str], d_output: int) -> Task:
-    """The task with registered metrics, for data with this many classes or values."""
+    """The task with registered metrics, for data with ``d_output`` classes or values."""
     if not names:
         return task
     extra = []

@@ -1,7 +1,7 @@
 """Models as Lightning modules, for a ``lightning.Trainer`` and ordinary torch loaders.
 
-The losses and metrics are those of :mod:`statespan.train.tasks`, the optimizer and schedule those of recipes. What
-``statespan train`` promises about resuming and random numbers does not hold here: Lightning's own rules apply.
+Losses and metrics are those of :mod:`statespan.train.tasks`, the optimizer and schedule those of recipes. What
+``statespan train`` guarantees about resuming and random numbers does not hold here; Lightning's own rules apply.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def as_lightning(model: nn.Module, task: str | Task | None = None, **options: An
     """A LightningModule around a model, ready for ``lightning.Trainer().fit(module, loader)``.
 
     A loader yields ``(x, y)``, ``(x, y, lengths)``, a dictionary with these keys, or a
-    :class:`statespan.data.base.Batch`. It logs ``train_loss``, and ``valid_loss`` and the task's metrics over all
-    samples, such as ``valid_accuracy``; likewise ``test_…``.
+    :class:`statespan.data.base.Batch`. The module logs ``train_loss``. Over all samples of a split it logs
+    ``valid_loss`` and the task's metrics, such as ``valid_accuracy``; likewise ``test_…``.
 
     Args:
-        model: Any of our models, or a module that is called as they are.
+        model: Any of our models, or a module that is called like them.
         task: "classification", "regression", "retrieval", "language", "density", "masked" or "forecast"; None for the
-            model's own, if it has one only.
+            model's own task, if it has only one.
         options: Fields of :class:`statespan.train.Train` for the optimizer and its schedule: ``lr``, ``ssm_lr``,
             ``weight_decay``, ``schedule``, ``warmup`` and others, with the same defaults. A, B and Δ get ``ssm_lr`` and
             no weight decay.
@@ -69,7 +69,7 @@ def as_lightning(model: nn.Module, task: str | Task | None = None, **options: An
 
 
 class TaskModule(LightningModule):
-    """A model, its task and its training settings; made by :func:`as_lightning`. ``model`` is the model itself."""
+    """A model with its task and training settings, made by :func:`as_lightning`; ``model`` is the model itself."""
 
     def __init__(self, model: nn.Module, task: Task, train_options: Train) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class TaskModule(LightningModule):
         self._add(batch, dataloader_idx)
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
-        """The model's output for x, or for a batch whose targets are not read."""
+        """The model's output for x, or for a batch, whose targets are ignored."""
         return self.model(batch) if isinstance(batch, Tensor) else output(self.model, as_batch(batch))
 
     def on_validation_epoch_start(self) -> None:
@@ -116,7 +116,7 @@ class TaskModule(LightningModule):
         self._log_metrics("test")
 
     def configure_optimizers(self) -> Any:
-        """The optimizer of our parameter groups, and its schedule by steps."""
+        """The optimizer with our parameter groups, and a schedule that is updated every step."""
         optimizer = build_optimizer(self.model, self.train_options)
         train = self.train_options
         if train.schedule == "constant" and not train.warmup:

@@ -1,4 +1,4 @@
-"""What the section ``train`` of a recipe can name besides the built-in parts: optimizers, schedules and metrics.
+"""Registered optimizers, schedules and metrics, which the section ``train`` of a recipe can name.
 
 Shapes: B batch, K sums of a metric.
 """
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 MakeOptimizer: TypeAlias = "Callable[..., Optimizer]"
 Schedule: TypeAlias = Callable[..., float]
 MEASURED = ("classification", "retrieval", "regression", "forecast")
-"""The tasks whose models answer with one tensor, which metrics can read."""
+"""The tasks whose models return one tensor, which metrics can read."""
 
 
 class Metric(ABC):
     """A metric of your own, reported beside those of the task.
 
-    It is computed from sums over all samples of a split, so that it is the same however they are cut into batches and
-    spread over processes.
+    It is computed from sums over all samples of a split, so it does not depend on the batch size or the number of
+    processes.
 
     Example:
         >>> import torch
@@ -41,7 +41,7 @@ class Metric(ABC):
     """
 
     tasks: ClassVar[tuple[str, ...]]
-    """The tasks it is for: "classification", "retrieval", "regression" or "forecast"."""
+    """The tasks it supports: "classification", "retrieval", "regression" or "forecast"."""
 
     def size(self, d_output: int) -> int:
         """The number K of sums, for d_output classes or values; 2 unless it is overridden."""
@@ -49,7 +49,7 @@ class Metric(ABC):
 
     @abstractmethod
     def add(self, answer: Tensor, y: Tensor) -> Tensor:
-        """The sums (K,) of a batch, from the model's answer and the targets; see :class:`statespan.data.Batch`."""
+        """The sums (K,) of a batch, from the model's output and the targets; see :class:`statespan.data.Batch`."""
 
     @abstractmethod
     def value(self, sums: Sequence[float]) -> float:
@@ -93,9 +93,9 @@ def register_optimizer(name: str, make: MakeOptimizer) -> None:
     Args:
         name: At most 64 letters, digits, "_" and "-".
         make: A subclass of :class:`torch.optim.Optimizer`, or a function that returns one. Its first argument is the
-            list of :func:`statespan.param_groups`, which hold ``lr`` and ``weight_decay``. It gets ``betas`` and
+            list of :func:`statespan.param_groups`, which contain ``lr`` and ``weight_decay``. It gets ``betas`` and
             ``eps`` of the recipe if it has arguments of these names; all others are options for
-            ``train.optimizer_options``. A parameter's state must consist of tensors, so that runs can be resumed.
+            ``train.optimizer_options``. Its state for a parameter must consist of tensors, so that runs can be resumed.
 
     Example:
         >>> import torch
@@ -111,10 +111,10 @@ def register_schedule(name: str, schedule: Schedule) -> None:
 
     Args:
         name: At most 64 letters, digits, "_" and "-".
-        schedule: ``schedule(train, step, total, steps_per_epoch)``, the factor of all learning rates in update ``step``
-            of ``total``, a finite number >= 0. ``train`` holds all settings; its ``warmup`` is over when the function
-            is called. Keyword-only arguments are options for ``train.schedule_options``. It must be a pure function,
-            so that runs can be resumed.
+        schedule: ``schedule(train, step, total, steps_per_epoch)`` returns the factor on all learning rates in update
+            ``step`` of ``total``, a finite number >= 0. ``train`` contains all settings; the function is called only
+            after its ``warmup``. Keyword-only arguments are options for ``train.schedule_options``. It must be a pure
+            function, so that runs can be resumed.
 
     Example:
         >>> from statespan.train import Train

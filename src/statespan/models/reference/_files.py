@@ -4,7 +4,8 @@
 every other name. The config that Lightning stores beside the weights consists of OmegaConf's classes, which are read as
 :class:`StandIn`, a class that does nothing: no code of OmegaConf, Lightning or the file runs.
 
-Torch before 2.6 (CVE-2025-32434) and before 2.10 (CVE-2026-24747) can be attacked even so: those read safetensors only.
+Even so, torch before 2.6 (CVE-2025-32434) and before 2.10 (CVE-2026-24747) can be attacked; with those versions only
+safetensors files are read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _DEFAULTDICT = "collections.defaultdict"
 
 
 class StandIn:
-    """Takes the place of a class in a pickled file: it keeps the attributes and does nothing."""
+    """Replaces a class in a pickled file: it keeps the attributes and does nothing else."""
 
     def __init__(self, *values: Any) -> None:
         """Ignore the arguments."""
@@ -41,7 +42,7 @@ def read_file(path: Path) -> Any:
         path: A file of ``torch.save`` (.pt, .pth, .ckpt, .bin) or .safetensors.
 
     Raises:
-        LoadError: It is none, is damaged, or refers to code.
+        LoadError: It is not such a file, is damaged, or refers to code.
     """
     if path.suffix not in SUFFIXES:
         raise LoadError(f"{path} must end in one of {', '.join(SUFFIXES)}")
@@ -53,7 +54,7 @@ def read_file(path: Path) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A stored config as dictionaries, lists and values; None for what is none of them."""
+    """A stored config as dictionaries, lists and plain values; None for anything else."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -86,13 +87,13 @@ def _pickled(path: Path, file: BinaryIO) -> Any:
     _check_archive(path, file)
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(file)  # only lists them
-    except Exception as error:  # whatever its parser stumbles over
+    except Exception as error:  # the parser may raise anything
         raise LoadError(f"{path} is damaged: {_line(error)}") from error
     code = sorted(name for name in names if name != _DEFAULTDICT and not _HARMLESS.fullmatch(name))
     if code:
         raise LoadError(
-            f"{path} refers to code ({printable(', '.join(code[:3]))}), and only tensors and plain values are read; "
-            "where the file is trusted, save model.state_dict() alone"
+            f"{path} refers to code ({printable(', '.join(code[:3]))}), but only tensors and plain values are read; "
+            "if you trust the file, save its model.state_dict() alone"
         )
     stand_ins = [(defaultdict if name == _DEFAULTDICT else StandIn, name) for name in names]
     file.seek(0)
@@ -101,22 +102,22 @@ def _pickled(path: Path, file: BinaryIO) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except MemoryError:
         raise
-    except Exception as error:  # torch raises whatever its parser stumbles over
-        raise LoadError(f"{path} is damaged or holds more than tensors: {_line(error)}") from error
+    except Exception as error:  # torch's parser may raise anything
+        raise LoadError(f"{path} is damaged or contains more than tensors: {_line(error)}") from error
 
 
 def _check_archive(path: Path, file: BinaryIO) -> None:
-    """Require what ``torch.save`` writes: a zip file whose entries are stored as they are, once each."""
+    """Require what ``torch.save`` writes: a zip file of uncompressed entries, no larger together than the file."""
     size = file.seek(0, 2)
     try:
         entries = zipfile.ZipFile(file).infolist()
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
-        raise LoadError(f"{path} is not a whole file of torch.save, version 1.6 or later: {_line(error)}") from error
+        raise LoadError(f"{path} is not a whole file of torch.save (torch 1.6 or later): {_line(error)}") from error
     pickles = [entry for entry in entries if entry.filename.endswith("data.pkl")]
     if len(pickles) != 1 or pickles[0].file_size > LARGEST_PICKLE:
-        raise LoadError(f"{path} must have one data.pkl of at most {LARGEST_PICKLE} bytes, as torch.save writes it")
+        raise LoadError(f"{path} must have one data.pkl of at most {LARGEST_PICKLE} bytes, as files of torch.save do")
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        raise LoadError(f"{path} must not be compressed: torch.save stores tensors as they are")
+        raise LoadError(f"{path} must not be compressed: torch.save stores tensors uncompressed")
     if sum(entry.file_size for entry in entries) > size:
         raise LoadError(f"{path} is damaged: its entries are larger than the file")
     file.seek(0)

@@ -1,4 +1,4 @@
-"""The reference's sequence models as plans: a list of layers with norms, and what stands around it.
+"""The reference's sequence models as plans: a stack of layers with norms, and the weights around it.
 
 Shapes: D = d_model features.
 """
@@ -23,7 +23,7 @@ _PARTS = {
     "reverse_layer": "a second layer that reads backwards (bidirectional of the block)",
     "bidirectional_linear": "a second layer that reads backwards (bidirectional of the block)",
     "residual": "a residual function with weights",
-    "pool": "a pool between layers with weights",
+    "pool": "a pool between layers, with weights",
 }
 _NORM = {"weight", "bias"}
 _STATISTICS = {"running_mean", "running_var"}
@@ -36,9 +36,9 @@ class BackbonePlan:
     Args:
         layers: In order.
         norm: "layer", "batch" or "none".
-        prenorm: Whether the norms stand before the layers, and one more after all of them.
-        norms: The norm of each layer, then the last one if ``prenorm``, by names of weights.
-        root: What stands before the names of the backbone.
+        prenorm: Whether each norm precedes its layer, with one more norm after all of them.
+        norms: The weights of each layer's norm by name, then those of the last norm if ``prenorm``.
+        root: The prefix of the backbone's names.
     """
 
     layers: list[SSMPlan | FeedForwardPlan]
@@ -72,13 +72,13 @@ def is_stack(tensors: Mapping[str, Tensor]) -> bool:
     """Whether these are the weights of a stack of layers, rather than of one.
 
     Raises:
-        NotExpressibleError: They are of a backbone at several resolutions.
-        LoadError: There is no S4 layer among them.
+        NotExpressibleError: They belong to a backbone with several resolutions.
+        LoadError: They contain no S4 layer.
     """
     if any(_UNET.search(name) for name in tensors):
         raise NotExpressibleError(
-            "the reference's U-Net and SaShiMi add the input of every resolution to its output (and SaShiMi has no "
-            "layers on the way down), which statespan.nn.UNet does not"
+            "the reference's U-Net and SaShiMi add the input of every resolution to its output, which "
+            "statespan.nn.UNet does not (and SaShiMi has no layers on the way down)"
         )
     if not any(ANCHOR.match(name) for name in tensors):
         raise LoadError("source has no S4 layer: no name ends in kernel.C")
@@ -86,7 +86,7 @@ def is_stack(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def is_lightning(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether these are the names of the reference's Lightning module: a model beside its encoder or decoder."""
+    """Whether these names are those of the reference's Lightning module: a model beside an encoder or decoder."""
     tops = {name.partition(".")[0] for name in tensors}
     return any(name.startswith("model.layers.") for name in tensors) and bool(tops & {"encoder", "decoder"})
 
@@ -103,7 +103,7 @@ def plan_backbone(tensors: Mapping[str, Tensor], options: ReferenceOptions) -> t
         items.setdefault(int(match["index"]), {})[match["rest"]] = tensors[name]
     if sorted(items) != list(range(len(items))):
         missing = min(set(range(max(items))) - items.keys())
-        raise LoadError(f"{root}{kind}.{missing} is missing of layers 0 … {max(items)}")
+        raise LoadError(f"{root}{kind}.{missing} is missing; the layers are numbered 0 … {max(items)}")
     rest = {name: value for name, value in tensors.items() if name not in matches}
     layers, norms = [], []
     for i in range(len(items)):
@@ -127,14 +127,14 @@ def _checked(
     (norm,) = kinds
     prenorm = bool(last)
     if prenorm and _kind(last) != norm:
-        raise NotExpressibleError(f"{root}norm is of the kind {_kind(last)!r}, and those of the layers are {norm!r}")
+        raise NotExpressibleError(f"{root}norm is a {_kind(last)!r} norm, but the norms of the layers are {norm!r}")
     if options.prenorm is True and norm != "none" and not prenorm:
-        raise NotExpressibleError(f"prenorm=True needs a last norm in statespan, and source has no {root}norm")
+        raise NotExpressibleError(f"prenorm=True needs a last norm in statespan, but source has no {root}norm")
     if options.prenorm is False and prenorm:
         raise LoadError(f"prenorm must be True for weights with a last norm ({root}norm), got False")
     for layer in layers:
         if layer.d_model != layers[0].d_model or (isinstance(layer, SSMPlan) and layer.mix is None):
-            raise NotExpressibleError(f"{root}layers must all map {layers[0].d_model} features to as many")
+            raise NotExpressibleError(f"{root}layers must all map {layers[0].d_model} features to the same number")
     if norm == "none":
         return BackbonePlan(layers, norm, False, norms, root)
     return BackbonePlan(layers, norm, prenorm, [*norms, *([last] if prenorm else [])], root)
@@ -153,18 +153,18 @@ def _split(tensors: Mapping[str, Tensor], where: str) -> dict[str, dict[str, Ten
 
 
 def _take(rest: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The weights below a prefix, which are taken out of ``rest``."""
+    """Remove the weights with a prefix from ``rest``, and return them without it."""
     return {name[len(prefix) :]: rest.pop(name) for name in list(rest) if name.startswith(prefix)}
 
 
 def _plan_norm(tensors: Mapping[str, Tensor], d_model: int, where: str) -> dict[str, Tensor]:
-    """The weights of a norm by statespan's names; nothing for none."""
+    """The weights of a norm by statespan's names; empty without a norm."""
     found = {name.removeprefix("norm.").removeprefix("ln."): value for name, value in tensors.items()}
     found.pop("num_batches_tracked", None)
     if found.keys() == {"m", "s"}:
         raise NotExpressibleError(
-            f"{where} is a layer norm with one scale and one shift for all features and no epsilon (transposed), and "
-            "statespan's has one for each feature"
+            f"{where} is a layer norm with one scale and one shift for all features and no epsilon (transposed); "
+            "statespan's has one of each per feature"
         )
     if found and found.keys() not in (_NORM, _NORM | _STATISTICS):
         raise LoadError(

@@ -27,34 +27,36 @@ def from_reference(
 ) -> nn.Module:  # fmt: skip
     """Convert trained weights of the papers' public code (state-spaces/s4), versions 1 to 4.
 
-    The result computes the same outputs. Weights do not tell everything: an option that is None is taken from the
-    config in a Lightning checkpoint, else it is the default of the reference's classes.
+    The result computes the same outputs. Some settings cannot be read from the weights. An option that is None is taken
+    from the config in a Lightning checkpoint; otherwise it is the default of the reference's classes.
 
     Args:
-        source: A state_dict, or a file of ``torch.save`` or safetensors; no code in it is run.
+        source: A state_dict, or a file of ``torch.save`` or safetensors; no code in it runs.
         prefix: Read only the names that begin with it, such as "backbone.s4.".
         dt_transform: How v4 computes Δ from ``inv_dt``: "exp" (default of its classes), "softplus" (of its configs, and
-            here of whole Lightning modules), "relu", "sigmoid" or "none". The first two differ by up to 5 %.
-        real_transform: How −Re A is computed, by the same names; default "exp".
-        imag_transform: How −Im A is computed in v4; default "none".
-        disc: How a diagonal SSM is discretized: "zoh" or "bilinear"; default "zoh" in v4 and "bilinear" in v3.
+            here of whole Lightning modules), "relu", "sigmoid" or "none". For Δ ≤ 0.1 the
+            first two differ by up to 5 %.
+        real_transform: How −Re A is computed; the same names, by default "exp".
+        imag_transform: How −Im A is computed in v4; the same names, by default "none".
+        disc: Discretization of a diagonal SSM: "zoh" (default in v4) or "bilinear" (default in v3). S4 is always
+            bilinear.
         activation: After the SSM: "gelu" (default) or "none".
         l_kernel: Length that S4's kernel was prepared for, for weights that do not store it.
-        prenorm: Checked against the weights, which tell it by a last norm.
-        pool: How the decoder makes one output of a sequence: "mean" (default), "last" or "first"; or "none" for an
+        prenorm: Checked against the weights: with prenorm they have a last norm.
+        pool: How the decoder reduces a sequence to one output: "mean" (default), "last" or "first"; or "none" for an
             output at every position.
-        task: "classification" or "regression"; by default one output is a regression, and several are classes.
+        task: "classification" or "regression"; by default, one output means regression and several mean classes.
         dropout: Probability of dropping a feature in further training.
         device: Where to put the result.
-        dtype: Of its parameters; by default that of the weights.
+        dtype: Dtype of its parameters; by default float64 if any weight has double precision, else float32.
 
     Returns:
         In evaluation mode: S4 or S4D for one layer; :class:`statespan.nn.Backbone` for a stack of layers; a model of
         :mod:`statespan.models` for a stack with an encoder or a decoder. All read (batch, length, features).
 
     Raises:
-        LoadError: The file or the names are not those of the reference.
-        NotExpressibleError: They are, and no layer or model computes the same; the message names what is missing.
+        LoadError: The file cannot be read, or the names are not the reference's.
+        NotExpressibleError: No layer or model of statespan computes the same; the message names what is missing.
 
     Example:
         >>> from statespan import S4D, from_reference, to_reference
@@ -113,7 +115,7 @@ def _bare(plan: BackbonePlan | SSMPlan, dropout: float, dtype: torch.dtype) -> n
 def _plan(
     source: Any, prefix: str, options: ReferenceOptions
 ) -> tuple[BackbonePlan | SSMPlan, Ends | None, ReferenceOptions, torch.dtype]:
-    """The plan of what the weights are, what stands around it, the options, and the dtype of the weights."""
+    """The plan of a layer or stack, the encoder and decoder around it, the options, and the dtype of the weights."""
     read = read_source(source, prefix)
     tensors = read.tensors
     options = options.with_config(read.config)
@@ -130,18 +132,18 @@ def _plan(
 
 
 def _one_layer(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
-    """The names of one layer without what stands before all of them."""
+    """The tensors of one layer without their common prefix, and the prefix."""
     anchors = [match for name in tensors if (match := ANCHOR.match(name))]
     if len(anchors) > 1:
         first, second = (match["kernel"] for match in anchors[:2])
-        raise NotExpressibleError(f"source has several kernels, {first} and {second}, outside of a list named layers")
+        raise NotExpressibleError(f"source has several kernels, {first} and {second}, outside a list named layers")
     where = anchors[0]["owner"]
     if where.endswith("layer.") and not any(name.startswith(f"{where}output_linear") for name in tensors):
         where = where.removesuffix("layer.")
     beside = [name for name in tensors if not name.startswith(where)]
     if beside:
         raise LoadError(
-            f"{beside[0]} is none of the names of the layer {where!r}; to read the layer alone, give prefix={where!r}"
+            f"{beside[0]} is none of the names of the layer {where!r}; to read only the layer, pass prefix={where!r}"
         )
     return {name[len(where) :]: value for name, value in tensors.items()}, where
 

@@ -4,8 +4,8 @@ S4's kernel is computed from a truncated generating function, and the reference 
 
     C̃ = C (I − Ā^l)
 
-in place of C, where l is the length that its kernel was last prepared for. Both have the same shape. Loading C̃ as C
-gives a kernel that is wrong by some per cent, so C is solved for, in float64, with the dense Ā of every head.
+in place of C, where l is the length that its kernel was last prepared for. Both have the same shape, but loading C̃ as C
+gives a kernel that is wrong by several per cent. So we solve for C in float64, with the dense Ā of every head.
 
 Shapes: H heads, S independent SSMs (head h uses number h mod S), M = N/2 kept modes, K kernels, R rank.
 """
@@ -37,7 +37,7 @@ class ConvertedSSM:
         log_dt: (H,).
         A_real: (S, M), before ``real_part``.
         A_imag: (S, M).
-        B: (S, M, 2); None where it is 1 and not trained.
+        B: (S, M, 2); None if it is 1 and not trained.
         C: (K, H, M, 2).
         P: (R, S, M, 2), or None for a diagonal SSM.
         real_part: "exp", "softplus", "relu" or "none".
@@ -74,12 +74,12 @@ def convert(kernel: Mapping[str, Tensor], options: ReferenceOptions, where: str)
         A_real, A_imag, B, P = _common(A_real, A_imag, B, P)
         S = len(A_real)
     if A_imag.shape != (S, M) or C.shape[1] % S or (B is not None and B.shape != (S, M)):
-        raise LoadError(f"{where}C must have heads that {S} SSMs divide, got {C.shape[1]}")
+        raise LoadError(f"{where}C must have a multiple of {S} heads, as there are {S} SSMs, got {C.shape[1]}")
     if P is not None:
         assert B is not None  # every version with P has it
         if P.ndim != 3 or P.shape[0] not in (1, 2) or P.shape[1:] != (S, M):
             raise NotExpressibleError(
-                f"{where}P of shape {tuple(P.shape)}: statespan's low-rank terms have rank 1 or 2"
+                f"{where}P has shape {tuple(P.shape)}; statespan's low-rank terms have rank 1 or 2"
             )
         ssm = _system((A_real, A_imag, kind), B, C, P, dt=dt)
         C = untruncate(C, ssm, _length(kernel, options, where), where)
@@ -94,7 +94,7 @@ def untruncate(C_tilde: Tensor, ssm: DPLR, length: int, where: str = "") -> Tens
     Args:
         C_tilde: C̃.
         ssm: The SSM, with any C.
-        length: The length l; 0 where the kernel was never prepared, and C̃ is C.
+        length: The length l; 0 if the kernel was never prepared, so that C̃ is C.
         where: For messages.
     """
     if length == 0:
@@ -158,7 +158,7 @@ def _steps(x: Tensor, heads: int, version: Version, *, options: ReferenceOptions
 def _modes(
     kernel: Mapping[str, Tensor], version: Version, options: ReferenceOptions, low_rank: bool
 ) -> tuple[Tensor, Tensor, str]:
-    """The parameters of Re A and Im A, (S, M), and how the first is constrained."""
+    """The parameters of Re A and Im A, (S, M), and the ``real_part`` of the first."""
     if not version.A_real:
         A = _complex(kernel[version.A_imag])
         A = A if A.ndim == 2 else A[None]
@@ -199,7 +199,7 @@ def _vectors(kernel: Mapping[str, Tensor], version: Version, where: str) -> tupl
 
 
 def _stacked(B: Tensor, C: Tensor, where: str) -> tuple[Tensor, Tensor, Tensor]:
-    """C, B and P of v1, where the low-rank terms are further rows of B and C, and C is conjugated."""
+    """C, B and P of v1, which stores the low-rank terms as further rows of B and C, and C conjugated."""
     B, C = (x if x.ndim == 3 else x[None] for x in (B, C))  # (H, 1 + R, M)
     P, Q = B[:, 1:].movedim(1, 0), C[:, 1:].movedim(1, 0)
     _check_same(P, Q, where)
@@ -214,7 +214,7 @@ def _check_same(P: Tensor, Q: Tensor, where: str) -> None:
 def _common(
     A_real: Tensor, A_imag: Tensor, B: Tensor, P: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """The tensors with as many SSMs as the one that has most, where they differ."""
+    """The tensors repeated to the largest number of SSMs among them."""
     counts = [len(A_real), len(A_imag), B.shape[0], *([] if P is None else [P.shape[-2]])]
     S = max(counts)
     if B.ndim != 2 or any(S % count for count in counts) or (P is not None and P.ndim != 3):
@@ -244,7 +244,7 @@ def _length(kernel: Mapping[str, Tensor], options: ReferenceOptions, where: str)
 
 
 def _complex(x: Tensor) -> Tensor:
-    """Complex numbers, also from a trailing axis of 2."""
+    """A complex tensor, converted from real and imaginary parts in a trailing axis of 2 if needed."""
     if x.is_complex():
         return x.to(torch.complex128)
     if x.ndim < 2 or x.shape[-1] != 2:

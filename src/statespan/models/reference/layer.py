@@ -1,4 +1,4 @@
-"""One layer of the reference as a plan: which layer of statespan, with which options and weights.
+"""One layer of the reference as a plan: the layer of statespan that equals it, its options and its weights.
 
 Shapes: H heads, S independent SSMs, M = N/2 kept modes, K kernels.
 """
@@ -39,7 +39,7 @@ class SSMPlan:
         d_state: State size N.
         mix: "glu", "linear" or None.
         bidirectional: Whether half of the kernels look ahead.
-        ssm: Further options of the layer by name.
+        ssm: Other options of the layer by name.
         tensors: Its weights by name, in float64.
     """
 
@@ -53,11 +53,11 @@ class SSMPlan:
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """Everything but the weights."""
+        """Everything except the weights."""
         return self.name, self.d_model, self.d_state, self.mix, self.bidirectional, self.ssm
 
     def build(self, dropout: float, dtype: torch.dtype) -> SequenceLayer:
-        """The layer, with other weights."""
+        """The layer, before its weights are loaded."""
         make: Any = LAYERS[self.name]
         options = {"mix": self.mix, "bidirectional": self.bidirectional, "dropout": dropout, "dtype": dtype}
         return make(self.d_model, self.d_state, **options, **self.ssm)
@@ -69,7 +69,7 @@ class FeedForwardPlan:
 
     Args:
         d_model: Features.
-        expand: Hidden features for each of them.
+        expand: Hidden features per feature.
         tensors: Its weights by name, in float64.
     """
 
@@ -78,7 +78,7 @@ class FeedForwardPlan:
     tensors: dict[str, Tensor]
 
     def build(self, dropout: float, dtype: torch.dtype) -> SequenceLayer:
-        """The layer, with other weights."""
+        """The layer, before its weights are loaded."""
         return FeedForward(self.d_model, self.expand, dropout=dropout, dtype=dtype)
 
 
@@ -88,7 +88,7 @@ def plan_layer(tensors: Mapping[str, Tensor], options: ReferenceOptions, where: 
     Args:
         tensors: Of the layer, by its own names.
         options: The options of the conversion.
-        where: What stands before the names, for messages.
+        where: The prefix of the names, for messages.
     """
     anchors = [name for name in tensors if ANCHOR.match(name)]
     if not anchors:
@@ -124,7 +124,7 @@ def _plan_ssm(tensors: Mapping[str, Tensor], anchor: str, options: ReferenceOpti
     shapes = {"glu": (2 * heads, channels * heads), "linear": (heads, channels * heads)}
     if mix is not None and weight.shape != shapes[mix]:  # type: ignore[union-attr]
         raise NotExpressibleError(
-            f"{where}output_linear has shape {tuple(weight.shape)}, and statespan's maps {channels} · {heads} features "  # type: ignore[union-attr]
+            f"{where}output_linear has shape {tuple(weight.shape)}, but statespan's maps {channels} · {heads} features "  # type: ignore[union-attr]
             f"to {heads}, or to {2 * heads} before a gate"
         )
     weights = {"D": D, **_ssm_weights(ssm)}
@@ -168,7 +168,7 @@ def _ssm_weights(ssm: ConvertedSSM) -> dict[str, Tensor]:
 
 
 def _output_linear(rest: dict[str, Tensor], heads: int, where: str) -> tuple[str | None, Tensor | None, Tensor | None]:
-    """How the features are mixed, and the weight and bias of the linear map; they are taken out of ``rest``."""
+    """Remove the linear map from ``rest``, and return the kind of mix with its weight and bias."""
     names = {name: name.split(".")[1:] for name in rest if name.startswith("output_linear.")}
     if not names:
         return None, None, None
@@ -185,7 +185,7 @@ def _output_linear(rest: dict[str, Tensor], heads: int, where: str) -> tuple[str
 
 
 def _normed(found: dict[str, Tensor]) -> Tensor | None:
-    """The weight of a linear map, also under torch's weight norm, from its two parts."""
+    """The weight of a linear map; with torch's weight norm, it is computed from its two parts."""
     for size, direction in (
         ("weight_g", "weight_v"),
         ("parametrizations.weight.original0", "parametrizations.weight.original1"),
@@ -208,9 +208,9 @@ def _plan_feed_forward(tensors: Mapping[str, Tensor], where: str) -> FeedForward
         raise LoadError(f"{where} must have two linear maps with a weight and a bias, got {_names(tensors)}")
     hidden, d_model = linear[0]["weight"].shape[:2]
     if linear[1]["weight"].shape[:2] != (d_model, hidden):
-        raise LoadError(f"{where} must map {d_model} features to hidden ones and back, got {_names(tensors)}")
+        raise LoadError(f"{where} must map {d_model} features to hidden features and back, got {_names(tensors)}")
     if hidden % d_model:
-        raise NotExpressibleError(f"{where} has {hidden} hidden features, which is no multiple of {d_model}")
+        raise NotExpressibleError(f"{where} has {hidden} hidden features, which is not a multiple of {d_model}")
     weights = {}
     for name, part in zip(("inner", "outer"), linear):
         weights[f"{name}.weight"], weights[f"{name}.bias"] = part["weight"].flatten(1), part["bias"].flatten()
@@ -218,10 +218,11 @@ def _plan_feed_forward(tensors: Mapping[str, Tensor], where: str) -> FeedForward
 
 
 def load_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load float64 weights, which must be all that the module has, in the module's dtypes."""
+    """Load float64 weights, which must be exactly those of the module, in its dtypes."""
     wanted = module.state_dict()
     if wanted.keys() != tensors.keys():
-        raise LoadError(f"weights must be those of the layer: {_names(wanted.keys() ^ tensors.keys())} differ")
+        differing = _names(wanted.keys() ^ tensors.keys())
+        raise LoadError(f"weights must be exactly those of the layer: {differing} are missing or unknown")
     for name, value in tensors.items():
         if wanted[name].shape != value.shape:
             raise LoadError(f"weight {name} must have shape {tuple(wanted[name].shape)}, got {tuple(value.shape)}")

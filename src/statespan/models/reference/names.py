@@ -1,4 +1,4 @@
-"""The names of an SSM's tensors in every version of the reference; docs/reference.md has the same table.
+"""The names of an SSM's tensors in each version of the reference; docs/reference.md has the same table.
 
 Shapes: H heads, S independent SSMs, M = N/2 kept modes, K kernels, R rank.
 """
@@ -15,7 +15,7 @@ from statespan.models.pretrained import LoadError
 from statespan.models.reference.source import NotExpressibleError
 
 ANCHOR = re.compile(r"^(?P<kernel>(?P<owner>(?:.*?\.)??)kernel\.(?:kernel\.|krylov\.)?)C$")
-"""C, by which a kernel is found; its owner also has D."""
+"""Finds a kernel by its C. The owner also has D."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Version:
     Args:
         title: For messages.
         dt: The step sizes before their transform.
-        A_real: Re A before its transform; "" where A is one complex tensor.
+        A_real: Re A before its transform; "" if A is one complex tensor.
         A_imag: Im A, or A itself.
-        sign: Of Im A.
-        transformed_dt: Whether the step sizes have a transform to choose; else it is exp.
-        disc: How a diagonal SSM is discretized.
-        relu_offset: What is added to relu(A_real): of a diagonal SSM, and of one with a low-rank term.
-        others: Names that may be there, and are read where they matter.
+        sign: Sign of Im A.
+        transformed_dt: Whether the transform of the step sizes is an option; otherwise it is exp.
+        disc: Default discretization of a diagonal SSM.
+        relu_offset: The constant added to relu(A_real), for a diagonal SSM and for one with a low-rank term.
+        others: Names that may occur, and are read if they are needed.
     """
 
     title: str
@@ -69,7 +69,7 @@ def version_of(kernel: Mapping[str, Tensor], where: str) -> Version:
     if {"alpha", "beta", "gamma"} & kernel.keys():
         raise NotExpressibleError(f"{where} is the moving average of Mega, not an SSM of statespan")
     if "inv_dt" in kernel and "A_real" in kernel and "A_imag" not in kernel:
-        raise NotExpressibleError(f"{where} has real modes (is_real=True), and statespan's are complex pairs")
+        raise NotExpressibleError(f"{where} has real modes (is_real=True), but statespan's are conjugate pairs")
     for version in VERSIONS:
         needed = {name for name in ("C", version.dt, version.A_real, version.A_imag) if name}
         if needed <= kernel.keys():

@@ -1,7 +1,7 @@
-"""What the weights do not say: options, and where they come from.
+"""Settings that the weights do not contain: options, and their defaults.
 
-An option that is not given is taken from the config that Lightning stored in the file, else it is the default of the
-reference's classes; ``dt_transform`` of a whole Lightning module is that of its configs.
+An option that is not given is taken from the config that Lightning stored in the file. Otherwise it is the default of
+the reference's classes, or, for ``dt_transform`` of a whole Lightning module, that of the reference's configs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ABSENT: dict[str, tuple[Any, ...]] = {
     "mult_act": (None, "id"), "swap_channels": (None, False), "is_real": (None, False),
     "final_act": (None, "glu", "id"), "postact": (None, "glu", "id"),
 }  # fmt: skip
-"""Settings of a layer that have no counterpart, with the values that mean that they are not used."""
+"""Settings of a layer that have no counterpart in statespan, with the values that leave them unused."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class ReferenceOptions:
         check_number("dropout", self.dropout, above=0.0, below=1.0, closed=True)
 
     def filled(self, **defaults: Any) -> ReferenceOptions:
-        """The same with values for the options that are None."""
+        """A copy with values for the options that are None."""
         return replace(self, **{name: value for name, value in defaults.items() if getattr(self, name) is None})
 
     def with_config(self, config: Mapping[str, Any]) -> ReferenceOptions:
-        """The same with what a stored config says of the options that are None.
+        """A copy with the values of a stored config for the options that are None.
 
         Raises:
             NotExpressibleError: The config uses something that has no counterpart.
@@ -100,7 +100,9 @@ def _check_model(model: Mapping[str, Any]) -> None:
     if residual not in ("R", "residual"):
         raise NotExpressibleError(f"the residual function {residual!r} cannot be expressed; 'R' can")
     if model.get("bidirectional"):
-        raise NotExpressibleError("bidirectional=True of the backbone (a second layer that reads backwards)")
+        raise NotExpressibleError(
+            "bidirectional=True of the backbone, a second layer that reads backwards, has no counterpart"
+        )
 
 
 def _check_layer(layer: Mapping[str, Any]) -> None:
@@ -111,5 +113,5 @@ def _check_layer(layer: Mapping[str, Any]) -> None:
 
 
 def _is_resolved(value: Any) -> bool:
-    """Whether a value of a config is there and is not a reference to another one."""
+    """Whether a config value is present and is not a reference to another value."""
     return value is not None and not (isinstance(value, str) and value.startswith("${"))

@@ -1,4 +1,4 @@
-"""From a state_dict or a file to named tensors: unwraps what training scripts put around them."""
+"""Named tensors from a state_dict or a file, without the containers that training scripts put around them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from statespan.models.pretrained import LoadError
 from statespan.models.reference._files import plain, read_file
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net")  # keys that hold a state_dict, in the order of search
-RATIO = 16  # of the elements of the tensors to those that they share in memory
+RATIO = 16  # most elements of all tensors per byte of their storage
 
 
 class NotExpressibleError(LoadError):
-    """The weights are of something that no layer or model of statespan computes; the message names it."""
+    """The weights need something that no layer or model of statespan computes; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ def read_source(source: Any, prefix: str) -> NamedTensors:
     """The tensors of a state_dict or a file.
 
     Args:
-        source: A mapping from names to tensors, one that wraps it, or a file.
-        prefix: Of the names to read; it is removed.
+        source: A mapping from names to tensors, a container of such a mapping, or a file.
+        prefix: Only names that begin with it are read; it is removed.
     """
     if isinstance(source, (str, os.PathLike)):
         source = read_file(Path(source))
@@ -62,17 +62,17 @@ def _unwrapped(source: Mapping[Any, Any]) -> Mapping[Any, Any]:
         if inner is None:
             break
         source = inner
-    raise LoadError(f"source must hold tensors, or a state_dict under one of {', '.join(WRAPPERS)}")
+    raise LoadError(f"source must hold tensors, or a state_dict under one of the keys {', '.join(WRAPPERS)}")
 
 
 def _without_wrappers(name: str) -> str:
-    """A name without those of data parallelism and torch.compile."""
+    """A name without the prefixes of data parallelism and torch.compile."""
     parts = [part for part in name.split(".") if part != "_orig_mod"]
     return ".".join(parts[1:] if parts[:1] == ["module"] and len(parts) > 1 else parts)
 
 
 def _check_memory(tensors: Mapping[str, Tensor]) -> None:
-    """Reject tensors that repeat few numbers many times, as a file of a few bytes could ask for."""
+    """Reject tensors that repeat a few stored numbers many times: a tiny file could ask for a lot of memory."""
     held = sum(tensor.numel() for tensor in tensors.values())
     stored = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors.values()}
     if held > RATIO * max(sum(stored.values()), 1 << 16):

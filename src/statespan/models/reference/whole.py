@@ -29,11 +29,11 @@ _LANGUAGE = "a language model's embedding is scaled by a factor that is not amon
 
 @dataclass(frozen=True)
 class Ends:
-    """What stands around a stack of layers.
+    """The weights around a stack of layers.
 
     Args:
-        encoder: Names below ``encoder.`` without the containers' numbers, "weight" and "bias".
-        decoder: The same of the decoder, with ``output_transform`` or ``retrieval`` in front.
+        encoder: The weights of the encoder by name, without ``encoder.`` and the containers' numbers.
+        decoder: Likewise those of the decoder; their names begin with ``output_transform`` or ``retrieval``.
     """
 
     encoder: dict[str, Tensor]
@@ -41,11 +41,11 @@ class Ends:
 
 
 def ends_of(rest: Mapping[str, Tensor], root: str) -> Ends:
-    """Sort the weights beside a stack.
+    """Assign the weights beside a stack to the encoder and the decoder.
 
     Args:
         rest: The weights that are not the stack's.
-        root: What stands before the stack's names: the encoder and the decoder lie there or one level above.
+        root: The prefix of the stack's names. The encoder and the decoder have the same prefix or one level less.
     """
     above = ".".join(root.split(".")[:-2])
     places = (root, f"{above}." if above else "")
@@ -58,7 +58,7 @@ def ends_of(rest: Mapping[str, Tensor], root: str) -> Ends:
                 found = getattr(ends, part)
                 if key in found:
                     raise NotExpressibleError(
-                        f"{name}: several {part}s one after the other; statespan has one linear map"
+                        f"{name} is one of several {part}s in sequence; statespan has one linear map"
                     )
                 found[key] = value.double()
                 break
@@ -75,7 +75,7 @@ def build_whole(plan: BackbonePlan, ends: Ends, options: ReferenceOptions, dtype
     if any(name.startswith(_PAIRS) for name in decoder):
         return _pairs(plan, ends, {**fields, "pool": options.pool or "mean"}, dtype)
     if decoder and decoder.keys() not in ({"weight", "bias"}, {"output_transform.weight", "output_transform.bias"}):
-        raise NotExpressibleError(f"decoder has {', '.join(sorted(decoder)[:4])}; a linear map can be expressed")
+        raise NotExpressibleError(f"decoder has {', '.join(sorted(decoder)[:4])}; only a linear map can be expressed")
     if plan.root == "model." and "vocabulary" in inputs and "weight" in decoder:
         raise NotExpressibleError(_LANGUAGE)
     decoder = {name.removeprefix("output_transform."): value for name, value in decoder.items()}
@@ -94,7 +94,7 @@ def build_whole(plan: BackbonePlan, ends: Ends, options: ReferenceOptions, dtype
 
 
 def build_bare(plan: BackbonePlan | SSMPlan, dropout: float, dtype: torch.dtype) -> Transducer:
-    """A stack or a layer as a model, between two linear maps that are the identity."""
+    """A stack or a layer as a model, between two identity maps."""
     if isinstance(plan, SSMPlan):
         if plan.mix is None:
             raise NotExpressibleError(
@@ -116,7 +116,7 @@ def config_fields(plan: BackbonePlan, dropout: float) -> dict[str, Any]:
     first = plan.ssms[0]
     if any(layer.settings != first.settings for layer in plan.ssms):
         raise NotExpressibleError(
-            "the layers have different settings, and those of a statespan model are equal; "
+            "the layers have different settings, but all layers of a statespan model have the same; "
             "from_reference reads such weights without an encoder and a decoder"
         )
     expand = 0
@@ -126,7 +126,7 @@ def config_fields(plan: BackbonePlan, dropout: float) -> dict[str, Any]:
         )
         sizes = {layer.expand for layer in plan.layers if isinstance(layer, FeedForwardPlan)}
         if not in_turn or len(sizes) > 1:
-            raise NotExpressibleError("feed-forward layers must follow every SSM layer, with one size")
+            raise NotExpressibleError("feed-forward layers must follow every SSM layer, all with the same size")
         (expand,) = sizes
     return {
         **_layer_fields(first), "n_layers": len(plan.ssms), "feed_forward": expand, "norm": plan.norm,
@@ -147,7 +147,7 @@ def _pairs(plan: BackbonePlan, ends: Ends, fields: dict[str, Any], dtype: torch.
     found = {name.removeprefix(_PAIRS): value for name, value in ends.decoder.items()}
     if found.keys() != {"0.weight", "0.bias", "2.weight", "2.bias"} or found["0.weight"].shape != (D, 4 * D):
         raise NotExpressibleError(
-            f"decoder compares pairs by other maps than 4 · {D} to {D} features and those to classes"
+            f"decoder compares pairs with other maps than 4 · {D} to {D} features and those to classes"
         )
     encoder, _ = _encoder(ends.encoder, D)
     model = Retrieval(ClassifierConfig(**fields, d_output=len(found["2.weight"])), dtype=dtype)
@@ -163,13 +163,13 @@ def _filled(model: Model, plan: BackbonePlan, encoder: dict[str, Tensor], head: 
 
 
 def _encoder(found: Mapping[str, Tensor], d_model: int) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """The encoder's weights by statespan's names, and what it reads."""
+    """The encoder's weights by statespan's names, and the config field of its inputs."""
     if not found:
         return _linear(_identity(d_model), "encoder.map"), {"d_input": d_model}
     weight = found.get("weight")
     if weight is None or weight.ndim != 2 or not found.keys() <= {"weight", "bias"}:
         raise NotExpressibleError(
-            f"encoder has {', '.join(sorted(found)[:4])}; a linear map or an embedding can be expressed"
+            f"encoder has {', '.join(sorted(found)[:4])}; only a linear map or an embedding can be expressed"
         )
     if "bias" in found:
         if len(weight) != d_model:
@@ -190,5 +190,5 @@ def _identity(features: int) -> dict[str, Tensor]:
 
 
 def _guess(outputs: int) -> str:
-    """The task of a number of outputs that nothing is known of."""
+    """The likely task of a model with this many outputs."""
     return "regression" if outputs == 1 else "classification"

@@ -1,4 +1,4 @@
-"""``to_reference``: a layer, a backbone or a model in the names of the papers' public code, version 4.
+"""``to_reference``: a layer, a backbone or a model under the names of the papers' public code, version 4.
 
 Shapes: H heads, S independent SSMs, M = N/2 kept modes, K kernels, R rank.
 """
@@ -34,14 +34,15 @@ def to_reference(
 
     Args:
         model: An S4 or S4D layer, a :class:`statespan.nn.Backbone`, a Classifier, Regressor, Retrieval or Transducer.
-        l_kernel: Length to prepare S4's kernel for: C̃ = C (I − Ā^l) takes the place of C. None for C itself with
-            ``l_kernel`` 0, which the reference prepares when it first runs.
-        dt_transform: "exp" or "softplus"; None for "softplus" in a model, whose names are those of the reference's
-            Lightning module, and "exp" in a layer or a backbone, as :func:`statespan.from_reference` reads them.
+        l_kernel: Length to prepare S4's kernel for: C̃ = C (I − Ā^l) replaces C. None writes C itself and
+            ``l_kernel`` 0; the reference then computes C̃ when it first runs.
+        dt_transform: "exp" or "softplus". None means "softplus" for a model, whose names are those of the reference's
+            Lightning module, and "exp" for a layer or a backbone. :func:`statespan.from_reference` has
+            the same defaults.
         layout: "block" for the reference's general block, or "s4d" for its standalone S4D.
 
     Returns:
-        Tensors by name, copies in the dtype of the model.
+        Copies of the tensors by name, in the dtype of the model.
 
     Raises:
         NotExpressibleError: The reference has no such layer or model.
@@ -79,7 +80,7 @@ def _write(model: Any, options: dict[str, Any]) -> dict[str, Tensor]:
 def _whole(model: Any, options: dict[str, Any]) -> dict[str, Tensor]:
     if isinstance(model.backbone, Chain):
         raise NotExpressibleError(
-            "residual=False: the reference's sequence models have residuals; write the layer alone"
+            "residual=False: the reference's sequence models have residuals; convert the layer alone"
         )
     weights = {f"model.{name}": value for name, value in _backbone(model.backbone, options).items()}
     weights |= {f"encoder.0.{name}": value for name, value in model.encoder.map.state_dict().items()}
@@ -95,7 +96,7 @@ def _whole(model: Any, options: dict[str, Any]) -> dict[str, Tensor]:
 
 def _backbone(backbone: Any, options: dict[str, Any]) -> dict[str, Tensor]:
     if not isinstance(backbone, Backbone):
-        raise NotExpressibleError(f"a {type(backbone).__name__} is no sequence model of the reference")
+        raise NotExpressibleError(f"a {type(backbone).__name__} is not a sequence model of the reference")
     weights: dict[str, Tensor] = {}
     for i, block in enumerate(backbone.blocks):
         part: Any = block
@@ -117,7 +118,7 @@ def _any_layer(layer: Any, options: dict[str, Any]) -> dict[str, Tensor]:
         return inner | {f"ff.2.{name}": value for name, value in layer.outer.state_dict().items()}
     if isinstance(layer, SSMLayer):
         return _layer(layer, options)
-    raise NotExpressibleError(f"a {type(layer).__name__} is no layer of the reference's sequence models")
+    raise NotExpressibleError(f"a {type(layer).__name__} is not a layer of the reference's sequence models")
 
 
 def _layer(layer: SSMLayer, options: dict[str, Any]) -> dict[str, Tensor]:
@@ -156,7 +157,7 @@ def _layer(layer: SSMLayer, options: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _standalone(layer: SSMLayer, ssm: DPLRParameters | DiagonalParameters, A_real: Tensor) -> dict[str, Tensor]:
-    """The reference's standalone S4D: one kernel a head, zero-order hold, GELU and a gate; B is part of C."""
+    """The reference's standalone S4D: one kernel per head, zero-order hold, GELU and a gate; B is multiplied into C."""
     wanted = {
         "a diagonal SSM": isinstance(ssm, DiagonalParameters),
         "discretization='zoh'": ssm.options.discretization == "zoh",
