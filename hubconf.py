@@ -38,6 +38,16 @@ def lssl(d_model: int, **options: _Any) -> _Any:
     return _statespan.LSSL(d_model, **options)
 
 
+def s5(d_model: int, **options: _Any) -> _Any:
+    """The layer S5; see statespan.S5 for its options."""
+    return _statespan.S5(d_model, **options)
+
+
+def lru(d_model: int, **options: _Any) -> _Any:
+    """The layer LRU; see statespan.LRU for its options."""
+    return _statespan.LRU(d_model, **options)
+
+
 def _entry(name: str) -> _Any:
     def load(device: _Any = None) -> _Any:
         return _statespan.load(name, device=device)

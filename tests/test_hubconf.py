@@ -14,6 +14,7 @@ from statespan.models import find
 
 ROOT = str(Path(__file__).parent.parent)
 LAYERS = {"s4": statespan.S4, "s4d": statespan.S4D, "dss": statespan.DSS, "lssl": statespan.LSSL}
+LAYERS |= {"s5": statespan.S5, "lru": statespan.LRU}
 
 
 @pytest.fixture(autouse=True)

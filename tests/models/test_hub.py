@@ -163,7 +163,9 @@ def test_what_is_damaged_or_another_file_is_rejected(server):
     assert not [path for _, path in server.requests if path.endswith("evil.bin")]
 
 
-@pytest.mark.parametrize("name", ["hf://", "hf://model", "hf://a/b/c", "hf://a/../b", "hf://a/b@", "hf://a/b@x y"])
+@pytest.mark.parametrize(
+    "name", ["hf://", "hf://model", "hf://a/b/c", "hf://a/../b", "hf://a/b@", "hf://../x", "hf://a/b@x y"]
+)
 def test_names(name):
     with pytest.raises(LoadError, match=r"name must be hf://user/name or hf://user/name@revision"):
         statespan.load(name)
@@ -176,7 +178,7 @@ def test_other_names_mean_what_they_meant(tmp_path):
         models.from_pretrained("user/name")
 
 
-def test_mistakes_in_pushing(server):
+def test_mistakes_in_pushing(server, monkeypatch):
     model = make("classifier")
     with pytest.raises(ValueError, match="repository must be user/name, got 'model'"):
         model.push_to_hub("model")
@@ -185,6 +187,11 @@ def test_mistakes_in_pushing(server):
     with pytest.raises(OSError, match="401"):
         model.push_to_hub("me/model", token="hf_wrong")
     assert server.commits == {}
+    with pytest.raises(ValueError, match=r"repository must be user/name, got '\.\./x'"):
+        model.push_to_hub("../x", token=TOKEN)
+    move(monkeypatch, "http://127.0.0.1:9")  # where nobody listens
+    with pytest.raises(OSError, match="the Hub cannot be reached"):
+        model.push_to_hub("me/model", token=TOKEN)
 
 
 def test_without_huggingface_hub_the_error_says_what_to_install(monkeypatch):

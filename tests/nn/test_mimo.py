@@ -187,3 +187,8 @@ def test_causal(name):
         wanted, y = layer(x), layer(spoiled)
     assert peak_error(y[:, :60], wanted[:, :60]) <= 1e-12
     assert y[:, 60:].isnan().all()
+
+
+def test_s5_needs_a_block_for_each_initialization():
+    with pytest.raises(ValueError, match="blocks must be at least 3 for init 'legs/inv/lin', got 1"):
+        S5(4, 16, init="legs/inv/lin")

@@ -110,7 +110,8 @@ def text_dataset(
 def read_bytes(where: Path) -> bytes:
     """The content of a file of 1 to :data:`LARGEST` bytes."""
     if not where.is_file():
-        hint = "" if where.is_absolute() else f", which is not in {Path.cwd()}"
+        missing = "" if where.is_absolute() else f", which is not in {Path.cwd()}"
+        hint = ", which is a folder" if where.is_dir() else missing
         raise FileNotFoundError(f"path must be an existing text file, got {where}{hint}")
     with where.open("rb") as file:
         size = os.fstat(file.fileno()).st_size

@@ -158,8 +158,8 @@ class S4Forecaster(Estimator):
         if self.verbose:
             print(self.chosen_line_, file=sys.stderr)
         train = train_config(
-            len(learn), batch=batch, steps=steps, epochs=-(-steps * batch // len(learn)) + 1, validations=20, seed=seed,
-            lr=self.learning_rate, weight_decay=0.01, patience=self.chosen_["patience"], threads=self.threads,
+            len(learn), batch=batch, steps=steps, epochs=-(-steps * batch // len(learn)) + 1, lr=self.learning_rate,
+            validations=20, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed, threads=self.threads,
         )  # fmt: skip
         self.history_ = fit_network(
             self.network_, Splits(learn, valid), train,

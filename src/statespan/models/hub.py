@@ -19,6 +19,7 @@ from statespan.models.pretrained import CONFIG, INPUTS, LARGEST_CONFIG, LARGEST_
 
 PREFIX = "hf://"
 CARD = "README.md"
+FORMS = "hf://user/name or hf://user/name@revision"
 OFFLINE = "STATESPAN_OFFLINE"
 _NAME = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
@@ -37,7 +38,7 @@ def locate(where: str | Path) -> Path:
         return Path(where)
     match = _NAME.fullmatch(where)
     if match is None:
-        raise LoadError(f"name must be hf://user/name or hf://user/name@revision, got {where!r}")
+        raise LoadError(f"name must be {FORMS}, got {where!r}")
     repository, revision = match.groups()
     errors = _hub().errors
     try:
@@ -49,6 +50,8 @@ def locate(where: str | Path) -> Path:
         return _download(repository, entry["file"], commit, entry["bytes"]).parent
     except errors.LocalEntryNotFoundError as error:
         raise OSError(f"{where} is not in the cache, and the Hub cannot be reached: {_line(error)}") from error
+    except errors.HFValidationError as error:
+        raise LoadError(f"name must be {FORMS}, got {where!r}: {_line(error)}") from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
         raise LoadError(
             f"{where} is not a model of statespan on the Hub, or you have no access to it: {_line(error)}"
@@ -61,6 +64,18 @@ def push(model: Any, repository: str, *, private: bool, revision: str | None, me
     name = repository.removeprefix(PREFIX)
     if not _NAME.fullmatch(PREFIX + name) or "@" in name:
         raise ValueError(f"repository must be user/name, got {repository!r}")
+    try:
+        return _push(model, name, private=private, revision=revision, message=message, token=token)
+    except hub.errors.HFValidationError as error:
+        raise ValueError(f"repository must be user/name, got {repository!r}: {_line(error)}") from error
+    except Exception as error:
+        if not type(error).__module__.startswith("httpx"):  # httpx or httpx2, as the version of huggingface_hub has it
+            raise
+        raise OSError(f"the Hub cannot be reached: {_line(error)}") from error
+
+
+def _push(model: Any, name: str, *, private: bool, revision: str | None, message: str, token: str | None) -> str:
+    hub = _hub()
     api = hub.HfApi(library_name="statespan", library_version=__version__, token=token)
     api.create_repo(name, private=private, exist_ok=True)
     if revision is not None:

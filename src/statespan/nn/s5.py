@@ -48,6 +48,8 @@ class S5Parameters(MIMOParameters):
         self.init, self.blocks = init, check_int("blocks", blocks, minimum=1)
         if options.d_state % (2 * blocks):
             raise ValueError(f"blocks must divide d_state={options.d_state} into equal, even parts, got {blocks}")
+        if isinstance(init, str) and (count := len(init.split("/"))) > blocks:
+            raise ValueError(f"blocks must be at least {count} for init {init!r}, got {blocks}")
         self.real_part = check_choice("real_part", real_part, REAL_PARTS)
         self._make(device, dtype)
 
