@@ -5,6 +5,7 @@ import pickle
 import sys
 import types
 import zipfile
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,34 @@ def test_a_name_of_a_harmless_class_calls_nothing(tmp_path, monkeypatch):
     torch.save({"state_dict": {"x": rand(2)}, "hyper_parameters": call(module.run, 1)}, path)
     assert isinstance(_files.read_file(path)["hyper_parameters"], _files.StandIn)
     assert ran == []
+
+
+def test_a_default_dictionary_is_read_as_a_plain_one(tmp_path, block):
+    counts = defaultdict(list, {"a": [1], "b": [2, 3]})
+    path = tmp_path / "counts.ckpt"
+    torch.save({"state_dict": defaultdict(None, block.tensors), "counts": counts}, path)
+    stored = _files.read_file(path)
+    assert stored["counts"] == counts
+    assert type(stored["counts"]) is dict
+    x = rand(2, 21, 6)
+    assert error(from_reference(path)(x), block(x)) <= 1e-11
+
+
+class Table(dict):
+    """A dictionary of a class of OmegaConf's name, which torch does not fill."""
+
+
+def test_a_type_that_cannot_be_read_is_named_without_advice_to_run_code(tmp_path, monkeypatch, block):
+    module = types.ModuleType("omegaconf.table")
+    module.Table = Table
+    monkeypatch.setitem(sys.modules, "omegaconf", types.ModuleType("omegaconf"))
+    monkeypatch.setitem(sys.modules, "omegaconf.table", module)
+    monkeypatch.setattr(Table, "__module__", "omegaconf.table")
+    path = tmp_path / "table.ckpt"
+    torch.save({"state_dict": block.tensors, "table": Table(a=1)}, path)
+    said = complaint(path)
+    assert said.endswith("omegaconf.table.Table is a type that cannot be read")
+    assert "weights_only" not in said
 
 
 def test_old_torch_reads_no_pickle(tmp_path, monkeypatch, block):

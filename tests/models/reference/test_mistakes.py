@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from statespan import DSS, LSSL, S4, S4D, from_reference, models, nn, to_reference
+from statespan import DSS, LRU, LSSL, S4, S4D, S5, from_reference, models, nn, to_reference
 from statespan.models import LoadError
 from statespan.models.reference import NotExpressibleError
 from tests.models.reference import brute
@@ -35,6 +35,21 @@ def diagonal():
 def standalone():
     ssm = draw(Sizes(), low_rank=False, rule="zoh")
     return Block(ssm, brute.s4d(ssm), "s4d").tensors
+
+
+def older(version, **options):
+    ssm = draw(Sizes())
+    return Block(ssm, getattr(brute, version)(ssm, **options), "v1" if version == "v1" else "v3").tensors
+
+
+def first_rows():
+    """Version 1 without the rows of its low-rank term."""
+    return {k: v[:, :1] if k.endswith(("krylov.B", "krylov.C")) else v for k, v in older("v1").items()}
+
+
+def spoilt(tensors, name, value=float("nan")):
+    tensors[name].flatten()[0] = value
+    return tensors
 
 
 def mixed():
@@ -97,6 +112,52 @@ CASES = {
     "mixed layers": (mixed, {}, LoadError, "layers.1.layer.layer.kernel.inv_dt must be one Δ"),
     "two kernels": (lambda: {**block(), **renamed(block(), "layer.", "other.")}, {}, NotExpressibleError, "several"),
     "untied Δ": (lambda: {**block(), "layer.kernel.inv_dt": rand(6, 3)}, {}, NotExpressibleError, "dt_tie=False"),
+    "partial v4": (lambda: without(block(), "layer.kernel.P"), {}, LoadError, "P is missing, which a kernel with l_k"),
+    "diagonal with a length": (
+        lambda: {**diagonal(), "layer.kernel.l_kernel": torch.tensor(40)}, {}, LoadError, "layer.kernel.P is missing",
+    ),
+    "partial v3": (lambda: without(older("v3"), "kernel.kernel.P"), {}, LoadError, "P is missing, which a kernel"),
+    "partial v2": (lambda: without(older("v2"), "kernel.kernel.P"), {}, LoadError, "kernel.kernel.P is missing"),
+    "partial v2, free": (
+        lambda: without(older("v2", free=True), "kernel.kernel.P"), {}, LoadError, "kernel.kernel.P is missing",
+    ),
+    "partial v1": (first_rows, {}, LoadError, "got (6, 1, 3) and (6, 1, 3)"),
+    "modes of B in v1": (
+        lambda: {**older("v1"), "kernel.krylov.B": rand(6, 2, 5, 2)}, {}, LoadError, "got (6, 2, 5) and (6, 2, 3)",
+    ),
+    "NaN in C": (lambda: spoilt(diagonal(), "layer.kernel.C"), {}, LoadError, "kernel.C must be finite, got 1 of"),
+    "NaN in C of S4": (lambda: spoilt(block(), "layer.kernel.C"), {}, LoadError, "layer.kernel.C must be finite"),
+    "infinite bias": (
+        lambda: spoilt(stack(), "layers.1.layer.output_linear.0.bias", float("inf")),
+        {}, LoadError, "layers.1.layer.output_linear.0.bias must be finite",
+    ),
+    "NaN under a prefix": (
+        lambda: {f"net.{k}": v for k, v in spoilt(block(), "layer.D").items()},
+        {"prefix": "net."}, LoadError, "net.layer.D must be finite",
+    ),
+    "float8": (
+        lambda: {**block(), "layer.D": torch.full((1, 6), float("nan")).to(torch.float8_e5m2)},
+        {}, LoadError, "layer.D must be finite, got 6 of 6",
+    ),
+    "meta": (lambda: {**block(), "layer.D": rand(1, 6).to("meta")}, {}, LoadError, "layer.D must be a dense tensor"),
+    "sparse": (lambda: {**block(), "layer.D": rand(1, 6).to_sparse()}, {}, LoadError, "got one of layout torch.sparse"),
+    "huge A": (
+        lambda: {**block(), "layer.kernel.A_real": torch.full((6, 3), 400.0, dtype=f64)},
+        {}, LoadError, "layer.kernel.A_real gives |A| up to 5.22147e+173",
+    ),
+    "infinite A": (
+        lambda: {**diagonal(), "layer.kernel.A_real": torch.full((6, 3), 800.0, dtype=f64)},
+        {}, LoadError, "layer.kernel.A_real must give finite Re A, got up to 800",
+    ),
+    "modes of B": (
+        lambda: {**block(), "layer.kernel.B": rand(1, 6, 5, 2)},
+        {}, LoadError, "kernel.B must have 3 modes, as layer.kernel.C has of shape (1, 6, 3, 2), got shape (1, 6, 5",
+    ),
+    "modes of P": (
+        lambda: {**block(), "layer.kernel.P": rand(1, 6, 5, 2)}, {}, LoadError, "layer.kernel.P must have 3 modes",
+    ),
+    "disc of S4": (block, {"disc": "zoh"}, LoadError, "disc must be 'bilinear' or None for S4"),
+    "disc of a stack of S4": (stack, {"disc": "zoh"}, LoadError, "disc must be 'bilinear' or None for S4"),
     "rank 3": (
         lambda: {**block(), "layer.kernel.P": rand(3, 6, 3, 2)}, {}, NotExpressibleError, "rank 1 or 2",
     ),
@@ -194,6 +255,13 @@ def test_feed_forward_layers_must_follow_every_layer():
         from_reference({**tensors, **ends})
 
 
+def test_a_disc_that_a_config_stores_beside_S4_is_not_used():
+    config = {"model": {"layer": {"disc": "zoh"}}}
+    x, tensors = rand(1, 9, 2), classifier()
+    found = from_reference({"state_dict": tensors, "hyper_parameters": config})(x)
+    assert torch.equal(found, from_reference(tensors, disc="bilinear")(x))
+
+
 def test_a_tensor_that_repeats_few_numbers_is_rejected():
     tensors = block()
     tensors["layer.kernel.C"] = torch.ones(1, dtype=f64).expand(10**9)
@@ -225,6 +293,16 @@ WRITING = {
     "dss": (lambda: DSS(4, 4), {}, NotExpressibleError, "softmax"),
     "lssl": (lambda: LSSL(4, 4), {}, NotExpressibleError, "DenseParameters"),
     "zoh": (lambda: S4(4, 4, discretization="zoh"), {}, NotExpressibleError, "bilinear"),
+    "foh": (lambda: S4D(4, 4, discretization="foh"), {}, NotExpressibleError, "'foh' of a diagonal SSM"),
+    "foh both ways": (
+        lambda: S4D(4, 4, discretization="foh", bidirectional=True), {}, NotExpressibleError, "is zoh or bilinear",
+    ),
+    "foh in a stack": (
+        lambda: nn.Backbone([S4D(4, 4, discretization="foh")]), {}, NotExpressibleError, "'foh' of a diagonal SSM",
+    ),
+    "foh with a low rank": (lambda: S4(4, 4, discretization="foh"), {}, NotExpressibleError, "is bilinear"),
+    "S5": (lambda: S5(4, 4), {}, NotExpressibleError, "S5Parameters"),
+    "LRU": (lambda: LRU(4, 4), {}, NotExpressibleError, "LRUParameters"),
     "undamped": (lambda: S4D(4, 4, real_part="relu"), {}, NotExpressibleError, "Re A must be < 0"),
     "standalone": (lambda: S4D(4, 4), {"layout": "s4d"}, NotExpressibleError, "needs discretization='zoh'"),
     "standalone S4": (lambda: S4(4, 4), {"layout": "s4d"}, NotExpressibleError, "needs a diagonal SSM"),

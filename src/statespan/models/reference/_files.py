@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections import defaultdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -95,7 +94,7 @@ def _pickled(path: Path, file: BinaryIO) -> Any:
             f"{path} refers to code ({printable(', '.join(code[:3]))}), but only tensors and plain values are read; "
             "if you trust the file, save its model.state_dict() alone"
         )
-    stand_ins = [(defaultdict if name == _DEFAULTDICT else StandIn, name) for name in names]
+    stand_ins = [(_dictionary if name == _DEFAULTDICT else _stand_in(name), name) for name in names]
     file.seek(0)
     try:
         with torch.serialization.safe_globals(stand_ins):  # type: ignore[arg-type]
@@ -103,7 +102,7 @@ def _pickled(path: Path, file: BinaryIO) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # torch's parser may raise anything
-        raise LoadError(f"{path} is damaged or contains more than tensors: {_line(error)}") from error
+        raise LoadError(f"{path} is damaged or contains more than tensors: {_reason(error)}") from error
 
 
 def _check_archive(path: Path, file: BinaryIO) -> None:
@@ -121,6 +120,27 @@ def _check_archive(path: Path, file: BinaryIO) -> None:
     if sum(entry.file_size for entry in entries) > size:
         raise LoadError(f"{path} is damaged: its entries are larger than the file")
     file.seek(0)
+
+
+def _dictionary(*_factory: Any) -> dict[Any, Any]:
+    """Takes the place of ``collections.defaultdict``: torch's unpickler fills plain dictionaries only."""
+    return {}
+
+
+def _stand_in(name: str) -> type[StandIn]:
+    """A stand-in that bears the name, for messages."""
+    module, _, cls = name.rpartition(".")
+    return type(cls, (StandIn,), {"__module__": module})
+
+
+def _reason(error: Exception) -> str:
+    """What torch could not read, without its advice to load the file with ``weights_only=False``, which runs code."""
+    found = re.search(r"WeightsUnpickler error:\s*(?P<reason>.+)", str(error))
+    line = printable(found["reason"]) if found else _line(error)
+    cls = re.search(r"got <class '(?P<name>.+?)'>", line)
+    if cls:
+        return f"{cls['name']} is a type that cannot be read"
+    return type(error).__name__ if "weights_only" in line else line
 
 
 def _line(error: Exception) -> str:

@@ -117,18 +117,26 @@ def _plan(
 ) -> tuple[BackbonePlan | SSMPlan, Ends | None, ReferenceOptions, torch.dtype]:
     """The plan of a layer or stack, the encoder and decoder around it, the options, and the dtype of the weights."""
     read = read_source(source, prefix)
-    tensors = read.tensors
+    tensors, given = read.tensors, options.disc
     options = options.with_config(read.config)
     dtype = _dtype(tensors)
     if not is_stack(tensors):
         inner, where = _one_layer(tensors)
         plan = plan_layer(inner, options, where)
         assert isinstance(plan, SSMPlan)  # it has a kernel
+        _check_disc(given, [plan])
         return plan, None, options, dtype
     if is_lightning(tensors):
         options = options.filled(dt_transform="softplus")
     stack, rest = plan_backbone(tensors, options)
+    _check_disc(given, stack.ssms)
     return stack, ends_of(rest, stack.root) if rest else None, options, dtype
+
+
+def _check_disc(disc: str | None, layers: list[SSMPlan]) -> None:
+    """Reject a ``disc`` that no layer uses; a stored config may have one beside S4, and means nothing by it."""
+    if disc not in (None, "bilinear") and all(layer.name == "s4" for layer in layers):
+        raise LoadError(f"disc must be 'bilinear' or None for S4, which has no other discretization, got {disc!r}")
 
 
 def _one_layer(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:

@@ -70,6 +70,12 @@ def convert(kernel: Mapping[str, Tensor], options: ReferenceOptions, where: str)
     S, M = A_real.shape
     if C.shape[-1] != M:
         raise LoadError(f"{where}C must have {M} modes, as {version.A_imag} has, got shape {tuple(kernel['C'].shape)}")
+    for name, x in (("B", B), ("P", P)):
+        if x is not None and x.shape[-1:] != (M,):
+            shapes = f"{tuple(kernel['C'].shape)}, got shape {tuple(kernel.get(name, kernel['B']).shape)}"
+            raise LoadError(f"{where}{name} must have {M} modes, as {where}C has of shape {shapes}")
+    if not bool(real_part(kind, A_real).isfinite().all()):
+        raise LoadError(f"{where}{version.A_real} must give finite Re A, got up to {A_real.max().item():g}")
     if B is not None:
         A_real, A_imag, B, P = _common(A_real, A_imag, B, P)
         S = len(A_real)
@@ -82,7 +88,12 @@ def convert(kernel: Mapping[str, Tensor], options: ReferenceOptions, where: str)
                 f"{where}P has shape {tuple(P.shape)}; statespan's low-rank terms have rank 1 or 2"
             )
         ssm = _system((A_real, A_imag, kind), B, C, P, dt=dt)
-        C = untruncate(C, ssm, _length(kernel, options, where), where)
+        length = _length(kernel, options, where)
+        try:
+            C = untruncate(C, ssm, length, where)
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            largest = f"{where}{version.A_real or version.A_imag} gives |A| up to {ssm.A.abs().max().item():g}"
+            raise LoadError(f"{where}C cannot be solved for at length {length}: {largest}") from error
     disc = "bilinear" if P is not None else options.disc or version.disc
     pairs = [None if x is None else _pairs(x) for x in (B, P)]
     return ConvertedSSM(dt.log(), A_real, A_imag, pairs[0], _pairs(C), pairs[1], kind, disc)
@@ -201,6 +212,11 @@ def _vectors(kernel: Mapping[str, Tensor], version: Version, where: str) -> tupl
 def _stacked(B: Tensor, C: Tensor, where: str) -> tuple[Tensor, Tensor, Tensor]:
     """C, B and P of v1, which stores the low-rank terms as further rows of B and C, and C conjugated."""
     B, C = (x if x.ndim == 3 else x[None] for x in (B, C))  # (H, 1 + R, M)
+    if B.shape != C.shape or B.shape[1] < 2:
+        raise LoadError(
+            f"{where}B and {where}C must have equal shapes (heads, 1 + rank, modes) beside nodes, the low-rank term "
+            f"in the rows after the first; got {tuple(B.shape)} and {tuple(C.shape)}"
+        )
     P, Q = B[:, 1:].movedim(1, 0), C[:, 1:].movedim(1, 0)
     _check_same(P, Q, where)
     return C[None, :, 0].conj().resolve_conj(), B[:, 0], P

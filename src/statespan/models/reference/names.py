@@ -57,6 +57,10 @@ VERSIONS = (
 )  # fmt: skip
 
 
+_LOW_RANK = ("l_kernel", "L", "omega", "z", "Q")
+"""Names that only a kernel with a low-rank term has."""
+
+
 def version_of(kernel: Mapping[str, Tensor], where: str) -> Version:
     """The version whose names these are.
 
@@ -78,7 +82,17 @@ def version_of(kernel: Mapping[str, Tensor], where: str) -> Version:
                 raise LoadError(f"{where} has {', '.join(extra)}, which the reference's {version.title} does not")
             if "B" not in kernel and "B" in version.others:
                 raise LoadError(f"{where}B is missing, which the reference's {version.title} has")
+            _check_low_rank(kernel, where)
             return version
     near = max(VERSIONS, key=lambda version: len({version.dt, version.A_real, version.A_imag} & kernel.keys()))
     missing = [name for name in (near.dt, near.A_real, near.A_imag) if name and name not in kernel]
     raise LoadError(f"{where}{missing[0]} is missing, which the reference's {near.title} has; got {', '.join(kernel)}")
+
+
+def _check_low_rank(kernel: Mapping[str, Tensor], where: str) -> None:
+    """Reject part of a low-rank kernel, which would otherwise pass for a diagonal one."""
+    if "P" in kernel or "nodes" in kernel:  # v1 has P in further rows of B
+        return
+    beside = [name for name in _LOW_RANK if name in kernel]
+    if beside:
+        raise LoadError(f"{where}P is missing, which a kernel with {beside[0]} has; a diagonal SSM has neither")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from statespan.models.pretrained import LoadError
@@ -45,12 +46,14 @@ def read_source(source: Any, prefix: str) -> NamedTensors:
     for name, value in tensors.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise LoadError(f"source must map names to tensors, got {type(value).__name__} for {name!r}")
-    _check_memory(tensors)
     named = {_without_wrappers(name): value.detach() for name, value in tensors.items()}
-    if prefix:
-        named = {name[len(prefix) :]: value for name, value in named.items() if name.startswith(prefix)}
-        if not named:
-            raise LoadError(f"source has no name that begins with prefix={prefix!r}")
+    named = {name: value for name, value in named.items() if name.startswith(prefix)}
+    if prefix and not named:
+        raise LoadError(f"source has no name that begins with prefix={prefix!r}")
+    _check_dense(named)
+    _check_memory(named)
+    _check_values(named)
+    named = {name[len(prefix) :]: value for name, value in named.items()}
     return NamedTensors(named, config if isinstance(config, dict) else {})
 
 
@@ -69,6 +72,27 @@ def _without_wrappers(name: str) -> str:
     """A name without the prefixes of data parallelism and torch.compile."""
     parts = [part for part in name.split(".") if part != "_orig_mod"]
     return ".".join(parts[1:] if parts[:1] == ["module"] and len(parts) > 1 else parts)
+
+
+def _check_dense(tensors: Mapping[str, Tensor]) -> None:
+    """Reject tensors without values of their own, which torch can neither compare nor compute with here."""
+    for name, tensor in tensors.items():
+        kind = "on the meta device" if tensor.is_meta else ""
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            kind = f"of layout {'nested' if tensor.is_nested else tensor.layout}"
+        elif tensor.is_quantized:
+            kind = f"quantized as {tensor.dtype}"
+        if kind:
+            raise LoadError(f"{name} must be a dense tensor with values, got one {kind}")
+
+
+def _check_values(tensors: Mapping[str, Tensor]) -> None:
+    """Reject NaN and infinity, which would pass into the layer or make C impossible to solve for."""
+    for name, tensor in tensors.items():
+        narrow = tensor.is_floating_point() and tensor.element_size() == 1  # float8 has no isfinite
+        bad = int((~(tensor.float() if narrow else tensor).isfinite()).sum())
+        if bad:
+            raise LoadError(f"{name} must be finite, got {bad} of {tensor.numel()} values that are NaN or infinite")
 
 
 def _check_memory(tensors: Mapping[str, Tensor]) -> None:

@@ -14,6 +14,7 @@ from statespan._check import check_choice, check_int
 from statespan.models.base import Model
 from statespan.models.classifier import Classifier, Regressor, Retrieval
 from statespan.models.reference.kernel import truncate
+from statespan.models.reference.options import DISCRETIZATIONS
 from statespan.models.reference.source import NotExpressibleError
 from statespan.models.transducer import Chain, Transducer
 from statespan.nn import Backbone, FeedForward, SSMLayer
@@ -128,10 +129,10 @@ def _layer(layer: SSMLayer, options: dict[str, Any]) -> dict[str, Tensor]:
         raise NotExpressibleError(f"{type(ssm).__name__}: the reference's SSMs are diagonal, or diagonal plus low-rank")
     if isinstance(ssm, DiagonalParameters) and ssm.softmax:
         raise NotExpressibleError("kernel='softmax': the reference's own softmax is damped by 1e-7")
-    if low_rank and ssm.options.discretization != "bilinear":
-        raise NotExpressibleError(
-            f"discretization={ssm.options.discretization!r} with a low-rank term; the reference's is bilinear"
-        )
+    rule, allowed = ssm.options.discretization, ("bilinear",) if low_rank else DISCRETIZATIONS
+    if rule not in allowed:
+        kind = "with a low-rank term" if low_rank else "of a diagonal SSM"
+        raise NotExpressibleError(f"discretization={rule!r} {kind}; the reference's is {' or '.join(allowed)}")
     A_real = ssm.A_real
     if ssm.real_part != "exp":
         value = real_part(ssm.real_part, A_real)
