@@ -189,7 +189,7 @@ def test_text(tmp_path):
     assert text == "the cat " + "".join("\n" if words[t] == "<eos>" else words[t] + " " for t in found) + "\n"
     done = invoke(*common, "--prompt", "the zebra", "--count", 2)
     assert said(done).startswith("the zebra ")
-    assert done.stderr == "statespan: not among the words of the training data: zebra\n"
+    assert done.stderr == "statespan: these words are not in the training data: zebra\n"
 
 
 def test_export(tmp_path, monkeypatch):

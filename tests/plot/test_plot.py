@@ -52,7 +52,7 @@ def test_the_gallery_says_how_long_impulse_responses_last():
     page = " ".join((Path(__file__).parents[2] / "docs/gallery.md").read_text().split())
     small, large = last[:8], last[-8:]
     assert f"after {round(min(large), -1)} to {round(max(large), -1)} samples" in page
-    assert f"after {round(min(small), -2)} to {round(max(small), -2):,}: these" in page
+    assert f"after {round(min(small), -2)} to {round(max(small), -2):,}." in page
 
 
 def test_the_basis_of_lssl_is_legendre():
