@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -171,11 +172,29 @@ def test_names(name):
         statespan.load(name)
 
 
-def test_other_names_mean_what_they_meant(tmp_path):
+def test_other_names_mean_what_they_meant(tmp_path, monkeypatch):
     assert hub.locate(tmp_path) == tmp_path
-    assert hub.locate("user/name").parts == ("user", "name")
+    assert hub.locate(Path("user/name")) == Path("user/name")  # as commands give folders
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(LoadError, match=r"user/name/config.json cannot be read"):
         models.from_pretrained("user/name")
+
+
+def test_a_plain_name_is_that_of_a_folder_or_else_of_the_hub(server, tmp_path, monkeypatch):
+    there, here = make("classifier"), make("regressor")
+    there.push_to_hub("me/model", token=TOKEN)
+    monkeypatch.chdir(tmp_path)
+    identical(models.from_pretrained("me/model"), there)
+    identical(type(there).from_pretrained("me/model@main"), there)
+    with pytest.raises(LoadError, match="there is no folder me/other, and hf://me/other is not a model of statespan"):
+        models.from_pretrained("me/other")
+    here.save_pretrained("me/model")
+    server.requests.clear()
+    identical(models.from_pretrained("me/model"), here)
+    for folder in (Path("me/none"), "./none", "../none", "me/a/none"):
+        with pytest.raises(LoadError, match="cannot be read"):
+            models.from_pretrained(folder)
+    assert server.requests == []
 
 
 def test_mistakes_in_pushing(server, monkeypatch):

@@ -106,7 +106,8 @@ class Model(SequenceModule):
         """Load a model saved by :meth:`save_pretrained` or :meth:`push_to_hub`, in evaluation mode.
 
         Args:
-            folder: Where it was saved; or ``hf://user/name`` for a model of the Hub, with ``@revision`` if wanted.
+            folder: Where it was saved; or ``hf://user/name`` for a model on the Hub, with ``@revision`` if wanted.
+            Without ``hf://``, a folder of this name comes first.
             device: Where to load it.
 
         Raises:

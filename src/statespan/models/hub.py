@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,18 @@ def locate(where: str | Path) -> Path:
     """The folder itself, or for a name on the Hub the folder in the cache that contains the model.
 
     Args:
-        where: A folder, or ``hf://user/name``, optionally followed by ``@`` and a branch, tag or commit.
+        where: A folder, or ``hf://user/name``, optionally followed by ``@`` and a branch, tag or commit. A string
+            ``user/name`` is a name on the Hub if there is no such folder and huggingface_hub is installed.
 
     Raises:
         LoadError: There is no such model, or a file exceeds its limit.
         OSError: The Hub cannot be reached, and the model is not in the cache.
     """
+    if _is_plain_name(where):
+        try:
+            return locate(f"{PREFIX}{where}")
+        except (LoadError, OSError) as error:
+            raise type(error)(f"there is no folder {where}, and {error}") from error
     if not (isinstance(where, str) and where.startswith(PREFIX)):
         return Path(where)
     match = _NAME.fullmatch(where)
@@ -56,6 +63,13 @@ def locate(where: str | Path) -> Path:
         raise LoadError(
             f"{where} is not a model of statespan on the Hub, or you have no access to it: {_line(error)}"
         ) from error
+
+
+def _is_plain_name(where: str | Path) -> bool:
+    """Whether this can only be a name on the Hub; a path given as a ``Path`` never is."""
+    if not isinstance(where, str) or not _NAME.fullmatch(PREFIX + where) or Path(where).exists():
+        return False
+    return where.partition("/")[0] not in (".", "..") and find_spec("huggingface_hub") is not None
 
 
 def push(model: Any, repository: str, *, private: bool, revision: str | None, message: str, token: str | None) -> str:

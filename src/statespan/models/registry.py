@@ -163,7 +163,8 @@ def from_pretrained(folder: str | Path, *, device: torch.device | str | None = N
     """Load a model of any kind that ``save_pretrained`` or ``push_to_hub`` saved, in evaluation mode.
 
     Args:
-        folder: Where it was saved; or ``hf://user/name`` for a model of the Hub, with ``@revision`` if wanted.
+        folder: Where it was saved; or ``hf://user/name`` for a model on the Hub, with ``@revision`` if wanted.
+            Without ``hf://``, a folder of this name comes first.
         device: Where to load it.
 
     Raises:
