@@ -18,7 +18,8 @@ from statespan.nn.padding import Lengths, Padding, fill
 from statespan.nn.parameters import DPLRParameters, SSMParameters
 from statespan.nn.precision import full_precision
 from statespan.nn.sequence import SequenceLayer
-from statespan.ops.fusion import GLU, activating_linear, mix_features, working_dtype
+from statespan.ops.fusion import GLU, activating_linear, gating_linear, mix_features, working_dtype
+from statespan.ops.glu import gate_sequences
 from statespan.ssm import Structure
 from statespan.ssm.structure import zero_state
 
@@ -103,6 +104,9 @@ class SSMLayer(SequenceLayer):
                 fill(x, padding), self.D, bidirectional=self.bidirectional,
                 activation=None if linear is not None else self.activation, dtype=dtype, dt_scale=dt_scale,
             )  # fmt: skip
+        gate = gating_linear(y, self.dropout, self.mix, DROPOUTS)
+        if gate is not None:
+            return fill(gate_sequences(y, gate.weight, gate.bias), padding)
         y = mix_features(y if x.is_cuda else y.to(x.dtype), self.dropout, self.mix, linear)
         return fill(y, padding)
 

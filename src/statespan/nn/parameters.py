@@ -176,7 +176,7 @@ def _complex(pairs: Tensor) -> Tensor:
 
 def _wide(x: Tensor) -> Tensor:
     """At least float32, even if FSDP2 has cast the parameters."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x if x.dtype in (torch.float32, torch.float64) else x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class ModalParameters(SSMParameters):

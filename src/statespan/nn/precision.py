@@ -1,6 +1,9 @@
 """The precision that modules compute in."""
 
+from __future__ import annotations
+
 from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +11,27 @@ from torch import Tensor, nn
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:
     """Disable autocast (the meta device has none) where 16 bits are not enough."""
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+    if torch.compiler.is_compiling():
+        return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+    return _WithoutAutocast(x.device.type) if not x.is_meta and torch.is_autocast_enabled(x.device.type) else _UNCHANGED
+
+
+class _WithoutAutocast(AbstractContextManager[None]):
+    """The same as torch's own, whose checks take longer than the launch of a kernel."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __enter__(self) -> None:
+        torch.set_autocast_enabled(self.device, False)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        torch.set_autocast_enabled(self.device, True)
+
+
+_UNCHANGED: AbstractContextManager[None] = nullcontext()
 
 
 def example_of(module: nn.Module) -> Tensor:

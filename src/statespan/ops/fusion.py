@@ -14,6 +14,9 @@ from torch.nn.functional import glu
 from torch.nn.modules import module as _torch
 
 from statespan.ops import gelu_linear, linear_glu
+from statespan.ops.dispatch import kernels_run
+from statespan.ops.register import traced
+from statespan.ops.ssm.tiles import SIXTEEN_BITS
 
 
 def untouched(module: nn.Module, *classes: type[nn.Module]) -> bool:
@@ -60,11 +63,27 @@ def activating_linear(
     On a CPU the two together save a tensor in the backward pass. Nothing may stand between them, so dropout must keep
     everything, as these kinds of it do outside of training.
     """
-    if not x.is_cpu or not untouched(dropout, *kinds) or (dropout.training and dropout.p):
+    if not x.is_cpu or not _keeps_all(dropout, kinds):
         return None
     if isinstance(mix, GLU):
         return mix.linear() if untouched(mix, GLU) else None
     return plain_linear(mix)
+
+
+def _keeps_all(dropout: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
+    """Whether dropout, of these kinds, does nothing and may be bypassed."""
+    return untouched(dropout, *kinds) and not (dropout.training and dropout.p)
+
+
+def gating_linear(
+    y: Tensor, dropout: nn.Module, mix: nn.Module, kinds: tuple[type[nn.Module], ...]
+) -> nn.Linear | None:
+    """The linear layer of a GLU that directly follows the engine's y (B, L, K, D) on a GPU, or None."""
+    if not y.is_cuda or y.dtype not in SIXTEEN_BITS or y.numel() == 0 or traced(y) or not kernels_run(y):
+        return None
+    if y.stride(1) != 1 or not isinstance(mix, GLU) or not untouched(mix, GLU) or not _keeps_all(dropout, kinds):
+        return None
+    return mix.linear()
 
 
 def mix_features(y: Tensor, dropout: nn.Module, mix: nn.Module, activating: nn.Linear | None = None) -> Tensor:

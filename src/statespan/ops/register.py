@@ -70,12 +70,15 @@ class Signature:
         results = _schema_results(hints.pop("return"))
         self.groups: list[tuple[Any, int]] = []  # the class of a named tuple, or None, and how many values it takes
         parameters = []
+        self.tensors: list[bool] = []
         for name, hint in hints.items():
             fields = get_type_hints(hint) if hasattr(hint, "_fields") else None
             self.groups.append((None, 1) if fields is None else (hint, len(fields)))
             flat = {name: hint} if fields is None else {f"{name}_{field}": kind for field, kind in fields.items()}
             parameters += [f"{_SCHEMA_TYPES[kind]} {field}" for field, kind in flat.items()]
+            self.tensors.append(any(kind in (Tensor, Tensor | None) for kind in flat.values()))
         self.size = len(parameters)
+        self.direct_size = sum(size if has else 1 for (_, size), has in zip(self.groups, self.tensors))
         self.schema = f"({', '.join(parameters)}) -> {results}"
 
     def flatten(self, arguments: Iterable[Any]) -> list[Any]:
@@ -84,6 +87,28 @@ class Signature:
         for (group, _), argument in zip(self.groups, arguments):
             flat.extend((argument,) if group is None else argument)
         return flat
+
+    def direct(self, arguments: Iterable[Any]) -> list[Any]:
+        """The flat values of all groups with tensors; the others as they are, for autograd looks at each value."""
+        flat: list[Any] = []
+        for (group, _), has_tensors, argument in zip(self.groups, self.tensors, arguments):
+            if group is None or not has_tensors:
+                flat.append(argument)
+            else:
+                flat.extend(argument)
+        return flat
+
+    def from_direct(self, flat: Sequence[Any]) -> list[Any]:
+        """The arguments of the Python function from those of :meth:`direct`."""
+        arguments, start = [], 0
+        for (group, size), has_tensors in zip(self.groups, self.tensors):
+            if group is None or not has_tensors:
+                arguments.append(flat[start])
+                start += 1
+            else:
+                arguments.append(group._make(flat[start : start + size]))
+                start += size
+        return arguments
 
     def unflatten(self, flat: Sequence[Any]) -> list[Any]:
         """The arguments of the Python function."""
@@ -159,35 +184,41 @@ def differentiable(
         setup_context = staticmethod(flat_save)
         backward = staticmethod(flat_gradient)
 
-    direct = _direct(signature, function, save, flat_gradient)
+    direct = _direct(signature, function, save, gradient)
 
     def call(*arguments: Any) -> Any:
-        flat = signature.flatten(arguments)
+        flat = signature.direct(arguments)
         if traced(flat[0]):
-            return registered(*flat)
+            return registered(*signature.flatten(arguments))
         if transformed():
-            return Transformable.apply(*flat)
-        if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in flat):
-            return direct(*flat)
+            return Transformable.apply(*signature.flatten(arguments))
+        if torch.is_grad_enabled():
+            for x in flat:
+                if isinstance(x, Tensor) and x.requires_grad:
+                    return direct(*flat)
         return function(*arguments)
 
     return call
 
 
 def _direct(
-    signature: Signature, function: Callable[..., Any], save: Callable[..., None], flat_gradient: Callable[..., Any]
+    signature: Signature, function: Callable[..., Any], save: Callable[..., None], gradient: Callable[..., Any]
 ) -> Callable[..., Any]:
     """The same for eager code, without a declared signature, which torch would bind on every call."""
+    size = signature.direct_size
 
     class Direct(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *flat: Any) -> Any:
-            arguments = signature.unflatten(flat)
+            arguments = signature.from_direct(flat)
             output = function(*arguments)
             save(ctx, arguments, output)
             return output
 
-        backward = staticmethod(flat_gradient)
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+            found = gradient(ctx, *gradients)
+            return (*found, *[None] * (size - len(found)))
 
     return Direct.apply
 

@@ -10,6 +10,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
+from statespan.ops._triton.launcher import empty, launch
+
 BLOCK = 1024
 FAST = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") != "1")
 """Whether to use a GPU's own approximations, which the interpreter does not know."""
@@ -54,6 +56,6 @@ def backward(dz: Tensor, y: Tensor) -> Tensor:
     """
     if dz.dtype not in (torch.float16, torch.bfloat16) or not (dz.is_contiguous() and y.is_contiguous()):
         return torch.ops.aten.gelu_backward(dz, y)
-    dy = torch.empty_like(y)
-    _backward_kernel[(-(-y.numel() // BLOCK),)](dz, y, dy, y.numel(), BLOCK=BLOCK, num_warps=4)
+    dy = empty(y.shape, y.dtype, y.device)
+    launch(_backward_kernel, (-(-y.numel() // BLOCK),), dz, y, dy, y.numel(), BLOCK=BLOCK, num_warps=4)
     return dy

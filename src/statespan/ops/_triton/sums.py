@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from statespan.ops._triton.launcher import empty, launch
+
 TILE = 2048  # numbers that a program adds to its sums at a time
 
 
@@ -41,9 +43,10 @@ def sum_shares(shares: Tensor, out: Sequence[Tensor]) -> None:
     sizes = [x.numel() for x in out] + [0] * (4 - len(out))
     rows = min(256, triton.next_power_of_2(shares.shape[0]))
     block = TILE // rows
-    _shares_kernel[(-(-max(sizes) // block), len(out))](
-        shares, *out, *[out[0]] * (4 - len(out)), *sizes, shares.shape[0], ROWS=rows, BLOCK=block, num_warps=4
-    )
+    launch(
+        _shares_kernel, (-(-max(sizes) // block), len(out)),
+        shares, *out, *[out[0]] * (4 - len(out)), *sizes, shares.shape[0], ROWS=rows, BLOCK=block, num_warps=4,
+    )  # fmt: skip
 
 
 class PartialSums:
@@ -60,7 +63,7 @@ class PartialSums:
         sizes = [x.numel() for x in totals]
         self.totals, self.first, self.size, self.programs = totals, totals, sum(sizes), programs
         if programs > 1:
-            self.rows = totals[0].new_empty(programs, self.size)
+            self.rows = empty((programs, self.size), totals[0].dtype, totals[0].device)
             self.first = self.rows[0].split(sizes)
 
     def sum(self) -> Sequence[Tensor]:
@@ -71,16 +74,20 @@ class PartialSums:
 
 
 @triton.jit
-def diagonals_kernel(dT_ptr, dK_ptr, C: tl.constexpr, BOTH: tl.constexpr):
+def diagonals_kernel(dT_ptr, dK_ptr, dD_ptr, C: tl.constexpr, BOTH: tl.constexpr, SKIP: tl.constexpr):
     """The gradient of a kernel from that of its Toeplitz matrix, by sums along the diagonals.
 
-    With BOTH, the second half of dK is for the kernel that looks ahead, above the diagonal.
+    With BOTH, the second half of dK is for the kernel that looks ahead, above the diagonal. SKIP also writes the
+    gradient of a skip, which is part of the kernel's first value.
     """
     hk = tl.program_id(0).to(tl.int64)
     lag, i = tl.arange(0, C)[None, :], tl.arange(0, C)[:, None]  # neighbours of a row go to neighbouring sums
     at = dT_ptr + hk * C * C + i * C + i
     total = tl.sum(tl.load(at - lag, mask=i >= lag, other=0.0), 0)
     tl.store(dK_ptr + hk * C + tl.arange(0, C), total)
+    if SKIP:
+        own = tl.arange(0, C) * 0 + hk
+        tl.store(dD_ptr + own, total.to(dD_ptr.dtype.element_ty), mask=tl.arange(0, C) == 0)
     if BOTH:
         total = tl.sum(tl.load(at + lag + 1, mask=i + lag + 1 < C, other=0.0), 0)
         tl.store(dK_ptr + (tl.num_programs(0) + hk) * C + tl.arange(0, C), total)

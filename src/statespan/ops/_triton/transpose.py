@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from statespan.ops._triton.launcher import empty, launch
+
 TILE = 64
 
 
@@ -28,11 +30,19 @@ def lengthwise(u: Tensor, dtype: torch.dtype) -> Tensor:
     H, B, L = u.shape
     if u.stride(2) == 1 or u.stride(0) != 1:
         return u.to(dtype) if u.stride(2) == 1 else u.to(dtype).contiguous()
-    out = torch.empty(H, B, L, dtype=dtype, device=u.device)
+    return lengthwise_into(empty((H, B, L), dtype, u.device), u)
+
+
+def lengthwise_into(out: Tensor, u: Tensor) -> Tensor:
+    """Copy u (H, B, L) with stride 1 along H into ``out``, contiguous; returns it."""
+    H, B, L = u.shape
+    if u.stride(0) != 1:
+        return out.copy_(u)
     tiles = -(-L // TILE)
-    _transpose_kernel[(B * tiles, -(-H // TILE))](
-        u, out, L, H, u.stride(1), out.stride(1), u.stride(2), out.stride(0), tiles, TILE=TILE, num_warps=8
-    )
+    launch(
+        _transpose_kernel, (B * tiles, -(-H // TILE)),
+        u, out, L, H, u.stride(1), out.stride(1), u.stride(2), out.stride(0), tiles, TILE=TILE, num_warps=8,
+    )  # fmt: skip
     return out
 
 
@@ -48,9 +58,10 @@ def featurewise(x: Tensor, dtype: torch.dtype) -> Tensor:
     H, B, L = x.shape
     if x.stride(2) != 1:
         x = x.contiguous()
-    out = torch.empty(B, L, H, dtype=dtype, device=x.device)
+    out = empty((B, L, H), dtype, x.device)
     tiles = -(-H // TILE)
-    _transpose_kernel[(B * tiles, -(-L // TILE))](
-        x, out, H, L, x.stride(1), out.stride(0), x.stride(0), out.stride(1), tiles, TILE=TILE, num_warps=8
-    )
+    launch(
+        _transpose_kernel, (B * tiles, -(-L // TILE)),
+        x, out, H, L, x.stride(1), out.stride(0), x.stride(0), out.stride(1), tiles, TILE=TILE, num_warps=8,
+    )  # fmt: skip
     return out.permute(2, 0, 1)

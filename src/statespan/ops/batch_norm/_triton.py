@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from statespan.ops._triton.launcher import Tensors, empty, launch, repeat
 from statespan.ops._triton.sums import sum_shares
 from statespan.ops.batch_norm.operator import Norm, OutputLayout, SavedBatchNorm
 from statespan.ops.norm._triton.before import tile_of
@@ -186,28 +187,38 @@ def forward(
     x: Tensor, lengths: Tensor | None, norm: Norm, result: OutputLayout
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Y; mean and inverse deviation (D,); the number of positions (1,); the running statistics moved."""
-    weight, bias, running_mean, running_var, momentum, eps = norm
-    (B, L, D), (turned, dtype) = x.shape, result
-    y = torch.empty((D, B, L) if turned else (B, L, D), dtype=dtype, device=x.device)
-    mean, rstd = (torch.empty(D, dtype=torch.float32, device=x.device) for _ in range(2))
-    total = torch.empty(1, dtype=torch.float32, device=x.device)
-    moved_mean, moved_var = torch.empty_like(running_mean), torch.empty_like(running_var)
+    *parameters, momentum, eps = norm
+    return repeat(_forward, (x, lengths, *parameters), (momentum, eps, *result))  # type: ignore[return-value]
+
+
+def _forward(tensors: Tensors, options: tuple[float, float, bool, torch.dtype]) -> Tensors:
+    (x, lengths, weight, bias, running_mean, running_var), (momentum, eps, turned, dtype) = tensors, options
+    assert x is not None
+    assert running_mean is not None
+    B, L, D = x.shape
+    y = empty((D, B, L) if turned else (B, L, D), dtype, x.device)
+    mean, rstd = (empty((D,), torch.float32, x.device) for _ in range(2))
+    total = empty((1,), torch.float32, x.device)
+    moved_mean, moved_var = (empty(running_mean.shape, running_mean.dtype, x.device) for _ in range(2))
     given, padded = (x, False) if lengths is None else (lengths, True)
     tile = tile_of(D, TILE)
     groups = -(-L // (tile["ROWS"] * BLOCKS))
-    shares = torch.empty(B * groups, 2 * D, dtype=torch.float32, device=x.device)
-    counts = torch.empty(B * groups, dtype=torch.float32, device=x.device)
-    _moments_kernel[(B * groups,)](
-        x, given, shares, counts, L, D, x.stride(0), x.stride(1), groups, PADDED=padded, BLOCKS=BLOCKS, **tile
-    )
+    shares = empty((B * groups, 2 * D), torch.float32, x.device)
+    counts = empty((B * groups,), torch.float32, x.device)
+    launch(
+        _moments_kernel, (B * groups,),
+        x, given, shares, counts, L, D, x.stride(0), x.stride(1), groups, PADDED=padded, BLOCKS=BLOCKS, **tile,
+    )  # fmt: skip
     rows = min(256, triton.next_power_of_2(B * groups))
     block = max(8, min(64, 2048 // rows))
-    _merge_kernel[(-(-D // block),)](
+    launch(
+        _merge_kernel, (-(-D // block),),
         shares, counts, running_mean, running_var, mean, rstd, total, moved_mean, moved_var, B * groups, D, momentum,
         eps, ROWS=rows, BLOCK=block, num_warps=4,
     )  # fmt: skip
     tiles = -(-L // tile["ROWS"])
-    _normalize_kernel[(B * tiles,)](
+    launch(
+        _normalize_kernel, (B * tiles,),
         x, given, weight, bias, mean, rstd, y, B, L, D, x.stride(0), x.stride(1), tiles,
         PADDED=padded, TURNED=turned, **tile,
     )  # fmt: skip
@@ -216,23 +227,35 @@ def forward(
 
 def backward(saved: SavedBatchNorm, dy: Tensor, residual: Tensor | None, turned: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, with ``residual`` (B, L, D) added, of the weight and of the bias; all but x contiguous."""
-    x, lengths, weight, mean, rstd, count = saved
+    dx, dweight, dbias = repeat(_backward, (*saved, dy, residual), turned)
+    assert dx is not None
+    assert dweight is not None
+    assert dbias is not None
+    return dx, dweight.to(saved.weight.dtype), dbias.to(saved.weight.dtype)
+
+
+def _backward(tensors: Tensors, turned: bool) -> Tensors:
+    x, lengths, weight, mean, rstd, count, dy, residual = tensors
+    assert x is not None
+    assert mean is not None
     B, L, D = x.shape
-    dx = torch.empty(B, L, D, dtype=x.dtype, device=x.device)
-    dweight, dbias = torch.empty_like(mean), torch.empty_like(mean)
+    dx = empty((B, L, D), x.dtype, x.device)
+    dweight, dbias = (empty(mean.shape, mean.dtype, x.device) for _ in range(2))
     given, padded = (x, False) if lengths is None else (lengths, True)
     tile = tile_of(D, TILE)
     groups = -(-L // (tile["ROWS"] * BLOCKS))
-    shares = torch.empty(B * groups, 2 * D, dtype=torch.float32, device=x.device)
-    _sums_kernel[(B * groups,)](
+    shares = empty((B * groups, 2 * D), torch.float32, x.device)
+    launch(
+        _sums_kernel, (B * groups,),
         x, given, mean, rstd, dy, shares, B, L, D, x.stride(0), x.stride(1), groups,
         PADDED=padded, TURNED=turned, BLOCKS=BLOCKS, **tile,
     )  # fmt: skip
     sum_shares(shares, [dweight, dbias])
     tiles = -(-L // tile["ROWS"])
-    _backward_kernel[(B * tiles,)](
+    launch(
+        _backward_kernel, (B * tiles,),
         x, given, weight, mean, rstd, count, dweight, dbias, dy, x if residual is None else residual, dx,
         B, L, D, x.stride(0), x.stride(1), tiles,
         PADDED=padded, TURNED=turned, RESIDUAL=residual is not None, **tile,
     )  # fmt: skip
-    return dx, dweight.to(weight.dtype), dbias.to(weight.dtype)
+    return dx, dweight, dbias

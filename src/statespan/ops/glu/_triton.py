@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from statespan.ops._triton.launcher import Tensors, empty, launch, repeat
 from statespan.ops._triton.sums import sum_shares
 
 ROWS, COLUMNS = 16, 128
@@ -56,22 +57,40 @@ def _glu_backward_kernel(
 
 def forward(z: Tensor, bias: Tensor) -> Tensor:
     """``(z₁ + b₁) sigmoid(z₂ + b₂)`` of z (rows, 2d), contiguous."""
-    rows, d = z.shape[0], z.shape[1] // 2
-    out = z.new_empty(rows, d)
-    grid = (-(-rows // ROWS), -(-d // COLUMNS))
-    _glu_kernel[grid](z, bias, out, rows, d, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4)
+    (out,) = repeat(_forward, (z, bias), None)
+    assert out is not None
     return out
 
 
-def backward(z: Tensor, bias: Tensor, dout: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of z and of the bias; the former is written into ``dz``, which may alias z."""
+def _forward(tensors: Tensors, _: None) -> Tensors:
+    z, bias = tensors
+    assert z is not None
     rows, d = z.shape[0], z.shape[1] // 2
+    out = empty((rows, d), z.dtype, z.device)
+    grid = (-(-rows // ROWS), -(-d // COLUMNS))
+    launch(_glu_kernel, grid, z, bias, out, rows, d, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4)
+    return (out,)
+
+
+def backward(z: Tensor, bias: Tensor, dout: Tensor, *, in_place: bool = False) -> tuple[Tensor, Tensor]:
+    """The gradients of z, which takes the place of z with ``in_place``, and of the bias."""
+    dz, dbias = repeat(_backward, (z, bias, dout.contiguous()), in_place)
+    assert dbias is not None
+    return z if dz is None else dz, dbias
+
+
+def _backward(tensors: Tensors, in_place: bool) -> Tensors:
+    z, bias, dout = tensors
+    assert z is not None
+    assert bias is not None
+    rows, d = z.shape[0], z.shape[1] // 2
+    dz = z if in_place else empty(z.shape, z.dtype, z.device)
     programs = -(-rows // (BACKWARD_ROWS * BLOCKS))
-    shares = torch.empty(programs, 2 * d, dtype=torch.float32, device=z.device)
-    _glu_backward_kernel[(programs, -(-d // COLUMNS))](
-        z, bias, dout.contiguous(), dz, shares, rows, d,
-        ROWS=BACKWARD_ROWS, COLUMNS=COLUMNS, BLOCKS=BLOCKS, num_warps=2,
+    shares = empty((programs, 2 * d), torch.float32, z.device)
+    launch(
+        _glu_backward_kernel, (programs, -(-d // COLUMNS)),
+        z, bias, dout, dz, shares, rows, d, ROWS=BACKWARD_ROWS, COLUMNS=COLUMNS, BLOCKS=BLOCKS, num_warps=2,
     )  # fmt: skip
-    dbias = torch.empty_like(bias)
+    dbias = empty(bias.shape, bias.dtype, bias.device)
     sum_shares(shares, [dbias])
-    return dz, dbias
+    return None if in_place else dz, dbias

@@ -16,7 +16,14 @@ from statespan.ops import dispatch
 from statespan.ops.glu.activation import gelu as gelu_in_place
 from statespan.ops.register import transformed
 from statespan.ops.ssm import layout
-from statespan.ops.ssm.arguments import BuildOptions, ChunkOperators, ChunkOptions, RecurrenceOptions, Sequences
+from statespan.ops.ssm.arguments import (
+    BuildOptions,
+    ChunkOperators,
+    ChunkOptions,
+    RecurrenceOptions,
+    Sequences,
+    WholeOptions,
+)
 from statespan.ops.ssm.causal import is_spoiled, without_spoiled
 from statespan.ops.ssm.chunk_length import chunk_length
 from statespan.ops.ssm.fftconv import fftconv
@@ -26,7 +33,8 @@ from statespan.ops.ssm.registered.layout import is_lengthwise, lengthwise
 from statespan.ops.ssm.registered.modes import modes
 from statespan.ops.ssm.registered.operators import build_diagonal, build_rank_one
 from statespan.ops.ssm.registered.recurrence import recurrence
-from statespan.ops.ssm.source import SSMSource, source_of
+from statespan.ops.ssm.registered.whole import ssm_at_once
+from statespan.ops.ssm.source import Modal, SSMSource, source_of
 from statespan.ops.ssm.tiles import SIXTEEN_BITS
 from statespan.ssm import DPLR, Diagonal, Structure
 from statespan.ssm.modal import DiagonalFactors
@@ -103,6 +111,9 @@ def _apply(request: Request) -> Tensor:
         return request.finish(_convolve(request))
     if dispatch.runs_stepwise(path, source, working):
         return request.finish(_run_recurrence(request, None, last=False)[0])
+    modal = source.modal() if path == "triton" and not transformed() else None
+    if modal is not None and modal.rule != "foh":
+        return _apply_at_once(request, modal)
     operators = build_operators(request)
     kernels, keep = fused and path == "triton", False
     if kernels:
@@ -111,6 +122,23 @@ def _apply(request: Request) -> Tensor:
     options = ChunkOptions(path, working, bidirectional, gelu=kernels, keep_preactivation=keep)
     y, _ = run_chunks(u, None, operators, options)
     return (gelu_in_place(y) if fused and not kernels else y).to(dtype)
+
+
+def _apply_at_once(request: Request, modal: Modal) -> Tensor:
+    """Build the operators and apply them in one step, of which a GPU repeats the launches alone."""
+    source, u, D, both, fused, dtype, path, working = request
+    factored = dispatch.keeps_factors(path, source, working)
+    chunk, modes = chunk_length(path, source, working, u, factored=factored), modal.modes(D)
+    tensors = (u, *modes)
+    save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    keep = fused and save and not dispatch.walks_once(
+        source, u, working, channels=modes.C.shape[0], both=both, chunk=chunk
+    )  # fmt: skip
+    options = WholeOptions(
+        chunk, request.ahead(modes.C.shape[0]), modal.rule, modal.real_part, modal.log_dt,
+        working not in SIXTEEN_BITS, factored, working, fused, keep, save,
+    )  # fmt: skip
+    return ssm_at_once(u, modes, options)[0].to(dtype)
 
 
 def apply_from(

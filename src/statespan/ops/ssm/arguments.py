@@ -115,6 +115,28 @@ class BuildOptions(NamedTuple):
     """Leave the low-rank part of G in its two factors."""
 
 
+class WholeOptions(NamedTuple):
+    """Options for building the operators of a chunk and applying them: those of :class:`BuildOptions`, then others."""
+
+    chunk: int
+    ahead: int
+    rule: str
+    real_part: str
+    log_dt: bool
+    precise: bool
+    factored: bool
+    dtype: torch.dtype
+    """What to compute in."""
+    gelu: bool
+    """Whether to apply GELU to the output."""
+    keep_preactivation: bool
+    """As in :class:`ChunkOptions`."""
+    save: bool
+    """Whether a backward pass will follow."""
+    owns_kept: bool = False
+    """For the backward pass: whether it may overwrite what the forward pass kept."""
+
+
 class BuiltLists(NamedTuple):
     """Tensors that the backward pass of the build needs for a rank-one SSM; a diagonal one recomputes its tables."""
 

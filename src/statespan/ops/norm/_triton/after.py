@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from statespan.ops._triton.launcher import Tensors, empty, launch, repeat
 from statespan.ops._triton.sums import sum_shares
 from statespan.ops.norm._triton.before import BACKWARD_TILE, BLOCKS, TILE, tile_of
 from statespan.ops.norm.after import ResidualSum, SavedSumNorm
@@ -84,12 +85,19 @@ def _backward_kernel(
 
 def forward(residual: ResidualSum, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Return y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
-    (x, z, scale), (weight, bias, eps) = residual, affine
+    weight, bias, eps = affine
+    return repeat(_forward, (*residual, weight, bias), (eps, dtype))  # type: ignore[return-value]
+
+
+def _forward(tensors: Tensors, options: tuple[float, torch.dtype]) -> Tensors:
+    (x, z, scale, weight, bias), (eps, dtype) = tensors, options
+    assert x is not None
     B, L, D = x.shape
-    y = torch.empty(B, L, D, dtype=dtype, device=x.device)
-    mean, rstd = (torch.empty(B, L, dtype=torch.float32, device=x.device) for _ in range(2))
+    y = empty((B, L, D), dtype, x.device)
+    mean, rstd = (empty((B, L), torch.float32, x.device) for _ in range(2))
     tile = tile_of(D, TILE)
-    _forward_kernel[(-(-B * L // tile["ROWS"]),)](
+    launch(
+        _forward_kernel, (-(-B * L // tile["ROWS"]),),
         x, z, x if scale is None else scale, weight, bias, y, mean, rstd, B * L, L, D, eps,
         SCALED=scale is not None, **tile,
     )  # fmt: skip
@@ -98,16 +106,24 @@ def forward(residual: ResidualSum, affine: Affine, dtype: torch.dtype) -> tuple[
 
 def backward(saved: SavedSumNorm, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of x, z, the weight and the bias."""
-    x, z, scale, weight, mean, rstd = saved
+    return repeat(_backward, (*saved, dy), None)  # type: ignore[return-value]
+
+
+def _backward(tensors: Tensors, _: None) -> Tensors:
+    x, z, scale, weight, mean, rstd, dy = tensors
+    assert x is not None
+    assert z is not None
+    assert weight is not None
     B, L, D = x.shape
-    dx, dz = torch.empty_like(x), torch.empty_like(z)
+    dx, dz = empty(x.shape, x.dtype, x.device), empty(z.shape, z.dtype, z.device)
     tile = tile_of(D, BACKWARD_TILE)
     programs = -(-B * L // (tile["ROWS"] * BLOCKS))
-    shares = torch.empty(programs, 2 * D, dtype=torch.float32, device=x.device)
-    _backward_kernel[(programs,)](
+    shares = empty((programs, 2 * D), torch.float32, x.device)
+    launch(
+        _backward_kernel, (programs,),
         x, z, x if scale is None else scale, weight, mean, rstd, dy, dx, dz, shares, B * L, L, D,
         SCALED=scale is not None, BLOCKS=BLOCKS, **tile,
     )  # fmt: skip
-    dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
+    dweight, dbias = (empty(weight.shape, weight.dtype, x.device) for _ in range(2))
     sum_shares(shares, [dweight, dbias])
     return dx, dz, dweight, dbias

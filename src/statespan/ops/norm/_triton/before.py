@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from statespan.ops._triton.launcher import Tensors, empty, launch, repeat
 from statespan.ops._triton.sums import sum_shares
 from statespan.ops.norm.before import Affine, SavedNorm
 
@@ -96,27 +97,44 @@ def tile_of(D: int, size: int) -> dict[str, int]:
 
 def forward(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Return y in this dtype, and the mean and the inverse deviation of each position (B, L)."""
-    (B, L, D), (weight, bias, eps) = x.shape, affine
-    y = torch.empty(D, B, L, dtype=dtype, device=x.device)
-    mean, rstd = (torch.empty(B, L, dtype=torch.float32, device=x.device) for _ in range(2))
+    weight, bias, eps = affine
+    return repeat(_forward, (x, weight, bias), (eps, dtype))  # type: ignore[return-value]
+
+
+def _forward(tensors: Tensors, options: tuple[float, torch.dtype]) -> Tensors:
+    (x, weight, bias), (eps, dtype) = tensors, options
+    assert x is not None
+    B, L, D = x.shape
+    y = empty((D, B, L), dtype, x.device)
+    mean, rstd = (empty((B, L), torch.float32, x.device) for _ in range(2))
     tile = tile_of(D, TILE)
     tiles = -(-L // tile["ROWS"])
-    _norm_kernel[(B * tiles,)](x, weight, bias, y, mean, rstd, B, L, D, x.stride(0), x.stride(1), eps, tiles, **tile)
+    launch(
+        _norm_kernel, (B * tiles,),
+        x, weight, bias, y, mean, rstd, B, L, D, x.stride(0), x.stride(1), eps, tiles, **tile,
+    )  # fmt: skip
     return y, mean, rstd
 
 
 def backward(saved: SavedNorm, dy: Tensor, residual: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, with ``residual`` (B, L, D) added, of the weight and of the bias; all but x contiguous."""
-    x, weight, mean, rstd = saved
+    return repeat(_backward, (*saved, dy, residual), None)  # type: ignore[return-value]
+
+
+def _backward(tensors: Tensors, _: None) -> Tensors:
+    x, weight, mean, rstd, dy, residual = tensors
+    assert x is not None
+    assert weight is not None
     B, L, D = x.shape
-    dx = torch.empty(B, L, D, dtype=x.dtype, device=x.device)
+    dx = empty((B, L, D), x.dtype, x.device)
     tile = tile_of(D, BACKWARD_TILE)
     groups = -(-L // (tile["ROWS"] * BLOCKS))
-    shares = torch.empty(B * groups, 2 * D, dtype=torch.float32, device=x.device)
-    _norm_backward_kernel[(B * groups,)](
+    shares = empty((B * groups, 2 * D), torch.float32, x.device)
+    launch(
+        _norm_backward_kernel, (B * groups,),
         x, weight, mean, rstd, dy, residual, dx, shares, B, L, D, x.stride(0), x.stride(1), groups,
         BLOCKS=BLOCKS, **tile,
     )  # fmt: skip
-    dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
+    dweight, dbias = (empty(weight.shape, weight.dtype, x.device) for _ in range(2))
     sum_shares(shares, [dweight, dbias])
     return dx, dweight, dbias

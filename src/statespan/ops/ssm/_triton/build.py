@@ -12,9 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from statespan.ops._triton.launcher import Part, empty, launch
 from statespan.ops._triton.sums import PartialSums
 from statespan.ops.ssm._triton.diagonal import diagonal_backward_kernel, diagonal_kernel
 from statespan.ops.ssm._triton.lowrank import lowrank_backward_kernel, lowrank_finish_kernel, lowrank_kernel
+from statespan.ops.ssm._triton.power import add_product, product_gradients
 from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModeTensors
 
 PARTS = 4  # of a chunk, each with its own threads
@@ -37,33 +39,39 @@ def _threads(constants: dict[str, Any]) -> dict[str, int]:
     return {"PARTS": parts, "num_warps": max(1, min(8, parts * constants["P"] // 32))}
 
 
-def forward(modes: ModeTensors, options: BuildOptions) -> ChunkOperators:
-    """The operators in the computing precision, with the factors W even beside a dense G."""
+def room_for(modes: ModeTensors, options: BuildOptions) -> list[Part]:
+    """The shapes of the operators."""
+    channels, H, M, _ = modes.C.shape
+    N, chunk, has_factors = 2 * M, options.chunk, modes.P is not None
+    shapes: list[tuple[int, ...]] = [
+        (channels, H, chunk), (H, chunk, N), (H, N, N) if has_factors and not options.factored else (H, N),
+        (channels, H, chunk, N), (2, H, chunk, N) if has_factors else (0,),
+    ]  # fmt: skip
+    return [Part(shape, torch.float64 if options.precise else torch.float32) for shape in shapes]
+
+
+def forward(modes: ModeTensors, options: BuildOptions, *, room: ChunkOperators | None = None) -> ChunkOperators:
+    """The operators in the computing precision, with the factors W even beside a dense G, written into ``room``."""
     sizes, constants = _constants(modes, options)
     dt, decay, freq, B, C, D, P = modes
-    (channels, H, M, _), chunk = C.shape, options.chunk
+    channels, H, M, _ = C.shape
     skip, constants["SKIP"] = C if D is None else D, D is not None
-    dtype = torch.float64 if options.precise else torch.float32
-
-    def empty(*shape: int) -> Tensor:
-        return C.new_empty(shape, dtype=dtype)
-
-    K, E, O = empty(channels, H, chunk), empty(H, chunk, 2 * M), empty(channels, H, chunk, 2 * M)  # noqa: E741
+    K, E, G, O, W = room or ChunkOperators(*(empty(*part, C.device) for part in room_for(modes, options)))  # noqa: E741
+    assert W is not None
     if P is None:
-        G = empty(H, 2 * M)
-        diagonal_kernel[(H,)](
-            dt, decay, freq, B, C, skip, K, E, G, O, *sizes, **constants, RULE=options.rule, **_threads(constants)
-        )
+        launch(
+            diagonal_kernel, (H,),
+            dt, decay, freq, B, C, skip, K, E, G, O, *sizes, **constants, RULE=options.rule, **_threads(constants),
+        )  # fmt: skip
         return ChunkOperators(K, E, G, O)
-    W = empty(2, H, chunk, 2 * M)
-    F, J = W
-    G = empty(H, 2 * M) if options.factored else empty(H, 2 * M, 2 * M)
-    lowrank_kernel[(H, 3 + channels)](
+    F, J = W[0], W[1]
+    launch(
+        lowrank_kernel, (H, 3 + channels),
         dt, decay, freq, P, B, C, skip, K, E, O, F, J, G, *sizes, **constants, FACTORED=options.factored,
         num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
     if not options.factored:
-        G.baddbmm_(F.mT, J)
+        add_product(G, F, J)
     return ChunkOperators(K, E, G, O, W)
 
 
@@ -75,21 +83,23 @@ def backward(arriving: ChunkOperators, modes: ModeTensors, built: BuiltLists, op
     sizes, constants = _constants(modes, options)
     dt, decay, freq, B, C, _, P = modes
     dK, dE, dG, dO, dW = arriving
-    H, M, dC = sizes[0], sizes[2], torch.empty_like(C)
+    H, M, dC = sizes[0], sizes[2], empty(C.shape, C.dtype, C.device)
     dK, dE, dO = (x.contiguous() for x in (dK, dE, dO))
     if P is None:
-        ddt, shared = torch.empty_like(dt), _shared_gradients(modes)
-        diagonal_backward_kernel[(H,)](
+        ddt, shared = empty(dt.shape, dt.dtype, dt.device), _shared_gradients(modes)
+        launch(
+            diagonal_backward_kernel, (H,),
             dt, decay, freq, B, C, dK, dE, dG.contiguous(), dO, ddt, dC, *shared.first, shared.size, *sizes,
             **constants, RULE=options.rule, **_threads(constants),
         )  # fmt: skip
         ddecay, dfreq, dB = shared.sum()
         return ModeTensors(ddt, ddecay, dfreq, dB, dC)
-    E, O, (F, J) = built  # noqa: E741
-    dG = dG.to(F.dtype).contiguous()
-    dF, dJ = (J @ dG.mT, F @ dG) if dW is None else dW.to(F.dtype).contiguous()
-    tasks = dG.new_empty(H, 3 + sizes[3], 8, constants["P"])
-    lowrank_backward_kernel[tasks.shape[:2]](
+    E, O, W = built  # noqa: E741
+    F, J, dG = W[0], W[1], dG.contiguous()
+    dF, dJ = product_gradients(dG, F, J) if dW is None else (x.contiguous() for x in dW.unbind())
+    tasks = empty((H, 3 + sizes[3], 8, constants["P"]), W.dtype, W.device)
+    launch(
+        lowrank_backward_kernel, (H, 3 + sizes[3]),
         dt, decay, freq, P, B, C, E, O, F, J, dK, dE, dO, dF, dJ, dG, tasks, dC, *sizes, **constants,
         FACTORED=options.factored, num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
@@ -107,8 +117,9 @@ def finish(modes: ModeTensors, tasks: Tensor, real_part: str, log_dt: bool) -> M
     """
     H, count, _, P = tasks.shape
     S, M = modes.decay.shape
-    ddt, shared = torch.empty_like(modes.dt), _shared_gradients(modes)
-    lowrank_finish_kernel[(H,)](
+    ddt, shared = empty(modes.dt.shape, modes.dt.dtype, modes.dt.device), _shared_gradients(modes)
+    launch(
+        lowrank_finish_kernel, (H,),
         modes.dt, modes.decay, modes.freq, modes.P, modes.B, tasks, ddt, *shared.first, shared.size, S, M, count,
         P=P, REAL=real_part, LOG=log_dt, FT=tl.float64 if tasks.dtype == torch.float64 else tl.float32,
         num_warps=1 if M <= 32 else 4,
@@ -119,5 +130,5 @@ def finish(modes: ModeTensors, tasks: Tensor, real_part: str, log_dt: bool) -> M
 
 def _shared_gradients(modes: ModeTensors) -> PartialSums:
     """For parameters that heads share: each group of S heads uses A, B and P once and has one share of them."""
-    totals = [torch.empty_like(x) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
+    totals = [empty(x.shape, x.dtype, x.device) for x in (modes.decay, modes.freq, modes.B, modes.P) if x is not None]
     return PartialSums(totals, modes.C.shape[1] // modes.decay.shape[0])

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.gelu import backward as gelu_backward
+from statespan.ops._triton.launcher import Part, empty, launch
 from statespan.ops._triton.sums import PartialSums, diagonals_kernel
 from statespan.ops.memory import shared_memory
 from statespan.ops.ssm._triton.products import products
@@ -40,7 +41,7 @@ class LaunchPlan(NamedTuple):
     dense: bool
     factored: bool
     dtype: torch.dtype
-    tiles: Tiles
+    tiles: Tiles = Tiles()
 
     @property
     def chunks(self) -> int:
@@ -105,21 +106,28 @@ def launch_plan(u: Tensor, operators: ChunkOperators, *, both: bool = False, til
     (H, B, L), (_, c, N) = u.shape, operators.E.shape
     dense, factored = operators.G.ndim == 3, operators.W is not None
     channels = operators.K.shape[0] // (2 if both else 1)
+    plan = LaunchPlan(H, channels * H, B, L, N, c, dense, factored, u.dtype)
+    return with_tiles(plan, u.device, both=both, tiles=tiles)
+
+
+def with_tiles(plan: LaunchPlan, device: torch.device, *, both: bool, tiles: Tiles | None = None) -> LaunchPlan:
+    """The plan with its tiles: these, or the best on this device."""
     if tiles is None:
         tiles = choose_tiles(
-            heads=channels * H, batch=B, length=L, d_state=N, chunk=c, dense=dense, factored=factored, dtype=u.dtype,
-            memory=shared_memory(u.device), both=both,
+            heads=plan.V, batch=plan.B, length=plan.L, d_state=plan.N, chunk=plan.c, dense=plan.dense,
+            factored=plan.factored, dtype=plan.dtype, memory=shared_memory(device), both=both,
         )  # fmt: skip
-    all_chunks = 1 << max(0, -(-L // c) - 1).bit_length()
+    all_chunks = 1 << max(0, -(-plan.L // plan.c) - 1).bit_length()
     tiles = tiles._replace(per_segment=min(tiles.per_segment, all_chunks))
-    assert not factored or tiles.per_segment == all_chunks, "a scan over segments needs the power of a whole segment"
-    return LaunchPlan(H, channels * H, B, L, N, c, dense, factored, u.dtype, tiles)
+    single = tiles.per_segment == all_chunks
+    assert not plan.factored or single, "a scan over segments needs the power of a whole segment"
+    return plan._replace(tiles=tiles)
 
 
 def states(
     plan: LaunchPlan, x: Tensor, M: Tensor, operators: ChunkOperators, *, left: bool, save: bool, adjoint: bool = False,
     flip: bool = False, start: Tensor | None = None, inject: Tensor | None = None,
-    out: tuple[Tensor, Tensor] | None = None,
+    out: tuple[Tensor, Tensor] | None = None, into: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """A recurrence alone: the state before each chunk (save) or before each segment, (heads, B, chunks|segments, N).
 
@@ -135,6 +143,7 @@ def states(
         start: (heads, B, N) at the beginning, or None for zeros.
         inject: (H, B, N) to be added where the whole chunks end, or None.
         out: O (heads, c, N), and where to write what the saved states give to the output: (heads, B, chunks, c).
+        into: Where to write the saved states, or None for new memory.
     """
     heads, G, W = x.shape[0], operators.G, operators.W
     flags = {
@@ -144,62 +153,78 @@ def states(
 
     def run(kept: Tensor, end: Tensor, first: Tensor | None, save: bool) -> None:
         O, y = out if out and save else (None, None)  # noqa: E741
-        states_kernel[plan.programs(heads)](
+        launch(
+            states_kernel, plan.programs(heads),
             x, kept, end, M, G, W, first, inject, O, y, *plan.sizes(), x.stride(0), x.stride(1),
             SAVE=save, FIRST=first is not None, END=not save, OUT=y is not None, **flags, **plan.constants(),
         )  # fmt: skip
 
     first = start
     if plan.segments > 1:
-        end = x.new_empty(heads, plan.B, plan.segments, plan.N, dtype=plan.state)
+        end, first = (empty((heads, plan.B, plan.segments, plan.N), plan.state, x.device) for _ in range(2))
         run(end, end, None, False)
-        first = torch.empty_like(end)
-        power, doublings = G, plan.tiles.per_segment.bit_length() - 1
-        if plan.dense:
-            power = G.to(plan.state)
-            for _ in range(doublings):
-                power = power @ power
         constants = {
             k: v for k, v in plan.constants().items() if k not in ("C", "BT", "EVEN", "FULL", "LOW", "ACC", "PRECISION")
         }
         rows = 16
-        segments_kernel[(heads, -(-plan.B // rows))](
-            end, first, start, power, plan.H, plan.B, plan.N, plan.segments, doublings,
-            BT=rows, LEFT=left, ADJOINT=adjoint, START=start is not None, num_warps=4, **constants,
+        launch(
+            segments_kernel, (heads, -(-plan.B // rows)),
+            end, first, start, G, plan.H, plan.B, plan.N, plan.segments, plan.tiles.per_segment.bit_length() - 1,
+            BT=rows, LEFT=left, ADJOINT=adjoint, START=start is not None, num_warps=4 if plan.N <= 64 else 8,
+            **constants,
         )  # fmt: skip
     if not save:
         if first is None:
             first = x.new_zeros(heads, plan.B, 1, plan.N, dtype=plan.state)
         return first.view(heads, plan.B, -1, plan.N)
-    kept = x.new_empty(heads, plan.B, plan.chunks, plan.N)
+    kept = empty((heads, plan.B, plan.chunks, plan.N), x.dtype, x.device) if into is None else into
     run(kept, kept, first, True)
     return kept
 
 
+class Room(NamedTuple):
+    """Where the forward pass writes."""
+
+    y: Tensor
+    """(V, B, L)."""
+    states: Tensor
+    """(H, B, chunks, N): the state before each chunk; these and the others are empty if they are not saved."""
+    ahead: Tensor
+    """The same of the anti-causal recurrence."""
+    preactivation: Tensor
+    """Like y."""
+
+
+def room_for(plan: LaunchPlan, options: ChunkOptions) -> list[Part]:
+    """The shapes of a :class:`Room`."""
+    states, y = (plan.H, plan.B, plan.chunks, plan.N), (plan.V, plan.B, plan.L)
+    kept = options.save and options.gelu and options.keep_preactivation
+    wanted = (True, options.save, options.save and options.both, kept)
+    shapes = (y, states, states, y)
+    return [Part(shape if want else (0,), plan.dtype) for shape, want in zip(shapes, wanted)]
+
+
 def forward(
-    plan: LaunchPlan, inputs: Sequences, operators: ChunkOperators, options: ChunkOptions
+    plan: LaunchPlan, inputs: Sequences, operators: ChunkOperators, options: ChunkOptions, *, room: Room | None = None
 ) -> tuple[Tensor, Tensor | None, SavedChunks]:
     """Return y (V, B, L), the state after all whole chunks (H, B, N) if requested, and what the backward pass needs."""
     (u, first), (K, E, G, O, W) = inputs, operators  # noqa: E741
     both, save = options.both, options.save
-    y = u.new_empty(plan.V, plan.B, plan.L)
-    kept = u.new_empty(plan.H, plan.B, plan.chunks, plan.N) if save else u.new_empty(0)
-    end = u.new_empty(plan.H, plan.B, plan.N, dtype=plan.state) if options.last else None
+    y, kept, ahead, preactivation = room or [empty(*part, u.device) for part in room_for(plan, options)]
+    end = empty((plan.H, plan.B, plan.N), plan.state, u.device) if options.last else None
     if options.last and plan.c > plan.L:
         end = u.new_zeros(plan.H, plan.B, plan.N, dtype=plan.state) if first is None else first.to(plan.state).clone()
-    ahead, preactivation = u.new_empty(0), u.new_empty(0)
-    if save and options.gelu and options.keep_preactivation:
-        preactivation = torch.empty_like(y)
     (K, Kb), (O, Ob) = (K.chunk(2), O.chunk(2)) if both else ((K, K), (O, O))  # noqa: E741
-    added = u.new_empty(plan.H, plan.B, plan.chunks, plan.c, dtype=plan.acc) if both and plan.adds else None
+    added = empty((plan.H, plan.B, plan.chunks, plan.c), plan.acc, u.device) if both and plan.adds else None
     if both:
-        out = None if added is None else (Ob, added)
-        ahead = states(plan, u, E, operators, left=True, flip=True, save=True, out=out)
+        out, into = None if added is None else (Ob, added), ahead if save else None
+        ahead = states(plan, u, E, operators, left=True, flip=True, save=True, out=out, into=into)
     halves = plan.c >= 32 and not both  # half a chunk is then long enough for the tensor cores
     start = first
     if plan.segments > 1:
         start = states(plan, u, E, operators, left=False, save=False, start=first)
-    forward_kernel[plan.programs(plan.V)](
+    launch(
+        forward_kernel, plan.programs(plan.V),
         u, y, preactivation, kept, K, Kb, E, G, W, O, Ob, ahead if added is None else added, start, end,
         *plan.sizes(), u.stride(0), u.stride(1), y.stride(0), y.stride(1),
         BOTH=both, ADDED=added is not None, HALVES=halves, SAVE=save, FIRST=start is not None,
@@ -213,18 +238,18 @@ def _partial_gradients(plan: LaunchPlan, operators: ChunkOperators, like: Tensor
     """For the gradients of T, E, O and G; those of a G in factors have no room for T, E and O, which stay empty."""
     sizes = [0, 0, 0] if plan.factored else [plan.V * plan.c**2, plan.V * plan.c * plan.N, operators.O.numel()]
     sizes.append(plan.V * operators.G[0].numel())
-    totals = [like.new_empty(size, dtype=plan.acc) for size in sizes]
+    totals = [empty((size,), plan.acc, like.device) for size in sizes]
     return PartialSums(totals, plan.programs(plan.V)[1])
 
 
 def backward(
     plan: LaunchPlan, arriving: OutputGradients, saved: SavedChunks, operators: ChunkOperators, *,
-    options: ChunkOptions, spare: Tensor | None = None,
+    options: ChunkOptions, spare: Tensor | None = None, dD: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     """All gradients in the precision of the accumulators, that of u in the dtype of u.
 
     With one causal channel u's may be written into ``spare``, which may be u itself: each tile is read before it is
-    written. (With W it is needed afterwards.)
+    written. (With W it is needed afterwards.) ``dD`` is filled with the gradient of the skip.
     """
     (dy, dlast), (K, E, G, O, W), u, both, gelu = arriving, operators, saved.u, options.both, options.gelu  # noqa: E741
     if saved.preactivation.numel():
@@ -234,9 +259,9 @@ def backward(
     once = plan.segments == 1 and not both and not plan.factored
     assert once or not gelu, "only one walk through all outputs recomputes the pre-activation"
     alone, shares = plan.V == plan.H and not both and not plan.factored, _partial_gradients(plan, operators, u)
-    du = spare if alone and spare is not None else u.new_empty(plan.V, plan.B, plan.L)
+    du = spare if alone and spare is not None else empty((plan.V, plan.B, plan.L), u.dtype, u.device)
     dT, dE, dO, dG = shares.first
-    dfirst = torch.empty(plan.V, plan.B, plan.N, dtype=plan.state, device=u.device) if options.has_first else None
+    dfirst = empty((plan.V, plan.B, plan.N), plan.state, u.device) if options.has_first else None
     K, Kb = K.chunk(2) if both else (K, K)
     summed: list[Tensor] = []  # of a G in factors: the gradients of E, O and W in each direction
     for ahead, O_half, kept in zip((False, True) if both else (False,), O.chunk(2) if both else (O,), saved[1:]):
@@ -244,8 +269,9 @@ def backward(
         start = None
         if plan.segments > 1:
             start = states(plan, dy, O_half, operators, left=not ahead, adjoint=True, save=False, inject=inject)
-        adjoint = u.new_empty(plan.V, plan.B, plan.chunks, plan.N) if plan.factored else u
-        backward_kernel[plan.programs(plan.V)](
+        adjoint = empty((plan.V, plan.B, plan.chunks, plan.N), u.dtype, u.device) if plan.factored else u
+        launch(
+            backward_kernel, plan.programs(plan.V),
             u, dy, du, kept, K, Kb, E, G, W, O_half, start, inject, dfirst,
             dT, dE, dG, dO[len(dO) // 2 :] if ahead else dO, shares.size, adjoint,
             *plan.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
@@ -265,8 +291,8 @@ def backward(
         dE, _, *rest = summed[0] + summed[1] if both else summed[0]
         dO = torch.stack([each[1] for each in summed])
         dW = _over_channels(torch.stack(rest), plan.H, 1)
-    dK = dT.new_empty(operators.K.shape)
-    diagonals_kernel[(plan.V,)](dT, dK, C=plan.c, BOTH=both, num_warps=4)
+    dK = empty(operators.K.shape, plan.acc, u.device)
+    launch(diagonals_kernel, (plan.V,), dT, dK, dD, C=plan.c, BOTH=both, SKIP=dD is not None, num_warps=4)
     dE, dG = (_over_channels(x.view(plan.V, *shape[1:]), plan.H) for x, shape in ((dE, E.shape), (dG, G.shape)))
     return Gradients(_over_channels(du, plan.H), ChunkOperators(dK, dE, dG, dO.view(O.shape), dW), dfirst)
 

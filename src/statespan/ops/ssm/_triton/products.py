@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from statespan.ops._triton.launcher import empty, launch
 from statespan.ops.memory import shared_memory
 from statespan.ops.ssm._triton.primitives import mm
 from statespan.ops.ssm.tiles import MIDDLE, SIXTEEN_BITS
@@ -87,8 +88,9 @@ def products(
     stages = STAGES if shared_memory(u.device) >= MIDDLE and u.dtype in SIXTEEN_BITS else 1
     tiles = -(-B * chunks // ROWS)
     shares = min(tiles, max(1, PROGRAMS // V))
-    out = u.new_empty(shares, 4, V, c, N, dtype=acc)
-    products_kernel[(V, shares)](
+    out = empty((shares, 4, V, c, N), acc, u.device)
+    launch(
+        products_kernel, (V, shares),
         u, dy, states, adjoint, W, out,
         H, B, L, N, chunks, -(-tiles // shares), out.stride(0), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1),
         C=c, Q=max(16, triton.next_power_of_2(N)), ROWS=ROWS, AHEAD=ahead,

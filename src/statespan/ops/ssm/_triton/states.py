@@ -83,7 +83,7 @@ def segments_kernel(
 ):  # fmt: skip
     """The initial state of each segment from the segments' contributions: a scan with G to the power of their length.
 
-    G is squared ``doublings`` times first (a dense one comes already squared).
+    G is squared ``doublings`` times first.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
@@ -92,8 +92,11 @@ def segments_kernel(
     b = tl.program_id(1).to(tl.int64) * BT + tl.arange(0, BT)
     ok = (b < B)[:, None] & real[None, :]
     gr, gi = load_power(G_ptr, h, q, N, DENSE, ADJOINT, STATE)
-    if not DENSE:
-        for _ in range(doublings):
+    for _ in range(doublings):
+        if DENSE:
+            gr = tl.dot(gr, gr, input_precision="ieee", out_dtype=STATE)
+            gi = gr
+        else:
             gr, gi = gr * gr - gi * gi, 2 * gr * gi
     S = tl.zeros((BT, Q), STATE)
     if START:
