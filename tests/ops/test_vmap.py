@@ -20,21 +20,21 @@ def loop(function, *columns):
     return torch.stack([function(*row) for row in zip(*columns)])
 
 
-@pytest.mark.parametrize("low_rank", [False, True])
-def test_operators_of_shared_modes(low_rank):
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_operators_of_shared_modes(rank):
     """Two heads that share one set of modes, of which two are mapped over; the heads' C is the same for all."""
     H, M, c = 2, 1, 2
     dt, decay, freq = torch.randn(2, H, dtype=f64) - 2, torch.randn(2, 1, M, dtype=f64), torch.randn(2, 1, M, dtype=f64)
-    B, P = torch.randn(2, 1, M, 2, dtype=f64), torch.randn(2, 1, M, 2, dtype=f64)
+    B, P = torch.randn(2, 1, M, 2, dtype=f64), torch.randn(2, rank, 1, M, 2, dtype=f64)
     C, D = torch.randn(1, H, M, 2, dtype=f64), torch.randn(1, H, dtype=f64)
 
     def total(dt, decay, freq, B, P):
-        parameters = ModeTensors(dt, decay, freq, B, C, D, P if low_rank else None)
+        parameters = ModeTensors(dt, decay, freq, B, C, D, P if rank else None)
         built = modes(parameters, BuildOptions(c, 0, "bilinear", "exp", True, True))
         return sum((part * torch.arange(1.0, part.numel() + 1).view_as(part)).sum() for part in built[:4])
 
     inputs = dt, decay, freq, B, P
-    slopes = grad_and_value(total, tuple(range(4 + low_rank)))
+    slopes = grad_and_value(total, tuple(range(5 if rank else 4)))
     got, value = vmap(slopes)(*inputs)
     for i in range(2):
         wanted, alone = slopes(*(x[i] for x in inputs))

@@ -53,8 +53,8 @@ def pairs(cases):
     return pytest.mark.parametrize(("case", "real", "precise"), each, ids=names)
 
 
-def parameters(case, real, low_rank, log_dt=True):
-    """Random ones; the first mode hardly turns and hardly decays, where formulas cancel."""
+def parameters(case, real, rank, log_dt=True):
+    """Random ones, P of this rank; the first mode hardly turns and hardly decays, where formulas cancel."""
 
     def randn(*shape):
         return torch.randn(*shape, dtype=torch.float64)
@@ -68,7 +68,7 @@ def parameters(case, real, low_rank, log_dt=True):
         decay = -decay.abs()
         decay[0, 0] = -1e-6
     values = [dt.log() if log_dt else dt, decay, freq, randn(S, M, 2), randn(K, H, M, 2)]
-    return [x.requires_grad_() for x in ([*values, 0.5 * randn(S, M, 2)] if low_rank else values)]
+    return [x.requires_grad_() for x in ([*values, 0.5 * randn(rank, S, M, 2)] if rank else values)]
 
 
 def by_torch(case, leaves, rule, real, log_dt=True):
@@ -79,7 +79,7 @@ def by_torch(case, leaves, rule, real, log_dt=True):
     B, C, *P = (torch.view_as_complex(x) for x in (B, C, *P))
     B, dt = B.repeat(copies, 1), dt.exp() if log_dt else dt
     if P:
-        ssm = DPLR(A, P[0].repeat(copies, 1)[None], B, C, dt=dt, discretization=rule)
+        ssm = DPLR(A, P[0].repeat(1, copies, 1), B, C, dt=dt, discretization=rule)
         K, E, G, O = ssm.operators(case.chunk, ahead=case.ahead)  # noqa: E741
         return [K, E.mT, G, O]
     K, E, G, O = Diagonal(A, B, C, dt, discretization=rule).operators(case.chunk, ahead=case.ahead)  # noqa: E741
@@ -126,26 +126,28 @@ def check(case, leaves, rule, real, precise, log_dt=True):
 @pytest.mark.parametrize("rule", ["zoh", "bilinear"])
 @pairs(CASES)
 def test_diagonal(case, real, rule, precise):
-    check(case, parameters(case, real, False), rule, real, precise)
+    check(case, parameters(case, real, 0), rule, real, precise)
 
 
+@pytest.mark.parametrize("rank", [1, 2])
 @pairs(SHORT)
-def test_rank_one(case, real, precise):
-    check(case, parameters(case, real, True), "bilinear", real, precise)
+def test_low_rank(case, real, precise, rank):
+    check(case, parameters(case, real, rank), "bilinear", real, precise)
 
 
 @pairs(CASES)
 def test_first_order_hold(case, real, precise):
     """The kernels build every channel as if it looked ahead; ``build_operators`` turns those that do not."""
     case = case._replace(ahead=case.channels, skip=False)
-    check(case, parameters(case, real, False), "foh", real, precise)
+    check(case, parameters(case, real, 0), "foh", real, precise)
 
 
 @precisions
+@pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("case", SHORT, ids=str)
-def test_rank_one_in_factors(case, precise):
+def test_low_rank_in_factors(case, rank, precise):
     """G as d^c and the factors of the rest; every gradient as through the multiplied G, in the other order of state."""
-    leaves = parameters(case, "exp", True)
+    leaves = parameters(case, "exp", rank)
     (K, E, G, O, W), backward = by_kernels(case, leaves, None, "bilinear", "exp", precise, factored=True)  # noqa: E741
     wanted = by_torch(case, leaves, "bilinear", "exp")
     dense = multiplied(G.double(), W.double())
@@ -165,18 +167,18 @@ def test_rank_one_in_factors(case, precise):
         assert_near(one, other, max(BOUND[precise], 1e-4 * (not precise)), f"gradient of {name}")
 
 
-@pytest.mark.parametrize("low_rank", [False, True])
-def test_step_sizes_themselves(low_rank):
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_step_sizes_themselves(rank):
     """As of a structure: Δ instead of its logarithm."""
-    leaves = parameters(SHORT[0], "none", low_rank, log_dt=False)
+    leaves = parameters(SHORT[0], "none", rank, log_dt=False)
     check(SHORT[0], leaves, "bilinear", "none", True, log_dt=False)
 
 
-@pytest.mark.parametrize(("rule", "low_rank"), [("zoh", False), ("bilinear", False), ("bilinear", True)])
-def test_growing_modes_are_capped(rule, low_rank):
+@pytest.mark.parametrize(("rule", "rank"), [("zoh", 0), ("bilinear", 0), ("bilinear", 1), ("bilinear", 2)])
+def test_growing_modes_are_capped(rule, rank):
     """Re ΔA of the first mode is beyond 1, where it stays, and so without a gradient; the second grows below it."""
     case = Case(1, 1, 2, 1, 0, 4, False)
-    values = parameters(case, "none", low_rank)
+    values = parameters(case, "none", rank)
     with torch.no_grad():
         values[0].fill_(-3.0)
         values[1].copy_(torch.tensor([[40.0, 0.5]]))
@@ -192,9 +194,9 @@ def test_growing_modes_are_capped(rule, low_rank):
     assert found[1][0, 1] != 0
 
 
-@pytest.mark.parametrize("low_rank", [False, True])
-def test_same_bits_every_time(low_rank):
-    leaves = parameters(SHORT[0], "exp", low_rank)
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_same_bits_every_time(rank):
+    leaves = parameters(SHORT[0], "exp", rank)
     runs = []
     for _ in range(2):
         found, backward = by_kernels(SHORT[0], leaves, None, "bilinear", "exp", False)

@@ -55,11 +55,12 @@ def forward(modes: ModeTensors, options: BuildOptions) -> ChunkOperators:
             dt, decay, freq, B, C, skip, K, E, G, O, *sizes, **constants, RULE=options.rule, **_threads(constants)
         )
         return ChunkOperators(K, E, G, O)
-    W = empty(2, H, chunk, 2 * M)
+    rank = P.shape[0]
+    W = empty(2, H, rank * chunk, 2 * M)
     F, J = W
     G = empty(H, 2 * M) if options.factored else empty(H, 2 * M, 2 * M)
-    lowrank_kernel[(H, 3 + channels)](
-        dt, decay, freq, P, B, C, skip, K, E, O, F, J, G, *sizes, **constants, FACTORED=options.factored,
+    lowrank_kernel[(H, 1 + 2 * rank + channels)](
+        dt, decay, freq, P, B, C, skip, K, E, O, F, J, G, *sizes, **constants, FACTORED=options.factored, R=rank,
         num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
     if not options.factored:
@@ -70,7 +71,7 @@ def forward(modes: ModeTensors, options: BuildOptions) -> ChunkOperators:
 def backward(arriving: ChunkOperators, modes: ModeTensors, built: BuiltLists, options: BuildOptions) -> ModeTensors:
     """The gradients of all parameters but D; those of A and B summed over the heads that share them.
 
-    ``built`` is used for a rank-one SSM alone. ``arriving.W`` comes with factors that were left apart.
+    ``built`` is used for a low-rank SSM alone. ``arriving.W`` comes with factors that were left apart.
     """
     sizes, constants = _constants(modes, options)
     dt, decay, freq, B, C, _, P = modes
@@ -88,29 +89,30 @@ def backward(arriving: ChunkOperators, modes: ModeTensors, built: BuiltLists, op
     E, O, (F, J) = built  # noqa: E741
     dG = dG.to(F.dtype).contiguous()
     dF, dJ = (J @ dG.mT, F @ dG) if dW is None else dW.to(F.dtype).contiguous()
-    tasks = dG.new_empty(H, 3 + sizes[3], 8, constants["P"])
+    rank = P.shape[0]
+    tasks = dG.new_empty(H, 1 + 2 * rank + sizes[3], 4 + 4 * rank, constants["P"])
     lowrank_backward_kernel[tasks.shape[:2]](
         dt, decay, freq, P, B, C, E, O, F, J, dK, dE, dO, dF, dJ, dG, tasks, dC, *sizes, **constants,
-        FACTORED=options.factored, num_warps=1 if M <= 32 else 4,
+        FACTORED=options.factored, R=rank, num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
     return finish(modes, tasks, options.real_part, options.log_dt)._replace(C=dC)
 
 
 def finish(modes: ModeTensors, tasks: Tensor, real_part: str, log_dt: bool) -> ModeTensors:
-    """The gradients of a rank-one SSM's parameters, C and D aside, from those of d, f, b and B̄.
+    """The gradients of a low-rank SSM's parameters, C and D aside, from those of d, f, b and B̄.
 
     Args:
         modes: The parameters.
-        tasks: (H, programs, 8, P), what each program found, in the precision of the computation.
+        tasks: (H, programs, 4 + 4R, P), what each program found, in the precision of the computation.
         real_part: As in :class:`statespan.ops.ssm.arguments.BuildOptions`.
         log_dt: Likewise.
     """
-    H, count, _, P = tasks.shape
+    H, count, rows, P = tasks.shape
     S, M = modes.decay.shape
     ddt, shared = torch.empty_like(modes.dt), _shared_gradients(modes)
     lowrank_finish_kernel[(H,)](
         modes.dt, modes.decay, modes.freq, modes.P, modes.B, tasks, ddt, *shared.first, shared.size, S, M, count,
-        P=P, REAL=real_part, LOG=log_dt, FT=tl.float64 if tasks.dtype == torch.float64 else tl.float32,
+        P=P, REAL=real_part, LOG=log_dt, FT=tl.float64 if tasks.dtype == torch.float64 else tl.float32, R=rows // 4 - 1,
         num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
     ddecay, dfreq, dB, dP = shared.sum()
