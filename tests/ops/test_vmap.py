@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.func import grad_and_value, vmap
 
-from statespan.ops.ssm.arguments import BuildOptions, ModeTensors
+from statespan.ops.ssm.arguments import BuildOptions, ModeTensors, RecurrenceOptions, Sequences
 from statespan.ops.ssm.registered.layout import lengthwise
 from statespan.ops.ssm.registered.modes import modes
+from statespan.ops.ssm.registered.recurrence import recurrence
 from statespan.ops.step.operator import StepOptions, System, fused_step
 
 f64 = torch.float64
@@ -35,6 +36,33 @@ def test_operators_of_shared_modes(rank):
 
     inputs = dt, decay, freq, B, P
     slopes = grad_and_value(total, tuple(range(5 if rank else 4)))
+    got, value = vmap(slopes)(*inputs)
+    for i in range(2):
+        wanted, alone = slopes(*(x[i] for x in inputs))
+        same(value[i], alone)
+        for one, other in zip(got, wanted, strict=True):
+            same(one[i], other)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_recurrence_of_shared_modes(rank):
+    """The same sample by sample, with both directions."""
+    H, M, B, L = 2, 1, 1, 2
+
+    def randn(*shape):
+        return torch.randn(*shape, dtype=f64)
+
+    C, D = randn(2, H, M, 2), randn(1, H)
+
+    def total(u, dt, decay, freq, gain, P):
+        parameters = ModeTensors(dt, decay, freq, gain, C, D, P)
+        y, _ = recurrence(Sequences(u), parameters, RecurrenceOptions(1, "exp", True, False, f64))
+        return (y * torch.arange(1.0, y.numel() + 1).view_as(y)).sum()
+
+    inputs = (
+        randn(2, H, B, L), randn(2, H) - 2, randn(2, 1, M), randn(2, 1, M), randn(2, 1, M, 2), randn(2, rank, 1, M, 2)
+    )  # fmt: skip
+    slopes = grad_and_value(total, tuple(range(6)))
     got, value = vmap(slopes)(*inputs)
     for i in range(2):
         wanted, alone = slopes(*(x[i] for x in inputs))

@@ -10,6 +10,7 @@ from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators
 from statespan.ops.ssm.layout import ordered
 from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near, multiplied, poison
+from tests.ssm.brute import structure_kernel
 
 pytest.importorskip("triton")
 
@@ -71,19 +72,51 @@ def parameters(case, real, rank, log_dt=True):
     return [x.requires_grad_() for x in ([*values, 0.5 * randn(rank, S, M, 2)] if rank else values)]
 
 
-def by_torch(case, leaves, rule, real, log_dt=True):
-    """K, E, G and O in the engine's order."""
+def structure(case, leaves, rule, real, log_dt=True):
     dt, decay, freq, B, C, *P = leaves
     copies = case.heads // case.sets
     A = torch.complex(real_part(real, decay), freq).repeat(copies, 1)
     B, C, *P = (torch.view_as_complex(x) for x in (B, C, *P))
     B, dt = B.repeat(copies, 1), dt.exp() if log_dt else dt
     if P:
-        ssm = DPLR(A, P[0].repeat(1, copies, 1), B, C, dt=dt, discretization=rule)
-        K, E, G, O = ssm.operators(case.chunk, ahead=case.ahead)  # noqa: E741
-        return [K, E.mT, G, O]
-    K, E, G, O = Diagonal(A, B, C, dt, discretization=rule).operators(case.chunk, ahead=case.ahead)  # noqa: E741
-    return [K, ordered(E.mT, False), ordered(G, False), ordered(O, False)]
+        return DPLR(A, P[0].repeat(1, copies, 1), B, C, dt=dt, discretization=rule)
+    return Diagonal(A, B, C, dt, discretization=rule)
+
+
+def by_torch(case, leaves, rule, real, log_dt=True):
+    """K, E, G and O in the engine's order."""
+    ssm = structure(case, leaves, rule, real, log_dt)
+    K, E, G, O = ssm.operators(case.chunk, ahead=case.ahead)  # noqa: E741
+    dense = isinstance(ssm, DPLR)
+    return [K, ordered(E.mT, dense), G if dense else ordered(G, False), ordered(O, dense)]
+
+
+def by_definition(case, leaves, real):
+    """The same of a low-rank SSM by dense complex matrices over all conjugate pairs, one product after the other."""
+    dt, decay, freq, *pairs = leaves
+    copies, c = case.heads // case.sets, case.chunk
+
+    def full(x):
+        return torch.cat([x, x.conj()], -1)
+
+    A = full(torch.complex(real_part(real, decay), freq)).repeat(copies, 1)
+    B, C, P = (full(torch.view_as_complex(x)) for x in pairs)
+    A = torch.diag_embed(A) - torch.einsum("rhn,rhm->hnm", P, P.conj()).repeat(copies, 1, 1)
+    B, dt, identity = B.repeat(copies, 1), dt.exp()[:, None, None], torch.eye(2 * case.modes, dtype=A.dtype)
+    left = identity - dt * A / 2
+    Abar, Bbar = torch.linalg.solve(left, identity + dt * A / 2), torch.linalg.solve(left, dt * B[..., None])
+    powers = [identity.expand(case.heads, -1, -1)]
+    for _ in range(c):
+        powers.append(powers[-1] @ Abar)
+    columns = torch.stack([(power @ Bbar)[..., 0] for power in powers[:c]], 1)
+    rows = torch.stack([torch.einsum("khn,hnm->khm", C, power) for power in powers], 2)
+    # a packed state (x, y) stands for (x + iy, x - iy)
+    half = torch.eye(case.modes, dtype=A.dtype)
+    unpack = torch.cat([torch.cat([half, 1j * half], 1), torch.cat([half, -1j * half], 1)])
+    pack, causal = torch.linalg.inv(unpack), case.channels - case.ahead
+    O = torch.cat([rows[:causal, :, 1:], rows[causal:, :, :c].flip(2)])  # noqa: E741
+    K = torch.einsum("khjn,hn->khj", rows[:, :, :c], Bbar[..., 0])
+    return [x.real for x in (K, columns.flip(1) @ pack.mT, pack @ powers[c] @ unpack, O @ unpack)]
 
 
 def by_kernels(case, leaves, D, rule, real, precise, log_dt=True, factored=False):
@@ -133,6 +166,44 @@ def test_diagonal(case, real, rule, precise):
 @pairs(SHORT)
 def test_low_rank(case, real, precise, rank):
     check(case, parameters(case, real, rank), "bilinear", real, precise)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("case", SHORT, ids=str)
+def test_low_rank_by_definition(case, rank):
+    """The operators and every gradient of dense matrices, whose kernel is that of the brute force."""
+    leaves = parameters(case, "exp", rank)
+    wanted = by_definition(case, leaves, "exp")
+    got, backward = by_kernels(case, leaves, None, "bilinear", "exp", True)
+    for name, one, other in zip("KEGO", got, wanted, strict=True):
+        assert_near(one, other, BOUND[True], name)
+    arriving = [torch.randn_like(x) for x in wanted]
+    gradients = torch.autograd.grad(wanted, leaves, arriving)
+    for name, one, other in zip(NAMES, backward(arriving), gradients, strict=True):
+        assert_near(one, other, BOUND[True], f"gradient of {name}")
+    kernel = structure_kernel(structure(case, leaves, "bilinear", "exp"), case.chunk)
+    assert_near(wanted[0], torch.from_numpy(kernel), BOUND[True], "the definition")
+
+
+@pytest.mark.parametrize("second", ["nothing", "parallel", "nearly parallel"])
+@precisions
+def test_two_terms_that_are_one(precise, second):
+    """As of the heads with LegS in a mixture with LegT, whose second term is 0; and two terms that are hardly two."""
+    case = SHORT[1]._replace(modes=5)
+    leaves = parameters(case, "exp", 2)
+    with torch.no_grad():
+        P = leaves[-1]
+        P[0] *= 4
+        P[1] = 0 if second == "nothing" else P[0]
+        P[1] += 1e-4 * torch.randn_like(P[0]) * (second == "nearly parallel")
+    got, backward = by_kernels(case, leaves, None, "bilinear", "exp", precise)
+    wanted = by_torch(case, leaves, "bilinear", "exp")
+    arriving = [torch.randn_like(x) for x in wanted]
+    for name, one, other in zip("KEGO", got, wanted, strict=True):
+        assert_near(one, other, BOUND[precise], name)
+    gradients = torch.autograd.grad(wanted, leaves, arriving)
+    for name, one, other in zip(NAMES, backward(arriving), gradients, strict=True):
+        assert_near(one, other, BOUND[precise], f"gradient of {name}")
 
 
 @pairs(CASES)
