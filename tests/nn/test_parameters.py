@@ -15,7 +15,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BOUNDS = {torch.float32: (2e-6, 2e-5), torch.float64: (1e-10, 1e-10)}
 LAYERS = {
     "rank 2": {"init": "legt"},
-    "both ways": {"init": "legt", "bidirectional": True, "channels": 2},
+    "both ways": {"init": "legt", "bidirectional": True},
     "mixture": {"init": "legs/legt", "n_ssm": 2, "channels": 2},
     "mixture both ways": {"init": "legt/fout", "n_ssm": 2, "bidirectional": True, "real_part": "softplus"},
 }
@@ -56,6 +56,7 @@ def no_structure(monkeypatch):
     monkeypatch.setattr(DPLR, "factors", refuse)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize(("name", "dtype"), [*((name, torch.float32) for name in LAYERS), ("rank 2", torch.float64)])
 def test_kernels_and_plain_torch_agree(name, dtype):
     check(make(LAYERS[name], 6, dtype), 70, dt_scale=1.7)

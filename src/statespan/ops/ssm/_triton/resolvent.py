@@ -1,20 +1,19 @@
-"""Ā and B̄ of a diagonal plus low-rank SSM (bilinear rule) from its parameters, and the way back, in registers.
+"""Ā and B̄ of a diagonal plus low-rank SSM (bilinear rule) from its parameters, and their gradients, in registers.
 
 On packed real states with ``x·y = Re Σ conj(x) y``, A x = Λ x - 2 Σ_r P_r (P_r·x). With q = 1/(1 - ΔΛ/2), the
-resolvent (1 - ΔA/2)⁻¹ is that of q with R real terms of rank one, which the Sherman-Morrison formula takes in one at a
-time:
+resolvent is q less R real terms of rank one. The Sherman-Morrison formula adds them one at a time:
 
     (1 - ΔA/2)⁻¹ = q - Σ_r κ_r a_r b_rᵀ
     a_r = q P_r - Σ_{s<r} κ_s (b_s·P_r) a_s,   b_r = conj(q) P_r - Σ_{s<r} κ_s (a_s·P_r) b_s
     κ_r = Δ/(1 + Δ g_r),   g_r = P_r·a_r = Σ |P_r|² Re q - Σ_{s<r} κ_s (b_s·P_r) (a_s·P_r)
 
-With Re Λ ≤ 0 the symmetric part of every resolvent is at least 0, so no denominator is less than 1. Then
+If Re Λ ≤ 0, every g_r ≥ 0, so no denominator is less than 1. Then
 
     Ā = d + Σ_r f_r b_rᵀ,   d = 2q - 1,   f_r = -2κ_r a_r
     B̄ = Δ (q B - Σ_r κ_r (b_r·B) a_r)
 
-Compile-time names: R rank, FT the type, REAL and LOG as in :mod:`statespan.ops._triton.modes`. What has one value for
-each term is a tuple of R.
+For R = 1 nothing remains of the sums, and the compiled code is that of a single term. Values of each term are a tuple
+of R. Compile-time names: R rank, FT the type, REAL and LOG as in :mod:`statespan.ops._triton.modes`.
 """
 
 from __future__ import annotations
