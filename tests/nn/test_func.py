@@ -118,6 +118,6 @@ def test_prefill_and_step_of_each_sample(name):
 @pytest.mark.soak
 def test_gradients_of_each_sample_by_the_kernels():
     """A whole layer on a GPU's operators, interpreted; tests/ops/test_vmap.py has the quick share."""
-    for layer in (S4(2, 2, n_ssm=1, mix="glu"), S4D(2, 2, n_ssm=1)):
+    for layer in (S4(2, 2, n_ssm=1, mix="glu"), S4(2, 4, init="legt", n_ssm=1), S4D(2, 2, n_ssm=1)):
         with use_path("triton"):
             check_samples(layer.double(), torch.randn(2, 5, 2, dtype=f64), {})

@@ -103,14 +103,16 @@ def choices(width, dtype, inverse):
     sampling.sample(parts, torch.zeros(200, 1), torch.zeros(200), inverse)
 
 
-KINDS = {"diagonal": "diagonal-trained", "rank one": "dplr-trained", "dense": "dplr-trained2"}
+KINDS = {
+    "diagonal": "diagonal-trained", "rank one": "dplr-trained", "low rank": "dplr-trained2", "dense": "dense-trained",
+}  # fmt: skip
 DTYPES = {"half": HALF, "full": FULL}
 STATES = (64, 128, 256)
 TEMPERATURE = torch.ones(1, dtype=torch.float64)
 
 
 def engine_cases():
-    """By what G is, the precision, the state size and the input: whole tiles in both directions, the others in one."""
+    """By what Ā is, the precision, the state size and the input: whole tiles in both directions, the others in one."""
     for (power, kind), (precision, dtype), d_state in product(KINDS.items(), DTYPES.items(), STATES):
         yield f"{power}, {precision}, {d_state}, many", partial(engine, kind, d_state, dtype, True, MANY)
         yield f"{power}, {precision}, {d_state}, few", partial(engine, kind, d_state, dtype, False, FEW)

@@ -37,7 +37,13 @@ def grid():
             yield length, *options[(2 * i + j) % len(options)], *USES[2 * (i % 2) + j]
 
 
-GRID = list(grid())
+RANK_2 = [
+    (1000, 16, 64, 64, torch.bfloat16, False, "dplr-legt"),
+    (1000, 16, 64, 64, torch.float32, True, "dplr-legt"),
+    (16384, 1, 7, 128, torch.bfloat16, True, "dplr-legt"),
+    (4096, 3, 7, 256, torch.float32, False, "dplr-legt"),
+]
+GRID = [*grid(), *RANK_2]
 
 
 def moved(ssm, heads, dtype):
@@ -92,7 +98,7 @@ def test_every_size(length, batch, heads, d_state, dtype, both, kind):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("both", [False, True])
-@pytest.mark.parametrize("kind", ["diagonal-trained", "dplr-legs"])
+@pytest.mark.parametrize("kind", ["diagonal-trained", "dplr-legs", "dplr-legt"])
 def test_same_bits_every_time(kind, both, dtype):
     """Also where a sequence is cut into segments and the gradients are sums over many tiles."""
     ssm = moved(make(kind, 64, "bilinear", H=64, channels=2 if both else 1), slice(None), torch.complex64)

@@ -186,18 +186,25 @@ def test_the_kernels_agree_with_them(cls, options, bidirectional):
     check_paths(layer, torch.randn(16, 70, 1, dtype=dtype, device=DEVICE), ["triton"], BOUNDS[dtype])
 
 
+@pytest.mark.parametrize("init", ["legs", "legt"])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_a_large_state_of_rank_one(bidirectional):
-    """S4 with so large a state that the kernels go step by step."""
-    layer = S4(2, 66, n_ssm=1, device=DEVICE, bidirectional=bidirectional)
-    assert dispatch.runs_stepwise("triton", layer.ssm.source(), torch.float32)
-    assert dispatch.keeps_factors("triton", layer.ssm.source(), torch.bfloat16)
+def test_a_large_state_of_low_rank(bidirectional, init):
+    """S4 with so large a state that the kernels go step by step, or in 16 bits, of rank one, keep the factors of G."""
+    layer = S4(2, 66, init=init, n_ssm=1, device=DEVICE, bidirectional=bidirectional)
+    source = layer.ssm.source()
+    assert dispatch.runs_stepwise("triton", source, torch.float32)
+    assert not dispatch.runs_stepwise("triton", source, torch.bfloat16)
+    assert not dispatch.runs_stepwise("chunks", source, torch.float32)
+    assert dispatch.keeps_factors("triton", source, torch.bfloat16) == (init == "legs")
     check_paths(layer, torch.randn(2, 9, 2, device=DEVICE), ["triton"], BOUNDS[torch.float32])
 
 
-@pytest.mark.parametrize(("cls", "d_state"), [(S4, 4), (S4D, 4), (S4, 66)])
-def test_rates_and_states_by_the_kernels(cls, d_state):
-    layer, x = cls(1, d_state, device=DEVICE), torch.randn(2, 70, 1, device=DEVICE)
+@pytest.mark.parametrize(
+    ("cls", "d_state", "options"),
+    [(S4, 4, {}), (S4D, 4, {}), (S4, 66, {}), (S4, 4, {"init": "legt"}), (S4, 66, {"init": "legt"})],
+)
+def test_rates_and_states_by_the_kernels(cls, d_state, options):
+    layer, x = cls(1, d_state, device=DEVICE, **options), torch.randn(2, 70, 1, device=DEVICE)
     state = torch.randn(2, 1, d_state, dtype=torch.float64, device=DEVICE)
     results = {}
     for path in ("chunks", "triton"):
@@ -241,7 +248,7 @@ def test_nothing_to_do(path):
 
 @pytest.mark.parametrize("d_state", [2, 64, 256])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("power", ["diagonal", "rank one", "dense"])
+@pytest.mark.parametrize("power", ["diagonal", "rank one", "low rank", "dense"])
 def test_what_an_activation_had_is_computed_again_only_in_one_walk(d_state, dtype, power):
     """Its gradient is made from the outputs on the way back, which works only if there is one way."""
     fused = 0

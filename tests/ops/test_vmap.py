@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch.func import grad_and_value, vmap
 
-from statespan.ops.ssm.arguments import BuildOptions, ModeTensors
+from statespan.ops.ssm.arguments import BuildOptions, ModeTensors, RecurrenceOptions, Sequences
 from statespan.ops.ssm.registered.layout import lengthwise
 from statespan.ops.ssm.registered.modes import modes
+from statespan.ops.ssm.registered.recurrence import recurrence
 from statespan.ops.step.operator import StepOptions, System, fused_step
 
 f64 = torch.float64
@@ -20,21 +21,48 @@ def loop(function, *columns):
     return torch.stack([function(*row) for row in zip(*columns)])
 
 
-@pytest.mark.parametrize("low_rank", [False, True])
-def test_operators_of_shared_modes(low_rank):
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_operators_of_shared_modes(rank):
     """Two heads that share one set of modes, of which two are mapped over; the heads' C is the same for all."""
     H, M, c = 2, 1, 2
     dt, decay, freq = torch.randn(2, H, dtype=f64) - 2, torch.randn(2, 1, M, dtype=f64), torch.randn(2, 1, M, dtype=f64)
-    B, P = torch.randn(2, 1, M, 2, dtype=f64), torch.randn(2, 1, M, 2, dtype=f64)
+    B, P = torch.randn(2, 1, M, 2, dtype=f64), torch.randn(2, rank, 1, M, 2, dtype=f64)
     C, D = torch.randn(1, H, M, 2, dtype=f64), torch.randn(1, H, dtype=f64)
 
     def total(dt, decay, freq, B, P):
-        parameters = ModeTensors(dt, decay, freq, B, C, D, P if low_rank else None)
+        parameters = ModeTensors(dt, decay, freq, B, C, D, P if rank else None)
         built = modes(parameters, BuildOptions(c, 0, "bilinear", "exp", True, True))
         return sum((part * torch.arange(1.0, part.numel() + 1).view_as(part)).sum() for part in built[:4])
 
     inputs = dt, decay, freq, B, P
-    slopes = grad_and_value(total, tuple(range(4 + low_rank)))
+    slopes = grad_and_value(total, tuple(range(5 if rank else 4)))
+    got, value = vmap(slopes)(*inputs)
+    for i in range(2):
+        wanted, alone = slopes(*(x[i] for x in inputs))
+        same(value[i], alone)
+        for one, other in zip(got, wanted, strict=True):
+            same(one[i], other)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_recurrence_of_shared_modes(rank):
+    """The same sample by sample, with both directions."""
+    H, M, B, L = 2, 1, 1, 2
+
+    def randn(*shape):
+        return torch.randn(*shape, dtype=f64)
+
+    C, D = randn(2, H, M, 2), randn(1, H)
+
+    def total(u, dt, decay, freq, gain, P):
+        parameters = ModeTensors(dt, decay, freq, gain, C, D, P)
+        y, _ = recurrence(Sequences(u), parameters, RecurrenceOptions(1, "exp", True, False, f64))
+        return (y * torch.arange(1.0, y.numel() + 1).view_as(y)).sum()
+
+    inputs = (
+        randn(2, H, B, L), randn(2, H) - 2, randn(2, 1, M), randn(2, 1, M), randn(2, 1, M, 2), randn(2, rank, 1, M, 2)
+    )  # fmt: skip
+    slopes = grad_and_value(total, tuple(range(6)))
     got, value = vmap(slopes)(*inputs)
     for i in range(2):
         wanted, alone = slopes(*(x[i] for x in inputs))

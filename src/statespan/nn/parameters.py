@@ -24,7 +24,7 @@ from statespan.nn.options import SSMOptions
 from statespan.nn.real_part import REAL_PARTS, RealPart, inverse_real_part, real_part
 from statespan.ops import Stepper, apply, apply_from, state_after, system_of
 from statespan.ops.ssm.arguments import ModeTensors
-from statespan.ops.ssm.source import Modal, SSMSource
+from statespan.ops.ssm.source import Modal, SSMSource, low_rank_power
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
 from statespan.ssm.inits import Init
 
@@ -338,8 +338,8 @@ class DPLRParameters(ModalParameters):
         self.init, self.algorithm = init, algorithm
         self.convolve = algorithm == "cauchy"
         self._make(device, dtype)
-        if options.discretization == "bilinear" and self.P.shape[0] == 1:
-            self.power = "rank one"  # the bilinear rule keeps one low-rank term; other DPLR systems become dense
+        if options.discretization == "bilinear":
+            self.power = low_rank_power(self.P.shape[0])  # other rules make the matrix dense
 
     def _initial(self) -> dict[str, Tensor]:
         Lambda, P, B = inits.mix_dplr(self.init, self.options.ssms, self.options.d_state)
@@ -357,8 +357,8 @@ class DPLRParameters(ModalParameters):
         return ssm.with_dt_scale(dt_scale)
 
     def modal(self, dt_scale: float) -> Modal | None:
-        """None unless there is exactly one low-rank term."""
-        return self._modal(dt_scale, self.P[0]) if self.power == "rank one" else None
+        """None unless the rule is the bilinear one."""
+        return self._modal(dt_scale, self.P) if self.options.discretization == "bilinear" else None
 
 
 class DenseParameters(SSMParameters):

@@ -1,7 +1,7 @@
 """Decides which implementation runs; nothing else does.
 
 Paths:
-    "triton"  kernels on a GPU (or interpreted, where TRITON_INTERPRET=1): the chunk engine's, or for large rank-one
+    "triton"  kernels on a GPU (or interpreted, where TRITON_INTERPRET=1): the chunk engine's, or for large low-rank
               SSMs in full precision those of the recurrence
     "chunks"  the chunk engine in plain torch
     "fft"     the whole kernel and an FFT convolution
@@ -105,13 +105,13 @@ def _fits(source: SSMSource, dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def _is_large(path: str, source: SSMSource) -> bool:
-    """Whether the kernels would apply a rank-one SSM whose dense G costs more than its factors."""
-    return path == "triton" and source.power == "rank one" and source.d_state > 64
+    """Whether the kernels would apply a low-rank SSM whose dense G costs more than its factors."""
+    return path == "triton" and source.power in ("rank one", "low rank") and source.d_state > 64
 
 
 def keeps_factors(path: str, source: SSMSource, dtype: torch.dtype) -> bool:
-    """Whether such a G is kept as factors."""
-    return _is_large(path, source) and dtype in SIXTEEN_BITS
+    """Whether such a G is kept as factors, for which there are kernels of rank one alone."""
+    return _is_large(path, source) and source.power == "rank one" and dtype in SIXTEEN_BITS
 
 
 def runs_stepwise(path: str, source: SSMSource, dtype: torch.dtype) -> bool:

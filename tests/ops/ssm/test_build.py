@@ -10,6 +10,7 @@ from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators
 from statespan.ops.ssm.layout import ordered
 from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near, multiplied, poison
+from tests.ssm.brute import structure_kernel
 
 pytest.importorskip("triton")
 
@@ -53,8 +54,8 @@ def pairs(cases):
     return pytest.mark.parametrize(("case", "real", "precise"), each, ids=names)
 
 
-def parameters(case, real, low_rank, log_dt=True):
-    """Random ones; the first mode hardly turns and hardly decays, where formulas cancel."""
+def parameters(case, real, rank, log_dt=True):
+    """Random ones, P of this rank; the first mode hardly turns and hardly decays, where formulas cancel."""
 
     def randn(*shape):
         return torch.randn(*shape, dtype=torch.float64)
@@ -68,22 +69,54 @@ def parameters(case, real, low_rank, log_dt=True):
         decay = -decay.abs()
         decay[0, 0] = -1e-6
     values = [dt.log() if log_dt else dt, decay, freq, randn(S, M, 2), randn(K, H, M, 2)]
-    return [x.requires_grad_() for x in ([*values, 0.5 * randn(S, M, 2)] if low_rank else values)]
+    return [x.requires_grad_() for x in ([*values, 0.5 * randn(rank, S, M, 2)] if rank else values)]
 
 
-def by_torch(case, leaves, rule, real, log_dt=True):
-    """K, E, G and O in the engine's order."""
+def structure(case, leaves, rule, real, log_dt=True):
     dt, decay, freq, B, C, *P = leaves
     copies = case.heads // case.sets
     A = torch.complex(real_part(real, decay), freq).repeat(copies, 1)
     B, C, *P = (torch.view_as_complex(x) for x in (B, C, *P))
     B, dt = B.repeat(copies, 1), dt.exp() if log_dt else dt
     if P:
-        ssm = DPLR(A, P[0].repeat(copies, 1)[None], B, C, dt=dt, discretization=rule)
-        K, E, G, O = ssm.operators(case.chunk, ahead=case.ahead)  # noqa: E741
-        return [K, E.mT, G, O]
-    K, E, G, O = Diagonal(A, B, C, dt, discretization=rule).operators(case.chunk, ahead=case.ahead)  # noqa: E741
-    return [K, ordered(E.mT, False), ordered(G, False), ordered(O, False)]
+        return DPLR(A, P[0].repeat(1, copies, 1), B, C, dt=dt, discretization=rule)
+    return Diagonal(A, B, C, dt, discretization=rule)
+
+
+def by_torch(case, leaves, rule, real, log_dt=True):
+    """K, E, G and O in the engine's order."""
+    ssm = structure(case, leaves, rule, real, log_dt)
+    K, E, G, O = ssm.operators(case.chunk, ahead=case.ahead)  # noqa: E741
+    dense = isinstance(ssm, DPLR)
+    return [K, ordered(E.mT, dense), G if dense else ordered(G, False), ordered(O, dense)]
+
+
+def by_definition(case, leaves, real):
+    """The same of a low-rank SSM by dense complex matrices over all conjugate pairs, one product after the other."""
+    dt, decay, freq, *pairs = leaves
+    copies, c = case.heads // case.sets, case.chunk
+
+    def full(x):
+        return torch.cat([x, x.conj()], -1)
+
+    A = full(torch.complex(real_part(real, decay), freq)).repeat(copies, 1)
+    B, C, P = (full(torch.view_as_complex(x)) for x in pairs)
+    A = torch.diag_embed(A) - torch.einsum("rhn,rhm->hnm", P, P.conj()).repeat(copies, 1, 1)
+    B, dt, identity = B.repeat(copies, 1), dt.exp()[:, None, None], torch.eye(2 * case.modes, dtype=A.dtype)
+    left = identity - dt * A / 2
+    Abar, Bbar = torch.linalg.solve(left, identity + dt * A / 2), torch.linalg.solve(left, dt * B[..., None])
+    powers = [identity.expand(case.heads, -1, -1)]
+    for _ in range(c):
+        powers.append(powers[-1] @ Abar)
+    columns = torch.stack([(power @ Bbar)[..., 0] for power in powers[:c]], 1)
+    rows = torch.stack([torch.einsum("khn,hnm->khm", C, power) for power in powers], 2)
+    # a packed state (x, y) stands for (x + iy, x - iy)
+    half = torch.eye(case.modes, dtype=A.dtype)
+    unpack = torch.cat([torch.cat([half, 1j * half], 1), torch.cat([half, -1j * half], 1)])
+    pack, causal = torch.linalg.inv(unpack), case.channels - case.ahead
+    O = torch.cat([rows[:causal, :, 1:], rows[causal:, :, :c].flip(2)])  # noqa: E741
+    K = torch.einsum("khjn,hn->khj", rows[:, :, :c], Bbar[..., 0])
+    return [x.real for x in (K, columns.flip(1) @ pack.mT, pack @ powers[c] @ unpack, O @ unpack)]
 
 
 def by_kernels(case, leaves, D, rule, real, precise, log_dt=True, factored=False):
@@ -126,26 +159,66 @@ def check(case, leaves, rule, real, precise, log_dt=True):
 @pytest.mark.parametrize("rule", ["zoh", "bilinear"])
 @pairs(CASES)
 def test_diagonal(case, real, rule, precise):
-    check(case, parameters(case, real, False), rule, real, precise)
+    check(case, parameters(case, real, 0), rule, real, precise)
 
 
+@pytest.mark.parametrize("rank", [1, 2])
 @pairs(SHORT)
-def test_rank_one(case, real, precise):
-    check(case, parameters(case, real, True), "bilinear", real, precise)
+def test_low_rank(case, real, precise, rank):
+    check(case, parameters(case, real, rank), "bilinear", real, precise)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("case", SHORT, ids=str)
+def test_low_rank_by_definition(case, rank):
+    """The operators and every gradient of dense matrices, whose kernel is that of the brute force."""
+    leaves = parameters(case, "exp", rank)
+    wanted = by_definition(case, leaves, "exp")
+    got, backward = by_kernels(case, leaves, None, "bilinear", "exp", True)
+    for name, one, other in zip("KEGO", got, wanted, strict=True):
+        assert_near(one, other, BOUND[True], name)
+    arriving = [torch.randn_like(x) for x in wanted]
+    gradients = torch.autograd.grad(wanted, leaves, arriving)
+    for name, one, other in zip(NAMES, backward(arriving), gradients, strict=True):
+        assert_near(one, other, BOUND[True], f"gradient of {name}")
+    kernel = structure_kernel(structure(case, leaves, "bilinear", "exp"), case.chunk)
+    assert_near(wanted[0], torch.from_numpy(kernel), BOUND[True], "the definition")
+
+
+@pytest.mark.parametrize("second", ["nothing", "parallel", "nearly parallel"])
+@precisions
+def test_two_terms_that_are_one(precise, second):
+    """As of the heads with LegS in a mixture with LegT, whose second term is 0; and two terms that are hardly two."""
+    case = SHORT[1]._replace(modes=5)
+    leaves = parameters(case, "exp", 2)
+    with torch.no_grad():
+        P = leaves[-1]
+        P[0] *= 4
+        P[1] = 0 if second == "nothing" else P[0]
+        P[1] += 1e-4 * torch.randn_like(P[0]) * (second == "nearly parallel")
+    got, backward = by_kernels(case, leaves, None, "bilinear", "exp", precise)
+    wanted = by_torch(case, leaves, "bilinear", "exp")
+    arriving = [torch.randn_like(x) for x in wanted]
+    for name, one, other in zip("KEGO", got, wanted, strict=True):
+        assert_near(one, other, BOUND[precise], name)
+    gradients = torch.autograd.grad(wanted, leaves, arriving)
+    for name, one, other in zip(NAMES, backward(arriving), gradients, strict=True):
+        assert_near(one, other, BOUND[precise], f"gradient of {name}")
 
 
 @pairs(CASES)
 def test_first_order_hold(case, real, precise):
     """The kernels build every channel as if it looked ahead; ``build_operators`` turns those that do not."""
     case = case._replace(ahead=case.channels, skip=False)
-    check(case, parameters(case, real, False), "foh", real, precise)
+    check(case, parameters(case, real, 0), "foh", real, precise)
 
 
 @precisions
+@pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("case", SHORT, ids=str)
-def test_rank_one_in_factors(case, precise):
+def test_low_rank_in_factors(case, rank, precise):
     """G as d^c and the factors of the rest; every gradient as through the multiplied G, in the other order of state."""
-    leaves = parameters(case, "exp", True)
+    leaves = parameters(case, "exp", rank)
     (K, E, G, O, W), backward = by_kernels(case, leaves, None, "bilinear", "exp", precise, factored=True)  # noqa: E741
     wanted = by_torch(case, leaves, "bilinear", "exp")
     dense = multiplied(G.double(), W.double())
@@ -165,18 +238,18 @@ def test_rank_one_in_factors(case, precise):
         assert_near(one, other, max(BOUND[precise], 1e-4 * (not precise)), f"gradient of {name}")
 
 
-@pytest.mark.parametrize("low_rank", [False, True])
-def test_step_sizes_themselves(low_rank):
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_step_sizes_themselves(rank):
     """As of a structure: Δ instead of its logarithm."""
-    leaves = parameters(SHORT[0], "none", low_rank, log_dt=False)
+    leaves = parameters(SHORT[0], "none", rank, log_dt=False)
     check(SHORT[0], leaves, "bilinear", "none", True, log_dt=False)
 
 
-@pytest.mark.parametrize(("rule", "low_rank"), [("zoh", False), ("bilinear", False), ("bilinear", True)])
-def test_growing_modes_are_capped(rule, low_rank):
+@pytest.mark.parametrize(("rule", "rank"), [("zoh", 0), ("bilinear", 0), ("bilinear", 1), ("bilinear", 2)])
+def test_growing_modes_are_capped(rule, rank):
     """Re ΔA of the first mode is beyond 1, where it stays, and so without a gradient; the second grows below it."""
     case = Case(1, 1, 2, 1, 0, 4, False)
-    values = parameters(case, "none", low_rank)
+    values = parameters(case, "none", rank)
     with torch.no_grad():
         values[0].fill_(-3.0)
         values[1].copy_(torch.tensor([[40.0, 0.5]]))
@@ -192,9 +265,9 @@ def test_growing_modes_are_capped(rule, low_rank):
     assert found[1][0, 1] != 0
 
 
-@pytest.mark.parametrize("low_rank", [False, True])
-def test_same_bits_every_time(low_rank):
-    leaves = parameters(SHORT[0], "exp", low_rank)
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_same_bits_every_time(rank):
+    leaves = parameters(SHORT[0], "exp", rank)
     runs = []
     for _ in range(2):
         found, backward = by_kernels(SHORT[0], leaves, None, "bilinear", "exp", False)

@@ -40,6 +40,7 @@ class Case(NamedTuple):
     first: bool = False
     skip: bool = False
     real: str = "exp"
+    rank: int = 1
 
     def __str__(self):
         return "-".join(map(str, self))
@@ -51,8 +52,11 @@ CASES = [
     Case(2, 2, 5, 2, 0, 3, 10, first=True, skip=True, real="softplus"),
     Case(2, 1, 3, 2, 1, 2, 11, skip=True, real="none"),
     Case(1, 1, 17, 4, 2, 3, 5, real="relu"),
+    Case(4, 2, 3, 2, 1, 2, 7, skip=True, rank=2),
+    Case(2, 1, 5, 1, 0, 3, 10, first=True, real="softplus", rank=2),
 ]
-SHORT = [case._replace(batch=1, length=min(case.length, 3)) for case in CASES[:4]]  # for what no length changes
+# for what no length changes
+SHORT = [case._replace(batch=1, length=min(case.length, 3)) for case in (*CASES[:4], CASES[5])]
 
 
 class Given(NamedTuple):
@@ -68,9 +72,10 @@ def given(case):
     def randn(*shape):
         return torch.randn(*shape, dtype=torch.float64, device=DEVICE)
 
-    H, S, M, K, ahead, B, L, first, skip, real = case
+    H, S, M, K, ahead, B, L, first, skip, real, rank = case
     decay = -randn(S, M).abs() if real == "none" else randn(S, M).abs()
-    parameters = [randn(H) - 3, decay, 4 * randn(S, M), randn(S, M, 2), randn(K, H, M, 2), 0.5 * randn(S, M, 2)]
+    P = 0.5 * randn(rank, S, M, 2)
+    parameters = [randn(H) - 3, decay, 4 * randn(S, M), randn(S, M, 2), randn(K, H, M, 2), P]
     return Given(
         parameters, randn(K - ahead, H) if skip else None, randn(B, L, H).permute(2, 0, 1),
         randn(B, H, 2 * M).transpose(0, 1) if first else None, randn((K - ahead) * H, B, L), randn(H, B, 2 * M),
@@ -84,7 +89,7 @@ def by_autograd(case, x):
     copies = case.heads // case.sets
     A = torch.complex(real_part(case.real, decay), freq).repeat(copies, 1)
     B, C, P = (torch.view_as_complex(t) for t in (B, C, P))
-    ssm = DPLR(A, P.repeat(copies, 1)[None], B.repeat(copies, 1), C, dt=dt.exp(), discretization="bilinear")
+    ssm = DPLR(A, P.repeat(1, copies, 1), B.repeat(copies, 1), C, dt=dt.exp(), discretization="bilinear")
     first = rest[-1].transpose(0, 1) if case.first else None
     y, last = chunked(ssm, u.permute(1, 2, 0), first, chunk=8, bidirectional=case.ahead > 0)
     y, last = y.permute(2, 3, 0, 1), last.transpose(0, 1)

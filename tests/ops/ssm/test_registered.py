@@ -107,26 +107,26 @@ def test_chunks_keep_the_rules_of_torch(kind, both, first):
         opcheck(OPERATORS.chunks_backward.default, (dy, None, *saved, *rest))
 
 
-def modes(low_rank, skip):
+def modes(rank, skip):
     """dt, decay, freq, B, C, D and P."""
 
     def randn(*shape):
         return torch.randn(*shape, device=DEVICE)
 
     values = [randn(2) - 3, randn(1, 3), 10 * randn(1, 3), randn(1, 3, 2), randn(2, 2, 3, 2)]
-    return [*values, randn(1, 2) if skip else None, randn(1, 3, 2) if low_rank else None]
+    return [*values, randn(1, 2) if skip else None, randn(rank, 1, 3, 2) if rank else None]
 
 
 SCHEMA = ("test_schema", "test_autograd_registration", "test_faketensor")  # the interpreter cannot be traced
 
 
-KINDS_OF_G = [(False, False), (True, False), (True, True)]
+KINDS_OF_G = [(0, False), (1, False), (1, True), (2, False)]
 EACH = [(*kind, skip, skip == (i % 2 == 0)) for i, kind in enumerate(KINDS_OF_G) for skip in (False, True)]  # all pairs
 
 
-@pytest.mark.parametrize(("low_rank", "factored", "skip", "precise"), EACH)
-def test_modes(low_rank, factored, skip, precise):
-    values, settings = modes(low_rank, skip), (4, 1, "bilinear", "exp", True, precise, factored)
+@pytest.mark.parametrize(("rank", "factored", "skip", "precise"), EACH)
+def test_modes(rank, factored, skip, precise):
+    values, settings = modes(rank, skip), (4, 1, "bilinear", "exp", True, precise, factored)
     leaves = [None if x is None else x.clone().requires_grad_() for x in values]
     opcheck(OPERATORS.modes.default, (*leaves, *settings), test_utils=SCHEMA)
     real = OPERATORS.modes(*values, *settings)

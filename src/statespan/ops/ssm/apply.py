@@ -216,7 +216,7 @@ def build_operators(request: Request) -> ChunkOperators:
         return built if factored else built._replace(W=None)
     structure = source.structure()
     ahead, wide = request.ahead(structure.channels), torch.promote_types(dtype, torch.float32)
-    if path == "chunks" and source.power != "dense" and structure.dt.is_cpu:
+    if path == "chunks" and source.power in ("diagonal", "rank one") and structure.dt.is_cpu:
         linear = structure.discretization == "foh"
         lists = build_from_lists(structure, chunk, structure.channels if linear else ahead, wide)
         built = ChunkOperators(*lists[:4])

@@ -1,7 +1,7 @@
 """Arguments and results of the chunk engine's operators, as named tuples.
 
 Shapes: H heads, S sets of modes that the heads share in turn, M modes, N = 2M, B batch, L length, I chunks of c
-samples, K channels (2K kernels where the last K are anti-causal).
+samples, K channels (2K kernels where the last K are anti-causal), R rank of a diagonal plus low-rank matrix.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class ChunkOperators(NamedTuple):
     O: Tensor  # noqa: E741
     """(K or 2K, H, c, N): what the state before the chunk adds to the outputs."""
     W: Tensor | None = None
-    """(2, H, c, N): the factors F and J of a low-rank part of G that only the kernels keep apart; or None."""
+    """(2, H, R·c, N): the factors F and J of a low-rank part of G, which only kernels apply, and only of rank 1; or
+    None."""
 
 
 class ChunkOptions(NamedTuple):
@@ -80,7 +81,7 @@ class OutputGradients(NamedTuple):
 
 
 class ModeTensors(NamedTuple):
-    """The parameters of a modal SSM, or their gradients. Head h uses row h mod S of A, B and P."""
+    """The parameters of a modal SSM, or their gradients. Head h uses set h mod S of A, B and P."""
 
     dt: Tensor
     """(H,): log Δ or Δ."""
@@ -95,7 +96,7 @@ class ModeTensors(NamedTuple):
     D: Tensor | None = None
     """(causal channels, H): a skip, which joins the kernel's first value; or None."""
     P: Tensor | None = None
-    """(S, M, 2) of a diagonal plus rank-one matrix; or None."""
+    """(R, S, M, 2) of a diagonal plus low-rank matrix; or None."""
 
 
 class BuildOptions(NamedTuple):
@@ -138,7 +139,7 @@ class WholeOptions(NamedTuple):
 
 
 class BuiltLists(NamedTuple):
-    """Tensors that the backward pass of the build needs for a rank-one SSM; a diagonal one recomputes its tables."""
+    """Tensors that the backward pass of the build needs for a low-rank SSM; a diagonal one recomputes its tables."""
 
     E: Tensor
     O: Tensor  # noqa: E741

@@ -42,7 +42,8 @@ class SSMSource:
     """Prepares the parameters for a GPU, or None if the kernels cannot build this SSM."""
     d_state: int
     power: str
-    """The form of its chunk-to-chunk matrix G: "diagonal", "rank one" (before raising it to its power) or "dense"."""
+    """The form of Ā, of which its chunk-to-chunk matrix G is a power: "diagonal"; "rank one" or "low rank" (rank 2) for
+    diagonal plus that, whose powers are dense; or "dense"."""
     dtype: torch.dtype
     """The real dtype of its parameters."""
     convolve: bool = False
@@ -56,18 +57,28 @@ class SSMSource:
 
 def source_of(ssm: Structure) -> SSMSource:
     """Wrap a structure as a source."""
-    rank_one = isinstance(ssm, DPLR) and ssm.discretization == "bilinear" and ssm.P.shape[0] == 1
+    power = _power(ssm)
 
     def modal() -> Modal | None:
-        if not (rank_one or (isinstance(ssm, Diagonal) and ssm.softmax_length is None)):
+        if power == "dense" or (isinstance(ssm, Diagonal) and ssm.softmax_length is not None):
             return None
-        P = _pairs(ssm.P[0]) if isinstance(ssm, DPLR) else None
+        P = _pairs(ssm.P) if isinstance(ssm, DPLR) else None
         decay, freq = _pairs(ssm.A).movedim(-1, 0).contiguous().unbind()
         parameters = ModeTensors(ssm.dt.contiguous(), decay, freq, _pairs(ssm.B), _pairs(ssm.C), None, P)
         return Modal(parameters, 1.0, ssm.discretization, "none", False)
 
-    power = "diagonal" if isinstance(ssm, Diagonal) else "rank one" if rank_one else "dense"
     return SSMSource(lambda: ssm, modal, ssm.d_state, power, ssm.dtype)
+
+
+def _power(ssm: Structure) -> str:
+    if isinstance(ssm, Diagonal):
+        return "diagonal"
+    return low_rank_power(ssm.P.shape[0]) if isinstance(ssm, DPLR) and ssm.discretization == "bilinear" else "dense"
+
+
+def low_rank_power(rank: int) -> str:
+    """:attr:`SSMSource.power` of a diagonal plus low-rank Ā, as the bilinear rule gives it."""
+    return "rank one" if rank == 1 else "low rank"
 
 
 def _pairs(x: Tensor) -> Tensor:

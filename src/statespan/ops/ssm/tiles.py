@@ -33,12 +33,12 @@ class Tiles(NamedTuple):
 
 
 def fits(d_state: int, power: str, dtype: torch.dtype, memory: int) -> bool:
-    """Whether kernels exist for this state size, form of G ("diagonal", "rank one" or "dense") and dtype."""
+    """Whether kernels exist for this state size, ``power`` (:class:`statespan.ops.ssm.source.SSMSource`) and dtype."""
     if memory < SMALL:
         return False
     if dtype in SIXTEEN_BITS:
-        return d_state <= (128 if power == "dense" else 256)
-    largest = {"diagonal": 256 if memory >= MIDDLE else 128, "rank one": 256, "dense": 64}[power]
+        return d_state <= (128 if power in ("low rank", "dense") else 256)
+    largest = {"diagonal": 256 if memory >= MIDDLE else 128, "rank one": 256, "low rank": 256, "dense": 64}[power]
     return dtype == torch.float32 and d_state <= largest
 
 

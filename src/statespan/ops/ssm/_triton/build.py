@@ -42,10 +42,10 @@ def _threads(constants: dict[str, Any]) -> dict[str, int]:
 def room_for(modes: ModeTensors, options: BuildOptions) -> list[Part]:
     """The shapes of the operators."""
     channels, H, M, _ = modes.C.shape
-    N, chunk, has_factors = 2 * M, options.chunk, modes.P is not None
+    N, chunk, rank = 2 * M, options.chunk, 0 if modes.P is None else modes.P.shape[0]
     shapes: list[tuple[int, ...]] = [
-        (channels, H, chunk), (H, chunk, N), (H, N, N) if has_factors and not options.factored else (H, N),
-        (channels, H, chunk, N), (2, H, chunk, N) if has_factors else (0,),
+        (channels, H, chunk), (H, chunk, N), (H, N, N) if rank and not options.factored else (H, N),
+        (channels, H, chunk, N), (2, H, rank * chunk, N) if rank else (0,),
     ]  # fmt: skip
     return [Part(shape, torch.float64 if options.precise else torch.float32) for shape in shapes]
 
@@ -64,10 +64,10 @@ def forward(modes: ModeTensors, options: BuildOptions, *, room: ChunkOperators |
             dt, decay, freq, B, C, skip, K, E, G, O, *sizes, **constants, RULE=options.rule, **_threads(constants),
         )  # fmt: skip
         return ChunkOperators(K, E, G, O)
-    F, J = W[0], W[1]
+    F, J, rank = W[0], W[1], P.shape[0]
     launch(
-        lowrank_kernel, (H, 3 + channels),
-        dt, decay, freq, P, B, C, skip, K, E, O, F, J, G, *sizes, **constants, FACTORED=options.factored,
+        lowrank_kernel, (H, 1 + 2 * rank + channels),
+        dt, decay, freq, P, B, C, skip, K, E, O, F, J, G, *sizes, **constants, FACTORED=options.factored, R=rank,
         num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
     if not options.factored:
@@ -78,7 +78,7 @@ def forward(modes: ModeTensors, options: BuildOptions, *, room: ChunkOperators |
 def backward(arriving: ChunkOperators, modes: ModeTensors, built: BuiltLists, options: BuildOptions) -> ModeTensors:
     """The gradients of all parameters but D; those of A and B summed over the heads that share them.
 
-    ``built`` is used for a rank-one SSM alone. ``arriving.W`` comes with factors that were left apart.
+    ``built`` is used for a low-rank SSM alone. ``arriving.W`` comes with factors that were left apart.
     """
     sizes, constants = _constants(modes, options)
     dt, decay, freq, B, C, _, P = modes
@@ -95,33 +95,33 @@ def backward(arriving: ChunkOperators, modes: ModeTensors, built: BuiltLists, op
         ddecay, dfreq, dB = shared.sum()
         return ModeTensors(ddt, ddecay, dfreq, dB, dC)
     E, O, W = built  # noqa: E741
-    F, J, dG = W[0], W[1], dG.contiguous()
+    F, J, dG, rank = W[0], W[1], dG.contiguous(), P.shape[0]
     dF, dJ = product_gradients(dG, F, J) if dW is None else (x.contiguous() for x in dW.unbind())
-    tasks = empty((H, 3 + sizes[3], 8, constants["P"]), W.dtype, W.device)
+    tasks = empty((H, 1 + 2 * rank + sizes[3], 4 + 4 * rank, constants["P"]), W.dtype, W.device)
     launch(
-        lowrank_backward_kernel, (H, 3 + sizes[3]),
+        lowrank_backward_kernel, (H, 1 + 2 * rank + sizes[3]),
         dt, decay, freq, P, B, C, E, O, F, J, dK, dE, dO, dF, dJ, dG, tasks, dC, *sizes, **constants,
-        FACTORED=options.factored, num_warps=1 if M <= 32 else 4,
+        FACTORED=options.factored, R=rank, num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
     return finish(modes, tasks, options.real_part, options.log_dt)._replace(C=dC)
 
 
 def finish(modes: ModeTensors, tasks: Tensor, real_part: str, log_dt: bool) -> ModeTensors:
-    """The gradients of a rank-one SSM's parameters, C and D aside, from those of d, f, b and B̄.
+    """The gradients of a low-rank SSM's parameters, C and D aside, from those of d, f, b and B̄.
 
     Args:
         modes: The parameters.
-        tasks: (H, programs, 8, P), what each program found, in the precision of the computation.
+        tasks: (H, programs, 4 + 4R, P), what each program found, in the precision of the computation.
         real_part: As in :class:`statespan.ops.ssm.arguments.BuildOptions`.
         log_dt: Likewise.
     """
-    H, count, _, P = tasks.shape
+    H, count, rows, P = tasks.shape
     S, M = modes.decay.shape
     ddt, shared = empty(modes.dt.shape, modes.dt.dtype, modes.dt.device), _shared_gradients(modes)
     launch(
         lowrank_finish_kernel, (H,),
         modes.dt, modes.decay, modes.freq, modes.P, modes.B, tasks, ddt, *shared.first, shared.size, S, M, count,
-        P=P, REAL=real_part, LOG=log_dt, FT=tl.float64 if tasks.dtype == torch.float64 else tl.float32,
+        P=P, REAL=real_part, LOG=log_dt, FT=tl.float64 if tasks.dtype == torch.float64 else tl.float32, R=rows // 4 - 1,
         num_warps=1 if M <= 32 else 4,
     )  # fmt: skip
     ddecay, dfreq, dB, dP = shared.sum()

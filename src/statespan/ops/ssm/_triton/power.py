@@ -42,21 +42,20 @@ def _gradients_kernel(
     dG_ptr, F_ptr, J_ptr, dF_ptr, dJ_ptr, rows, N,
     ROWS: tl.constexpr, Q: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of one head's dF = J dGᵀ, or of dJ = F dG."""
+    """Some columns of one head's dF = J dGᵀ and dJ = F dG."""
     h = tl.program_id(0).to(tl.int64)
     q, r = tl.arange(0, Q), tl.arange(0, ROWS)
     j = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    known = (r < rows)[:, None]
-    of_F = tl.program_id(2) == 0
-    from_ptr, to_ptr = F_ptr, dJ_ptr
-    if of_F:
-        from_ptr, to_ptr = J_ptr, dF_ptr
-    x = _square(from_ptr + h * rows * N, r, q, N, known & (q < N)[None, :])
-    inside = (q < N)[:, None] & (j < N)[None, :]
-    at = q[:, None] * tl.where(of_F, 1, N) + j[None, :] * tl.where(of_F, N, 1)  # dG transposed, or as it is
-    dG = tl.load(dG_ptr + h * N * N + at, mask=inside, other=0.0).to(x.dtype)
-    out = tl.dot(x, dG, input_precision=PRECISION, out_dtype=x.dtype)
-    tl.store(to_ptr + h * rows * N + r[:, None] * N + j[None, :], out, mask=known & (j < N)[None, :])
+    known, inside = (r < rows)[:, None], (q < N)[:, None] & (j < N)[None, :]
+    whole, at = known & (q < N)[None, :], r[:, None] * N + j[None, :]
+    for turned in tl.static_range(2):
+        x = _square((F_ptr if turned else J_ptr) + h * rows * N, r, q, N, whole)
+        dG = tl.load(
+            dG_ptr + h * N * N + (q[:, None] * N + j[None, :] if turned else j[None, :] * N + q[:, None]),
+            mask=inside, other=0.0,
+        ).to(x.dtype)  # fmt: skip
+        out = tl.dot(x, dG, input_precision=PRECISION, out_dtype=x.dtype)
+        tl.store((dJ_ptr if turned else dF_ptr) + h * rows * N + at, out, mask=known & (j < N)[None, :])
 
 
 def _constants(F: Tensor) -> dict[str, object]:
@@ -79,6 +78,6 @@ def product_gradients(dG: Tensor, F: Tensor, J: Tensor) -> tuple[Tensor, Tensor]
     """The gradients of F and J from that of their product, in the dtype of F."""
     (H, rows, N), constants = F.shape, _constants(F)
     dF, dJ = (empty(F.shape, F.dtype, F.device) for _ in range(2))
-    grid = (H, -(-N // int(constants["COLUMNS"])), 2)
+    grid = (H, -(-N // int(constants["COLUMNS"])))
     launch(_gradients_kernel, grid, dG, F, J, dF, dJ, rows, N, **constants)
     return dF, dJ

@@ -1,4 +1,4 @@
-"""Runs the recurrence of a diagonal plus rank-one SSM on a GPU: shapes in, tensors out. No autograd here.
+"""Runs the recurrence of a diagonal plus low-rank SSM on a GPU: shapes in, tensors out. No autograd here.
 
 Tests compare it with :func:`statespan.ops.ssm.chunked.chunked`.
 """
@@ -22,8 +22,9 @@ PROGRAMS = 176  # of the backward pass: slightly more than multiprocessors, and 
 
 def _constants(modes: ModeTensors, options: RecurrenceOptions) -> dict[str, Any]:
     """The common compile-time arguments of the kernels."""
+    assert modes.P is not None
     width = max(16, triton.next_power_of_2(modes.decay.shape[1]))
-    return {"P": width, "REAL": options.real_part, "LOG": options.log_dt, "FT": tl.float64}
+    return {"P": width, "R": modes.P.shape[0], "REAL": options.real_part, "LOG": options.log_dt, "FT": tl.float64}
 
 
 def _directions(modes: ModeTensors, options: RecurrenceOptions) -> list[tuple[bool, Tensor]]:
@@ -65,14 +66,13 @@ def backward(
 ) -> tuple[Tensor, Tensor | None, ModeTensors]:
     """The gradients of u, the first state and the parameters, in their dtypes; ``arriving.y`` is (K·H, B, L)."""
     u, dy = inputs.u, arriving.y
-    (H, batch, L), (S, M), P = u.shape, modes.decay.shape, modes.P
-    assert P is not None
+    (H, batch, L), (S, M) = u.shape, modes.decay.shape
     first, dlast = (None if x is None else x.contiguous() for x in (inputs.first, arriving.last))
     causal = modes.C.shape[0] - options.ahead
     piece = 1 << math.ceil(math.log2(max(1, L)) / 2)
     pieces = -(-L // piece)
     constants = _constants(modes, options)
-    width = constants["P"]
+    width, rows = constants["P"], 4 + 4 * constants["R"]
     wide: dict[str, Any] = {"dtype": torch.float64, "device": u.device}
     du = u.new_empty(causal * H, batch, L)
     dfirst = torch.empty(causal * H, batch, 2 * M, **wide) if first is not None else None
@@ -81,13 +81,13 @@ def backward(
         virtual = C.shape[0] * H
         shares = min(batch, -(-PROGRAMS // virtual))
         programs = min(virtual * shares, PROGRAMS)
-        share = torch.empty(H, C.shape[0] * shares, 8, width, **wide)
+        share = torch.empty(H, C.shape[0] * shares, rows, width, **wide)
         grad_C = torch.empty(shares, *C.shape, **wide)
         grad_D = torch.empty(shares, virtual, **wide)
         workspace = u.new_empty(programs, pieces + piece, 2, width)
         skip = modes.D is not None and not ahead
         steps_backward_kernel[(programs,)](
-            modes.dt, modes.decay, modes.freq, P, modes.B, C, modes.D, u, dy, du, first,
+            modes.dt, modes.decay, modes.freq, modes.P, modes.B, C, modes.D, u, dy, du, first,
             None if ahead else dlast, dfirst, share, grad_C, grad_D, workspace,
             H, S, M, batch, L, u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), virtual, shares, pieces, piece,
             **constants, AHEAD=ahead, SKIP=skip, FIRST=first is not None and not ahead,

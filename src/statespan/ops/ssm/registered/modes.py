@@ -15,10 +15,10 @@ from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators
 
 
 def _forward(modes: ModeTensors, options: BuildOptions) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """K, E, G, O and W, the factors of a rank-one G.
+    """K, E, G, O and W, the factors of a low-rank G.
 
     Beside a diagonal G, W is its low-rank part (``factored``); beside a dense one it is for the backward pass alone. It
-    is empty without a rank-one part.
+    is empty without a low-rank part.
     """
     from statespan.ops.ssm._triton import build
 
@@ -32,7 +32,9 @@ def _fake(modes: ModeTensors, options: BuildOptions) -> tuple[Tensor, Tensor, Te
     N, dtype = 2 * M, torch.float64 if options.precise else torch.float32
     K, E, O = (C.new_empty(s, dtype=dtype) for s in ((channels, H, chunk), (H, chunk, N), (channels, H, chunk, N)))  # noqa: E741
     G = C.new_empty((H, N) if P is None or options.factored else (H, N, N), dtype=dtype)
-    return K, E, G, O, modes.dt.new_empty(ABSENT) if P is None else C.new_empty(2, H, chunk, N, dtype=dtype)
+    if P is None:
+        return K, E, G, O, modes.dt.new_empty(ABSENT)
+    return K, E, G, O, C.new_empty(2, H, P.shape[0] * chunk, N, dtype=dtype)
 
 
 def _backward(
@@ -54,7 +56,7 @@ def _backward_fake(
 
 modes_backward = operator(
     "statespan::modes_backward", _backward, _backward_fake,
-    ((1, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 1, 1), (0, 0, 0, 0, 1, 0)),
+    ((1, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1), (0, 0, 0, 0, 1, 1)),
 )  # fmt: skip
 
 
@@ -83,5 +85,5 @@ def _gradient(ctx: Any, *arriving: Tensor) -> tuple[Tensor | None, ...]:
 
 modes = differentiable(
     "statespan::modes", _forward, _fake, save=_save, gradient=_gradient,
-    heads=((0, 0, 0, 0, 1, 1, 0), (1, 0, 0, 1, 1)),
+    heads=((0, 0, 0, 0, 1, 1, 1), (1, 0, 0, 1, 1)),
 )  # fmt: skip

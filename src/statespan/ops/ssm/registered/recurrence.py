@@ -1,4 +1,4 @@
-"""``statespan::recurrence``: runs a diagonal plus rank-one SSM sample by sample from its parameters.
+"""``statespan::recurrence``: runs a diagonal plus low-rank SSM sample by sample from its parameters.
 
 It builds no operators of chunks and saves nothing but its inputs; for large states on a GPU.
 
@@ -69,7 +69,7 @@ def _backward_fake(
 
 recurrence_backward = operator(
     "statespan::recurrence_backward", _backward, _backward_fake,
-    ((1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0), (0, 0, 0, 0, 0, 0, 1, 1, 0)),
+    ((1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1), (0, 0, 0, 0, 0, 0, 1, 1, 1)),
 )  # fmt: skip
 
 
@@ -92,5 +92,5 @@ def _gradient(ctx: Any, dy: Tensor | None, dlast: Tensor | None) -> tuple[Tensor
 
 recurrence = differentiable(
     "statespan::recurrence", _forward, _fake, save=_save, gradient=_gradient,
-    heads=((0, 0, 0, 0, 0, 0, 1, 1, 0), (1, 0)),
+    heads=((0, 0, 0, 0, 0, 0, 1, 1, 1), (1, 0)),
 )  # fmt: skip
