@@ -91,17 +91,13 @@ def batch_norm_before(
 
 class _BatchNormBefore(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, lengths: Tensor | None, *norm_and_dtype: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, lengths: Tensor | None, *norm_and_dtype: Any) -> tuple[Tensor, ...]:
+        # with a setup_context of its own, torch would inspect the signature at every call
         *norm, dtype = norm_and_dtype
         y, *rest = batch(x, lengths, Norm(*norm), OutputLayout(True, dtype))
-        return y, x.view_as(x), *rest
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, lengths, weight, *_ = inputs
-        _, _, *rest = output
         ctx.mark_non_differentiable(*rest)
-        ctx.save_for_backward(x, lengths, weight, *rest[:3])
+        ctx.save_for_backward(x, lengths, norm[0], *rest[:3])
+        return y, x.view_as(x), *rest
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dx: Tensor, *_rest: Tensor) -> tuple[Tensor | None, ...]:

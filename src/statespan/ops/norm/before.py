@@ -51,17 +51,13 @@ def norm_before(x: Tensor, affine: Affine, dtype: torch.dtype) -> tuple[Tensor, 
 
 class _Norm(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, *affine_and_dtype: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, *affine_and_dtype: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        # with a setup_context of its own, torch would inspect the signature at every call
         *affine, dtype = affine_and_dtype
         y, mean, rstd = norm(x, Affine(*affine), dtype)
-        return y, x.view_as(x), mean, rstd
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, weight, *_ = inputs
-        _, _, mean, rstd = output
         ctx.mark_non_differentiable(mean, rstd)
-        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.save_for_backward(x, affine[0], mean, rstd)
+        return y, x.view_as(x), mean, rstd
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dx: Tensor, _mean: Tensor, _rstd: Tensor) -> tuple[Tensor | None, ...]:
