@@ -119,6 +119,12 @@ def runs_stepwise(path: str, source: SSMSource, dtype: torch.dtype) -> bool:
     return _is_large(path, source) and dtype not in SIXTEEN_BITS
 
 
+def sums_cauchy(source: SSMSource, u: Tensor) -> bool:
+    """Whether kernels compute the convolution kernel of this SSM by Cauchy sums, which rules out an unknown length."""
+    rank_one = source.convolve and source.power == "rank one"
+    return rank_one and not torch.compiler.is_compiling() and kernels_run(u)
+
+
 def input_dtype(source: SSMSource, u: Tensor) -> torch.dtype:
     """The default dtype to compute in."""
     if u.is_cuda and u.dtype in SIXTEEN_BITS:
