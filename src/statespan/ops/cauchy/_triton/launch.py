@@ -35,7 +35,7 @@ class _Tables(NamedTuple):
     scales: Tensor
     nodes: Tensor
     """(H, F, 2), or (1, F, 2) if no head can grow."""
-    count: int
+    circle: int
     """The number of nodes on the whole circle."""
 
     @property
@@ -83,10 +83,10 @@ def forward(modes: ModeTensors, options: CauchyOptions) -> tuple[Tensor, Tensor 
         tables.shared, tables.channels, tables.scales, tables.nodes, spectrum, e1, e2, H, M, F, tables.node_stride,
         SAVE=options.save, BLOCK=NODES, num_warps=1,
     )  # fmt: skip
-    raw = torch.fft.irfft(torch.view_as_complex(spectrum), n=tables.count)
+    raw = torch.fft.irfft(torch.view_as_complex(spectrum), n=tables.circle)
     kernel = raw.new_empty(channels, H, L, dtype=options.dtype)
     values_kernel[(channels * H, triton.cdiv(L, ROW))](
-        raw, tables.scales, kernel, H, L, tables.count, CUTOFF=CUTOFF, BLOCK=ROW, num_warps=4
+        raw, tables.scales, kernel, H, L, tables.circle, CUTOFF=CUTOFF, BLOCK=ROW, num_warps=4
     )
     return kernel, e1, e2
 
@@ -96,7 +96,7 @@ def backward(dkernel: Tensor, modes: ModeTensors, saved: SavedSums, options: Cau
     dt, decay, freq, B, C, _, P = modes
     (channels, H, M, _), S, L = C.shape, decay.shape[0], options.length
     tables = _tables(modes, options)
-    F, count, stride = tables.nodes.shape[1], tables.count, tables.node_stride
+    F, count, stride = tables.nodes.shape[1], tables.circle, tables.node_stride
     draw, dkappa = tables.nodes.new_empty(channels, H, count), tables.nodes.new_empty(channels, H)
     rows = (channels * H,)
     values_backward_kernel[rows](

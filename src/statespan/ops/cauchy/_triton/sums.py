@@ -24,8 +24,9 @@ from statespan.ops._triton.modes import cmul, load_complex, mul, store_complex
 @triton.jit
 def _inverse(gr, gi, a, b):
     """``1/(g² - a g + b)``."""
-    dr = (gr * gr - gi * gi) - a * gr + b
-    di = gi * (2.0 * gr - a)
+    rest = gr - a
+    dr = gr * rest - gi * gi + b
+    di = gi * (gr + rest)
     scale = 1.0 / (dr * dr + di * di)
     return dr * scale, -di * scale
 
@@ -161,21 +162,32 @@ def sums_backward_kernel(
         ppr, ppi = cmul(-e1r, -e1i, pbr, pbi)
         ir, ii = _inverse(gr, gi, a, b)
         gir, gii = mul(gr, gi, ir, ii)
-        gpp_a += gir * ppr + gii * ppi
-        gpp_b -= ir * ppr + ii * ppi
-        gpb_a += gir * pbr + gii * pbi
-        gpb_b -= ir * pbr + ii * pbi
-        gcp_a += gir * cpr + gii * cpi
-        gcp_b -= ir * cpr + ii * cpi
-        gcb_a += gir * cbr + gii * cbi
-        gcb_b -= ir * cbr + ii * cbi
-        xr, xi = cmul(gr, gi, pp_a * ppr + pb_a * pbr + cp_a * cpr + cb_a * cbr,
-                      pp_a * ppi + pb_a * pbi + cp_a * cpi + cb_a * cbi)  # fmt: skip
-        xr -= pp_b * ppr + pb_b * pbr + cp_b * cpr + cb_b * cbr
-        xi -= pp_b * ppi + pb_b * pbi + cp_b * cpi + cb_b * cbi
+        # each += one fused multiply-add
+        gpp_a += gir * ppr
+        gpp_a += gii * ppi
+        gpp_b -= ir * ppr
+        gpp_b -= ii * ppi
+        gpb_a += gir * pbr
+        gpb_a += gii * pbi
+        gpb_b -= ir * pbr
+        gpb_b -= ii * pbi
+        gcp_a += gir * cpr
+        gcp_a += gii * cpi
+        gcp_b -= ir * cpr
+        gcp_b -= ii * cpi
+        gcb_a += gir * cbr
+        gcb_a += gii * cbi
+        gcb_b -= ir * cbr
+        gcb_b -= ii * cbi
+        xr = pp_a * ppr + pb_a * pbr + cp_a * cpr + cb_a * cbr
+        xi = pp_a * ppi + pb_a * pbi + cp_a * cpi + cb_a * cbi
+        xr, xi = cmul(gr, gi, xr, xi)
+        xr = xr - pp_b * ppr - pb_b * pbr - cp_b * cpr - cb_b * cbr
+        xi = xi - pp_b * ppi - pb_b * pbi - cp_b * cpi - cb_b * cbi
         tr, ti = cmul(ir, ii, xr, xi)
         xr, xi = cmul(ir, ii, tr, ti)  # less the gradient of g² - a g + b
-        ga += gr * xr + gi * xi
+        ga += gr * xr
+        ga += gi * xi
         gb -= xr
     at = parts_ptr + ((h * channels + k) * segments + segment) * 10 * M + n
     tl.store(at, ga, mask=ok)

@@ -24,7 +24,8 @@ def _load_poles(dt_ptr, decay_ptr, freq_ptr, h, own, ok, REAL: tl.constexpr, LOG
     dt = load_dt(dt_ptr, h, LOG, tl.float64)
     decay, slope = load_decay(decay_ptr, own, ok, REAL, tl.float64)
     freq = load_real(freq_ptr, own, ok, tl.float64)
-    return dt, decay, slope, freq, 0.5 * tl.minimum(dt * decay, 1.0), 0.5 * dt * freq
+    growth = dt * decay
+    return dt, decay, slope, freq, 0.5 * tl.where(growth > 1.0, 1.0, growth), 0.5 * dt * freq
 
 
 @triton.jit

@@ -23,8 +23,11 @@ def nodes_kernel(scales_ptr, nodes_ptr, count, F, BLOCK: tl.constexpr):
     t = -0.5 * tl.load(scales_ptr + 2 * row)
     square, up = t * t, tl.exp(t)
     turn = PI / (t * 0.0 + count)  # in float64, which an integer alone would not make it
-    series = t * (1.0 + square / 6.0 * (1.0 + square / 20.0 * (1.0 + square / 42.0 * (
-        1.0 + square / 72.0 * (1.0 + square / 110.0)))))  # fmt: skip
+    series = t  # of sinh t, where the exponentials would cancel
+    term = t
+    for i in tl.static_range(1, 7):
+        term *= square / (2 * i * (2 * i + 1))
+        series += term
     sinh = tl.where(t < 0.3, series, 0.5 * (up - 1.0 / up))
     cosh = 0.5 * (up + 1.0 / up)
     sine = tl.sin(k.to(tl.float64) * turn)
@@ -34,18 +37,16 @@ def nodes_kernel(scales_ptr, nodes_ptr, count, F, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def values_kernel(
-    raw_ptr, scales_ptr, K_ptr, H, L, count, CUTOFF: tl.constexpr, BLOCK: tl.constexpr
-):
+def values_kernel(raw_ptr, scales_ptr, K_ptr, H, L, count, CUTOFF: tl.constexpr, BLOCK: tl.constexpr):
     """The values of a kernel from ``ρ^l K_l``, float64, cut off and in the precision of K."""
     hk = tl.program_id(0).to(tl.int64)
-    l = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    ok = l < L
+    t = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    ok = t < L
     log_radius = tl.load(scales_ptr + 2 * (hk % H))
-    value = tl.load(raw_ptr + hk * count + l, mask=ok, other=0.0)
-    value *= tl.exp(tl.minimum(-log_radius * l.to(tl.float64), MOST))
-    value = tl.minimum(tl.maximum(value, -CUTOFF), CUTOFF)
-    tl.store(K_ptr + hk * L + l, value.to(K_ptr.dtype.element_ty), mask=ok)
+    value = tl.load(raw_ptr + hk * count + t, mask=ok, other=0.0)
+    value *= tl.exp(tl.minimum(-log_radius * t.to(tl.float64), MOST))
+    value = tl.where(value > CUTOFF, CUTOFF, tl.where(value < -CUTOFF, -CUTOFF, value))  # keeps NaN
+    tl.store(K_ptr + hk * L + t, value.to(K_ptr.dtype.element_ty), mask=ok)
 
 
 @triton.jit
@@ -57,11 +58,11 @@ def values_backward_kernel(
     log_radius = tl.load(scales_ptr + 2 * (hk % H))
     total = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, count, BLOCK):
-        l = start + tl.arange(0, BLOCK)
-        K = tl.load(K_ptr + hk * L + l, mask=l < L, other=0.0).to(tl.float64)
-        dK = tl.load(dK_ptr + hk * L + l, mask=l < L, other=0.0).to(tl.float64)
+        t = start + tl.arange(0, BLOCK)
+        K = tl.load(K_ptr + hk * L + t, mask=t < L, other=0.0).to(tl.float64)
+        dK = tl.load(dK_ptr + hk * L + t, mask=t < L, other=0.0).to(tl.float64)
         dK = tl.where(tl.abs(K) < 0.999999 * CUTOFF, dK, 0.0)  # a value that was cut off is constant
         total += K * dK
-        dK *= tl.exp(tl.minimum(-log_radius * l.to(tl.float64), MOST))
-        tl.store(draw_ptr + hk * count + l, dK, mask=l < count)
+        dK *= tl.exp(tl.minimum(-log_radius * t.to(tl.float64), MOST))
+        tl.store(draw_ptr + hk * count + t, dK, mask=t < count)
     tl.store(dkappa_ptr + hk, tl.sum(total, 0))
