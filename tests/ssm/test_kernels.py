@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from statespan.ssm import DPLR, Diagonal, hippo, inits
-from statespan.ssm.dplr import _nodes, choose_circle
+from statespan.ssm.dplr import _nodes
 from tests.ssm import brute
 from tests.ssm.make import KINDS, RANK_1, RANK_2, RULES, krylov, make, peak_error
 
@@ -183,7 +183,7 @@ def test_cauchy_matrix_is_made_in_blocks(monkeypatch):
         largest.append(max(seen.sizes))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
-    nodes, entries = choose_circle(length, torch.float64)[0] // 2 + 1, 64
+    nodes, entries = length // 2 + 1, 64
     assert largest[0] >= nodes * entries  # one block holds all
     assert largest[1] <= 2 * nodes * 9  # of that length are only the nine products of rank 2, real and imaginary
 

@@ -2,7 +2,7 @@
 
 Paths:
     "triton"  kernels on a GPU (or interpreted, where TRITON_INTERPRET=1): the chunk engine's, or for large rank-one
-              SSMs in full precision those of the recurrence
+              SSMs in full precision those of the recurrence, or those of the Cauchy sums for a layer that asks for them
     "chunks"  the chunk engine in plain torch
     "fft"     the whole kernel and an FFT convolution
 

@@ -15,7 +15,7 @@ from statespan._check import check_choice, check_int, check_tensor
 from statespan.ssm.dense import DenseViews, held_linearly, krylov_kernel
 from statespan.ssm.discretize import RULES, dense_zoh, expm1, scale
 from statespan.ssm.packed import DenseTransition, Transition, pack, pack_diagonal, pack_rows, unpack
-from statespan.ssm.powers import cut_off
+from statespan.ssm.powers import block_length, cut_off, powers
 from statespan.ssm.rank_one import RankOneFactors
 from statespan.ssm.structure import Recurrence
 
@@ -165,50 +165,62 @@ class DPLR(DenseViews):
     def _generating_function_kernel(self, length: int) -> Tensor:
         """S4's algorithm, (K, H, length) in float64.
 
-        The generating function ``Σ_l K_l ω^l = C (I - ωĀ)⁻¹ B̄`` is evaluated at nodes ω and inverted by an FFT. For the
-        bilinear rule
+        The truncated generating function ``Σ_{l<L} K_l ω^l = C̃ (I - ωĀ)⁻¹ B̄`` with ``C̃ = C (I - ω^L Ā^L)`` is evaluated
+        at L nodes ω and inverted by an FFT. For the bilinear rule
 
             (I - ωĀ)⁻¹ B̄ = ((1-ω) I - (1+ω) ΔA/2)⁻¹ ΔB,
 
         diagonal plus low rank: Cauchy products and the Woodbury identity. Written this way, without dividing by 1+ω,
-        nothing happens at ω = -1. For the nodes see :func:`choose_circle`.
+        nothing happens at ω = -1. The nodes are the roots of unity times ρ = exp(-1/L): inside the circle they keep
+        clear of undamped modes (Re Λ = 0 in LegT and FouT, whose poles lie on it) at the price of a factor of at most
+        e, and ω^L is still the same number for all of them. Where modes grow, ρ shrinks with the fastest of them. On a
+        GPU, :mod:`statespan.ops.cauchy` replaces C̃ by a smaller circle.
         """
         dt, P, B, C = self._double()
         z = scale(self.A, dt) / 2
-        count, decay = choose_circle(length, self.dtype)
         with torch.no_grad():  # Re Λ bounds the growth, for -P Pᴴ only damps; the kernel does not depend on ρ
-            log_radius = -decay / length - 2 * torch.atanh(z.real.amax(-1, keepdim=True).clamp(min=0.0))  # (H, 1)
-        left = torch.cat([C, P.conj()])  # (K+R, H, M)
+            log_radius = -1.0 / length - 2 * torch.atanh(z.real.amax(-1, keepdim=True).clamp(min=0.0))  # (H, 1)
+        Ctilde = C - _times_power(C, Resolvent(self.A, P, dt), log_radius.exp(), length)
+        left = torch.cat([Ctilde, P.conj()])  # (K+R, H, M)
         right = torch.cat([B[None], P])  # (1+R, H, M)
         weights = torch.einsum("phm,qhm->hpqm", left, right).flatten(1, 2)  # (H, (K+R)(1+R), M)
-        minus, plus = _nodes(count, log_radius)
+        minus, plus = _nodes(length, log_radius)
         products = _cauchy(minus, plus, z, weights)  # (H, (K+R)(1+R), F)
         products = products.unflatten(1, (left.shape[0], right.shape[0])).movedim(0, 2)  # (K+R, 1+R, H, F)
         spectrum = dt[:, None] * _woodbury(products, C.shape[0], plus * (dt / 2)[:, None])
         growth = -log_radius * torch.arange(length, dtype=torch.float64, device=dt.device)
-        return torch.fft.irfft(spectrum, n=count)[..., :length] * growth.clamp(max=300.0).exp()
+        return torch.fft.irfft(spectrum, n=length) * growth.clamp(max=300.0).exp()
 
 
-def choose_circle(length: int, dtype: torch.dtype) -> tuple[int, float]:
-    """The number n of nodes of the generating function, and x of the circle's radius ρ = exp(-x/length).
+def _times_power(C: Tensor, resolvent: Resolvent, radius: Tensor, length: int) -> Tensor:
+    """``C (ρĀ)^length`` for rows C (K, H, M), in O(length · N) a head and without a dense matrix.
 
-    n nodes cannot tell K_l from ``ρ^n K_{l+n}``. The S4 paper has n = L and ρ = 1, and removes that term from C, as ``C
-    (I - Ā^L)``. Here ρ^n makes it too small to matter: no power of Ā is needed. Dividing by ρ^l multiplies rounding
-    errors by up to e^x. As ``|C Ā^l B̄| ≤ ‖C‖ ‖B̄‖`` for all l (Re Λ ≤ 0, and -P Pᴴ only damps), the first error is below
-    3e-10 ‖C‖ ‖B̄‖ for float32, a two-hundredth of that of rounding C, and 2e-14 ‖C‖ ‖B̄‖ for float64.
-
-    Example:
-        >>> choose_circle(1024, torch.float32)
-        (2048, 11.0)
+    With ρĀ = d + Σ_r f_r b_r a power is ``(ρĀ)^m = d^m + Σ_j Σ_r (d^(m-1-j) f_r) (b_r (ρĀ)^j)``: √length steps make the
+    lists of its factors, and as many products with them make the whole power.
     """
-    return (2 * length, 11.0) if dtype == torch.float32 else (8 * length, 4.0)
+    d = radius * (2 * resolvent.D - 1)  # (H, M)
+    f = -2 * radius * torch.einsum("hqr,qhm->rhm", resolvent.inner.to(d.dtype), resolvent.columns)  # (R, H, M)
+    m = block_length(length)
+    rows = [resolvent.rows]  # b_r (ρĀ)^j, each (R, H, M)
+    for _ in range(m - 1):
+        products = 2 * torch.einsum("rhm,qhm->rqh", rows[-1], f).real
+        rows.append(d * rows[-1] + torch.einsum("rqh,qhm->rhm", products.to(d.dtype), resolvent.rows))
+    J = pack_rows(torch.stack(rows)).permute(2, 0, 1, 3).flatten(1, 2)  # (H, mR, N)
+    table = powers(d, m + 1)  # (H, M, m+1)
+
+    for steps, times in ((m, length // m), (length % m, 1)):
+        F = pack((f[..., None] * table[..., :steps].flip(-1)).movedim(-1, 1)).permute(2, 3, 1, 0).flatten(2)
+        for _ in range(times):
+            real, imag = ((pack_rows(C).transpose(0, 1) @ F) @ J[:, : steps * len(f)]).transpose(0, 1).chunk(2, -1)
+            C = C * table[..., steps] + torch.complex(real, -imag) / 2
+    return C
 
 
-def _nodes(count: int, log_radius: Tensor) -> tuple[Tensor, Tensor]:
-    """1-ω and 1+ω at ``ω = radius · exp(-2πik/count)``, k = 0 … count/2, each (H, F) and without cancellation."""
-    k = torch.arange(count // 2 + 1, dtype=torch.float64, device=log_radius.device)
-    minus = -expm1(log_radius, -2 * math.pi * k / count)
-    return minus, -expm1(log_radius, math.pi * (count - 2 * k) / count)
+def _nodes(length: int, log_radius: Tensor) -> tuple[Tensor, Tensor]:
+    """1-ω and 1+ω at ``ω = radius · exp(-2πik/L)``, k = 0 … L/2, each (H, F) and without cancellation."""
+    k = torch.arange(length // 2 + 1, dtype=torch.float64, device=log_radius.device)
+    minus = -expm1(log_radius, -2 * math.pi * k / length)
+    return minus, -expm1(log_radius, math.pi * (length - 2 * k) / length)
 
 
 def _cauchy(minus: Tensor, plus: Tensor, half: Tensor, weights: Tensor) -> Tensor:

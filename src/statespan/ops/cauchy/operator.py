@@ -1,8 +1,8 @@
 """``statespan::cauchy``: S4's kernel by the algorithm of its paper, on a GPU.
 
 The kernel (K, H, L) of a diagonal plus rank-one SSM under the bilinear rule, directly from its parameters: Cauchy sums
-at the nodes of a circle, the Woodbury identity and an inverse FFT. ``statespan.ssm.DPLR.kernel`` is the same in plain
-torch and differentiable by autograd, and explains the mathematics.
+at the nodes of a circle, the Woodbury identity and an inverse FFT. ``statespan.ssm.DPLR.kernel`` is the reference in
+plain torch, differentiable by autograd; there C (I - Ā^L) takes the place of a smaller circle.
 
 Shapes: H heads, S sets of modes that the heads share in turn, M modes, K channels, L length, F nodes.
 """
@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from statespan.ops.cauchy.arguments import CauchyOptions, SavedSums
+from statespan.ops.cauchy.circle import choose_circle
 from statespan.ops.register import ABSENT, differentiable, no_autocast, operator
 from statespan.ops.ssm.arguments import ModeTensors
-from statespan.ops.ssm.fftconv import fast_length
 from statespan.ops.ssm.source import Modal
-from statespan.ssm.dplr import choose_circle
 
 
 def cauchy_kernel(modal: Modal, length: int, dtype: torch.dtype) -> Tensor:
@@ -44,7 +43,7 @@ def _fake(modes: ModeTensors, options: CauchyOptions) -> tuple[Tensor, Tensor, T
     kernel = modes.C.new_empty(channels, H, options.length, dtype=options.dtype)
     if not options.save:
         return kernel, modes.dt.new_empty(ABSENT), modes.dt.new_empty(ABSENT)
-    F = fast_length(choose_circle(options.length, options.dtype)[0]) // 2 + 1
+    F = choose_circle(options.length, options.dtype)[0] // 2 + 1
     wide = kernel.new_empty(channels + 1, H, F, 2, dtype=torch.float64)
     return kernel, torch.empty_like(wide[0]), torch.empty_like(wide[1:])
 

@@ -16,14 +16,13 @@ from statespan.ops.cauchy._triton.sums import arriving_kernel, sums_backward_ker
 from statespan.ops.cauchy._triton.tables import parameters_kernel, tables_kernel
 from statespan.ops.cauchy._triton.values import nodes_kernel, values_backward_kernel, values_kernel
 from statespan.ops.cauchy.arguments import CauchyOptions, SavedSums
+from statespan.ops.cauchy.circle import choose_circle
 from statespan.ops.ssm.arguments import ModeTensors
-from statespan.ops.ssm.fftconv import fast_length
-from statespan.ssm.dplr import choose_circle
 from statespan.ssm.powers import CUTOFF
 
 NODES = 64  # of a program, two for each of its threads
 MODES = 32  # of a program of the backward pass, one for each thread
-WARPS = 4096  # of the backward pass: about 30 for each multiprocessor of a large GPU
+WARPS = 2048  # of the backward pass: as many as run at a time on a large GPU
 ROW = 512  # values of a row at a time
 
 
@@ -47,8 +46,7 @@ class _Tables(NamedTuple):
 def _tables(modes: ModeTensors, options: CauchyOptions) -> _Tables:
     dt, decay, freq, B, C, _, P = modes
     (channels, H, M, _), S = C.shape, decay.shape[0]
-    least, x = choose_circle(options.length, options.dtype)
-    count = fast_length(least)
+    count, x = choose_circle(options.length, options.dtype)
     F = count // 2 + 1
 
     def empty(*shape: int) -> Tensor:
