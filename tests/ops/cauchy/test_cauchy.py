@@ -166,6 +166,23 @@ def test_growth_beyond_all_numbers_is_cut_off():
         assert gradient is None or (gradient == 0).all()
 
 
+def test_parameters_far_outside_what_training_visits():
+    """Right in every head, with finite gradients."""
+    heads = 40
+    case = Case(heads, heads, 2, 1, 7)
+    parameters, arriving = given(case)
+    parameters[0] = torch.linspace(-30, 10, heads, dtype=torch.float64, device=DEVICE)
+    parameters[1] = torch.tensor([-110.0, 90.0, 3.0, 0.0], dtype=torch.float64, device=DEVICE).repeat(20).view(heads, 2)
+    parameters[2] = 10.0 ** parameters[2].clamp(-6, 6)
+    modes, options = tensors(parameters), CauchyOptions(case.length, "exp", True, torch.float64, save=True)
+    saved = SavedSums(*launch.forward(modes, options))
+    wanted = krylov(structure(case, parameters)).kernel(case.length)
+    error = (saved.kernel - wanted).abs().amax(-1) / wanted.abs().amax(-1)
+    assert error.max().item() <= 1e-10
+    for gradient in launch.backward(arriving, modes, saved, options):
+        assert gradient is None or torch.isfinite(gradient).all()
+
+
 def test_same_bits_every_time():
     case = CASES[3]
     parameters, arriving = given(case)

@@ -58,7 +58,7 @@ def _tables(modes: ModeTensors, options: CauchyOptions) -> _Tables:
         P=_width(M), REAL=options.real_part, LOG=options.log_dt, num_warps=_warps(M),
     )  # fmt: skip
     nodes = empty(H if options.real_part == "none" else 1, F, 2)
-    nodes_kernel[(nodes.shape[0], triton.cdiv(F, ROW))](scales, nodes, count, F, BLOCK=ROW, num_warps=4)
+    nodes_kernel[(nodes.shape[0] * triton.cdiv(F, ROW),)](scales, nodes, count, F, BLOCK=ROW, num_warps=4)
     return _Tables(shared, of_channels, scales, nodes, count)
 
 
@@ -77,13 +77,13 @@ def forward(modes: ModeTensors, options: CauchyOptions) -> tuple[Tensor, Tensor 
     F = tables.nodes.shape[1]
     spectrum = tables.nodes.new_empty(channels, H, F, 2)
     e1, e2 = (tables.nodes.new_empty(H, F, 2), torch.empty_like(spectrum)) if options.save else (None, None)
-    sums_kernel[(H, triton.cdiv(F, NODES), channels)](
+    sums_kernel[(H * triton.cdiv(F, NODES), channels)](
         tables.shared, tables.channels, tables.scales, tables.nodes, spectrum, e1, e2, H, M, F, tables.node_stride,
         SAVE=options.save, BLOCK=NODES, num_warps=1,
     )  # fmt: skip
     raw = torch.fft.irfft(torch.view_as_complex(spectrum), n=tables.circle)
     kernel = raw.new_empty(channels, H, L, dtype=options.dtype)
-    values_kernel[(channels * H, triton.cdiv(L, ROW))](
+    values_kernel[(channels * H * triton.cdiv(L, ROW),)](
         raw, tables.scales, kernel, H, L, tables.circle, CUTOFF=CUTOFF, BLOCK=ROW, num_warps=4
     )
     return kernel, e1, e2

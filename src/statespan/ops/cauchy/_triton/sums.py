@@ -44,8 +44,9 @@ def sums_kernel(
     H, M, F, node_stride, SAVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The generating function of one head and channel at a block of nodes, (K, H, F)."""
-    h, k = tl.program_id(0).to(tl.int64), tl.program_id(2)
-    f = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    blocks = tl.cdiv(F, BLOCK)
+    h, k = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1)
+    f = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     ok = f < F
     hk = k * H + h
     gr, gi = load_complex(nodes_ptr + h * node_stride, f, ok, tl.float64)

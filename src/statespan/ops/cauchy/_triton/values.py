@@ -17,8 +17,9 @@ def nodes_kernel(scales_ptr, nodes_ptr, count, F, BLOCK: tl.constexpr):
 
     With log ρ = -2t it is ``(sinh t cosh t + i s c)/(sinh² t + c²)`` with s and c the sine and cosine of πk/count.
     """
-    row = tl.program_id(0).to(tl.int64)
-    k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    blocks = tl.cdiv(F, BLOCK)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    k = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     ok = k < F
     t = -0.5 * tl.load(scales_ptr + 2 * row)
     square, up = t * t, tl.exp(t)
@@ -39,8 +40,9 @@ def nodes_kernel(scales_ptr, nodes_ptr, count, F, BLOCK: tl.constexpr):
 @triton.jit
 def values_kernel(raw_ptr, scales_ptr, K_ptr, H, L, count, CUTOFF: tl.constexpr, BLOCK: tl.constexpr):
     """The values of a kernel from ``ρ^l K_l``, float64, cut off and in the precision of K."""
-    hk = tl.program_id(0).to(tl.int64)
-    t = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    blocks = tl.cdiv(L, BLOCK)
+    hk = (tl.program_id(0) // blocks).to(tl.int64)
+    t = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     ok = t < L
     log_radius = tl.load(scales_ptr + 2 * (hk % H))
     value = tl.load(raw_ptr + hk * count + t, mask=ok, other=0.0)
