@@ -17,6 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from statespan import S4
 from statespan.ops import apply, apply_from, dispatch, memory, use_path
 from statespan.ops._triton import transpose
 from statespan.ops.batch_norm import _triton as batch_norm
@@ -103,6 +104,12 @@ def choices(width, dtype, inverse):
     sampling.sample(parts, torch.zeros(200, 1), torch.zeros(200), inverse)
 
 
+def cauchy(d_state, dtype, both):
+    """The kernel of S4 as in its paper, and all gradients; with growing modes nodes differ between heads."""
+    layer = S4(64, d_state, kernel="cauchy", bidirectional=both, real_part="none" if both else "exp", dtype=dtype)
+    layer.ssm(torch.zeros(1, 1000, 64, dtype=dtype)).sum().backward()
+
+
 KINDS = {
     "diagonal": "diagonal-trained", "rank one": "dplr-trained", "low rank": "dplr-trained2", "dense": "dense-trained",
 }  # fmt: skip
@@ -134,6 +141,9 @@ CASES = {
     **{f"one mode a head, {name}": partial(engine, "diagonal-trained", 2, dtype, True, MANY)
        for name, dtype in DTYPES.items()},
     "gates": partial(gates, 512),
+    **{f"cauchy, {d_state}, {both}": partial(cauchy, d_state, FULL, both)
+       for d_state in STATES for both in (False, True)},
+    "cauchy, double": partial(cauchy, 64, torch.float64, False),
 }  # fmt: skip
 
 

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch.func import grad_and_value, vmap
 
+from statespan.ops.cauchy.arguments import CauchyOptions
+from statespan.ops.cauchy.operator import cauchy
 from statespan.ops.ssm.arguments import BuildOptions, ModeTensors, RecurrenceOptions, Sequences
 from statespan.ops.ssm.registered.layout import lengthwise
 from statespan.ops.ssm.registered.modes import modes
@@ -63,6 +65,26 @@ def test_recurrence_of_shared_modes(rank):
         randn(2, H, B, L), randn(2, H) - 2, randn(2, 1, M), randn(2, 1, M), randn(2, 1, M, 2), randn(2, rank, 1, M, 2)
     )  # fmt: skip
     slopes = grad_and_value(total, tuple(range(6)))
+    got, value = vmap(slopes)(*inputs)
+    for i in range(2):
+        wanted, alone = slopes(*(x[i] for x in inputs))
+        same(value[i], alone)
+        for one, other in zip(got, wanted, strict=True):
+            same(one[i], other)
+
+
+def test_cauchy_sums_of_shared_modes():
+    """As above, for the operator of a whole kernel."""
+    H, M = 2, 1
+    dt, decay, freq = torch.randn(2, H, dtype=f64) - 2, torch.randn(2, 1, M, dtype=f64), torch.randn(2, 1, M, dtype=f64)
+    B, P, C = (torch.randn(*shape, M, 2, dtype=f64) for shape in ((2, 1), (2, 1), (2, H)))
+
+    def total(dt, decay, freq, B, P):
+        kernel, *_ = cauchy(ModeTensors(dt, decay, freq, B, C, None, P), CauchyOptions(3, "exp", True, f64, True))
+        return (kernel * torch.arange(1.0, kernel.numel() + 1).view_as(kernel)).sum()
+
+    inputs = dt, decay, freq, B, P
+    slopes = grad_and_value(total, tuple(range(5)))
     got, value = vmap(slopes)(*inputs)
     for i in range(2):
         wanted, alone = slopes(*(x[i] for x in inputs))

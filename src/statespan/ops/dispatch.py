@@ -2,7 +2,7 @@
 
 Paths:
     "triton"  kernels on a GPU (or interpreted, where TRITON_INTERPRET=1): the chunk engine's, or for large low-rank
-              SSMs in full precision those of the recurrence
+              SSMs in full precision those of the recurrence, or those of the Cauchy sums for a layer that asks for them
     "chunks"  the chunk engine in plain torch
     "fft"     the whole kernel and an FFT convolution
 
@@ -117,6 +117,12 @@ def keeps_factors(path: str, source: SSMSource, dtype: torch.dtype) -> bool:
 def runs_stepwise(path: str, source: SSMSource, dtype: torch.dtype) -> bool:
     """Whether to run the recurrence instead, because in full precision the factors exceed on-chip memory."""
     return _is_large(path, source) and dtype not in SIXTEEN_BITS
+
+
+def sums_cauchy(source: SSMSource, u: Tensor) -> bool:
+    """Whether kernels compute the convolution kernel of this SSM by Cauchy sums, which rules out an unknown length."""
+    rank_one = source.convolve and source.power == "rank one"
+    return rank_one and not torch.compiler.is_compiling() and kernels_run(u)
 
 
 def input_dtype(source: SSMSource, u: Tensor) -> torch.dtype:

@@ -15,7 +15,7 @@ from statespan._check import check_choice, check_int, check_tensor
 from statespan.ssm.dense import DenseViews, held_linearly, krylov_kernel
 from statespan.ssm.discretize import RULES, dense_zoh, expm1, scale
 from statespan.ssm.packed import DenseTransition, Transition, pack, pack_diagonal, pack_rows, unpack
-from statespan.ssm.powers import cut_off, matrix_power
+from statespan.ssm.powers import block_length, cut_off, powers
 from statespan.ssm.rank_one import RankOneFactors
 from statespan.ssm.structure import Recurrence
 
@@ -173,18 +173,14 @@ class DPLR(DenseViews):
         diagonal plus low rank: Cauchy products and the Woodbury identity. Written this way, without dividing by 1+ω,
         nothing happens at ω = -1. The nodes are the roots of unity times ρ = exp(-1/L): inside the circle they keep
         clear of undamped modes (Re Λ = 0 in LegT and FouT, whose poles lie on it) at the price of a factor of at most
-        e, and ω^L is still the same number for all of them. Where modes grow, ρ shrinks with the fastest of them.
+        e, and ω^L is still the same number for all of them. Where modes grow, ρ shrinks with the fastest of them. On a
+        GPU, :mod:`statespan.ops.cauchy` replaces C̃ by a smaller circle.
         """
         dt, P, B, C = self._double()
-        Abar, _, rows = self.discrete()
         z = scale(self.A, dt) / 2
         with torch.no_grad():  # Re Λ bounds the growth, for -P Pᴴ only damps; the kernel does not depend on ρ
             log_radius = -1.0 / length - 2 * torch.atanh(z.real.amax(-1, keepdim=True).clamp(min=0.0))  # (H, 1)
-        power = matrix_power(log_radius.exp()[..., None] * Abar, length)
-        rows = rows - (rows[..., None, :] @ power)[..., 0, :]
-        real, imag = rows.chunk(2, -1)
-        Ctilde = torch.complex(real, -imag) / 2
-
+        Ctilde = C - _times_power(C, Resolvent(self.A, P, dt), log_radius.exp(), length)
         left = torch.cat([Ctilde, P.conj()])  # (K+R, H, M)
         right = torch.cat([B[None], P])  # (1+R, H, M)
         weights = torch.einsum("phm,qhm->hpqm", left, right).flatten(1, 2)  # (H, (K+R)(1+R), M)
@@ -194,6 +190,30 @@ class DPLR(DenseViews):
         spectrum = dt[:, None] * _woodbury(products, C.shape[0], plus * (dt / 2)[:, None])
         growth = -log_radius * torch.arange(length, dtype=torch.float64, device=dt.device)
         return torch.fft.irfft(spectrum, n=length) * growth.clamp(max=300.0).exp()
+
+
+def _times_power(C: Tensor, resolvent: Resolvent, radius: Tensor, length: int) -> Tensor:
+    """``C (ρĀ)^length`` for rows C (K, H, M), in O(length · N) a head and without a dense matrix.
+
+    With ρĀ = d + Σ_r f_r b_r a power is ``(ρĀ)^m = d^m + Σ_j Σ_r (d^(m-1-j) f_r) (b_r (ρĀ)^j)``: √length steps make the
+    lists of its factors, and as many products with them make the whole power.
+    """
+    d = radius * (2 * resolvent.D - 1)  # (H, M)
+    f = -2 * radius * torch.einsum("hqr,qhm->rhm", resolvent.inner.to(d.dtype), resolvent.columns)  # (R, H, M)
+    m = block_length(length)
+    rows = [resolvent.rows]  # b_r (ρĀ)^j, each (R, H, M)
+    for _ in range(m - 1):
+        products = 2 * torch.einsum("rhm,qhm->rqh", rows[-1], f).real
+        rows.append(d * rows[-1] + torch.einsum("rqh,qhm->rhm", products.to(d.dtype), resolvent.rows))
+    J = pack_rows(torch.stack(rows)).permute(2, 0, 1, 3).flatten(1, 2)  # (H, mR, N)
+    table = powers(d, m + 1)  # (H, M, m+1)
+
+    for steps, times in ((m, length // m), (length % m, 1)):
+        F = pack((f[..., None] * table[..., :steps].flip(-1)).movedim(-1, 1)).permute(2, 3, 1, 0).flatten(2)
+        for _ in range(times):
+            real, imag = ((pack_rows(C).transpose(0, 1) @ F) @ J[:, : steps * len(f)]).transpose(0, 1).chunk(2, -1)
+            C = C * table[..., steps] + torch.complex(real, -imag) / 2
+    return C
 
 
 def _nodes(length: int, log_radius: Tensor) -> tuple[Tensor, Tensor]:

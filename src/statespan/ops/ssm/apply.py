@@ -13,6 +13,7 @@ from torch.nn.functional import gelu, pad
 
 from statespan._check import check_tensor
 from statespan.ops import dispatch
+from statespan.ops.cauchy import cauchy_kernel
 from statespan.ops.glu.activation import gelu as gelu_in_place
 from statespan.ops.register import transformed
 from statespan.ops.ssm import layout
@@ -107,8 +108,8 @@ def _apply(request: Request) -> Tensor:
     if 0 in u.shape[:2]:
         channels = source.structure().channels
         return u.new_zeros(*u.shape[:2], channels - request.ahead(channels), u.shape[2], dtype=dtype)
-    if path == "fft":
-        return request.finish(_convolve(request))
+    if path == "fft" or dispatch.sums_cauchy(source, u):
+        return request.finish(_convolve(request._replace(working=dispatch.path_dtype("fft", dtype))))
     if dispatch.runs_stepwise(path, source, working):
         return request.finish(_run_recurrence(request, None, last=False)[0])
     modal = source.modal() if path == "triton" and not transformed() else None
@@ -192,8 +193,12 @@ def _apply_from(request: Request, state: Tensor | None) -> tuple[Tensor, Tensor]
 
 def _convolve(request: Request) -> Tensor:
     u, D = request.u.to(request.working), request.D
-    structure = request.source.structure()
-    kernels = structure.kernel(u.shape[1], ahead=request.ahead(structure.channels)).to(u.dtype)
+    modal = request.source.modal() if dispatch.sums_cauchy(request.source, u) else None
+    if modal is not None:
+        kernels = cauchy_kernel(modal, u.shape[1], u.dtype)
+    else:
+        structure = request.source.structure()
+        kernels = structure.kernel(u.shape[1], ahead=request.ahead(structure.channels)).to(u.dtype)
     y = fftconv(u, *kernels.chunk(2)) if request.bidirectional else fftconv(u, kernels)
     return y if D is None else y + D.to(u.dtype) * u[:, :, None]
 

@@ -26,7 +26,7 @@ PAPER = {  # A100: (ms of LSSL, ms of S4, MB of LSSL, MB of S4)
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
-    """Three variants of LSSL and three of S4 at each width."""
+    """Three variants of LSSL and four of S4 at each width."""
     batch, length = options.sizes["batch"], options.sizes["length"]
     krylov = naive.forward_with(partial(naive.krylov, dtype=options.parameter_dtype))
     for d in options.sizes["d_model"]:
@@ -37,7 +37,8 @@ def cases(options: BenchOptions) -> Iterator[Case]:
             (NAIVE, lssl, "fft", krylov, "all of Ā^l B̄ in memory, as the LSSL paper has it"),
             ("LSSL fft", lssl, "fft", OWN_FORWARD, "our Krylov kernel of two short lists"),
             ("LSSL chunks", lssl, "chunks", OWN_FORWARD, "our chunk engine"),
-            ("S4 Cauchy", cauchy, "fft", OWN_FORWARD, "the S4 paper's algorithm"),
+            ("S4 Cauchy", cauchy, "auto", OWN_FORWARD, "the S4 paper's algorithm; on a GPU in Triton kernels"),
+            ("S4 Cauchy, plain torch", cauchy, "fft", OWN_FORWARD, "the same by blocks of the Cauchy matrix"),
             ("S4 fft", s4, "fft", OWN_FORWARD, "our Krylov kernel"),
             ("S4", s4, "auto", OWN_FORWARD, "what a user gets"),
         ]

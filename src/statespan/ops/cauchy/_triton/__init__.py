@@ -1,0 +1,1 @@
+"""The Triton kernels of S4's generating function."""
