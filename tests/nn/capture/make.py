@@ -2,11 +2,13 @@
 
 import random
 from collections import namedtuple
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
+from statespan.nn.capture import calls
 from statespan.nn.capture.calls import Calls
 from statespan.nn.capture.module import view
 from statespan.nn.capture.recorder import CannotCaptureError, RandomState
@@ -23,7 +25,7 @@ class CpuRecorder:
 
     strict = False
     fails = False
-    recorders = []
+    recorders: ClassVar = []
 
     def __init__(self, device):
         self.device, self.owners = device, []
@@ -69,7 +71,12 @@ class CpuRecorder:
             for other in self.owners:
                 if other is not owner:
                     other.live = []
-            for into, result in zip(memory, function(), strict=True):
+            calls._recording = True  # in a graph, the calls of parts were decided when it was recorded
+            try:
+                results = function()
+            finally:
+                calls._recording = False
+            for into, result in zip(memory, results, strict=True):
                 into.copy_(result)
 
         return replay, memory

@@ -22,6 +22,7 @@ CONSTANTS = (
     bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.layout, torch.Size,
     torch.memory_format,
 )  # fmt: skip
+_saved_tensor_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
 
 
 def is_traced() -> bool:
@@ -39,6 +40,8 @@ def mode_obstacle() -> str | None:
         return "torch.autograd detects anomalies"
     if forward_ad._current_level >= 0:
         return "torch.autograd.forward_ad differentiates it"
+    if _saved_tensor_hooks(True) is not None:
+        return "hooks for saved tensors watch it, as those of torch.utils.checkpoint"
     if parametrize._cache_enabled:
         return "torch.nn.utils.parametrize.cached() keeps its weights"
     return None
@@ -123,7 +126,7 @@ def without_autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, enabled=False, cache_enabled=False)
 
 
-class Result:
+class Returned:
     """What a module returned: tensors, and the structure around them.
 
     Args:
@@ -143,7 +146,7 @@ class Result:
         self.constants = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
         self.kinds = [(tensor.shape, tensor.dtype, tensor.requires_grad) for tensor in self.tensors]
 
-    def matches(self, other: Result) -> bool:
+    def matches(self, other: Returned) -> bool:
         """Whether both have the same structure, constants and kinds of tensors."""
         return (self.spec, self.constants, self.kinds) == (other.spec, other.constants, other.kinds)
 

@@ -113,7 +113,7 @@ class Calls:
         self.module, self.graphs, self.recorder = module, graphs, recorder
         self.warned: set[str] = set()
         self.given_up: str | None = None
-        self.renewals = self.replays = self.unsettled = 0
+        self.replays = self.renewals = self.renewed_at = self.unsettled = 0
         self._start(Surface(module))
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -181,8 +181,8 @@ class Calls:
             raise CannotCaptureError(reason)
 
     def _renew(self, surface: Surface) -> None:
-        self.renewals = 0 if self.replays >= WORTH else self.renewals + 1
-        self.replays = 0
+        self.renewals = 0 if self.replays - self.renewed_at >= WORTH else self.renewals + 1
+        self.renewed_at = self.replays
         self._start(surface)
         if self.renewals > RENEWALS:
             self.given_up = "its parameters or submodules are replaced again and again"

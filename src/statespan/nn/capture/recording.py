@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from statespan.nn.capture.call import Call, Result, without_autocast
+from statespan.nn.capture.call import Call, Returned, without_autocast
 from statespan.nn.capture.gradients import GradientMemory, reachable
 from statespan.nn.capture.recorder import CannotCaptureError, Recorder, Replay
 from statespan.nn.capture.surface import Surface
@@ -41,7 +41,7 @@ class Recording:
         self.candidates = self.wanted
         self.reach: list[set[int]] = []  # of each differentiable output: the ids of the tensors it comes from
         self.live: list[Tensor] = []  # outputs with autograd's nodes, between a forward and a backward pass
-        self.result: Result | None = None
+        self.result: Returned | None = None
         self.constants: list[Tensor] = []  # tensors that a forward pass does not move
         self._prepare(recorder)
         recorder.free_memory()
@@ -142,7 +142,7 @@ class Recording:
             self.replay_backward, self.found = _recorded(recorder, self._backward_into_memory)
         self.live = []  # what autograd saved lies in the memory of the graphs
 
-    def _check_same(self, before: Result | None) -> None:
+    def _check_same(self, before: Returned | None) -> None:
         assert self.result is not None
         if before is not None and not self.result.matches(before):
             raise CannotCaptureError("it returns something else in each call")
@@ -152,7 +152,7 @@ class Recording:
         args, kwargs = self.call.arguments()
         with self.call.modes(), self.surface.swapped(self.aliases):
             value = self.module(*args, **kwargs)
-        self.result = Result(value, self.call.device)
+        self.result = Returned(value, self.call.device)
         self.live = self.result.take()
         return [output.detach() for output in self.live]
 

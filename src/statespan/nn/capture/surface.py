@@ -59,7 +59,7 @@ class Surface:
         self.module = module
         self.places: list[Place] = []
         self.tables: list[dict[str, Any]] = []
-        self.options: list[tuple[dict[str, Any], list[str]]] = []
+        self.options: list[tuple[dict[str, Any], list[str], str]] = []
         self.hooks: list[tuple[dict[Any, Any], str]] = [(hooks, "all modules") for hooks in GLOBAL_HOOKS]
         for path, each in module.named_modules():
             self._add(path, each)
@@ -78,7 +78,7 @@ class Surface:
             self.places += [Place(table, name, value, prefix + name) for name, value in table.items()]
         attributes = [name for name, value in own.items() if isinstance(value, Tensor)]
         self.places += [Place(own, name, own[name], prefix + name) for name in attributes]
-        self.options.append((own, [name for name, value in own.items() if type(value) in SETTING]))
+        self.options.append((own, [name for name, value in own.items() if type(value) in SETTING], prefix))
         kinds = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
         self.hooks += [(hooks, path or type(module).__name__) for hooks in kinds]
 
@@ -96,14 +96,14 @@ class Surface:
 
     def settings(self) -> tuple[Any, ...]:
         """The numbers of each submodule, and which parameters require a gradient."""
-        numbers = tuple(tuple(map(own.get, names)) for own, names in self.options)
+        numbers = tuple(tuple(map(own.get, names)) for own, names, _ in self.options)
         return numbers, tuple(parameter.requires_grad for parameter in self.parameters)
 
     def save(self) -> Snapshot:
         """The values of all tensors and numbers."""
         return Snapshot(
             [(tensor, tensor.detach().clone()) for tensor in self.tensors.values()],
-            [(own, {name: own[name] for name in names}) for own, names in self.options],
+            [(own, {name: own[name] for name in names}) for own, names, _ in self.options],
         )
 
     @torch.no_grad()
@@ -113,7 +113,7 @@ class Surface:
             own.update(values)
         moved = [(tensor, value) for tensor, value in snapshot.tensors if not torch.equal(tensor, value)]
         for tensor, value in moved:
-            tensor.copy_(value)
+            tensor.data.copy_(value)  # has no version: nothing that autograd saved is different from before
         return [tensor for tensor, _ in moved]
 
     def aliases(self) -> list[nn.Parameter]:
@@ -148,8 +148,15 @@ class Surface:
             table[name] = value
         if moved:
             raise CannotCaptureError(f"a forward pass replaces {moved[0].path}")
-        if self.settings() != settings:
-            raise UnsettledError("a forward pass changes numbers of the module")
+        if self.settings() in {settings}:  # compares as dictionaries of recordings do
+            return
+        changed = (
+            prefix + name
+            for (own, names, prefix), values in zip(self.options, settings[0])
+            for name, value in zip(names, values)
+            if own.get(name) not in {value}
+        )
+        raise UnsettledError(f"a forward pass changes {next(changed, 'which parameters require a gradient')}")
 
     def _obstacle(self) -> str | None:
         modules = list(self.module.modules())
@@ -168,7 +175,9 @@ class Surface:
                 return f"{path} is not a parameter of the module itself"
             if value.is_inference():
                 return f"{path} was made in inference mode"
-        devices = {tensor.device: path for path, tensor in self.tensors.items()}
+        devices: dict[torch.device, str] = {}
+        for path, tensor in self.tensors.items():
+            devices.setdefault(tensor.device, path)
         if len(devices) > 1:
             places = ", ".join(f"{path} on {device}" for device, path in devices.items())
             return f"its tensors are on several devices: {places}"
