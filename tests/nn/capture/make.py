@@ -81,6 +81,9 @@ class CpuRecorder:
 
         return replay, memory
 
+    def order(self):
+        pass
+
     def free_memory(self):
         pass
 

@@ -295,7 +295,7 @@ def test_parameters_that_are_replaced_all_the_time():
     for _ in range(calls.RENEWALS):
         replace(model)
     assert replays(model) == calls.RENEWALS
-    assert_eager(model, replace, "replaced again and again")
+    assert_eager(model, replace, "the memory of its parameters is replaced again and again")
 
 
 def test_replacing_them_now_and_then_is_fine():
@@ -441,6 +441,15 @@ def test_hooks_of_modules(kind):
     handle.remove()
     model(x)
     assert replays(model) == 2
+
+
+def test_a_new_submodule_with_a_hook():
+    model, seen = captured(Hooked()), []
+    model(x)
+    model.inner = nn.Linear(4, 4)
+    model.inner.register_forward_hook(lambda *arguments: seen.append(1) and None)
+    assert_eager(model, lambda m: m(x), "a hook is registered on inner")
+    assert len(seen) == 2
 
 
 def test_hooks_of_all_modules():

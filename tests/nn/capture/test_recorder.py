@@ -104,6 +104,17 @@ def test_trial_runs(cuda):
     assert type(error.value) is RuntimeError
 
 
+def test_runs_on_several_streams(cuda, monkeypatch):
+    """A run waits for the one before, if that was on another stream."""
+    waits = []
+    streams = [SimpleNamespace(wait_stream=lambda other, i=i: waits.append((i, streams.index(other)))) for i in (0, 1)]
+    recorder = CudaRecorder(device)
+    for i in (0, 0, 1, 1, 0):
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device, i=i: streams[i])
+        recorder.order()
+    assert waits == [(1, 0), (0, 1)]
+
+
 def test_random_numbers(cuda):
     recorder = CudaRecorder(device)
     state = recorder.random_state()

@@ -169,13 +169,13 @@ class Calls:
     def _check(self) -> None:
         """Reject calls that need the module itself; notice parameters that were replaced."""
         reason = self.given_up or mode_obstacle()
-        if reason is None and (path := self.surface.hooked()) is not None:
-            reason = f"a hook is registered on {path}"
         if reason is None and not self.surface.is_intact():
             surface = Surface(self.module)
             reason = surface.obstacle  # of a state that may pass, as in torch.func.functional_call
             if reason is None:
                 self._renew(surface)
+        if reason is None and (path := self.surface.hooked()) is not None:
+            reason = f"a hook is registered on {path}"
         reason = reason or self.surface.obstacle
         if reason is not None:
             raise CannotCaptureError(reason)
@@ -183,9 +183,10 @@ class Calls:
     def _renew(self, surface: Surface) -> None:
         self.renewals = 0 if self.replays - self.renewed_at >= WORTH else self.renewals + 1
         self.renewed_at = self.replays
+        replaced = self.surface.replaced()
         self._start(surface)
         if self.renewals > RENEWALS:
-            self.given_up = "its parameters or submodules are replaced again and again"
+            self.given_up = f"{replaced} is replaced again and again"
             raise CannotCaptureError(self.given_up)
 
     def _known(self, key: Any) -> Any:

@@ -66,6 +66,9 @@ class Recorder(Protocol):
     def record(self, function: Callable[[], T]) -> tuple[Replay, T]:
         """Record a function without running it: what runs it, and what it returned, whose memory each run fills."""
 
+    def order(self) -> None:
+        """Let what comes now wait for the last run, which may be on another stream and uses the same memory."""
+
     def free_memory(self) -> None:
         """Return the memory that running a function left, as a recording cannot use it."""
 
@@ -92,6 +95,7 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self.device, self.stream = device, torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
+        self.last: torch.cuda.Stream | None = None
 
     @staticmethod
     def obstacle(device: torch.device) -> str | None:
@@ -137,6 +141,13 @@ class CudaRecorder:
             if collects:
                 gc.enable()
         return graph.replay, result
+
+    def order(self) -> None:
+        """See :class:`Recorder`."""
+        stream = torch.cuda.current_stream(self.device)
+        if self.last is not None and self.last != stream:
+            stream.wait_stream(self.last)
+        self.last = stream
 
     def free_memory(self) -> None:
         """See :class:`Recorder`."""

@@ -35,6 +35,7 @@ class Recording:
 
     def __init__(self, module: nn.Module, surface: Surface, call: Call, recorder: Recorder) -> None:
         self.module, self.surface, self.call = module, surface, call.with_static_tensors()
+        self.order = recorder.order
         self.inputs, self.aliases = self.call.tensors, surface.aliases()
         # whose gradients are wanted; a first backward pass tells which of them there are
         self.wanted = [x for x in (*self.inputs, *self.aliases) if call.differentiates and x.requires_grad]
@@ -52,6 +53,7 @@ class Recording:
 
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Replay the forward pass on these tensors. Returns copies of its outputs."""
+        self.order()
         with torch.no_grad():
             for static, tensor in zip(self.inputs, tensors):
                 static.copy_(tensor)
@@ -67,6 +69,7 @@ class Recording:
         Returns:
             Gradients of the wanted tensors, in memory of their own; None for one that no used output depends on.
         """
+        self.order()
         for static, gradient in zip(self.output_gradients, gradients):
             if gradient is None:
                 static.zero_()

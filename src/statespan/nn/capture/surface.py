@@ -94,6 +94,11 @@ class Surface:
             and list(map(len, self.tables)) == self.sizes
         )
 
+    def replaced(self) -> str:
+        """What is not as it was, if :meth:`is_intact` is false."""
+        moved = (path for table, name, value, path in self.places if table.get(name) is not value)
+        return next(moved, "the memory of its parameters")
+
     def settings(self) -> tuple[Any, ...]:
         """The numbers of each submodule, and which parameters require a gradient."""
         numbers = tuple(tuple(map(own.get, names)) for own, names, _ in self.options)
