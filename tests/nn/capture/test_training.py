@@ -220,6 +220,47 @@ def test_the_gradient_of_the_input():
     assert torch.equal(by_name, torch.full((3,), 5.0))
 
 
+def test_gradients_of_inputs_that_stay():
+    model = captured(Net(0.0, norm=False))
+    inputs = [batch(i)[0].requires_grad_() for i in range(3)]
+    for i, x in enumerate(inputs):
+        ((i + 1) * model(x)["y"]).sum().backward()
+    first, second, third = (x.grad for x in inputs)
+    assert first.any()
+    eager, x = copy.deepcopy(model), batch(0)[0].requires_grad_()
+    eager(x)["y"].sum().backward()
+    assert torch.equal(first, x.grad)
+    assert not torch.equal(second, third)
+
+
+def test_outputs_that_are_used_in_turn():
+    """A gradient of the last call is not that of an output which this call does not use."""
+    model = captured(Net(0.0, norm=False))
+    eager, (x, _) = copy.deepcopy(model), batch(1)
+    for use in (lambda out: out["y"], lambda out: out["pair"].scores, lambda out: out["y"]):
+        for each in (model, eager):
+            each.zero_grad()
+            use(each(x)).square().sum().backward()
+        for (name, p), q in zip(model.named_parameters(), eager.parameters(), strict=True):
+            assert (p.grad is None) == (q.grad is None), name
+            assert p.grad is None or torch.equal(p.grad, q.grad), name
+    assert count(model) == 1
+
+
+def test_autocast_keeps_no_old_weights():
+    """Inside one block of autocast, which in eager mode keeps 16-bit copies of the weights until its end."""
+    model, (x, _) = captured(Net(0.0, norm=False)), batch(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(x)
+        with torch.no_grad():
+            model.second.weight.mul_(-3.0)
+        y = model(x)["y"]
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = copy.deepcopy(model)(x)["y"]
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y, wanted)
+
+
 def test_hooks_of_tensors_fire_once_and_are_the_users():
     model, seen = captured(Net(0.0)), []
     model.second.bias.register_hook(lambda gradient: seen.append("bias") or 2 * gradient)

@@ -123,7 +123,7 @@ class Call:
 
 def without_autocast(device: torch.device) -> torch.autocast:
     """The mode of backward passes."""
-    return torch.autocast(device.type, enabled=False, cache_enabled=False)
+    return torch.autocast(device.type, enabled=False)
 
 
 class Returned:
