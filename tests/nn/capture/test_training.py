@@ -227,6 +227,8 @@ def test_gradients_of_inputs_that_stay():
         ((i + 1) * model(x)["y"]).sum().backward()
     first, second, third = (x.grad for x in inputs)
     assert first.any()
+    found = [torch.autograd.grad(((i + 1) * model(x)["y"]).sum(), x)[0] for i, x in enumerate(inputs)]
+    assert all(torch.equal(gradient, x.grad) for gradient, x in zip(found, inputs))
     eager, x = copy.deepcopy(model), batch(0)[0].requires_grad_()
     eager(x)["y"].sum().backward()
     assert torch.equal(first, x.grad)
