@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import statespan
@@ -216,6 +218,25 @@ def test_around_ddp(process):
         model(x)["y"].sum().backward()
     assert model.module.second.bias.grad is not None
     assert CpuRecorder.strict is False
+
+
+def test_a_sharded_module_runs_eagerly(process):
+    """Also one that was captured before: sharding replaces its parameters and registers hooks."""
+    mesh = init_device_mesh("cpu", (1,))
+    before = captured(Net(0.0))
+    eager = copy.deepcopy(before)
+    before(x)
+    fully_shard(before, mesh=mesh)
+    after = captured(fully_shard(copy.deepcopy(eager), mesh=mesh))
+    wanted = eager(x)["y"].detach()
+    for model in (before, after):
+        replayed = replays(model)
+        with pytest.warns(UserWarning, match=r"is a DTensor|a hook is registered"):
+            y = model(x)["y"]
+        y.sum().backward()
+        assert torch.equal(y, wanted)
+        assert model.second.bias.grad.full_tensor().eq(5.0).all()
+        assert replays(model) == replayed
 
 
 def test_replicas_run_eagerly():
