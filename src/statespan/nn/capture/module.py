@@ -88,8 +88,10 @@ def capture(model: M, args: Any = None, kwargs: Mapping[str, Any] | None = None,
 
     Example:
         >>> from statespan import S4D, capture
-        >>> model = capture(S4D(4, 8, device="cuda"))         # doctest: +SKIP
-        >>> model(torch.randn(2, 100, 4, device="cuda"))      # doctest: +SKIP
+        >>> layer = S4D(4, 8)
+        >>> model = capture(layer)
+        >>> isinstance(model, S4D), model.D is layer.D, list(model.state_dict()) == list(layer.state_dict())
+        (True, True, True)
     """
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise TypeError(f"model must be a torch.nn.Module that is not a ScriptModule, got {type(model).__name__}")
