@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from statespan.generation import Stream, generate
     from statespan.models.reference import from_reference, to_reference
     from statespan.nn import DSS, LRU, LSSL, S4, S4D, S5, SSMLayer
+    from statespan.nn.capture import capture
     from statespan.ops import use_path
     from statespan.train import param_groups
 
@@ -24,6 +25,7 @@ _HOMES = {
     "generation": ("Stream", "generate"),
     "models.reference": ("from_reference", "to_reference"),
     "nn": ("DSS", "LRU", "LSSL", "S4", "S4D", "S5", "SSMLayer"),
+    "nn.capture": ("capture",),
     "ops": ("use_path",),
     "train": ("param_groups",),
 }
@@ -43,6 +45,7 @@ __all__ = [
     "SSMLayer",
     "Stream",
     "__version__",
+    "capture",
     "data",
     "from_reference",
     "generate",

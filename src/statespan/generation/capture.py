@@ -7,48 +7,15 @@ runs eagerly, as the warm-up that recording needs; the second one is recorded.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
+from statespan.nn.capture.recorder import CudaRecorder, Replay
+
+__all__ = ["Captured", "CudaRecorder"]
+
 Function = Callable[[], object]
-
-
-class CudaRecorder:
-    """CUDA graphs that share one memory pool, because none needs another's allocations."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.stream = device, torch.cuda.Stream(device)
-        self.pool = torch.cuda.graph_pool_handle()
-
-    def warm(self, function: Function) -> None:
-        """Run a function eagerly, on the capture stream."""
-        current = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            function()
-        current.wait_stream(self.stream)
-
-    def record(self, function: Function) -> Function:
-        """Capture a function without running its kernels; the result runs them."""
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(self.device)
-        # torch.cuda.graph would return all free memory each time, which takes seconds for dozens of small graphs
-        collects = gc.isenabled()
-        gc.disable()  # nothing may be freed in the middle of a recording
-        try:
-            with torch.cuda.stream(self.stream):
-                graph.capture_begin(pool=self.pool)
-                try:
-                    function()
-                finally:
-                    graph.capture_end()
-        finally:
-            if collects:
-                gc.enable()
-        return graph.replay
 
 
 class Captured:
@@ -63,7 +30,7 @@ class Captured:
     def __init__(self, function: Function, host: Sequence[Tensor], recorder: CudaRecorder) -> None:
         self.function, self.host, self.recorder = function, host, recorder
         self.seen: set[tuple[int, ...]] = set()
-        self.replays: dict[tuple[int, ...], tuple[Function, tuple[int, ...]]] = {}
+        self.replays: dict[tuple[int, ...], tuple[Replay, tuple[int, ...]]] = {}
 
     def __call__(self) -> None:
         """Call the function, or replay its graph."""
@@ -74,7 +41,7 @@ class Captured:
                 tensor.fill_(value)
             replay()
         elif before in self.seen:
-            replay = self.recorder.record(self.function)  # changes the tensors on the CPU, and nothing else
+            replay, _ = self.recorder.record(self.function)  # changes the tensors on the CPU, and nothing else
             self.replays[before] = replay, self._values()
             replay()
         else:

@@ -6,35 +6,18 @@ before a replay. Only for one process on a CUDA device.
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from statespan.data.base import Batch
+from statespan.nn.capture.recorder import CannotCaptureError, no_waiting
 from statespan.train.step import TrainStep
 
+__all__ = ["CannotCaptureError", "GraphStep", "no_waiting"]
+
 WARM_UP = 3
-
-
-class CannotCaptureError(RuntimeError):
-    """The step waits for the device somewhere (a number read back, a size that depends on data)."""
-
-
-@contextlib.contextmanager
-def no_waiting() -> Iterator[None]:
-    """Make synchronization an error: during capture it would leave torch in a bad state."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the mode says that it is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        except RuntimeError as error:
-            raise CannotCaptureError(str(error).partition("\n")[0]) from error
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
 
 
 class GraphStep:

@@ -1,0 +1,115 @@
+"""A module whose calls are replays of CUDA graphs, and which is the same module in every other respect."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import cache
+from types import new_class
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from statespan._check import check_int
+from statespan.nn.capture.calls import Calls
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class CapturedModule:
+    """What a captured module has besides its own class: calls that replay graphs.
+
+    It shares its attributes with the module that was captured: parameters, buffers, submodules, hooks and mode.
+    """
+
+    __slots__ = ("_calls",)
+    _calls: Calls
+
+    def __init_subclass__(cls) -> None:
+        """Leave registries of the module's class alone."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Replay the graph of such a call; see :func:`capture`."""
+        calls = getattr(self, "_calls", None)  # replicas and copies have none
+        if calls is None or torch.compiler.is_compiling():
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        return calls(args, kwargs)
+
+    def __copy__(self) -> Any:
+        """A copy of the module itself, without graphs."""
+        return copy.copy(self._calls.module)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Deep copies and pickles are those of the module itself, without graphs."""
+        calls = getattr(self, "_calls", None)
+        return super().__reduce_ex__(protocol) if calls is None else (_itself, (calls.module,))
+
+
+def _itself(module: M) -> M:
+    return module
+
+
+@cache
+def _captured_class(cls: type[nn.Module]) -> type[Any]:
+    name = f"Captured{cls.__name__}"
+    return new_class(name, (CapturedModule, cls), {}, lambda body: body.update(__slots__=(), __module__=cls.__module__))
+
+
+def capture(model: M, args: Any = None, kwargs: Mapping[str, Any] | None = None, *, graphs: int = 8) -> M:
+    """Make a model's forward and backward passes CUDA graphs, for a training loop of your own.
+
+    On a GPU, small and medium models spend most of a step on launching kernels from Python. A graph launches all of
+    them at once. The returned model replaces the given one in the loop, and nothing else changes there::
+
+        model = statespan.capture(model)
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    It is the same model: it has its class, shares its parameters, buffers, submodules and mode, and has the same
+    ``state_dict``. The given model still runs eagerly. Gradients, dropout and running statistics are those of the
+    eager model; outputs are tensors of their own. Copies and pickles are those of the given model.
+
+    There is a graph for each combination of shapes, dtypes, constants, autocast, ``no_grad`` and mode. It is recorded
+    by the first such call, after three trial runs that leave no traces. Calls run eagerly, with one warning that says
+    why, if there is no CUDA device, if the model waits for the device or branches on data, under hooks, ``torch.func``
+    and other modes that need the model itself, and beyond ``graphs`` of them. Under ``torch.compile`` the compiler
+    reads the model itself. Second derivatives are an error.
+
+    Args:
+        model: A model of statespan or any other module.
+        args: An example, to record its graphs at once: a tensor, or a tuple of positional arguments. Autocast, mode
+            and ``no_grad`` have to be those of the loop.
+        kwargs: The example's arguments by name.
+        graphs: The largest number of recordings.
+
+    Example:
+        >>> from statespan import S4D, capture
+        >>> layer = S4D(4, 8)
+        >>> model = capture(layer)
+        >>> isinstance(model, S4D), model.D is layer.D, list(model.state_dict()) == list(layer.state_dict())
+        (True, True, True)
+    """
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(f"model must be a torch.nn.Module that is not a ScriptModule, got {type(model).__name__}")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs must be a dictionary of arguments by name, got {type(kwargs).__name__}")
+    if not (args is None or isinstance(args, (Tensor, tuple, list))):
+        raise TypeError(f"args must be a tensor or a tuple of arguments, got {type(args).__name__}")
+    check_int("graphs", graphs, minimum=1)
+    original = model._calls.module if isinstance(model, CapturedModule) else model
+    captured = view(original, Calls(original, graphs))
+    if args is not None or kwargs is not None:
+        captured._calls.plan((args,) if isinstance(args, Tensor) else args or (), kwargs or {}, depth=2)
+    return captured
+
+
+def view(module: nn.Module, calls: Calls) -> Any:
+    """The module with other calls, as an object that shares its attributes."""
+    captured = object.__new__(_captured_class(type(module)))  # type: ignore[arg-type]  # mypy: a class has a hash
+    object.__setattr__(captured, "__dict__", vars(module))
+    object.__setattr__(captured, "_calls", calls)
+    return captured
