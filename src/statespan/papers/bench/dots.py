@@ -39,7 +39,7 @@ def draw_dots(figure: Any, rows: Sequence[BenchRow], benchmark: Benchmark) -> No
     shown = {name: label for name, label in dots.items() if any(row.figure(name) for row in rows)}
     grid[0][0].legend(
         handles=_key(dots, shown), loc="lower right", bbox_to_anchor=(1.0, 0.99), ncols=len(shown) + 1, frameon=False,
-        fontsize=8, columnspacing=1.0, handletextpad=0.1,
+        fontsize=7, columnspacing=0.7, handletextpad=0.0,
     )  # fmt: skip
 
 

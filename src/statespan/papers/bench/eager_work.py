@@ -81,10 +81,12 @@ def pass_work(
     *,
     variant: str | None = None,
     compared: bool = True,
+    graph: bool = True,
 ) -> Work:
     """A layer's pass on x (B, L, D), compared with the layer itself in wide precision on the path "fft".
 
-    ``variant`` is a way to compile it: :data:`COMPILED` or :data:`REDUCED`.
+    ``variant`` is a way to compile it: :data:`COMPILED` or :data:`REDUCED`; only a pass without one can be captured in
+    a CUDA ``graph``.
     """
     layer = make().to(options.device, options.parameter_dtype)
     x = torch.randn(shape, device=options.device).to(options.dtype).requires_grad_()
@@ -97,7 +99,7 @@ def pass_work(
         return wide_results(copy.deepcopy(layer), x.detach(), once.dy, options.wide)
 
     parameters = count_parameters(layer, trained=True)
-    return Work(once, reference if compared else None, parameters, sample=once.results, graph=compared)
+    return Work(once, reference if compared else None, parameters, sample=once.results, graph=graph and variant is None)
 
 
 def public_work(make: Callable[[], nn.Module], options: BenchOptions, shape: tuple[int, int, int]) -> Work:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 def _sizes(listing: Listing) -> str:
     def text(value: object) -> str:
-        if isinstance(value, tuple) and len(value) > 8:  # too many for a line
-            return f"{text(value[:2])},…,{text(value[-1])}"
-        if isinstance(value, tuple):
-            return ",".join(text(item) if not isinstance(item, tuple) else "x".join(map(str, item)) for item in value)
-        return str(value)
+        if not isinstance(value, tuple):
+            return str(value)
+        items = ["x".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in value]
+        whole = ",".join(items)
+        return whole if len(whole) <= 50 else f"{items[0]},{items[1]},…,{items[-1]}"  # too many for a line
 
     return " ".join(f"{name}={text(value)}" for name, value in listing.sizes.items())
 
@@ -65,7 +65,7 @@ Examples:
   statespan bench cpu                       an SSM and a layer, ten minutes
   statespan bench all --quick               everything at toy sizes, seconds
   statespan bench layer --device cuda       a whole layer on the GPU
-  statespan bench eager --reference ~/s4    beside the papers' code, from your clone of it
+  statespan bench eager --reference ~/s4    beside the papers' own code
   statespan bench op --size shapes=8x256x4096 --dtype float32
   statespan bench scaling --size lengths=1024,4096,16384
 
