@@ -16,7 +16,7 @@ from tests.papers.bench.run import ok, quick
 EXPECTED = {  # rows in quick mode on a CPU, by name and how often
     "op": {"u.clone()": 1, "S4D chunks": 3, "S4D fft": 3, "S4 chunks": 3, "S4 fft": 3},
     "layer": {"S4D chunks": 2, "S4D fft": 2, "S4 chunks": 2, "S4 fft": 2, "flash attention": 2},
-    "eager": {"S4D": 2, "S4": 2, "attention": 2, "LSTM": 2, "S4D, training step": 1},
+    "eager": {"S4D": 2, "S4": 2, "attention": 2, "LSTM": 2, "S4D, AdamW step": 1},
     "model": {"S4D eager": 2, "S4D eager, fft": 2, "S4 eager": 2, "S4 eager, fft": 2},
     "loop": {"bare step": 2, "loop": 2},
     "s4_table2": dict.fromkeys(("LSSL Krylov", "LSSL fft", "LSSL chunks", "S4 Cauchy", "S4 fft", "S4"), 2),

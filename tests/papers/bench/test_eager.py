@@ -17,6 +17,7 @@ from statespan.papers.bench.dots import FLOOR
 from statespan.papers.bench.layer_work import with_gradients
 from statespan.papers.bench.loop_times import Kernels
 from statespan.papers.bench.measure import MachineRates, Times
+from statespan.papers.bench.model import tasks
 from statespan.papers.bench.options import choose_options, find
 from statespan.papers.bench.runner import BenchResult, floor_ms
 from tests.papers.bench.run import ok, quick
@@ -99,7 +100,7 @@ def test_a_compiled_pass_is_compared_like_an_eager_one(monkeypatch):
     for variant in (eager.COMPILED, eager.REDUCED):
         compiled.clear()
         work = eager_work.pass_work(lambda: S4D(8, 16), CPU, (2, 50, 8), variant=variant)
-        assert len(compiled) == eager_work.COMPILE_WARM_UP
+        assert len(compiled) == eager_work.WARM_UP
         assert not work.graph
         error = (work.sample()["output"] / work.reference()["output"] - 1.5).abs().max()
         assert error < 1e-3
@@ -107,7 +108,8 @@ def test_a_compiled_pass_is_compared_like_an_eager_one(monkeypatch):
     assert modes == [None, "reduce-overhead"]
 
 
-def test_rows_on_a_gpu():
+def test_rows_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(eager, "missing_capture", lambda: "it is not there")
     cases = list(eager.cases(on_gpu()))
     places = [(case.setting["shape"], case.setting["dtype"]) for case in cases]
     assert list(dict.fromkeys(places)) == [
@@ -125,7 +127,7 @@ def test_rows_on_a_gpu():
     compiled = [f"{name}{way}" for name in EAGER_NAMES[:3] for way in ("", ", torch.compile", ", reduce-overhead")]
     for (shape, dtype), found in names.items():
         if shape.startswith("sCIFAR"):
-            assert found == ["S4D, training step", "S4D, statespan.capture"]
+            assert found == ["S4D, AdamW step", "S4D, AdamW step, capture"]
         elif dtype == "bfloat16" and shape in ("64 × 1,024 × 512", "16 × 1,024 × 128"):
             assert found == [*compiled, "LSTM"]
         else:
@@ -133,9 +135,23 @@ def test_rows_on_a_gpu():
     assert {case.dtype for case, (_, dtype) in zip(cases, places) if dtype == "float32"} == {torch.float32}
     assert all(case.later is eager.measure_kernels for case in cases)
     needed = {case.name for case in cases if not case.optional}
-    assert needed == {"S4D", "S4", "S4D, training step"}
+    assert needed == {"S4D", "S4", "S4D, AdamW step"}
     whole = cases[-1].setting
     assert (whole["batch"], whole["length"], whole["d_model"]) == (50, 1024, 512)
+
+
+def test_captured_rows(monkeypatch):
+    """Our layers everywhere, attention where the others are compiled too."""
+    monkeypatch.setattr(eager, "missing_capture", lambda: None)
+    cases = [case for case in eager.cases(on_gpu()) if case.name.endswith("capture")]
+    names = [case.name for case in cases]
+    assert names == [
+        *(["S4D, capture", "S4, capture", "attention, capture"] + ["S4D, capture", "S4, capture"] * 2),
+        *(["S4D, capture", "S4, capture", "attention, capture"] + ["S4D, capture", "S4, capture"] * 4),
+        "S4D, AdamW step, capture",
+    ]
+    assert all(case.optional for case in cases)
+    assert cases[-1].skip([]) is None
 
 
 def test_all_in_float32():
@@ -162,6 +178,26 @@ def test_an_lstm_that_would_take_too_long_is_skipped():
         "65,536 steps one after another, about 655 ms a pass; the limit is 500 ms"
     )
     assert eager.too_long(options, 65_536)([]) is None
+
+
+def test_a_captured_pass_is_compared_too(monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        eager_work.statespan, "capture", lambda layer: lambda x: calls.append(x.shape) or 1.5 * layer(x), raising=False
+    )
+    work = eager_work.pass_work(lambda: S4D(8, 16), CPU, (2, 50, 8), variant=eager.CAPTURED)
+    assert len(calls) == eager_work.WARM_UP
+    assert (work.run.before, work.graph) == (None, False)
+    assert (work.sample()["output"] / work.reference()["output"] - 1.5).abs().max() < 1e-3
+
+
+def test_a_captured_step_is_compared_too(monkeypatch):
+    monkeypatch.setattr(eager_work.statespan, "capture", lambda model: lambda x: 1.5 * model(x), raising=False)
+    options = choose_options(find("eager"), device="cpu", quick=True)
+    task = tasks(options)[0]
+    torch.manual_seed(0)
+    work = eager._step(options, task, eager.CAPTURED)
+    assert (work.run()["output"] / work.reference()["output"] - 1.5).abs().max() < 1e-3
 
 
 def test_capture_is_skipped_where_it_is_missing(monkeypatch):
@@ -219,7 +255,7 @@ def test_a_cpu_has_only_wall_times(tmp_path):
     rows = ok(record)
     assert [(row["name"], row["setting"]["dtype"]) for row in rows] == [
         *((name, dtype) for dtype in ("bfloat16", "float32") for name in EAGER_NAMES),
-        ("S4D, training step", "bfloat16"),
+        ("S4D, AdamW step", "bfloat16"),
     ]
     assert all((row["extra"], row["graph_ms"]) == ({}, None) for row in rows)
     errors = {(row["name"], row["setting"]["dtype"]): row["error"] for row in rows}

@@ -27,7 +27,7 @@ from statespan.papers.bench.layer_work import KINDS, attention_floor, ssm_floor
 from statespan.papers.bench.training import CAPTURED, EAGER, step_work
 
 ATTENTION, LSTM = "attention", "LSTM"
-STEP = "training step"
+STEP = "S4D, AdamW step"
 COLUMNS = {
     "time_ms": "wall",
     "host_ms": "host",
@@ -67,14 +67,14 @@ def layers(options: BenchOptions, shape: Shape, *, compiled: bool) -> Iterator[C
         setting = _setting(options, shape, f"{B} × {L:,} × {D}")
         return _case(options, name, setting, work, **fields)
 
-    variants = (None, COMPILED, REDUCED) if compiled and options.device.type == "cuda" else (None,)
     for name, layer in make.items():
         ours = name in KINDS
-        for variant in variants:
+        fused = options.device.type == "cuda" and not ours and not options.half
+        notes = "torch's flash kernel needs 16 bits; this is another fused one" if fused else ""
+        for variant in variants(options, compiled=compiled, captured=compiled or ours):
             work = partial(pass_work, layer, options, shape, variant=variant, compared=ours)
             label = name if variant is None else f"{name}, {variant}"
             tolerance = options.tolerance if ours else None
-            notes = "" if ours or options.half else "torch's flash kernel needs 16 bits; this is another fused one"
             optional = not ours or variant is not None
             yield case(label, work, floor=floors[name], tolerance=tolerance, optional=optional, notes=notes)
     lstm = partial(nn.LSTM, D, D, batch_first=True, device=options.device)
@@ -86,6 +86,14 @@ def layers(options: BenchOptions, shape: Shape, *, compiled: bool) -> Iterator[C
             built = partial(_public, options, public, D)
             notes = public_code.notes(options.reference, public)
             yield case(public.name, partial(public_work, built, options, shape), tolerance=SAME_MAP, notes=notes)
+
+
+def variants(options: BenchOptions, *, compiled: bool, captured: bool) -> list[str | None]:
+    """The ways to call a layer: None is the ordinary one, the only one on a CPU."""
+    if options.device.type != "cuda":
+        return [None]
+    captured = captured and missing_capture() is None
+    return [None, *([CAPTURED] if captured else []), *([COMPILED, REDUCED] if compiled else [])]
 
 
 def _case(options: BenchOptions, name: str, setting: dict[str, Any], work: Callable[[], Work], **fields: Any) -> Case:
@@ -119,7 +127,7 @@ def too_long(options: BenchOptions, length: int) -> Callable[[Sequence[BenchRow]
 
 
 def steps(options: BenchOptions) -> Iterator[Case]:
-    """A training step of the sCIFAR model with fused AdamW, eager and with ``statespan.capture``."""
+    """A training step of the sCIFAR model with fused AdamW, in an ordinary loop and with ``statespan.capture``."""
     task = model.tasks(options)[0]
     shape = (task.batch, task.length, task.d_model)
     setting = _setting(options, shape, f"{task.name}, {task.n_layers} layers")
@@ -127,7 +135,7 @@ def steps(options: BenchOptions) -> Iterator[Case]:
     whole: Floor = floor.in_each_of(task.n_layers, "layers")
     for variant in (EAGER, CAPTURED) if options.device.type == "cuda" else (EAGER,):
         work = partial(_step, options, task, variant)
-        name = f"S4D, {STEP}" if variant == EAGER else f"S4D, {variant}"
+        name = STEP if variant == EAGER else f"{STEP}, {variant}"
         skip = (lambda rows: missing_capture()) if variant == CAPTURED else None
         fields = {"floor": whole, "tolerance": options.model_tolerance, "optional": variant != EAGER, "skip": skip}
         yield _case(options, name, setting, work, **fields)
@@ -154,17 +162,15 @@ def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchR
             extra["wall_over_device"] = row.time_ms / extra["device_ms"]
         final.append(replace(row, extra=extra))
         if row is base and row.time_ms:
-            others = [
-                r for r in rows if r.setting == row.setting and r is not row and r.time_ms and not _is_compiled(r)
-            ]
+            others = [r for r in rows if r.setting == row.setting and r is not row and r.time_ms and not _is_variant(r)]
             ratios = [f"{other.name} {(other.time_ms or 0.0) / row.time_ms:.2f}" for other in others]
             place = f"{row.setting['shape']}, {row.setting['dtype']}"
             findings.append(f"{place}, wall time over that of {ATTENTION}: {'; '.join(ratios)}")
     return final, findings
 
 
-def _is_compiled(row: BenchRow) -> bool:
-    return row.name.endswith((COMPILED, REDUCED))
+def _is_variant(row: BenchRow) -> bool:
+    return row.name.endswith((COMPILED, REDUCED, CAPTURED))
 
 
 def _base(row: BenchRow, rows: Sequence[BenchRow]) -> BenchRow | None:

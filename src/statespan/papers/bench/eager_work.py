@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import statespan
 from statespan._quiet import quiet
 from statespan.models.reference import from_reference
 from statespan.papers.bench.case import BenchOptions, BenchRow, Tensors, Work, count_parameters
@@ -21,10 +22,11 @@ from statespan.papers.bench.layer_work import wide_results
 from statespan.papers.bench.loop_times import graph_time, host_time, profile_kernels, waiting, wall_times
 from statespan.papers.bench.measure import measure_memory
 from statespan.papers.bench.runner import one_line, timed
+from statespan.papers.bench.training import CAPTURED
 
 COMPILED, REDUCED = "torch.compile", "reduce-overhead"
-COMPILE_WARM_UP = 5
-"""Passes after compilation: torch records its CUDA graphs in the second and replays them from the third on."""
+WARM_UP = 5
+"""Passes that compile or record: torch records its CUDA graphs in the second and replays them from the third on."""
 SAME_MAP = 5e-2
 """Allowed difference between the public code and our layer with its weights, relative to the peak: the public code
 computes its kernels in complex64, which only has to show that both are the same map."""
@@ -35,7 +37,7 @@ class Pass:
     """Forward and backward of a layer on x with output gradients dy, under autocast in half precision."""
 
     layer: nn.Module
-    call: Callable[[Tensor], Any]  # the layer, or what torch.compile makes of it
+    call: Callable[[Tensor], Any]  # the layer, or what a variant makes of it
     x: Tensor
     dy: Tensor
     options: BenchOptions
@@ -85,15 +87,15 @@ def pass_work(
 ) -> Work:
     """A layer's pass on x (B, L, D), compared with the layer itself in wide precision on the path "fft".
 
-    ``variant`` is a way to compile it: :data:`COMPILED` or :data:`REDUCED`; only a pass without one can be captured in
-    a CUDA ``graph``.
+    ``variant`` is a way to call it: :data:`COMPILED`, :data:`REDUCED` or :data:`CAPTURED`. Only without one it can be
+    a CUDA ``graph`` as a whole.
     """
     layer = make().to(options.device, options.parameter_dtype)
     x = torch.randn(shape, device=options.device).to(options.dtype).requires_grad_()
     once = Pass(layer, layer, x, x, options)
     once.dy = torch.randn(shape, device=options.device).to(options.dtype).to(once.forward().dtype)
     if variant is not None:
-        _compile(once, variant)
+        _prepare(once, variant)
 
     def reference() -> Tensors:
         return wide_results(copy.deepcopy(layer), x.detach(), once.dy, options.wide)
@@ -124,14 +126,17 @@ def public_work(make: Callable[[], nn.Module], options: BenchOptions, shape: tup
     return Work(once, reference, count_parameters(layer, trained=True), sample=results)
 
 
-def _compile(once: Pass, variant: str) -> None:
-    """Compile the pass and run it until nothing changes any more, without torch's warnings on the way."""
+def _prepare(once: Pass, variant: str) -> None:
+    """Compile or capture the layer and run it until nothing changes any more, without torch's warnings on the way."""
     torch._dynamo.reset()
-    if variant == REDUCED:
-        once.before = torch.compiler.cudagraph_mark_step_begin
     with quiet():
-        once.call = torch.compile(once.layer, mode=REDUCED if variant == REDUCED else None)
-        for _ in range(COMPILE_WARM_UP):
+        if variant == CAPTURED:
+            once.call = statespan.capture(once.layer)
+        else:
+            once.call = torch.compile(once.layer, mode=REDUCED if variant == REDUCED else None)
+        if variant == REDUCED:
+            once.before = torch.compiler.cudagraph_mark_step_begin
+        for _ in range(WARM_UP):
             once()
 
 
@@ -140,6 +145,8 @@ def measure(row: BenchRow, work: Work, options: BenchOptions) -> BenchRow:
     device, quick = options.device, options.quick
     wait = waiting(device)
     work.run()
+    if isinstance(work.run, Pass):
+        work.run.begin()  # the gradients of the pass before are no memory in use
     row = replace(row, memory_mb=measure_memory(work.run, device) / 1e6)
     row = timed(row, wall_times(work.run, wait, quick=quick))
     if device.type != "cuda":

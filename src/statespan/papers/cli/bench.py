@@ -96,7 +96,7 @@ def bench(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="eager: also measure the papers' public code, from this clone of state-spaces/s4.",
+            help="eager: also measure the papers' public code: run that of this clone of state-spaces/s4.",
             show_default=False,
         ),
     ] = None,
