@@ -7,6 +7,8 @@ import torch
 
 from tests.papers.bench.run import invoke
 
+KINDS, REDUCED = ("S4D", "S4", "attention"), "reduce-overhead"
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -46,3 +48,23 @@ def test_generation_runs_as_graphs(name, tmp_path):
     if name == "s4_table8":
         times = {row["name"]: row["time_ms"] for row in rows if row["setting"]["batch"] == 1}
         assert times["S4"] < times["S4 without a graph"]
+
+
+def test_eager_has_all_figures_and_compiled_rows(tmp_path):
+    """A failed optional row would be a note in the record; here none may fail."""
+    rows = run(tmp_path, "eager")
+    assert [(row["name"], row["reason"]) for row in rows if row["status"] not in ("ok", "skipped")] == []
+    assert [row["notes"] for row in rows if "measured last" in row["notes"]] == []
+    rows = [row for row in rows if row["status"] == "ok"]
+    assert {row["name"] for row in rows} > {f"{kind}, {way}" for kind in KINDS for way in ("torch.compile", REDUCED)}
+    for row in rows:
+        assert row["time_ms"] > 0
+        assert row["extra"]["host_ms"] > 0
+        assert row["extra"]["device_ms"] > 0
+        assert row["extra"]["launches"] >= 1
+        assert row["extra"]["wall_over_device"] == pytest.approx(row["time_ms"] / row["extra"]["device_ms"])
+    place = {"shape": "2 × 60 × 8", "dtype": "bfloat16"}
+    eager = {row["name"]: row for row in rows if place.items() <= row["setting"].items()}
+    for kind in KINDS:
+        assert eager[f"{kind}, {REDUCED}"]["extra"]["launches"] < eager[kind]["extra"]["launches"]
+        assert eager[kind]["graph_ms"] == eager[kind]["extra"]["device_ms"]

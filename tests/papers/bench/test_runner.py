@@ -229,3 +229,57 @@ def test_floors_name_their_rows_if_they_differ(tmp_path):
     assert [line.partition(":")[0] for line in parts] == ["floor of SSM alone", "floor of layer"]
     shared = [line for line in quick(tmp_path, "step")[0].stdout.splitlines() if line.startswith("floor")]
     assert [line.partition(":")[0] for line in shared] == ["floor"]
+
+
+def test_some_figures_are_measured_after_all_times():
+    """In the order of the cases, once each, for those that have a time; what fails there leaves the time."""
+    order = []
+
+    def later(row, work, options):
+        order.append(f"{row.name} later")
+        if row.name == "b":
+            raise ValueError("no such figure")
+        return replace(row, extra={"kernels": work.run()["y"].item()})
+
+    def fail():
+        raise RuntimeError("no")
+
+    def work(name):
+        order.append(name)
+        return Work(fail if name == "c" else lambda: {"y": torch.ones(1)}, None)
+
+    cases = [
+        Case(name, {}, lambda name=name: work(name), Floor(1, 0, ""), None, later=later, notes="so") for name in "abc"
+    ]
+    told = []
+    benchmark = replace(find("op"), cases=lambda _: cases, finish=None)
+    result = run_benchmark(benchmark, SETTINGS, lambda done, total, name: told.append((done, total)))
+    assert order == ["a", "b", "c", "a", "a later", "b", "b later"]
+    assert [row.status for row in result.rows] == [OK, OK, FAILED]
+    assert [row.extra for row in result.rows] == [{"kernels": 1.0}, {}, {}]
+    assert result.rows[1].time_ms > 0
+    assert result.rows[1].notes == "so; figures that are measured last: ValueError: no such figure"
+    assert told[-1] == (6, 6)
+    assert [done for done, _ in told[1:-1]] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_case_may_have_its_own_dtype_and_measure(monkeypatch):
+    """Its floor is that of the rates in its dtype, which are measured once."""
+    asked = []
+
+    def rates(device, dtype, quick):
+        asked.append(dtype)
+        return MachineRates(1e9, {torch.float32: 1e12, torch.bfloat16: 4e12}[dtype])
+
+    def measure(row, work, options):
+        return replace(row, time_ms=7.0, extra={"bytes": float(options.dtype.itemsize)})
+
+    monkeypatch.setattr(runner, "measure_rates", rates)
+    cases = [
+        Case("x", {}, lambda: Work(dict, None), Floor(0, 8e9, ""), None, dtype=dtype, measure=measure)
+        for dtype in (torch.bfloat16, None, torch.bfloat16)
+    ]
+    result = run_benchmark(replace(find("op"), cases=lambda _: cases, finish=None), SETTINGS)
+    assert asked == [torch.float32, torch.bfloat16]
+    assert [(row.floor_ms, row.extra["bytes"]) for row in result.rows] == [(2.0, 2.0), (8.0, 4.0), (2.0, 2.0)]
+    assert result.rates.matmul == 1e12

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -76,6 +77,15 @@ class BenchRow:
     notes: str = ""
     extra: Mapping[str, float] = field(default_factory=dict)  # figures of this benchmark alone, such as "speedup"
 
+    def noted(self, note: str) -> BenchRow:
+        """The row with one more note."""
+        return replace(self, notes="; ".join(filter(None, [self.notes, note])))
+
+    def figure(self, name: str) -> float | None:
+        """A figure by its name, of every benchmark or of this one alone."""
+        value = self.extra.get(name) if name in self.extra else getattr(self, name, None)
+        return None if value is None else float(value)
+
     def speed_over(self, base: BenchRow, *, graphs: bool = True) -> float:
         """The speed relative to ``base``, from CUDA-graph times if both have them."""
         if graphs and self.graph_ms and base.graph_ms:
@@ -99,6 +109,9 @@ class Case:
     optional: bool = False  # its failure is a finding, not a fault: baselines and variants not every machine can run
     notes: str = ""
     skip: Callable[[Sequence[BenchRow]], str | None] | None = None  # from the rows so far to the reason not to run it
+    dtype: torch.dtype | None = None  # of this case's data, if not that of the run
+    measure: Measure | None = None  # measures in place of the runner: time, memory and CUDA graph
+    later: Measure | None = None  # adds figures after all cases have been timed, because measuring them disturbs times
 
 
 @dataclass(frozen=True)
@@ -110,6 +123,7 @@ class BenchOptions:
     seed: int  # of parameters and inputs
     quick: bool  # small sizes, few repetitions
     sizes: Mapping[str, Any]  # those of the benchmark by name, with the user's changes
+    reference: Path | None = None  # the user's folder with the papers' public code
 
     @property
     def half(self) -> bool:
@@ -141,6 +155,7 @@ class BenchOptions:
         return torch.autocast(self.device.type, dtype=self.dtype if self.half else None, enabled=self.half)
 
 
+Measure = Callable[[BenchRow, Work, BenchOptions], BenchRow]
 Finish = Callable[[Sequence[BenchRow], BenchOptions], tuple[list[BenchRow], list[str]]]
 
 
@@ -156,6 +171,15 @@ class Benchmark:
     lines: bool = False  # the rows are points of curves over the length, one for each name
     rounds: int = 1  # times to measure all cases in turn on a CPU, as its background load varies over minutes
     rate: str = ""  # the figure to draw over the batch, one curve for each name
+    columns: Mapping[str, str] = field(
+        default_factory=dict
+    )  # figures of the table and their headings, if not the usual
+    sections: tuple[str, ...] = ()  # settings that head the table's sections and the panels of dots, if not the usual
+    dots: Mapping[str, str] = field(
+        default_factory=dict
+    )  # figures to draw as dots in one line for each row, and labels
+    on_cpu: Mapping[str, Any] = field(default_factory=dict)  # sizes in place of the usual ones on a CPU
+    takes_reference: bool = False  # whether it also measures the papers' public code
 
     @property
     def listing(self) -> Listing:

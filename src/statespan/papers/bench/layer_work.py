@@ -53,16 +53,21 @@ def layer_work(
         return with_gradients(y, x, dy, dict(layer.named_parameters()))
 
     def reference() -> Tensors:
-        wide = copy.deepcopy(layer).to(options.wide)
-
-        def piece(x: Tensor, dy: Tensor) -> Tensors:
-            with use_path("fft"):
-                y = wide(x.requires_grad_())
-            return with_gradients(y, x, dy, dict(wide.named_parameters()))
-
-        return in_pieces(piece, x.detach(), dy, options.wide)
+        return wide_results(copy.deepcopy(layer), x.detach(), dy, options.wide)
 
     return Work(run, reference if compared else None, count_parameters(layer, trained=True), graph=True)
+
+
+def wide_results(layer: nn.Module, x: Tensor, dy: Tensor, dtype: torch.dtype) -> Tensors:
+    """The results of a layer, which is converted to ``dtype``, on the path "fft"."""
+    wide = layer.to(dtype)
+
+    def piece(x: Tensor, dy: Tensor) -> Tensors:
+        with use_path("fft"):
+            y = wide(x.requires_grad_())
+        return with_gradients(y, x, dy, dict(wide.named_parameters()))
+
+    return in_pieces(piece, x, dy, dtype)
 
 
 def in_pieces(results: Callable[[Tensor, Tensor], Tensors], x: Tensor, dy: Tensor, dtype: torch.dtype) -> Tensors:

@@ -56,6 +56,11 @@ def measure_rates(device: torch.device, dtype: torch.dtype, quick: bool) -> Mach
 def measure_time(run: Run, device: torch.device, quick: bool) -> Times:
     """The median time of a run and its 20 % and 80 % quantiles, after warm-up."""
     samples = _cuda_times(run, device, quick) if device.type == "cuda" else _cpu_times(run, quick)
+    return quantiles(samples)
+
+
+def quantiles(samples: Sequence[float]) -> Times:
+    """The median of at least two samples and their 20 % and 80 % quantiles."""
     low, *_, high = statistics.quantiles(samples, n=5, method="inclusive")
     return Times(statistics.median(samples), low, high)
 
@@ -123,7 +128,7 @@ def measure_memory(run: Run, device: torch.device) -> float:
         torch.cuda.synchronize(device)
         return float(torch.cuda.max_memory_allocated(device) - before)
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with _quiet(), torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+    with silenced(), torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         run()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
     now = peak = 0
@@ -171,7 +176,7 @@ def _cuda_samples(run: Run, flush: Tensor, count: int) -> list[float]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """Suppress the profiler's native writes to standard error."""
     sys.stderr.flush()
     stderr, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from statespan._suggest import suggest
 from statespan.papers.bench.case import Benchmark, BenchOptions
 from statespan.papers.bench.catalog import CATALOG, DTYPES
+from statespan.papers.bench.public_code import check_folder
 
 SHORT = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -31,11 +33,12 @@ def choose_options(
     quick: bool = False,
     seed: int = 0,
     sizes: Sequence[str] = (),
+    reference: Path | None = None,
 ) -> BenchOptions:
     """The options of a run from the user's arguments; a one-line ValueError names a wrong one.
 
     The default ``device`` is CUDA if possible, the default ``dtype`` the benchmark's own. ``sizes`` are changes such as
-    "lengths=1024,4096" or "shapes=64x512x1024".
+    "lengths=1024,4096" or "shapes=64x512x1024". ``reference`` is a folder with the papers' public code.
     """
     if seed < 0:
         raise ValueError(f"--seed must be an integer >= 0, got {seed}")
@@ -45,12 +48,18 @@ def choose_options(
     if name not in DTYPES:
         raise ValueError(f"--dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     chosen = dict(benchmark.listing.quick if quick else benchmark.listing.sizes)
+    if place.type == "cpu" and not quick:
+        chosen |= benchmark.on_cpu
     for change in sizes:
         key, _, text = change.partition("=")
         if key not in chosen:
             raise ValueError(f"--size of {benchmark.name} must be one of {', '.join(chosen)}, got {change!r}")
         chosen[key] = _parse(change, text, chosen[key])
-    return BenchOptions(place, getattr(torch, name), seed, quick, chosen)
+    if reference is not None:
+        if not benchmark.takes_reference:
+            raise ValueError(f"--reference goes with the benchmark eager, not with {benchmark.name}")
+        reference = check_folder(reference)
+    return BenchOptions(place, getattr(torch, name), seed, quick, chosen, reference)
 
 
 def _device(benchmark: Benchmark, name: str | None) -> torch.device:

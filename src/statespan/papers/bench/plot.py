@@ -1,4 +1,4 @@
-"""Plots a run: bars of time and memory, lines over the length, or rates over the batch.
+"""Plots a run: bars of time and memory, lines over the length, rates over the batch, or dots of several times.
 
 A colour stands for one model everywhere in a picture. Black is kept for the floor.
 
@@ -18,15 +18,13 @@ from statespan._io import replace_file
 from statespan._machine import device_name
 from statespan._plotting import COLORS, GREY
 from statespan.papers.bench.case import OK, BenchRow
+from statespan.papers.bench.dots import FLOOR, MODELS, draw_dots, model_of
 from statespan.papers.bench.record import read_record
 from statespan.papers.bench.report import number, short
 from statespan.papers.bench.runner import BenchResult
 from statespan.papers.bench.scaling import fitted
 
 TIME, MEMORY = ("time, ms", "time_ms"), ("peak memory, MB", "memory_mb")
-FLOOR = "black"
-MODELS = tuple(color for color in COLORS if color != "#000000")
-"""The colours of models: those that the floor's line can be seen on."""
 STEPS = {"none": "eager", "graph": "CUDA graph", "both": "torch.compile, CUDA graph"}
 """The names of a step's modes (``train.compile``) in a picture."""
 
@@ -49,7 +47,9 @@ def draw(result: BenchResult, device: str | None = None) -> Any:
         return None
     figure = _plotting.figure()
     figure.get_layout_engine().set(w_pad=0.12)
-    if result.benchmark.rate:
+    if result.benchmark.dots:
+        draw_dots(figure, rows, result.benchmark)
+    elif result.benchmark.rate:
         _rates(figure, rows, result.benchmark.rate)
     else:
         (_lines if result.benchmark.lines else _bars)(figure, rows)
@@ -143,7 +143,7 @@ def _bars(figure: Any, rows: Sequence[BenchRow]) -> None:
     panels: dict[str, list[BenchRow]] = {}
     for row in rows:
         panels.setdefault(_title(row), []).append(row)
-    colors = dict(zip(dict.fromkeys(_model(row) for row in rows), cycle(MODELS)))
+    colors = dict(zip(dict.fromkeys(model_of(row) for row in rows), cycle(MODELS)))
     bars = [len(dict.fromkeys(map(_label, panel))) for panel in panels.values()]
     figure.set_size_inches(9, 1.2 + 0.26 * sum(bars) + 0.5 * len(bars))
     key = f" (dark: as CUDA graph; {FLOOR}: floor)" if any(row.graph_ms for row in rows) else f" ({FLOOR}: floor)"
@@ -176,7 +176,7 @@ def _panel(axes: Any, rows: Sequence[tuple[int, BenchRow]], value: str, colors: 
 
     largest = max((_value(row, value) for _, row in rows), default=1.0)
     for y, row in rows:
-        width, graph, color = _value(row, value), row.graph_ms if value == TIME[1] else None, colors[_model(row)]
+        width, graph, color = _value(row, value), row.graph_ms if value == TIME[1] else None, colors[model_of(row)]
         text = short(width)
         axes.barh(y, width, color=color, height=0.72, alpha=0.45 if graph else 1.0)
         if graph:
@@ -196,11 +196,6 @@ def _panel(axes: Any, rows: Sequence[tuple[int, BenchRow]], value: str, colors: 
 
 def _value(row: BenchRow, value: str) -> float:
     return row.extra[value] if value in row.extra else getattr(row, value)
-
-
-def _model(row: BenchRow) -> str:
-    """What a bar's colour stands for: "S4D" of "S4D torch.compile"."""
-    return row.name.split()[0].rstrip(",")
 
 
 def _label(row: BenchRow) -> str:

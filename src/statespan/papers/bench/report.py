@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -22,19 +22,26 @@ SECTIONS = ("task", "part", "length", "batch", "heads", "d_model")
 def show(result: BenchResult, console: Console) -> None:
     """Print a run."""
     options, rates, rows = result.options, result.rates, result.rows
-    sections = [name for name in SECTIONS if len({str(row.setting.get(name)) for row in rows}) > 1]
+    known = result.benchmark.sections or SECTIONS
+    sections = [name for name in known if len({str(row.setting.get(name)) for row in rows}) > 1]
     same = {k: v for k, v in rows[0].setting.items() if all(row.setting.get(k, v) == v for row in rows)}
-    about = [str(options.dtype).removeprefix("torch."), *(f"{name} {number(value)}" for name, value in same.items())]
+    about = [
+        str(options.dtype).removeprefix("torch."),
+        *(f"{name} {number(same[name])}" for name in same if name != "dtype"),
+    ]
     console.print(f"\n[bold]{result.benchmark.name}[/bold]: {escape(result.benchmark.listing.caption)}")
     console.print(
         f"[dim]{escape(device_name(options.device))}; {', '.join(about)}; copy {rates.bandwidth / 1e9:.4g} GB/s, "
         f"matmul {rates.matmul / 1e12:.3g} TFLOP/s[/dim]"
     )
-    console.print(_table(rows, sections, result.benchmark.lines))
+    console.print(_table(result, sections))
     for row in rows:
         if row.status != OK:
             place = ", ".join([row.name, *_words(row, sections)])
             console.print(f"[{STYLE[row.status]}]{row.status}[/]: {escape(place)}: {escape(row.reason)}")
+    for note in dict.fromkeys(row.notes for row in rows if row.notes):
+        names = dict.fromkeys(row.name for row in rows if row.notes == note)
+        console.print(f"[dim]{escape('; '.join(names))}: {escape(note)}[/dim]")
     for finding in result.findings:
         console.print(escape(finding))
     for how, of in _floors(rows).items():
@@ -56,33 +63,47 @@ def _floors(rows: Sequence[BenchRow]) -> dict[str, str]:
     return {how: f" of {'; '.join(words)}" if len(floors) > 1 else "" for how, words in floors.items()}
 
 
-def _table(rows: Sequence[BenchRow], sections: Sequence[str], lines: bool) -> Table:
+Columns = Mapping[str, Callable[[BenchRow], str]]
+
+
+def _columns(result: BenchResult) -> Columns:
+    """The text of a row's figure for each heading: the benchmark's own columns, or all."""
+    benchmark, rows = result.benchmark, result.rows
+    if benchmark.columns:
+        present = {name: heading for name, heading in benchmark.columns.items() if any(r.figure(name) for r in rows)}
+        return {heading: _shown(name) for name, heading in present.items()}
+    columns: dict[str, Callable[[BenchRow], str]] = {"ms": _shown("time_ms")}
+    columns["20-80 %"] = lambda row: f"{short(row.low_ms)}-{short(row.high_ms)}"
+    if any(row.graph_ms for row in rows):
+        columns["as graph"] = lambda row: short(row.graph_ms) or "-"
+    columns |= {"floor": _shown("floor_ms"), "x floor": _shown("ratio"), "MB": _shown("memory_mb")}
+    columns["error"] = lambda row: "" if row.error is None else f"{row.error:.0e}" if row.error else "0"
+    extras = [] if benchmark.lines else dict.fromkeys(name for row in rows for name in row.extra)
+    return columns | {name.replace("_", " "): _shown(name) for name in extras}
+
+
+def _shown(name: str) -> Callable[[BenchRow], str]:
+    return lambda row: short(row.figure(name))
+
+
+def _table(result: BenchResult, sections: Sequence[str]) -> Table:
     """Rows grouped by setting; for line plots, lengths grouped by name."""
-    extras = [] if lines else list(dict.fromkeys(name for row in rows for name in row.extra))
-    graphs = any(row.graph_ms for row in rows)
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    rows, lines, columns = result.rows, result.benchmark.lines, _columns(result)
+    gap = 0 if result.benchmark.columns else 1  # these have long names in front of them
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, gap, 0, 0))
     table.add_column("")
-    figures = ["ms", "20-80 %", *(["as graph"] if graphs else []), "floor", "x floor", "MB", "error"]
-    for name in (*figures, *(name.replace("_", " ") for name in extras)):
-        table.add_column(name, justify="right", no_wrap=True)
-    heading = ""
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    above = ""
     for row in rows:
         words, style = ", ".join(_words(row, sections)), STYLE[row.status]
-        above, label = (row.name, words) if lines else (words, row.name)
-        if above and above != heading:
-            table.add_row(f"[bold cyan]{escape(above)}[/]")
-            heading = above
-        cells = _figures(row, extras, graphs) if row.status == OK else [f"[{style}]{row.status}[/]"]
-        table.add_row(f"{'  ' if above else ''}[{style}]{escape(label)}[/]", *cells)
+        heading, label = (row.name, words) if lines else (words, row.name)
+        if heading and heading != above:
+            table.add_row(f"[bold cyan]{escape(heading)}[/]")
+            above = heading
+        cells = [text(row) for text in columns.values()] if row.status == OK else [f"[{style}]{row.status}[/]"]
+        table.add_row(f"{'  ' if heading else ''}[{style}]{escape(label)}[/]", *cells)
     return table
-
-
-def _figures(row: BenchRow, extras: Sequence[str], graphs: bool) -> list[str]:
-    spread = f"{short(row.low_ms)}-{short(row.high_ms)}"
-    error = "" if row.error is None else f"{row.error:.0e}" if row.error else "0"
-    graph = [short(row.graph_ms) or "-"] if graphs else []
-    rest = [short(row.floor_ms), short(row.ratio), short(row.memory_mb), error]
-    return [short(row.time_ms), spread, *graph, *rest, *(short(row.extra.get(name)) for name in extras)]
 
 
 def short(value: float | None) -> str:

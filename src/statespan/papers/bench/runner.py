@@ -6,7 +6,8 @@ import gc
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,6 +23,7 @@ from statespan.papers.bench.case import (
     BenchRow,
     Case,
     Floor,
+    Measure,
     Tensors,
     Work,
 )  # fmt: skip
@@ -60,27 +62,33 @@ def run_benchmark(
     """
     start = time.perf_counter()
     progress(0, 1, "the machine's own rates")
-    rates = measure_rates(options.device, options.dtype, options.quick)
+    rates = {options.dtype: measure_rates(options.device, options.dtype, options.quick)}
     cases = list(benchmark.cases(options))
     rounds = benchmark.rounds if options.device.type == "cpu" and not options.quick else 1
     rows: list[BenchRow] = []
-    fault, total = False, rounds * len(cases)
+    fault, total = False, rounds * len(cases) + sum(case.later is not None for case in cases)
     for done, case in enumerate(cases):
         progress(done, total, _label(case))
-        row = run_case(case, options, rates, rows)
+        chosen = replace(options, dtype=case.dtype or options.dtype)
+        if chosen.dtype not in rates:
+            rates[chosen.dtype] = measure_rates(chosen.device, chosen.dtype, chosen.quick)
+        row = run_case(case, chosen, rates[chosen.dtype], rows)
         fault = fault or row.status == WRONG or (row.status == FAILED and not case.optional)
         rows.append(row)
     times = [[Times(row.time_ms or 0.0, row.low_ms or 0.0, row.high_ms or 0.0)] for row in rows]
-    for done in range(len(cases), total):
+    for done in range(len(cases), rounds * len(cases)):
         i = done % len(cases)
         progress(done, total, f"{_label(cases[i])}, round {done // len(cases) + 1}")
         if rows[i].status == OK:
             torch.manual_seed(options.seed)
             times[i].append(measure_time(cases[i].prepare().run, options.device, options.quick))
-    rows = [_timed(row, median_of(each)) if row.status == OK else row for row, each in zip(rows, times, strict=True)]
+    rows = [timed(row, median_of(each)) if row.status == OK else row for row, each in zip(rows, times, strict=True)]
+    rows = _extended(rows, cases, options, lambda done, name: progress(rounds * len(cases) + done, total, name))
     progress(total, total, "done")
     final, findings = benchmark.finish(rows, options) if benchmark.finish else (rows, [])
-    return BenchResult(benchmark, options, rates, tuple(final), tuple(findings), fault, time.perf_counter() - start)
+    return BenchResult(
+        benchmark, options, rates[options.dtype], tuple(final), tuple(findings), fault, time.perf_counter() - start
+    )
 
 
 def run_case(case: Case, options: BenchOptions, rates: MachineRates, before: Sequence[BenchRow] = ()) -> BenchRow:
@@ -90,28 +98,59 @@ def run_case(case: Case, options: BenchOptions, rates: MachineRates, before: Seq
     if reason:
         return replace(row, status=SKIPPED, reason=reason)
     try:
-        with warnings.catch_warnings():
-            # raised by the first matrix product in the backward pass's thread, which then sets the context
-            warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
-            torch.manual_seed(options.seed)
-            work = case.prepare()
+        with _prepared(case, options) as work:
             row = _compared(row, work)
             if row.status == WRONG:
                 return row
             floor, how = floor_ms(case.floor, rates)
-            return _measured(replace(row, floor_ms=floor, floor_how=how), work, options)
-    except torch.OutOfMemoryError:
-        return replace(row, status=FAILED, reason="out of memory")
+            return (case.measure or _measured)(replace(row, floor_ms=floor, floor_how=how), work, options)
     except Exception as error:
         return replace(row, status=FAILED, reason=one_line(error))
+
+
+@contextmanager
+def _prepared(case: Case, options: BenchOptions) -> Iterator[Work]:
+    """A case's work under the run's seed; its memory is freed behind it."""
+    try:
+        with warnings.catch_warnings():
+            # raised by the first matrix product in the backward pass's thread, which then sets the context
+            warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
+            torch.manual_seed(options.seed)
+            yield case.prepare()
     finally:
         if options.device.type == "cuda":
             gc.collect()
             torch.cuda.empty_cache()
 
 
+def _extended(
+    rows: Sequence[BenchRow], cases: Sequence[Case], options: BenchOptions, progress: Callable[[int, str], None]
+) -> list[BenchRow]:
+    """Add the figures that cases measure later; what fails there is a note, and the times stay."""
+    final = list(rows)
+    left = [i for i, case in enumerate(cases) if case.later is not None]
+    for done, i in enumerate(left):
+        case, later = cases[i], cases[i].later
+        progress(done, f"{_label(case)}, again")
+        if later is None or rows[i].status != OK:
+            continue
+        final[i] = _run_again(case, later, rows[i], options)
+    return final
+
+
+def _run_again(case: Case, later: Measure, row: BenchRow, options: BenchOptions) -> BenchRow:
+    options = replace(options, dtype=case.dtype or options.dtype)
+    try:
+        with _prepared(case, options) as work:
+            return later(row, work, options)
+    except Exception as error:
+        return row.noted(f"figures that are measured last: {one_line(error)}")
+
+
 def one_line(error: BaseException) -> str:
     """An error in one line of reasonable length."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out of memory"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):
         lines[0] += f" {lines[-1]}"  # a place, then code, then what is wrong with it
@@ -168,12 +207,13 @@ def _measured(row: BenchRow, work: Work, options: BenchOptions) -> BenchRow:
     device, quick = options.device, options.quick
     work.run()
     memory = work.peak_bytes if work.peak_bytes is not None else measure_memory(work.run, device)
-    row = replace(_timed(row, measure_time(work.run, device, quick)), memory_mb=memory / 1e6)
+    row = replace(timed(row, measure_time(work.run, device, quick)), memory_mb=memory / 1e6)
     graph = measure_graph(work.run, device, quick) if work.graph and device.type == "cuda" else None
     return replace(row, graph_ms=graph)
 
 
-def _timed(row: BenchRow, times: Times) -> BenchRow:
+def timed(row: BenchRow, times: Times) -> BenchRow:
+    """Add a time with its quantiles and its ratio to the floor."""
     ratio = times.median / row.floor_ms if row.floor_ms else None
     return replace(row, time_ms=times.median, low_ms=times.low, high_ms=times.high, ratio=ratio)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+import statespan
 from statespan._quiet import quiet
 from statespan.ops import use_path
 from statespan.papers.bench.case import BenchOptions, Tensors, Work, count_parameters
@@ -19,6 +20,8 @@ from statespan.papers.bench.measure import capture, measure_memory
 from statespan.train import param_groups
 
 EAGER, COMPILED, GRAPHED, BOTH = "eager", "torch.compile", "CUDA graph", "torch.compile, CUDA graph"
+CAPTURED = "capture"
+"""``statespan.capture``, which replaces forward and backward by CUDA graphs, and leaves the loop as it is."""
 
 
 class ResidualClassifier(nn.Module):
@@ -107,6 +110,8 @@ def step_work(
     peak = None
     if variant in (COMPILED, BOTH):
         step.forward = _compiled(model)
+    if variant == CAPTURED:
+        step.forward = statespan.capture(model)
     if variant in (GRAPHED, BOTH):
         run, peak = _captured(step, start)
     sampled = None if sample is None else lambda: step.gradients(sample)

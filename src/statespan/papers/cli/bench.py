@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 def _sizes(listing: Listing) -> str:
     def text(value: object) -> str:
-        if isinstance(value, tuple) and len(value) > 8:  # too many for a line
-            return f"{text(value[:2])},…,{text(value[-1])}"
-        if isinstance(value, tuple):
-            return ",".join(text(item) if not isinstance(item, tuple) else "x".join(map(str, item)) for item in value)
-        return str(value)
+        if not isinstance(value, tuple):
+            return str(value)
+        items = ["x".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in value]
+        whole = ",".join(items)
+        return whole if len(whole) <= 50 else f"{items[0]},{items[1]},…,{items[-1]}"  # too many for a line
 
     return " ".join(f"{name}={text(value)}" for name, value in listing.sizes.items())
 
@@ -65,6 +65,7 @@ Examples:
   statespan bench cpu                       an SSM and a layer, ten minutes
   statespan bench all --quick               everything at toy sizes, seconds
   statespan bench layer --device cuda       a whole layer on the GPU
+  statespan bench eager --reference ~/s4    beside the papers' own code
   statespan bench op --size shapes=8x256x4096 --dtype float32
   statespan bench scaling --size lengths=1024,4096,16384
 
@@ -91,6 +92,14 @@ def bench(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for records and plots.")] = Path("results/bench"),
     seed: Annotated[int, typer.Option(help="Seed of parameters and inputs.")] = 0,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="eager: also measure the papers' public code: run that of this clone of state-spaces/s4.",
+            show_default=False,
+        ),
+    ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no PNG.")] = False,
 ) -> None:
     """Run benchmarks; :data:`HELP` is the text for users."""
@@ -99,7 +108,9 @@ def bench(
     from statespan.papers.bench.report import show
 
     try:
-        runs = _choose(names or [], device=device, dtype=dtype, quick=quick, sizes=size or [], seed=seed)
+        runs = _choose(
+            names or [], device=device, dtype=dtype, quick=quick, sizes=size or [], seed=seed, reference=reference
+        )
     except ValueError as error:
         fail(str(error))
     common.check_writable(out, "--out")
@@ -120,7 +131,9 @@ def bench(
     raise typer.Exit(1 if has_fault else 0)
 
 
-def _choose(names: list[str], device: str | None, **options: Any) -> list[tuple[Benchmark, BenchOptions]]:
+def _choose(
+    names: list[str], device: str | None, reference: Path | None, **options: Any
+) -> list[tuple[Benchmark, BenchOptions]]:
     """The benchmarks to run and the options of each, all checked before anything runs."""
     if not names:
         raise ValueError(f"name a benchmark: {', '.join(CATALOG)}, or 'all'; see statespan bench --help")
@@ -131,7 +144,12 @@ def _choose(names: list[str], device: str | None, **options: Any) -> list[tuple[
         b for b in map(find, CATALOG if "all" in names else ()) if kind not in ("cpu", "cuda") or kind in b.devices
     ]
     chosen = {b.name: b for name in names for b in (every if name == "all" else [find(name)])}
-    return [(b, choose_options(b, device=device, **options)) for b in chosen.values()]
+    takes = [b.name for b in chosen.values() if b.takes_reference]  # of several, the others run without it
+
+    def given(name: str) -> Path | None:
+        return reference if name in takes or not takes else None
+
+    return [(b, choose_options(b, device=device, reference=given(b.name), **options)) for b in chosen.values()]
 
 
 def _run(benchmark: Benchmark, options: BenchOptions, console: Console) -> BenchResult:
