@@ -15,17 +15,19 @@ from statespan._check import check_choice, check_number, check_same_dtype, check
 from statespan.nn.dropout import DROPOUTS, make_dropout
 from statespan.nn.initial import reset
 from statespan.nn.padding import Lengths, Padding, fill
-from statespan.nn.parameters import DPLRParameters, SSMParameters
+from statespan.nn.parameters import DiagonalParameters, DPLRParameters, SSMParameters
 from statespan.nn.precision import full_precision
 from statespan.nn.sequence import SequenceLayer
-from statespan.ops.fusion import GLU, activating_linear, gating_linear, mix_features, working_dtype
-from statespan.ops.glu import gate_sequences
+from statespan.ops.fusion import GLU, activating_linear, gating_linear, mix_features, untouched, working_dtype
+from statespan.ops.ssm.gated import apply_gated
 from statespan.ssm import Structure
 from statespan.ssm.structure import zero_state
 
 Mix: TypeAlias = Literal["linear", "glu"]
 Activation: TypeAlias = Literal["gelu"]
 MIXES: tuple[str, ...] = get_args(Mix)
+BUILT_BY_KERNELS = (DiagonalParameters, DPLRParameters)
+"""Whose operators a GPU's kernels can build."""
 
 
 class SSMLayer(SequenceLayer):
@@ -99,14 +101,21 @@ class SSMLayer(SequenceLayer):
             self.check_padding()
         linear = activating_linear(x, self.dropout, self.mix, DROPOUTS) if self.activation else None
         dtype = self.working_dtype(x)  # asks autocast, which is off below
+        x = fill(x, padding)
+        gate = gating_linear(x, self.dropout, self.mix, DROPOUTS)
+        if gate is not None and untouched(self.ssm, *BUILT_BY_KERNELS) and self.ssm.C.dtype.itemsize >= 4:
+            source = self.ssm.source(dt_scale)
+            with full_precision(x):
+                gated = apply_gated(
+                    source, x, self.D, gate, bidirectional=self.bidirectional, activation=self.activation, dtype=dtype
+                )
+            if gated is not None:
+                return fill(gated, padding)
         with full_precision(x):
             y = self.ssm(
-                fill(x, padding), self.D, bidirectional=self.bidirectional,
+                x, self.D, bidirectional=self.bidirectional,
                 activation=None if linear is not None else self.activation, dtype=dtype, dt_scale=dt_scale,
             )  # fmt: skip
-        gate = gating_linear(y, self.dropout, self.mix, DROPOUTS)
-        if gate is not None:
-            return fill(gate_sequences(y, gate.weight, gate.bias), padding)
         y = mix_features(y if x.is_cuda else y.to(x.dtype), self.dropout, self.mix, linear)
         return fill(y, padding)
 

@@ -14,9 +14,6 @@ from torch.nn.functional import glu
 from torch.nn.modules import module as _torch
 
 from statespan.ops import gelu_linear, linear_glu
-from statespan.ops.dispatch import kernels_run
-from statespan.ops.register import traced
-from statespan.ops.ssm.tiles import SIXTEEN_BITS
 
 
 def untouched(module: nn.Module, *classes: type[nn.Module]) -> bool:
@@ -76,12 +73,10 @@ def _keeps_all(dropout: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
 
 
 def gating_linear(
-    y: Tensor, dropout: nn.Module, mix: nn.Module, kinds: tuple[type[nn.Module], ...]
+    x: Tensor, dropout: nn.Module, mix: nn.Module, kinds: tuple[type[nn.Module], ...]
 ) -> nn.Linear | None:
-    """The linear layer of a GLU that directly follows the engine's y (B, L, K, D) on a GPU, or None."""
-    if not y.is_cuda or y.dtype not in SIXTEEN_BITS or y.numel() == 0 or traced(y) or not kernels_run(y):
-        return None
-    if y.stride(1) != 1 or not isinstance(mix, GLU) or not untouched(mix, GLU) or not _keeps_all(dropout, kinds):
+    """The linear layer of a GLU that directly follows the engine on a GPU and may be bypassed, or None."""
+    if not x.is_cuda or not isinstance(mix, GLU) or not untouched(mix, GLU) or not _keeps_all(dropout, kinds):
         return None
     return mix.linear()
 

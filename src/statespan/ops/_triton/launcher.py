@@ -212,11 +212,11 @@ class _Recorder(TorchDispatchMode):
         """The launches, or None if they cannot be repeated."""
         if not self.is_repeatable:
             return None
-        returned: list[Tensor | None] = [None if r is None else self._allocation(r) for r in results]
-        kept = {id(r) for r in returned if r is not None}
+        returned = [None if r is None else self._allocation(r) for r in results]
+        kept = {id(x) for x in returned if x is not None}
+        if len(kept) != sum(r is not None for r in results):
+            return None  # something is returned twice or in part, or was not allocated here
         scratch = [x for x in self.allocations if id(x) not in kept]
-        if len(kept) + sum(r is None for r in returned) != len(returned):
-            return None  # something is returned twice, or was not allocated here
         parts = [Part(tuple(x.shape), x.dtype) for x in scratch]
         starts = [sum(part.bytes for part in parts[:i]) for i in range(len(parts))]
         numbered = [*self.tensors, *returned]
@@ -230,7 +230,7 @@ class _Recorder(TorchDispatchMode):
         return Repeat(launches, made, sum(part.bytes for part in parts))
 
     def _allocation(self, result: Tensor) -> Tensor | None:
-        """What a result is all of."""
+        """The allocation that a result is all of, or None."""
         if not result.numel():
             return result
         for x in self.allocations:

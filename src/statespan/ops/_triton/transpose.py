@@ -10,6 +10,7 @@ from torch import Tensor
 from statespan.ops._triton.launcher import empty, launch
 
 TILE = 64
+BLOCK = 2048
 
 
 @triton.jit
@@ -43,6 +44,22 @@ def lengthwise_into(out: Tensor, u: Tensor) -> Tensor:
         _transpose_kernel, (B * tiles, -(-H // TILE)),
         u, out, L, H, u.stride(1), out.stride(1), u.stride(2), out.stride(0), tiles, TILE=TILE, num_warps=8,
     )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _narrow_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < size, other=0.0)
+    tl.store(out_ptr + at, x.to(out_ptr.dtype.element_ty), mask=at < size)
+
+
+def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A contiguous copy of x in this dtype."""
+    if not x.is_contiguous():
+        return x.to(dtype, memory_format=torch.contiguous_format, copy=True)
+    out = empty(x.shape, dtype, x.device)
+    launch(_narrow_kernel, (-(-x.numel() // BLOCK),), x, out, x.numel(), BLOCK=BLOCK, num_warps=4)
     return out
 
 

@@ -21,6 +21,7 @@ from statespan.ops.ssm.arguments import (
     BuildOptions,
     ChunkOperators,
     ChunkOptions,
+    ModeTensors,
     RecurrenceOptions,
     Sequences,
     WholeOptions,
@@ -35,7 +36,7 @@ from statespan.ops.ssm.registered.modes import modes
 from statespan.ops.ssm.registered.operators import build_diagonal, build_rank_one
 from statespan.ops.ssm.registered.recurrence import recurrence
 from statespan.ops.ssm.registered.whole import ssm_at_once
-from statespan.ops.ssm.source import Modal, SSMSource, source_of
+from statespan.ops.ssm.source import SSMSource, source_of
 from statespan.ops.ssm.tiles import SIXTEEN_BITS
 from statespan.ssm import DPLR, Diagonal, Structure
 from statespan.ssm.modal import DiagonalFactors
@@ -112,9 +113,8 @@ def _apply(request: Request) -> Tensor:
         return request.finish(_convolve(request._replace(working=dispatch.path_dtype("fft", dtype))))
     if dispatch.runs_stepwise(path, source, working):
         return request.finish(_run_recurrence(request, None, last=False)[0])
-    modal = source.modal() if path == "triton" and not transformed() else None
-    if modal is not None and modal.rule != "foh":
-        return _apply_at_once(request, modal)
+    if (found := at_once(request)) is not None:
+        return ssm_at_once(u, found.modes, found.options)[0].to(dtype)
     operators = build_operators(request)
     kernels, keep = fused and path == "triton", False
     if kernels:
@@ -125,13 +125,24 @@ def _apply(request: Request) -> Tensor:
     return (gelu_in_place(y) if fused and not kernels else y).to(dtype)
 
 
-def _apply_at_once(request: Request, modal: Modal) -> Tensor:
-    """Build the operators and apply them in one step, of which a GPU repeats the launches alone."""
-    source, u, D, both, fused, dtype, path, working = request
+class AtOnce(NamedTuple):
+    """The arguments of the step that builds the operators and applies them."""
+
+    modes: ModeTensors
+    options: WholeOptions
+
+
+def at_once(request: Request) -> AtOnce | None:
+    """How to run a request in one step, of which a GPU repeats the launches alone; None where there is none."""
+    source, u, D, both, fused, _, path, working = request
+    if path != "triton" or transformed() or 0 in u.shape[:2] or dispatch.runs_stepwise(path, source, working):
+        return None
+    modal = source.modal()
+    if modal is None or modal.rule == "foh":
+        return None
     factored = dispatch.keeps_factors(path, source, working)
     chunk, modes = chunk_length(path, source, working, u, factored=factored), modal.modes(D)
-    tensors = (u, *modes)
-    save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (u, *modes))
     keep = fused and save and not dispatch.walks_once(
         source, u, working, channels=modes.C.shape[0], both=both, chunk=chunk
     )  # fmt: skip
@@ -139,7 +150,7 @@ def _apply_at_once(request: Request, modal: Modal) -> Tensor:
         chunk, request.ahead(modes.C.shape[0]), modal.rule, modal.real_part, modal.log_dt,
         working not in SIXTEEN_BITS, factored, working, fused, keep, save,
     )  # fmt: skip
-    return ssm_at_once(u, modes, options)[0].to(dtype)
+    return AtOnce(modes, options)
 
 
 def apply_from(

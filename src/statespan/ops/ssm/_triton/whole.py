@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from statespan.ops._triton.launcher import Part, Tensors, cut, empty
-from statespan.ops._triton.transpose import lengthwise_into, like
+from statespan.ops._triton.transpose import lengthwise_into, like, narrowed
 from statespan.ops.ssm._triton import build, launch
 from statespan.ops.ssm.arguments import (
     BuildOptions,
@@ -103,11 +103,21 @@ def forward(tensors: Tensors, options: WholeOptions) -> Tensors:
     return y.view(-1, *u.shape).permute(2, 3, 0, 1), workspace if options.save else None
 
 
+def forward_and_narrow(tensors: Tensors, options: WholeOptions) -> Tensors:
+    """The same with y as a matrix (K·H, B·L), and the last tensor, a matrix, in the dtype of y."""
+    *rest, weight = tensors
+    assert weight is not None
+    y, kept = forward(rest, options)
+    assert y is not None
+    B, L, channels, H = y.shape
+    return y.permute(2, 3, 0, 1).view(channels * H, B * L), kept, narrowed(weight, options.dtype)
+
+
 def backward(tensors: Tensors, options: WholeOptions) -> Tensors:
     """Return the gradients of u and of the parameters, in the order of ``ModeTensors``; None for absent ones.
 
     Args:
-        tensors: The gradient of y, u, the workspace, and the parameters.
+        tensors: The gradient of y, (B, L, K, H) or as a matrix (K·H, B·L), u, the workspace, and the parameters.
         options: Those of the forward pass; with ``owns_kept`` the workspace may be overwritten.
     """
     dy, given, workspace, *parameters = tensors
@@ -119,7 +129,7 @@ def backward(tensors: Tensors, options: WholeOptions) -> Tensors:
     plan = launch.with_tiles(setting.plan, u.device, both=setting.applying.both)
     kept = _kept(workspace, setting.parts)
     x = kept.x if setting.is_copied else u
-    dy = dy.permute(2, 3, 0, 1).reshape(plan.V, plan.B, plan.L)
+    dy = dy.view(plan.V, plan.B, plan.L) if dy.ndim == 2 else dy.permute(2, 3, 0, 1).reshape(plan.V, plan.B, plan.L)
     if not (dy.dtype == options.dtype and dy.stride(2) == 1):
         dy = lengthwise_into(empty(dy.shape, options.dtype, dy.device), dy)
     operators = kept.operators if options.factored else kept.operators._replace(W=None)
