@@ -10,7 +10,7 @@ from torch import nn
 pytest.importorskip("triton")
 
 from statespan.ops._triton import launcher
-from statespan.ops._triton.launcher import Part, cut, empty, launch, repeat
+from statespan.ops._triton.launcher import Region, cut, empty, launch, repeat
 
 
 class Kernel:
@@ -263,10 +263,10 @@ def test_empty_results_and_parameters(kernel):
 def test_parts_of_a_workspace():
     """Each starts at a multiple of 256 bytes and has its shape; nothing overlaps."""
     parts = [
-        Part((3, 5), torch.float64),
-        Part((0,), torch.float32),
-        Part((7,), torch.bfloat16),
-        Part((64,), torch.float32),
+        Region((3, 5), torch.float64),
+        Region((0,), torch.float32),
+        Region((7,), torch.bfloat16),
+        Region((64,), torch.float32),
     ]
     assert [part.bytes for part in parts] == [256, 0, 256, 256]
     workspace = torch.zeros(sum(part.bytes for part in parts), dtype=torch.uint8)

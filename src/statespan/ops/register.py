@@ -192,13 +192,13 @@ def differentiable(
             return registered(*signature.flatten(arguments))
         if transformed():
             return Transformable.apply(*signature.flatten(arguments))
-        if torch.is_grad_enabled():
-            for x in flat:
-                if isinstance(x, Tensor) and x.requires_grad:
-                    return direct(*flat)
-        return function(*arguments)
+        return direct(*flat) if torch.is_grad_enabled() and _requires_grad(flat) else function(*arguments)
 
     return call
+
+
+def _requires_grad(values: list[Any]) -> bool:
+    return any(isinstance(x, Tensor) and x.requires_grad for x in values)
 
 
 def _direct(

@@ -37,7 +37,7 @@ _written: dict[Hashable, Repeat | None] = {}
 _UNKNOWN = object()
 
 
-class Part(NamedTuple):
+class Region(NamedTuple):
     """The shape of a part of a workspace."""
 
     shape: tuple[int, ...]
@@ -52,7 +52,7 @@ class Part(NamedTuple):
         return -(-size // PART) * PART
 
 
-def cut(workspace: Tensor, parts: Sequence[Part]) -> list[Tensor]:
+def cut(workspace: Tensor, parts: Sequence[Region]) -> list[Tensor]:
     """Cut the parts out of a workspace of bytes, one behind the other."""
     tensors, start = [], 0
     for part in parts:
@@ -119,7 +119,7 @@ def repeat(function: Pass, tensors: Tensors, options: Hashable) -> Tensors:
 
 def _write_down(key: Hashable, function: Pass, tensors: Tensors, options: Hashable) -> Tensors:
     """The first call of a pass."""
-    recorder = _Recorder(tensors)
+    recorder = _PassRecorder(tensors)
     _recording.recorder = recorder
     try:
         with recorder:
@@ -186,7 +186,7 @@ class _CannotRepeatError(Exception):
     """The pass does something other than allocating and launching."""
 
 
-class _Recorder(TorchDispatchMode):
+class _PassRecorder(TorchDispatchMode):
     """Writes down what a pass does; notices what cannot be repeated."""
 
     def __init__(self, tensors: Tensors) -> None:
@@ -217,7 +217,7 @@ class _Recorder(TorchDispatchMode):
         if len(kept) != sum(r is not None for r in results):
             return None  # something is returned twice or in part, or was not allocated here
         scratch = [x for x in self.allocations if id(x) not in kept]
-        parts = [Part(tuple(x.shape), x.dtype) for x in scratch]
+        parts = [Region(tuple(x.shape), x.dtype) for x in scratch]
         starts = [sum(part.bytes for part in parts[:i]) for i in range(len(parts))]
         numbered = [*self.tensors, *returned]
         places = [(t, number, 0) for number, t in enumerate(numbered, start=1) if t is not None]

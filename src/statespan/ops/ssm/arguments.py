@@ -138,6 +138,15 @@ class WholeOptions(NamedTuple):
     """For the backward pass: whether it may overwrite what the forward pass kept."""
 
 
+class SavedWhole(NamedTuple):
+    """What the backward pass of a whole SSM needs from its forward pass."""
+
+    u: Tensor
+    """(B, L, H)."""
+    kept: Tensor
+    """A workspace of bytes."""
+
+
 class BuiltLists(NamedTuple):
     """Tensors that the backward pass of the build needs for a low-rank SSM; a diagonal one recomputes its tables."""
 

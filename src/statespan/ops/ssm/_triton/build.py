@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from statespan.ops._triton.launcher import Part, empty, launch
+from statespan.ops._triton.launcher import Region, empty, launch
 from statespan.ops._triton.sums import PartialSums
 from statespan.ops.ssm._triton.diagonal import diagonal_backward_kernel, diagonal_kernel
 from statespan.ops.ssm._triton.lowrank import lowrank_backward_kernel, lowrank_finish_kernel, lowrank_kernel
@@ -39,7 +39,7 @@ def _threads(constants: dict[str, Any]) -> dict[str, int]:
     return {"PARTS": parts, "num_warps": max(1, min(8, parts * constants["P"] // 32))}
 
 
-def room_for(modes: ModeTensors, options: BuildOptions) -> list[Part]:
+def room_for(modes: ModeTensors, options: BuildOptions) -> list[Region]:
     """The shapes of the operators."""
     channels, H, M, _ = modes.C.shape
     N, chunk, rank = 2 * M, options.chunk, 0 if modes.P is None else modes.P.shape[0]
@@ -47,7 +47,7 @@ def room_for(modes: ModeTensors, options: BuildOptions) -> list[Part]:
         (channels, H, chunk), (H, chunk, N), (H, N, N) if rank and not options.factored else (H, N),
         (channels, H, chunk, N), (2, H, rank * chunk, N) if rank else (0,),
     ]  # fmt: skip
-    return [Part(shape, torch.float64 if options.precise else torch.float32) for shape in shapes]
+    return [Region(shape, torch.float64 if options.precise else torch.float32) for shape in shapes]
 
 
 def forward(modes: ModeTensors, options: BuildOptions, *, room: ChunkOperators | None = None) -> ChunkOperators:

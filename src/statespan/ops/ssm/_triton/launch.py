@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from statespan.ops._triton.gelu import backward as gelu_backward
-from statespan.ops._triton.launcher import Part, empty, launch
+from statespan.ops._triton.launcher import Region, empty, launch
 from statespan.ops._triton.sums import PartialSums, diagonals_kernel
 from statespan.ops.memory import shared_memory
 from statespan.ops.ssm._triton.products import products
@@ -195,13 +195,13 @@ class Room(NamedTuple):
     """Like y."""
 
 
-def room_for(plan: LaunchPlan, options: ChunkOptions) -> list[Part]:
+def room_for(plan: LaunchPlan, options: ChunkOptions) -> list[Region]:
     """The shapes of a :class:`Room`."""
     states, y = (plan.H, plan.B, plan.chunks, plan.N), (plan.V, plan.B, plan.L)
     kept = options.save and options.gelu and options.keep_preactivation
     wanted = (True, options.save, options.save and options.both, kept)
     shapes = (y, states, states, y)
-    return [Part(shape if want else (0,), plan.dtype) for shape, want in zip(shapes, wanted)]
+    return [Region(shape if want else (0,), plan.dtype) for shape, want in zip(shapes, wanted)]
 
 
 def forward(

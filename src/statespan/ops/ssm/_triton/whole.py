@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from statespan.ops._triton.launcher import Part, Tensors, cut, empty
+from statespan.ops._triton.launcher import Region, Tensors, cut, empty
 from statespan.ops._triton.transpose import lengthwise_into, like, narrowed
 from statespan.ops.ssm._triton import build, launch
 from statespan.ops.ssm.arguments import (
@@ -49,7 +49,7 @@ class _Setting(NamedTuple):
     applying: ChunkOptions
     plan: launch.LaunchPlan
     """Without its tiles."""
-    parts: list[Part]
+    parts: list[Region]
     """Of the workspace."""
 
 
@@ -66,11 +66,11 @@ def _setting(u: Tensor, modes: ModeTensors, options: WholeOptions) -> _Setting:
         H, (kernels - options.ahead) * H, B, L, 2 * M, options.chunk, dense, options.factored, dtype
     )
     is_copied = not (u.dtype == dtype and u.stride(1) == 1)
-    copy = Part((H, B, L) if is_copied else (0,), dtype)
+    copy = Region((H, B, L) if is_copied else (0,), dtype)
     return _Setting(is_copied, building, applying, plan, [copy, *operators, *launch.room_for(plan, applying)[1:]])
 
 
-def _kept(workspace: Tensor, parts: list[Part]) -> Kept:
+def _kept(workspace: Tensor, parts: list[Region]) -> Kept:
     x, K, E, G, O, W, *rest = cut(workspace, parts)  # noqa: E741
     return Kept(x, ChunkOperators(K, E, G, O, W), *rest)
 

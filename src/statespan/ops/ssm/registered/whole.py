@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from statespan.ops.register import ABSENT, differentiable, graph_is_kept, operator, traced
-from statespan.ops.ssm.arguments import ModeTensors, WholeOptions
+from statespan.ops.ssm.arguments import ModeTensors, SavedWhole, WholeOptions
 
 
 def _forward(u: Tensor, modes: ModeTensors, options: WholeOptions) -> tuple[Tensor, Tensor]:
@@ -39,21 +39,22 @@ def _fake(u: Tensor, modes: ModeTensors, options: WholeOptions) -> tuple[Tensor,
 _Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def _backward(dy: Tensor, u: Tensor, kept: Tensor, modes: ModeTensors, options: WholeOptions) -> _Gradients:
+def _backward(dy: Tensor, saved: SavedWhole, modes: ModeTensors, options: WholeOptions) -> _Gradients:
     """The gradients of u, dt, decay, freq, B, C, D and P; empty for absent ones."""
-    found = _overwriting(dy, u, kept, modes, options)
+    found = _overwriting(dy, saved, modes, options)
     return tuple(modes.dt.new_empty(ABSENT) if x is None else x for x in found)  # type: ignore[return-value]
 
 
-def _overwriting(dy: Tensor, u: Tensor, kept: Tensor, modes: ModeTensors, options: WholeOptions) -> Any:
+def _overwriting(dy: Tensor, saved: SavedWhole, modes: ModeTensors, options: WholeOptions) -> Any:
     """The same with None for absent ones; with ``owns_kept`` it overwrites ``kept``, which an operator must not do."""
     from statespan.ops._triton.launcher import repeat
     from statespan.ops.ssm._triton import whole
 
-    return repeat(whole.backward, (dy, u, kept, *modes), options)
+    return repeat(whole.backward, (dy, *saved, *modes), options)
 
 
-def _backward_fake(dy: Tensor, u: Tensor, kept: Tensor, modes: ModeTensors, options: WholeOptions) -> _Gradients:
+def _backward_fake(dy: Tensor, saved: SavedWhole, modes: ModeTensors, options: WholeOptions) -> _Gradients:
+    u = saved.u
     B, L, H = u.shape
     features_last = u.stride(2) == 1 and u.stride(1) != 1
     du = u.new_empty(u.shape) if features_last else u.new_empty(H, B, L).permute(1, 2, 0)
@@ -79,8 +80,8 @@ def _gradient(ctx: Any, dy: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
         dy = u.new_zeros(modes.C.shape[0] - options.ahead, *u.shape, dtype=options.dtype).permute(1, 2, 0, 3)
     owns_kept = not (torch.is_grad_enabled() or traced(u) or graph_is_kept())
     if owns_kept:
-        return tuple(_overwriting(dy, u, kept, modes, options._replace(owns_kept=True)))
-    found = ssm_backward(dy, u, kept, modes, options)
+        return tuple(_overwriting(dy, SavedWhole(u, kept), modes, options._replace(owns_kept=True)))
+    found = ssm_backward(dy, SavedWhole(u, kept), modes, options)
     return tuple(None if x is None else dx for x, dx in zip((u, *modes), found))
 
 
