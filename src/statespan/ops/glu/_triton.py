@@ -11,7 +11,7 @@ from statespan.ops._triton.launcher import Tensors, empty, launch, repeat
 from statespan.ops._triton.sums import sum_shares
 
 ROWS, COLUMNS = 16, 128
-BACKWARD_ROWS, BLOCKS = 8, 8  # a backward program sums the bias gradient over so many blocks of so many rows
+BACKWARD_ROWS, BLOCKS = 4, 16  # a backward program sums the bias gradient over so many blocks of so many rows
 
 
 @triton.jit

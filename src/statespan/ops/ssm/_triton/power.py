@@ -11,7 +11,7 @@ from torch import Tensor
 
 from statespan.ops._triton.launcher import empty, launch
 
-COLUMNS = 64  # of a program's part of the result
+COLUMNS = 32  # of a program's part of the result: measured on an H200
 
 
 @triton.jit
@@ -55,7 +55,8 @@ def _gradients_kernel(
             mask=inside, other=0.0,
         ).to(x.dtype)  # fmt: skip
         out = tl.dot(x, dG, input_precision=PRECISION, out_dtype=x.dtype)
-        tl.store((dJ_ptr if turned else dF_ptr) + h * rows * N + at, out, mask=known & (j < N)[None, :])
+        to_ptr = dJ_ptr if turned else dF_ptr
+        tl.store(to_ptr + h * rows * N + at, out.to(to_ptr.dtype.element_ty), mask=known & (j < N)[None, :])
 
 
 def _constants(F: Tensor) -> dict[str, object]:
@@ -75,9 +76,9 @@ def add_product(G: Tensor, F: Tensor, J: Tensor) -> None:
 
 
 def product_gradients(dG: Tensor, F: Tensor, J: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of F and J from that of their product, in the dtype of F."""
+    """The gradients of F and J from that of their product, in its dtype, which those of the other lists have too."""
     (H, rows, N), constants = F.shape, _constants(F)
-    dF, dJ = (empty(F.shape, F.dtype, F.device) for _ in range(2))
+    dF, dJ = (empty(F.shape, dG.dtype, F.device) for _ in range(2))
     grid = (H, -(-N // int(constants["COLUMNS"])))
     launch(_gradients_kernel, grid, dG, F, J, dF, dJ, rows, N, **constants)
     return dF, dJ
