@@ -1,6 +1,6 @@
 """Short sequences on a CPU: the kernel as a power series and one convolution, with the gradient of both written out.
 
-Below ``SHORT`` samples the time is that of calling operations, not of arithmetic, so this path has the fewest. It runs
+Up to 64 samples the time is that of calling operations, not of arithmetic, so this path has the fewest. It runs
 the SSMs that :mod:`statespan.ssm.series` knows, in eager code; all others go on to the chunks or the FFT.
 
 Shapes: B batch, L length, H heads, S sets of modes, M modes, K causal channels, n points of the FFT.
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from statespan.ops import dispatch
-from statespan.ops.register import no_autocast, transformed
+from statespan.ops.register import no_autocast
 from statespan.ops.ssm.fftconv import fast_length, fftconv
 from statespan.ops.ssm.source import Modal
 from statespan.ssm import DPLR, Diagonal, series
@@ -25,9 +24,6 @@ from statespan.ssm.series import SeriesOptions, SeriesTensors
 
 if TYPE_CHECKING:
     from statespan.ops.ssm.apply import Request
-
-SHORT = 64
-"""The longest sequence."""
 
 
 class ShortOptions(NamedTuple):
@@ -43,11 +39,7 @@ class ShortOptions(NamedTuple):
 def apply_short(request: Request) -> Tensor | None:
     """The outputs (B, L, K, H) in the working dtype, without the activation; None if this path cannot run."""
     u, source = request.u, request.source
-    if not (u.is_cpu and 0 < u.shape[1] <= SHORT and _is_plain(u)) or source.convolve:
-        return None
-    if dispatch.forced_path() != "auto" or request.path not in ("chunks", "fft"):
-        return None
-    modal = source.modal()
+    modal = source.modal() if dispatch.runs_as_series(request.path, source, u) else None
     if modal is None or modal.rule != "bilinear":
         return None
     dt, decay, freq, B, C, _, P = modal.parameters
@@ -69,13 +61,6 @@ def apply_short(request: Request) -> Tensor | None:
 def _options(request: Request, modal: Modal) -> ShortOptions:
     series_options = SeriesOptions(request.u.shape[1], modal.real_part, modal.log_dt, modal.dt_scale)
     return ShortOptions(series_options, request.ahead(modal.parameters.C.shape[0]), request.working)
-
-
-def _is_plain(u: Tensor) -> bool:
-    """Whether this is eager code: nothing traces, transforms or compiles it, or carries tangents forward."""
-    if type(u) not in (Tensor, nn.Parameter) or torch.compiler.is_compiling() or transformed():
-        return False
-    return torch._C._get_tracing_state() is None and forward_ad._current_level < 0
 
 
 class _Short(torch.autograd.Function):
