@@ -86,13 +86,17 @@ class EagerStep:
         try:
             rows = self._spares.pop()
         except IndexError:
-            return Rows(count, self)
-        return rows if rows.count == count else Rows(count, self)
+            return self._new(count)
+        return rows if rows.count == count else self._new(count)
 
     def give(self, rows: Rows) -> None:
         """Keep the memory for a later step."""
         if len(self._spares) < SPARES:
             self._spares.append(rows)
+
+    def _new(self, count: int) -> Rows:
+        with torch.inference_mode(False):  # it may be written to outside of that mode, too
+            return Rows(count, self)
 
     def advance(self, rows: Rows, state: Tensor) -> None:
         """From ``rows.u`` and a state (B, H, N) to ``rows.y`` and ``rows.new``, all in float64."""
