@@ -24,6 +24,7 @@ from torch.nn.modules import module as _torch
 from statespan.nn.dropout import DROPOUTS
 from statespan.nn.norm import BatchNorm, LayerNorm, NoNorm, ResidualNorm
 from statespan.ops import Stepper
+from statespan.ops.dispatch import forced_path
 from statespan.ops.fusion import GLU, plain_linear, untouched
 from statespan.ops.step.eager import EagerStep, Rows, is_eager_on_cpu
 
@@ -146,6 +147,8 @@ class Guard:
     def holds(self) -> bool:
         """False with a hook, or in training where that makes a difference."""
         if any(self.hooks) or _torch._has_any_global_hook() or torch.is_autocast_enabled("cpu"):
+            return False
+        if forced_path() == "triton":  # whose interpreted kernels are what is asked for
             return False
         return not any(m.training for m in self.random)
 
