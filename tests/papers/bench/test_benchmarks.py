@@ -36,13 +36,17 @@ EXPECTED = {  # rows in quick mode on a CPU, by name and how often
     "cpu": {
         "S4D chunks": 2,
         "S4D fft": 2,
-        "S4D naive Vandermonde, c64": 2,
         "S4D naive Vandermonde, c128": 2,
         "S4 chunks": 2,
         "S4 fft": 2,
-        "S4 naive Cauchy, one matrix, c64": 2,
         "S4 naive Cauchy, c64": 2,
         "S4 naive Cauchy, c128": 2,
+        "S4D naive Vandermonde, c64": 3,
+        "S4 naive Cauchy, one matrix, c64": 3,
+        "S4D": 2,
+        "S4": 2,
+        "LSTM": 1,
+        **dict.fromkeys((f"{kind}, set-up {how}" for kind in ("S4D", "S4") for how in ("kept", "made")), 1),
     },
 }
 if find_spec("transformers") is not None:
