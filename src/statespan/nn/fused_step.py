@@ -26,7 +26,7 @@ from statespan.nn.norm import BatchNorm, LayerNorm, NoNorm, ResidualNorm
 from statespan.ops import Stepper
 from statespan.ops.dispatch import forced_path
 from statespan.ops.fusion import GLU, plain_linear, untouched
-from statespan.ops.step.eager import EagerStep, Rows, is_eager_on_cpu
+from statespan.ops.step.eager import EagerStep, StepMemory, is_eager_on_cpu
 
 Normalize = Callable[[Tensor], Tensor]
 DTYPES = (torch.float32, torch.float64)
@@ -55,7 +55,7 @@ class _Mix(NamedTuple):
 class _Memory:
     """The arrays of a step of ``count`` rows, and their views."""
 
-    def __init__(self, rows: Rows, mix: _Mix | None, dtype: torch.dtype) -> None:
+    def __init__(self, rows: StepMemory, mix: _Mix | None, dtype: torch.dtype) -> None:
         self.rows, count = rows, rows.count
         heads, channels = rows.y.shape[1:]
         self.y = torch.empty(count, channels, heads, dtype=dtype)
@@ -130,10 +130,10 @@ class FusedBlock:
 
     def _new(self, count: int) -> _Memory:
         with torch.inference_mode(False):  # it may be written to outside of that mode, too
-            return _Memory(Rows(count, self.step), self.mix, self.dtype)
+            return _Memory(StepMemory(count, self.step), self.mix, self.dtype)
 
 
-class Guard:
+class StepGuard:
     """Whether modules still do what their classes do, asked at every step.
 
     Args:
@@ -214,7 +214,7 @@ class FusedSteps:
 
     def __init__(self, blocks: Sequence[FusedBlock], last: ResidualNorm, *, in_place: bool) -> None:
         self.blocks, self.in_place, self.normalize = tuple(blocks), in_place, normalizer(last)
-        self.guard = Guard([last, *(m for block in blocks for m in block.modules)])
+        self.guard = StepGuard([last, *(m for block in blocks for m in block.modules)])
         self.dtype, self.features = blocks[0].dtype, blocks[0].state_shape[0]
 
     def takes(self, x: Any, states: Sequence[Any]) -> bool:

@@ -35,7 +35,7 @@ def is_eager_on_cpu(*tensors: Tensor) -> bool:
     return all(type(x) is Tensor and x.is_cpu and not x.is_neg() for x in tensors)
 
 
-class Rows:
+class StepMemory:
     """The memory of a step of ``count`` rows, and its views."""
 
     def __init__(self, count: int, step: EagerStep) -> None:
@@ -75,13 +75,13 @@ class EagerStep:
             rows = system.rows.detach()[:, :, None].contiguous().numpy()  # (R, H, 1, N)
             self.ranks = list(zip(system.columns.detach(), rows))
         self.most = max(1, BLOCK // self.even.numel())
-        self._spares: list[Rows] = []
+        self._spares: list[StepMemory] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the memory, whose views a copy would separate."""
         return {**self.__dict__, "_spares": []}
 
-    def take(self, count: int) -> Rows:
+    def take(self, count: int) -> StepMemory:
         """Memory for this many rows, at most ``most``; to be given back."""
         try:
             rows = self._spares.pop()
@@ -89,16 +89,16 @@ class EagerStep:
             return self._new(count)
         return rows if rows.count == count else self._new(count)
 
-    def give(self, rows: Rows) -> None:
+    def give(self, rows: StepMemory) -> None:
         """Keep the memory for a later step."""
         if len(self._spares) < SPARES:
             self._spares.append(rows)
 
-    def _new(self, count: int) -> Rows:
+    def _new(self, count: int) -> StepMemory:
         with torch.inference_mode(False):  # it may be written to outside of that mode, too
-            return Rows(count, self)
+            return StepMemory(count, self)
 
-    def advance(self, rows: Rows, state: Tensor) -> None:
+    def advance(self, rows: StepMemory, state: Tensor) -> None:
         """From ``rows.u`` and a state (B, H, N) to ``rows.y`` and ``rows.new``, all in float64."""
         x, new = rows.x, rows.new
         x.copy_(state)
