@@ -127,9 +127,11 @@ def runs_as_series(path: str, source: SSMSource, u: Tensor) -> bool:
 
     Nothing may trace, transform or compile the code, or carry tangents forward: the series has its own gradient.
     """
+    if torch.compiler.is_compiling():  # first: a tracer would guard against the length
+        return False
     if not u.is_cpu or not 0 < u.shape[1] <= SHORT or source.convolve or path == "triton" or forced_path() != "auto":
         return False
-    if type(u) not in (Tensor, nn.Parameter) or torch.compiler.is_compiling() or transformed():
+    if type(u) not in (Tensor, nn.Parameter) or transformed():
         return False
     return torch._C._get_tracing_state() is None and forward_ad._current_level < 0
 
