@@ -185,8 +185,7 @@ def folded(module: nn.Module, *, gelu: bool) -> _Mix | None:
     if linear is None:
         return None
     half = 0.5 if gated else 1.0
-    weight = linear.weight.double() * (half * (HALF if gelu else 1.0))
-    return _Mix(weight.to(linear.weight.dtype), half * linear.bias.detach(), gated)
+    return _Mix((half * (HALF if gelu else 1.0)) * linear.weight.detach(), half * linear.bias.detach(), gated)
 
 
 def normalizer(norm: ResidualNorm) -> Normalize | None:
