@@ -70,6 +70,10 @@ def test_left_alone_the_length_decides(calls, monkeypatch):
     layer(x)
     longer = torch.randn(2, 6, 1)
     layer(longer)
+    assert calls == []  # a bilinear SSM has a series for short sequences
+    monkeypatch.setattr(dispatch, "SHORT", 0)
+    layer(x)
+    layer(longer)
     assert calls == ["fft", "chunks"]
     dss(longer)
     cauchy(longer)

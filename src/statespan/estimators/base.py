@@ -17,8 +17,8 @@ from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan.estimators import store
 from statespan.models.config import relative_step
 from statespan.models.pretrained import LoadError
+from statespan.nn.threads import few_threads
 from statespan.train.device import pick_device
-from statespan.train.threads import few_threads
 
 if TYPE_CHECKING:
     import torch

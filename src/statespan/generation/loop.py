@@ -25,6 +25,7 @@ from statespan.generation.tree import leaves, map_leaves, settle
 from statespan.models import Forecaster
 from statespan.models.tokens import TokenModel
 from statespan.nn.padding import Padding
+from statespan.nn.threads import few_threads, threads_for
 
 RANDOM_STEPS = 256  # steps whose random numbers are made at a time
 GRAPH_STEPS = 16  # fewer steps are not worth a CUDA graph
@@ -134,13 +135,15 @@ def _forecast(
     padding = Padding.of(past, lengths)
     check_finite("prompt", past, None if padding is None else padding.mask)
     early = None if marks is None else marks[:, :length]
-    _, state = model.prefill(past, marks=early, lengths=padding, dt_scale=dt_scale)
+    with few_threads(model, batch, length):
+        _, state = model.prefill(past, marks=early, lengths=padding, dt_scale=dt_scale)
     step, masked, values = model.stepper(dt_scale, in_place=True), past.new_zeros(batch, config.d_input), []
-    for i in range(steps):
-        y, state = step(masked, state, None if marks is None else marks[:, length + i], future=True)
-        values.append(y)
-        if callback is not None and callback(i, y):
-            break
+    with threads_for(model, _largest(state)):
+        for i in range(steps):
+            y, state = step(masked, state, None if marks is None else marks[:, length + i], future=True)
+            values.append(y)
+            if callback is not None and callback(i, y):
+                break
     return torch.stack(values, 1)
 
 
@@ -172,7 +175,8 @@ class Decoding:
         options: dict[str, bool] = {"last": True} if isinstance(model, TokenModel) else {}
         if not rule.decode:
             options["decode"] = False
-        outputs, state = model.prefill(x, state, lengths=padding, dt_scale=self.dt_scale, **options)
+        with few_threads(model, count, length):
+            outputs, state = model.prefill(x, state, lengths=padding, dt_scale=self.dt_scale, **options)
         seen = torch.full((count,), length, device=device) if padding is None else padding.lengths
         self.begin(state, position=seen - rule.start, rows=numbers)
         self.start(outputs)
@@ -214,10 +218,11 @@ class Decoding:
         if graph and self.index.is_cuda and self.together and self.steps >= GRAPH_STEPS:
             advance = Captured(self.advance, self.host, CudaRecorder(self.index.device))
         done = 1
-        while not (callback is not None and callback(done - 1, self.values[done - 1])) and done < self.steps:
-            self._refill(done)
-            advance()
-            done += 1
+        with threads_for(self.model, _largest(self.state)):
+            while not (callback is not None and callback(done - 1, self.values[done - 1])) and done < self.steps:
+                self._refill(done)
+                advance()
+                done += 1
         return Generated(self.values[:done].transpose(0, 1).contiguous(), self.scores[:done].T.contiguous())
 
     def _refill(self, done: int) -> None:
@@ -231,6 +236,11 @@ class Decoding:
         self.values.index_copy_(0, self.index, choice.value[None])
         self.scores.index_copy_(0, self.index, choice.score[None])
         self.last.copy_(choice.read)
+
+
+def _largest(state: Any) -> int:
+    """The size of the largest tensor of a state."""
+    return max((leaf.numel() for leaf in leaves(state)), default=0)
 
 
 def _counters(state: Any) -> list[Tensor]:

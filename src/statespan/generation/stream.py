@@ -23,6 +23,7 @@ from statespan.models.base import Model
 from statespan.models.config import relative_step
 from statespan.models.tokens import TokenModel
 from statespan.models.transducer import Transducer
+from statespan.nn.threads import few_threads
 
 PROBE = 3  # rows that test whether rows depend on each other, over the multiple that batches are padded to
 
@@ -170,7 +171,8 @@ class Stream:
         x, block = self._input(x, len(rows))
         if not block:
             raise ValueError(f"x must be a block of each stream with a length, got shape {tuple(x[:, 0].shape)}")
-        y, state = self.model.prefill(x, self._gather(rows), dt_scale=self.dt_scale)
+        with few_threads(self.model, len(rows), x.shape[1]):
+            y, state = self.model.prefill(x, self._gather(rows), dt_scale=self.dt_scale)
         self._checked(y, x)
         self._scatter(rows, state)
         return y

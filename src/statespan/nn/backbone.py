@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from statespan._check import check_tensor
 from statespan.nn.block import ResidualBlock
-from statespan.nn.norm import NoNorm, NormName, ResidualNorm, make_norm
+from statespan.nn.fused_step import FusedSteps
+from statespan.nn.norm import BatchNorm, LayerNorm, NoNorm, NormName, ResidualNorm, make_norm
 from statespan.nn.padding import Lengths, Padding, fill
 from statespan.nn.sequence import SequenceLayer, StepFunction
+from statespan.ops.fusion import untouched
 
 Call: TypeAlias = Callable[[Any, Tensor], Tensor]
 """Applies a part to features, ``call(part, x)``."""
@@ -70,6 +72,7 @@ class Composite(SequenceLayer):
 
             return self.flow(x[:, None], call, None)[:, 0], tuple(after)
 
+        step.steps = steps  # type: ignore[attr-defined]  # those of the parts
         return step
 
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> tuple[Any, ...]:
@@ -149,6 +152,21 @@ class Backbone(Composite):
     def parts(self) -> Sequence[Any]:
         """The blocks."""
         return list(self.blocks)
+
+    def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> StepFunction:
+        """As in :class:`Composite`. On a CPU without gradients the steps of the blocks are one function."""
+        plain = super().stepper(dt_scale, in_place=in_place)
+        blocks: list[Any] = [getattr(step, "fused", None) for step in plain.steps]  # type: ignore[attr-defined]
+        norm = self.norm
+        if None in blocks or type(self) is not Backbone or not untouched(norm, LayerNorm, BatchNorm, NoNorm):
+            return plain
+        fused = FusedSteps(blocks, norm, in_place=in_place)
+
+        def step(x: Tensor, state: Any) -> tuple[Tensor, tuple[Any, ...]]:
+            is_tree = isinstance(state, (tuple, list))
+            return fused(x, state) if is_tree and fused.takes(x, state) else plain(x, state)
+
+        return step
 
     def flow(self, x: Tensor, call: Call, padding: Padding | None) -> Tensor:
         """The blocks in order, then the last norm."""

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from statespan._check import check_bool, check_int, check_tensor
 from statespan.nn.dropout import make_dropout
-from statespan.nn.norm import NormName, make_norm
+from statespan.nn.fused_step import FusedBlock, FusedSteps, StepParts, fused_block
+from statespan.nn.layer import SSMLayer
+from statespan.nn.norm import NoNorm, NormName, make_norm
 from statespan.nn.padding import Lengths, Padding, fill
 from statespan.nn.sequence import SequenceLayer, StepFunction
+from statespan.ops import Stepper
 
 
 class FeedForward(SequenceLayer):
@@ -137,13 +140,27 @@ class ResidualBlock(SequenceLayer):
         """A function from x (B, D) and the layer's state to y and the new state."""
         self.norm.check_streaming()
         advance = self.layer.stepper(dt_scale, in_place=in_place)
+        fused = self._fused(advance)
+        alone = None if fused is None else FusedSteps([fused], NoNorm(), in_place=in_place)
 
         def step(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+            if alone is not None and alone.takes(x, (state,)):
+                y, (after,) = alone(x, (state,))
+                return y, after
             x = check_tensor("x", x, ("batch", self.d_model), kind="float")[:, None]
             y, after = advance(self.layer_input(x, None)[:, 0], state)
             return self.add_to(x, y[:, None], None)[:, 0], after
 
+        step.fused = fused  # type: ignore[attr-defined]  # read by a backbone, which joins those of its blocks
         return step
+
+    def _fused(self, advance: StepFunction) -> FusedBlock | None:
+        """The step without calls of modules, where they may be left out."""
+        layer, set_up = self.layer, getattr(advance, "set_up", None)
+        if type(self) is not ResidualBlock or not isinstance(layer, SSMLayer) or not isinstance(set_up, Stepper):
+            return None
+        parts = StepParts(self.norm, self.prenorm, (layer.dropout, self.dropout), layer.mix, set_up)
+        return fused_block(parts, layer.D.dtype)
 
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> Any:
         """The layer's state before the first sample."""

@@ -151,6 +151,7 @@ class SSMLayer(SequenceLayer):
             y, new = advance(x, state, x.dtype, in_place=in_place)
             return mix_features(y[:, None], self.dropout, self.mix)[:, 0], new
 
+        step.set_up = advance  # type: ignore[attr-defined]  # read by blocks, which fuse it with their own work
         return step
 
     def initial_state(self, batch: int, *, dtype: torch.dtype | None = torch.float64) -> Tensor:

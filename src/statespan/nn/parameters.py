@@ -24,6 +24,7 @@ from statespan.nn.options import SSMOptions
 from statespan.nn.real_part import REAL_PARTS, RealPart, inverse_real_part, real_part
 from statespan.ops import Stepper, apply, apply_from, state_after, system_of
 from statespan.ops.ssm.arguments import ModeTensors
+from statespan.ops.ssm.memo import memo_of
 from statespan.ops.ssm.source import Modal, SSMSource, low_rank_power
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
 from statespan.ssm.inits import Init
@@ -141,10 +142,9 @@ class SSMParameters(nn.Module, ABC):
 
     def source(self, dt_scale: float = 1.0, length: int | None = None) -> SSMSource:
         """The SSM for :func:`statespan.ops.apply`, which builds only what its path needs."""
-        return SSMSource(
-            lambda: self.structure(dt_scale, length), lambda: self.modal(float(dt_scale)), self.state_shape[1],
-            self.power, self.precision, self.convolve,
-        )  # fmt: skip
+        N, structure, modal = self.state_shape[1], self.structure, self.modal
+        make = (lambda: structure(dt_scale, length)), (lambda: modal(float(dt_scale)))
+        return SSMSource(*make, N, self.power, self.precision, self.convolve, memo_of(self))
 
     def modal(self, dt_scale: float) -> Modal | None:
         """The parameters from which a GPU builds the operators, or None if they are built in torch."""

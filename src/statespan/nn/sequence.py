@@ -70,6 +70,8 @@ class SequenceModule(Initialised, ABC):
     def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> Callable[..., tuple[Tensor, Any]]:
         """Return ``step`` as a function with the set-up done once, for many steps with the same parameters.
 
+        It has the parameters of now: make another one after they change. Without gradients it is fastest.
+
         Args:
             dt_scale: As in ``forward``.
             in_place: Write new states over the old ones: half the memory traffic, which on a GPU is half the time.

@@ -19,7 +19,8 @@ from functools import cache
 from importlib.util import find_spec
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from statespan._check import check_choice
 from statespan.ops.memory import shared_memory
@@ -31,6 +32,8 @@ PATHS = ("auto", "triton", "chunks", "fft")
 _ENVIRONMENT = os.environ.get("STATESPAN_PATH") or "auto"
 LONG = 64
 """From this length on, chunks in plain torch are faster than the FFT on a CPU."""
+SHORT = 64
+"""Up to this length, in eager code on a CPU, the series of :mod:`statespan.ops.ssm.short` is faster than both."""
 LONG_ELSEWHERE = 4096
 """The same on a GPU without kernels, where it saves memory rather than time."""
 _forced: str | None = None
@@ -123,6 +126,20 @@ def sums_cauchy(source: SSMSource, u: Tensor) -> bool:
     """Whether kernels compute the convolution kernel of this SSM by Cauchy sums, which rules out an unknown length."""
     rank_one = source.convolve and source.power == "rank one"
     return rank_one and not torch.compiler.is_compiling() and kernels_run(u)
+
+
+def runs_as_series(path: str, source: SSMSource, u: Tensor) -> bool:
+    """Whether a short sequence in eager code on a CPU is applied by its kernel's series, if the SSM has one.
+
+    Nothing may trace, transform or compile the code, or carry tangents forward: the series has its own gradient.
+    """
+    if torch.compiler.is_compiling():  # first: a tracer would guard against the length
+        return False
+    if not u.is_cpu or not 0 < u.shape[1] <= SHORT or source.convolve or path == "triton" or forced_path() != "auto":
+        return False
+    if type(u) not in (Tensor, nn.Parameter) or transformed():
+        return False
+    return torch._C._get_tracing_state() is None and forward_ad._current_level < 0
 
 
 def input_dtype(source: SSMSource, u: Tensor) -> torch.dtype:

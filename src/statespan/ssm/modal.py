@@ -55,7 +55,7 @@ def forward(factors: DiagonalFactors, chunk: int, ahead: int, dtype: torch.dtype
     """
     d, B, C = (torch.view_as_complex(x.contiguous()) for x in factors)
     channels, H, M = C.shape
-    table = _table(d, chunk)
+    table = power_table(d, chunk)
     E, O = (factors.d.new_empty(*shape, H, chunk, 2 * M, dtype=dtype) for shape in ((), (channels,)))  # noqa: E741
     spare = torch.mul(table, B[:, None])
     E.copy_(view_real(spare).flip(1))
@@ -94,7 +94,7 @@ def backward(
     return DiagonalFactors(*(torch.view_as_real(x) for x in (dd, dB, torch.stack(dC))))
 
 
-def _table(d: Tensor, count: int) -> Tensor:
+def power_table(d: Tensor, count: int) -> Tensor:
     """d^0 … d^(count-1), (H, count, M), each half from the one before."""
     table = d.new_empty(d.shape[0], count, d.shape[1])
     table[:, 0], done, power = 1, 1, d

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from statespan._io import CheckpointError
 from statespan.data.base import Batch, Dataset, Split, trim
+from statespan.nn.threads import few_threads
 from statespan.train.config import ConfigError, Train
 from statespan.train.device import Processes
 from statespan.train.ema import Average
@@ -36,7 +37,6 @@ from statespan.train.sinks import RunFolder, Sink
 from statespan.train.state import Progress, RunState, ShardedState
 from statespan.train.step import TrainStep
 from statespan.train.tasks import Objective, Task
-from statespan.train.threads import few_threads
 
 CHECK_EVERY = 20  # steps after which the host waits for a device that runs ahead of it
 

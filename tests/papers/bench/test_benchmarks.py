@@ -39,17 +39,24 @@ EXPECTED = {  # rows in quick mode on a CPU, by name and how often
     "cpu": {
         "S4D chunks": 2,
         "S4D fft": 2,
-        "S4D naive Vandermonde, c64": 2,
         "S4D naive Vandermonde, c128": 2,
         "S4 chunks": 2,
         "S4 fft": 2,
-        "S4 naive Cauchy, one matrix, c64": 2,
         "S4 naive Cauchy, c64": 2,
         "S4 naive Cauchy, c128": 2,
+        "S4D naive Vandermonde, c64": 3,
+        "S4 naive Cauchy, one matrix, c64": 3,
+        "S4D": 2,
+        "S4": 2,
+        "LSTM": 1,
+        **dict.fromkeys((f"{kind}, set-up {how}" for kind in ("S4D", "S4") for how in ("kept", "made")), 1),
     },
 }
 if find_spec("transformers") is not None:
     EXPECTED["s4_table8"] |= {"Hugging Face GPT-2 at 16": 1, "Hugging Face GPT-2 as it comes at 16": 1}
+
+
+FORWARD_ONLY = ("copy", "forward", "build + forward", "short, evaluation", "one step")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +108,7 @@ def test_results_were_compared_with_their_reference(name, records):
         assert row["error"] <= row["tolerance"]
         assert "output" in row["compared"]
         trains = name not in ("step", "s4_table7", "s4_table8")
-        if trains and row["setting"].get("part") not in ("copy", "forward", "build + forward"):
+        if trains and row["setting"].get("part") not in FORWARD_ONLY:
             assert "input gradient" in row["compared"]
         if row["name"] != "u.clone()":  # rounding there is: the comparison was not of a tensor with itself
             assert row["error"] > 0
@@ -166,14 +173,30 @@ def test_table2_has_the_appendix_s_sizes(records):
 
 
 def test_cpu_compares_what_has_the_same_around_it(records):
-    rows = records("cpu")["rows"]
-    assert {row["setting"]["part"] for row in rows} == {"SSM alone", "layer"}
+    rows = [row for row in records("cpu")["rows"] if row["setting"]["part"] in ("SSM alone", "layer")]
+    assert len(rows) == 18
     for row in rows:
         mine = [r for r in rows if r["setting"] == row["setting"] and r["name"].split()[0] == row["name"].split()[0]]
         assert mine[-1]["name"].endswith("c128")
         assert row["extra"]["speedup"] == pytest.approx(mine[-1]["time_ms"] / row["time_ms"])
         mixed = row["parameters"] - min(r["parameters"] for r in rows if r["name"] == row["name"])
         assert mixed == (8 * 8 + 8 if row["setting"]["part"] == "layer" else 0)
+
+
+def test_cpu_compares_short_work_with_its_baselines(records):
+    rows = {(row["setting"]["part"], row["name"]): row for row in records("cpu")["rows"]}
+    baselines = {
+        ("short, training", "S4D"): "S4D naive Vandermonde, c64",
+        ("short, training", "S4"): "S4 naive Cauchy, one matrix, c64",
+        ("short, evaluation", "S4, set-up kept"): "S4, set-up made",
+        ("one step", "S4D"): "LSTM",
+        ("one step", "S4"): "LSTM",
+    }
+    for (part, name), base in baselines.items():
+        row = rows[part, name]
+        assert row["extra"]["speedup"] == pytest.approx(rows[part, base]["time_ms"] / row["time_ms"])
+    assert sum(part in ("short, training", "short, evaluation", "one step") for part, _ in rows) == 11
+    assert {row["setting"]["layers"] for (part, _), row in rows.items() if part == "one step"} == {2}
 
 
 def test_table3_parameters_match_at_the_paper_s_size(records):

@@ -30,12 +30,14 @@ from statespan.ops.ssm.causal import is_spoiled, without_spoiled
 from statespan.ops.ssm.chunk_length import chunk_length
 from statespan.ops.ssm.fftconv import fftconv
 from statespan.ops.ssm.layout import ordered, packed
+from statespan.ops.ssm.memo import remembered
 from statespan.ops.ssm.registered.chunks import chunks
 from statespan.ops.ssm.registered.layout import is_lengthwise, lengthwise
 from statespan.ops.ssm.registered.modes import modes
 from statespan.ops.ssm.registered.operators import build_diagonal, build_rank_one
 from statespan.ops.ssm.registered.recurrence import recurrence
 from statespan.ops.ssm.registered.whole import ssm_at_once
+from statespan.ops.ssm.short import apply_short
 from statespan.ops.ssm.source import SSMSource, source_of
 from statespan.ops.ssm.tiles import SIXTEEN_BITS
 from statespan.ssm import DPLR, Diagonal, Structure
@@ -109,13 +111,15 @@ def _apply(request: Request) -> Tensor:
     if 0 in u.shape[:2]:
         channels = source.structure().channels
         return u.new_zeros(*u.shape[:2], channels - request.ahead(channels), u.shape[2], dtype=dtype)
+    if (short := apply_short(request)) is not None:
+        return request.finish(short)
     if path == "fft" or dispatch.sums_cauchy(source, u):
         return request.finish(_convolve(request._replace(working=dispatch.path_dtype("fft", dtype))))
     if dispatch.runs_stepwise(path, source, working):
         return request.finish(_run_recurrence(request, None, last=False)[0])
     if (found := at_once(request)) is not None:
         return ssm_at_once(u, found.modes, found.options)[0].to(dtype)
-    operators = build_operators(request)
+    operators = remembered_operators(request)
     kernels, keep = fused and path == "triton", False
     if kernels:
         channels, _, chunk = operators.K.shape
@@ -191,7 +195,7 @@ def _apply_from(request: Request, state: Tensor | None) -> tuple[Tensor, Tensor]
     if dispatch.runs_stepwise(path, source, working):
         y, last = _run_recurrence(request, state.double().transpose(0, 1), last=True)
         return request.finish(y), last.transpose(0, 1).to(state.dtype)
-    operators = build_operators(request)
+    operators = remembered_operators(request)
     dense = operators.G.ndim != 2  # the order of the state: see `ordered`
     first = ordered(state.double(), dense).transpose(0, 1).contiguous()
     y, last = run_chunks(u, first, operators, ChunkOptions(path, working, last=True))
@@ -204,14 +208,26 @@ def _apply_from(request: Request, state: Tensor | None) -> tuple[Tensor, Tensor]
 
 def _convolve(request: Request) -> Tensor:
     u, D = request.u.to(request.working), request.D
-    modal = request.source.modal() if dispatch.sums_cauchy(request.source, u) else None
-    if modal is not None:
-        kernels = cauchy_kernel(modal, u.shape[1], u.dtype)
-    else:
+
+    def make() -> Tensor:
+        modal = request.source.modal() if dispatch.sums_cauchy(request.source, u) else None
+        if modal is not None:
+            return cauchy_kernel(modal, u.shape[1], u.dtype)
         structure = request.source.structure()
-        kernels = structure.kernel(u.shape[1], ahead=request.ahead(structure.channels)).to(u.dtype)
+        return structure.kernel(u.shape[1], ahead=request.ahead(structure.channels)).to(u.dtype)
+
+    kernels = remembered(request, ("kernel", u.shape[1]), make)
     y = fftconv(u, *kernels.chunk(2)) if request.bidirectional else fftconv(u, kernels)
     return y if D is None else y + D.to(u.dtype) * u[:, :, None]
+
+
+def remembered_operators(request: Request) -> ChunkOperators:
+    """The same as :func:`build_operators`, from memory if a layer was last called with this set-up."""
+    source, u, dtype, path = request.source, request.u, request.working, request.path
+    if source.memo is None or path != "chunks":
+        return build_operators(request)
+    chunk = chunk_length(path, source, dtype, u, factored=False)
+    return remembered(request, ("chunks", chunk), lambda: build_operators(request))
 
 
 def build_operators(request: Request) -> ChunkOperators:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from statespan.ops.ssm.arguments import ModeTensors
+from statespan.ops.ssm.memo import Memo
 from statespan.ssm import DPLR, Diagonal, Structure
 
 
@@ -48,6 +49,8 @@ class SSMSource:
     """The real dtype of its parameters."""
     convolve: bool = False
     """Whether to apply it as a convolution wherever its length is known beforehand."""
+    memo: Memo | None = None
+    """Where the last set-up is kept; None to keep none."""
 
     @property
     def dense(self) -> bool:

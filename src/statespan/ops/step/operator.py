@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from statespan.ops.dispatch import kernels_run
-from statespan.ops.register import operator
+from statespan.ops.register import operator, transformed
+from statespan.ops.step.eager import EagerStep, is_eager_on_cpu
 from statespan.ssm import Structure
 from statespan.ssm.dplr import LowRankTransition
 from statespan.ssm.packed import DiagonalTransition, pack, pack_rows
@@ -103,6 +104,8 @@ class Stepper:
         if system.diagonal is not None:
             real, imag = system.diagonal.chunk(2, -1)
             self.even, self.odd = torch.cat([real, real], -1), torch.cat([-imag, imag], -1)
+        is_on_cpu = system.diagonal is not None and type(system.diagonal) is Tensor and system.diagonal.is_cpu
+        self.eager = EagerStep(self.system, early=self.early) if is_on_cpu and not _is_traced() else None
 
     def __call__(
         self, u: Tensor, state: Tensor, dtype: torch.dtype, *, in_place: bool = False
@@ -123,6 +126,9 @@ class Stepper:
             if in_place and not torch.compiler.is_compiling() and state.is_contiguous():
                 return _run(u, state, self.system, options, out=state)
             y, new = fused_step(u, state, self.system, options)
+        elif self.eager is not None and is_eager_on_cpu(u, state) and state.shape[1:] == self.system.B.shape:
+            y, new = self.eager(u, state, dtype, in_place=in_place)
+            return gelu(y) if self.gelu else y, new
         else:
             y, new = self._plain(u, state, dtype)
         return y, state.copy_(new) if in_place else new
@@ -151,6 +157,11 @@ class Stepper:
         if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (u, state, *self.system)):
             return False
         return kernels_run(u)
+
+
+def _is_traced() -> bool:
+    """Whether a tracer runs, whose tensors have no memory."""
+    return torch.compiler.is_compiling() or transformed() or torch._C._get_tracing_state() is not None
 
 
 def _run(u: Tensor, state: Tensor, system: System, options: StepOptions, *, out: Tensor) -> tuple[Tensor, Tensor]:

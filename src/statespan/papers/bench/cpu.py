@@ -12,6 +12,7 @@ import torch
 
 from statespan.papers.bench import naive
 from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow, Case
+from statespan.papers.bench.cpu_short import short_cases, short_findings
 from statespan.papers.bench.layer_work import KINDS, layer_work, paths, ssm_floor
 
 ROUNDED = 5e-3
@@ -23,7 +24,7 @@ PARTS: dict[str, dict[str, Any]] = {ALONE: {"activation": None, "mix": None}, WH
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
-    """Each SSM on each path, then with the naive kernels; alone, and within a layer."""
+    """Each SSM on each path, then with the naive kernels; alone, and within a layer. Last, the short rows."""
     sizes = options.sizes
     batch, length, D, N = (sizes[key] for key in ("batch", "length", "d_model", "d_state"))
     for kind, layer in KINDS.items():
@@ -37,6 +38,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
             for label, kernel, allowed in _naive(kind, options.tolerance):
                 prepare = partial(layer_work, make, options, batch, length, forward=naive.forward_with(kernel))
                 yield Case(f"{kind} naive {label}", setting, prepare, floor, allowed)
+    yield from short_cases(options)
 
 
 def _naive(kind: str, tolerance: float) -> list[tuple[str, naive.KernelFunction, float]]:
@@ -54,7 +56,8 @@ def _naive(kind: str, tolerance: float) -> list[tuple[str, naive.KernelFunction,
 
 def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchRow], list[str]]:
     """Add "speedup" of each row over the last naive one, which is as exact as ours, and report the best over all."""
-    final, findings = list(rows), []
+    count = sum(row.setting["part"] in PARTS for row in rows)
+    final, findings = list(rows[:count]), []
     for kind, part in product(("S4D", "S4"), PARTS):
         group = [r for r in rows if r.name.split()[0] == kind and r.setting["part"] == part and r.time_ms]
         naives = [row for row in group if "naive" in row.name]
@@ -66,7 +69,8 @@ def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchR
             findings += [
                 f"{part}: {fastest.name} is {fastest.speed_over(row):.1f} times as fast as {row.name}" for row in naives
             ]
-    return final, findings
+    short, more = short_findings(rows[count:])
+    return final + short, findings + more
 
 
 BENCHMARK = Benchmark("cpu", cases, devices=("cpu",), finish=finish, rounds=3)

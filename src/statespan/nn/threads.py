@@ -1,4 +1,4 @@
-"""The threads of a CPU that training and the estimators use: one for small models, otherwise as many as torch chooses.
+"""The threads of a CPU that training, estimators and generation use: one for small models, else torch's own number.
 
 An operation on few numbers takes less time than dividing it among threads, and far less than waiting for a thread whose
 core is busy with another program: on a loaded machine, small models are up to ten times slower on two threads than on
@@ -33,14 +33,20 @@ def activation_size(model: nn.Module, rows: int, length: int) -> int | None:
     return rows * -(-length // stride) * max(widths) if widths else None
 
 
-@contextlib.contextmanager
-def few_threads(model: nn.Module, rows: int, length: int, *, given: int | None = None) -> Iterator[None]:
+def few_threads(
+    model: nn.Module, rows: int, length: int, *, given: int | None = None
+) -> contextlib.AbstractContextManager[None]:
     """Use the given number of threads within the context, or one if the model is small and the user chose no number.
 
     The user chooses one with an environment variable of :data:`VARIABLES` or ``torch.set_num_threads``. A model that is
     not on a CPU changes nothing. The number from before the context returns at its end.
     """
-    size = activation_size(model, rows, length)
+    return threads_for(model, activation_size(model, rows, length), given=given)
+
+
+@contextlib.contextmanager
+def threads_for(model: nn.Module, size: int | None, *, given: int | None = None) -> Iterator[None]:
+    """The same for operations on ``size`` values, as on the states of a step; None for an unknown size."""
     is_on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
     wanted = given
     if given is None and is_on_cpu and size is not None and size < SMALL and is_default():

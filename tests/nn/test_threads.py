@@ -1,13 +1,15 @@
-"""Small models train on one thread, unless the user chose a number; the number from before returns."""
+"""Small models train, predict and generate on one thread, unless the user chose a number, which returns."""
 
 import numpy as np
 import pytest
 import torch
 
 from statespan.estimators import S4Classifier, S4Forecaster
-from statespan.models import build
-from statespan.train import fit, threads
-from statespan.train.threads import SMALL, activation_size, few_threads
+from statespan.generation import Stream, generate
+from statespan.models import LanguageConfig, LanguageModel, build
+from statespan.nn import threads
+from statespan.nn.threads import SMALL, activation_size, few_threads, threads_for
+from statespan.train import fit
 from tests.train.make import dataset, recipe
 
 CORES = 4
@@ -63,6 +65,35 @@ def test_the_number_returns_after_an_error(count):
     with pytest.raises(KeyError), few_threads(model(), 1, 1):
         raise KeyError
     assert count == [CORES, 1, CORES]
+
+
+@pytest.mark.parametrize(("size", "expected"), [(None, CORES), (SMALL - 1, 1), (SMALL, CORES)])
+def test_a_size_that_is_known_otherwise(size, expected, count):
+    with threads_for(model(), size):
+        assert count[-1] == expected
+
+
+@torch.no_grad()
+def test_generation_and_streams(count):
+    """The prompt, and the steps, whose size is that of the states."""
+    language = LanguageModel(LanguageConfig(vocabulary=10, d_model=8, d_state=4, n_layers=1)).eval()
+    seen = []
+    language.backbone.blocks[0].norm.register_forward_hook(lambda *_: seen.append(count[-1]))
+    generate(language, torch.zeros(2, 5, dtype=torch.int64), steps=4)
+    assert seen == [1] * 4
+    assert count[-1] == CORES
+    forecaster = build("forecaster", options={"d_input": 1, "d_output": 1, "d_model": 8, "n_layers": 1, "horizon": 3})
+    forecaster.eval().backbone.blocks[0].norm.register_forward_hook(lambda *_: seen.append(count[-1]))
+    seen.clear()
+    generate(forecaster, torch.randn(2, 6, 1), steps=3)
+    assert set(seen) == {1}
+    stream = Stream(model().eval(), 2)
+    stream.model.backbone.blocks[0].norm.register_forward_hook(lambda *_: seen.append(count[-1]))
+    seen.clear()
+    stream.prefill(torch.randn(2, 7, 2))
+    assert seen == [1]
+    stream.push(torch.randn(2, 7, 2))
+    assert count[-1] == CORES
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 1), (2, 2)])
