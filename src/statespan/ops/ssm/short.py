@@ -43,7 +43,9 @@ def apply_short(request: Request) -> Tensor | None:
     if modal is None or modal.rule != "bilinear":
         return None
     dt, decay, freq, B, C, _, P = modal.parameters
-    x, D = SeriesTensors(dt, decay, freq, B, C, P), request.D
+    if P is not None and P.shape[0] > 1:  # the series has one low-rank term
+        return None
+    x, D = SeriesTensors(dt, decay, freq, B, C, None if P is None else P[0]), request.D
     if not all(t is None or type(t) in (Tensor, nn.Parameter) for t in (*x, D)):
         return None
     options = _options(request, modal)
