@@ -23,7 +23,8 @@ def given(cls, length, *, dt_scale=1.5, **options):
         for p in ssm.parameters():
             p.add_(0.1 * torch.randn_like(p))
     modal = ssm.modal(dt_scale)
-    x = SeriesTensors(*modal.parameters[:5], modal.parameters.P)
+    P = modal.parameters.P
+    x = SeriesTensors(*modal.parameters[:5], None if P is None else P[0])
     return ssm, x, SeriesOptions(length, modal.real_part, modal.log_dt, dt_scale)
 
 
