@@ -1,7 +1,7 @@
 """``statespan::float32_linear``: a linear map of float32 features, gated or not, by products of float16 on a GPU.
 
-It takes the place of products in float32, which do not use the tensor cores, and is as accurate: see
-:mod:`statespan.ops._triton.halves`. If the user allows TF32, torch's own products run, as they are faster still.
+It takes the place of products in float32, which do not use the tensor cores, and is at least as accurate: see
+:mod:`statespan.ops._triton.halves`. If the user allows TF32, torch's own products run.
 
 Shapes: P positions, F features in, N features out of the weight: D, or 2D if gated.
 """
@@ -130,15 +130,15 @@ def _gradient(ctx: Any, dout: Tensor | None, _z: Tensor | None) -> tuple[Tensor 
         return ()
     if torch.is_grad_enabled() and not traced(x):
         with no_autocast(x):
-            return _differentiable_gradient(x, weight, bias, dout, ctx.gated)
+            return _differentiable_gradient((x, weight, bias), dout, ctx.gated)
     return linear_of_halves_backward(SavedLinear(x, weight, z), dout, ctx.gated)
 
 
 def _differentiable_gradient(
-    x: Tensor, weight: Tensor, bias: Tensor, dout: Tensor, gated: bool
+    inputs: tuple[Tensor, Tensor, Tensor], dout: Tensor, gated: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same in torch, for second derivatives."""
-    dz = dout
+    (x, weight, bias), dz = inputs, dout
     if gated:
         a, b = torch.nn.functional.linear(x, weight, bias).chunk(2, -1)
         gate = b.sigmoid()
