@@ -203,14 +203,21 @@ class Sized:
 
 @pytest.mark.parametrize(
     ("positions", "features", "outputs", "fits"),
-    [(65536, 512, 1024, True), (4096, 512, 1024, True), (4095, 512, 1024, False), (1 << 20, 127, 1024, False),
+    [(65536, 512, 1024, True), (16384, 512, 1024, True), (16383, 512, 1024, False), (1 << 20, 127, 1024, False),
      (1 << 20, 1024, 127, False), (1 << 23, 128, 128, True), (1 << 24, 128, 128, False)],
 )  # fmt: skip
 def test_large_maps_in_float32_alone(positions, features, outputs, fits, monkeypatch):
+    """A quarter of the size is large in compiled code, where a launch costs less."""
     monkeypatch.setattr(float32, "_is_capable", lambda _: True)
     monkeypatch.setattr(float32, "kernels_run", lambda _: True)
     x, weight, bias = Sized(positions, features), Sized(outputs, features), Sized(outputs)
     assert float32_linear_fits(x, weight, bias) is fits
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.compiler, "is_compiling", lambda: True)
+        patch.setattr(float32, "exporting", lambda: False)
+        assert float32_linear_fits(Sized(positions // 4 + 1, features), weight, bias) is (min(features, outputs) > 127)
+        patch.setattr(float32, "exporting", lambda: True)
+        assert not float32_linear_fits(x, weight, bias)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "is_autocast_enabled", lambda kind: kind == "cuda")
         assert not float32_linear_fits(x, weight, bias)

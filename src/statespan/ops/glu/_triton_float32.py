@@ -169,12 +169,13 @@ def backward(y: Tensor, weight: Tensor, z: Tensor | None, dout: Tensor) -> tuple
         GATED=gated, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     sum_shares(shares, [dbias])
+    dweight = _weight_gradient(dz, split(y), (N, F), gated)  # first, so that y's planes are gone before dy is there
     ws, dy = split(weight, gated), torch.empty_like(y)
     padded_p, padded_f, padded_n = padded(P), padded(F), padded(N)
     _input_gradient_kernel[(padded_f // SHORT * (padded_p // LONG),)](
         ws.planes, ws.inverse, dz.planes, dz.inverse, dy, P, F, padded_p, padded_f, padded_n, **LAUNCH
     )
-    return dy, _weight_gradient(dz, split(y), (N, F), gated), dbias
+    return dy, dweight, dbias
 
 
 def _weight_gradient(dz: Halves, y: Halves, shape: tuple[int, int], gated: bool) -> Tensor:

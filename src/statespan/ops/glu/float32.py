@@ -18,8 +18,12 @@ from statespan.ops.register import ABSENT, differentiable, exporting, no_autocas
 
 CAPABILITY = 9
 """Of Hopper. Older GPUs have much slower tensor cores and have not been measured."""
-LEAST_FEATURES, LEAST_WORK = 128, 1 << 31
-"""From this width and this many multiplications on, it is at least twice as fast on an H200."""
+LEAST_FEATURES = 128
+LEAST_WORK, LEAST_WORK_EAGER = 1 << 31, 1 << 33
+"""From this width and this many multiplications on, it is faster on an H200.
+
+The limit is higher in eager mode, where the CPU takes longer to launch ten kernels than a GPU to run small ones.
+"""
 MOST_POSITIONS = 1 << 24
 """Up to here, addresses inside a tile fit into 32 bits."""
 
@@ -48,7 +52,8 @@ def float32_linear_fits(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
         return False
     if min(features, outputs) < LEAST_FEATURES or positions >= MOST_POSITIONS:
         return False
-    if positions * features * outputs < LEAST_WORK:
+    least_work = LEAST_WORK if torch.compiler.is_compiling() else LEAST_WORK_EAGER
+    if positions * features * outputs < least_work:
         return False
     return _is_capable(x.device) and _is_full_precision() and kernels_run(x)
 
