@@ -22,6 +22,7 @@ from statespan.ops import apply, apply_from, dispatch, memory, use_path
 from statespan.ops._triton import transpose
 from statespan.ops.batch_norm import _triton as batch_norm
 from statespan.ops.glu import _triton as glu
+from statespan.ops.glu import _triton_float32 as float32_linear
 from statespan.ops.norm._triton import after as norm_after
 from statespan.ops.norm._triton import before as norm
 from statespan.ops.norm.before import Affine, SavedNorm
@@ -85,6 +86,14 @@ def gates(width):
     glu.backward(z, bias, glu.forward(z, bias))
 
 
+def linear_maps(gated):
+    """Of float32 features, with all gradients."""
+    y, weight = torch.zeros(256, 2000), torch.zeros(256, 256)
+    out, z = float32_linear.forward(y, weight, weight[0], gated=gated, save=True)
+    float32_linear.forward(y, weight, weight[0], gated=gated, save=False)
+    float32_linear.backward(y, weight, z, out)
+
+
 def orders(dtype):
     x = torch.zeros(3, 70, 50, dtype=dtype)
     transpose.featurewise(transpose.lengthwise(x.permute(2, 0, 1), HALF).permute(1, 2, 0), HALF)
@@ -144,6 +153,8 @@ CASES = {
     **{f"cauchy, {d_state}, {both}": partial(cauchy, d_state, FULL, both)
        for d_state in STATES for both in (False, True)},
     "cauchy, double": partial(cauchy, 64, torch.float64, False),
+    "float32 maps, gated": partial(linear_maps, True),
+    "float32 maps, plain": partial(linear_maps, False),
 }  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from statespan.ops import apply, chunked
+from statespan.ops import apply, chunked, linear_glu
+from statespan.ops.glu.float32 import float32_linear, float32_linear_fits
 from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near
 from tests.ssm.make import make
@@ -122,3 +123,44 @@ def test_more_than_two_billion_numbers():
         wanted = truth(moved(ssm, h, torch.complex128), u.detach()[b][..., h], weights[b][..., h], False)
         assert relative(y[b][..., h], wanted[0]) <= 1e-2, (row, head)
         assert relative(gradient[b][..., h], wanted[1]) <= 1e-2, (row, head)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize(("positions", "features"), [(65536, 512), (40001, 513)])
+def test_float32_linear_maps(positions, features, gated):
+    """By float16 products where the GPU is fast at them; the same bits every time."""
+    rows = 2 * features if gated else features
+    shapes = ((features, positions), (rows, features), (rows,), (positions, features))
+    y, weight, bias, dout = (torch.randn(*s, device="cuda") for s in shapes)
+    inputs = [y.t(), weight / features**0.5, bias]
+    assert float32_linear_fits(*inputs) == (torch.cuda.get_device_capability()[0] >= 9)
+
+    def results(function, inputs, dout):
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        out = function(*leaves)
+        return [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+
+    def exact(x, weight, bias):
+        z = torch.nn.functional.linear(x, weight, bias)
+        return torch.nn.functional.glu(z, -1) if gated else z
+
+    def fast(x, weight, bias):
+        return linear_glu(x, weight, bias) if gated else float32_linear(x, weight, bias, gated=False)
+
+    got = results(fast, inputs, dout)
+    wanted = results(exact, [x.double() for x in inputs], dout.double())
+    for what, one, other in zip(("y", "x", "weight", "bias"), got, wanted, strict=True):
+        assert_near(one, other, 2e-6, what)
+    assert all(map(torch.equal, got, results(fast, inputs, dout)))
+
+
+def test_compiled_float32_maps():
+    """The operator in torch.compile's graph, against the same in eager mode."""
+    y, weight, bias = (torch.randn(*s, device="cuda") for s in ((512, 32768), (1024, 512), (1024,)))
+    leaves = [x.requires_grad_() for x in (y.t().detach(), weight, bias)]
+    results = []
+    for function in (linear_glu, torch.compile(linear_glu, fullgraph=True)):
+        out = function(*leaves)
+        results.append([out.detach(), *torch.autograd.grad(out.square().sum(), leaves)])
+    for one, other in zip(*results, strict=True):
+        assert_near(one, other, 2e-6)

@@ -14,6 +14,7 @@ from torch.nn.functional import glu
 from torch.nn.modules import module as _torch
 
 from statespan.ops import gelu_linear, linear_glu
+from statespan.ops.glu.float32 import float32_linear, float32_linear_fits
 
 
 def untouched(module: nn.Module, *classes: type[nn.Module]) -> bool:
@@ -91,11 +92,18 @@ def mix_features(y: Tensor, dropout: nn.Module, mix: nn.Module, activating: nn.L
     # takes without a copy.
     y = dropout(y.permute(2, 3, 0, 1).flatten(0, 1).permute(1, 2, 0)).flatten(0, 1)
     if activating is None:
-        y = mix(y)
+        y = _mixed(y, mix)
     else:
         y = gelu_linear(y, activating.weight, activating.bias)
         y = glu(y, -1) if isinstance(mix, GLU) else y
     return as_sequences(y, batch, length) if _is_unshared(mix) else y.unflatten(0, (batch, length))
+
+
+def _mixed(y: Tensor, mix: nn.Module) -> Tensor:
+    linear = plain_linear(mix)
+    if linear is None or not float32_linear_fits(y, linear.weight, linear.bias):
+        return mix(y)
+    return float32_linear(y, linear.weight, linear.bias, gated=False)
 
 
 def _is_unshared(mix: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import glu, linear
 
 from statespan.ops.dispatch import kernels_run
+from statespan.ops.glu.float32 import float32_linear, float32_linear_fits
 from statespan.ops.register import differentiable, exporting, graph_is_kept, operator, traced
 
 
@@ -27,6 +28,8 @@ def linear_glu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     helps = torch.is_grad_enabled() and not exporting() if compiling else x.shape[0] > 0
     if not (helps and kernels_run(x)):
         return glu(linear(x, weight, bias), -1)
+    if float32_linear_fits(x, weight, bias):
+        return float32_linear(x, weight, bias, gated=True)
     z = linear(x, weight)
     if z.dtype not in (torch.float16, torch.bfloat16):
         return glu(z + bias, -1)
