@@ -30,6 +30,8 @@ class Tiles(NamedTuple):
     backward_stages: int = 2
     backward_columns: int = 0
     """0 for as many as forward."""
+    apart: bool = False
+    """Whether a second kernel of the backward pass computes the gradients of the operators."""
 
 
 def fits(d_state: int, power: str, dtype: torch.dtype, memory: int) -> bool:
@@ -44,9 +46,7 @@ def fits(d_state: int, power: str, dtype: torch.dtype, memory: int) -> bool:
 
 def recomputes(d_state: int, dtype: torch.dtype, memory: int) -> bool:
     """Whether a backward pass has room to recompute the pre-activation."""
-    if dtype in SIXTEEN_BITS:
-        return memory >= MIDDLE or d_state <= 64
-    return memory >= LARGE
+    return dtype in SIXTEEN_BITS and (memory >= MIDDLE or d_state <= 64)
 
 
 def choose_tiles(
@@ -69,7 +69,9 @@ def choose_tiles(
     power over a segment would not fit; such sequences take a single pass.
     """
     narrow, tight = dtype in SIXTEEN_BITS, memory < MIDDLE
-    largest = (64 if d_state <= 64 else 32 if d_state <= 128 and not (dense and tight) else 16) if narrow else 16
+    largest = 64 if d_state <= 64 else 32 if d_state <= 128 and not (dense and tight) else 16
+    if not narrow and (d_state > 64 or memory < LARGE):
+        largest = 16
     columns = largest_filled = min(largest, 64 if batch >= 48 else 32 if batch >= 24 else 16)
     per_segment = 1 << max(0, -(-length // chunk) - 1).bit_length()
 
@@ -89,7 +91,7 @@ def choose_tiles(
         per_segment //= 2
     warps = 4 if d_state <= 64 else 8
     if not narrow:
-        return Tiles(columns, per_segment, warps, 1, warps, 1)
+        return Tiles(columns, per_segment, warps, 1, warps, 1, apart=True)
     if d_state > 64:
         stages = 2 if d_state <= 128 and not (dense and tight) else 1
         return Tiles(columns, per_segment, warps, stages, warps, stages)

@@ -18,6 +18,7 @@ from torch import Tensor
 from statespan.ops._triton.gelu import backward as gelu_backward
 from statespan.ops._triton.sums import PartialSums, diagonals_kernel
 from statespan.ops.memory import shared_memory
+from statespan.ops.ssm._triton.apart import AdjointPass, run_adjoint, run_gradients, summing
 from statespan.ops.ssm._triton.products import products
 from statespan.ops.ssm._triton.scan import backward_kernel, forward_kernel
 from statespan.ops.ssm._triton.states import segments_kernel, states_kernel
@@ -96,7 +97,7 @@ class LaunchPlan(NamedTuple):
             "LOW": self.factored,
             "ACC": TYPES[self.acc],
             "STATE": TYPES[self.state],
-            "PRECISION": "tf32x3" if self.dtype == torch.float32 else "ieee",
+            "PRECISION": "split" if self.dtype == torch.float32 else "ieee",
         }
 
 
@@ -227,13 +228,18 @@ def backward(
     written. (With W it is needed afterwards.)
     """
     (dy, dlast), (K, E, G, O, W), u, both, gelu = arriving, operators, saved.u, options.both, options.gelu  # noqa: E741
-    if saved.preactivation.numel():
+    once = plan.segments == 1 and not both and not plan.factored
+    fused = plan.tiles.apart and once and saved.preactivation.numel() > 0
+    if fused:
+        gelu = False
+    elif saved.preactivation.numel():
         dy, gelu = gelu_backward(dy, saved.preactivation.view_as(dy)), False
     tiles = plan.tiles  # the segments of the forward pass, with another number of columns
     plan = plan._replace(tiles=tiles._replace(columns=tiles.backward_columns or tiles.columns))
-    once = plan.segments == 1 and not both and not plan.factored
-    assert once or not gelu, "only one walk through all outputs recomputes the pre-activation"
-    alone, shares = plan.V == plan.H and not both and not plan.factored, _partial_gradients(plan, operators, u)
+    apart = plan.tiles.apart and not plan.factored
+    assert (once and not apart) or not gelu, "only one walk through all outputs recomputes the pre-activation"
+    alone = plan.V == plan.H and not both and not plan.factored and not apart
+    shares = _partial_gradients(summing(plan) if apart else plan, operators, u)
     du = spare if alone and spare is not None else u.new_empty(plan.V, plan.B, plan.L)
     dT, dE, dO, dG = shares.first
     dfirst = torch.empty(plan.V, plan.B, plan.N, dtype=plan.state, device=u.device) if options.has_first else None
@@ -244,6 +250,13 @@ def backward(
         start = None
         if plan.segments > 1:
             start = states(plan, dy, O_half, operators, left=not ahead, adjoint=True, save=False, inject=inject)
+        if apart:
+            found = AdjointPass(du, dfirst if not ahead else None, saved.preactivation if fused else None)
+            through = OutputGradients(dy, inject)
+            dY, adjoint = run_adjoint(plan, through, operators._replace(O=O_half), found, start=start, ahead=ahead, both=both)
+            first = (dT, dE, dG, dO[len(dO) // 2 :] if ahead else dO)
+            run_gradients(plan, Sequences(u), (dY, kept, adjoint), first, ahead=ahead, share=shares.size)
+            continue
         adjoint = u.new_empty(plan.V, plan.B, plan.chunks, plan.N) if plan.factored else u
         backward_kernel[plan.programs(plan.V)](
             u, dy, du, kept, K, Kb, E, G, W, O_half, start, inject, dfirst,

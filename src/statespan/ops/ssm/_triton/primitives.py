@@ -10,8 +10,33 @@ import triton.language as tl
 
 
 @triton.jit
+def high_part(x):
+    """A float32 number rounded to the 11 bits of tf32: what is left of it, ``x - high``, is exact."""
+    bits = x.to(tl.int32, bitcast=True)
+    return ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def mm(a, b, acc, PRECISION: tl.constexpr):
-    return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    if PRECISION == "split":
+        ah = high_part(a)
+        al = a - ah
+        bh = high_part(b)
+        bl = b - bh
+        p = tl.dot(al, bh, input_precision="tf32")
+        p = tl.dot(ah, bl, p, input_precision="tf32")
+        p = tl.dot(ah, bh, p, input_precision="tf32")
+        return acc + p
+    elif PRECISION == "chain":
+        ah = high_part(a)
+        al = a - ah
+        bh = high_part(b)
+        bl = b - bh
+        p = tl.dot(al, bh, acc, input_precision="tf32")
+        p = tl.dot(ah, bl, p, input_precision="tf32")
+        return tl.dot(ah, bh, p, input_precision="tf32")
+    else:
+        return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
 
 
 @triton.jit
@@ -118,7 +143,7 @@ def product(S, high, low, PRECISION: tl.constexpr):
         new = tl.dot(Sh, low, new)
         return tl.dot(Sh, high, new)
     else:
-        return tl.dot(S.to(high.dtype), high, input_precision=PRECISION, out_dtype=high.dtype)
+        return mm(S.to(high.dtype), high, tl.zeros((S.shape[0], high.shape[1]), high.dtype), PRECISION)
 
 
 @triton.jit
