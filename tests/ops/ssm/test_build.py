@@ -166,6 +166,25 @@ def test_rank_one_in_factors(case, precise):
 
 
 @pytest.mark.parametrize("low_rank", [False, True])
+def test_rounded_lists(low_rank):
+    """K, E and O as float32 numbers next to those of float64, G unchanged, and gradients through the rounded lists."""
+    leaves, case = parameters(SHORT[0], "exp", low_rank), SHORT[0]
+    modes = ModeTensors(*(x.detach().to(DEVICE) for x in leaves[:5]), None, leaves[5].detach().to(DEVICE) if low_rank else None)
+    options = BuildOptions(case.chunk, case.ahead, "bilinear", "exp", True, True)
+    exact, rounded = (build.forward(modes, options._replace(rounded=r)) for r in (False, True))
+    for name in "KEO":
+        assert torch.equal(getattr(rounded, name), getattr(exact, name).float()), name
+    assert torch.equal(rounded.G, exact.G)
+    assert exact.G.dtype == torch.float64
+    arriving = ChunkOperators(*(torch.randn_like(x) for x in rounded[:4]))
+    wider = ChunkOperators(*(x.double() for x in arriving[:4]))
+    got = build.backward(arriving, modes, BuiltLists(rounded.E, rounded.O, rounded.W), options._replace(rounded=True))
+    wanted = build.backward(wider, modes, BuiltLists(exact.E, exact.O, exact.W), options)
+    for name in NAMES[: len(leaves)]:
+        assert_near(getattr(got, name), getattr(wanted, name), 1e-6, f"gradient of {name}")
+
+
+@pytest.mark.parametrize("low_rank", [False, True])
 def test_step_sizes_themselves(low_rank):
     """As of a structure: Δ instead of its logarithm."""
     leaves = parameters(SHORT[0], "none", low_rank, log_dt=False)

@@ -113,6 +113,8 @@ class BuildOptions(NamedTuple):
     """Compute in float64; in float32 otherwise, which is enough for 16-bit operators."""
     factored: bool = False
     """Leave the low-rank part of G in its two factors."""
+    rounded: bool = False
+    """With ``precise``: store K, E and O in float32. G, whose errors the recurrence repeats, stays in float64."""
 
 
 class BuiltLists(NamedTuple):

@@ -38,17 +38,18 @@ def _threads(constants: dict[str, Any]) -> dict[str, int]:
 
 
 def forward(modes: ModeTensors, options: BuildOptions) -> ChunkOperators:
-    """The operators in the computing precision, with the factors W even beside a dense G."""
+    """The operators in the computing precision or rounded, with the factors W even beside a dense G."""
     sizes, constants = _constants(modes, options)
     dt, decay, freq, B, C, D, P = modes
     (channels, H, M, _), chunk = C.shape, options.chunk
     skip, constants["SKIP"] = C if D is None else D, D is not None
     dtype = torch.float64 if options.precise else torch.float32
 
-    def empty(*shape: int) -> Tensor:
+    def empty(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
         return C.new_empty(shape, dtype=dtype)
 
-    K, E, O = empty(channels, H, chunk), empty(H, chunk, 2 * M), empty(channels, H, chunk, 2 * M)  # noqa: E741
+    shapes = (channels, H, chunk), (H, chunk, 2 * M), (channels, H, chunk, 2 * M)
+    K, E, O = (empty(*s, dtype=torch.float32 if options.rounded else dtype) for s in shapes)  # noqa: E741
     if P is None:
         G = empty(H, 2 * M)
         diagonal_kernel[(H,)](
