@@ -23,6 +23,7 @@ from statespan.ops.ssm._triton.primitives import (
     add_mm,
     advance,
     columns,
+    fold,
     load,
     load_power,
     mm,
@@ -32,6 +33,7 @@ from statespan.ops.ssm._triton.primitives import (
     toeplitz,
 )
 from statespan.ops.ssm.arguments import ChunkOperators, OutputGradients, Sequences
+from statespan.ops.ssm.tiles import PROGRAMS
 
 if TYPE_CHECKING:
     from statespan.ops.ssm._triton.launch import LaunchPlan
@@ -126,48 +128,49 @@ def adjoint_kernel(
 @triton.jit
 def gradients_kernel(
     u_ptr, dy_ptr, states_ptr, adjoint_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr, share_size,
-    H, B, L, N, chunks, whole, segments, per_segment, su_h, su_b, sy_h, sy_b,
+    H, B, L, N, chunks, whole, segments, per_segment, tiles, su_h, su_b, sy_h, sy_b,
     C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, AHEAD: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile's share of the operators' gradients; AHEAD adds to those of E and G, and leaves T's alone."""
+    """The share of some tiles in the operators' gradients; AHEAD adds to those of E and G, and leaves T's alone."""
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
     rc, q = tl.arange(0, C), tl.arange(0, Q)
     real = (q < N)[None, :]
-    tile = tl.program_id(1).to(tl.int64)
-    b, segment, live = columns(tile, B, segments, BT, EVEN)
-    chunk0 = segment * per_segment
+    program = tl.program_id(1).to(tl.int64)
     dT, dE, dO = tl.zeros((C, C), ACC), tl.zeros((C, Q), ACC), tl.zeros((C, Q), ACC)
     if DENSE:
         dgr, dgi = tl.zeros((Q, Q), ACC), tl.zeros((16, 16), ACC)
     else:
-        dgr, dgi = tl.zeros((Q // 2,), ACC), tl.zeros((Q // 2,), ACC)
-    along = (chunk0 * C)[:, None] + rc[None, :]
-    u_row = u_ptr + h * su_h + (b * su_b)[:, None] + along
-    y_row = dy_ptr + hk * sy_h + (b * sy_b)[:, None] + along
-    s_row = states_ptr + ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
-    r_row = adjoint_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
-    for i in range(per_segment):
-        chunk = chunk0 + i
-        ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
-        held = (live & (chunk < chunks))[:, None] & real
-        U, S = load(u_row + i * C, ok, EVEN), load(s_row + i * N, held, EVEN)
-        dY = tl.load(y_row + i * C, mask=ok, other=0.0)  # a surplus column adds nothing to any sum
-        R = tl.load(r_row + i * N, mask=held, other=0.0)
-        dYt = tl.trans(dY)
-        if not AHEAD:
-            dT = mm(dYt, U, dT, PRECISION)
-        dO = mm(dYt, S, dO, PRECISION)
-        dE = mm(tl.trans(U), R, dE, PRECISION)
-        if DENSE:
-            dgr = mm(tl.trans(R), S, dgr, PRECISION)
-        else:
-            lr, li = split(R.to(ACC))
-            sr, si = split(S.to(ACC))
-            dgr += tl.sum(lr * sr + li * si, 0)
-            dgi += tl.sum(li * sr - lr * si, 0)
-    share = tile * share_size
+        dgr, dgi = tl.zeros((BT // 16, 8, Q // 2), ACC), tl.zeros((BT // 16, 8, Q // 2), ACC)
+    for tile in range(program * tiles, (program + 1) * tiles):
+        b, segment, live = columns(tile, B, segments, BT, EVEN)
+        chunk0 = segment * per_segment
+        along = (chunk0 * C)[:, None] + rc[None, :]
+        u_row = u_ptr + h * su_h + (b * su_b)[:, None] + along
+        y_row = dy_ptr + hk * sy_h + (b * sy_b)[:, None] + along
+        s_row = states_ptr + ((h * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+        r_row = adjoint_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+        for i in range(per_segment):
+            chunk = chunk0 + i
+            ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
+            held = (live & (chunk < chunks))[:, None] & real
+            U, S = load(u_row + i * C, ok, EVEN), load(s_row + i * N, held, EVEN)
+            dY = tl.load(y_row + i * C, mask=ok, other=0.0)  # a surplus column adds nothing to any sum
+            R = tl.load(r_row + i * N, mask=held, other=0.0)
+            dYt = tl.trans(dY)
+            if not AHEAD:
+                dT = mm(dYt, U, dT, PRECISION)
+            dO = mm(dYt, S, dO, PRECISION)
+            dE = mm(tl.trans(U), R, dE, PRECISION)
+            if DENSE:
+                dgr = mm(tl.trans(R), S, dgr, PRECISION)
+            else:
+                lr, li = split(R.to(ACC))
+                sr, si = split(S.to(ACC))
+                dgr += fold(lr * sr + li * si)
+                dgi += fold(li * sr - lr * si)
+    share = program * share_size
     if not AHEAD:
         tl.store(dT_ptr + share + hk * C * C + rc[:, None] * C + rc[None, :], dT)
     at_E = ((C - 1 - rc) if AHEAD else rc)[:, None] * N + q[None, :]
@@ -178,8 +181,8 @@ def gradients_kernel(
         sum_up(dG_ptr + share + hk * N * N + q[:, None] * N + q[None, :], dgr, square, AHEAD)
     else:
         n = 2 * tl.arange(0, Q // 2)
-        sum_up(dG_ptr + share + hk * N + n, dgr, n < N, AHEAD)
-        sum_up(dG_ptr + share + hk * N + n + 1, dgi, n < N, AHEAD)
+        sum_up(dG_ptr + share + hk * N + n, tl.sum(tl.sum(dgr, 0), 0), n < N, AHEAD)
+        sum_up(dG_ptr + share + hk * N + n + 1, tl.sum(tl.sum(dgi, 0), 0), n < N, AHEAD)
 
 
 class AdjointPass(NamedTuple):
@@ -193,9 +196,11 @@ class AdjointPass(NamedTuple):
     """(V, B, L), contiguous: dy is multiplied by GELU's slope there; None if there is no such factor."""
 
 
-def summing(plan: LaunchPlan) -> LaunchPlan:
-    """The plan of the kernel that computes the operators' gradients."""
-    return plan._replace(tiles=plan.tiles._replace(columns=min(COLUMNS, plan.tiles.columns)))
+def summing(plan: LaunchPlan) -> tuple[LaunchPlan, int]:
+    """The plan of the kernel that computes the operators' gradients, and into how many shares it divides the tiles."""
+    plan = plan._replace(tiles=plan.tiles._replace(columns=min(COLUMNS, plan.tiles.columns)))
+    heads, tiles = plan.programs(plan.V)
+    return plan, min(tiles, -(-PROGRAMS // heads))
 
 
 def _constants(plan: LaunchPlan, *left_out: str) -> dict[str, Any]:
@@ -248,9 +253,9 @@ def run_gradients(
         ahead: Whether these are of the anti-causal recurrence; they are added to the others.
         share: How many numbers shares are apart.
     """
-    plan, u, (dy, kept, adjoint) = summing(plan), inputs.u, rows
-    gradients_kernel[plan.programs(plan.V)](
+    (plan, shares), u, (dy, kept, adjoint) = summing(plan), inputs.u, rows
+    gradients_kernel[(plan.V, shares)](
         u, dy, kept, adjoint, *out, share,
-        *plan.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1),
+        *plan.sizes(), -(-plan.programs(plan.V)[1] // shares), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1),
         AHEAD=ahead, num_warps=WARPS, num_stages=STAGES, **_constants(plan, "LOW", "FULL", "STATE"),
     )  # fmt: skip

@@ -215,7 +215,8 @@ def _partial_gradients(plan: LaunchPlan, operators: ChunkOperators, like: Tensor
     sizes = [0, 0, 0] if plan.factored else [plan.V * plan.c**2, plan.V * plan.c * plan.N, operators.O.numel()]
     sizes.append(plan.V * operators.G[0].numel())
     totals = [like.new_empty(size, dtype=plan.acc) for size in sizes]
-    return PartialSums(totals, plan.programs(plan.V)[1])
+    apart = plan.tiles.apart and not plan.factored
+    return PartialSums(totals, summing(plan)[1] if apart else plan.programs(plan.V)[1])
 
 
 def backward(
@@ -239,7 +240,7 @@ def backward(
     apart = plan.tiles.apart and not plan.factored
     assert (once and not apart) or not gelu, "only one walk through all outputs recomputes the pre-activation"
     alone = plan.V == plan.H and not both and not plan.factored and not apart
-    shares = _partial_gradients(summing(plan) if apart else plan, operators, u)
+    shares = _partial_gradients(plan, operators, u)
     du = spare if alone and spare is not None else u.new_empty(plan.V, plan.B, plan.L)
     dT, dE, dO, dG = shares.first
     dfirst = torch.empty(plan.V, plan.B, plan.N, dtype=plan.state, device=u.device) if options.has_first else None
