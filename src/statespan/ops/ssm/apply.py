@@ -179,10 +179,10 @@ def build_operators(request: Request) -> ChunkOperators:
     if modal is not None:
         channels, precise, linear = modal.parameters.C.shape[0], dtype not in SIXTEEN_BITS, modal.rule == "foh"
         ahead = request.ahead(channels)
+        rounded = dtype == torch.float32 and not linear and modal.parameters.P is None
         options = BuildOptions(
-            chunk, channels if linear else ahead, modal.rule, modal.real_part, modal.log_dt, precise, factored,
-            rounded=dtype == torch.float32 and not linear,
-        )  # fmt: skip
+            chunk, channels if linear else ahead, modal.rule, modal.real_part, modal.log_dt, precise, factored, rounded
+        )
         built = ChunkOperators(*modes(modal.modes(None if linear else D), options))
         if linear:
             return _with_skip(_held_linearly(built, source.structure(), ahead), D, ahead)._replace(W=None)

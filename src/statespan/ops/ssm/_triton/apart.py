@@ -1,10 +1,13 @@
-"""The backward pass in full precision, in two kernels: the adjoint recurrence, and the gradients of the operators.
+"""The engine in full precision: kernels for the states, for the outputs, and for the gradients of the operators.
 
-Split into the parts that tensor cores take, the operators and the sums of :func:`.scan.backward_kernel` have no room on
-the chip together. Here one kernel runs the recurrence and writes the adjoint state behind each chunk. The other reads it
-once, with the inputs and the states, and sums
+Split into the parts that tensor cores take, the operators of one of the kernels in :mod:`.scan` do not leave room for
+the rest of the program. Here each kernel has few operators, and only the recurrence goes from chunk to chunk:
 
-    dT = dYᵀ U,    dO = dYᵀ S,    dE = Uᵀ R,    dG = Rᵀ S
+    S ← S Gᵀ + U E                                             :func:`.states.states_kernel`
+    Y = U Tᵀ + S Oᵀ                                            outputs_kernel
+    R ← R G + dY O                                             states_kernel, from right to left
+    dU = dY T + R Eᵀ                                           outputs_kernel
+    dT = dYᵀ U,    dO = dYᵀ S,    dE = Uᵀ R,    dG = Rᵀ S      gradients_kernel
 
 Names as in :mod:`statespan.ops.ssm._triton.scan`.
 """
@@ -12,117 +15,105 @@ Names as in :mod:`statespan.ops.ssm._triton.scan`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from statespan.ops._triton.gelu import slope
+from statespan.ops._triton.gelu import erf_parts
 from statespan.ops.ssm._triton.primitives import (
-    add_mm,
-    advance,
     columns,
     fold,
     load,
-    load_power,
     mm,
     split,
     store,
     sum_up,
     toeplitz,
 )
-from statespan.ops.ssm.arguments import ChunkOperators, OutputGradients, Sequences
 from statespan.ops.ssm.tiles import PROGRAMS
 
 if TYPE_CHECKING:
     from statespan.ops.ssm._triton.launch import LaunchPlan
 
+PASSES = ((True, True),)
 COLUMNS, WARPS, STAGES = 32, 4, 1  # of the sums' kernel: with more columns, the sums leave the registers
 
 
 @triton.jit
-def adjoint_kernel(
-    dy_ptr, pre_ptr, slow_ptr, du_ptr, adjoint_ptr, K_ptr, Kb_ptr, E_ptr, G_ptr, O_ptr,
-    first_ptr, inject_ptr, dfirst_ptr,
-    H, B, L, N, chunks, whole, segments, per_segment, sy_h, sy_b, sd_h, sd_b,
-    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
-    BOTH: tl.constexpr, AHEAD: tl.constexpr, HALVES: tl.constexpr, FIRST: tl.constexpr, INJECT: tl.constexpr,
-    DFIRST: tl.constexpr, PRE: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
+def _emit(
+    y, out_ptr, slope_ptr, at, ok,
+    EVEN: tl.constexpr, FULL: tl.constexpr, GELU: tl.constexpr, SLOPE: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of u and the adjoint state behind each chunk; with PRE also dy times GELU's slope, into ``slow``."""
+    """Write outputs, and with SLOPE that of the activation."""
+    if GELU:
+        normal, bell = erf_parts(y, DT)
+        if SLOPE:
+            store(slope_ptr + at, (normal + 0.3989422804014327 * y * bell).to(DT), ok, EVEN, FULL)
+        y = y * normal
+    store(out_ptr + at, y.to(DT), ok, EVEN, FULL)
+
+
+@triton.jit
+def outputs_kernel(
+    x_ptr, out_ptr, slope_ptr, K_ptr, Kb_ptr, Z_ptr, M_ptr, Zb_ptr, Mb_ptr,
+    H, B, L, N, chunks, whole, segments, per_segment, sx_h, sx_b,
+    C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, BOTH: tl.constexpr,
+    HALVES: tl.constexpr, TRANSPOSED: tl.constexpr, GELU: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """``X Tᵀ + Z Mᵀ`` of every chunk, with the states Z before it and M = O; of BOTH directions also ``Zb Mbᵀ``.
+
+    TRANSPOSED is u's gradient: ``X T + Z Mᵀ``, with dY for X, the adjoint states behind the chunk for Z and M = E, whose
+    rows Mb has in the opposite order. HALVES as in :func:`.scan.forward_kernel`.
+    """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
     P: tl.constexpr = C // 2 if HALVES else C
     rp, q = tl.arange(0, P), tl.arange(0, Q)
-    DT: tl.constexpr = dy_ptr.dtype.element_ty
-    real = q < N
+    DT: tl.constexpr = x_ptr.dtype.element_ty
+    real = (q < N)[None, :]
     b, segment, live = columns(tl.program_id(1).to(tl.int64), B, segments, BT, EVEN)
     chunk0 = segment * per_segment
+    hx, hm = (hk, h) if TRANSPOSED else (h, hk)
 
-    rows = (C - 1 - rp) if AHEAD else rp
-    if not AHEAD:
-        T = toeplitz(K_ptr, Kb_ptr, hk, rp[:, None], rp[None, :], C, BOTH, DT)
-    E = tl.load(E_ptr + h * C * N + rows[:, None] * N + q[None, :], mask=real[None, :], other=0.0)
-    Et = tl.trans(E.to(DT))
-    at_O = hk * C * N + rp[:, None] * N + q[None, :]
-    O = tl.load(O_ptr + at_O, mask=real[None, :], other=0.0).to(DT)  # noqa: E741
+    i, j = (rp[:, None], rp[None, :]) if TRANSPOSED else (rp[None, :], rp[:, None])
+    T = toeplitz(K_ptr, Kb_ptr, hk, i, j, C, BOTH, DT)
+    at_M = hm * C * N + rp[:, None] * N + q[None, :]
+    Mt = tl.trans(tl.load(M_ptr + at_M, mask=real, other=0.0).to(DT))
     if HALVES:
-        T1 = tl.load(K_ptr + hk * C + P + rp[:, None] - rp[None, :]).to(DT)
-        E1 = tl.load(E_ptr + h * C * N + (P + rp)[:, None] * N + q[None, :], mask=real[None, :], other=0.0)
-        E1t = tl.trans(E1.to(DT))
-        O1 = tl.load(O_ptr + at_O + P * N, mask=real[None, :], other=0.0).to(DT)
-    gr, gi = load_power(G_ptr, h, q, N, DENSE, True, STATE)
+        T1 = tl.load(K_ptr + hk * C + P + i - j).to(DT)  # between the halves
+        M1t = tl.trans(tl.load(M_ptr + at_M + P * N, mask=real, other=0.0).to(DT))
+    if BOTH:
+        rows = (C - 1 - rp) if TRANSPOSED else rp
+        at_Mb = hm * C * N + rows[:, None] * N + q[None, :]
+        Mbt = tl.trans(tl.load(Mb_ptr + at_Mb, mask=real, other=0.0).to(DT))
 
-    R = tl.zeros((BT, Q), STATE)
-    if FIRST:
-        at = first_ptr + ((hk * B + b) * segments + segment)[:, None] * N + q[None, :]
-        R = tl.load(at, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
-    along = (chunk0 * C)[:, None] + rp[None, :]
-    y_row = hk * sy_h + (b * sy_b)[:, None] + along
-    p_row = (hk * B + b)[:, None] * L + along
-    d_row = du_ptr + hk * sd_h + (b * sd_b)[:, None] + along
-    r_row = adjoint_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
-    for step in range(per_segment):
-        i = step if AHEAD else per_segment - 1 - step
-        chunk = chunk0 + i
-        sample = chunk[:, None] * C + rp[None, :]
+    x_row = x_ptr + hx * sx_h + (b * sx_b + chunk0 * C)[:, None] + rp[None, :]
+    z_row = ((hx * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+    out_row = ((hk * B + b) * L + chunk0 * C)[:, None] + rp[None, :]
+    for n in range(per_segment):
+        sample = (chunk0 + n)[:, None] * C + rp[None, :]
         ok = live[:, None] & (sample < L)
-        held = (live & (chunk < chunks))[:, None] & real[None, :]
-        dY = load(dy_ptr + y_row + i * C, ok, EVEN)
-        if PRE:
-            dY = (dY.to(ACC) * slope(load(pre_ptr + p_row + i * C, ok, EVEN).to(ACC), DT)).to(DT)
-            store(slow_ptr + p_row + i * C, dY, ok, EVEN, FULL)
+        held = (live & (chunk0 + n < chunks))[:, None] & real
+        X = load(x_row + n * C, ok, EVEN)
+        Z = load(Z_ptr + z_row + n * N, held, EVEN)
+        y = mm(X, T, tl.zeros((BT, P), ACC), PRECISION)
+        y = mm(Z, Mt, y, PRECISION)
+        if BOTH:
+            y = mm(load(Zb_ptr + z_row + n * N, held, EVEN), Mbt, y, PRECISION)
         if HALVES:
             ok1 = live[:, None] & (sample + P < L)
-            dY1 = load(dy_ptr + y_row + i * C + P, ok1, EVEN)
-            if PRE:
-                dY1 = (dY1.to(ACC) * slope(load(pre_ptr + p_row + i * C + P, ok1, EVEN).to(ACC), DT)).to(DT)
-                store(slow_ptr + p_row + i * C + P, dY1, ok1, EVEN, FULL)
-        if INJECT:
-            if hk < H:
-                here = (live & (chunk == whole - 1))[:, None] & real[None, :]
-                R += tl.load(inject_ptr + (h * B + b)[:, None] * N + q[None, :], mask=here, other=0.0).to(STATE)
-        Rd = R.to(DT)
-        store(r_row + i * N, Rd, held, EVEN, FULL)
-        if AHEAD:
-            du = load(d_row + i * C, ok, EVEN).to(ACC)
-        else:
-            du = mm(dY, T, tl.zeros((BT, P), ACC), PRECISION)
-        if HALVES:
-            du = mm(dY1, T1, du, PRECISION)
-        du = mm(Rd, Et, du, PRECISION)
-        store(d_row + i * C, du.to(du_ptr.dtype.element_ty), ok, EVEN, FULL)
-        R = add_mm(advance(R, gr, gi, DENSE), dY, O, ACC, PRECISION)
-        if HALVES:
-            du = mm(dY1, T, tl.zeros((BT, P), ACC), PRECISION)
-            du = mm(Rd, E1t, du, PRECISION)
-            store(d_row + i * C + P, du.to(du_ptr.dtype.element_ty), ok1, EVEN, FULL)
-            R = add_mm(R, dY1, O1, ACC, PRECISION)
-
-    if DFIRST:
-        at = dfirst_ptr + (hk * B + b)[:, None] * N + q[None, :]
-        tl.store(at, R, mask=(live & (segment == 0))[:, None] & real[None, :])
+            X1 = load(x_row + n * C + P, ok1, EVEN)
+            y1 = mm(X1, T, tl.zeros((BT, P), ACC), PRECISION)
+            y1 = mm(Z, M1t, y1, PRECISION)
+            if TRANSPOSED:
+                y = mm(X1, T1, y, PRECISION)
+            else:
+                y1 = mm(X, T1, y1, PRECISION)
+            _emit(y1, out_ptr, slope_ptr, out_row + n * C + P, ok1, EVEN, FULL, GELU, SLOPE, DT)
+        _emit(y, out_ptr, slope_ptr, out_row + n * C, ok, EVEN, FULL, GELU, SLOPE, DT)
 
 
 @triton.jit
@@ -130,7 +121,7 @@ def gradients_kernel(
     u_ptr, dy_ptr, states_ptr, adjoint_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr, share_size,
     H, B, L, N, chunks, whole, segments, per_segment, tiles, su_h, su_b, sy_h, sy_b,
     C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, AHEAD: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr,
+    FROM_Y: tl.constexpr, FROM_R: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The share of some tiles in the operators' gradients; AHEAD adds to those of E and G, and leaves T's alone."""
     hk = tl.program_id(0).to(tl.int64)
@@ -156,44 +147,37 @@ def gradients_kernel(
             ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
             held = (live & (chunk < chunks))[:, None] & real
             U, S = load(u_row + i * C, ok, EVEN), load(s_row + i * N, held, EVEN)
-            dY = tl.load(y_row + i * C, mask=ok, other=0.0)  # a surplus column adds nothing to any sum
-            R = tl.load(r_row + i * N, mask=held, other=0.0)
-            dYt = tl.trans(dY)
-            if not AHEAD:
-                dT = mm(dYt, U, dT, PRECISION)
-            dO = mm(dYt, S, dO, PRECISION)
-            dE = mm(tl.trans(U), R, dE, PRECISION)
-            if DENSE:
-                dgr = mm(tl.trans(R), S, dgr, PRECISION)
-            else:
-                lr, li = split(R.to(ACC))
-                sr, si = split(S.to(ACC))
-                dgr += fold(lr * sr + li * si)
-                dgi += fold(li * sr - lr * si)
+            if FROM_Y:
+                dY = tl.load(y_row + i * C, mask=ok, other=0.0)  # a surplus column adds nothing to any sum
+                dYt = tl.trans(dY)
+                if not AHEAD:
+                    dT = mm(dYt, U, dT, PRECISION)
+                dO = mm(dYt, S, dO, PRECISION)
+            if FROM_R:
+                R = tl.load(r_row + i * N, mask=held, other=0.0)
+                dE = mm(tl.trans(U), R, dE, PRECISION)
+                if DENSE:
+                    dgr = mm(tl.trans(R), S, dgr, PRECISION)
+                else:
+                    lr, li = split(R.to(ACC))
+                    sr, si = split(S.to(ACC))
+                    dgr += fold(lr * sr + li * si)
+                    dgi += fold(li * sr - lr * si)
     share = program * share_size
-    if not AHEAD:
-        tl.store(dT_ptr + share + hk * C * C + rc[:, None] * C + rc[None, :], dT)
-    at_E = ((C - 1 - rc) if AHEAD else rc)[:, None] * N + q[None, :]
-    sum_up(dE_ptr + share + hk * C * N + at_E, dE, real, AHEAD)
-    tl.store(dO_ptr + share + hk * C * N + rc[:, None] * N + q[None, :], dO, mask=real)
-    if DENSE:
-        square = (q < N)[:, None] & real
-        sum_up(dG_ptr + share + hk * N * N + q[:, None] * N + q[None, :], dgr, square, AHEAD)
-    else:
-        n = 2 * tl.arange(0, Q // 2)
-        sum_up(dG_ptr + share + hk * N + n, tl.sum(tl.sum(dgr, 0), 0), n < N, AHEAD)
-        sum_up(dG_ptr + share + hk * N + n + 1, tl.sum(tl.sum(dgi, 0), 0), n < N, AHEAD)
-
-
-class AdjointPass(NamedTuple):
-    """Where one pass of the adjoint recurrence writes, and what it reads beside the gradient of y."""
-
-    du: Tensor
-    """(V, B, L)."""
-    dfirst: Tensor | None
-    """(V, B, N)."""
-    preactivation: Tensor | None
-    """(V, B, L), contiguous: dy is multiplied by GELU's slope there; None if there is no such factor."""
+    if FROM_Y:
+        if not AHEAD:
+            tl.store(dT_ptr + share + hk * C * C + rc[:, None] * C + rc[None, :], dT)
+        tl.store(dO_ptr + share + hk * C * N + rc[:, None] * N + q[None, :], dO, mask=real)
+    if FROM_R:
+        at_E = ((C - 1 - rc) if AHEAD else rc)[:, None] * N + q[None, :]
+        sum_up(dE_ptr + share + hk * C * N + at_E, dE, real, AHEAD)
+        if DENSE:
+            square = (q < N)[:, None] & real
+            sum_up(dG_ptr + share + hk * N * N + q[:, None] * N + q[None, :], dgr, square, AHEAD)
+        else:
+            n = 2 * tl.arange(0, Q // 2)
+            sum_up(dG_ptr + share + hk * N + n, tl.sum(tl.sum(dgr, 0), 0), n < N, AHEAD)
+            sum_up(dG_ptr + share + hk * N + n + 1, tl.sum(tl.sum(dgi, 0), 0), n < N, AHEAD)
 
 
 def summing(plan: LaunchPlan) -> tuple[LaunchPlan, int]:
@@ -207,55 +191,52 @@ def _constants(plan: LaunchPlan, *left_out: str) -> dict[str, Any]:
     return {name: value for name, value in plan.constants().items() if name not in left_out}
 
 
-def run_adjoint(
-    plan: LaunchPlan, arriving: OutputGradients, operators: ChunkOperators, found: AdjointPass, *,
-    start: Tensor | None, ahead: bool, both: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Run the recurrence from right to left, or ``ahead`` from left to right; see :func:`.launch.backward`.
+def outputs(
+    plan: LaunchPlan, x: Tensor, rows: Sequence[tuple[Tensor, Tensor]], *, kernel: Tensor, out: Tensor,
+    transposed: bool = False, gelu: bool = False, slope: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Compute y, or u's gradient, from the states of all chunks.
 
     Args:
         plan: Tiles, segments and columns.
-        arriving: The gradients of y (V, B, L) and of the state behind the whole chunks.
-        operators: Of which O is this direction's half.
-        found: Where to write.
-        start: (V, B, segments, N), the adjoint state behind each segment.
-        ahead: Whether this is the pass of the anti-causal recurrence.
-        both: Whether there are two.
-
-    Returns:
-        The gradient of the pre-activation (V, B, L) and the adjoint states (V, B, chunks, N).
+        x: u (H, B, L), or the gradient of y (V, B, L).
+        rows: Of each direction the states (heads, B, chunks, N), and O or E, (heads, c, N).
+        kernel: (V, c) or (2V, c) in all: K.
+        out: (V, B, L), contiguous: where to write.
+        transposed: Whether it is u's gradient.
+        gelu: Whether to apply GELU.
+        slope: Where to write GELU's slope, like out; or None.
     """
-    (dy, dlast), (K, E, G, O, _), (du, dfirst, pre) = arriving, operators, found  # noqa: E741
-    K, Kb = K.chunk(2) if both else (K, K)
-    adjoint = dy.new_empty(plan.V, plan.B, plan.chunks, plan.N)
-    sloped = dy if pre is None else dy.new_empty(plan.V, plan.B, plan.L)
-    adjoint_kernel[plan.programs(plan.V)](
-        dy, pre, sloped, du, adjoint, K, Kb, E, G, O, start, dlast, dfirst,
-        *plan.sizes(), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
-        BOTH=both, AHEAD=ahead, HALVES=plan.c >= 32 and not both, FIRST=start is not None, INJECT=dlast is not None,
-        DFIRST=dfirst is not None, PRE=pre is not None,
-        num_warps=plan.tiles.backward_warps, num_stages=plan.tiles.backward_stages, **_constants(plan, "LOW"),
+    both = len(rows) > 1
+    (Z, M), (Zb, Mb) = rows[0], rows[-1]
+    K, Kb = kernel.chunk(2) if both else (kernel, kernel)
+    tiles = plan.tiles
+    outputs_kernel[plan.programs(plan.V)](
+        x, out, slope, K, Kb, Z, M, Zb, Mb, *plan.sizes(), x.stride(0), x.stride(1),
+        BOTH=both, HALVES=plan.c >= 32 and not both, TRANSPOSED=transposed, GELU=gelu, SLOPE=slope is not None,
+        num_warps=tiles.backward_warps, num_stages=tiles.backward_stages, **_constants(plan, "LOW", "DENSE", "STATE"),
     )  # fmt: skip
-    return sloped, adjoint
 
 
 def run_gradients(
-    plan: LaunchPlan, inputs: Sequences, rows: tuple[Tensor, Tensor, Tensor], out: Sequence[Tensor], *,
+    plan: LaunchPlan, u: Tensor, rows: tuple[Tensor, Tensor, Tensor], out: Sequence[Tensor], *,
     ahead: bool, share: int,
 ) -> None:  # fmt: skip
     """Compute each tile's share of the gradients of T, E, G and O.
 
     Args:
         plan: Tiles, segments and columns of the recurrence.
-        inputs: u (H, B, L).
+        u: (H, B, L).
         rows: The gradient of the pre-activation (V, B, L), and the states before and behind each chunk.
         out: The shares of the first tile.
         ahead: Whether these are of the anti-causal recurrence; they are added to the others.
         share: How many numbers shares are apart.
     """
-    (plan, shares), u, (dy, kept, adjoint) = summing(plan), inputs.u, rows
-    gradients_kernel[(plan.V, shares)](
-        u, dy, kept, adjoint, *out, share,
-        *plan.sizes(), -(-plan.programs(plan.V)[1] // shares), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1),
-        AHEAD=ahead, num_warps=WARPS, num_stages=STAGES, **_constants(plan, "LOW", "FULL", "STATE"),
-    )  # fmt: skip
+    (plan, shares), (dy, kept, adjoint) = summing(plan), rows
+    for from_y, from_r in PASSES:
+        gradients_kernel[(plan.V, shares)](
+            u, dy, kept, adjoint, *out, share,
+            *plan.sizes(), -(-plan.programs(plan.V)[1] // shares), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1),
+            AHEAD=ahead, FROM_Y=from_y, FROM_R=from_r, num_warps=WARPS, num_stages=STAGES,
+            **_constants(plan, "LOW", "FULL", "STATE"),
+        )  # fmt: skip

@@ -50,6 +50,7 @@ def forward(modes: ModeTensors, options: BuildOptions) -> ChunkOperators:
 
     shapes = (channels, H, chunk), (H, chunk, 2 * M), (channels, H, chunk, 2 * M)
     K, E, O = (empty(*s, dtype=torch.float32 if options.rounded else dtype) for s in shapes)  # noqa: E741
+    assert P is None or not options.rounded
     if P is None:
         G = empty(H, 2 * M)
         diagonal_kernel[(H,)](

@@ -18,7 +18,7 @@ from torch import Tensor
 from statespan.ops._triton.gelu import backward as gelu_backward
 from statespan.ops._triton.sums import PartialSums, diagonals_kernel
 from statespan.ops.memory import shared_memory
-from statespan.ops.ssm._triton.apart import AdjointPass, run_adjoint, run_gradients, summing
+from statespan.ops.ssm._triton.apart import outputs, run_gradients, summing
 from statespan.ops.ssm._triton.products import products
 from statespan.ops.ssm._triton.scan import backward_kernel, forward_kernel
 from statespan.ops.ssm._triton.states import segments_kernel, states_kernel
@@ -58,6 +58,11 @@ class LaunchPlan(NamedTuple):
         For large states that moves less, and a second program of the forward pass fits on a multiprocessor.
         """
         return self.factored and self.V == self.H
+
+    @property
+    def splits(self) -> bool:
+        """Whether each of the passes takes several kernels; see :mod:`.apart`."""
+        return self.tiles.apart and not self.factored
 
     @property
     def width(self) -> int:
@@ -120,7 +125,8 @@ def launch_plan(u: Tensor, operators: ChunkOperators, *, both: bool = False, til
 def states(
     plan: LaunchPlan, x: Tensor, M: Tensor, operators: ChunkOperators, *, left: bool, save: bool, adjoint: bool = False,
     flip: bool = False, start: Tensor | None = None, inject: Tensor | None = None,
-    out: tuple[Tensor, Tensor] | None = None,
+    out: tuple[Tensor, Tensor] | None = None, last: Tensor | None = None, end: Tensor | None = None,
+    scale: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     """A recurrence alone: the state before each chunk (save) or before each segment, (heads, B, chunks|segments, N).
 
@@ -136,6 +142,9 @@ def states(
         start: (heads, B, N) at the beginning, or None for zeros.
         inject: (H, B, N) to be added where the whole chunks end, or None.
         out: O (heads, c, N), and where to write what the saved states give to the output: (heads, B, chunks, c).
+        last: Where to write the state behind the whole chunks (H, B, N), or None.
+        end: Where to write the state behind each segment (heads, B, segments, N) in a pass that saves, or None.
+        scale: What to multiply x by, and where to write the product, both like x and contiguous; for a single segment.
     """
     heads, G, W = x.shape[0], operators.G, operators.W
     flags = {
@@ -143,18 +152,22 @@ def states(
         "num_warps": plan.tiles.warps, "num_stages": plan.tiles.stages,
     }  # fmt: skip
 
-    def run(kept: Tensor, end: Tensor, first: Tensor | None, save: bool) -> None:
+    def run(kept: Tensor, end: Tensor | None, first: Tensor | None, save: bool) -> None:
         O, y = out if out and save else (None, None)  # noqa: E741
+        slope, scaled = scale or (None, None)
+        tail = last if save else None
         states_kernel[plan.programs(heads)](
-            x, kept, end, M, G, W, first, inject, O, y, *plan.sizes(), x.stride(0), x.stride(1),
-            SAVE=save, FIRST=first is not None, END=not save, OUT=y is not None, **flags, **plan.constants(),
+            x, kept, end, M, G, W, first, inject, O, y, tail, slope, scaled, *plan.sizes(), x.stride(0), x.stride(1),
+            SAVE=save, FIRST=first is not None, END=end is not None, OUT=y is not None, LAST=tail is not None,
+            SLOPE=scaled is not None, **flags, **plan.constants(),
         )  # fmt: skip
 
     first = start
     if plan.segments > 1:
-        end = x.new_empty(heads, plan.B, plan.segments, plan.N, dtype=plan.state)
-        run(end, end, None, False)
-        first = torch.empty_like(end)
+        assert scale is None, "x is multiplied in a single pass"
+        ends = x.new_empty(heads, plan.B, plan.segments, plan.N, dtype=plan.state)
+        run(ends, ends, None, False)
+        first = torch.empty_like(ends)
         power, doublings = G, plan.tiles.per_segment.bit_length() - 1
         if plan.dense:
             power = G.to(plan.state)
@@ -165,7 +178,7 @@ def states(
         }
         rows = 16
         segments_kernel[(heads, -(-plan.B // rows))](
-            end, first, start, power, plan.H, plan.B, plan.N, plan.segments, doublings,
+            ends, first, start, power, plan.H, plan.B, plan.N, plan.segments, doublings,
             BT=rows, LEFT=left, ADJOINT=adjoint, START=start is not None, num_warps=4, **constants,
         )  # fmt: skip
     if not save:
@@ -173,7 +186,7 @@ def states(
             first = x.new_zeros(heads, plan.B, 1, plan.N, dtype=plan.state)
         return first.view(heads, plan.B, -1, plan.N)
     kept = x.new_empty(heads, plan.B, plan.chunks, plan.N)
-    run(kept, kept, first, True)
+    run(kept, end, first, True)
     return kept
 
 
@@ -181,6 +194,8 @@ def forward(
     plan: LaunchPlan, inputs: Sequences, operators: ChunkOperators, options: ChunkOptions
 ) -> tuple[Tensor, Tensor | None, SavedChunks]:
     """Return y (V, B, L), the state after all whole chunks (H, B, N) if requested, and what the backward pass needs."""
+    if plan.splits:
+        return forward_apart(plan, inputs, operators, options)
     (u, first), (K, E, G, O, W) = inputs, operators  # noqa: E741
     both, save = options.both, options.save
     y = u.new_empty(plan.V, plan.B, plan.L)
@@ -215,8 +230,7 @@ def _partial_gradients(plan: LaunchPlan, operators: ChunkOperators, like: Tensor
     sizes = [0, 0, 0] if plan.factored else [plan.V * plan.c**2, plan.V * plan.c * plan.N, operators.O.numel()]
     sizes.append(plan.V * operators.G[0].numel())
     totals = [like.new_empty(size, dtype=plan.acc) for size in sizes]
-    apart = plan.tiles.apart and not plan.factored
-    return PartialSums(totals, summing(plan)[1] if apart else plan.programs(plan.V)[1])
+    return PartialSums(totals, summing(plan)[1] if plan.splits else plan.programs(plan.V)[1])
 
 
 def backward(
@@ -229,18 +243,15 @@ def backward(
     written. (With W it is needed afterwards.)
     """
     (dy, dlast), (K, E, G, O, W), u, both, gelu = arriving, operators, saved.u, options.both, options.gelu  # noqa: E741
-    once = plan.segments == 1 and not both and not plan.factored
-    fused = plan.tiles.apart and once and saved.preactivation.numel() > 0
-    if fused:
-        gelu = False
-    elif saved.preactivation.numel():
+    if plan.splits:
+        return backward_apart(plan, arriving, saved, operators, options=options)
+    if saved.preactivation.numel():
         dy, gelu = gelu_backward(dy, saved.preactivation.view_as(dy)), False
     tiles = plan.tiles  # the segments of the forward pass, with another number of columns
     plan = plan._replace(tiles=tiles._replace(columns=tiles.backward_columns or tiles.columns))
-    apart = plan.tiles.apart and not plan.factored
-    assert (once and not apart) or not gelu, "only one walk through all outputs recomputes the pre-activation"
-    alone = plan.V == plan.H and not both and not plan.factored and not apart
-    shares = _partial_gradients(plan, operators, u)
+    once = plan.segments == 1 and not both and not plan.factored
+    assert once or not gelu, "only one walk through all outputs recomputes the pre-activation"
+    alone, shares = plan.V == plan.H and not both and not plan.factored, _partial_gradients(plan, operators, u)
     du = spare if alone and spare is not None else u.new_empty(plan.V, plan.B, plan.L)
     dT, dE, dO, dG = shares.first
     dfirst = torch.empty(plan.V, plan.B, plan.N, dtype=plan.state, device=u.device) if options.has_first else None
@@ -251,13 +262,6 @@ def backward(
         start = None
         if plan.segments > 1:
             start = states(plan, dy, O_half, operators, left=not ahead, adjoint=True, save=False, inject=inject)
-        if apart:
-            found = AdjointPass(du, dfirst if not ahead else None, saved.preactivation if fused else None)
-            through = OutputGradients(dy, inject)
-            dY, adjoint = run_adjoint(plan, through, operators._replace(O=O_half), found, start=start, ahead=ahead, both=both)
-            first = (dT, dE, dG, dO[len(dO) // 2 :] if ahead else dO)
-            run_gradients(plan, Sequences(u), (dY, kept, adjoint), first, ahead=ahead, share=shares.size)
-            continue
         adjoint = u.new_empty(plan.V, plan.B, plan.chunks, plan.N) if plan.factored else u
         backward_kernel[plan.programs(plan.V)](
             u, dy, du, kept, K, Kb, E, G, W, O_half, start, inject, dfirst,
@@ -283,6 +287,70 @@ def backward(
     diagonals_kernel[(plan.V,)](dT, dK, C=plan.c, BOTH=both, num_warps=4)
     dE, dG = (_over_channels(x.view(plan.V, *shape[1:]), plan.H) for x, shape in ((dE, E.shape), (dG, G.shape)))
     return Gradients(_over_channels(du, plan.H), ChunkOperators(dK, dE, dG, dO.view(O.shape), dW), dfirst)
+
+
+def forward_apart(
+    plan: LaunchPlan, inputs: Sequences, operators: ChunkOperators, options: ChunkOptions
+) -> tuple[Tensor, Tensor | None, SavedChunks]:
+    """:func:`forward` by a kernel for the states and one for the outputs, which saves GELU's slope."""
+    (u, first), O, both = inputs, operators.O, options.both  # noqa: E741
+    end = u.new_empty(plan.H, plan.B, plan.N, dtype=plan.state) if options.last else None
+    if end is not None and plan.c > plan.L:
+        end = torch.zeros_like(end) if first is None else first.to(plan.state).clone()
+    kept, ahead, slope = (
+        states(plan, u, operators.E, operators, left=False, save=True, start=first, last=end),
+        u.new_empty(0), u.new_empty(0),
+    )  # fmt: skip
+    if both:
+        ahead = states(plan, u, operators.E, operators, left=True, flip=True, save=True)
+    y = u.new_empty(plan.V, plan.B, plan.L)
+    if options.gelu and options.save:
+        assert options.keep_preactivation, "its slope is saved"
+        slope = torch.empty_like(y)
+    rows = [(kept, part) for kept, part in zip((kept, ahead), O.chunk(2) if both else (O,))]
+    outputs(plan, u, rows, kernel=operators.K, out=y, gelu=options.gelu, slope=slope if slope.numel() else None)
+    empty = u.new_empty(0)
+    return y, end, SavedChunks(u, kept if options.save else empty, ahead if options.save else empty, slope)
+
+
+def backward_apart(
+    plan: LaunchPlan, arriving: OutputGradients, saved: SavedChunks, operators: ChunkOperators, *, options: ChunkOptions
+) -> Gradients:
+    """:func:`backward` by kernels for the adjoint states, for u's gradient and for those of the operators."""
+    (dy, dlast), (_, E, G, O, _), u, both = arriving, operators, saved.u, options.both  # noqa: E741
+    scale, slope = None, saved.preactivation
+    if slope.numel():
+        slope = slope.view(dy.shape)
+        if plan.segments > 1 or both:
+            dy = dy * slope
+        else:
+            scale = slope, dy.new_empty(dy.shape)
+    shares = _partial_gradients(plan, operators, u)
+    dT, dE, dO, dG = shares.first
+    end = u.new_empty(plan.V, plan.B, plan.segments, plan.N, dtype=plan.state) if options.has_first else None
+    inject = dlast.to(plan.state).contiguous() if dlast is not None and plan.c <= plan.L else None
+    halves = O.chunk(2) if both else (O,)
+    adjoints = [
+        states(
+            plan, dy, half, operators, left=not ahead, adjoint=True, save=True, inject=None if ahead else inject,
+            end=None if ahead else end, scale=scale,
+        )
+        for half, ahead in zip(halves, (False, True))
+    ]  # fmt: skip
+    dy = dy if scale is None else scale[1]
+    du = u.new_empty(plan.V, plan.B, plan.L)
+    outputs(plan, dy, [(adjoint, E) for adjoint in adjoints], kernel=operators.K, out=du, transposed=True)
+    for ahead, adjoint in enumerate(adjoints):
+        out = dT, dE, dG, dO[len(dO) // 2 :] if ahead else dO
+        run_gradients(plan, u, (dy, saved[1 + ahead], adjoint), out, ahead=bool(ahead), share=shares.size)
+    dfirst = None if end is None else _over_channels(end[:, :, 0], plan.H)
+    if dfirst is not None and dlast is not None and plan.c > plan.L:
+        dfirst = dfirst + dlast
+    dT, dE, dO, dG = shares.sum()
+    dK = dT.new_empty(operators.K.shape)
+    diagonals_kernel[(plan.V,)](dT, dK, C=plan.c, BOTH=both, num_warps=4)
+    dE, dG = (_over_channels(x.view(plan.V, *shape[1:]), plan.H) for x, shape in ((dE, E.shape), (dG, G.shape)))
+    return Gradients(_over_channels(du, plan.H), ChunkOperators(dK, dE, dG, dO.view(O.shape), None), dfirst)
 
 
 def _over_channels(x: Tensor, H: int, dim: int = 0) -> Tensor:

@@ -8,12 +8,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from statespan.ops._triton.gelu import FAST
+
 
 @triton.jit
 def high_part(x):
     """A float32 number rounded to the 11 bits of tf32: what is left of it, ``x - high``, is exact."""
     bits = x.to(tl.int32, bitcast=True)
     return ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _eight_bits(x):
+    """The nearest number of 8 bits, in float32."""
+    bits = x.to(tl.int32, bitcast=True)
+    return ((bits + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def three_parts(x):
+    high = _eight_bits(x)
+    rest = x - high
+    middle = _eight_bits(rest)
+    low = rest - middle
+    if FAST:
+        return high.to(tl.bfloat16), middle.to(tl.bfloat16), low.to(tl.bfloat16)
+    else:
+        return high, middle, low
 
 
 @triton.jit
@@ -27,14 +48,16 @@ def mm(a, b, acc, PRECISION: tl.constexpr):
         p = tl.dot(ah, bl, p, input_precision="tf32")
         p = tl.dot(ah, bh, p, input_precision="tf32")
         return acc + p
-    elif PRECISION == "chain":
-        ah = high_part(a)
-        al = a - ah
-        bh = high_part(b)
-        bl = b - bh
-        p = tl.dot(al, bh, acc, input_precision="tf32")
-        p = tl.dot(ah, bl, p, input_precision="tf32")
-        return tl.dot(ah, bh, p, input_precision="tf32")
+    elif PRECISION == "six":
+        ah, am, al = three_parts(a)
+        bh, bm, bl = three_parts(b)
+        p = tl.dot(al, bh)
+        p = tl.dot(ah, bl, p)
+        p = tl.dot(am, bm, p)
+        p = tl.dot(am, bh, p)
+        p = tl.dot(ah, bm, p)
+        p = tl.dot(ah, bh, p)
+        return acc + p
     else:
         return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
 
