@@ -26,12 +26,14 @@ class Tiles(NamedTuple):
     """Chunks of each segment, a power of two; cut to the length of the input."""
     warps: int = 4
     stages: int = 3
+    """Pieces of the input on their way; if kernels are apart, of the one for the states."""
     backward_warps: int = 4
     backward_stages: int = 2
+    """The same of the backward pass; if kernels are apart, of the one for the outputs."""
     backward_columns: int = 0
     """0 for as many as forward."""
     apart: bool = False
-    """Whether a second kernel of the backward pass computes the gradients of the operators."""
+    """Whether states, outputs and the gradients of the operators have a kernel each, as full precision needs."""
 
 
 def fits(d_state: int, power: str, dtype: torch.dtype, memory: int) -> bool:
@@ -45,7 +47,7 @@ def fits(d_state: int, power: str, dtype: torch.dtype, memory: int) -> bool:
 
 
 def recomputes(d_state: int, dtype: torch.dtype, memory: int) -> bool:
-    """Whether a backward pass has room to recompute the pre-activation."""
+    """Whether a backward pass has room to recompute the pre-activation; that of full precision never recomputes it."""
     return dtype in SIXTEEN_BITS and (memory >= MIDDLE or d_state <= 64)
 
 
@@ -91,7 +93,8 @@ def choose_tiles(
         per_segment //= 2
     warps = 4 if d_state <= 64 else 8
     if not narrow:
-        return Tiles(columns, per_segment, warps, 1, warps, 1, apart=True)
+        stages = 1 if d_state > 64 or memory < LARGE else 3
+        return Tiles(columns, per_segment, warps, min(stages, 2) if dense else stages, warps, stages, apart=True)
     if d_state > 64:
         stages = 2 if d_state <= 128 and not (dense and tight) else 1
         return Tiles(columns, per_segment, warps, stages, warps, stages)

@@ -37,8 +37,7 @@ from statespan.ops.ssm.tiles import PROGRAMS
 if TYPE_CHECKING:
     from statespan.ops.ssm._triton.launch import LaunchPlan
 
-PASSES = ((True, True),)
-COLUMNS, WARPS, STAGES = 32, 4, 1  # of the sums' kernel: with more columns, the sums leave the registers
+TILE, WARPS, STAGES = 4096, 4, 1  # of the kernel of the gradients: the numbers of a tile of states
 
 
 @triton.jit
@@ -65,8 +64,8 @@ def outputs_kernel(
 ):  # fmt: skip
     """``X Tᵀ + Z Mᵀ`` of every chunk, with the states Z before it and M = O; of BOTH directions also ``Zb Mbᵀ``.
 
-    TRANSPOSED is u's gradient: ``X T + Z Mᵀ``, with dY for X, the adjoint states behind the chunk for Z and M = E, whose
-    rows Mb has in the opposite order. HALVES as in :func:`.scan.forward_kernel`.
+    TRANSPOSED is u's gradient: ``X T + Z Mᵀ``, with dY for X, the adjoint states behind the chunk for Z and M = E, the
+    rows of which Mb has in the opposite order. HALVES as in :func:`.scan.forward_kernel`.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
@@ -121,9 +120,12 @@ def gradients_kernel(
     u_ptr, dy_ptr, states_ptr, adjoint_ptr, dT_ptr, dE_ptr, dG_ptr, dO_ptr, share_size,
     H, B, L, N, chunks, whole, segments, per_segment, tiles, su_h, su_b, sy_h, sy_b,
     C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, DENSE: tl.constexpr, AHEAD: tl.constexpr,
-    FROM_Y: tl.constexpr, FROM_R: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    FROM_Y: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The share of some tiles in the operators' gradients; AHEAD adds to those of E and G, and leaves T's alone."""
+    """The share of some tiles in the gradients of T and O, which dY gives (FROM_Y), or of E and G, which R gives.
+
+    All four sums at once would leave no registers for large tiles. AHEAD adds to those of E and G, and leaves T's alone.
+    """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
     rc, q = tl.arange(0, C), tl.arange(0, Q)
@@ -153,7 +155,7 @@ def gradients_kernel(
                 if not AHEAD:
                     dT = mm(dYt, U, dT, PRECISION)
                 dO = mm(dYt, S, dO, PRECISION)
-            if FROM_R:
+            else:
                 R = tl.load(r_row + i * N, mask=held, other=0.0)
                 dE = mm(tl.trans(U), R, dE, PRECISION)
                 if DENSE:
@@ -168,7 +170,7 @@ def gradients_kernel(
         if not AHEAD:
             tl.store(dT_ptr + share + hk * C * C + rc[:, None] * C + rc[None, :], dT)
         tl.store(dO_ptr + share + hk * C * N + rc[:, None] * N + q[None, :], dO, mask=real)
-    if FROM_R:
+    else:
         at_E = ((C - 1 - rc) if AHEAD else rc)[:, None] * N + q[None, :]
         sum_up(dE_ptr + share + hk * C * N + at_E, dE, real, AHEAD)
         if DENSE:
@@ -182,7 +184,8 @@ def gradients_kernel(
 
 def summing(plan: LaunchPlan) -> tuple[LaunchPlan, int]:
     """The plan of the kernel that computes the operators' gradients, and into how many shares it divides the tiles."""
-    plan = plan._replace(tiles=plan.tiles._replace(columns=min(COLUMNS, plan.tiles.columns)))
+    columns = min(plan.tiles.columns, max(16, TILE // plan.width))
+    plan = plan._replace(tiles=plan.tiles._replace(columns=columns))
     heads, tiles = plan.programs(plan.V)
     return plan, min(tiles, -(-PROGRAMS // heads))
 
@@ -233,10 +236,10 @@ def run_gradients(
         share: How many numbers shares are apart.
     """
     (plan, shares), (dy, kept, adjoint) = summing(plan), rows
-    for from_y, from_r in PASSES:
+    for from_y in (True, False):
         gradients_kernel[(plan.V, shares)](
             u, dy, kept, adjoint, *out, share,
             *plan.sizes(), -(-plan.programs(plan.V)[1] // shares), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1),
-            AHEAD=ahead, FROM_Y=from_y, FROM_R=from_r, num_warps=WARPS, num_stages=STAGES,
+            AHEAD=ahead, FROM_Y=from_y, num_warps=WARPS, num_stages=STAGES,
             **_constants(plan, "LOW", "FULL", "STATE"),
         )  # fmt: skip

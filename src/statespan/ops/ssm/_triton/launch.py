@@ -102,7 +102,7 @@ class LaunchPlan(NamedTuple):
             "LOW": self.factored,
             "ACC": TYPES[self.acc],
             "STATE": TYPES[self.state],
-            "PRECISION": "split" if self.dtype == torch.float32 else "ieee",
+            "PRECISION": "parts" if self.dtype == torch.float32 else "ieee",
         }
 
 
@@ -304,8 +304,7 @@ def forward_apart(
     if both:
         ahead = states(plan, u, operators.E, operators, left=True, flip=True, save=True)
     y = u.new_empty(plan.V, plan.B, plan.L)
-    if options.gelu and options.save:
-        assert options.keep_preactivation, "its slope is saved"
+    if options.gelu and options.save and options.keep_preactivation:
         slope = torch.empty_like(y)
     rows = [(kept, part) for kept, part in zip((kept, ahead), O.chunk(2) if both else (O,))]
     outputs(plan, u, rows, kernel=operators.K, out=y, gelu=options.gelu, slope=slope if slope.numel() else None)
@@ -319,6 +318,7 @@ def backward_apart(
     """:func:`backward` by kernels for the adjoint states, for u's gradient and for those of the operators."""
     (dy, dlast), (_, E, G, O, _), u, both = arriving, operators, saved.u, options.both  # noqa: E741
     scale, slope = None, saved.preactivation
+    assert slope.numel() or not options.gelu, "an activation's slope is saved, not recomputed"
     if slope.numel():
         slope = slope.view(dy.shape)
         if plan.segments > 1 or both:

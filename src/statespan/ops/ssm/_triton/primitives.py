@@ -12,13 +12,6 @@ from statespan.ops._triton.gelu import FAST
 
 
 @triton.jit
-def high_part(x):
-    """A float32 number rounded to the 11 bits of tf32: what is left of it, ``x - high``, is exact."""
-    bits = x.to(tl.int32, bitcast=True)
-    return ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def _eight_bits(x):
     """The nearest number of 8 bits, in float32."""
     bits = x.to(tl.int32, bitcast=True)
@@ -27,6 +20,10 @@ def _eight_bits(x):
 
 @triton.jit
 def three_parts(x):
+    """Three numbers of 8 bits, as bfloat16 has, whose sum a float32 number is.
+
+    The interpreter, whose bfloat16 is wrong, multiplies them in float32.
+    """
     high = _eight_bits(x)
     rest = x - high
     middle = _eight_bits(rest)
@@ -39,25 +36,19 @@ def three_parts(x):
 
 @triton.jit
 def mm(a, b, acc, PRECISION: tl.constexpr):
-    if PRECISION == "split":
-        ah = high_part(a)
-        al = a - ah
-        bh = high_part(b)
-        bl = b - bh
-        p = tl.dot(al, bh, input_precision="tf32")
-        p = tl.dot(ah, bl, p, input_precision="tf32")
-        p = tl.dot(ah, bh, p, input_precision="tf32")
-        return acc + p
-    elif PRECISION == "six":
+    """``acc + a b``. PRECISION "parts" is for float32: the six products of parts that matter, the smallest first.
+
+    Tensor cores truncate their sums, which over many products adds up; so each begins at zero and is added by rounding.
+    """
+    if PRECISION == "parts":
         ah, am, al = three_parts(a)
         bh, bm, bl = three_parts(b)
-        p = tl.dot(al, bh)
-        p = tl.dot(ah, bl, p)
-        p = tl.dot(am, bm, p)
-        p = tl.dot(am, bh, p)
-        p = tl.dot(ah, bm, p)
-        p = tl.dot(ah, bh, p)
-        return acc + p
+        new = tl.dot(al, bh)
+        new = tl.dot(ah, bl, new)
+        new = tl.dot(am, bm, new)
+        new = tl.dot(am, bh, new)
+        new = tl.dot(ah, bm, new)
+        return acc + tl.dot(ah, bh, new)
     else:
         return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
 

@@ -23,7 +23,8 @@ from statespan.ops.ssm._triton.primitives import (
 
 @triton.jit
 def states_kernel(
-    x_ptr, states_ptr, end_ptr, M_ptr, G_ptr, W_ptr, first_ptr, inject_ptr, O_ptr, y_ptr, last_ptr, slope_ptr, scaled_ptr,
+    x_ptr, states_ptr, end_ptr, M_ptr, G_ptr, W_ptr, first_ptr, inject_ptr, O_ptr, y_ptr, last_ptr, slope_ptr,
+    scaled_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, sx_h, sx_b,
     C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
     LOW: tl.constexpr, LEFT: tl.constexpr, ADJOINT: tl.constexpr, FLIP: tl.constexpr, SAVE: tl.constexpr,
