@@ -114,8 +114,8 @@ class BuildOptions(NamedTuple):
     factored: bool = False
     """Leave the low-rank part of G in its two factors."""
     rounded: bool = False
-    """With ``precise``, of a diagonal SSM: store K, E and O in float32. G, which the recurrence applies many times, stays
-    in float64, as do the lists of a rank-one SSM, from which its backward pass starts."""
+    """With ``precise``, of a diagonal SSM: store K, E and O in float32. G, which the recurrence applies many times,
+    stays in float64, as do the lists of a rank-one SSM, from which its backward pass starts."""
 
 
 class BuiltLists(NamedTuple):

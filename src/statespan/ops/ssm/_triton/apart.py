@@ -124,7 +124,7 @@ def gradients_kernel(
 ):  # fmt: skip
     """The share of some tiles in the gradients of T and O, which dY gives (FROM_Y), or of E and G, which R gives.
 
-    All four sums at once would leave no registers for large tiles. AHEAD adds to those of E and G, and leaves T's alone.
+    All four sums at once would leave no registers for large tiles. AHEAD adds to E's and G's, and leaves T's alone.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
