@@ -275,7 +275,8 @@ def test_what_an_activation_had_is_computed_again_only_in_one_walk(d_state, dtyp
                     assert g.tiles.per_segment <= tiles.per_segment
                     assert g.segments == 1
                     fused += 1
-    assert fused > 20 or (power == "rank one" and d_state > 64 and fused == 0)
+    never = dtype == torch.float32 or (power == "rank one" and d_state > 64)
+    assert fused == 0 if never else fused > 20
 
 
 def test_a_path_that_cannot_run_is_left_out(monkeypatch):
@@ -309,7 +310,7 @@ def test_a_path_that_has_no_room_is_left_out(kib, path, monkeypatch):
 @pytest.mark.parametrize(
     ("d_state", "dtype", "again"),
     [(64, torch.bfloat16, (True, True, True)), (128, torch.bfloat16, (True, True, False)),
-     (64, torch.float32, (True, False, False))],
+     (64, torch.float32, (False, False, False))],
 )  # fmt: skip
 def test_what_an_activation_had_is_kept_where_there_is_no_room_to_compute_it_again(d_state, dtype, again, monkeypatch):
     source = SimpleNamespace(d_state=d_state, power="diagonal", dense=False)

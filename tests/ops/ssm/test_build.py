@@ -238,6 +238,26 @@ def test_low_rank_in_factors(case, rank, precise):
         assert_near(one, other, max(BOUND[precise], 1e-4 * (not precise)), f"gradient of {name}")
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rounded_lists(case):
+    """K, E and O as float32 numbers next to those of float64, G unchanged, and gradients that arrive in float32."""
+    leaves = parameters(case, "exp", False)
+    modes = ModeTensors(*(x.detach().to(DEVICE) for x in leaves))
+    options = BuildOptions(case.chunk, case.ahead, "bilinear", "exp", True, True)
+    exact, rounded = (build.forward(modes, options._replace(rounded=r)) for r in (False, True))
+    for name in "KEO":
+        assert torch.equal(getattr(rounded, name), getattr(exact, name).float()), name
+    assert torch.equal(rounded.G, exact.G)
+    assert exact.G.dtype == torch.float64
+    arriving = ChunkOperators(*(torch.randn_like(x) for x in rounded[:4]))
+    wider = ChunkOperators(*(x.double() for x in arriving[:4]))
+    lists = BuiltLists(exact.E, exact.O, exact.E)
+    got = build.backward(arriving, modes, lists, options._replace(rounded=True))
+    wanted = build.backward(wider, modes, lists, options)
+    for name in NAMES[: len(leaves)]:
+        assert_near(getattr(got, name), getattr(wanted, name), 1e-6, f"gradient of {name}")
+
+
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_step_sizes_themselves(rank):
     """As of a structure: Δ instead of its logarithm."""

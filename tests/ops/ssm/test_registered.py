@@ -126,12 +126,14 @@ EACH = [(*kind, skip, skip == (i % 2 == 0)) for i, kind in enumerate(KINDS_OF_G)
 
 @pytest.mark.parametrize(("rank", "factored", "skip", "precise"), EACH)
 def test_modes(rank, factored, skip, precise):
-    values, settings = modes(rank, skip), (4, 1, "bilinear", "exp", True, precise, factored)
+    rounded = precise and not rank and not skip
+    values, settings = modes(rank, skip), (4, 1, "bilinear", "exp", True, precise, factored, rounded)
     leaves = [None if x is None else x.clone().requires_grad_() for x in values]
     opcheck(OPERATORS.modes.default, (*leaves, *settings), test_utils=SCHEMA)
     real = OPERATORS.modes(*values, *settings)
     assert_alike(real, on_fake(OPERATORS.modes, [*values, *settings]))
-    assert {x.dtype for x in real[:4]} == {torch.float64 if precise else torch.float32}
+    wide, lists = (torch.float64 if each else torch.float32 for each in (precise, precise and not rounded))
+    assert [x.dtype for x in real[:4]] == [lists, lists, wide, lists]
     *values, _skip, P = values
     K, E, G, O, W = real  # noqa: E741
     dW = torch.randn_like(W) if factored else None

@@ -52,6 +52,18 @@ CASES = [
     Case(3, 2, 45, 34, 1, 16, Tiles(16, ALL), "both gelu keep"),
     Case(16, 1, 128, 16, 1, 16, Tiles(16, ALL), "both"),
 ]
+APART = Tiles(16, ALL, apart=True)
+CASES += [
+    Case(17, 3, 31, 16, 1, 16, APART),
+    Case(19, 1, 64, 16, 1, 16, APART, "gelu keep"),
+    Case(3, 2, 45, 6, 2, 16, APART, "both gelu keep"),
+    Case(1, 1, 100, 16, 1, 64, APART, "first"),
+    Case(33, 1, 64, 34, 1, 32, APART._replace(columns=64), "first gelu keep"),
+    Case(3, 1, 65, 6, 2, 16, APART._replace(per_segment=2), "first gelu keep"),
+    Case(16, 1, 32, 16, 1, 16, APART._replace(per_segment=1), "both"),
+    Case(40, 1, 64, 16, 1, 32, APART._replace(columns=64)),
+    Case(64, 1, 64, 16, 1, 32, APART._replace(columns=64), "gelu keep"),
+]
 
 
 def fits(case):

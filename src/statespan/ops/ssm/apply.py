@@ -152,7 +152,7 @@ def at_once(request: Request) -> AtOnce | None:
     )  # fmt: skip
     options = WholeOptions(
         chunk, request.ahead(modes.C.shape[0]), modal.rule, modal.real_part, modal.log_dt,
-        working not in SIXTEEN_BITS, factored, working, fused, keep, save,
+        working not in SIXTEEN_BITS, factored, working == torch.float32 and modes.P is None, working, fused, keep, save,
     )  # fmt: skip
     return AtOnce(modes, options)
 
@@ -239,8 +239,9 @@ def build_operators(request: Request) -> ChunkOperators:
     if modal is not None:
         channels, precise, linear = modal.parameters.C.shape[0], dtype not in SIXTEEN_BITS, modal.rule == "foh"
         ahead = request.ahead(channels)
+        rounded = dtype == torch.float32 and not linear and modal.parameters.P is None
         options = BuildOptions(
-            chunk, channels if linear else ahead, modal.rule, modal.real_part, modal.log_dt, precise, factored
+            chunk, channels if linear else ahead, modal.rule, modal.real_part, modal.log_dt, precise, factored, rounded
         )
         built = ChunkOperators(*modes(modal.modes(None if linear else D), options))
         if linear:

@@ -56,7 +56,7 @@ class ChunkOptions(NamedTuple):
     """Whether u has no other use, so that its gradient may overwrite it."""
     keep_preactivation: bool = False
     """With GELU on path "triton": whether to save the pre-activation. Otherwise the backward pass recomputes it, which
-    needs a single pass over each sequence, in one direction."""
+    needs a single pass over each sequence, in one direction, and 16-bit data."""
     has_first: bool = False
     """For the backward pass: whether there was a first state."""
 
@@ -70,7 +70,7 @@ class SavedChunks(NamedTuple):
     ahead: Tensor
     """The same of the anti-causal recurrence."""
     preactivation: Tensor
-    """Like y."""
+    """Like y; with :attr:`statespan.ops.ssm.tiles.Tiles.apart` GELU's slope there instead."""
 
 
 class OutputGradients(NamedTuple):
@@ -114,6 +114,9 @@ class BuildOptions(NamedTuple):
     """Compute in float64; in float32 otherwise, which is enough for 16-bit operators."""
     factored: bool = False
     """Leave the low-rank part of G in its two factors."""
+    rounded: bool = False
+    """With ``precise``, of a diagonal SSM: store K, E and O in float32. G, which the recurrence applies many times,
+    stays in float64, as do the lists of a rank-one SSM, from which its backward pass starts."""
 
 
 class WholeOptions(NamedTuple):
@@ -126,6 +129,7 @@ class WholeOptions(NamedTuple):
     log_dt: bool
     precise: bool
     factored: bool
+    rounded: bool
     dtype: torch.dtype
     """What to compute in."""
     gelu: bool

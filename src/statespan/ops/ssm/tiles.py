@@ -26,10 +26,14 @@ class Tiles(NamedTuple):
     """Chunks of each segment, a power of two; cut to the length of the input."""
     warps: int = 4
     stages: int = 3
+    """Pieces of the input on their way; if kernels are apart, of the one for the states."""
     backward_warps: int = 4
     backward_stages: int = 2
+    """The same of the backward pass; if kernels are apart, of the one for the outputs."""
     backward_columns: int = 0
     """0 for as many as forward."""
+    apart: bool = False
+    """Whether states, outputs and the gradients of the operators have a kernel each, as full precision needs."""
 
 
 def fits(d_state: int, power: str, dtype: torch.dtype, memory: int) -> bool:
@@ -43,10 +47,8 @@ def fits(d_state: int, power: str, dtype: torch.dtype, memory: int) -> bool:
 
 
 def recomputes(d_state: int, dtype: torch.dtype, memory: int) -> bool:
-    """Whether a backward pass has room to recompute the pre-activation."""
-    if dtype in SIXTEEN_BITS:
-        return memory >= MIDDLE or d_state <= 64
-    return memory >= LARGE
+    """Whether a backward pass has room to recompute the pre-activation; that of full precision never recomputes it."""
+    return dtype in SIXTEEN_BITS and (memory >= MIDDLE or d_state <= 64)
 
 
 def choose_tiles(
@@ -69,7 +71,9 @@ def choose_tiles(
     power over a segment would not fit; such sequences take a single pass.
     """
     narrow, tight = dtype in SIXTEEN_BITS, memory < MIDDLE
-    largest = (64 if d_state <= 64 else 32 if d_state <= 128 and not (dense and tight) else 16) if narrow else 16
+    largest = 64 if d_state <= 64 else 32 if d_state <= 128 and not (dense and tight) else 16
+    if not narrow and (d_state > 64 or memory < LARGE):
+        largest = 16
     columns = largest_filled = min(largest, 64 if batch >= 48 else 32 if batch >= 24 else 16)
     per_segment = 1 << max(0, -(-length // chunk) - 1).bit_length()
 
@@ -89,7 +93,8 @@ def choose_tiles(
         per_segment //= 2
     warps = 4 if d_state <= 64 else 8
     if not narrow:
-        return Tiles(columns, per_segment, warps, 1, warps, 1)
+        stages = 1 if d_state > 64 or memory < LARGE else 3
+        return Tiles(columns, per_segment, warps, min(stages, 2) if dense else stages, warps, stages, apart=True)
     if d_state > 64:
         stages = 2 if d_state <= 128 and not (dense and tight) else 1
         return Tiles(columns, per_segment, warps, stages, warps, stages)

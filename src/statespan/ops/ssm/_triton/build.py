@@ -47,11 +47,14 @@ def room_for(modes: ModeTensors, options: BuildOptions) -> list[Region]:
         (channels, H, chunk), (H, chunk, N), (H, N, N) if rank and not options.factored else (H, N),
         (channels, H, chunk, N), (2, H, rank * chunk, N) if rank else (0,),
     ]  # fmt: skip
-    return [Region(shape, torch.float64 if options.precise else torch.float32) for shape in shapes]
+    assert not (rank and options.rounded)
+    wide = torch.float64 if options.precise else torch.float32
+    lists = torch.float32 if options.rounded else wide
+    return [Region(shape, dtype) for shape, dtype in zip(shapes, (lists, lists, wide, lists, wide))]
 
 
 def forward(modes: ModeTensors, options: BuildOptions, *, room: ChunkOperators | None = None) -> ChunkOperators:
-    """The operators in the computing precision, with the factors W even beside a dense G, written into ``room``."""
+    """The operators in the computing precision or rounded, with the factors W even beside a dense G, in ``room``."""
     sizes, constants = _constants(modes, options)
     dt, decay, freq, B, C, D, P = modes
     channels, H, M, _ = C.shape

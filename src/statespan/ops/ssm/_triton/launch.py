@@ -19,6 +19,7 @@ from statespan.ops._triton.gelu import backward as gelu_backward
 from statespan.ops._triton.launcher import Region, empty, launch
 from statespan.ops._triton.sums import PartialSums, diagonals_kernel
 from statespan.ops.memory import shared_memory
+from statespan.ops.ssm._triton.apart import outputs, run_gradients, summing
 from statespan.ops.ssm._triton.products import products
 from statespan.ops.ssm._triton.scan import backward_kernel, forward_kernel
 from statespan.ops.ssm._triton.states import segments_kernel, states_kernel
@@ -60,6 +61,11 @@ class LaunchPlan(NamedTuple):
         return self.factored and self.V == self.H
 
     @property
+    def splits(self) -> bool:
+        """Whether each of the passes takes several kernels; see :mod:`.apart`."""
+        return self.tiles.apart and not self.factored
+
+    @property
     def width(self) -> int:
         """The state size, padded."""
         return max(16, triton.next_power_of_2(self.N))
@@ -97,7 +103,7 @@ class LaunchPlan(NamedTuple):
             "LOW": self.factored,
             "ACC": TYPES[self.acc],
             "STATE": TYPES[self.state],
-            "PRECISION": "tf32x3" if self.dtype == torch.float32 else "ieee",
+            "PRECISION": "parts" if self.dtype == torch.float32 else "ieee",
         }
 
 
@@ -127,7 +133,8 @@ def with_tiles(plan: LaunchPlan, device: torch.device, *, both: bool, tiles: Til
 def states(
     plan: LaunchPlan, x: Tensor, M: Tensor, operators: ChunkOperators, *, left: bool, save: bool, adjoint: bool = False,
     flip: bool = False, start: Tensor | None = None, inject: Tensor | None = None,
-    out: tuple[Tensor, Tensor] | None = None, into: Tensor | None = None,
+    out: tuple[Tensor, Tensor] | None = None, into: Tensor | None = None, last: Tensor | None = None,
+    end: Tensor | None = None, scale: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     """A recurrence alone: the state before each chunk (save) or before each segment, (heads, B, chunks|segments, N).
 
@@ -144,6 +151,9 @@ def states(
         inject: (H, B, N) to be added where the whole chunks end, or None.
         out: O (heads, c, N), and where to write what the saved states give to the output: (heads, B, chunks, c).
         into: Where to write the saved states, or None for new memory.
+        last: Where to write the state behind the whole chunks (H, B, N), or None.
+        end: Where to write the state behind each segment (heads, B, segments, N) in a pass that saves, or None.
+        scale: What to multiply x by, and where to write the product, both like x and contiguous; for a single segment.
     """
     heads, G, W = x.shape[0], operators.G, operators.W
     flags = {
@@ -151,25 +161,29 @@ def states(
         "num_warps": plan.tiles.warps, "num_stages": plan.tiles.stages,
     }  # fmt: skip
 
-    def run(kept: Tensor, end: Tensor, first: Tensor | None, save: bool) -> None:
+    def run(kept: Tensor, end: Tensor | None, first: Tensor | None, save: bool) -> None:
         O, y = out if out and save else (None, None)  # noqa: E741
+        slope, scaled = scale or (None, None)
+        tail = last if save else None
         launch(
             states_kernel, plan.programs(heads),
-            x, kept, end, M, G, W, first, inject, O, y, *plan.sizes(), x.stride(0), x.stride(1),
-            SAVE=save, FIRST=first is not None, END=not save, OUT=y is not None, **flags, **plan.constants(),
+            x, kept, end, M, G, W, first, inject, O, y, tail, slope, scaled, *plan.sizes(), x.stride(0), x.stride(1),
+            SAVE=save, FIRST=first is not None, END=end is not None, OUT=y is not None, LAST=tail is not None,
+            SLOPE=scaled is not None, **flags, **plan.constants(),
         )  # fmt: skip
 
     first = start
     if plan.segments > 1:
-        end, first = (empty((heads, plan.B, plan.segments, plan.N), plan.state, x.device) for _ in range(2))
-        run(end, end, None, False)
+        assert scale is None, "x is multiplied in a single pass"
+        ends, first = (empty((heads, plan.B, plan.segments, plan.N), plan.state, x.device) for _ in range(2))
+        run(ends, ends, None, False)
         constants = {
             k: v for k, v in plan.constants().items() if k not in ("C", "BT", "EVEN", "FULL", "LOW", "ACC", "PRECISION")
         }
         rows = 16
         launch(
             segments_kernel, (heads, -(-plan.B // rows)),
-            end, first, start, G, plan.H, plan.B, plan.N, plan.segments, plan.tiles.per_segment.bit_length() - 1,
+            ends, first, start, G, plan.H, plan.B, plan.N, plan.segments, plan.tiles.per_segment.bit_length() - 1,
             BT=rows, LEFT=left, ADJOINT=adjoint, START=start is not None, num_warps=4 if plan.N <= 64 else 8,
             **constants,
         )  # fmt: skip
@@ -178,7 +192,7 @@ def states(
             first = x.new_zeros(heads, plan.B, 1, plan.N, dtype=plan.state)
         return first.view(heads, plan.B, -1, plan.N)
     kept = empty((heads, plan.B, plan.chunks, plan.N), x.dtype, x.device) if into is None else into
-    run(kept, kept, first, True)
+    run(kept, end, first, True)
     return kept
 
 
@@ -210,7 +224,10 @@ def forward(
     """Return y (V, B, L), the state after all whole chunks (H, B, N) if requested, and what the backward pass needs."""
     (u, first), (K, E, G, O, W) = inputs, operators  # noqa: E741
     both, save = options.both, options.save
-    y, kept, ahead, preactivation = room or [empty(*part, u.device) for part in room_for(plan, options)]
+    room = room or Room(*(empty(*part, u.device) for part in room_for(plan, options)))
+    if plan.splits:
+        return forward_apart(plan, inputs, operators, options, room)
+    y, kept, ahead, preactivation = room
     end = empty((plan.H, plan.B, plan.N), plan.state, u.device) if options.last else None
     if options.last and plan.c > plan.L:
         end = u.new_zeros(plan.H, plan.B, plan.N, dtype=plan.state) if first is None else first.to(plan.state).clone()
@@ -239,7 +256,7 @@ def _partial_gradients(plan: LaunchPlan, operators: ChunkOperators, like: Tensor
     sizes = [0, 0, 0] if plan.factored else [plan.V * plan.c**2, plan.V * plan.c * plan.N, operators.O.numel()]
     sizes.append(plan.V * operators.G[0].numel())
     totals = [empty((size,), plan.acc, like.device) for size in sizes]
-    return PartialSums(totals, plan.programs(plan.V)[1])
+    return PartialSums(totals, summing(plan)[1] if plan.splits else plan.programs(plan.V)[1])
 
 
 def backward(
@@ -252,6 +269,8 @@ def backward(
     written. (With W it is needed afterwards.) ``dD`` is filled with the gradient of the skip.
     """
     (dy, dlast), (K, E, G, O, W), u, both, gelu = arriving, operators, saved.u, options.both, options.gelu  # noqa: E741
+    if plan.splits:
+        return backward_apart(plan, arriving, saved, operators, options=options, dD=dD)
     if saved.preactivation.numel():
         dy, gelu = gelu_backward(dy, saved.preactivation.view_as(dy)), False
     tiles = plan.tiles  # the segments of the forward pass, with another number of columns
@@ -295,6 +314,68 @@ def backward(
     launch(diagonals_kernel, (plan.V,), dT, dK, dD, C=plan.c, BOTH=both, SKIP=dD is not None, num_warps=4)
     dE, dG = (_over_channels(x.view(plan.V, *shape[1:]), plan.H) for x, shape in ((dE, E.shape), (dG, G.shape)))
     return Gradients(_over_channels(du, plan.H), ChunkOperators(dK, dE, dG, dO.view(O.shape), dW), dfirst)
+
+
+def forward_apart(
+    plan: LaunchPlan, inputs: Sequences, operators: ChunkOperators, options: ChunkOptions, room: Room
+) -> tuple[Tensor, Tensor | None, SavedChunks]:
+    """:func:`forward` by a kernel for the states and one for the outputs, which saves GELU's slope."""
+    (u, first), O, both = inputs, operators.O, options.both  # noqa: E741
+    y, kept, ahead, slope = room
+    end = empty((plan.H, plan.B, plan.N), plan.state, u.device) if options.last else None
+    if end is not None and plan.c > plan.L:
+        end = torch.zeros_like(end) if first is None else first.to(plan.state).clone()
+    into = kept if options.save else None
+    before = states(plan, u, operators.E, operators, left=False, save=True, start=first, last=end, into=into)
+    behind = ahead
+    if both:
+        into = ahead if options.save else None
+        behind = states(plan, u, operators.E, operators, left=True, flip=True, save=True, into=into)
+    rows = [(part, half) for part, half in zip((before, behind), O.chunk(2) if both else (O,))]
+    outputs(plan, u, rows, kernel=operators.K, out=y, gelu=options.gelu, slope=slope if slope.numel() else None)
+    return y, end, SavedChunks(u, kept, ahead, slope)
+
+
+def backward_apart(
+    plan: LaunchPlan, arriving: OutputGradients, saved: SavedChunks, operators: ChunkOperators, *,
+    options: ChunkOptions, dD: Tensor | None,
+) -> Gradients:  # fmt: skip
+    """:func:`backward` by kernels for the adjoint states, for u's gradient and for those of the operators."""
+    (dy, dlast), (_, E, G, O, _), u, both = arriving, operators, saved.u, options.both  # noqa: E741
+    scale, slope = None, saved.preactivation
+    assert slope.numel() or not options.gelu, "an activation's slope is saved, not recomputed"
+    if slope.numel():
+        slope = slope.view(dy.shape)
+        if plan.segments > 1 or both:
+            dy = dy * slope
+        else:
+            scale = slope, empty(dy.shape, dy.dtype, dy.device)
+    shares = _partial_gradients(plan, operators, u)
+    dT, dE, dO, dG = shares.first
+    end = empty((plan.V, plan.B, plan.segments, plan.N), plan.state, u.device) if options.has_first else None
+    inject = dlast.to(plan.state).contiguous() if dlast is not None and plan.c <= plan.L else None
+    halves = O.chunk(2) if both else (O,)
+    adjoints = [
+        states(
+            plan, dy, half, operators, left=not ahead, adjoint=True, save=True, inject=None if ahead else inject,
+            end=None if ahead else end, scale=scale,
+        )
+        for half, ahead in zip(halves, (False, True))
+    ]  # fmt: skip
+    dy = dy if scale is None else scale[1]
+    du = empty((plan.V, plan.B, plan.L), u.dtype, u.device)
+    outputs(plan, dy, [(adjoint, E) for adjoint in adjoints], kernel=operators.K, out=du, transposed=True)
+    for ahead, adjoint in enumerate(adjoints):
+        out = dT, dE, dG, dO[len(dO) // 2 :] if ahead else dO
+        run_gradients(plan, u, (dy, saved[1 + ahead], adjoint), out, ahead=bool(ahead), share=shares.size)
+    dfirst = None if end is None else _over_channels(end[:, :, 0], plan.H)
+    if dfirst is not None and dlast is not None and plan.c > plan.L:
+        dfirst = dfirst + dlast
+    dT, dE, dO, dG = shares.sum()
+    dK = empty(operators.K.shape, plan.acc, u.device)
+    launch(diagonals_kernel, (plan.V,), dT, dK, dD, C=plan.c, BOTH=both, SKIP=dD is not None, num_warps=4)
+    dE, dG = (_over_channels(x.view(plan.V, *shape[1:]), plan.H) for x, shape in ((dE, E.shape), (dG, G.shape)))
+    return Gradients(_over_channels(du, plan.H), ChunkOperators(dK, dE, dG, dO.view(O.shape), None), dfirst)
 
 
 def _over_channels(x: Tensor, H: int, dim: int = 0) -> Tensor:

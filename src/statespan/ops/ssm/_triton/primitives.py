@@ -8,10 +8,49 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from statespan.ops._triton.gelu import FAST
+
+
+@triton.jit
+def _eight_bits(x):
+    """The nearest number of 8 bits, in float32."""
+    bits = x.to(tl.int32, bitcast=True)
+    return ((bits + 0x8000) & -0x10000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def three_parts(x):
+    """Three numbers of 8 bits, as bfloat16 has, whose sum a float32 number is.
+
+    The interpreter, whose bfloat16 is wrong, multiplies them in float32.
+    """
+    high = _eight_bits(x)
+    rest = x - high
+    middle = _eight_bits(rest)
+    low = rest - middle
+    if FAST:
+        return high.to(tl.bfloat16), middle.to(tl.bfloat16), low.to(tl.bfloat16)
+    else:
+        return high, middle, low
+
 
 @triton.jit
 def mm(a, b, acc, PRECISION: tl.constexpr):
-    return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    """``acc + a b``. PRECISION "parts" is for float32: the six products of parts that matter, the smallest first.
+
+    Tensor cores truncate their sums, which over many products adds up; so each begins at zero and is added by rounding.
+    """
+    if PRECISION == "parts":
+        ah, am, al = three_parts(a)
+        bh, bm, bl = three_parts(b)
+        new = tl.dot(al, bh)
+        new = tl.dot(ah, bl, new)
+        new = tl.dot(am, bm, new)
+        new = tl.dot(am, bh, new)
+        new = tl.dot(ah, bm, new)
+        return acc + tl.dot(ah, bh, new)
+    else:
+        return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
 
 
 @triton.jit
@@ -118,7 +157,7 @@ def product(S, high, low, PRECISION: tl.constexpr):
         new = tl.dot(Sh, low, new)
         return tl.dot(Sh, high, new)
     else:
-        return tl.dot(S.to(high.dtype), high, input_precision=PRECISION, out_dtype=high.dtype)
+        return mm(S.to(high.dtype), high, tl.zeros((S.shape[0], high.shape[1]), high.dtype), PRECISION)
 
 
 @triton.jit

@@ -23,17 +23,19 @@ from statespan.ops.ssm._triton.primitives import (
 
 @triton.jit
 def states_kernel(
-    x_ptr, states_ptr, end_ptr, M_ptr, G_ptr, W_ptr, first_ptr, inject_ptr, O_ptr, y_ptr,
+    x_ptr, states_ptr, end_ptr, M_ptr, G_ptr, W_ptr, first_ptr, inject_ptr, O_ptr, y_ptr, last_ptr, slope_ptr,
+    scaled_ptr,
     H, B, L, N, chunks, whole, segments, per_segment, sx_h, sx_b,
     C: tl.constexpr, Q: tl.constexpr, BT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr, DENSE: tl.constexpr,
     LOW: tl.constexpr, LEFT: tl.constexpr, ADJOINT: tl.constexpr, FLIP: tl.constexpr, SAVE: tl.constexpr,
-    FIRST: tl.constexpr, END: tl.constexpr, INJECT: tl.constexpr, OUT: tl.constexpr, ACC: tl.constexpr,
-    STATE: tl.constexpr, PRECISION: tl.constexpr,
+    FIRST: tl.constexpr, END: tl.constexpr, INJECT: tl.constexpr, OUT: tl.constexpr, LAST: tl.constexpr,
+    SLOPE: tl.constexpr, ACC: tl.constexpr, STATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``S ← S Gᵀ + X M`` alone, from the left or from the right: the state before each chunk, or only the last.
 
     M is E or O (for the adjoint recurrence), (heads, c, N); FLIP takes its rows in the opposite order. INJECT adds a
     given state where the whole chunks end. OUT writes what the states give to the output, (heads, B, chunks, c) in ACC.
+    LAST writes the state behind the whole chunks. SLOPE multiplies X by the slope of an activation, and writes it.
     """
     hk = tl.program_id(0).to(tl.int64)
     h = hk % H
@@ -55,10 +57,15 @@ def states_kernel(
         S = tl.load(first_ptr + segment_at, mask=live[:, None] & real[None, :], other=0.0).to(STATE)
     x_row = x_ptr + hk * sx_h + (b * sx_b + chunk0 * C)[:, None] + rc[None, :]
     s_row = states_ptr + ((hk * B + b) * chunks + chunk0)[:, None] * N + q[None, :]
+    p_row = ((hk * B + b) * L + chunk0 * C)[:, None] + rc[None, :]
     for step in range(per_segment):
         i = per_segment - 1 - step if LEFT else step
         chunk = chunk0 + i
-        X = load(x_row + i * C, live[:, None] & (chunk[:, None] * C + rc[None, :] < L), EVEN)
+        ok = live[:, None] & (chunk[:, None] * C + rc[None, :] < L)
+        X = load(x_row + i * C, ok, EVEN)
+        if SLOPE:
+            X = X * load(slope_ptr + p_row + i * C, ok, EVEN)
+            store(scaled_ptr + p_row + i * C, X, ok, EVEN, FULL)
         if INJECT:
             if hk < H:
                 here = (live & (chunk == whole - 1))[:, None] & real[None, :]
@@ -71,6 +78,10 @@ def states_kernel(
             store(y_row + i * C, y, there, EVEN, FULL)
         new = feed_back(advance(S, gr, gi, DENSE), S, ih, il, oh, ol, LOW, PRECISION)
         S = add_mm(new, X, M, ACC, PRECISION)
+        if LAST:
+            if hk < H:
+                ends = (live & (chunk == whole - 1))[:, None] & real[None, :]
+                tl.store(last_ptr + (h * B + b)[:, None] * N + q[None, :], S, mask=ends)
     if END:
         tl.store(end_ptr + segment_at, S, mask=live[:, None] & real[None, :])
 

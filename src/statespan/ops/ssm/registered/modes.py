@@ -30,7 +30,8 @@ def _fake(modes: ModeTensors, options: BuildOptions) -> tuple[Tensor, Tensor, Te
     C, P, chunk = modes.C, modes.P, options.chunk
     channels, H, M, _ = C.shape
     N, dtype = 2 * M, torch.float64 if options.precise else torch.float32
-    K, E, O = (C.new_empty(s, dtype=dtype) for s in ((channels, H, chunk), (H, chunk, N), (channels, H, chunk, N)))  # noqa: E741
+    lists = torch.float32 if options.rounded else dtype
+    K, E, O = (C.new_empty(s, dtype=lists) for s in ((channels, H, chunk), (H, chunk, N), (channels, H, chunk, N)))  # noqa: E741
     G = C.new_empty((H, N) if P is None or options.factored else (H, N, N), dtype=dtype)
     if P is None:
         return K, E, G, O, modes.dt.new_empty(ABSENT)
