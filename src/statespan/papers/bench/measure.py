@@ -156,7 +156,7 @@ def _cpu_time(run: Run) -> float:
 
 def _cuda_times(run: Run, device: torch.device, quick: bool) -> list[float]:
     """Event times of as many runs as fit the budget, with the L2 cache flushed before each."""
-    budget = 30.0 if quick else 400.0  # ms
+    budget = 30.0 if quick else 200.0  # ms
     flush = torch.empty(1 << 28, dtype=torch.int8, device=device)
     with torch.cuda.device(device):
         first = _cuda_samples(run, flush, 2)[-1]
