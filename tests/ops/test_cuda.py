@@ -109,7 +109,7 @@ def lightly_damped(ssm):
 @pytest.mark.parametrize("damping", ["default", "light"])
 @pytest.mark.parametrize("kind", ["diagonal-legs", "dplr-legs"])
 def test_float32_promise(kind, damping, batch, length):
-    """docs/promises.md: the chunks agree with float64 to 2e-6 of the peak, as do the recurrence's steps with both."""
+    """docs/promises.md: outputs of the chunks agree with those of float64 to 2e-6 of the peak."""
     ssm = make(kind, 64, "bilinear", H=16, channels=1)
     if damping == "light":
         ssm = lightly_damped(ssm)

@@ -8,8 +8,9 @@ from tests.ops.make import assert_near, poison
 pytest.importorskip("triton")
 
 from statespan.ops._triton.transpose import lengthwise, like
+from statespan.ops.ssm import chunks as plain
 from statespan.ops.ssm._triton import launch
-from statespan.ops.ssm.arguments import ChunkOptions, Sequences
+from statespan.ops.ssm.arguments import ChunkOperators, ChunkOptions, Sequences
 from statespan.ops.ssm.tiles import Tiles
 from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, check_16_bits, given
 
@@ -129,6 +130,30 @@ def test_the_same_numbers_however_the_work_is_cut(kind):
         cut = by_kernels(case._replace(tiles=tiles), x)
         for name, value in whole.items():
             assert_near(cut[name], value, BOUNDS[x.u.dtype][1], f"{name} with {tiles}")
+
+
+@pytest.mark.parametrize("segment", [ALL, 64], ids=["one walk", "segments"])
+@pytest.mark.parametrize("signal", ["noise", "constant", "resonant"])
+def test_a_float32_state_is_carried_over_65536_samples(signal, segment):
+    """Within docs/promises.md: modes that hardly decay, driven at random, by their mean, and at their own frequency."""
+    chunk, count, N = 64, 1024, 16
+    A = torch.polar(torch.full((N // 2,), 1 - 1e-6, dtype=torch.float64), torch.linspace(0, 1, N // 2).double())
+    powers = A ** torch.arange(chunk + 1)[:, None]  # (c + 1, modes)
+
+    def real(x):
+        return torch.view_as_real(x.resolve_conj()).flatten(-2)[None]
+
+    times = torch.arange(chunk * count, dtype=torch.float64)
+    signals = {"noise": torch.randn(len(times)), "constant": torch.ones(len(times)), "resonant": (times / 7 * 3).cos()}
+    u = signals[signal].float()[None, None].to(DEVICE)
+    E, O = real(powers[:-1].flip(0)), real(powers[1:].conj())  # noqa: E741
+    K = real(powers[:-1])[..., 0::2].sum(-1)[None]
+    operators = ChunkOperators(*(x.contiguous().to(DEVICE) for x in (K, E, real(powers[-1]), O[None])))
+    plan = launch.launch_plan(u, operators, tiles=Tiles(16, segment, apart=True))
+    y, last, _ = launch.forward(plan, Sequences(u), operators, ChunkOptions("triton", u.dtype, last=True))
+    wanted = plain.forward(u.double(), operators)
+    assert_near(y, wanted.y[0], 2e-6, "y")
+    assert_near(last, wanted.last, 2e-6, "the state")
 
 
 @pytest.mark.parametrize("save", [False, True])
