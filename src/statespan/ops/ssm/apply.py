@@ -138,7 +138,7 @@ def _apply_at_once(request: Request, modal: Modal) -> Tensor:
         chunk, request.ahead(modes.C.shape[0]), modal.rule, modal.real_part, modal.log_dt,
         working not in SIXTEEN_BITS, factored, working, fused, keep, save,
     )  # fmt: skip
-    return ssm_at_once(u, modes, options)[0].to(dtype)
+    return ssm_at_once(u, modes, options).to(dtype)
 
 
 def apply_from(
