@@ -24,7 +24,7 @@ from torch.autograd import forward_ad
 
 from statespan._check import check_choice
 from statespan.ops.memory import shared_memory
-from statespan.ops.register import transformed
+from statespan.ops.register import exporting, transformed
 from statespan.ops.ssm.source import SSMSource
 from statespan.ops.ssm.tiles import SIXTEEN_BITS, SMALL, choose_tiles, fits, recomputes
 
@@ -160,7 +160,7 @@ def walks_once(source: SSMSource, u: Tensor, dtype: torch.dtype, *, channels: in
     A traced graph that has to serve any size cannot count on it.
     """
     (B, L, H), memory = u.shape, shared_memory(u.device)
-    unknown = torch.compiler.is_exporting() or isinstance(B * L, torch.SymInt)
+    unknown = exporting() or isinstance(B * L, torch.SymInt)
     if both or unknown or keeps_factors("triton", source, dtype) or not recomputes(source.d_state, dtype, memory):
         return False
     tiles = choose_tiles(

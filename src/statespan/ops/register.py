@@ -15,10 +15,14 @@ from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
 Axes = Sequence[int]
 ABSENT = (0,)
 """Shape of the empty tensor that stands for an output that was not requested, or for its gradient."""
+_LIBRARY = torch.library.Library("statespan", "FRAGMENT")
+_KNOWN = {Tensor, nn.Parameter, FakeTensor, FunctionalTensor}
 _SCHEMA_TYPES = {
     Tensor: "Tensor",
     Tensor | None: "Tensor?",
@@ -128,14 +132,19 @@ def _schema_results(hint: Any) -> str:
 
 
 def operator(
-    name: str, function: Callable[..., Any], fake: Callable[..., Any], heads: tuple[Axes, Axes] | None = None
+    name: str,
+    function: Callable[..., Any],
+    fake: Callable[..., Any],
+    heads: tuple[Axes, Axes] | None = None,
+    *,
+    visible: bool = False,
 ) -> Callable[..., Any]:
     """Register ``function`` without a gradient; ``fake`` returns empty results of the right shapes."""
 
     def refuse(_ctx: Any, *_gradients: Any) -> Any:
         raise RuntimeError(f"{name} cannot be differentiated: second derivatives need use_path('fft')")
 
-    return differentiable(name, function, fake, save=lambda *_: None, gradient=refuse, heads=heads)
+    return differentiable(name, function, fake, save=lambda *_: None, gradient=refuse, heads=heads, visible=visible)
 
 
 def differentiable(
@@ -146,6 +155,7 @@ def differentiable(
     save: Callable[..., None],
     gradient: Callable[..., Sequence[Tensor | None]],
     heads: tuple[Axes, Axes] | None = None,
+    visible: bool = False,
 ) -> Callable[..., Any]:
     """The same with a gradient.
 
@@ -156,6 +166,7 @@ def differentiable(
         save: ``save(ctx, arguments, output)`` saves the tensors that the gradient needs.
         gradient: ``gradient(ctx, *output_gradients)`` gives one for each flat argument; trailing None may be left out.
         heads: The axes of the heads in inputs and outputs, for vmap; None for an operator that vmap never meets.
+        visible: Whether a compiler may take over the kernels that ``function`` launches by ``launcher.launch``.
     """
     signature = Signature(function)
     unflatten, size = signature.unflatten, signature.size
@@ -170,12 +181,13 @@ def differentiable(
         found = gradient(ctx, *gradients)
         return (*found, *[None] * (size - len(found)))
 
-    registered = torch.library.custom_op(name, flat_function, mutates_args=(), schema=signature.schema)
-    registered.register_fake(lambda *flat: fake(*unflatten(flat)))
-    registered.register_autograd(flat_gradient, setup_context=flat_save)
+    registered = _registered(name, signature, flat_function, lambda *flat: fake(*unflatten(flat)))
+    _record_gradient(registered, flat_function, flat_save, flat_gradient)
     rule = None if heads is None else _vmap_rule(lambda *flat: call(*unflatten(flat)), *heads)
     if rule is not None:
-        registered.register_vmap(rule)
+        torch.library.register_vmap(name, rule, lib=_LIBRARY)
+    if visible:
+        _show(name, lambda *flat: function(*unflatten(flat)))
 
     class Transformable(torch.autograd.Function):
         if rule is not None:
@@ -199,6 +211,84 @@ def differentiable(
 
 def _requires_grad(values: list[Any]) -> bool:
     return any(isinstance(x, Tensor) and x.requires_grad for x in values)
+
+
+def _registered(name: str, signature: Signature, function: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """A torch operator with flat arguments; ``torch.library.custom_op`` would check its results at every call."""
+    namespace, _, short = name.partition("::")
+    assert namespace == _LIBRARY.ns
+    _LIBRARY.define(short + signature.schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _LIBRARY.impl(short, function, "CompositeExplicitAutograd")
+    torch.library.register_fake(name, fake, lib=_LIBRARY)
+    return getattr(getattr(torch.ops, namespace), short).default
+
+
+def _record_gradient(
+    registered: Any, function: Callable[..., Any], save: Callable[..., None], gradient: Callable[..., Any]
+) -> None:
+    """What autograd does when the operator is called; all take flat arguments."""
+    below, python = torch._C._after_autograd_keyset, torch._C.DispatchKey.Python
+    devices = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CPU)
+
+    def run(keys: Any, flat: tuple[Any, ...]) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return registered.redispatch(keys & below, *flat)
+
+    class Recorded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, keys: Any, *flat: Any) -> Any:
+            output = run(keys, flat)
+            with torch._C._AutoDispatchBelowAutograd():
+                save(ctx, flat, output)
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+            return None, *gradient(ctx, *gradients)
+
+    def call(keys: Any, *flat: Any) -> Any:
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*flat):
+            return Recorded.apply(keys, *flat)
+        # what compiled code calls: through torch again only for tracers, fake and meta tensors
+        if keys.has(python) or not any(keys.has(device) for device in devices):
+            return run(keys, flat)
+        return function(*flat)
+
+    _LIBRARY.impl(registered._schema.name.partition("::")[2], call, "Autograd", with_keyset=True)
+
+
+def _show(name: str, function: Callable[..., Any]) -> None:
+    """Let compilers see the kernels that the function (of flat arguments) launches, where they can take them over.
+
+    They plan its memory and launch its kernels in their own code, without a call of the operator.
+    """
+
+    def rule(mode: Any, operator: Any, types: Any, *arguments: Any) -> Any:
+        flat, kwargs = arguments
+        if not _KNOWN.issuperset(types) or not shows_kernels(flat) or _keeps_operators():
+            return mode.__torch_dispatch__(operator, types, flat, kwargs)
+        from statespan.ops._triton.launcher import tracing
+
+        with mode, tracing():
+            return function(*flat)
+
+    torch.library.register_torch_dispatch(name, FunctionalTensorMode, rule, lib=_LIBRARY)
+
+
+def shows_kernels(arguments: Iterable[Any]) -> bool:
+    """Whether a compiler takes over the kernels of an operator: on a GPU, where all sizes are known."""
+    tensors = [x for x in arguments if isinstance(x, Tensor)]
+    known = all(isinstance(size, int) for x in tensors for size in (*x.shape, *x.stride()))
+    return known and all(x.is_cuda for x in tensors)
+
+
+def _keeps_operators() -> bool:
+    """Whether an export wants the operators themselves."""
+    try:
+        from torch.export._trace import custom_triton_ops_decomposition_disabled
+    except ImportError:
+        return False
+    return bool(custom_triton_ops_decomposition_disabled())
 
 
 def _direct(

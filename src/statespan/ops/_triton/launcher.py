@@ -16,7 +16,7 @@ import contextlib
 import itertools
 import os
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -75,10 +75,28 @@ def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Ten
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
     """``kernel[grid](*arguments, **constants)``; pointers come first among the arguments."""
+    if is_traced():
+        torch.library.wrap_triton(kernel)[grid](*arguments, **constants)
+        return
     compiled = kernel[grid](*arguments, **constants)
     recorder = getattr(_recording, "recorder", None)
     if recorder is not None:
         recorder.note(kernel, compiled, grid, arguments, constants)
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """Lets a compiler see the launches in this block, whose tensors are its own."""
+    before, _recording.traced = is_traced(), True
+    try:
+        yield
+    finally:
+        _recording.traced = before
+
+
+def is_traced() -> bool:
+    """Whether a compiler sees what is launched. It has to be told what a kernel writes by whole tensors, not parts."""
+    return getattr(_recording, "traced", False)
 
 
 def repeat(function: Pass, tensors: Tensors, options: Hashable) -> Tensors:
@@ -92,7 +110,7 @@ def repeat(function: Pass, tensors: Tensors, options: Hashable) -> Tensors:
     """
     first = tensors[0]
     assert first is not None
-    if not _has_entry(first) or getattr(_recording, "recorder", None) is not None:
+    if is_traced() or not _has_entry(first) or getattr(_recording, "recorder", None) is not None:
         return function(tensors, options)
     with _current(first.device):
         form: list[Any] = [function, options]

@@ -16,16 +16,19 @@ TILE = 2048  # numbers that a program adds to its sums at a time
 @triton.jit
 def _shares_kernel(
     shares_ptr, a_ptr, b_ptr, c_ptr, d_ptr, size_a, size_b, size_c, size_d, shares,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     part, zero = tl.program_id(1), tl.program_id(0).to(tl.int64) * 0
     size, before, out_ptr = zero + size_a, zero, a_ptr
-    if part == 1:
-        size, before, out_ptr = zero + size_b, zero + size_a, b_ptr
-    if part == 2:
-        size, before, out_ptr = zero + size_c, zero + size_a + size_b, c_ptr
-    if part == 3:
-        size, before, out_ptr = zero + size_d, zero + size_a + size_b + size_c, d_ptr
+    if PARTS > 1:
+        if part == 1:
+            size, before, out_ptr = zero + size_b, zero + size_a, b_ptr
+    if PARTS > 2:
+        if part == 2:
+            size, before, out_ptr = zero + size_c, zero + size_a + size_b, c_ptr
+    if PARTS > 3:
+        if part == 3:
+            size, before, out_ptr = zero + size_d, zero + size_a + size_b + size_c, d_ptr
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[None, :]
     width = zero + size_a + size_b + size_c + size_d
     total = tl.zeros((ROWS, BLOCK), shares_ptr.dtype.element_ty)
@@ -45,7 +48,8 @@ def sum_shares(shares: Tensor, out: Sequence[Tensor]) -> None:
     block = TILE // rows
     launch(
         _shares_kernel, (-(-max(sizes) // block), len(out)),
-        shares, *out, *[out[0]] * (4 - len(out)), *sizes, shares.shape[0], ROWS=rows, BLOCK=block, num_warps=4,
+        shares, *out, *[None] * (4 - len(out)), *sizes, shares.shape[0], PARTS=len(out), ROWS=rows, BLOCK=block,
+        num_warps=4,
     )  # fmt: skip
 
 

@@ -86,5 +86,5 @@ def _gradient(ctx: Any, dout: Tensor) -> tuple[Tensor, Tensor]:
     return backward(z, bias, dout, in_place=True)  # z is not read again, so its gradient overwrites it
 
 
-bias_glu_backward = operator("statespan::bias_glu_backward", _backward, _backward_fake)
+bias_glu_backward = operator("statespan::bias_glu_backward", _backward, _backward_fake, visible=True)
 bias_glu = differentiable("statespan::bias_glu", _forward, _forward_fake, save=_save, gradient=_gradient)

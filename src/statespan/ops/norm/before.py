@@ -95,5 +95,5 @@ def featurewise(x: Tensor) -> Tensor:
     return x if x.stride(2) == 1 else x.contiguous()
 
 
-norm_backward = operator("statespan::norm_backward", _backward, _backward_fake)
-norm = operator("statespan::norm", _forward, _forward_fake)
+norm_backward = operator("statespan::norm_backward", _backward, _backward_fake, visible=True)
+norm = operator("statespan::norm", _forward, _forward_fake, visible=True)

@@ -118,7 +118,7 @@ def _apply(request: Request) -> Tensor:
     if dispatch.runs_stepwise(path, source, working):
         return request.finish(_run_recurrence(request, None, last=False)[0])
     if (found := at_once(request)) is not None:
-        return ssm_at_once(u, found.modes, found.options)[0].to(dtype)
+        return ssm_at_once(u, found.modes, found.options).to(dtype)
     operators = remembered_operators(request)
     kernels, keep = fused and path == "triton", False
     if kernels:

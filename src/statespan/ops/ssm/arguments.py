@@ -142,15 +142,6 @@ class WholeOptions(NamedTuple):
     """For the backward pass: whether it may overwrite what the forward pass kept."""
 
 
-class SavedWhole(NamedTuple):
-    """What the backward pass of a whole SSM needs from its forward pass."""
-
-    u: Tensor
-    """(B, L, H)."""
-    kept: Tensor
-    """A workspace of bytes."""
-
-
 class BuiltLists(NamedTuple):
     """Tensors that the backward pass of the build needs for a low-rank SSM; a diagonal one recomputes its tables."""
 
@@ -170,3 +161,22 @@ class RecurrenceOptions(NamedTuple):
     """Whether to return the state after the last sample."""
     dtype: torch.dtype
     """Of y."""
+
+
+class WholeParts(NamedTuple):
+    """What a whole SSM keeps for its backward pass, for a compiler; those not needed are empty."""
+
+    x: Tensor
+    """The input (H, B, L) in the engine's order and dtype; empty if it came so."""
+    K: Tensor
+    """This and the others as in :class:`ChunkOperators`."""
+    E: Tensor
+    G: Tensor
+    O: Tensor  # noqa: E741
+    F: Tensor
+    """(H, R·c, N): the first half of W; J is the second."""
+    J: Tensor
+    states: Tensor
+    """As in :class:`SavedChunks`."""
+    ahead: Tensor
+    preactivation: Tensor

@@ -96,7 +96,7 @@ def _differentiably(
     assert bias is not None
     wanted = [x for x in tensors if x is not None and x.requires_grad]
     with no_autocast(u):
-        y, _ = ssm_at_once(u, ModeTensors(*modes), options)  # type: ignore[arg-type]
+        y = ssm_at_once(u, ModeTensors(*modes), options)  # type: ignore[arg-type]
         x = y.permute(2, 3, 0, 1).flatten(2).flatten(0, 1).t()
         out = bias_glu(torch.mm(x, weight.to(x.dtype).t()), bias).view(*u.shape[:2], -1)
         found = iter(torch.autograd.grad(out, wanted, dout, create_graph=True))

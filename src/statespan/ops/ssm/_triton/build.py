@@ -100,7 +100,7 @@ def backward(arriving: ChunkOperators, modes: ModeTensors, built: BuiltLists, op
     E, O, W = built  # noqa: E741
     F, J, dG, rank = W[0], W[1], dG.contiguous(), P.shape[0]
     dF, dJ = product_gradients(dG, F, J) if dW is None else (x.contiguous() for x in dW.unbind())
-    tasks = empty((H, 1 + 2 * rank + sizes[3], 4 + 4 * rank, constants["P"]), W.dtype, W.device)
+    tasks = empty((H, 1 + 2 * rank + sizes[3], 4 + 4 * rank, constants["P"]), F.dtype, F.device)
     launch(
         lowrank_backward_kernel, (H, 1 + 2 * rank + sizes[3]),
         dt, decay, freq, P, B, C, E, O, F, J, dK, dE, dO, dF, dJ, dG, tasks, dC, *sizes, **constants,

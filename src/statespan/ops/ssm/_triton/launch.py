@@ -259,6 +259,12 @@ def _partial_gradients(plan: LaunchPlan, operators: ChunkOperators, like: Tensor
     return PartialSums(totals, summing(plan)[1] if plan.splits else plan.programs(plan.V)[1])
 
 
+def backward_plan(plan: LaunchPlan) -> LaunchPlan:
+    """The plan of the backward pass: the segments of the forward pass, with another number of columns."""
+    tiles = plan.tiles
+    return plan._replace(tiles=tiles._replace(columns=tiles.backward_columns or tiles.columns))
+
+
 def backward(
     plan: LaunchPlan, arriving: OutputGradients, saved: SavedChunks, operators: ChunkOperators, *,
     options: ChunkOptions, spare: Tensor | None = None, dD: Tensor | None = None,
@@ -273,8 +279,7 @@ def backward(
         return backward_apart(plan, arriving, saved, operators, options=options, dD=dD)
     if saved.preactivation.numel():
         dy, gelu = gelu_backward(dy, saved.preactivation.view_as(dy)), False
-    tiles = plan.tiles  # the segments of the forward pass, with another number of columns
-    plan = plan._replace(tiles=tiles._replace(columns=tiles.backward_columns or tiles.columns))
+    plan = backward_plan(plan)
     once = plan.segments == 1 and not both and not plan.factored
     assert once or not gelu, "only one walk through all outputs recomputes the pre-activation"
     alone, shares = plan.V == plan.H and not both and not plan.factored, _partial_gradients(plan, operators, u)

@@ -26,6 +26,7 @@ from statespan.ops.ssm.arguments import (
     SavedChunks,
     Sequences,
     WholeOptions,
+    WholeParts,
 )
 
 
@@ -80,6 +81,24 @@ def kept_bytes(u: Tensor, modes: ModeTensors, options: WholeOptions) -> int:
     return sum(part.bytes for part in _setting(u, modes, options).parts)
 
 
+def room_for(u: Tensor, modes: ModeTensors, options: WholeOptions) -> list[Region]:
+    """The shapes of :class:`~statespan.ops.ssm.arguments.WholeParts`."""
+    x, K, E, G, O, W, *rest = _setting(u, modes, options).parts  # noqa: E741
+    half = W._replace(shape=W.shape[1:] or W.shape)
+    return [x, K, E, G, O, half, half, *rest]
+
+
+def is_apart(u: Tensor, modes: ModeTensors, options: WholeOptions) -> bool:
+    """Whether kernels write whole tensors only, as :class:`~statespan.ops.ssm.arguments.WholeParts` needs.
+
+    Sums over programs are in parts of a common one.
+    """
+    if options.ahead or options.factored or modes.decay.shape[0] < modes.dt.shape[0]:
+        return False
+    plan = launch.with_tiles(_setting(u, modes, options).plan, u.device, both=False)
+    return not plan.splits and launch.backward_plan(plan).programs(1)[1] == 1
+
+
 def forward(tensors: Tensors, options: WholeOptions) -> Tensors:
     """Return y (B, L, K, H), with the length as its last axis in memory, and the workspace if it is to be saved.
 
@@ -87,20 +106,34 @@ def forward(tensors: Tensors, options: WholeOptions) -> Tensors:
         tensors: u (B, L, H), then the fields of :class:`~statespan.ops.ssm.arguments.ModeTensors`.
         options: How to build and apply the operators.
     """
-    given, *parameters = tensors
-    assert given is not None
+    u, *parameters = tensors
+    assert u is not None
     modes = ModeTensors(*parameters)  # type: ignore[arg-type]
+    setting = _setting(u, modes, options)
+    workspace = empty((sum(part.bytes for part in setting.parts),), torch.uint8, u.device)
+    y = _forward(u, modes, options, _kept(workspace, setting.parts))
+    return y, workspace if options.save else None
+
+
+def forward_in_parts(u: Tensor, modes: ModeTensors, options: WholeOptions) -> tuple[Tensor, ...]:
+    """Return y and the fields of :class:`~statespan.ops.ssm.arguments.WholeParts`."""
+    x, K, E, G, O, *W, states, ahead, pre = parts = [  # noqa: E741
+        empty(*part, u.device) for part in room_for(u, modes, options)
+    ]
+    y = _forward(u, modes, options, Kept(x, ChunkOperators(K, E, G, O, W), states, ahead, pre))  # type: ignore[arg-type]
+    return y, *parts
+
+
+def _forward(given: Tensor, modes: ModeTensors, options: WholeOptions, kept: Kept) -> Tensor:
     setting, u = _setting(given, modes, options), given.permute(2, 0, 1)
     plan = launch.with_tiles(setting.plan, u.device, both=setting.applying.both)
-    workspace = empty((sum(part.bytes for part in setting.parts),), torch.uint8, u.device)
-    kept = _kept(workspace, setting.parts)
     x = lengthwise_into(kept.x, u) if setting.is_copied else u
     operators = build.forward(modes, setting.building, room=kept.operators)
     operators = operators if options.factored else operators._replace(W=None)
     y = empty((plan.V, plan.B, plan.L), options.dtype, u.device)
     room = launch.Room(y, kept.states, kept.ahead, kept.preactivation)
     launch.forward(plan, Sequences(x), operators, setting.applying, room=room)
-    return y.view(-1, *u.shape).permute(2, 3, 0, 1), workspace if options.save else None
+    return y.view(-1, *u.shape).permute(2, 3, 0, 1)
 
 
 def forward_and_narrow(tensors: Tensors, options: WholeOptions) -> Tensors:
@@ -120,14 +153,25 @@ def backward(tensors: Tensors, options: WholeOptions) -> Tensors:
         tensors: The gradient of y, (B, L, K, H) or as a matrix (K·H, B·L), u, the workspace, and the parameters.
         options: Those of the forward pass; with ``owns_kept`` the workspace may be overwritten.
     """
-    dy, given, workspace, *parameters = tensors
+    dy, u, workspace, *parameters = tensors
     assert dy is not None
-    assert given is not None
+    assert u is not None
     assert workspace is not None
     modes = ModeTensors(*parameters)  # type: ignore[arg-type]
+    return _backward(dy, u, modes, options, _kept(workspace, _setting(u, modes, options).parts))
+
+
+def backward_in_parts(
+    arriving: tuple[Tensor, Tensor], parts: WholeParts, modes: ModeTensors, options: WholeOptions
+) -> Tensors:
+    """The same gradients, from that of y, and u."""
+    (dy, u), (x, K, E, G, O, *W, states, ahead, pre) = arriving, parts  # noqa: E741
+    return _backward(dy, u, modes, options, Kept(x, ChunkOperators(K, E, G, O, W), states, ahead, pre))  # type: ignore[arg-type]
+
+
+def _backward(dy: Tensor, given: Tensor, modes: ModeTensors, options: WholeOptions, kept: Kept) -> Tensors:
     setting, u = _setting(given, modes, options), given.permute(2, 0, 1)
     plan = launch.with_tiles(setting.plan, u.device, both=setting.applying.both)
-    kept = _kept(workspace, setting.parts)
     x = kept.x if setting.is_copied else u
     dy = dy.view(plan.V, plan.B, plan.L) if dy.ndim == 2 else dy.permute(2, 3, 0, 1).reshape(plan.V, plan.B, plan.L)
     if not (dy.dtype == options.dtype and dy.stride(2) == 1):

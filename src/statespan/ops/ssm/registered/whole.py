@@ -8,13 +8,13 @@ Shapes: B batch, L length, H heads, K channels.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from statespan.ops.register import ABSENT, differentiable, graph_is_kept, operator, traced
-from statespan.ops.ssm.arguments import ModeTensors, SavedWhole, WholeOptions
+from statespan.ops.register import ABSENT, differentiable, exporting, graph_is_kept, operator, shows_kernels, traced
+from statespan.ops.ssm.arguments import ModeTensors, WholeOptions, WholeParts
 
 
 def _forward(u: Tensor, modes: ModeTensors, options: WholeOptions) -> tuple[Tensor, Tensor]:
@@ -39,22 +39,29 @@ def _fake(u: Tensor, modes: ModeTensors, options: WholeOptions) -> tuple[Tensor,
 _Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def _backward(dy: Tensor, saved: SavedWhole, modes: ModeTensors, options: WholeOptions) -> _Gradients:
+class Arriving(NamedTuple):
+    """The gradient of y, and the input."""
+
+    dy: Tensor
+    u: Tensor
+
+
+def _backward(arriving: Arriving, kept: Tensor, modes: ModeTensors, options: WholeOptions) -> _Gradients:
     """The gradients of u, dt, decay, freq, B, C, D and P; empty for absent ones."""
-    found = _overwriting(dy, saved, modes, options)
+    found = _overwriting(arriving, kept, modes, options)
     return tuple(modes.dt.new_empty(ABSENT) if x is None else x for x in found)  # type: ignore[return-value]
 
 
-def _overwriting(dy: Tensor, saved: SavedWhole, modes: ModeTensors, options: WholeOptions) -> Any:
+def _overwriting(arriving: Arriving, kept: Tensor, modes: ModeTensors, options: WholeOptions) -> Any:
     """The same with None for absent ones; with ``owns_kept`` it overwrites ``kept``, which an operator must not do."""
     from statespan.ops._triton.launcher import repeat
     from statespan.ops.ssm._triton import whole
 
-    return repeat(whole.backward, (dy, *saved, *modes), options)
+    return repeat(whole.backward, (*arriving, kept, *modes), options)
 
 
-def _backward_fake(dy: Tensor, saved: SavedWhole, modes: ModeTensors, options: WholeOptions) -> _Gradients:
-    u = saved.u
+def _backward_fake(arriving: Arriving, kept: Tensor, modes: ModeTensors, options: WholeOptions) -> _Gradients:
+    u = arriving.u
     B, L, H = u.shape
     features_last = u.stride(2) == 1 and u.stride(1) != 1
     du = u.new_empty(u.shape) if features_last else u.new_empty(H, B, L).permute(1, 2, 0)
@@ -73,16 +80,98 @@ def _save(ctx: Any, arguments: list[Any], output: tuple[Tensor, Tensor]) -> None
     ctx.set_materialize_grads(False)
 
 
+def _arriving(dy: Tensor | None, u: Tensor, modes: ModeTensors, options: WholeOptions) -> Arriving:
+    """With zeros for a gradient that is None."""
+    if dy is None:
+        dy = u.new_zeros(modes.C.shape[0] - options.ahead, *u.shape, dtype=options.dtype).permute(1, 2, 0, 3)
+    return Arriving(dy, u)
+
+
 def _gradient(ctx: Any, dy: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
     u, kept, *parameters = ctx.saved_tensors
     modes, options = ModeTensors(*parameters), ctx.options
-    if dy is None:
-        dy = u.new_zeros(modes.C.shape[0] - options.ahead, *u.shape, dtype=options.dtype).permute(1, 2, 0, 3)
+    arriving = _arriving(dy, u, modes, options)
     owns_kept = not (torch.is_grad_enabled() or traced(u) or graph_is_kept())
     if owns_kept:
-        return tuple(_overwriting(dy, SavedWhole(u, kept), modes, options._replace(owns_kept=True)))
-    found = ssm_backward(dy, SavedWhole(u, kept), modes, options)
+        return tuple(_overwriting(arriving, kept, modes, options._replace(owns_kept=True)))
+    found = ssm_backward(arriving, kept, modes, options)
     return tuple(None if x is None else dx for x, dx in zip((u, *modes), found))
 
 
-ssm_at_once = differentiable("statespan::ssm", _forward, _fake, save=_save, gradient=_gradient)
+ssm = differentiable("statespan::ssm", _forward, _fake, save=_save, gradient=_gradient)
+
+
+_Parts = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def _forward_in_parts(u: Tensor, modes: ModeTensors, options: WholeOptions) -> _Parts:
+    """Return y and the fields of ``WholeParts``."""
+    from statespan.ops.ssm._triton import whole
+
+    return whole.forward_in_parts(u, modes, options)  # type: ignore[return-value]
+
+
+def _fake_in_parts(u: Tensor, modes: ModeTensors, options: WholeOptions) -> _Parts:
+    from statespan.ops.ssm._triton import whole
+
+    y, _ = _fake(u, modes, options._replace(save=False))
+    parts = [u.new_empty(part.shape, dtype=part.dtype) for part in whole.room_for(u, modes, options)]
+    return (y, *parts)  # type: ignore[return-value]
+
+
+def _backward_in_parts(arriving: Arriving, parts: WholeParts, modes: ModeTensors, options: WholeOptions) -> _Gradients:
+    from statespan.ops.ssm._triton import whole
+
+    found = whole.backward_in_parts(arriving, parts, modes, options)
+    return tuple(modes.dt.new_empty(ABSENT) if x is None else x for x in found)  # type: ignore[return-value]
+
+
+def _backward_fake_in_parts(
+    arriving: Arriving, parts: WholeParts, modes: ModeTensors, options: WholeOptions
+) -> _Gradients:
+    return _backward_fake(arriving, parts.x, modes, options)
+
+
+ssm_in_parts_backward = operator(
+    "statespan::ssm_in_parts_backward", _backward_in_parts, _backward_fake_in_parts, visible=True
+)
+
+
+def _save_parts(ctx: Any, arguments: list[Any], output: _Parts) -> None:
+    u, modes, ctx.options = arguments
+    _, *parts = output
+    ctx.mark_non_differentiable(*parts)
+    ctx.save_for_backward(u, *parts, *modes)
+    ctx.set_materialize_grads(False)
+
+
+def _gradient_in_parts(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    u, *saved = ctx.saved_tensors
+    count, options = len(WholeParts._fields), ctx.options
+    parts, modes = WholeParts(*saved[:count]), ModeTensors(*saved[count:])
+    found = ssm_in_parts_backward(_arriving(dy, u, modes, options), parts, modes, options)
+    return tuple(None if x is None else dx for x, dx in zip((u, *modes), found))
+
+
+ssm_in_parts = differentiable(
+    "statespan::ssm_in_parts", _forward_in_parts, _fake_in_parts, save=_save_parts, gradient=_gradient_in_parts,
+    visible=True,
+)  # fmt: skip
+
+
+def ssm_at_once(u: Tensor, modes: ModeTensors, options: WholeOptions) -> Tensor:
+    """Return y (B, L, K, H), with the length as its last axis in memory.
+
+    A compiler that knows all sizes gets to see the kernels. For others, and for exports, the operator is opaque: the
+    kernels' tiles depend on the sizes.
+    """
+    if traced(u) and not exporting() and shows_kernels((u, *modes)) and _is_apart(u, modes, options):
+        return ssm_in_parts(u, modes, options)[0]
+    return ssm(u, modes, options)[0]
+
+
+def _is_apart(u: Tensor, modes: ModeTensors, options: WholeOptions) -> bool:
+    """Whether each kernel writes whole tensors, rather than parts of a common one."""
+    from statespan.ops.ssm._triton import whole
+
+    return whole.is_apart(u, modes, options)
