@@ -1,6 +1,11 @@
 """torch.compile and torch.export: one graph for every batch and length, with the numbers of eager mode."""
 
+import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -124,3 +129,76 @@ def test_lengths_are_checked_where_the_graph_runs():
 def test_torchs_own_compiler():
     layer = S4D(4, 8, dtype=torch.float64)
     check(torch.compile(layer, fullgraph=True), layer, "causal", 2, 70)
+
+
+START, END = ["_transpose_kernel"], ["_transpose_kernel"]  # into the order of the kernels and back
+PARTS = ["states_kernel", "segments_kernel"]  # of sequences that are cut into segments
+SEEN = {
+    "layer": [*START, "diagonal_kernel", "forward_kernel"],
+    "layer of any length": [],
+    "layer in full precision": [],
+    "diagonal": [
+        *START, "diagonal_kernel", "forward_kernel",
+        *START, "backward_kernel", "diagonals_kernel", "diagonal_backward_kernel", *END,
+    ],
+    "rank one": [
+        *START, "lowrank_kernel", "_add_product_kernel", "forward_kernel", *START, "backward_kernel",
+        "diagonals_kernel", "_gradients_kernel", "lowrank_backward_kernel", "lowrank_finish_kernel", *END,
+    ],
+    "both directions": [
+        *START, "diagonal_kernel", "states_kernel", "forward_kernel", *START, "joined_backward_kernel",
+        "joined_backward_kernel", "diagonals_kernel", "diagonal_backward_kernel", *END,
+    ],
+    "shared parameters": [
+        *START, "diagonal_kernel", *PARTS, "forward_kernel", *START, *PARTS, "backward_kernel", "diagonals_kernel",
+        "joined_diagonal_backward_kernel", "_shares_kernel", *END,
+    ],
+    "shared parameters, rank one": [
+        *START, "lowrank_kernel", "_add_product_kernel", *PARTS, "forward_kernel", *START, *PARTS, "backward_kernel",
+        "diagonals_kernel", "_gradients_kernel", "lowrank_backward_kernel", "joined_lowrank_finish_kernel",
+        "_shares_kernel", *END,
+    ],
+    "gate": ["_glu_backward_kernel", "_shares_kernel"],
+    "norms": ["_norm_kernel", "_norm_backward_kernel", "_shares_kernel"],
+}  # fmt: skip
+WRITES = {
+    "_transpose_kernel": "out",
+    "diagonal_kernel": "K E G O",
+    "forward_kernel": "y states",
+    "backward_kernel": "du dT dE dG dO",
+    "joined_backward_kernel": "du sums",
+    "diagonals_kernel": "dK dD",
+    "diagonal_backward_kernel": "ddt dC ddecay dfreq dB",
+    "joined_diagonal_backward_kernel": "ddt dC sums",
+    "lowrank_kernel": "K E O F J G",
+    "_add_product_kernel": "G",
+    "_gradients_kernel": "dF dJ",
+    "lowrank_backward_kernel": "task dC",
+    "lowrank_finish_kernel": "ddt ddecay dfreq dB dP",
+    "joined_lowrank_finish_kernel": "ddt sums",
+    "states_kernel": "states end",
+    "segments_kernel": "first",
+    "_shares_kernel": "a b c d",
+    "_glu_backward_kernel": "dz share",
+    "_norm_kernel": "y mean rstd",
+    "_norm_backward_kernel": "dx share",
+}
+
+
+def test_a_compiler_sees_the_kernels_where_it_knows_the_sizes():
+    """And which of their arguments they write: it would copy all of them if it could not tell."""
+    pytest.importorskip("triton")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.ops.graphs", *SEEN]
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    for case, names in SEEN.items():
+        assert [name for name, _ in found[case]["kernels"]] == names, case
+        assert found[case]["graphs"] == 1, case
+        assert found[case]["operators"] == ([] if names else ["statespan.ssm.default"]), case
+        for name, writes in found[case]["kernels"]:
+            wanted = [f"{argument}_ptr" for argument in WRITES[name].split()]
+            assert writes, name
+            assert {*writes} <= {*wanted}, name
+            assert name in ("forward_kernel", "states_kernel", "_shares_kernel") or writes == wanted, name

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from statespan import S4, S4D
 from statespan.nn import layer as layers
 from statespan.nn import parameters
 from tests.nn.make import COMBINATIONS, IDS, peak_error, run_steps
@@ -48,3 +49,21 @@ def test_autocast(cls, options, monkeypatch):
     assert y.dtype == torch.bfloat16
     monkeypatch.undo()
     assert peak_error(y, layer(x)) < 0.02
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"n_ssm": 2}, {"channels": 2}], ids=str)
+@pytest.mark.parametrize("batch", [2, 64])
+@pytest.mark.parametrize("cls", [S4D, S4])
+def test_compiled_kernels_compute_the_same(cls, batch, options):
+    """Where a compiler launches the kernels itself: one program's sums and several, both directions, shared modes."""
+    layer = cls(16, 64, **options).cuda()
+    compiled = torch.compile(layer, fullgraph=True)
+    x = torch.randn(batch, 700, 16, device="cuda", requires_grad=True)
+    results = []
+    for call in (layer, compiled):
+        with torch.autocast("cuda", torch.bfloat16):
+            y = call(x)
+        results.append([y.detach(), *torch.autograd.grad(y.float().square().sum(), [x, *layer.parameters()])])
+    for one, other in zip(*results, strict=True):
+        assert peak_error(other, one) <= 2e-2
+    torch._dynamo.reset()

@@ -20,6 +20,7 @@ from triton.runtime.jit import JITFunction
 from statespan import S4
 from statespan.ops import apply, apply_from, dispatch, memory, use_path
 from statespan.ops._triton import transpose
+from statespan.ops._triton.launcher import tracing
 from statespan.ops.batch_norm import _triton as batch_norm
 from statespan.ops.glu import _triton as glu
 from statespan.ops.glu import _triton_float32 as float32_linear
@@ -27,6 +28,8 @@ from statespan.ops.norm._triton import after as norm_after
 from statespan.ops.norm._triton import before as norm
 from statespan.ops.norm.before import Affine, SavedNorm
 from statespan.ops.sample import _triton as sampling
+from statespan.ops.ssm._triton import build
+from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModeTensors
 from statespan.ops.ssm.tiles import fits
 from statespan.ops.step import _triton as step
 from tests.ssm.make import make
@@ -63,6 +66,19 @@ def engine(kind, d_state, dtype, both, size, rule="bilinear"):
     apply(ssm, u, D, bidirectional=both, activation="gelu", dtype=dtype).sum().backward()
     if not both:
         apply_from(ssm, u, None, D, dtype=dtype)
+
+
+def seen_by_a_compiler(rank):
+    """Kernels that write their shares of several sums into one tensor."""
+    modes = ModeTensors(
+        torch.zeros(8), torch.zeros(2, 32), torch.zeros(2, 32), torch.zeros(2, 32, 2), torch.zeros(1, 8, 32, 2), None,
+        torch.zeros(rank, 2, 32, 2) if rank else None,
+    )  # fmt: skip
+    options = BuildOptions(64, 0, "bilinear", "exp", True, False)
+    with tracing():
+        K, E, G, O, W = build.forward(modes, options)  # noqa: E741
+        build.backward(ChunkOperators(K, E, G, O), modes, BuiltLists(E, O, W), options)
+        engine("dplr-trained" if rank else "diagonal-trained", 64, HALF, True, FEW)
 
 
 def norms(width, dtype):
@@ -150,6 +166,7 @@ CASES = {
     **{f"one mode a head, {name}": partial(engine, "diagonal-trained", 2, dtype, True, MANY)
        for name, dtype in DTYPES.items()},
     "gates": partial(gates, 512),
+    **{f"seen by a compiler, {rank}": partial(seen_by_a_compiler, rank) for rank in (0, 1)},
     **{f"cauchy, {d_state}, {both}": partial(cauchy, d_state, FULL, both)
        for d_state in STATES for both in (False, True)},
     "cauchy, double": partial(cauchy, 64, torch.float64, False),

@@ -24,9 +24,9 @@ from torch.autograd import forward_ad
 
 from statespan._check import check_choice
 from statespan.ops.memory import shared_memory
-from statespan.ops.register import exporting, transformed
+from statespan.ops.register import exporting, is_known, transformed
 from statespan.ops.ssm.source import SSMSource
-from statespan.ops.ssm.tiles import SIXTEEN_BITS, SMALL, choose_tiles, fits, recomputes
+from statespan.ops.ssm.tiles import SIXTEEN_BITS, SMALL, fits, is_single_pass, recomputes
 
 PATHS = ("auto", "triton", "chunks", "fft")
 _ENVIRONMENT = os.environ.get("STATESPAN_PATH") or "auto"
@@ -160,14 +160,13 @@ def walks_once(source: SSMSource, u: Tensor, dtype: torch.dtype, *, channels: in
     A traced graph that has to serve any size cannot count on it.
     """
     (B, L, H), memory = u.shape, shared_memory(u.device)
-    unknown = exporting() or isinstance(B * L, torch.SymInt)
+    unknown = exporting() or not is_known(B * L)
     if both or unknown or keeps_factors("triton", source, dtype) or not recomputes(source.d_state, dtype, memory):
         return False
-    tiles = choose_tiles(
+    return is_single_pass(
         heads=channels * H, batch=B, length=L, d_state=source.d_state, chunk=chunk, dense=source.dense, factored=False,
         dtype=dtype, memory=memory,
     )  # fmt: skip
-    return tiles.per_segment * chunk >= L
 
 
 def triton_works(device: int) -> bool:

@@ -9,8 +9,10 @@ torch is flat. :class:`Signature` is the only place that converts between the tw
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
@@ -21,6 +23,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 Axes = Sequence[int]
 ABSENT = (0,)
 """Shape of the empty tensor that stands for an output that was not requested, or for its gradient."""
+VERSION = "version"
+"""An argument of every operator, which it ignores: compilers keep their results on disk by the arguments."""
 _LIBRARY = torch.library.Library("statespan", "FRAGMENT")
 _KNOWN = {Tensor, nn.Parameter, FakeTensor, FunctionalTensor}
 _SCHEMA_TYPES = {
@@ -48,6 +52,29 @@ def exporting() -> bool:
     """Whether a graph without a backward pass is being exported."""
     # torch's own is_exporting() answers True inside torch.compile in some versions
     return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+
+
+def is_known(size: int) -> bool:
+    """Whether a size is a number, rather than a tracer's symbol that stands for any."""
+    if not torch.compiler.is_compiling():
+        return not isinstance(size, torch.SymInt)
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # in a traced function symbols look like numbers
+
+    return bool(has_static_value(size))
+
+
+def version() -> str:
+    """By what this code is known: a compiler may have compiled another version's kernels for the same arguments."""
+    if not _versions:
+        digest = hashlib.sha256()
+        for path in sorted(Path(__file__).parent.rglob("*.py")):
+            digest.update(path.read_bytes())
+        _versions.append(digest.hexdigest()[:16])
+    return _versions[0]
+
+
+version._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_versions: list[str] = []
 
 
 def graph_is_kept() -> bool:
@@ -83,7 +110,7 @@ class Signature:
             self.tensors.append(any(kind in (Tensor, Tensor | None) for kind in flat.values()))
         self.size = len(parameters)
         self.direct_size = sum(size if has else 1 for (_, size), has in zip(self.groups, self.tensors))
-        self.schema = f"({', '.join(parameters)}) -> {results}"
+        self.schema = f"({', '.join(parameters)}, str {VERSION}='') -> {results}"
 
     def flatten(self, arguments: Iterable[Any]) -> list[Any]:
         """The flat values that torch receives."""
@@ -183,27 +210,23 @@ def differentiable(
 
     registered = _registered(name, signature, flat_function, lambda *flat: fake(*unflatten(flat)))
     _record_gradient(registered, flat_function, flat_save, flat_gradient)
+    if visible:
+        _show(name, flat_function)
     rule = None if heads is None else _vmap_rule(lambda *flat: call(*unflatten(flat)), *heads)
     if rule is not None:
         torch.library.register_vmap(name, rule, lib=_LIBRARY)
-    if visible:
-        _show(name, lambda *flat: function(*unflatten(flat)))
-
-    class Transformable(torch.autograd.Function):
-        if rule is not None:
-            vmap = staticmethod(rule)
-        forward = staticmethod(flat_function)
-        setup_context = staticmethod(flat_save)
-        backward = staticmethod(flat_gradient)
-
+    methods = {"forward": flat_function, "setup_context": flat_save, "backward": flat_gradient, "vmap": rule}
+    given = {key: staticmethod(method) for key, method in methods.items() if method is not None}
+    transformable: Any = type("Transformable", (torch.autograd.Function,), given)
     direct = _direct(signature, function, save, gradient)
 
     def call(*arguments: Any) -> Any:
         flat = signature.direct(arguments)
         if traced(flat[0]):
-            return registered(*signature.flatten(arguments))
+            known_by = (version(),) if torch.compiler.is_dynamo_compiling() else ()
+            return registered(*signature.flatten(arguments), *known_by)
         if transformed():
-            return Transformable.apply(*signature.flatten(arguments))
+            return transformable.apply(*signature.flatten(arguments))
         return direct(*flat) if torch.is_grad_enabled() and _requires_grad(flat) else function(*arguments)
 
     return call
@@ -237,14 +260,15 @@ def _record_gradient(
     class Recorded(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, keys: Any, *flat: Any) -> Any:
-            output = run(keys, flat)
+            output, ctx.count = run(keys, flat), len(flat)
             with torch._C._AutoDispatchBelowAutograd():
                 save(ctx, flat, output)
             return output
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
-            return None, *gradient(ctx, *gradients)
+            found = gradient(ctx, *gradients)
+            return None, *found, *[None] * (ctx.count - len(found))
 
     def call(keys: Any, *flat: Any) -> Any:
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*flat):
@@ -263,9 +287,9 @@ def _show(name: str, function: Callable[..., Any]) -> None:
     They plan its memory and launch its kernels in their own code, without a call of the operator.
     """
 
-    def rule(mode: Any, operator: Any, types: Any, *arguments: Any) -> Any:
-        flat, kwargs = arguments
-        if not _KNOWN.issuperset(types) or not shows_kernels(flat) or _keeps_operators():
+    def rule(mode: Any, operator: Any, types: Any, *given: Any) -> Any:
+        flat, kwargs = given
+        if not _KNOWN.issuperset(types) or not _can_show(flat):
             return mode.__torch_dispatch__(operator, types, flat, kwargs)
         from statespan.ops._triton.launcher import tracing
 
@@ -275,11 +299,11 @@ def _show(name: str, function: Callable[..., Any]) -> None:
     torch.library.register_torch_dispatch(name, FunctionalTensorMode, rule, lib=_LIBRARY)
 
 
-def shows_kernels(arguments: Iterable[Any]) -> bool:
-    """Whether a compiler takes over the kernels of an operator: on a GPU, where all sizes are known."""
+def _can_show(arguments: Iterable[Any]) -> bool:
+    """Whether a compiler may take over the kernels: on a GPU, where all sizes are known, unless it exports."""
     tensors = [x for x in arguments if isinstance(x, Tensor)]
-    known = all(isinstance(size, int) for x in tensors for size in (*x.shape, *x.stride()))
-    return known and all(x.is_cuda for x in tensors)
+    known = all(is_known(size) for x in tensors for size in (*x.shape, *x.stride()))
+    return known and all(x.is_cuda for x in tensors) and not _keeps_operators()
 
 
 def _keeps_operators() -> bool:

@@ -9,7 +9,7 @@ from torch.library import opcheck
 
 from statespan import S4D
 from statespan.ops import use_path
-from statespan.ops.ssm.arguments import ChunkOptions
+from statespan.ops.ssm.arguments import ChunkOptions, WholeOptions
 from tests.ops.make import engine
 from tests.ssm.make import make
 
@@ -143,6 +143,44 @@ def test_modes(rank, factored, skip, precise):
     real = OPERATORS.modes_backward(*arguments)
     assert_alike(values, real[:5])
     assert_alike(real, on_fake(OPERATORS.modes_backward, arguments))
+
+
+WHOLE = [
+    WholeOptions(16, ahead, "bilinear", "exp", True, True, factored, False, torch.float32, *flags)
+    for ahead, factored, flags in [
+        (0, False, (True, False, True)),
+        (1, False, (True, True, True)),
+        (0, True, (False, False, True)),
+        (0, False, (False, False, False)),
+    ]
+]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("settings", WHOLE, ids=lambda o: f"ahead {o.ahead}, factored {o.factored}, save {o.save}")
+def test_whole(settings, rank):
+    """In one step, with what is kept in one tensor, or apart for compilers: the same numbers."""
+    settings = settings._replace(factored=settings.factored and rank == 1)
+    u = LAYOUTS["features last"](2, 3, 20).permute(1, 2, 0).requires_grad_()
+    values = modes(rank, skip=True)
+    values[5] = torch.randn(2 - settings.ahead, 2, device=DEVICE)
+    arguments = (u, *values, *settings)
+    found = []
+    for name in ("ssm", "ssm_in_parts") if not settings.factored else ("ssm",):
+        operator, backward = getattr(OPERATORS, name), getattr(OPERATORS, f"{name}_backward")
+        opcheck(operator.default, arguments, test_utils=SCHEMA)
+        real = operator(u.detach(), *values, *settings)
+        assert_alike(real, on_fake(operator, [u.detach(), *values, *settings]))
+        found.append([real[0]])
+        if settings.save:
+            dy = torch.ones_like(real[0])
+            given = [dy, u.detach(), *real[1:], *values, *settings]
+            gradients = backward(*given)
+            assert_alike(gradients, on_fake(backward, given))
+            opcheck(backward.default, given, test_utils=SCHEMA)
+            found[-1] += gradients
+    for one, other in zip(found[0], found[-1], strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from statespan.ops._triton.launcher import empty, launch
+from statespan.ops._triton.launcher import empty, is_traced, launch
 
 TILE = 2048  # numbers that a program adds to its sums at a time
 
@@ -56,25 +57,33 @@ def sum_shares(shares: Tensor, out: Sequence[Tensor]) -> None:
 class PartialSums:
     """Where programs write their shares of sums: side by side in one row each, which one kernel then adds.
 
-    A single program writes the sums themselves.
+    A single program writes the sums themselves. A compiler has to be told of each tensor that a kernel writes as a
+    whole. Then the kernel has the rows and where each part starts, which :meth:`places` returns.
 
     Args:
         totals: The sums, contiguous.
         programs: How many programs have a share of each.
+        is_split: Whether a kernel writes only part of one of the sums.
     """
 
-    def __init__(self, totals: Sequence[Tensor], programs: int) -> None:
-        sizes = [x.numel() for x in totals]
-        self.totals, self.first, self.size, self.programs = totals, totals, sum(sizes), programs
-        if programs > 1:
+    def __init__(self, totals: Sequence[Tensor], programs: int, *, is_split: bool = False) -> None:
+        self.sizes = [x.numel() for x in totals]
+        self.totals, self.first, self.size, self.programs = totals, totals, sum(self.sizes), programs
+        self.is_joined = is_traced() and (programs > 1 or is_split)
+        if programs > 1 or self.is_joined:
             self.rows = empty((programs, self.size), totals[0].dtype, totals[0].device)
-            self.first = self.rows[0].split(sizes)
+        if programs > 1 and not self.is_joined:
+            self.first = self.rows[0].split(self.sizes)
+
+    def places(self) -> tuple[Any, ...]:
+        """The rows, and where each part starts in one."""
+        return self.rows, *(sum(self.sizes[:i]) for i in range(len(self.sizes)))
 
     def sum(self) -> Sequence[Tensor]:
         """The sums, once all programs have run."""
         if self.programs > 1:
             sum_shares(self.rows, self.totals)
-        return self.totals
+        return self.rows.view(-1).split(self.sizes) if self.is_joined and self.programs == 1 else self.totals
 
 
 @triton.jit

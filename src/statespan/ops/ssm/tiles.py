@@ -6,7 +6,7 @@ since 2022, 163 KiB on those before, 99 KiB on workstation and gaming GPUs.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -109,3 +109,14 @@ def choose_tiles(
         return Tiles(wide, per_segment, 4, 4, 4, 3, columns)
     # of a single direction four programs fit on a multiprocessor, if each has few pieces of the input on their way
     return Tiles(columns, per_segment, 4, 3 if columns == 64 else 4, 4, 3)
+
+
+def is_single_pass(*, length: int, chunk: int, **work: Any) -> bool:
+    """Whether the tiles for this work take each sequence in one pass."""
+    return choose_tiles(length=length, chunk=chunk, **work).per_segment * chunk >= length
+
+
+# A tracer calls these once. What it compiles need not check at every call that they would answer the same.
+_CONSTANT: tuple[Any, ...] = (fits, recomputes, is_single_pass)
+for _function in _CONSTANT:
+    _function._dynamo_marked_constant = True

@@ -15,6 +15,7 @@ from torch import Tensor
 from statespan.ops._triton.launcher import Region, empty, launch
 from statespan.ops._triton.sums import PartialSums
 from statespan.ops.ssm._triton.diagonal import diagonal_backward_kernel, diagonal_kernel
+from statespan.ops.ssm._triton.joined import joined_diagonal_backward_kernel, joined_lowrank_finish_kernel
 from statespan.ops.ssm._triton.lowrank import lowrank_backward_kernel, lowrank_finish_kernel, lowrank_kernel
 from statespan.ops.ssm._triton.power import add_product, product_gradients
 from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModeTensors
@@ -90,9 +91,11 @@ def backward(arriving: ChunkOperators, modes: ModeTensors, built: BuiltLists, op
     dK, dE, dO = (x.contiguous() for x in (dK, dE, dO))
     if P is None:
         ddt, shared = empty(dt.shape, dt.dtype, dt.device), _shared_gradients(modes)
+        kernel, sums = diagonal_backward_kernel, shared.first
+        if shared.is_joined:
+            kernel, sums = joined_diagonal_backward_kernel, shared.places()
         launch(
-            diagonal_backward_kernel, (H,),
-            dt, decay, freq, B, C, dK, dE, dG.contiguous(), dO, ddt, dC, *shared.first, shared.size, *sizes,
+            kernel, (H,), dt, decay, freq, B, C, dK, dE, dG.contiguous(), dO, ddt, dC, *sums, shared.size, *sizes,
             **constants, RULE=options.rule, **_threads(constants),
         )  # fmt: skip
         ddecay, dfreq, dB = shared.sum()
@@ -121,9 +124,11 @@ def finish(modes: ModeTensors, tasks: Tensor, real_part: str, log_dt: bool) -> M
     H, count, rows, P = tasks.shape
     S, M = modes.decay.shape
     ddt, shared = empty(modes.dt.shape, modes.dt.dtype, modes.dt.device), _shared_gradients(modes)
+    kernel, sums = lowrank_finish_kernel, shared.first
+    if shared.is_joined:
+        kernel, sums = joined_lowrank_finish_kernel, shared.places()
     launch(
-        lowrank_finish_kernel, (H,),
-        modes.dt, modes.decay, modes.freq, modes.P, modes.B, tasks, ddt, *shared.first, shared.size, S, M, count,
+        kernel, (H,), modes.dt, modes.decay, modes.freq, modes.P, modes.B, tasks, ddt, *sums, shared.size, S, M, count,
         P=P, REAL=real_part, LOG=log_dt, FT=tl.float64 if tasks.dtype == torch.float64 else tl.float32, R=rows // 4 - 1,
         num_warps=1 if M <= 32 else 4,
     )  # fmt: skip

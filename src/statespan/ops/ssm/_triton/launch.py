@@ -20,6 +20,7 @@ from statespan.ops._triton.launcher import Region, empty, launch
 from statespan.ops._triton.sums import PartialSums, diagonals_kernel
 from statespan.ops.memory import shared_memory
 from statespan.ops.ssm._triton.apart import outputs, run_gradients, summing
+from statespan.ops.ssm._triton.joined import joined_backward_kernel
 from statespan.ops.ssm._triton.products import products
 from statespan.ops.ssm._triton.scan import backward_kernel, forward_kernel
 from statespan.ops.ssm._triton.states import segments_kernel, states_kernel
@@ -251,18 +252,13 @@ def forward(
     return y, end, SavedChunks(u, kept, ahead, preactivation)
 
 
-def _partial_gradients(plan: LaunchPlan, operators: ChunkOperators, like: Tensor) -> PartialSums:
+def _partial_gradients(plan: LaunchPlan, operators: ChunkOperators, like: Tensor, both: bool) -> PartialSums:
     """For the gradients of T, E, O and G; those of a G in factors have no room for T, E and O, which stay empty."""
     sizes = [0, 0, 0] if plan.factored else [plan.V * plan.c**2, plan.V * plan.c * plan.N, operators.O.numel()]
-    sizes.append(plan.V * operators.G[0].numel())
+    sizes.append(plan.V * operators.G.numel() // plan.H)
     totals = [empty((size,), plan.acc, like.device) for size in sizes]
-    return PartialSums(totals, summing(plan)[1] if plan.splits else plan.programs(plan.V)[1])
-
-
-def backward_plan(plan: LaunchPlan) -> LaunchPlan:
-    """The plan of the backward pass: the segments of the forward pass, with another number of columns."""
-    tiles = plan.tiles
-    return plan._replace(tiles=tiles._replace(columns=tiles.backward_columns or tiles.columns))
+    programs = summing(plan)[1] if plan.splits else plan.programs(plan.V)[1]
+    return PartialSums(totals, programs, is_split=both)
 
 
 def backward(
@@ -279,10 +275,11 @@ def backward(
         return backward_apart(plan, arriving, saved, operators, options=options, dD=dD)
     if saved.preactivation.numel():
         dy, gelu = gelu_backward(dy, saved.preactivation.view_as(dy)), False
-    plan = backward_plan(plan)
+    tiles = plan.tiles  # the segments of the forward pass, with another number of columns
+    plan = plan._replace(tiles=tiles._replace(columns=tiles.backward_columns or tiles.columns))
     once = plan.segments == 1 and not both and not plan.factored
     assert once or not gelu, "only one walk through all outputs recomputes the pre-activation"
-    alone, shares = plan.V == plan.H and not both and not plan.factored, _partial_gradients(plan, operators, u)
+    alone, shares = plan.V == plan.H and not both and not plan.factored, _partial_gradients(plan, operators, u, both)
     du = spare if alone and spare is not None else empty((plan.V, plan.B, plan.L), u.dtype, u.device)
     dT, dE, dO, dG = shares.first
     dfirst = empty((plan.V, plan.B, plan.N), plan.state, u.device) if options.has_first else None
@@ -293,11 +290,16 @@ def backward(
         start = None
         if plan.segments > 1:
             start = states(plan, dy, O_half, operators, left=not ahead, adjoint=True, save=False, inject=inject)
+        kernel, sums = backward_kernel, shares.first
+        if not shares.is_joined:
+            sums = dT, dE, dG, dO[len(dO) // 2 :] if ahead else dO
+        else:
+            rows, at_T, at_E, at_O, at_G = shares.places()
+            kernel, sums = joined_backward_kernel, (rows, at_T, at_E, at_O + ahead * O.numel() // 2, at_G)
         adjoint = empty((plan.V, plan.B, plan.chunks, plan.N), u.dtype, u.device) if plan.factored else u
         launch(
-            backward_kernel, plan.programs(plan.V),
-            u, dy, du, kept, K, Kb, E, G, W, O_half, start, inject, dfirst,
-            dT, dE, dG, dO[len(dO) // 2 :] if ahead else dO, shares.size, adjoint,
+            kernel, plan.programs(plan.V),
+            u, dy, du, kept, K, Kb, E, G, W, O_half, start, inject, dfirst, *sums, shares.size, adjoint,
             *plan.sizes(), u.stride(0), u.stride(1), dy.stride(0), dy.stride(1), du.stride(0), du.stride(1),
             BOTH=both, AHEAD=ahead, FIRST=start is not None, INJECT=inject is not None,
             DFIRST=options.has_first and not ahead, GELU=gelu,
@@ -355,7 +357,7 @@ def backward_apart(
             dy = dy * slope
         else:
             scale = slope, empty(dy.shape, dy.dtype, dy.device)
-    shares = _partial_gradients(plan, operators, u)
+    shares = _partial_gradients(plan, operators, u, both)
     dT, dE, dO, dG = shares.first
     end = empty((plan.V, plan.B, plan.segments, plan.N), plan.state, u.device) if options.has_first else None
     inject = dlast.to(plan.state).contiguous() if dlast is not None and plan.c <= plan.L else None

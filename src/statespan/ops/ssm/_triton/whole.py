@@ -88,17 +88,6 @@ def room_for(u: Tensor, modes: ModeTensors, options: WholeOptions) -> list[Regio
     return [x, K, E, G, O, half, half, *rest]
 
 
-def is_apart(u: Tensor, modes: ModeTensors, options: WholeOptions) -> bool:
-    """Whether kernels write whole tensors only, as :class:`~statespan.ops.ssm.arguments.WholeParts` needs.
-
-    Sums over programs are in parts of a common one.
-    """
-    if options.ahead or options.factored or modes.decay.shape[0] < modes.dt.shape[0]:
-        return False
-    plan = launch.with_tiles(_setting(u, modes, options).plan, u.device, both=False)
-    return not plan.splits and launch.backward_plan(plan).programs(1)[1] == 1
-
-
 def forward(tensors: Tensors, options: WholeOptions) -> Tensors:
     """Return y (B, L, K, H), with the length as its last axis in memory, and the workspace if it is to be saved.
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from statespan.ops.register import ABSENT, differentiable, exporting, graph_is_kept, operator, shows_kernels, traced
+from statespan.ops.register import ABSENT, differentiable, exporting, graph_is_kept, is_known, operator, traced
 from statespan.ops.ssm.arguments import ModeTensors, WholeOptions, WholeParts
+from statespan.ops.ssm.tiles import SIXTEEN_BITS
 
 
 def _forward(u: Tensor, modes: ModeTensors, options: WholeOptions) -> tuple[Tensor, Tensor]:
@@ -162,16 +163,10 @@ ssm_in_parts = differentiable(
 def ssm_at_once(u: Tensor, modes: ModeTensors, options: WholeOptions) -> Tensor:
     """Return y (B, L, K, H), with the length as its last axis in memory.
 
-    A compiler that knows all sizes gets to see the kernels. For others, and for exports, the operator is opaque: the
-    kernels' tiles depend on the sizes.
+    A compiler that knows all sizes gets to see the kernels of 16 bits. For others, and for exports, the operator is
+    opaque: the kernels' tiles depend on the sizes.
     """
-    if traced(u) and not exporting() and shows_kernels((u, *modes)) and _is_apart(u, modes, options):
+    shown = options.dtype in SIXTEEN_BITS and not options.factored
+    if shown and u.is_cuda and traced(u) and not exporting() and is_known(u.numel()):
         return ssm_in_parts(u, modes, options)[0]
     return ssm(u, modes, options)[0]
-
-
-def _is_apart(u: Tensor, modes: ModeTensors, options: WholeOptions) -> bool:
-    """Whether each kernel writes whole tensors, rather than parts of a common one."""
-    from statespan.ops.ssm._triton import whole
-
-    return whole.is_apart(u, modes, options)
