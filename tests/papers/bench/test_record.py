@@ -14,9 +14,10 @@ import statespan
 from statespan import _machine
 from statespan._io import CheckpointError
 from statespan.ops.ssm import chunks as plain
+from statespan.papers.bench import runner
 from statespan.papers.bench.plot import main
 from statespan.papers.bench.record import read_record, write_record
-from tests.papers.bench.run import quick
+from tests.papers.bench.run import invoke, quick
 
 
 def test_record_says_what_ran_where(tmp_path):
@@ -66,6 +67,68 @@ def test_a_failed_write_leaves_what_was_there(monkeypatch, tmp_path, step):
         write_record(result, tmp_path)
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_bytes() == before
+
+
+def interrupted(monkeypatch, tmp_path, *arguments):
+    """A run of two rows that is cut after the first."""
+    right, rows = runner.run_case, []
+
+    def cut(*given, **options):
+        if rows:
+            raise KeyboardInterrupt
+        rows.append(right(*given, **options))
+        return rows[0]
+
+    monkeypatch.setattr(runner, "run_case", cut)
+    done = invoke("bench", "op", "--no-plot", "--quick", "--device", "cpu", "--out", tmp_path, *arguments)
+    monkeypatch.undo()
+    assert done.exit_code != 0
+    return rows[0]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(monkeypatch, tmp_path):
+    first = interrupted(monkeypatch, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["op-cpu-quick.unfinished.json"]
+    done, record = quick(tmp_path, "op", "--no-plot", "--resume")
+    assert done.exit_code == 0
+    measured = {name: record["rows"][0][name] for name in ("name", "setting", "time_ms", "low_ms", "high_ms")}
+    assert measured == {
+        name: value for name, value in json.loads(json.dumps(asdict(first))).items() if name in measured
+    }
+    assert len(record["rows"]) > 10
+    assert [path.name for path in tmp_path.iterdir()] == ["op-cpu-quick.json"]
+
+
+def test_without_resume_it_starts_again_and_says_so(monkeypatch, tmp_path):
+    interrupted(monkeypatch, tmp_path)
+    done, record = quick(tmp_path, "op", "--no-plot")
+    assert "op: starts again; --resume would have continued an interrupted run" in done.output
+    assert len(record["rows"]) > 10
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (None, "there is no unfinished run of op"),
+        (lambda record: "{", "is damaged"),
+        (lambda record: json.dumps({**record, "rows": [{"name": "x"}]}), "is damaged"),
+        (lambda record: json.dumps({**record, "seed": 7}), "is of another run: its seed is 7, now 0"),
+        (lambda record: json.dumps({**record, "source": "abc"}), "is of another run: its source is 'abc'"),
+        (lambda record: json.dumps({**record, "device": "another"}), "is of another run: its device is 'another'"),
+    ],
+)
+def test_what_cannot_be_resumed(monkeypatch, tmp_path, spoil, said):
+    """One line, before anything runs, and the file stays."""
+    path = tmp_path / "op-cpu-quick.unfinished.json"
+    if spoil is not None:
+        interrupted(monkeypatch, tmp_path)
+        path.write_text(spoil(json.loads(path.read_text())))
+    before = path.read_text() if path.exists() else None
+    done = invoke("bench", "op", "--quick", "--device", "cpu", "--out", tmp_path, "--resume")
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
+    assert (path.read_text() if path.exists() else None) == before
+    assert not (tmp_path / "op-cpu-quick.json").exists()
 
 
 def test_a_record_never_holds_what_is_no_number(monkeypatch, tmp_path):

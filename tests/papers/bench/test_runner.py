@@ -226,9 +226,53 @@ def test_floors_name_their_rows_if_they_differ(tmp_path):
         "floor of S4D chunks; S4D fft; S4 chunks; S4 fft", "floor of flash attention"
     ]  # fmt: skip
     parts = [line for line in quick(tmp_path, "cpu")[0].stdout.splitlines() if line.startswith("floor")]
-    assert [line.partition(":")[0] for line in parts] == ["floor of SSM alone", "floor of layer"]
+    assert [line.partition(":")[0].partition("; ")[0] for line in parts] == [
+        "floor of SSM alone, S4D chunks", "floor of layer, S4D chunks", "floor of one step, S4D",
+        "floor of one step, LSTM",
+    ]  # fmt: skip
     shared = [line for line in quick(tmp_path, "step")[0].stdout.splitlines() if line.startswith("floor")]
     assert [line.partition(":")[0] for line in shared] == ["floor"]
+
+
+class Cut(Exception):  # noqa: N818
+    """An interruption."""
+
+
+@pytest.mark.parametrize("after", range(1, 6))
+def test_an_interrupted_run_is_continued(after):
+    """Cut after any of five steps, three times and two figures that come later, each is measured once in all."""
+    order = []
+
+    def later(row, work, options):
+        order.append(f"{row.name} later")
+        return replace(row, extra={"later": 1.0})
+
+    def prepare(name):
+        def made():
+            order.append(name)
+            return Work(lambda: {"y": torch.ones(1)}, None)
+
+        return made
+
+    empty = case(lambda: {}, tolerance=None)
+    cases = [replace(empty, name=name, prepare=prepare(name), later=later if name != "b" else None) for name in "abc"]
+    benchmark = replace(find("op"), cases=lambda options: cases, finish=None)
+    kept = []
+
+    def keep(unfinished):
+        kept.append(unfinished._replace(rows=list(unfinished.rows)))
+        if len(kept) == after:
+            raise Cut
+
+    with pytest.raises(Cut):
+        run_benchmark(benchmark, SETTINGS, keep=keep)
+    result = run_benchmark(benchmark, SETTINGS, begun=kept[-1], keep=lambda unfinished: kept.append(unfinished))
+    assert len(kept) == 5
+    assert [name for name in order if "later" in name] == ["a later", "c later"]
+    assert [name for name in order if "later" not in name][:3] == ["a", "b", "c"]
+    assert [(row.name, row.status, dict(row.extra)) for row in result.rows] == [
+        ("a", OK, {"later": 1.0}), ("b", OK, {}), ("c", OK, {"later": 1.0}),
+    ]  # fmt: skip
 
 
 def test_some_figures_are_measured_after_all_times():

@@ -11,10 +11,10 @@ import torch
 
 from statespan._io import replace_file
 from statespan._machine import provenance
-from statespan.papers.bench.case import BenchOptions, BenchRow
+from statespan.papers.bench.case import Benchmark, BenchOptions, BenchRow
 from statespan.papers.bench.measure import MEMORY_HOW, MachineRates
 from statespan.papers.bench.options import find
-from statespan.papers.bench.runner import BenchResult
+from statespan.papers.bench.runner import BenchResult, Unfinished
 
 
 def write_record(result: BenchResult, folder: Path) -> Path:
@@ -28,12 +28,7 @@ def write_record(result: BenchResult, folder: Path) -> Path:
     record = {
         "benchmark": result.benchmark.name,
         "caption": result.benchmark.listing.caption,
-        "settings": {
-            "device": options.device.type,
-            "dtype": str(options.dtype).removeprefix("torch."),
-            "quick": options.quick,
-            "sizes": dict(options.sizes),
-        },
+        "settings": _settings(options),
         "seed": options.seed,
         "rows": [asdict(row) for row in result.rows],
         "findings": list(result.findings),
@@ -41,9 +36,68 @@ def write_record(result: BenchResult, folder: Path) -> Path:
         "wall_seconds": round(result.seconds, 1),
         **where,
     }
-    path = folder / f"{result.benchmark.name}-{options.device.type}{'-quick' if options.quick else ''}.json"
-    replace_file(path, (json.dumps(record, indent=2, allow_nan=False) + "\n").encode())
+    path = folder / f"{_stem(result.benchmark, options)}.json"
+    replace_file(path, _bytes(record))
+    unfinished_path(result.benchmark, options, folder).unlink(missing_ok=True)
     return path
+
+
+def _stem(benchmark: Benchmark, options: BenchOptions) -> str:
+    return f"{benchmark.name}-{options.device.type}{'-quick' if options.quick else ''}"
+
+
+def _bytes(record: dict[str, Any]) -> bytes:
+    return (json.dumps(record, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _settings(options: BenchOptions) -> dict[str, Any]:
+    return {
+        "device": options.device.type,
+        "dtype": str(options.dtype).removeprefix("torch."),
+        "quick": options.quick,
+        "sizes": dict(options.sizes),
+    }
+
+
+def unfinished_path(benchmark: Benchmark, options: BenchOptions, folder: Path) -> Path:
+    """Where the rows of a run are until it ends."""
+    return folder / f"{_stem(benchmark, options)}.unfinished.json"
+
+
+def _origin(options: BenchOptions) -> dict[str, Any]:
+    """What must be the same to continue a run: its settings, the code and the device."""
+    where = provenance(options.device, "triton")
+    settings = json.loads(json.dumps(_settings(options)))  # lists for tuples, as a file has them
+    reference = None if options.reference is None else str(options.reference)
+    return {
+        "settings": settings, "seed": options.seed, "reference": reference, "source": where["versions"]["source"],
+        "device": where["machine"]["device"],
+    }  # fmt: skip
+
+
+def write_unfinished(benchmark: Benchmark, options: BenchOptions, begun: Unfinished, folder: Path) -> None:
+    """Keep the rows of a run that may be interrupted."""
+    record = {**_origin(options), "rows": [asdict(row) for row in begun.rows], "extended": begun.extended}
+    replace_file(unfinished_path(benchmark, options, folder), _bytes(record))
+
+
+def read_unfinished(benchmark: Benchmark, options: BenchOptions, folder: Path) -> Unfinished:
+    """The rows of an interrupted run of the same settings, code and device.
+
+    A ValueError says in one line why there are none.
+    """
+    path = unfinished_path(benchmark, options, folder)
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        begun = Unfinished([BenchRow(**row) for row in record["rows"]], int(record["extended"]))
+    except FileNotFoundError:
+        raise ValueError(f"--resume: there is no unfinished run of {benchmark.name}, {path} does not exist") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"--resume: {path} is damaged: {error}") from None
+    for name, value in _origin(options).items():
+        if record.get(name) != value:
+            raise ValueError(f"--resume: {path} is of another run: its {name} is {record.get(name)!r}, now {value!r}")
+    return begun
 
 
 def read_record(path: Path) -> tuple[BenchResult, str]:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,28 +54,46 @@ class BenchResult:
     seconds: float  # wall time
 
 
+class Unfinished(NamedTuple):
+    """What an interrupted run has measured."""
+
+    rows: Sequence[BenchRow] = ()
+    """Those of the first cases."""
+    extended: int = 0
+    """How many of the cases that measure more figures later have done so; 0 until all cases have a row."""
+
+
+NOTHING = Unfinished()
+
+
 def run_benchmark(
-    benchmark: Benchmark, options: BenchOptions, progress: Progress = lambda done, total, name: None
+    benchmark: Benchmark,
+    options: BenchOptions,
+    progress: Progress = lambda done, total, name: None,
+    *,
+    begun: Unfinished = NOTHING,
+    keep: Callable[[Unfinished], None] = lambda unfinished: None,
 ) -> BenchResult:
     """Run all cases of a benchmark.
 
     ``progress`` is called before each case and at the end with the number of cases done, their total and what is next.
+    ``begun`` is an earlier run of the same cases to continue; ``keep`` is called with what there is after each case.
     """
     start = time.perf_counter()
     progress(0, 1, "the machine's own rates")
     rates = {options.dtype: measure_rates(options.device, options.dtype, options.quick)}
     cases = list(benchmark.cases(options))
     rounds = benchmark.rounds if options.device.type == "cpu" and not options.quick else 1
-    rows: list[BenchRow] = []
-    fault, total = False, rounds * len(cases) + sum(case.later is not None for case in cases)
-    for done, case in enumerate(cases):
+    rows = list(begun.rows)
+    total = rounds * len(cases) + sum(case.later is not None for case in cases)
+    for done, case in list(enumerate(cases))[len(rows) :]:
         progress(done, total, _label(case))
         chosen = replace(options, dtype=case.dtype or options.dtype)
         if chosen.dtype not in rates:
             rates[chosen.dtype] = measure_rates(chosen.device, chosen.dtype, chosen.quick)
-        row = run_case(case, chosen, rates[chosen.dtype], rows)
-        fault = fault or row.status == WRONG or (row.status == FAILED and not case.optional)
-        rows.append(row)
+        rows.append(run_case(case, chosen, rates[chosen.dtype], rows))
+        keep(Unfinished(rows))
+    fault = any(_is_fault(row, case) for row, case in zip(rows, cases, strict=True))
     times = [[Times(row.time_ms or 0.0, row.low_ms or 0.0, row.high_ms or 0.0)] for row in rows]
     for done in range(len(cases), rounds * len(cases)):
         i = done % len(cases)
@@ -83,12 +102,19 @@ def run_benchmark(
             torch.manual_seed(options.seed)
             times[i].append(measure_time(cases[i].prepare().run, options.device, options.quick))
     rows = [timed(row, median_of(each)) if row.status == OK else row for row, each in zip(rows, times, strict=True)]
-    rows = _extended(rows, cases, options, lambda done, name: progress(rounds * len(cases) + done, total, name))
+    rows = _extended(
+        rows, cases, options, lambda done, name: progress(rounds * len(cases) + done, total, name),
+        begun=begun.extended, keep=keep,
+    )  # fmt: skip
     progress(total, total, "done")
     final, findings = benchmark.finish(rows, options) if benchmark.finish else (rows, [])
     return BenchResult(
         benchmark, options, rates[options.dtype], tuple(final), tuple(findings), fault, time.perf_counter() - start
     )
+
+
+def _is_fault(row: BenchRow, case: Case) -> bool:
+    return row.status == WRONG or (row.status == FAILED and not case.optional)
 
 
 def run_case(case: Case, options: BenchOptions, rates: MachineRates, before: Sequence[BenchRow] = ()) -> BenchRow:
@@ -124,17 +150,19 @@ def _prepared(case: Case, options: BenchOptions) -> Iterator[Work]:
 
 
 def _extended(
-    rows: Sequence[BenchRow], cases: Sequence[Case], options: BenchOptions, progress: Callable[[int, str], None]
-) -> list[BenchRow]:
+    rows: Sequence[BenchRow], cases: Sequence[Case], options: BenchOptions, progress: Callable[[int, str], None], *,
+    begun: int, keep: Callable[[Unfinished], None],
+) -> list[BenchRow]:  # fmt: skip
     """Add the figures that cases measure later; what fails there is a note, and the times stay."""
     final = list(rows)
     left = [i for i, case in enumerate(cases) if case.later is not None]
-    for done, i in enumerate(left):
+    for done, i in list(enumerate(left))[begun:]:
         case, later = cases[i], cases[i].later
         progress(done, f"{_label(case)}, again")
         if later is None or rows[i].status != OK:
             continue
         final[i] = _run_again(case, later, rows[i], options)
+        keep(Unfinished(final, done + 1))
     return final
 
 

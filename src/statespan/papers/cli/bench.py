@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from statespan.papers.bench.case import Benchmark, BenchOptions
-    from statespan.papers.bench.runner import BenchResult
+    from statespan.papers.bench.runner import BenchResult, Unfinished
 
 
 def _sizes(listing: Listing) -> str:
@@ -69,7 +69,8 @@ Examples:
   statespan bench op --size shapes=8x256x4096 --dtype float32
   statespan bench scaling --size lengths=1024,4096,16384
 
-Writes NAME-DEVICE.json and a plot beside it to --out (with -quick in the name after --quick).
+Writes NAME-DEVICE.json and a plot beside it to --out (with -quick in the name after --quick). Until then
+the rows are in NAME-DEVICE.unfinished.json, from which --resume continues after an interruption.
 """
 
 
@@ -100,17 +101,22 @@ def bench(
             show_default=False,
         ),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue runs that were interrupted, with the same options and code.")
+    ] = False,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no PNG.")] = False,
 ) -> None:
     """Run benchmarks; :data:`HELP` is the text for users."""
     from statespan.papers.bench.plot import plot
-    from statespan.papers.bench.record import write_record
+    from statespan.papers.bench.record import read_unfinished, unfinished_path, write_record
     from statespan.papers.bench.report import show
+    from statespan.papers.bench.runner import Unfinished
 
     try:
         runs = _choose(
             names or [], device=device, dtype=dtype, quick=quick, sizes=size or [], seed=seed, reference=reference
         )
+        begun = [read_unfinished(benchmark, options, out) if resume else Unfinished() for benchmark, options in runs]
     except ValueError as error:
         fail(str(error))
     common.check_writable(out, "--out")
@@ -120,8 +126,10 @@ def bench(
     if not no_plot and not drawing:
         console.print('no plots without matplotlib: pip install "statespan[plot]"', markup=False)
     has_fault = False
-    for benchmark, options in runs:
-        result = _run(benchmark, options, console)
+    for (benchmark, options), before in zip(runs, begun, strict=True):
+        if not resume and unfinished_path(benchmark, options, out).exists():
+            console.print(f"{benchmark.name}: starts again; --resume would have continued an interrupted run")
+        result = _run(benchmark, options, console, begun=before, out=out)
         show(result, console)
         path = write_record(result, out)
         console.print(f"written: {path}", soft_wrap=True)
@@ -152,9 +160,10 @@ def _choose(
     return [(b, choose_options(b, device=device, reference=given(b.name), **options)) for b in chosen.values()]
 
 
-def _run(benchmark: Benchmark, options: BenchOptions, console: Console) -> BenchResult:
+def _run(benchmark: Benchmark, options: BenchOptions, console: Console, *, begun: Unfinished, out: Path) -> BenchResult:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    from statespan.papers.bench.record import write_unfinished
     from statespan.papers.bench.runner import run_benchmark
 
     columns = (
@@ -171,4 +180,6 @@ def _run(benchmark: Benchmark, options: BenchOptions, console: Console) -> Bench
             benchmark,
             options,
             lambda done, total, name: progress.update(task, completed=done, total=total, description=name),
+            begun=begun,
+            keep=lambda unfinished: write_unfinished(benchmark, options, unfinished, out),
         )
