@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from statespan import S4, S4D
 from statespan.ops import apply, chunked, linear_glu
+from statespan.ops._triton import launcher
 from statespan.ops.glu.float32 import float32_linear, float32_linear_fits
 from statespan.ssm import DPLR, Diagonal
 from tests.ops.make import assert_near
@@ -189,3 +191,40 @@ def test_compiled_float32_maps():
         results.append([out.detach(), *torch.autograd.grad(out.square().sum(), leaves)])
     for one, other in zip(*results, strict=True):
         assert_near(one, other, 2e-6)
+
+
+LAYERS = [
+    (S4D, {}), (S4, {}), (S4, {"init": "legt"}), (S4D, {"bidirectional": True}), (S4, {"n_ssm": 2}),
+    (S4D, {"channels": 2}),
+]  # fmt: skip
+WITH_SUMS = [{"channels": 2}]  # over channels, by operations of torch
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("batch", "length"), [(64, 1024), (3, 1000), (1, 20_000)])
+@pytest.mark.parametrize(("cls", "options"), LAYERS, ids=str)
+def test_repeated_launches_have_the_same_bits(cls, options, batch, length, dtype, monkeypatch):
+    """Written down, repeated, repeated on another stream, and launched in the ordinary way."""
+    monkeypatch.setattr(launcher, "_written", {})
+    layer = cls(32, 64, **options).cuda()
+    x = torch.randn(batch, length, 32, device="cuda").to(dtype).requires_grad_()
+
+    def run():
+        with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            y = layer(x)
+        return [y.detach(), *torch.autograd.grad(y, [x, *layer.parameters()], torch.ones_like(y))]
+
+    results = [run(), run()]
+    if dtype == torch.bfloat16 and options not in WITH_SUMS:
+        assert len(launcher._written) >= 4
+        assert None not in launcher._written.values()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        results.append(run())
+    torch.cuda.current_stream().wait_stream(stream)
+    monkeypatch.setattr(launcher, "_has_entry", lambda x: False)
+    results.append(run())
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            assert torch.equal(one, two)
