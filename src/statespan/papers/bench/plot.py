@@ -138,25 +138,29 @@ def _styles(names: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _bars(figure: Any, rows: Sequence[BenchRow]) -> None:
-    """A row of panels for each setting: the parts of the benchmark, or else time and memory."""
-    columns = _columns(rows)
+    """A row of panels for each setting: its parts of the benchmark, or else time and memory."""
     panels: dict[str, list[BenchRow]] = {}
     for row in rows:
         panels.setdefault(_title(row), []).append(row)
+    columns = [_columns(panel) for panel in panels.values()]
     colors = dict(zip(dict.fromkeys(model_of(row) for row in rows), cycle(MODELS)))
     bars = [len(dict.fromkeys(map(_label, panel))) for panel in panels.values()]
-    figure.set_size_inches(9, 1.2 + 0.26 * sum(bars) + 0.5 * len(bars))
+    labelled = [index for index, own in enumerate(columns) if own not in columns[index + 1 : index + 2]]
+    figure.set_size_inches(9, 0.8 + 0.26 * sum(bars) + 0.5 * len(bars) + 0.4 * len(labelled))
     key = f" (dark: as CUDA graph; {FLOOR}: floor)" if any(row.graph_ms for row in rows) else f" ({FLOOR}: floor)"
-    grid = figure.subplots(len(panels), len(columns), squeeze=False, gridspec_kw={"height_ratios": bars})
+    most = max(map(len, columns))
+    grid = figure.subplots(len(panels), most, squeeze=False, gridspec_kw={"height_ratios": bars})
     for index, (title, panel) in enumerate(panels.items()):
         line = grid[index]
         labels = list(dict.fromkeys(map(_label, panel)))
-        for axes, (label, value, part) in zip(line, columns):
+        for axes in line[len(columns[index]) :]:
+            axes.set_axis_off()
+        for axes, (label, value, part) in zip(line, columns[index]):
             shown = {_label(row): row for row in panel if part is None or row.setting["part"] == part}
             _panel(axes, [(labels.index(name), row) for name, row in shown.items()], value, colors)
             axes.set_ylim(len(labels) - 0.4, -0.6)
             axes.set_yticks(range(len(labels)), labels if axes is line[0] else [""] * len(labels), fontsize=8)
-            if index == len(panels) - 1:
+            if index in labelled:
                 axes.set_xlabel(label + (key if value != MEMORY[1] else ""), fontsize=8)
         line[0].set_title(title, fontsize=8, loc="left", color=GREY)
 
