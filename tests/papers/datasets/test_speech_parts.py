@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from statespan.data.registry import load
-from statespan.papers.datasets import speech_parts
 from statespan.papers.datasets.speech_clips import SC10, SC30
-from statespan.papers.datasets.speech_parts import PartError, Parts, main, write_parts
+from statespan.papers.datasets.speech_parts import PartError, Parts
+from statespan.papers.datasets.speech_write import HEADER, MIB, main, write_parts
 from tests.data.real import real
 from tests.papers.datasets.test_speech import clip, tree
 
@@ -57,9 +57,9 @@ def test_what_is_written(source, parts):
 
 def test_the_default_size_is_16_mib():
     """524 clips a part: 41 parts of the ten words, 112 of thirty."""
-    rows = ((speech_parts.MIB << 20) - speech_parts.HEADER) // 32_000
+    rows = ((MIB << 20) - HEADER) // 32_000
     assert (rows, -(-21_312 // rows), -(-58_252 // rows)) == (524, 41, 112)
-    assert rows * 32_000 + speech_parts.HEADER <= 16 * 2**20
+    assert rows * 32_000 + HEADER <= 16 * 2**20
 
 
 def test_short_clips_only_on_request(source, tmp_path, capsys):

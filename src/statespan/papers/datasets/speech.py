@@ -1,7 +1,7 @@
 """Speech Commands: spoken words of one second at 16 kHz, raw or as MFCC features.
 
 Read from the tree of the public archive (``word/file.wav``, ``validation_list.txt`` and ``testing_list.txt``), or from
-the parts that :mod:`~statespan.papers.datasets.speech_parts` writes.
+the parts that :mod:`~statespan.papers.datasets.speech_write` writes.
 
 The samples are scaled once: by default to mean 0 and standard deviation 1 over the training clips, one mean and one
 deviation for the whole signal. (The reference divides by 2¹⁵ twice and standardizes each of the 16,000 positions on

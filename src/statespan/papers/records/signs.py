@@ -55,7 +55,7 @@ def difference(record: Record, task: ResultTask) -> str:
     if options["name"] == "sc10" and options.get("split") == "official":
         return LISTS
     rows = (record.get("rows") or {}).get("train")
-    if rows in task.known:
+    if rows is not None and rows in task.known:
         return f"trained on {task.known[rows]}"
     if rows is not None and rows < task.whole:
         return f"trained on {rows:,} {task.part}"
