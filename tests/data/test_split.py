@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import train_test_split
 
-from statespan.data.split import shuffled, split, stratified
+from statespan.data.split import as_sklearn, shuffled, split, stratified
 
 
 def test_the_order_is_torchs():
@@ -47,3 +48,20 @@ def test_shares_that_leave_nothing_are_refused(shares):
     for call in (lambda: split(10, shares, 0), lambda: stratified(np.zeros(10), shares, 0)):
         with pytest.raises(ValueError, match="shares must be at least 0 and less than 1 together"):
             call()
+
+
+@pytest.mark.parametrize("counts", [(2, 3), (7, 7, 7), (40, 41, 42, 43, 44), (1, 1, 500, 13), (2130, 2140, 2131, 2129)])
+@pytest.mark.parametrize(("share", "seed"), [(0.7, 0), (0.5, 1), (0.7, 17), (0.61, 3)])
+def test_rows_of_scikit_learn(counts, share, seed):
+    """Also in their order, with classes of equal and of unequal size in mixed rows."""
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)) * 3, np.array(counts) + 1))
+    wanted = train_test_split(np.arange(len(labels)), train_size=share, random_state=seed, stratify=labels)
+    assert [part.tolist() for part in as_sklearn(labels, share, seed)] == [part.tolist() for part in wanted]
+
+
+@pytest.mark.parametrize(("labels", "share"), [([0, 0, 1], 0.7), ([0, 0, 1, 1], 0.25), ([0, 0, 1, 1], 0.9)])
+def test_too_few_rows_of_a_class_are_refused_as_by_scikit_learn(labels, share):
+    with pytest.raises(ValueError, match="class"):
+        train_test_split(np.arange(len(labels)), train_size=share, random_state=0, stratify=labels)
+    with pytest.raises(ValueError, match=f"share {share} of {len(labels)} rows must leave a row for each of the 2 cl"):
+        as_sklearn(np.array(labels), share, 0)

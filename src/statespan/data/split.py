@@ -62,6 +62,56 @@ def stratified(labels: Array, shares: Sequence[float], seed: int) -> list[Array]
     return [np.sort(rows), *parts]
 
 
+def as_sklearn(labels: Array, share: float, seed: int) -> tuple[Array, Array]:
+    """The row numbers that scikit-learn's ``train_test_split`` gives, which splits of other code are made with.
+
+    They are those of ``train_test_split(rows, train_size=share, random_state=seed, stratify=labels)`` in their order,
+    without scikit-learn. The labels (n,) are the class of each row. The first part has ``share`` of the rows, rounded
+    down.
+
+    Example:
+        >>> first, second = as_sklearn(np.array([0, 0, 1, 1, 0, 0]), 0.5, seed=0)
+        >>> sorted([*first.tolist(), *second.tolist()])
+        [0, 1, 2, 3, 4, 5]
+    """
+    check_int("seed", seed, minimum=0)
+    n, (classes, number, counts) = len(labels), np.unique(labels, return_inverse=True, return_counts=True)
+    first = int(np.floor(share * n))
+    if not len(classes) <= min(first, n - first) or counts.min() < 2:
+        raise ValueError(
+            f"share {share} of {n} rows must leave a row for each of the {len(classes)} classes in both parts, and "
+            "each class must have two rows"
+        )
+    random = np.random.RandomState(seed)  # numpy keeps its numbers the same in all versions
+    taken = _counts(counts, first, random)
+    left = _counts(counts - taken, n - first, random)
+    parts: tuple[list[Array], list[Array]] = ([], [])
+    for i, (count, begin, more) in enumerate(zip(counts, taken, left)):
+        rows = np.flatnonzero(number == i)[random.permutation(count)]
+        parts[0].append(rows[:begin])
+        parts[1].append(rows[begin : begin + more])
+    one, other = (random.permutation(np.concatenate(part)) for part in parts)
+    return one, other
+
+
+def _counts(counts: Array, total: int, random: np.random.RandomState) -> Array:
+    """How many of ``total`` rows each class gets: rounded down, then one more where the remainder is largest.
+
+    Classes with the same remainder draw lots. The sums are in scikit-learn's order, because remainders are compared.
+    """
+    wanted = counts / counts.sum() * total
+    whole = np.floor(wanted)
+    remainder, lacking = wanted - whole, int(total - whole.sum())
+    for value in np.unique(remainder)[::-1]:
+        if lacking == 0:
+            break
+        equal = np.flatnonzero(remainder == value)
+        chosen = random.choice(equal, size=min(len(equal), lacking), replace=False)
+        whole[chosen] += 1
+        lacking -= len(chosen)
+    return whole.astype(np.int64)
+
+
 def hold_out(
     train: Mapping[str, Array],
     test: Mapping[str, Array],

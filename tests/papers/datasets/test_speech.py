@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import train_test_split
 
 from statespan.data.registry import load
 from statespan.papers.datasets import speech
@@ -92,6 +93,39 @@ def test_sc10_by_the_papers_rule_takes_whole_clips_only(tmp_path):
     assert data.info.classes == speech.SC10
 
 
+def test_the_split_of_the_reference_has_scikit_learns_rows(tmp_path):
+    """Seeds 0 and 1, of the clips in the order of the words and of their names."""
+    tree(tmp_path, speech.SC10, 21)
+    data = load("sc10", tmp_path, split="reference")
+    numbers = np.array([100 * word + i for word in range(10) for i in range(1, 21)])  # i = 0 is short
+    train, rest = train_test_split(numbers, train_size=0.7, random_state=0, stratify=numbers // 100)
+    valid, test = train_test_split(rest, train_size=0.5, random_state=1, stratify=rest // 100)
+    for part, wanted in zip((data.train, data.valid, data.test), (train, valid, test)):
+        assert (part.arrays["x"] == np.stack([clip(n)[:, 0] for n in sorted(wanted)])).all()
+        assert part.arrays["y"].tolist() == [n // 100 for n in sorted(wanted)]
+    assert [len(part) for part in (train, valid, test)] == [140, 30, 30]
+    others = load("sc10", tmp_path).train.arrays["x"]
+    assert (others != data.train.arrays["x"]).any()
+
+
+def test_thirty_words_of_the_first_version(small):
+    data = load("sc30", small)
+    assert len(data.info.classes) == 30
+    assert set(speech.SC35) - set(data.info.classes) == {"backward", "follow", "forward", "learn", "visual"}
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [30, 30, 30]
+    assert data.valid.batch([1]).y.tolist() == [1]
+    third = load("sc30", small, standard=False).valid.batch([2]).x[0, :, 0]  # "cat", the fourth of 35 words
+    assert (third.numpy() == clip(301)[:, 0] / 32768).all()
+
+
+def test_the_lists_without_short_clips(tmp_path):
+    tree(tmp_path, speech.SC10, 5)
+    data = load("sc10", tmp_path, split="official", whole=True)
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [20, 10, 10]
+    wanted = np.stack([clip(100 * word + i)[:, 0] for word in range(10) for i in (1, 2)])
+    assert (data.train.arrays["x"] == wanted).all()
+
+
 def test_trees_that_are_not_whole_are_refused(tmp_path):
     root = tree(tmp_path, speech.SC10, 3)
     with pytest.raises(ValueError, match="35 words, missing: backward, bed"):
@@ -116,6 +150,9 @@ def test_real_clips(tmp_path):
     assert official.train.prepare.std == pytest.approx(x.std(), rel=1e-9)
     papers = load("sc10", folder)
     assert [len(part) for part in (papers.train, papers.valid, papers.test)] == [1120, 240, 240]
+    reference = load("sc10", folder, split="reference")
+    assert [len(part) for part in (reference.train, reference.valid, reference.test)] == [1120, 240, 240]
+    assert np.bincount(reference.train.arrays["y"]).tolist() == [112] * 10
     assert load("sc10", folder, features="mfcc").test.batch([0]).x.shape == (1, 161, 20)
 
 

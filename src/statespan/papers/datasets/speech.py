@@ -1,6 +1,7 @@
 """Speech Commands: spoken words of one second at 16 kHz, raw or as MFCC features.
 
-Read from the tree of the public archive: ``word/file.wav``, ``validation_list.txt`` and ``testing_list.txt``.
+Read from the tree of the public archive (``word/file.wav``, ``validation_list.txt`` and ``testing_list.txt``), or from
+the parts that :mod:`~statespan.papers.datasets.speech_write` writes.
 
 The samples are scaled once: by default to mean 0 and standard deviation 1 over the training clips, one mean and one
 deviation for the whole signal. (The reference divides by 2¹⁵ twice and standardizes each of the 16,000 positions on
@@ -11,7 +12,6 @@ Shapes: N clips, B batch, L = 16000 samples (L // subsample of them read), F = 1
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,35 +24,50 @@ from statespan._check import check_bool, check_choice, check_int
 from statespan.data.augment import Vary
 from statespan.data.base import Array, Arrays, Batch, Dataset, Info
 from statespan.data.cache import Rows, cached, stamp
-from statespan.data.formats.wav import read_wav
 from statespan.data.registry import register_dataset
 from statespan.data.scale import standardize, statistics
 from statespan.data.source import Source, found
-from statespan.data.split import stratified
+from statespan.data.split import as_sklearn, stratified
 from statespan.papers.datasets.mfcc import mfcc
+from statespan.papers.datasets.speech_clips import (
+    LENGTH,
+    LISTS,
+    PIECE,
+    RATE,
+    SC10,
+    SC30,
+    SC35,
+    Clip,
+    Clips,
+    Folder,
+    held_out,
+)
+from statespan.papers.datasets.speech_parts import MANIFEST, Parts
 
-RATE = LENGTH = 16000
 FULL = 32768.0
 MFCC = (161, 20)  # frames, coefficients
-PIECE = 256  # clips handled at a time
-SC10 = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
-# fmt: off
-SC35 = (
-    "backward", "bed", "bird", "cat", "dog", "down", "eight", "five", "follow", "forward", "four", "go", "happy",
-    "house", "learn", "left", "marvin", "nine", "no", "off", "on", "one", "right", "seven", "sheila", "six", "stop",
-    "three", "tree", "two", "up", "visual", "wow", "yes", "zero",
-)
-# fmt: on
-FILES = tuple(
-    Source(
-        name,
-        url="https://storage.googleapis.com/download.tensorflow.org/data/speech_commands_v0.02.tar.gz",
-        sha256="af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58",
-        size=2428923189,
-        also=(f"speech_commands_v0.02/{name}", f"SpeechCommands/speech_commands_v0.02/{name}"),
+RANDOM = ("papers", "reference")  # splits of whole clips at random
+SITE = "https://storage.googleapis.com/download.tensorflow.org/data"
+
+
+def _lists(version: str, sha256: str, size: int | None) -> tuple[Source, ...]:
+    return tuple(
+        Source(
+            name,
+            url=f"{SITE}/speech_commands_{version}.tar.gz",
+            sha256=sha256,
+            size=size,
+            also=(
+                *(f"speech_commands_{folder}/{name}" for folder in ("v0.02", "v0.01")),
+                *(f"SpeechCommands/speech_commands_{folder}/{name}" for folder in ("v0.02", "v0.01")),
+            ),
+        )
+        for name in LISTS
     )
-    for name in ("validation_list.txt", "testing_list.txt")
-)
+
+
+FILES = _lists("v0.02", "af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58", 2428923189)
+FILES_30 = _lists("v0.01", "743935421bb51cccdb6bdd152e04c5c70274e935c82119ad7faeec31780d811d", None)
 
 
 @dataclass(frozen=True)
@@ -110,14 +125,26 @@ class TenWordsOptions(SpeechOptions):
 
     Args:
         split: "papers": only clips of exactly 16,000 samples, 70 / 15 / 15 % of each word at random. The same people
-            speak in all three parts. "official": the archive's lists, which keep each speaker in one part, all clips.
+            speak in all three parts. "reference": the same by the reference's generator, so with its rows if its clips
+            are in the order of their names. "official": the archive's lists, which keep each speaker in one part, all
+            clips.
+        whole: Leave out clips shorter than 16,000 samples with the official lists too, instead of padding them.
     """
 
     split: str = "papers"
+    whole: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("split", self.split, ("papers", "official"))
+        check_choice("split", self.split, (*RANDOM, "official"))
+        check_bool("whole", self.whole)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThirtyWordsOptions(TenWordsOptions):
+    """Options of the thirty words: those of :class:`TenWordsOptions`, by default with the official lists."""
+
+    split: str = "official"
 
 
 @register_dataset(
@@ -125,7 +152,16 @@ class TenWordsOptions(SpeechOptions):
 )
 def sc35(folder: Path, options: SpeechOptions) -> Dataset:
     """Speech Commands v0.02, all 35 words, official split; shorter clips are padded with zeros to 16,000 samples."""
-    return _load("sc35", folder, options, words=SC35, parts=_official(_root(folder), SC35))
+    clips = _open(folder)
+    return _load("sc35", folder, options, words=SC35, clips=clips, split=_official(folder, clips, SC35, whole=False))
+
+
+@register_dataset(
+    "sc30", "Speech Commands, the 30 words of v0.01", files=FILES_30, folder="speech", config=ThirtyWordsOptions
+)
+def sc30(folder: Path, options: ThirtyWordsOptions) -> Dataset:
+    """Speech Commands, the 30 words of version 0.01, which are in version 0.02 too."""
+    return _chosen("sc30", folder, options, SC30)
 
 
 @register_dataset(
@@ -133,22 +169,33 @@ def sc35(folder: Path, options: SpeechOptions) -> Dataset:
 )
 def sc10(folder: Path, options: TenWordsOptions) -> Dataset:
     """Speech Commands, the words yes, no, up, down, left, right, on, off, stop and go."""
-    parts = _official(_root(folder), SC10) if options.split == "official" else _papers(folder)
-    return _load(f"sc10-{options.split}", folder, options, words=SC10, parts=parts)
+    return _chosen("sc10", folder, options, SC10)
 
 
-Parts: TypeAlias = "list[list[tuple[str, int]]]"  # train, validation, test: file below the root, number of its word
+Split: TypeAlias = "list[list[Clip]]"  # train, validation, test
 
 
-def _load(name: str, folder: Path, options: SpeechOptions, *, words: tuple[str, ...], parts: Parts) -> Dataset:
-    root, is_mfcc, subsample = _root(folder), options.features == "mfcc", options.subsample
-    every = [clip for part in parts for clip in part]
-    ends = np.cumsum([len(part) for part in parts])
-    key = _key(root, words)
+def _chosen(name: str, folder: Path, options: TenWordsOptions, words: tuple[str, ...]) -> Dataset:
+    clips = _open(folder)
+    if options.split in RANDOM:
+        split = _random(folder, clips, words, options.split)
+    else:
+        split = _official(folder, clips, words, options.whole)
+    kind = f"{options.split}-whole" if options.whole and options.split == "official" else options.split
+    return _load(f"{name}-{kind}", folder, options, words=words, clips=clips, split=split)
+
+
+def _load(
+    name: str, folder: Path, options: SpeechOptions, *, words: tuple[str, ...], clips: Clips, split: Split
+) -> Dataset:
+    is_mfcc, subsample = options.features == "mfcc", options.subsample
+    every = [clip for part in split for clip in part]
+    ends = np.cumsum([len(part) for part in split])
+    key = _key(clips, words)
 
     def audio() -> dict[str, Array | Rows]:
         y = np.array([word for _, word in every], np.uint8)
-        return {"x": Rows((len(every), LENGTH), np.int16, _pieces(root, every)), "y": y}
+        return {"x": Rows((len(every), LENGTH), np.int16, clips.samples(every)), "y": y}
 
     arrays = cached(folder, name, key, audio)
     x, y, train = arrays["x"], arrays["y"], int(ends[0])
@@ -166,67 +213,51 @@ def _load(name: str, folder: Path, options: SpeechOptions, *, words: tuple[str, 
     return Dataset(name.split("-")[0], info, splits[0], splits[1], splits[2], augment=vary)
 
 
-def _key(root: Path, words: tuple[str, ...]) -> dict[str, Any]:
-    return {"version": 1, "files": stamp(*(root / word for word in words), *(root / source.path for source in FILES))}
+def _key(clips: Clips, words: tuple[str, ...]) -> dict[str, Any]:
+    return {"version": 1, "files": stamp(*clips.files(words))}
 
 
-def _root(folder: Path) -> Path:
-    return found(FILES, folder)[0].parent
+def _open(folder: Path) -> Clips:
+    root = found(FILES, folder)[0].parent
+    return Parts(root) if (root / MANIFEST).exists() else Folder(root)
 
 
-def _tree(root: Path, words: tuple[str, ...]) -> list[tuple[str, int]]:
-    if lacking := [word for word in words if not (root / word).is_dir()]:
-        raise ValueError(f"{root} must have a folder for each of the {len(words)} words, missing: {', '.join(lacking)}")
-    clips = [(f"{word}/{path.name}", i) for i, word in enumerate(words) for path in sorted((root / word).glob("*.wav"))]
-    if not clips:
-        raise ValueError(f"{root} has no .wav files in the folders of its words")
-    return clips
-
-
-def _official(root: Path, words: tuple[str, ...]) -> Parts:
+def _official(folder: Path, clips: Clips, words: tuple[str, ...], whole: bool) -> Split:
     """The split of the two lists; clips on neither are training data."""
-    clips = _tree(root, words)
-    files = {file for file, _ in clips}
-    held_out: list[set[str]] = []
-    for source in FILES:
-        lines = (root / source.path).read_text("utf8").split()
-        named = {line for line in lines if line.split("/")[0] in words}
-        if absent := sorted(named - files):
-            raise ValueError(
-                f"{root} is incomplete: {source.path} lists {len(absent)} missing files, such as {absent[0]}"
-            )
-        held_out.append(named)
-    train = [clip for clip in clips if clip[0] not in set.union(*held_out)]
-    return [train, *([clip for clip in clips if clip[0] in part] for part in held_out)]
-
-
-def _papers(folder: Path) -> Parts:
-    root = _root(folder)
-    clips = _tree(root, SC10)
-
-    def build() -> dict[str, Array]:
-        return {"lengths": np.array([len(_samples(root / file)) for file, _ in clips], np.int32)}
-
-    lengths = cached(folder, "sc10-lengths", _key(root, SC10), build)["lengths"]
-    full = [clip for clip, length in zip(clips, lengths) if length == LENGTH]
-    parts = stratified(np.array([word for _, word in full]), (0.15, 0.15), seed=0)
-    return [[full[i] for i in part] for part in parts]
-
-
-def _samples(path: Path) -> Array:
-    samples, rate = read_wav(path)
-    if samples.dtype != np.int16 or samples.shape[1] != 1 or rate != RATE or len(samples) > LENGTH:
+    every = clips.clips(words)
+    if clips.is_whole and not whole:
         raise ValueError(
-            f"{path} must be mono, 16 bits, {RATE} Hz and at most one second long, got {samples.shape[1]} channels of "
-            f"{samples.dtype}, {rate} Hz and {len(samples)} samples"
+            f"whole must be true with the parts in {clips.root}, which have only clips of {LENGTH:,} samples (or write "
+            "them with all clips, --short), got false"
         )
-    return samples[:, 0]
+    valid, test = held_out(clips, words, every)
+    if whole:
+        every = _whole(folder, clips, words)
+    train = [clip for clip in every if clip[0] not in valid | test]
+    return [train, *([clip for clip in every if clip[0] in part] for part in (valid, test))]
 
 
-def _pieces(root: Path, clips: list[tuple[str, int]]) -> Iterator[Array]:
-    for begin in range(0, len(clips), PIECE):
-        samples = [_samples(root / file) for file, _ in clips[begin : begin + PIECE]]
-        yield np.stack([np.pad(clip, (0, LENGTH - len(clip))) for clip in samples])
+def _random(folder: Path, clips: Clips, words: tuple[str, ...], kind: str) -> Split:
+    """70, 15 and 15 % of the whole clips of each word."""
+    full = _whole(folder, clips, words)
+    labels = np.array([word for _, word in full])
+    if kind == "papers":
+        rows = stratified(labels, (0.15, 0.15), seed=0)
+    else:  # the rows are sorted, because clips are read in their order
+        train, rest = as_sklearn(labels, 0.7, seed=0)
+        valid, test = as_sklearn(labels[rest], 0.5, seed=1)
+        rows = [np.sort(part) for part in (train, rest[valid], rest[test])]
+    return [[full[i] for i in part] for part in rows]
+
+
+def _whole(folder: Path, clips: Clips, words: tuple[str, ...]) -> list[Clip]:
+    """The clips of exactly 16,000 samples."""
+    every = clips.clips(words)
+    if clips.is_whole:
+        return every
+    name, key = f"sc{len(words)}-lengths", _key(clips, words)
+    lengths = cached(folder, name, key, lambda: {"lengths": clips.lengths(every)})["lengths"]
+    return [clip for clip, length in zip(every, lengths) if length == LENGTH]
 
 
 def _statistics(x: Array) -> Array:

@@ -22,6 +22,7 @@ AUGMENTED, STARTED, DIFFERENT, SEEN = "†", "‡", "≠", "§"
 # options of datasets that change what is trained on, and the values that do not
 CHANGES: dict[str, Any] = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "crop": 32}
 GENERATED = "generated here by the benchmark's rules, not its released files"
+LISTS = "split by the archive's lists, not at random"
 OVERLAP = "cropped training windows overlap test windows"
 
 
@@ -51,7 +52,11 @@ def difference(record: Record, task: ResultTask) -> str:
     crop = CHANGES["crop"]
     if options.get("crop", crop) != crop and options.get("split", "windows") == "windows":
         return OVERLAP
+    if options["name"] == "sc10" and options.get("split") == "official":
+        return LISTS
     rows = (record.get("rows") or {}).get("train")
+    if rows is not None and rows in task.known:
+        return f"trained on {task.known[rows]}"
     if rows is not None and rows < task.whole:
         return f"trained on {rows:,} {task.part}"
     return ""

@@ -37,6 +37,7 @@ class ResultTask:
     above: bool = False  # whether the aim is chance, to be exceeded
     whole: int = 0  # training rows of the papers; with fewer, the data is only a part of theirs
     part: str = ""  # what that part consists of
+    known: Mapping[int, str] = field(default_factory=dict)  # numbers of training rows of other whole data: which it is
     scratch: str = ""  # how training from random weights ended, until a record shows it
 
     @property
