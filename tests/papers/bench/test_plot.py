@@ -33,7 +33,9 @@ def bars(figure):
 
     panels = []
     for axes in figure.axes:
-        labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+        row = axes.get_subplotspec().rowspan.start
+        first = next(other for other in figure.axes if other.get_subplotspec().rowspan.start == row)
+        labels = [tick.get_text() for tick in first.get_yticklabels()]
         if bars := [(round(bar.get_y() + 0.36), bar.get_width(), to_hex(bar.get_facecolor())) for bar in axes.patches]:
             panels.append([(labels[place], width, color) for place, width, color in bars])
     return panels

@@ -154,7 +154,7 @@ def _bars(figure: Any, rows: Sequence[BenchRow]) -> None:
         line = grid[index]
         labels = list(dict.fromkeys(map(_label, panel)))
         for axes in line[len(columns[index]) :]:
-            axes.set_axis_off()
+            axes.remove()
         for axes, (label, value, part) in zip(line, columns[index]):
             shown = {_label(row): row for row in panel if part is None or row.setting["part"] == part}
             _panel(axes, [(labels.index(name), row) for name, row in shown.items()], value, colors)

@@ -107,9 +107,7 @@ def bench(
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Write no PNG.")] = False,
 ) -> None:
     """Run benchmarks; :data:`HELP` is the text for users."""
-    from statespan.papers.bench.plot import plot
-    from statespan.papers.bench.record import read_unfinished, unfinished_path, write_record
-    from statespan.papers.bench.report import show
+    from statespan.papers.bench.record import read_unfinished, unfinished_path
     from statespan.papers.bench.runner import Unfinished
 
     try:
@@ -130,13 +128,22 @@ def bench(
         if not resume and unfinished_path(benchmark, options, out).exists():
             console.print(f"{benchmark.name}: starts again; --resume would have continued an interrupted run")
         result = _run(benchmark, options, console, begun=before, out=out)
-        show(result, console)
-        path = write_record(result, out)
-        console.print(f"written: {path}", soft_wrap=True)
-        if drawing and plot(result, path.with_suffix(".png")):
-            console.print(f"         {path.with_suffix('.png')}", soft_wrap=True)
+        _write(result, out, console, drawing=drawing)
         has_fault = has_fault or result.fault
     raise typer.Exit(1 if has_fault else 0)
+
+
+def _write(result: BenchResult, out: Path, console: Console, *, drawing: bool) -> None:
+    """Show a result, and write its record and its plot."""
+    from statespan.papers.bench.plot import plot
+    from statespan.papers.bench.record import write_record
+    from statespan.papers.bench.report import show
+
+    show(result, console)
+    path = write_record(result, out)
+    console.print(f"written: {path}", soft_wrap=True)
+    if drawing and plot(result, path.with_suffix(".png")):
+        console.print(f"         {path.with_suffix('.png')}", soft_wrap=True)
 
 
 def _choose(
