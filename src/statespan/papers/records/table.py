@@ -245,9 +245,7 @@ def _sign_notes(shown: Sequence[tuple[ResultTask, RunGroup]]) -> list[str]:
     if SEEN in used:
         notes.append(f"{SEEN}: some settings were chosen after seeing test scores; the recipe's header says which.")
     if SELECTED in used:
-        notes.append(
-            f"{SELECTED}: the weights were selected on the test data, as the paper did; such numbers are too good."
-        )
+        notes.append(f"{SELECTED}: the test data selected the weights, as in the paper; the number is too good.")
     plain = {task.name for task, group in shown if group.is_plain}
     notes += [f"{task.name}: {task.scratch}." for task in TASKS if task.scratch and task.name not in plain]
     return [f"- {note}" for note in notes]
