@@ -96,6 +96,15 @@ def test_ours_is_the_cell_of_the_papers_number(tmp_path):
     assert "§" not in text
 
 
+def test_recipes_mark_what_is_selected_on_the_test_data():
+    """The paper's number and ours both have the sign, and a line explains it where it is shown."""
+    lines, text = shown("lra-text")
+    assert "87.34 ¶" in lines["lra-text-s4d-inv-published"]
+    assert "¶" not in lines["lra-text-s4d-inv"] + lines["lra-text-s4d-inv-code"]
+    assert "  ¶ weights selected on the test data, as the paper did" in text
+    assert "¶" not in shown("smnist")[1]
+
+
 def test_ours_comes_with_the_package(tmp_path, monkeypatch):
     """Outside a checkout too; the 14 ablations show what Table 3b has for the trained variant in validation."""
     monkeypatch.chdir(tmp_path)

@@ -172,6 +172,8 @@ def _show(result: Result, recipe: Recipe) -> None:
     number = _paper(recipe)
     paper = "" if number is None else f"; the paper has {number}"
     weights = f"weights of step {result.best_step} of {result.steps}"
+    if recipe.train.select == "test":
+        weights += ", selected on the test data"
     common.say(f"{weights}, {common.duration(result.seconds)}{paper}")
     if result.start is not None:
         fitted = f"{result.start['tensors']} of {result.start['of']} tensors"

@@ -72,6 +72,8 @@ class Train:
         group_lengths: Make batches of sequences of similar length, each cut to its longest; saves padding.
         valid_batch: Sequences a process evaluates at once; ``batch`` if not given.
         test_weights: Test with the "best" weights by validation, or the "last".
+        select: Split whose score selects the best weights, lowers the rate on a plateau and counts for ``patience``:
+            "valid", or "test" to repeat a paper that did so. Such a test score is too good; all tables mark it.
         compile: How a step runs on CUDA: "none" (as written), "graph" (as a CUDA graph), "compile" (torch.compile),
             "both" (fastest, once compiled: up to a minute), or "auto" (a graph, with one process and a model for which
             that is possible).
@@ -126,6 +128,7 @@ class Train:
     group_lengths: bool = False
     valid_batch: int | None = field(default=None, metadata=_at(1, 10**7))
     test_weights: Literal["best", "last"] = "best"
+    select: Literal["valid", "test"] = "valid"
     compile: Literal["auto", "none", "graph", "compile", "both"] = "auto"
     resident: Literal["auto", "always", "never"] = "auto"
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
@@ -143,6 +146,9 @@ class Train:
             options, name = getattr(self, f"{key}_options"), getattr(self, key)
             if options and name in names.built_in:
                 raise ConfigError(f"train.{key}_options is {show(options)}; allowed: {{}} for the built-in {name}")
+        selects = self.test_weights == "best" or self.schedule == "plateau" or self.patience is not None
+        if self.select == "test" and not selects:
+            raise ConfigError("train.select is test; allowed: valid, as no score decides (train.test_weights is last)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,13 @@ class Splits(NamedTuple):
     augment: Callable[[Batch, torch.Generator], Batch] | None = None
 
 
+def _check_test(data: Dataset | Splits) -> None:
+    """Reject data without a test split of its own, which then cannot select the weights."""
+    test = getattr(data, "test", None)
+    if test is None or test is data.valid or not len(test):
+        raise ConfigError("train.select is test; allowed: valid, as this data has no test split of its own")
+
+
 class Loop:
     """A run from its settings; :meth:`resume` continues from a checkpoint, and :meth:`run` trains."""
 
@@ -59,6 +66,8 @@ class Loop:
         self.train, self.data, self.model, self.task = train, data, model, task
         self.processes, self.sink = processes, sink
         self.progress, self.signals = Progress(), Signals()
+        if train.select == "test":
+            _check_test(data)
         self.saved: Progress | None = None
         self.polls = 0
         self.feeds: dict[str, Feed] = {}
@@ -162,7 +171,7 @@ class Loop:
     def opened(self, progress: bool) -> Iterator[Iterator[Batch]]:
         """Open the log, the progress bar, the signal handlers and the batches from the current step on."""
         self.began = self.created - self.progress.seconds
-        columns = ("epoch", "lr", "train_loss", *(f"valid_{name}" for name in self.task.columns()))
+        columns = ("epoch", "lr", "train_loss", *(f"{self.train.select}_{name}" for name in self.task.columns()))
         self.start = now = self.progress.step
         with contextlib.ExitStack() as stack:
             if self.sink.folder is not None:
@@ -212,12 +221,13 @@ class Loop:
 
     def _validate(self) -> None:
         self._check()
-        if self.data.valid is None:
+        split = self.train.select
+        if split == "valid" and self.data.valid is None:
             return
         progress, step = self.progress, self.progress.step
-        label = f"valid {self.task.metric.replace('_', ' ')}"
+        label = f"{split} {self.task.metric.replace('_', ' ')}"
         self.bar(**{label: "…"})
-        metrics = self.measure("valid", poll=self._poll)
+        metrics = self.measure(split, poll=self._poll)
         value, loss = (metrics.get(name, math.nan) for name in (self.task.metric, "loss"))
         # a metric such as the accuracy of a few samples is often the same; then the surer model is better
         is_surer = value == progress.best and progress.best_loss is not None and loss < progress.best_loss
@@ -232,7 +242,7 @@ class Loop:
             progress.lowered += 1
             progress.plateau = 0
         progress.validated = step
-        self._write({f"valid_{name}": number for name, number in metrics.items()})
+        self._write({f"{split}_{name}": number for name, number in metrics.items()})
         self.sink.validated(progress, value, time.perf_counter() - self.began)
         self.bar(**{label: f"{value:.4g}"})
         self.save()

@@ -26,12 +26,13 @@ __all__ = ["LateSetting", "PaperRow", "RecipeEntry", "find", "late_settings", "n
 
 
 class RecipeEntry(NamedTuple):
-    """A line of the list of recipes: its data and the paper's number ("" if no paper reports one)."""
+    """A line of the list of recipes: its data, the paper's number ("" if none) and the split that selects weights."""
 
     name: str
     task: str
     table: str
     number: str
+    select: str = "valid"
 
 
 class PaperRow(NamedTuple):
@@ -189,5 +190,5 @@ def table() -> list[RecipeEntry]:
         recipe = read(name)
         task = f"{recipe.data['name']}, {recipe.model['name']}"
         number = "" if recipe.about.number is None else str(recipe.about.number)
-        entries.append(RecipeEntry(name, task, recipe.about.table, number))
+        entries.append(RecipeEntry(name, task, recipe.about.table, number, recipe.train.select))
     return entries

@@ -30,7 +30,7 @@ class Result:
         folder: The run's folder.
         test: Metrics on the test data.
         valid: Metrics on the validation data with the same weights.
-        metric: Name of the metric that chose the weights.
+        metric: Name of the metric that chose the weights, on the split ``train.select``.
         steps: Updates made.
         epochs: Passes over the data.
         best_step: Step of the weights that were tested.
@@ -66,7 +66,7 @@ def write_result(result: Result, recipe: Recipe, device: torch.device, world: in
         **{name: getattr(result, name) for name in ("metric", "steps", "epochs", "best_step", "parameters")},
         "wall_seconds": round(result.seconds, 2),
         **provenance(device, "lightning", "numpy", "safetensors", "triton"),
-        "history": history(result.folder, result.metric),
+        "history": history(result.folder, result.metric, split=recipe.train.select),
     }
     record["machine"]["processes"] = world
     if result.start is not None:
@@ -85,13 +85,18 @@ def read_log(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: [(int(row["step"]), float(row[name])) for row in rows if row[name]] for name in names}
 
 
-def history(folder: Path, metric: str, most: int = POINTS) -> dict[str, list[float | None]]:
-    """The course of a run, by validation: epoch, seconds, training loss and validation metric, as columns.
+def log_split(log: Mapping[str, Any]) -> str:
+    """The split that selected the best weights, by the columns of a run's log."""
+    return "test" if "test_loss" in log else "valid"
+
+
+def history(folder: Path, metric: str, most: int = POINTS, *, split: str = "valid") -> dict[str, list[float | None]]:
+    """The course of a run, by validation: epoch, seconds, training loss and the metric on ``split``, as columns.
 
     At most ``most`` validations are kept, in equal strides, the best and the last among them.
     """
     log, times = read_log(folder), read_times(folder)
-    values = dict(log.get(f"valid_{metric}", []))
+    values = dict(log.get(f"{split}_{metric}", []))
     epochs, losses = dict(log.get("epoch", [])), log.get("train_loss", [])
     steps = sorted(values)
     finite = [step for step in steps if math.isfinite(values[step])]
@@ -103,7 +108,7 @@ def history(folder: Path, metric: str, most: int = POINTS) -> dict[str, list[flo
         loss = float(f"{before[-1]:.6g}") if before else None
         rows.append((round(epochs[step], 4), times.get(step), loss, float(f"{values[step]:.6g}")))
     columns = zip(*rows) if rows else [(), (), (), ()]
-    return dict(zip(("epoch", "seconds", "train_loss", f"valid_{metric}"), map(list, columns)))
+    return dict(zip(("epoch", "seconds", "train_loss", f"{split}_{metric}"), map(list, columns)))
 
 
 def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: str = "") -> Any:
@@ -112,10 +117,11 @@ def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: st
     left, right = figure.subplots(1, 2)
     for color, (run, folder) in zip(_plotting.colors(), runs.items()):
         log = read_log(folder)
-        metrics = [name for name in log if name.startswith("valid_") and name != "valid_loss"]
-        chosen = f"valid_{metric}" if metric else next(iter(metrics), "")
+        split = log_split(log)
+        metrics = [name for name in log if name.startswith(f"{split}_") and name != f"{split}_loss"]
+        chosen = f"{split}_{metric}" if metric else next(iter(metrics), "")
         prefix = f"{run}: " if len(runs) > 1 else ""
-        for axes, name, line in ((left, "train_loss", "-"), (left, "valid_loss", "--"), (right, chosen, "-")):
+        for axes, name, line in ((left, "train_loss", "-"), (left, f"{split}_loss", "--"), (right, chosen, "-")):
             points = [(step, value) for step, value in log.get(name, []) if math.isfinite(value)]
             if points:
                 marker = "." if len(points) < 40 else None

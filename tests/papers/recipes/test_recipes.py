@@ -8,6 +8,7 @@ import torch
 
 from statespan import models
 from statespan.data.registry import check_options, entry
+from statespan.papers.tables.coverage import FORMS
 from statespan.train import ConfigError, recipes
 from statespan.train.optim import build_optimizer
 from statespan.train.tasks import TASKS, Objective
@@ -118,9 +119,9 @@ def test_small_path_x():
 
 
 def test_all_rows():
-    """Each table is there as a whole, one recipe or row for each of its entries; `-text` is a second form of one."""
+    """Each table is there as a whole, one recipe or row for each of its entries; others are further forms of one."""
     assert [one.name for one in recipes.table()] == NAMES
-    entries = [one for one in recipes.table() if not one.name.endswith("-text")]
+    entries = [one for one in recipes.table() if not one.name.endswith(FORMS)]
     every = [row.label for name in NAMES for row in recipes.rows(name)]
 
     def tables(paper, table):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from statespan.papers.records import picture, signs, table, tasks
+from statespan.papers.records import card, picture, signs, table, tasks
 from statespan.papers.records.tasks import TASKS, paper
 from tests.cli.make import invoke, one_line
 from tests.pictures import cut_text
@@ -187,6 +187,34 @@ def test_what_was_chosen_after_test_scores_is_marked(recipe, data, train, marked
     one = record(recipe, data, 0, 0.5)
     one["recipe"]["train"] = train
     assert ("§" in signs.signs(one, TASKS[0]), signs.seen(one)) == (marked, marked)
+
+
+def test_a_run_selected_on_the_test_data_is_marked_and_comes_last():
+    """However well it validates, an honest run stands before it; every table explains the sign."""
+    text = {"name": "text"}
+    good = record("lra-text-s4d-inv-published", text, 0, 0.9)
+    good["recipe"]["train"] = {"select": "test", "test_weights": "best"}
+    good["history"] = {"epoch": [1.0], "seconds": [60.0], "test_accuracy": [0.9]}
+    honest = record("lra-text-s4d-inv", text, 0, 0.8)
+    honest["recipe"]["train"] = {"select": "valid", "test_weights": "best"}
+    task = next(task for task in TASKS if task.key == "text")
+    assert (signs.signs(good, task), signs.signs(honest, task)) == (" ¶", "")
+    both = {"a.json": good, "b.json": honest}
+    for kind, column in (("short", 2), ("long", 4)):
+        page = table.make(both, kind, "")
+        shown = [row[column] for row in cells(page, "LRA Text")]
+        assert shown == (["80.00"] if kind == "short" else ["80.00", "90.00 ¶"])
+        assert ("- ¶: the test data selected the weights, as in the paper" in page) == (kind == "long")
+    alone = table.make({"a.json": good}, "short", "")
+    assert cells(alone, "LRA Text")[0][2] == "90.00 ¶"
+    assert "- ¶: the test data selected the weights" in alone
+    assert picture._points(good) == [(1.0, 90.0)]
+    assert [card._weights(one["recipe"]["train"]) for one in (good, honest, {"recipe": {"train": LAST}})] == [
+        "those that tested best: selected on the test data", "those that validated best", "the last ones"
+    ]  # fmt: skip
+
+
+LAST = {"test_weights": "last"}  # as records before train.select have it
 
 
 def test_pathfinder_from_scratch_is_said_to_have_failed_until_it_does_not():

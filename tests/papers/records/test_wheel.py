@@ -57,5 +57,5 @@ def test_publish_writes_our_numbers_anew(tmp_path):
     done = invoke("publish", "--results", tmp_path / "results", "--models", tmp_path / "models")
     assert done.exit_code == 0, done.stderr
     assert json.loads((tmp_path / "src/statespan/papers/recipes/ours.json").read_text()) == {"digits-s4d": "98.61 §"}
-    assert "| S4D Table 3b | 42 | 21 |" in (tmp_path / "docs/reproduce.md").read_text()
+    assert "| S4D Table 3b | 42 | 28 |" in (tmp_path / "docs/reproduce.md").read_text()
     assert f"tables   {tmp_path / 'docs/reproduce.md'}" in done.stdout.splitlines()

@@ -36,6 +36,7 @@ SIGNS = {
     "‡": "started from trained weights",
     "≠": "not comparable with the paper: other data or another split",
     "§": "settings chosen after test scores had been seen",
+    "¶": "weights selected on the test data, as the paper did",
     "*": "settings that differ from the recipe's, such as fewer epochs",
 }
 
@@ -94,7 +95,8 @@ def _print_yaml(name: str | None) -> None:
 def _table(entries: list[RecipeEntry], ours: dict[str, str]) -> None:
     console = common.terminal()
     ordered = sorted(entries, key=lambda entry: (entry.name.startswith("ablation"), entry.name))
-    rows = [(entry.name, entry.task, entry.table, entry.number, ours.get(entry.name, "")) for entry in ordered]
+    papers = {entry.name: f"{entry.number} ¶" if entry.select == "test" else entry.number for entry in entries}
+    rows = [(one.name, one.task, one.table, papers[one.name], ours.get(one.name, "")) for one in ordered]
     table = common.table("name", "task", "table", "paper", "ours", right=("paper", "ours"))
     for row in rows:
         table.add_row(*row)
@@ -103,7 +105,7 @@ def _table(entries: list[RecipeEntry], ours: dict[str, str]) -> None:
         for name, _, place, *numbers in rows:
             table.add_row(name, re.sub(" Tables?", "", place), *numbers)
     console.print(table)
-    shown = "".join(ours.get(entry.name, "") for entry in entries)
+    shown = "".join(papers[entry.name] + ours.get(entry.name, "") for entry in entries)
     for sign, meaning in SIGNS.items():
         if sign in shown:
             console.print(f"  {sign} {meaning}", markup=False, soft_wrap=True)

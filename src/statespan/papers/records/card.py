@@ -33,7 +33,7 @@ def write_card(name: str, record: Record, inputs: Mapping[str, Any], *, file: st
         summary=entry(data["name"]).summary, options=f" ({options})" if options else "",
         rows="".join(f", {rows[split]:,} for {word}" for split, word in SPLITS.items() if split in rows),
         test=metric_text(metric, record["test"][metric]), valid=metric_text(metric, record["valid"][metric]),
-        weights="the last ones" if recipe["train"]["test_weights"] == "last" else "those that validated best",
+        weights=_weights(recipe["train"]),
         minutes=record["wall_seconds"] / 60, start=_start(record), rates=_rates(record),
         features="dtype=torch.long" if info["d_input"] is None else info["d_input"],
         units=_units(inputs), use=_use(name, inputs, two_ways), limit=_limit(info),
@@ -41,6 +41,13 @@ def write_card(name: str, record: Record, inputs: Mapping[str, Any], *, file: st
         direction="It is bidirectional: it needs whole sequences and cannot stream." if two_ways
         else "It is causal: it also runs step by step, with the same results.",
     )  # fmt: skip
+
+
+def _weights(train: Mapping[str, Any]) -> str:
+    if train["test_weights"] == "last":
+        return "the last ones"
+    tested = train.get("select") == "test"
+    return "those that tested best: selected on the test data" if tested else "those that validated best"
 
 
 def _with(overrides: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ NAMES = {
 BELOW = (
     "Lines: validation. Points: test. Dashes: the papers' best of S4 and S4D. The reference's times are not known.\n"
     "†: augmented. ‡: begun with trained weights. ≠: not comparable with the paper's number.\n"
-    "§: settings chosen after test scores had been seen. See docs/results.md."
+    "§: settings chosen after test scores had been seen. ¶: selected on the test data. See docs/results.md."
 )
 
 
@@ -82,7 +82,8 @@ def _points(record: Record) -> list[tuple[float, float]]:
     """The minutes and validation metrics of a run, in per cent for an accuracy."""
     history, metric = record.get("history") or {}, record["metric"]
     factor = 100 if metric == "accuracy" else 1
-    pairs = zip(history.get("seconds", []), history.get(f"valid_{metric}", []))
+    numbers = history.get(f"valid_{metric}") or history.get(f"test_{metric}", [])  # of what selected the weights
+    pairs = zip(history.get("seconds", []), numbers)
     start = seconds_before(record)
     finite = [(seconds, number) for seconds, number in pairs if seconds is not None and number is not None]
     return [((start + seconds) / 60, factor * number) for seconds, number in finite]

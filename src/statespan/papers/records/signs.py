@@ -4,6 +4,7 @@
 ‡  training started from trained weights
 ≠  not comparable: the data or its split differs from the papers'
 §  settings were chosen after test scores had been seen, as the recipe's header says
+¶  the weights were selected on the test data, as the paper did (``train.select=test``)
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from statespan.train import recipes
 if TYPE_CHECKING:
     from statespan.papers.records.tasks import ResultTask
 
-AUGMENTED, STARTED, DIFFERENT, SEEN = "†", "‡", "≠", "§"
+AUGMENTED, STARTED, DIFFERENT, SEEN, SELECTED = SIGNS = "†", "‡", "≠", "§", "¶"
 # options of datasets that change what is trained on, and the values that do not
 CHANGES: dict[str, Any] = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "crop": 32}
 GENERATED = "generated here by the benchmark's rules, not its released files"
@@ -68,6 +69,11 @@ def seen(record: Record) -> bool:
     return name in recipes.names() and any(_holds(late.setting, recipe) for late in recipes.late_settings(name))
 
 
+def selected(record: Record) -> bool:
+    """Whether the test data selected the weights."""
+    return (record["recipe"].get("train") or {}).get("select") == "test"
+
+
 def signs(record: Record, task: ResultTask) -> str:
     """All signs of a record, with a space in front; "" if it has none."""
     applies = {
@@ -75,6 +81,7 @@ def signs(record: Record, task: ResultTask) -> str:
         STARTED: bool(record.get("start")),
         DIFFERENT: bool(difference(record, task)),
         SEEN: seen(record),
+        SELECTED: selected(record),
     }
     text = "".join(sign for sign, holds in applies.items() if holds)
     return f" {text}" if text else ""

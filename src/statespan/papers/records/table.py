@@ -23,7 +23,19 @@ from statespan._text import metric_number
 from statespan.papers import markdown
 from statespan.papers.records.record import model_name, seconds_before
 from statespan.papers.records.schema import Record, read_runs
-from statespan.papers.records.signs import AUGMENTED, CHANGES, DIFFERENT, SEEN, STARTED, augmented, difference, is_plain
+from statespan.papers.records.signs import (
+    AUGMENTED,
+    CHANGES,
+    DIFFERENT,
+    SEEN,
+    SELECTED,
+    SIGNS,
+    STARTED,
+    augmented,
+    difference,
+    is_plain,
+    selected,
+)
 from statespan.papers.records.signs import signs as signs_of
 from statespan.papers.records.tasks import TASKS, ResultTask, other, paper, paper_augmented, value
 from statespan.papers.records.text_table import TextTable
@@ -57,7 +69,7 @@ class RunGroup(NamedTuple):
     def signs(self, task: ResultTask) -> str:
         """Signs after the number; see :mod:`statespan.papers.records.signs`."""
         every = "".join(signs_of(record, task) for record in self.records.values())
-        signs = "".join(sign for sign in (AUGMENTED, STARTED, DIFFERENT, SEEN) if sign in every)
+        signs = "".join(sign for sign in SIGNS if sign in every)
         return f" {signs}" if signs else ""
 
     def validation(self, task: ResultTask) -> float:
@@ -88,9 +100,10 @@ def summary(numbers: Sequence[float], metric: str) -> str:
 
 
 def groups(task: ResultTask, records: Mapping[str, Record]) -> list[RunGroup]:
-    """The runs of a task, ordered by validation score, best first."""
+    """The runs of a task, ordered by validation score, best first; those selected on the test data come last."""
     unsorted = _grouped({file: record for file, record in records.items() if task.holds(record)})
-    return sorted(unsorted, key=lambda group: group.validation(task), reverse=task.larger)
+    ranked = sorted(unsorted, key=lambda group: group.validation(task), reverse=task.larger)
+    return sorted(ranked, key=lambda group: any(map(selected, group.records.values())))
 
 
 def _grouped(records: Mapping[str, Record]) -> list[RunGroup]:
@@ -231,6 +244,8 @@ def _sign_notes(shown: Sequence[tuple[ResultTask, RunGroup]]) -> list[str]:
         notes.append(f"{DIFFERENT}: not comparable with the paper's number: the data or its split differs ({why}).")
     if SEEN in used:
         notes.append(f"{SEEN}: some settings were chosen after seeing test scores; the recipe's header says which.")
+    if SELECTED in used:
+        notes.append(f"{SELECTED}: the test data selected the weights, as in the paper; the number is too good.")
     plain = {task.name for task, group in shown if group.is_plain}
     notes += [f"{task.name}: {task.scratch}." for task in TASKS if task.scratch and task.name not in plain]
     return [f"- {note}" for note in notes]

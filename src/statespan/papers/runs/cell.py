@@ -22,7 +22,7 @@ _NOT_DECIDING = ("log_every", "save_every", "keep", "tensorboard", "valid_batch"
 # settings that are newer than recorded cells: at their defaults they do not change a cell's key
 _LATER = {
     "fast_dt": False, "group_lengths": False, "metrics": [], "optimizer_options": {}, "schedule_options": {},
-    "start": None,
+    "select": "valid", "start": None,
 }  # fmt: skip
 _WORD = re.compile(r"[^A-Za-z0-9.]+")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from statespan.papers.records import schema
 from statespan.papers.records.schema import Record
 from statespan.papers.runs.cell import Cell
-from statespan.train.result import read_log
+from statespan.train.result import log_split, read_log
 
 DONE, WAITING, RUNNING, STOPPED, FAILED, MISSING = "done", "waiting", "running", "stopped", "failed", "missing"
 RESULT, EVALUATIONS, FAULT = "result.json", "evaluations.json", "fault.json"
@@ -83,7 +83,7 @@ def _curve(folder: Path, metric: str) -> list[tuple[float, float | None]]:
     if not (folder / "log.csv").is_file():
         return []
     log = read_log(folder)
-    epochs, values = dict(log.get("epoch", [])), log.get(f"valid_{metric}", [])
+    epochs, values = dict(log.get("epoch", [])), log.get(f"{log_split(log)}_{metric}", [])
     return [(epochs.get(step, 0.0), value if math.isfinite(value) else None) for step, value in values]
 
 
@@ -122,7 +122,8 @@ def position(folder: Path) -> tuple[float, str]:
     except (OSError, ValueError, KeyError, IndexError):  # not there yet, or in the middle of a line
         return 0.0, ""
     epochs = log.get("epoch", [])
-    name = next((name for name in log if name.startswith("valid_") and name != "valid_loss"), "")
+    split = log_split(log)
+    name = next((name for name in log if name.startswith(f"{split}_") and name != f"{split}_loss"), "")
     value = log[name][-1][1] if log.get(name) else None
-    text = "" if value is None else f"{100 * value:.2f}" if name == "valid_accuracy" else f"{value:.4g}"
+    text = "" if value is None else f"{100 * value:.2f}" if name == f"{split}_accuracy" else f"{value:.4g}"
     return (epochs[-1][1] if epochs else 0.0), text

@@ -22,6 +22,8 @@ from statespan.papers.tables.spec import Printed
 from statespan.train import recipes
 
 PLACE = markdown.marker("recipes: coverage")
+# other forms of a recipe, for the same number: as printed, as in the code, and selected on the test data as in the code
+FORMS = ("-text", "-code", "-published")
 
 
 def tables_of(text: str) -> list[str]:
@@ -49,7 +51,7 @@ def covered() -> dict[str, tuple[int, set[str]]]:
             assert place is not None  # a header that test_recipes.py refuses
             places.append(f"{printed_in.partition(' ')[0]} {place[1]}")
         for place_name in places:
-            numbers[place_name] += not name.endswith("-text")  # the same number with the settings as printed
+            numbers[place_name] += not name.endswith(FORMS)
             used.setdefault(place_name, set()).add(name)
     return {name: (numbers[name], used[name]) for name in sorted(numbers, key=_order)}
 
