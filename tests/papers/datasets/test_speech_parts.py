@@ -71,6 +71,19 @@ def test_short_clips_only_on_request(source, tmp_path, capsys):
     same(load("sc10", tmp_path), load("sc10", source.parent))
 
 
+def test_a_mistake_gets_one_line(tmp_path, capsys):
+    for arguments, said in (
+        ([tmp_path / "none", tmp_path / "x"], "source must have validation_list.txt and testing_list.txt"),
+        ([tmp_path, tmp_path], "out must be a new folder"),
+        ([tmp_path, tmp_path / "x", "--mib", "0"], "mib must be an integer >= 1, got 0"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(list(map(str, arguments)))
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert said in last
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_whole_clips_do_not_make_the_official_split_of_all(parts):
     with pytest.raises(ValueError, match=r"whole must be true with the parts in .*, got false"):
         load("sc10", parts, split="official")

@@ -87,7 +87,10 @@ def main(arguments: list[str] | None = None) -> None:
     options.add_argument("--short", action="store_true", help="also clips shorter than 16,000 samples")
     options.add_argument("--mib", type=int, default=MIB, help="largest size of a part in MiB (default: %(default)s)")
     args = options.parse_args(arguments)
-    files = write_parts(args.source, args.out, words=args.words, whole=not args.short, mib=args.mib)
+    try:
+        files = write_parts(args.source, args.out, words=args.words, whole=not args.short, mib=args.mib)
+    except (OSError, ValueError) as error:
+        options.error(str(error))
     parts = Parts(args.out)
     count = len(parts.clips(WORDS[args.words]))
     print(f"{count:,} clips in {len(files) - len(LISTS) - 1} parts of at most {args.mib} MiB in {args.out}")
