@@ -1,11 +1,16 @@
-"""What the engine's tests share: a structure's operators as the engine takes them, and one measure of agreement."""
+"""What the engine's tests share: structures as the engine takes them, and one measure of agreement."""
 
 from __future__ import annotations
 
 import torch
 
+from statespan.nn.real_part import real_part
 from statespan.ops.ssm.arguments import ChunkOperators
 from statespan.ops.ssm.layout import ordered
+from statespan.ssm import DPLR, Diagonal
+
+NAMES = ("dt", "decay", "freq", "B", "C", "P")
+"""The parameters of modes, in the order that the functions here have them in."""
 
 
 def engine(ssm, chunk, *, ahead=0):
@@ -14,6 +19,30 @@ def engine(ssm, chunk, *, ahead=0):
     dense = G.ndim == 3
     G = G if dense else ordered(G, False)
     return ChunkOperators(*(x.contiguous() for x in (K, ordered(E.mT, dense), G, ordered(O, dense))))
+
+
+def random_modes(case, rank, device):
+    """Random parameters, in whose modes lie Re A from slow to fast; P is (rank, S, M, 2)."""
+
+    def randn(*shape):
+        return torch.randn(*shape, dtype=torch.float64, device=device)
+
+    H, S, M, K = case.heads, case.sets, case.modes, case.channels
+    decay = -randn(S, M).abs() if case.real == "none" else randn(S, M).abs()
+    P = 0.5 * randn(rank, S, M, 2)
+    return [randn(H) - 3, decay, 4 * randn(S, M), randn(S, M, 2), randn(K, H, M, 2), P]
+
+
+def structure_of(parameters, real, *, rule="bilinear", log_dt=True):
+    """The structure that parameters of modes stand for, a diagonal one where P is not among them."""
+    dt, decay, freq, B, C, *P = parameters
+    copies = len(dt) // len(decay)
+    A = torch.complex(real_part(real, decay), freq).repeat(copies, 1)
+    B, C, *P = (torch.view_as_complex(x) for x in (B, C, *P))
+    B, dt = B.repeat(copies, 1), dt.exp() if log_dt else dt
+    if P:
+        return DPLR(A, P[0].repeat(1, copies, 1), B, C, dt=dt, discretization=rule)
+    return Diagonal(A, B, C, dt, discretization=rule)
 
 
 def assert_near(got, wanted, bound, what=""):

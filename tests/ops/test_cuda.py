@@ -204,8 +204,8 @@ WITH_SUMS = [{"channels": 2}]  # over channels, by operations of torch
 @pytest.mark.parametrize(("batch", "length"), [(64, 1024), (3, 1000), (1, 20_000)])
 @pytest.mark.parametrize(("cls", "options"), LAYERS, ids=str)
 def test_repeated_launches_have_the_same_bits(cls, options, batch, length, dtype, monkeypatch):
-    """Written down, repeated, repeated on another stream, and launched in the ordinary way."""
-    monkeypatch.setattr(launcher, "_written", {})
+    """Recorded, repeated, repeated on another stream, and launched in the ordinary way."""
+    monkeypatch.setattr(launcher, "_recorded", {})
     layer = cls(32, 64, **options).cuda()
     x = torch.randn(batch, length, 32, device="cuda").to(dtype).requires_grad_()
 
@@ -216,8 +216,8 @@ def test_repeated_launches_have_the_same_bits(cls, options, batch, length, dtype
 
     results = [run(), run()]
     if dtype == torch.bfloat16 and options not in WITH_SUMS:
-        assert len(launcher._written) >= 4
-        assert None not in launcher._written.values()
+        assert len(launcher._recorded) >= 4
+        assert None not in launcher._recorded.values()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

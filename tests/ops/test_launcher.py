@@ -52,7 +52,7 @@ def kernel(monkeypatch):
     monkeypatch.setattr(launcher, "_stream", lambda device: 7)
     monkeypatch.setattr(launcher, "_current", lambda device: launcher._UNCHANGED)
     monkeypatch.setattr(launcher, "_is_hooked", lambda: False)
-    monkeypatch.setattr(launcher, "_written", {})
+    monkeypatch.setattr(launcher, "_recorded", {})
     return Kernel()
 
 
@@ -98,7 +98,7 @@ def test_results_are_new_at_each_call(kernel):
 
 
 @pytest.mark.parametrize("change", ["shape", "stride", "dtype", "options", "absent", "function"])
-def test_another_form_is_written_down_anew(kernel, change):
+def test_another_form_is_recorded_anew(kernel, change):
     function, x, shift, options = two_steps(kernel), aligned(4, 4), aligned(4, 4), (1.0,)
     for _ in range(2):
         repeat(function, (x, shift), options)
@@ -154,7 +154,7 @@ def test_hooks_of_all_versions(knobs, hooked, monkeypatch):
     assert launcher._is_hooked() == hooked
 
 
-def test_tensors_that_share_memory_are_not_written_down(kernel):
+def test_tensors_that_share_memory_are_not_recorded(kernel):
     """Their addresses do not tell which of them a kernel reads."""
     function, x = two_steps(kernel), aligned(4, 4)
     for _ in range(2):
@@ -164,7 +164,7 @@ def test_tensors_that_share_memory_are_not_written_down(kernel):
     for _ in range(2):
         assert torch.equal(repeat(function, (x, other), (1.0,))[0], 2 * (x + other).t())
     assert kernel.entries == 2
-    assert torch.equal(repeat(function, (x, x), (1.0,))[0], 4 * x.t())  # what was written down reads both alike
+    assert torch.equal(repeat(function, (x, x), (1.0,))[0], 4 * x.t())  # what was recorded reads both alike
 
 
 @pytest.mark.parametrize("what", ["operation", "foreign memory", "part of a result", "no entry", "a float between"])
@@ -245,7 +245,7 @@ def test_no_more_than_so_many_passes(kernel, monkeypatch):
     for factor in range(10):
         for _ in range(2):
             assert torch.equal(repeat(function, (x, None), (float(factor),))[0], 2.0 * factor * x.t())
-        assert len(launcher._written) <= 3
+        assert len(launcher._recorded) <= 3
 
 
 def test_empty_results_and_parameters(kernel):
@@ -278,9 +278,9 @@ def test_parts_of_a_workspace():
     assert all(bool((tensor == number).all()) for number, tensor in enumerate(tensors, start=1))
 
 
-def test_without_a_gpu_nothing_is_written_down():
-    before, kernel = len(launcher._written), Kernel()
+def test_without_a_gpu_nothing_is_recorded():
+    before, kernel = len(launcher._recorded), Kernel()
     for _ in range(2):
         x = aligned(2, 2)
         assert torch.equal(repeat(two_steps(kernel), (x, None), (1.0,))[0], 2 * x.t())
-    assert (len(launcher._written), kernel.entries) == (before, 0)
+    assert (len(launcher._recorded), kernel.entries) == (before, 0)

@@ -23,6 +23,17 @@ def loop(function, *columns):
     return torch.stack([function(*row) for row in zip(*columns)])
 
 
+def assert_rows(total, inputs, count):
+    """Mapped over rows, a sum and its gradients in the first inputs are what they are row by row."""
+    slopes = grad_and_value(total, tuple(range(count)))
+    got, value = vmap(slopes)(*inputs)
+    for i in range(len(inputs[0])):
+        wanted, alone = slopes(*(x[i] for x in inputs))
+        same(value[i], alone)
+        for one, other in zip(got, wanted, strict=True):
+            same(one[i], other)
+
+
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_operators_of_shared_modes(rank):
     """Two heads that share one set of modes, of which two are mapped over; the heads' C is the same for all."""
@@ -37,13 +48,7 @@ def test_operators_of_shared_modes(rank):
         return sum((part * torch.arange(1.0, part.numel() + 1).view_as(part)).sum() for part in built[:4])
 
     inputs = dt, decay, freq, B, P
-    slopes = grad_and_value(total, tuple(range(5 if rank else 4)))
-    got, value = vmap(slopes)(*inputs)
-    for i in range(2):
-        wanted, alone = slopes(*(x[i] for x in inputs))
-        same(value[i], alone)
-        for one, other in zip(got, wanted, strict=True):
-            same(one[i], other)
+    assert_rows(total, inputs, 5 if rank else 4)
 
 
 @pytest.mark.parametrize("rank", [1, 2])
@@ -64,13 +69,7 @@ def test_recurrence_of_shared_modes(rank):
     inputs = (
         randn(2, H, B, L), randn(2, H) - 2, randn(2, 1, M), randn(2, 1, M), randn(2, 1, M, 2), randn(2, rank, 1, M, 2)
     )  # fmt: skip
-    slopes = grad_and_value(total, tuple(range(6)))
-    got, value = vmap(slopes)(*inputs)
-    for i in range(2):
-        wanted, alone = slopes(*(x[i] for x in inputs))
-        same(value[i], alone)
-        for one, other in zip(got, wanted, strict=True):
-            same(one[i], other)
+    assert_rows(total, inputs, 6)
 
 
 def test_cauchy_sums_of_shared_modes():
@@ -84,13 +83,7 @@ def test_cauchy_sums_of_shared_modes():
         return (kernel * torch.arange(1.0, kernel.numel() + 1).view_as(kernel)).sum()
 
     inputs = dt, decay, freq, B, P
-    slopes = grad_and_value(total, tuple(range(5)))
-    got, value = vmap(slopes)(*inputs)
-    for i in range(2):
-        wanted, alone = slopes(*(x[i] for x in inputs))
-        same(value[i], alone)
-        for one, other in zip(got, wanted, strict=True):
-            same(one[i], other)
+    assert_rows(total, inputs, 5)
 
 
 def test_order_and_step():

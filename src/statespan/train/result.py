@@ -124,8 +124,10 @@ def draw_curves(runs: Mapping[str, Path], metric: str | None = None, heading: st
         for axes, name, line in ((left, "train_loss", "-"), (left, f"{split}_loss", "--"), (right, chosen, "-")):
             points = [(step, value) for step, value in log.get(name, []) if math.isfinite(value)]
             if points:
-                marker = "." if len(points) < 40 else None
-                axes.plot(*zip(*points), line, color=color, marker=marker, label=prefix + name.replace("_", " "))
+                marker = "o" if len(points) < 40 else None
+                hollow = {"markerfacecolor": "white"} if line == "--" else {}  # of one point there is no line to see
+                label = prefix + name.replace("_", " ")
+                axes.plot(*zip(*points), line, color=color, marker=marker, markersize=4, label=label, **hollow)
     _plotting.tidy(left, "step", "loss", legend=True)
     _plotting.tidy(right, "step", "metric", heading, legend=True)
     return figure

@@ -1,10 +1,11 @@
-"""A recorder that needs no GPU, and modules to capture."""
+"""A recorder that needs no GPU, modules to capture, and what it is to run eagerly."""
 
 import random
 from collections import namedtuple
 from typing import ClassVar
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -112,6 +113,20 @@ def replays(model):
     return model._calls.replays
 
 
+def assert_eager(model, call, reason, file=None):
+    """The call gives what the module itself gives, with one warning that names the reason, however often it comes.
+
+    The warning points at the file of the call, or at this one.
+    """
+    before = replays(model)
+    with pytest.warns(UserWarning, match=rf"runs without CUDA graphs here: .*{reason}") as seen:
+        results = [call(model) for _ in range(2)]
+    assert len(seen) == 1
+    assert seen[0].filename == (file or call.__code__.co_filename)
+    assert replays(model) == before
+    return results[0]
+
+
 def wait():
     """What reading a number of a GPU does in a strict trial run."""
     if CpuRecorder.strict:
@@ -131,3 +146,20 @@ class Net(nn.Module):
     def forward(self, x, scale=1.0):
         hidden = self.dropout(self.norm(self.first(x)).relu())
         return {"y": self.second(hidden) * scale, "pair": Pair(self.auxiliary(hidden), hidden.argmax(-1)), "n": 3}
+
+
+def quiet(dropout=0.0):
+    """The same without running statistics."""
+    return Net(dropout, norm=False)
+
+
+class Alone(nn.Module):
+    """One parameter and a function of it."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        self.function = function
+
+    def forward(self, *args, **kwargs):
+        return self.function(self, *args, **kwargs)

@@ -10,13 +10,11 @@ import torch
 from torch.library import opcheck
 
 from statespan import S4
-from statespan.nn.real_part import real_part
 from statespan.ops import dispatch, use_path
 from statespan.ops.cauchy.arguments import CauchyOptions, SavedSums
 from statespan.ops.ssm.arguments import ModeTensors
 from statespan.ops.ssm.source import source_of
-from statespan.ssm import DPLR
-from tests.ops.make import assert_near, poison
+from tests.ops.make import NAMES, assert_near, poison, random_modes, structure_of
 from tests.ssm import brute
 from tests.ssm.make import krylov, make
 
@@ -27,7 +25,6 @@ from statespan.ops.cauchy._triton import launch
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BOUNDS = {torch.float64: (1e-11, 1e-10), torch.float32: (2e-6, 2e-6)}
 pytestmark = [pytest.mark.share(3), pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")]
-NAMES = ("dt", "decay", "freq", "B", "C", "P")
 
 
 @pytest.fixture(autouse=True)
@@ -59,23 +56,15 @@ CASES = [
 
 
 def given(case):
-    """Parameters, in whose modes lie Re A from slow to fast, and a gradient that arrives at the kernel."""
-
-    def randn(*shape):
-        return torch.randn(*shape, dtype=torch.float64, device=DEVICE)
-
-    H, S, M, K, L, real = case
-    decay = -randn(S, M).abs() if real == "none" else randn(S, M).abs()
-    parameters = [randn(H) - 3, decay, 4 * randn(S, M), randn(S, M, 2), randn(K, H, M, 2), 0.5 * randn(S, M, 2)]
-    return parameters, randn(K, H, L)
+    """Parameters, P without its rank, and a gradient that arrives at the kernel."""
+    *parameters, P = random_modes(case, 1, DEVICE)
+    arriving = torch.randn(case.channels, case.heads, case.length, dtype=torch.float64, device=DEVICE)
+    return [*parameters, P[0]], arriving
 
 
 def structure(case, parameters):
-    dt, decay, freq, B, C, P = parameters
-    copies = case.heads // case.sets
-    A = torch.complex(real_part(case.real, decay), freq).repeat(copies, 1)
-    B, C, P = (torch.view_as_complex(x) for x in (B, C, P))
-    return DPLR(A, P.repeat(copies, 1)[None], B.repeat(copies, 1), C, dt=dt.exp())
+    *parameters, P = parameters
+    return structure_of([*parameters, P[None]], case.real)
 
 
 def by_krylov(case, parameters, arriving):

@@ -8,8 +8,8 @@ import torch
 from statespan.nn.real_part import REAL_PARTS, real_part
 from statespan.ops.ssm.arguments import BuildOptions, BuiltLists, ChunkOperators, ModeTensors
 from statespan.ops.ssm.layout import ordered
-from statespan.ssm import DPLR, Diagonal
-from tests.ops.make import assert_near, multiplied, poison
+from statespan.ssm import DPLR
+from tests.ops.make import NAMES, assert_near, multiplied, poison, structure_of
 from tests.ssm.brute import structure_kernel
 
 pytest.importorskip("triton")
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.share(5)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BOUND = {True: 1e-10, False: 1e-5}  # inside in float64, or in float32 for operators that are rounded to 16 bits
 ROUNDING = {True: 0.0, False: 4.0}  # times what rounding the parameters to float32 does, where that is more
-NAMES = ("dt", "decay", "freq", "B", "C", "P")
 
 
 @pytest.fixture(autouse=True)
@@ -72,20 +71,9 @@ def parameters(case, real, rank, log_dt=True):
     return [x.requires_grad_() for x in ([*values, 0.5 * randn(rank, S, M, 2)] if rank else values)]
 
 
-def structure(case, leaves, rule, real, log_dt=True):
-    dt, decay, freq, B, C, *P = leaves
-    copies = case.heads // case.sets
-    A = torch.complex(real_part(real, decay), freq).repeat(copies, 1)
-    B, C, *P = (torch.view_as_complex(x) for x in (B, C, *P))
-    B, dt = B.repeat(copies, 1), dt.exp() if log_dt else dt
-    if P:
-        return DPLR(A, P[0].repeat(1, copies, 1), B, C, dt=dt, discretization=rule)
-    return Diagonal(A, B, C, dt, discretization=rule)
-
-
 def by_torch(case, leaves, rule, real, log_dt=True):
     """K, E, G and O in the engine's order."""
-    ssm = structure(case, leaves, rule, real, log_dt)
+    ssm = structure_of(leaves, real, rule=rule, log_dt=log_dt)
     K, E, G, O = ssm.operators(case.chunk, ahead=case.ahead)  # noqa: E741
     dense = isinstance(ssm, DPLR)
     return [K, ordered(E.mT, dense), G if dense else ordered(G, False), ordered(O, dense)]
@@ -181,7 +169,7 @@ def test_low_rank_by_definition(case, rank):
     gradients = torch.autograd.grad(wanted, leaves, arriving)
     for name, one, other in zip(NAMES, backward(arriving), gradients, strict=True):
         assert_near(one, other, BOUND[True], f"gradient of {name}")
-    kernel = structure_kernel(structure(case, leaves, "bilinear", "exp"), case.chunk)
+    kernel = structure_kernel(structure_of(leaves, "exp"), case.chunk)
     assert_near(wanted[0], torch.from_numpy(kernel), BOUND[True], "the definition")
 
 

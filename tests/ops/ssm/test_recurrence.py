@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from statespan.nn.real_part import real_part
 from statespan.ops import chunked
 from statespan.ops.ssm.arguments import ModeTensors, OutputGradients, RecurrenceOptions, Sequences
-from statespan.ssm import DPLR
-from tests.ops.make import assert_near, poison
+from tests.ops.make import NAMES, assert_near, poison, random_modes, structure_of
 
 pytest.importorskip("triton")
 
@@ -21,7 +19,6 @@ DEVICE = "cuda" if CUDA else "cpu"
 BOUNDS = {torch.float64: (1e-11, 1e-11), torch.float32: (1e-6, 2e-6)}
 # of the first product in the backward pass's own thread; it sets the context and all is well
 pytestmark = [pytest.mark.share(3), pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")]
-NAMES = ("dt", "decay", "freq", "B", "C", "P")
 
 
 @pytest.fixture(autouse=True)
@@ -72,10 +69,8 @@ def given(case):
     def randn(*shape):
         return torch.randn(*shape, dtype=torch.float64, device=DEVICE)
 
-    H, S, M, K, ahead, B, L, first, skip, real, rank = case
-    decay = -randn(S, M).abs() if real == "none" else randn(S, M).abs()
-    P = 0.5 * randn(rank, S, M, 2)
-    parameters = [randn(H) - 3, decay, 4 * randn(S, M), randn(S, M, 2), randn(K, H, M, 2), P]
+    H, _sets, M, K, ahead, B, L, first, skip, _real, rank = case
+    parameters = random_modes(case, rank, DEVICE)
     return Given(
         parameters, randn(K - ahead, H) if skip else None, randn(B, L, H).permute(2, 0, 1),
         randn(B, H, 2 * M).transpose(0, 1) if first else None, randn((K - ahead) * H, B, L), randn(H, B, 2 * M),
@@ -85,11 +80,8 @@ def given(case):
 def by_autograd(case, x):
     """y, the last state, and the gradients of u, the parameters and, where given, of D and the first state."""
     leaves = [t.clone().requires_grad_() for t in (x.u, *x.parameters, x.D, x.first) if t is not None]
-    u, dt, decay, freq, B, C, P, *rest = leaves
-    copies = case.heads // case.sets
-    A = torch.complex(real_part(case.real, decay), freq).repeat(copies, 1)
-    B, C, P = (torch.view_as_complex(t) for t in (B, C, P))
-    ssm = DPLR(A, P.repeat(1, copies, 1), B.repeat(copies, 1), C, dt=dt.exp(), discretization="bilinear")
+    u, parameters, rest = leaves[0], leaves[1:7], leaves[7:]
+    ssm = structure_of(parameters, case.real)
     first = rest[-1].transpose(0, 1) if case.first else None
     y, last = chunked(ssm, u.permute(1, 2, 0), first, chunk=8, bidirectional=case.ahead > 0)
     y, last = y.permute(2, 3, 0, 1), last.transpose(0, 1)

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from statespan.papers.bench.measure import Run, Times, capture, quantiles, silenced
-from statespan.train.graph import CannotCaptureError, no_waiting
+from statespan.papers.bench.measure import Run, Times, quantiles, replay_of, silenced
 
 Clock = Callable[[], float]
 
@@ -84,18 +83,8 @@ def host_time(run: Run, wait: Run, *, quick: bool = False, clock: Clock = time.p
 
 def graph_time(run: Run, device: torch.device, quick: bool) -> float | None:
     """The wall time of a pass as a CUDA graph, in milliseconds; None if it waits for the device."""
-
-    def warm_up() -> None:
-        with no_waiting():
-            run()
-
-    try:
-        graph, results = capture(run, device, warm_up)
-    except CannotCaptureError:
-        return None
-    median = wall_times(graph.replay, waiting(device), quick=quick).median
-    del results  # kept alive until here: the graph writes to their memory
-    return median
+    replay = replay_of(run, device)
+    return None if replay is None else wall_times(replay, waiting(device), quick=quick).median
 
 
 def profile_kernels(run: Run, device: torch.device) -> Kernels:

@@ -72,18 +72,8 @@ def median_of(rounds: Sequence[Times]) -> Times:
 
 def measure_graph(run: Run, device: torch.device, quick: bool) -> float | None:
     """The median time of a run replayed as a CUDA graph, in milliseconds; None if it cannot be captured."""
-
-    def warm_up() -> None:
-        with no_waiting():
-            run()
-
-    try:
-        graph, results = capture(run, device, warm_up)
-    except CannotCaptureError:
-        return None
-    median = measure_time(graph.replay, device, quick).median
-    del results  # kept alive until here: the graph writes to their memory
-    return median
+    replay = replay_of(run, device)
+    return None if replay is None else measure_time(replay, device, quick).median
 
 
 def allocated(device: torch.device) -> int:
@@ -115,6 +105,25 @@ def capture(step: Callable[[], T], device: torch.device, warm_up: Run) -> tuple[
     with torch.cuda.graph(graph, stream=stream):
         results = step()
     return graph, results
+
+
+def replay_of(run: Run, device: torch.device) -> Run | None:
+    """A function that replays a run as a CUDA graph, after a warm-up; None if the run waits for the device."""
+
+    def warm_up() -> None:
+        with no_waiting():
+            run()
+
+    try:
+        captured = capture(run, device, warm_up)
+    except CannotCaptureError:
+        return None
+
+    def replay() -> None:
+        graph, _results = captured  # which stay alive as long as this function: the graph writes to their memory
+        graph.replay()
+
+    return replay
 
 
 def measure_memory(run: Run, device: torch.device) -> float:

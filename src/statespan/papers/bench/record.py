@@ -60,7 +60,7 @@ def _settings(options: BenchOptions) -> dict[str, Any]:
 
 
 def unfinished_path(benchmark: Benchmark, options: BenchOptions, folder: Path) -> Path:
-    """Where the rows of a run are until it ends."""
+    """Where the rows of an unfinished run are stored."""
     return folder / f"{_stem(benchmark, options)}.unfinished.json"
 
 
@@ -76,7 +76,7 @@ def _origin(options: BenchOptions) -> dict[str, Any]:
 
 
 def write_unfinished(benchmark: Benchmark, options: BenchOptions, begun: Unfinished, folder: Path) -> None:
-    """Keep the rows of a run that may be interrupted."""
+    """Store the rows of an unfinished run."""
     record = {**_origin(options), "rows": [asdict(row) for row in begun.rows], "extended": begun.extended}
     replace_file(unfinished_path(benchmark, options, folder), _bytes(record))
 

@@ -60,10 +60,10 @@ class Unfinished(NamedTuple):
     rows: Sequence[BenchRow] = ()
     """Those of the first cases."""
     extended: int = 0
-    """How many of the cases that measure more figures later have done so; 0 until all cases have a row."""
+    """How many cases have finished their later measurements; 0 until all cases have a row."""
 
 
-NOTHING = Unfinished()
+NEW_RUN = Unfinished()
 
 
 def run_benchmark(
@@ -71,13 +71,13 @@ def run_benchmark(
     options: BenchOptions,
     progress: Progress = lambda done, total, name: None,
     *,
-    begun: Unfinished = NOTHING,
+    begun: Unfinished = NEW_RUN,
     keep: Callable[[Unfinished], None] = lambda unfinished: None,
 ) -> BenchResult:
     """Run all cases of a benchmark.
 
     ``progress`` is called before each case and at the end with the number of cases done, their total and what is next.
-    ``begun`` is an earlier run of the same cases to continue; ``keep`` is called with what there is after each case.
+    ``begun`` is an earlier run of the same cases to continue; ``keep`` is called with the rows so far after each case.
     """
     start = time.perf_counter()
     progress(0, 1, "the machine's own rates")
@@ -136,7 +136,7 @@ def run_case(case: Case, options: BenchOptions, rates: MachineRates, before: Seq
 
 @contextmanager
 def _prepared(case: Case, options: BenchOptions) -> Iterator[Work]:
-    """A case's work under the run's seed; its memory is freed behind it."""
+    """A case's work under the run's seed; its memory is freed afterwards."""
     try:
         with warnings.catch_warnings():
             # raised by the first matrix product in the backward pass's thread, which then sets the context
@@ -153,7 +153,7 @@ def _extended(
     rows: Sequence[BenchRow], cases: Sequence[Case], options: BenchOptions, progress: Callable[[int, str], None], *,
     begun: int, keep: Callable[[Unfinished], None],
 ) -> list[BenchRow]:  # fmt: skip
-    """Add the figures that cases measure later; what fails there is a note, and the times stay."""
+    """Add the later measurements of cases; a failure there becomes a note, and the times are kept."""
     final = list(rows)
     left = [i for i, case in enumerate(cases) if case.later is not None]
     for done, i in list(enumerate(left))[begun:]:
