@@ -26,7 +26,7 @@ _saved_tensor_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_ho
 
 
 def is_traced() -> bool:
-    """Whether a compiler or a tracer reads the call, which needs the module itself."""
+    """Whether a compiler or a tracer traces the call, which needs the module itself."""
     return torch.compiler.is_compiling() or bool(torch._C._is_tracing())
 
 
@@ -68,7 +68,7 @@ class Call:
         self.autocast: torch.dtype | None = None
 
     def key(self) -> tuple[Any, ...]:
-        """What decides the computation, apart from the module."""
+        """What determines the computation, apart from the module."""
         if torch.is_autocast_enabled(self.device.type):
             self.autocast = torch.get_autocast_dtype(self.device.type)
         modes = self.differentiates, self.autocast, forced_path(), torch.are_deterministic_algorithms_enabled()
@@ -110,7 +110,7 @@ class Call:
     def modes(self) -> Iterator[None]:
         """The modes of the call, for its recording.
 
-        Autocast keeps no 16-bit copies of the weights: in a graph they would be those of the recording for ever.
+        Autocast keeps no 16-bit copies of the weights: a graph would use those of the recording forever.
         """
         kind, enabled = self.device.type, self.autocast is not None
         with (

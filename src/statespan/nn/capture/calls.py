@@ -1,4 +1,4 @@
-"""Runs the calls of a module: by recordings where possible, and eagerly where not.
+"""Runs the calls of a module: replays recordings if possible, else calls it eagerly.
 
 A forward pass leaves activations in the memory of its graph until its backward pass has read them. Recordings therefore
 live in lanes. Those of one lane share memory, and a lane serves one call at a time: from its forward pass until its
@@ -24,7 +24,7 @@ LANES = 4
 RENEWALS = 8
 """Times that parameters may be replaced before the module runs eagerly for good."""
 WORTH = 100
-"""Replays after which recordings have paid for themselves, and may be made again without counting."""
+"""Replays that amortize a recording; a renewal after them is not counted."""
 _recording = False
 """Whether some module is being recorded: the modules inside it belong to its graph."""
 

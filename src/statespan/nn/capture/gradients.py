@@ -1,4 +1,4 @@
-"""Memory for the gradients of a recording, and which of them each output has."""
+"""Memory for the gradients of a recording, and which tensors each output depends on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from statespan.nn.capture.recorder import CannotCaptureError
 
 ALIGNMENT = 128
-"""Bytes; kernels of optimizers read several numbers at once if they may."""
+"""Bytes; aligned memory lets optimizer kernels use vectorized loads."""
 
 
 class GradientMemory:

@@ -1,4 +1,4 @@
-"""A module whose calls are replays of CUDA graphs, and which is the same module in every other respect."""
+"""A module whose calls replay CUDA graphs, and which otherwise behaves like the original."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class CapturedModule:
-    """What a captured module has besides its own class: calls that replay graphs.
+    """Mixin of captured modules, whose calls replay graphs.
 
     It shares its attributes with the module that was captured: parameters, buffers, submodules, hooks and mode.
     """
@@ -57,10 +57,10 @@ def _captured_class(cls: type[nn.Module]) -> type[Any]:
 
 
 def capture(model: M, args: Any = None, kwargs: Mapping[str, Any] | None = None, *, graphs: int = 8) -> M:
-    """Make a model's forward and backward passes CUDA graphs, for a training loop of your own.
+    """Record a model's forward and backward passes as CUDA graphs, for your own training loop.
 
-    On a GPU, small and medium models spend most of a step on launching kernels from Python. A graph launches all of
-    them at once. The returned model replaces the given one in the loop, and nothing else changes there::
+    On a GPU, launching the kernels of a small model from Python can take longer than running them. A graph launches all
+    of them at once. Use the returned model in the loop; nothing else changes::
 
         model = statespan.capture(model)
         for x, y in loader:
@@ -69,19 +69,19 @@ def capture(model: M, args: Any = None, kwargs: Mapping[str, Any] | None = None,
             optimizer.step()
             optimizer.zero_grad()
 
-    It is the same model: it has its class, shares its parameters, buffers, submodules and mode, and has the same
-    ``state_dict``. The given model still runs eagerly. Gradients, dropout and running statistics are those of the
-    eager model; outputs are tensors of their own. Copies and pickles are those of the given model.
+    The captured model is an instance of the same class and shares parameters, buffers, submodules, mode and
+    ``state_dict`` with the original, which still runs eagerly. Gradients, dropout and running statistics are those of
+    the eager model; outputs are copies. Copies and pickles are those of the original, without graphs.
 
-    There is a graph for each combination of shapes, dtypes, constants, autocast, ``no_grad`` and mode. It is recorded
-    by the first such call, after three trial runs that leave no traces. Calls run eagerly, with one warning that says
-    why, if there is no CUDA device, if the model waits for the device or branches on data, under hooks, ``torch.func``
-    and other modes that need the model itself, and beyond ``graphs`` of them. Under ``torch.compile`` the compiler
-    reads the model itself. Second derivatives are an error.
+    There is a recording for each combination of shapes, dtypes, constants, autocast, ``no_grad`` and mode. The first
+    such call makes it, after three warm-up runs that leave the model and random numbers unchanged. Calls run eagerly,
+    with one warning that gives the reason, if there is no CUDA device or the model synchronizes with it. The same holds
+    for models with hooks, under ``torch.func`` and similar modes, and beyond ``graphs`` recordings. Under
+    ``torch.compile``, the compiler traces the original. Second derivatives are an error.
 
     Args:
         model: A model of statespan or any other module.
-        args: An example, to record its graphs at once: a tensor, or a tuple of positional arguments. Autocast, mode
+        args: An example, to record its graphs immediately: a tensor, or a tuple of positional arguments. Autocast, mode
             and ``no_grad`` have to be those of the loop.
         kwargs: The example's arguments by name.
         graphs: The largest number of recordings.

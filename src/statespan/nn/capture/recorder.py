@@ -23,7 +23,7 @@ ErrorMode = Literal["global", "thread_local"]
 
 
 class CannotCaptureError(RuntimeError):
-    """A graph cannot do this: most often it waits for the device (a number read back, a size that depends on data)."""
+    """A function cannot be recorded; most often it synchronizes with the device (``.item()``, data-dependent sizes)."""
 
 
 @contextlib.contextmanager
@@ -61,16 +61,16 @@ class Recorder(Protocol):
         """Whether another recording is under way around this call."""
 
     def warm(self, function: Callable[[], T], *, strict: bool = False) -> T:
-        """Run a function where it will be recorded; ``strict`` raises a CannotCaptureError where it waits."""
+        """Run a function on the recording stream; with ``strict``, synchronization raises a CannotCaptureError."""
 
     def record(self, function: Callable[[], T]) -> tuple[Replay, T]:
-        """Record a function without running it: what runs it, and what it returned, whose memory each run fills."""
+        """Record a function without running it. Returns its replay, and its result, which each replay overwrites."""
 
     def order(self) -> None:
-        """Let what comes now wait for the last run, which may be on another stream and uses the same memory."""
+        """Make the current stream wait for the last replay, which uses the same memory, maybe on another stream."""
 
     def free_memory(self) -> None:
-        """Return the memory that running a function left, as a recording cannot use it."""
+        """Release cached memory, which a recording cannot use."""
 
     def random_state(self) -> RandomState:
         """The state of all random numbers."""
@@ -173,7 +173,7 @@ class CudaRecorder:
             self._mend()
 
     def _mend(self) -> None:
-        """Finish what a broken recording began; without it, torch's dropout would raise errors from now on.
+        """Clean up after a failed recording, so that later random numbers on the device do not raise errors.
 
         torch ends the allocations of a graph and the recording of random numbers only if CUDA accepts the graph. A
         small graph that it does accept ends the latter.

@@ -18,13 +18,13 @@ from statespan.nn.capture.recorder import CannotCaptureError, Recorder, Replay
 from statespan.nn.capture.surface import Surface
 
 WARM_UP = 2
-"""Calls before the one that must not wait; libraries choose their kernels in them."""
+"""Warm-up calls that may synchronize; libraries choose their kernels in them."""
 
 
 class Recording:
     """The graphs of one call.
 
-    Making one leaves the module and the random numbers as they were; :meth:`run` makes the call itself.
+    Recording leaves the module and the random numbers unchanged; :meth:`run` makes the call itself.
 
     Args:
         module: The module.
@@ -92,7 +92,7 @@ class Recording:
         return self.result.rebuild(outputs)
 
     def _prepare(self, recorder: Recorder) -> None:
-        """Run both passes a few times, and go back to the values from before."""
+        """Run both passes a few times, then restore the previous values."""
         surface, state = self.surface, recorder.random_state()
         settings, snapshot = surface.settings(), surface.save()
         versions = [tensor._version for tensor in self.inputs]
@@ -114,7 +114,7 @@ class Recording:
             raise CannotCaptureError("it changes an argument in place")
 
     def _try(self) -> None:
-        """Both passes, which tell the structure of the result and the gradients that there are."""
+        """Run both passes to find the structure of the result and the gradients that exist."""
         before = self.result
         outputs = self._forward()
         self._check_same(before)

@@ -1,4 +1,4 @@
-"""What a graph of a module has fixed: its tensors, submodules and settings."""
+"""What a graph of a module assumes to be fixed: its tensors, submodules and settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Values to go back to."""
+    """Values to restore."""
 
     tensors: list[tuple[Tensor, Tensor]]
     settings: list[tuple[dict[str, Any], dict[str, Any]]]
@@ -46,8 +46,8 @@ class Snapshot(NamedTuple):
 class Surface:
     """A module as a graph of it sees it.
 
-    A graph reads the memory of parameters and buffers, so changes in place reach it. Everything else was decided when
-    it was recorded. :meth:`is_intact` asks for tensors and submodules that were replaced; :meth:`settings` are the
+    A graph reads the memory of parameters and buffers, so changes in place reach it. Everything else is fixed when
+    it is recorded. :meth:`is_intact` detects tensors and submodules that were replaced; :meth:`settings` are the
     numbers that may change (``training``, the probability of a dropout, ``requires_grad``), with a graph for each.
     ``obstacle`` is why no graph can be made, or None.
 
@@ -113,7 +113,7 @@ class Surface:
 
     @torch.no_grad()
     def restore(self, snapshot: Snapshot) -> list[Tensor]:
-        """Go back to these values. Returns the tensors that had others."""
+        """Restore these values. Returns the tensors that had changed."""
         for own, values in snapshot.settings:
             own.update(values)
         moved = [(tensor, value) for tensor, value in snapshot.tensors if not torch.equal(tensor, value)]
@@ -122,7 +122,7 @@ class Surface:
         return [tensor for tensor, _ in moved]
 
     def aliases(self) -> list[nn.Parameter]:
-        """Parameters with the same memory and without what belongs to the user: hooks, ``grad``, autograd's nodes."""
+        """Parameters that share the memory, but not the user's hooks, ``grad`` and autograd nodes."""
         made = []
         for parameter in self.parameters:
             alias = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)

@@ -1,13 +1,12 @@
-"""Repeats the launches of a pass with little work on the host.
+"""Records the kernel launches of a pass and replays them with little host overhead.
 
-``kernel[grid](…)`` inspects every argument to find the compiled form that fits, which takes longer than a small kernel
-runs, and so does each allocation. A pass (a function that only allocates memory and launches kernels) does the same at
-every call with tensors of the same form. :func:`repeat` therefore writes down its launches at the first call. Later
-calls allocate one workspace for everything but the results, and call each compiled kernel's own entry with bare
-addresses.
+``kernel[grid](…)`` inspects every argument to find the matching compiled kernel, which can take longer than a small
+kernel runs. A pass (a function that only allocates memory and launches kernels) makes the same launches at every call
+with tensors of the same form. :func:`repeat` therefore records its launches at the first call. Later calls allocate the
+results and one workspace, and call each compiled kernel's own entry point with raw addresses.
 
-What cannot be repeated runs in the ordinary way: in the interpreter, with unaligned tensors or a profiler's launch
-hooks, in a version of Triton without such an entry, and a pass that runs other operations than its own kernels.
+Other passes are launched through Triton as usual: in the interpreter, with unaligned tensors or a profiler's launch
+hooks, in a version of Triton without this entry point, and if a pass runs other operations than its own kernels.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ Pass: TypeAlias = Callable[[Tensors, Any], Tensors]
 
 ALIGNED = 16  # bytes: pointers so aligned have a compiled form of their own
 PART = 256  # bytes at which each part of a workspace starts
-MOST_PASSES = 4096  # written down before starting over, for programs that never repeat a shape
+MOST_PASSES = 4096  # recorded before the cache is cleared, for programs that never repeat a shape
 _recording = threading.local()
-_written: dict[Hashable, Repeat | None] = {}
-"""The passes so far; None for those that cannot be repeated."""
+_recorded: dict[Hashable, Repeat | None] = {}
+"""The recorded passes; None for those that cannot be replayed."""
 _UNKNOWN = object()
 
 
@@ -86,7 +85,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
 
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
-    """Lets a compiler see the launches in this block, whose tensors are its own."""
+    """Let a compiler trace the launches in this block, which work on its tensors."""
     before, _recording.traced = is_traced(), True
     try:
         yield
@@ -95,12 +94,12 @@ def tracing() -> Iterator[None]:
 
 
 def is_traced() -> bool:
-    """Whether a compiler sees what is launched. It has to be told what a kernel writes by whole tensors, not parts."""
+    """Whether a compiler traces the launches. It needs whole tensors that a kernel writes, not views of them."""
     return getattr(_recording, "traced", False)
 
 
 def repeat(function: Pass, tensors: Tensors, options: Hashable) -> Tensors:
-    """``function(tensors, options)``, from the second call with tensors of the same form on by its launches alone.
+    """Call ``function(tensors, options)``; from the second call with tensors of the same form on, replay its launches.
 
     Args:
         function: The same object at each call. What it does depends on nothing but the form of the tensors (shapes,
@@ -127,16 +126,16 @@ def repeat(function: Pass, tensors: Tensors, options: Hashable) -> Tensors:
         if bits % ALIGNED or _is_hooked():
             return function(tensors, options)
         key = tuple(form)
-        written = _written.get(key, _UNKNOWN)
-        if isinstance(written, Repeat):
-            return written(addresses, first.device)
-        if written is None or _overlap(tensors):
+        recorded = _recorded.get(key, _UNKNOWN)
+        if isinstance(recorded, Repeat):
+            return recorded(addresses, first.device)
+        if recorded is None or _overlap(tensors):
             return function(tensors, options)
-        return _write_down(key, function, tensors, options)
+        return _record(key, function, tensors, options)
 
 
-def _write_down(key: Hashable, function: Pass, tensors: Tensors, options: Hashable) -> Tensors:
-    """The first call of a pass."""
+def _record(key: Hashable, function: Pass, tensors: Tensors, options: Hashable) -> Tensors:
+    """Run a pass and record its launches."""
     recorder = _PassRecorder(tensors)
     _recording.recorder = recorder
     try:
@@ -144,9 +143,9 @@ def _write_down(key: Hashable, function: Pass, tensors: Tensors, options: Hashab
             results = function(tensors, options)
     finally:
         _recording.recorder = None
-    if len(_written) >= MOST_PASSES:
-        _written.clear()
-    _written[key] = recorder.finish(results)
+    if len(_recorded) >= MOST_PASSES:
+        _recorded.clear()
+    _recorded[key] = recorder.finish(results)
     return results
 
 
@@ -159,7 +158,7 @@ class _Launch(NamedTuple):
     handles: tuple[Any, ...]
     """The function and the metadata."""
     pointers: tuple[tuple[int, int], ...]
-    """Of each pointer, the number of its tensor and the offset in it; number 0 is the address 0."""
+    """For each pointer, the number of its tensor and the offset in it; number 0 is the address 0."""
     rest: tuple[Any, ...]
     """The other arguments."""
 
@@ -173,7 +172,7 @@ class _Result(NamedTuple):
 
 
 class Repeat:
-    """The launches of a pass. Pointers count from 1 the tensors it reads, then those it returns, then the workspace."""
+    """The launches of a pass. Tensors are numbered from 1: those it reads, those it returns, then the workspace."""
 
     def __init__(self, launches: list[_Launch], results: list[_Result | None], workspace: int) -> None:
         self.launches, self.results, self.workspace = launches, results, workspace
@@ -205,7 +204,7 @@ class _CannotRepeatError(Exception):
 
 
 class _PassRecorder(TorchDispatchMode):
-    """Writes down what a pass does; notices what cannot be repeated."""
+    """Records the launches of a pass, and whether they can be replayed."""
 
     def __init__(self, tensors: Tensors) -> None:
         super().__init__()
@@ -215,7 +214,7 @@ class _PassRecorder(TorchDispatchMode):
         self.is_repeatable = len({t.device for t in tensors if t is not None}) == 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation; only views and allocations may be repeated without being written down."""
+        """Run an operation; all but views and allocations prevent a replay."""
         if not (func.is_view or func.overloadpacket in _ALLOCATIONS):
             self.is_repeatable = False
         return func(*args, **(kwargs or {}))
@@ -223,11 +222,11 @@ class _PassRecorder(TorchDispatchMode):
     def note(
         self, kernel: Any, compiled: Any, grid: tuple[int, ...], arguments: Sequence[Any], constants: dict[str, Any]
     ) -> None:
-        """Write down a launch."""
+        """Record a launch."""
         self.notes.append((kernel, compiled, grid, arguments, constants))
 
     def finish(self, results: Tensors) -> Repeat | None:
-        """The launches, or None if they cannot be repeated."""
+        """The launches, or None if they cannot be replayed."""
         if not self.is_repeatable:
             return None
         returned = [None if r is None else self._allocation(r) for r in results]
@@ -248,7 +247,7 @@ class _PassRecorder(TorchDispatchMode):
         return Repeat(launches, made, sum(part.bytes for part in parts))
 
     def _allocation(self, result: Tensor) -> Tensor | None:
-        """The allocation that a result is all of, or None."""
+        """The allocation that a result fills completely, or None."""
         if not result.numel():
             return result
         for x in self.allocations:
@@ -297,7 +296,7 @@ def _extent(x: Tensor) -> int:
 
 
 def _overlap(tensors: Tensors) -> bool:
-    """Whether two of them share memory: an address would then not tell which of them is meant."""
+    """Whether two of them share memory, which makes an address ambiguous."""
     spans = sorted((t.data_ptr(), t.data_ptr() + _extent(t)) for t in tensors if t is not None and t.numel())
     return any(end > start for (_, end), (start, _) in itertools.pairwise(spans))
 
@@ -308,7 +307,7 @@ def _has_entry(x: Tensor) -> bool:
 
 
 def _is_hooked() -> bool:
-    """Whether somebody wants to know of each launch."""
+    """Whether a profiler has registered a launch hook."""
     hook = getattr(_KNOBS, "launch_enter_hook", None)
     return hook is not None and bool(getattr(hook, "calls", True))
 
@@ -319,7 +318,7 @@ def _stream(device: torch.device) -> int:
 
 
 def _current(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Makes a device the current one, which launches go to."""
+    """Make a device the current one, where kernels are launched."""
     return _UNCHANGED if torch._C._cuda_getDevice() == device.index else torch.cuda.device(device)
 
 

@@ -1,4 +1,4 @@
-"""A whole layer on a GPU, SSM and gated linear map, as one node of autograd: the least work of the host.
+"""A whole layer on a GPU, SSM and gated linear map, as one autograd node, to reduce host overhead.
 
 Shapes: B batch, L length, H heads, K channels, D outputs, P = B·L positions.
 """
@@ -23,9 +23,9 @@ def apply_gated(
     source: SSMSource, u: Tensor, D: Tensor, linear: nn.Linear, *, bidirectional: bool, activation: str | None,
     dtype: torch.dtype,
 ) -> Tensor | None:  # fmt: skip
-    """The SSM followed by ``W₁y + b₁`` gated by ``sigmoid(W₂y + b₂)``, or None where it does not run in one step.
+    """The SSM followed by ``W₁y + b₁`` gated by ``sigmoid(W₂y + b₂)``, or None if this path does not apply.
 
-    It does in training in 16 bits, outside of compiled code, where the kernels build the operators.
+    It applies to eager training in 16 bits if the Triton kernels build the operators.
 
     Args:
         source: The SSM.
@@ -89,7 +89,7 @@ class _Gated(torch.autograd.Function):
 def _differentiably(
     options: WholeOptions, tensors: tuple[Tensor | None, ...], dout: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The same gradients from steps that autograd knows, each of which refuses second derivatives by itself."""
+    """The same gradients from separate autograd functions, each of which rejects second derivatives itself."""
     u, *modes, weight, bias = tensors
     assert u is not None
     assert weight is not None

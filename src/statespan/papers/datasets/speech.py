@@ -125,8 +125,8 @@ class TenWordsOptions(SpeechOptions):
 
     Args:
         split: "papers": only clips of exactly 16,000 samples, 70 / 15 / 15 % of each word at random. The same people
-            speak in all three parts. "reference": the same by the reference's generator, so with its rows if its clips
-            are in the order of their names. "official": the archive's lists, which keep each speaker in one part, all
+            speak in all three parts. "reference": the same with the reference's generator, and its rows
+            if its clips are sorted by name. "official": the archive's lists, which keep each speaker in one part, all
             clips.
         whole: Leave out clips shorter than 16,000 samples with the official lists too, instead of padding them.
     """

@@ -23,7 +23,7 @@ FORMAT = 1
 
 
 class PartError(ValueError):
-    """A part is missing or damaged, or the list of all parts is.
+    """A part, or the index of the parts, is missing or damaged.
 
     Attributes:
         path: The file.
@@ -80,7 +80,7 @@ class Parts:
         return np.array([self._places[file][2] for file, _ in clips], np.int32)
 
     def samples(self, clips: Sequence[Clip]) -> Iterator[Array]:
-        """The samples of a few clips at a time; the parts follow each other, so one of them is in memory."""
+        """The samples of a few clips at a time; only one part is in memory at a time."""
         now, part = -1, np.zeros((0, LENGTH), np.int16)
         for begin in range(0, len(clips), PIECE):
             piece = np.empty((len(clips[begin : begin + PIECE]), LENGTH), np.int16)
@@ -133,7 +133,7 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _fits(facts: dict[str, Any]) -> bool:
-    """Whether the facts about a file are of the right kinds, and the file belongs into the folder itself."""
+    """Whether the facts about a file have the right types, and the file lies directly in the folder."""
     name = facts["file"]
     is_plain = isinstance(name, str) and name == Path(name).name and "\\" not in name
     return is_plain and isinstance(facts["bytes"], int) and isinstance(facts["sha256"], str)

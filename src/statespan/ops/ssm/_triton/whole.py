@@ -1,4 +1,4 @@
-"""A whole SSM, from its parameters to its outputs and back, in two passes that cost the host little when repeated.
+"""A whole SSM, from its parameters to its outputs and back, in two passes that are recorded and replayed.
 
 Both are functions of tensors and options for :func:`statespan.ops._triton.launcher.repeat`. The forward pass keeps what
 the backward pass needs in one workspace of bytes: the input in the engine's order, the operators and the states.
@@ -34,7 +34,7 @@ class Kept(NamedTuple):
     """What the forward pass keeps."""
 
     x: Tensor
-    """The input (H, B, L) in the engine's order and dtype; empty if it came so."""
+    """The input (H, B, L) in the engine's order and dtype; empty if it already has them."""
     operators: ChunkOperators
     states: Tensor
     ahead: Tensor
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
 
 
 class _Setting(NamedTuple):
-    """What both passes know of their input before they launch anything."""
+    """What both passes derive from their arguments before any launch."""
 
     is_copied: bool
     """Whether the input must be copied into the engine's order."""

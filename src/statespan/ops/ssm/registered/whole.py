@@ -1,6 +1,6 @@
 """``statespan::ssm``: builds the operators of a modal SSM on a GPU and applies them, in one step.
 
-The steps of their own (:mod:`.modes`, :mod:`.chunks`) serve what this does not: states from and to, a first-order hold,
+The separate steps (:mod:`.modes`, :mod:`.chunks`) handle the other cases: initial and final states, a first-order hold,
 ``torch.func``, and operators that are built in torch.
 
 Shapes: B batch, L length, H heads, K channels.
@@ -163,7 +163,7 @@ ssm_in_parts = differentiable(
 def ssm_at_once(u: Tensor, modes: ModeTensors, options: WholeOptions) -> Tensor:
     """Return y (B, L, K, H), with the length as its last axis in memory.
 
-    A compiler that knows all sizes gets to see the kernels of 16 bits. For others, and for exports, the operator is
+    With static shapes, a compiler sees the 16-bit kernels. With dynamic shapes, and for exports, the operator is
     opaque: the kernels' tiles depend on the sizes.
     """
     shown = options.dtype in SIXTEEN_BITS and not options.factored
