@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from statespan.train.graph import CannotCaptureError, no_waiting
+from statespan.nn.capture.recorder import CudaRecorder
 
 Run = Callable[[], object]
 T = TypeVar("T")
@@ -108,20 +108,22 @@ def capture(step: Callable[[], T], device: torch.device, warm_up: Run) -> tuple[
 
 
 def replay_of(run: Run, device: torch.device) -> Run | None:
-    """A function that replays a run as a CUDA graph, after a warm-up; None if the run waits for the device."""
+    """A function that replays a run as a CUDA graph, after a warm-up; None if it cannot be captured.
 
-    def warm_up() -> None:
-        with no_waiting():
-            run()
-
+    Most often it waits for the device. A library that does so unnoticed by torch makes CUDA reject the graph.
+    """
+    recorder = CudaRecorder(device)
     try:
-        captured = capture(run, device, warm_up)
-    except CannotCaptureError:
+        recorder.warm(run, strict=True)
+        recorded = recorder.record(run)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
         return None
 
     def replay() -> None:
-        graph, _results = captured  # which stay alive as long as this function: the graph writes to their memory
-        graph.replay()
+        launch, _results = recorded  # which stay alive as long as this function: the graph writes to their memory
+        launch()
 
     return replay
 
