@@ -9,6 +9,8 @@ import torch
 import statespan
 from statespan import S4, S4D, from_reference, models, nn, to_reference
 from statespan.models.reference import names
+from statespan.models.reference.kernel import convert
+from statespan.models.reference.options import ReferenceOptions
 from tests.models.reference import brute
 from tests.models.reference.brute import Block, FeedForward, Sizes, Stack, draw, error, f64, rand
 
@@ -55,6 +57,16 @@ def test_the_stored_C_is_not_the_one_of_the_SSM():
     wrong = from_reference({**block.tensors, "layer.kernel.l_kernel": torch.tensor(0)})
     assert error(wrong(x), block(x)) > 1e-3
     agrees(block, block.tensors)
+
+
+def test_weights_are_solved_for_where_they_are():
+    """Weights on a GPU stay there: nothing is created on the default device, here one without numbers."""
+    ssm = draw(Sizes())
+    block = Block(ssm, brute.v4(ssm, length=40))
+    kernel = {name.rpartition(".")[2]: value for name, value in block.tensors.items() if ".kernel." in name}
+    with torch.device("meta"):
+        found = convert(kernel, ReferenceOptions(), "kernel.")
+    assert {x.device.type for x in (found.C, found.A_real, found.B, found.P, found.log_dt)} == {"cpu"}
 
 
 @pytest.mark.parametrize("rule", ["zoh", "bilinear"])

@@ -124,7 +124,7 @@ def truncate(C: Tensor, ssm: DPLR, length: int) -> Tensor:
 def _remainder(ssm: DPLR, length: int) -> Tensor:
     """I − Ā^length, (H, N, N) on packed states."""
     power = matrix_power(ssm.recurrence().transition.matrix(), length)
-    return torch.eye(power.shape[-1], dtype=power.dtype) - power
+    return torch.eye(power.shape[-1], dtype=power.dtype, device=power.device) - power
 
 
 def _unpack_rows(rows: Tensor) -> Tensor:
