@@ -10,8 +10,10 @@ from tests.ops.make import assert_near
 pytest.importorskip("triton")
 
 from statespan.ops.memory import shared_memory
+from statespan.ops.ssm._triton.apart import summing
+from statespan.ops.ssm._triton.launch import LaunchPlan
 from statespan.ops.ssm.chunk_length import kernel_chunk_length
-from statespan.ops.ssm.tiles import choose_tiles, fits
+from statespan.ops.ssm.tiles import Tiles, choose_tiles, fits
 from tests.ops.kernels import ALL, BOUNDS, DEVICE, LOW, Case, by_autograd, by_kernels, check_16_bits, given
 
 HEADS, BATCHES, LENGTHS = (1, 7, 64, 512), (1, 3, 16, 17, 24, 64), (1, 100, 1024, 16384, 2**20)
@@ -112,3 +114,10 @@ def test_tiles_of_a_dense_matrix_are_smaller_where_memory_is():
         assert chosen(64, 64, True, kib).stages == stages
     diagonal = [chosen(128, 32, False, kib) for kib in (227, 99)]
     assert diagonal[0] == diagonal[1]
+
+
+@pytest.mark.parametrize(("d_state", "columns"), [(2, 32), (32, 32), (33, 64), (64, 64), (128, 32)])
+def test_gradients_in_full_precision_take_columns_that_compile(d_state, columns):
+    """64 columns and fewer than 64 states give wrong products on sm_90 with Triton 3.6."""
+    plan = LaunchPlan(512, 512, 64, 1024, d_state, 64, False, False, torch.float32, Tiles(64, apart=True))
+    assert summing(plan)[0].tiles.columns == columns

@@ -185,7 +185,8 @@ def gradients_kernel(
 
 def summing(plan: LaunchPlan) -> tuple[LaunchPlan, int]:
     """The plan of the kernel that computes the operators' gradients, and into how many shares it divides the tiles."""
-    columns = min(plan.tiles.columns, max(16, TILE // plan.width))
+    # with fewer than 64 states Triton 3.6 compiles wrong products of 64 columns for sm_90
+    columns = min(plan.tiles.columns, max(16, TILE // plan.width), 64 if plan.width >= 64 else 32)
     plan = plan._replace(tiles=plan.tiles._replace(columns=columns))
     heads, tiles = plan.programs(plan.V)
     return plan, min(tiles, -(-PROGRAMS // heads))
