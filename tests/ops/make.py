@@ -67,7 +67,9 @@ def poison(monkeypatch):
     def poisoned(function):
         def empty(*arguments, **options):
             x = function(*arguments, **options)
-            return x.fill_(torch.nan) if x.is_floating_point() else x
+            if x.is_floating_point():
+                x.detach().fill_(torch.nan)  # it may be a leaf that requires a gradient
+            return x
 
         return empty
 
