@@ -32,6 +32,7 @@ class ReproduceOptions:
     changes: tuple[str, ...]  # further overrides of all cells
     cells: Path  # the folder of all cells
     records: Path  # the folder of the benchmarks' records
+    tasks: Path | None = None  # the folder of the published runs; None for none
 
     def wanted(self, entry: Trained) -> bool:
         """Whether a cell is to be run."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from statespan.papers import markdown
 from statespan.papers import recipes as paper_recipes
+from statespan.papers.records.matching import FORMS
 from statespan.papers.records.record import named_recipe
 from statespan.papers.records.text_table import TextTable
 from statespan.papers.tables.registry import TABLES
@@ -22,8 +23,6 @@ from statespan.papers.tables.spec import Printed
 from statespan.train import recipes
 
 PLACE = markdown.marker("recipes: coverage")
-# other forms of a recipe, for the same number: as printed, as in the code, and selected on the test data as in the code
-FORMS = ("-text", "-code", "-published")
 
 
 def tables_of(text: str) -> list[str]:
