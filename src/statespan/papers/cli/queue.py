@@ -1,4 +1,4 @@
-"""``statespan reproduce --queue``: the runs by the papers' own protocol that have a record, and those that have none."""
+"""``statespan reproduce --queue``: which runs by the papers' own protocol have a record, and which have none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statespan._fail import fail
 from statespan.cli import common
 
 if TYPE_CHECKING:
-    from statespan.papers.records.queue import LineState, QueueLine, RunState
+    from statespan.papers.records.queue import LineState, QueueLine, QueueState
 
 WIDTH = 80
 INDENT = " " * 4
@@ -55,7 +55,7 @@ def _lines(state: LineState) -> Iterator[str]:
     yield ""
 
 
-def _run(state: RunState) -> Iterator[str]:
+def _run(state: QueueState) -> Iterator[str]:
     """A run: the seeds with a record, then those without, with their minutes."""
     if state.files:
         yield from _columns(f"{INDENT}record   {state.run}{_seeds(list(state.files))}", "")

@@ -32,6 +32,7 @@ is scifar-s4d-legs, unless a recipe has exactly that name.
 signs are explained below the table. With --results, "ours" comes from the runs in your folder.
 """
 
+
 def recipes(
     word: Annotated[
         str | None, typer.Argument(metavar="NAME", help="A recipe, or part of names.", show_default=False)

@@ -136,12 +136,14 @@ def _write(name: str, table: Any, options: ReproduceOptions, *, out: Path, data:
     from statespan.papers.runs.outcome import outcome
     from statespan.papers.tables import filters
     from statespan.papers.tables.figures import FIGURES
-    from statespan.papers.tables.registry import FILTERS, summaries
-    from statespan.papers.tables.write import write_figure, write_table
+    from statespan.papers.tables.registry import FILTERS, NOTES, summaries
+    from statespan.papers.tables.write import write_figure, write_note, write_table
 
     counts: dict[str, int] = {}
     if table is not None:
         counts = write_table(table, options, out)
+    elif name in NOTES:
+        write_note(name, NOTES[name], out)
     elif name == FILTERS:
         result = outcome(filters.cell(options), filters.cells(options))
         if result.status != "done":

@@ -22,7 +22,6 @@ from statespan.papers.records.table import summary
 from statespan.papers.records.tasks import TASKS, other
 
 
-
 def ours(folder: Path) -> dict[str, str]:
     """Our number for each recipe that has one, with its signs, from the results below a folder."""
     runs_by_recipe: dict[str, dict[tuple[str, ...], dict[int, Record]]] = {}

@@ -53,7 +53,7 @@ class QueueLine:
 
 
 @dataclass(frozen=True)
-class RunState:
+class QueueState:
     """Which seeds of a run have a record."""
 
     run: QueueRun
@@ -75,7 +75,7 @@ class LineState:
     """The runs of a line, with their records."""
 
     line: QueueLine
-    runs: tuple[RunState, ...]
+    runs: tuple[QueueState, ...]
 
     @property
     def count(self) -> int:
@@ -164,6 +164,6 @@ def _runs(groups: Sequence[Mapping[str, Any]]) -> Iterator[QueueRun]:
             yield QueueRun(recipe, tuple(overrides), seeds, float(group["minutes"]))
 
 
-def _state(run: QueueRun, published: PublishedRuns) -> RunState:
+def _state(run: QueueRun, published: PublishedRuns) -> QueueState:
     found = published.exact(run.recipe, run.overrides)
-    return RunState(run, {seed: found[seed][0] for seed in run.seeds if seed in found})
+    return QueueState(run, {seed: found[seed][0] for seed in run.seeds if seed in found})

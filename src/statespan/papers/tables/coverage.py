@@ -59,9 +59,9 @@ def without() -> dict[str, list[str]]:
     """For each table, the models whose numbers have no recipe."""
     models = {}
     for name, make in TABLES.items():
-        paper, _, number = name.partition("-table")
+        paper, kind, number = re.fullmatch(r"(s4d?)-(table|section)(.+)", name).groups()  # type: ignore[union-attr]
         rows = dict.fromkeys(entry.row.partition(" (ours")[0] for entry in make().entries if isinstance(entry, Printed))
-        models[f"{paper.upper()} Table {number}"] = list(rows)
+        models[f"{paper.upper()} {'Table' if kind == 'table' else kind} {number}"] = list(rows)
     return models
 
 
