@@ -212,7 +212,8 @@ def _measured(entry: Measured, records: Path) -> Number:
 def _largest(record: Mapping[str, Any], entry: Measured, name: str) -> float | None:
     """The largest number among the rows with the entry's name."""
     if name == s4_table7.TRANSFORMER and entry.benchmark == "s4_table7":  # measured at several contexts of an image
-        return s4_table7.whole_image_rate(record["rows"], record["settings"]["sizes"]) or None
+        sizes = record.get("settings", {}).get("sizes")
+        return s4_table7.whole_image_rate(record["rows"], sizes) or None if sizes else None
     values = []
     for row in record["rows"]:
         fits = all(row["setting"].get(key) == value for key, value in entry.setting.items())
