@@ -73,7 +73,7 @@ def test_training_page_shows_the_recorded_text():
 @pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
 def test_result_tables_match_the_records(page):
     text = (ROOT / page).read_text()
-    assert [kind for _, kind in table.PLACE.findall(text)] == (
+    assert [match["kind"] for match in table.PLACE.finditer(text)] == (
         ["short"] if page == "README.md" else ["overview", "long"]
     )
     assert table.filled(text, ROOT, "../" * page.count("/")) == text

@@ -11,14 +11,16 @@ from statespan.papers.tables.cells import missing, numbers_table
 from statespan.papers.tables.collect import ReproduceOptions, cells_of, numbers
 from statespan.papers.tables.registry import NOTES, TABLES
 from statespan.papers.tables.spec import Compared, Counted, RowMean, Trained
-from statespan.papers.tables.write import write_table
+from statespan.papers.tables.write import plain, write_table
 from statespan.train import recipes
 from tests.cli.make import invoke
 
 ROOT = Path(__file__).parents[3]
 PAGES = [
-    *(f"s4-table{n}" for n in (4, 5, 6, 9, 10, 12, 13, 14)), "s4-section4.3", *(f"s4d-table{n}" for n in (4, 5, 6, 9, 10, 11)),
-]  # fmt: skip
+    *(f"s4-table{n}" for n in (4, 5, 6, 9, 10, 12, 13, 14)),
+    "s4-section4.3",
+    *(f"s4d-table{n}" for n in (4, 5, 6, 9, 10, 11)),
+]
 
 
 def publish(folder, name, *changes, value, seed=0, half=None):
@@ -94,7 +96,6 @@ def test_half_the_rate_comes_from_the_record(options):
     publish(options.tasks, "sc10-s4", value=0.97, half=0.95)
     rows = found("s4-table5", options)
     assert (rows["S4", "Raw"].ours, rows["S4", "0.5x"].ours) == (pytest.approx(97.0), pytest.approx(95.0))
-    assert rows["S4", "Raw"].signs == "≠"[:0] or "≠" in rows["S4", "Raw"].signs
     assert rows["S4", "MFCC"].status == "waiting"
 
 
@@ -185,12 +186,10 @@ def test_every_missing_number_of_a_page_names_a_recipe(name, options, tmp_path):
 def test_the_committed_pages_are_those_of_the_records(name):
     results = ROOT / "results"
     record = json.loads((results / f"reproduce/{name}.json").read_text())
-    changes, only = tuple(record["changes"]), ()
+    changes, only = tuple(record["changes"]), ("scifar", "bidmc") if name in ("s4d-table7", "s4d-table8") else ()
     options = ReproduceOptions(
         record["budget"], None, only, changes, results / "reproduce/cells", results / "bench", results / "tasks"
     )
-    from statespan.papers.tables.write import plain
-
     assert [plain(one) for one in numbers(TABLES[name](), options)] == record["numbers"]
 
 

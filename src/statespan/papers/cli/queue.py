@@ -28,10 +28,12 @@ def show(words: Sequence[str], tasks: Path) -> None:
             common.say(line)
     count, left = sum(state.count for state in states), sum(state.minutes_left for state in states)
     done = sum(state.done for state in states)
-    common.say(f"{done} of {count} runs have a record in {tasks}; {_time(left)} are left, estimated for one H200.")
+    common.say(f"{done} of {count} runs have a record; {_time(left)} left, estimated for one H200")
     if command := queue.next_command(states):
-        common.say(f"next: {command}")
-        common.say("then: statespan publish runs/NAME")
+        common.say("The next one:")
+        for line in _shell(command):
+            common.say(line)
+        common.say("statespan publish RUN then writes its record.")
 
 
 def _chosen(words: Sequence[str], lines: Sequence[QueueLine]) -> list[QueueLine]:
@@ -75,6 +77,15 @@ def _columns(text: str, right: str) -> Iterator[str]:
     )
     yield f"{first:<{width}}  {right}".rstrip()
     yield from others
+
+
+def _shell(command: str) -> list[str]:
+    """A command in lines that a shell reads as one."""
+    lines = textwrap.wrap(
+        command, WIDTH - 2, initial_indent=INDENT, subsequent_indent=2 * INDENT, break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
 
 
 def _time(minutes: float) -> str:

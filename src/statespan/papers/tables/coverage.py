@@ -19,7 +19,7 @@ from statespan.papers.records.matching import FORMS
 from statespan.papers.records.record import named_recipe
 from statespan.papers.records.text_table import TextTable
 from statespan.papers.tables.registry import TABLES
-from statespan.papers.tables.spec import Printed
+from statespan.papers.tables.spec import Printed, Trained
 from statespan.train import recipes
 
 PLACE = markdown.marker("recipes: coverage")
@@ -60,7 +60,10 @@ def without() -> dict[str, list[str]]:
     models = {}
     for name, make in TABLES.items():
         paper, kind, number = re.fullmatch(r"(s4d?)-(table|section)(.+)", name).groups()  # type: ignore[union-attr]
-        rows = dict.fromkeys(entry.row.partition(" (ours")[0] for entry in make().entries if isinstance(entry, Printed))
+        entries = make().entries
+        trained = {entry.row for entry in entries if isinstance(entry, Trained)}
+        printed = [entry.row for entry in entries if isinstance(entry, Printed) and entry.row not in trained]
+        rows = dict.fromkeys(row.partition(" (ours")[0] for row in printed)
         models[f"{paper.upper()} {'Table' if kind == 'table' else kind} {number}"] = list(rows)
     return models
 
