@@ -77,6 +77,7 @@ class PublishedRuns:
     ) -> RunMatch | None:
         """The runs that stand for a row, of those with the number that is asked for (``has``); None without any.
 
+        Runs on other data, such as another split, do not count.
         Plain runs come first, then those that the test data did not select, then those with the fewest changes, then
         the best validation.
         """
@@ -85,7 +86,7 @@ class PublishedRuns:
             row = settings(form, tuple(overrides)) if form in self.by_recipe else frozenset()
             for changes, runs in self.by_recipe.get(form, {}).items():
                 kept = {file: record for file, record in runs.items() if has(record)}
-                if kept and _row_of(form, changes, row) == row:
+                if kept and _row_of(form, changes, row) == row and not any(map(_is_other_data, changes ^ row)):
                     matches.append(RunMatch(form, tuple(sorted(changes ^ row)), kept))
         return min(matches, key=_rank, default=None)
 
@@ -128,6 +129,12 @@ def _row_of(recipe: str, changes: Settings, row: Settings) -> Settings:
     """
     rows = _rows(recipe) if row in _rows(recipe) else [row, *_rows(recipe)[1:]]
     return min(rows, key=lambda one: len(one ^ changes))
+
+
+def _is_other_data(change: str) -> bool:
+    """Whether a change is of the data itself, such as another split, for which no sign stands."""
+    key = change.partition("=")[0]
+    return key.startswith("data.") and key not in TRICKS
 
 
 def _rank(match: RunMatch) -> tuple[bool, bool, int, float]:

@@ -71,12 +71,14 @@ def _printed(section: str, columns: Sequence[Mapping[str, Any]], baselines: Mapp
             yield trained or Printed(row, column["name"], number)
 
 
-def _baseline(row: str, column: Mapping[str, Any], number: str, recipe: str) -> Trained | None:
+def _baseline(row: str, column: Mapping[str, Any], number: str, recipe: str) -> Trained | Counted | None:
     """The entry of a model of others that has a recipe here; None without one."""
     if recipe not in recipes.names():
         return None
-    overrides: tuple[str, ...] = ()
-    if label := column.get("label"):
+    if "info" in column:
+        return Counted(row, column["name"], number, recipe, column["info"])
+    overrides: tuple[str, ...] = tuple(column.get("overrides", ()))
+    if label := column.get("other_label", column.get("label")):
         found = _labelled(recipe, label)
         if found is None:
             return None
