@@ -8,7 +8,7 @@ import torch
 
 from statespan import models
 from statespan.data.registry import check_options, entry
-from statespan.papers.tables.coverage import FORMS
+from statespan.papers.records.matching import FORMS
 from statespan.train import ConfigError, recipes
 from statespan.train.optim import build_optimizer
 from statespan.train.tasks import TASKS, Objective

@@ -7,6 +7,7 @@ import pytest
 
 from statespan.papers.runs.cell import Cell
 from statespan.papers.tables import write
+from statespan.papers.tables.cells import CITED
 from statespan.papers.tables.claims import CLAIMS, TableNumbers, conclusions
 from statespan.papers.tables.collect import ReproduceOptions, numbers
 from statespan.papers.tables.registry import TABLES
@@ -47,4 +48,4 @@ def test_the_pages_of_speeds_say_what_the_benchmarks_say(name):
     page = (RESULTS / f"reproduce/{name}.md").read_text()
     assert table.about in page
     for row in table.rows:
-        assert f"\n| {row} |" in page
+        assert f"\n| {row}{CITED * (row in table.cited)} |" in page

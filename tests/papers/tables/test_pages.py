@@ -61,11 +61,15 @@ def test_a_table_with_numbers(tmp_path):
 def test_a_table_without_its_data_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("STATESPAN_OFFLINE", "1")
     arguments = ["reproduce", "s4-table12", "--only", "mnist", "--data", tmp_path, "--out", tmp_path / "out"]
+    arguments += ["--tasks", tmp_path / "none"]
     done = invoke(*arguments, "--processes", 0, "--device", "cpu")
     assert done.exit_code == 0, done.stderr
     text = (tmp_path / "out/s4-table12.md").read_text()
-    assert "| S4 | 99.63 | data missing |  | 98.70 | data missing |  | 91.13 | not run |  |" in text
-    assert "the files of dataset 'smnist' are not here" in text
+    assert "| S4 | 99.63 | data missing |  | 98.70 | data missing |  | 91.13 | – |  |" in text
+    assert (
+        "S4 / sMNIST: `statespan train smnist-s4 data.warp=false`; the files of dataset 'smnist' are not here" in text
+    )
+    assert "S4 / sCIFAR: `statespan train scifar-s4`" in text
     assert pictures_are_there(tmp_path / "out", "s4-table12") == 0
 
 

@@ -8,7 +8,7 @@ model, flash attention and a cache. An image is 3,072 steps, a run here is one p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -118,7 +118,7 @@ def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchR
                 f"{name}: {best[name]:,.3g} images/s at batch {row.setting['batch']:,} within {limit / 1e3:g} GB "
                 f"(paper, A100: {PAPER[name]}); the floor there is {floor:,.3g}, {row.ratio:.2f}x"
             )
-    mean = _whole_image(fitting, options)
+    mean = whole_image_rate([vars(row) for row in final], options.sizes)
     if mean:
         findings.append(f"{TRANSFORMER}: {mean:,.3g} images/s over a whole image within {limit / 1e3:g} GB "
                         f"(paper, {PAPER[TRANSFORMER]})")  # fmt: skip
@@ -126,12 +126,18 @@ def finish(rows: Sequence[BenchRow], options: BenchOptions) -> tuple[list[BenchR
     return final, findings
 
 
-def _whole_image(rows: Sequence[BenchRow], options: BenchOptions) -> float:
-    """Images per second of the Transformer at its best batch, its time interpolated between the contexts measured."""
-    contexts, rates = options.sizes["contexts"], [0.0]
-    for batch in options.sizes["transformer_batches"]:
-        times = {row.setting["context"]: row.time_ms for row in rows if row.name.startswith(TRANSFORMER)
-                 and row.setting["batch"] == batch}  # fmt: skip
+def whole_image_rate(rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, Any]) -> float:
+    """Images per second of the Transformer at its best batch, its time interpolated between the contexts measured.
+
+    Args:
+        rows: Rows of a record; those that failed or need more than ``memory_gb`` are left out.
+        sizes: The sizes of the benchmark.
+    """
+    contexts, rates = sizes["contexts"], [0.0]
+    fitting = [row for row in rows if row["status"] == OK and (row["memory_mb"] or 0.0) <= 1e3 * sizes["memory_gb"]]
+    for batch in sizes["transformer_batches"]:
+        times = {row["setting"]["context"]: row["time_ms"] for row in fitting if row["name"].startswith(TRANSFORMER)
+                 and row["setting"]["batch"] == batch}  # fmt: skip
         if set(times) != set(contexts):
             continue
         measured = [times[context] or 0.0 for context in (contexts[0], *contexts)]

@@ -31,14 +31,6 @@ is scifar-s4d-legs, unless a recipe has exactly that name.
 "ours" is the mean over seeds, with standard deviation and number of seeds, of the runs closest to the paper's row; the
 signs are explained below the table. With --results, "ours" comes from the runs in your folder.
 """
-SIGNS = {
-    "†": "augmented training data",
-    "‡": "started from trained weights",
-    "≠": "not comparable with the paper: other data or another split",
-    "§": "settings chosen after test scores had been seen",
-    "¶": "weights selected on the test data, as the paper did",
-    "*": "settings that differ from the recipe's, such as fewer epochs",
-}
 
 
 def recipes(
@@ -93,6 +85,8 @@ def _print_yaml(name: str | None) -> None:
 
 
 def _table(entries: list[RecipeEntry], ours: dict[str, str]) -> None:
+    from statespan.papers.records.signs import MEANINGS
+
     console = common.terminal()
     ordered = sorted(entries, key=lambda entry: (entry.name.startswith("ablation"), entry.name))
     papers = {entry.name: f"{entry.number} ¶" if entry.select == "test" else entry.number for entry in entries}
@@ -106,7 +100,7 @@ def _table(entries: list[RecipeEntry], ours: dict[str, str]) -> None:
             table.add_row(name, re.sub(" Tables?", "", place), *numbers)
     console.print(table)
     shown = "".join(papers[entry.name] + ours.get(entry.name, "") for entry in entries)
-    for sign, meaning in SIGNS.items():
+    for sign, meaning in MEANINGS.items():
         if sign in shown:
             console.print(f"  {sign} {meaning}", markup=False, soft_wrap=True)
     console.print("statespan train NAME trains one; statespan recipes NAME --yaml shows one")

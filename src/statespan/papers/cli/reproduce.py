@@ -11,6 +11,7 @@ import typer
 from statespan._fail import fail
 from statespan.cli import common
 from statespan.papers.cli import cells
+from statespan.papers.cli.queue import show as show_queue
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 HELP = """Reproduce tables and figures of the papers.
 
 NAME is a name from --list, the common beginning of several (s4d-table3), figures, tables or all. After it, key=value
-overrides the recipes of all cells.
+overrides the recipes of all cells. With --queue, NAME is the number of a line of the queue.
 
 \b
 Examples:
@@ -30,11 +31,17 @@ Examples:
   statespan reproduce s4d-table2 s4d-table3 --only scifar,bidmc --processes 6 --seconds 500
   statespan reproduce s4d-table3b --processes 6 train.precision=bf16 train.compile=both   fastest on a GPU
   statespan reproduce s4-table6 --budget full
+  statespan reproduce s4-table4 s4d-table5 --no-run    from the published runs
+  statespan reproduce --queue                    what has been run by the papers' protocol, and the next command
 
 --budget minutes trains fewer epochs, as the page states; full trains the recipes unchanged. Each table or figure gets
 NAME.md, NAME.html (one file with its pictures), NAME.json and pictures in --out: our numbers beside the paper's,
-differences, seeds and spread. Tables share cells; a cell never runs twice and resumes after any interruption. Cells
-without data, or that failed, are marked. Speeds come from the records of `statespan bench`.
+differences, seeds and spread. A published run with the settings of a row (--tasks) stands in its place, and its cell is
+not trained. Tables share cells; a cell never runs twice and resumes after any interruption. Cells without data, or that
+failed, are marked. Speeds come from the records of `statespan bench`.
+
+--queue prints the queue of runs by the papers' own protocol: which have a record (by recipe, overrides and seed), which
+are missing, in order, and the estimated minutes on one H200.
 """
 
 
@@ -44,11 +51,13 @@ def reproduce(
     ] = None,
     *,
     listing: Annotated[bool, typer.Option("--list", help="List tables and figures, and their cost.")] = False,
+    queue: Annotated[bool, typer.Option("--queue", help="List the papers' own runs, and which are missing.")] = False,
     budget: Annotated[str, typer.Option(help="minutes or full.")] = "minutes",
     only: Annotated[str, typer.Option(help="Run only recipes with one of these comma-separated words.")] = "",
     seeds: Annotated[int | None, typer.Option(help="Seeds of each cell. [default: 2 for ablations, else 1]")] = None,
     out: Annotated[Path, typer.Option(help="Folder of pages and cells.")] = Path("results/reproduce"),
     records: Annotated[Path, typer.Option(help="Folder of the benchmarks' records.")] = Path("results/bench"),
+    tasks: Annotated[Path, typer.Option(help="Folder of the published runs.")] = Path("results/tasks"),
     data: common.DataFolder = None,
     device: cells.Devices = None,
     processes: cells.Processes = None,
@@ -66,11 +75,14 @@ def reproduce(
     words = [word for word in names or [] if "=" not in word]
     changes = tuple(word for word in names or [] if "=" in word)
     with common.explained():
+        if queue:
+            show_queue(words, tasks)
+            return
         from statespan.papers.tables.collect import ReproduceOptions
         from statespan.papers.tables.registry import choose
 
         parts = tuple(filter(None, only.split(",")))
-        options = ReproduceOptions(budget, seeds, parts, changes, out / "cells", records)
+        options = ReproduceOptions(budget, seeds, parts, changes, out / "cells", records, tasks)
         if listing:
             _list(options, console)
             return
@@ -124,12 +136,14 @@ def _write(name: str, table: Any, options: ReproduceOptions, *, out: Path, data:
     from statespan.papers.runs.outcome import outcome
     from statespan.papers.tables import filters
     from statespan.papers.tables.figures import FIGURES
-    from statespan.papers.tables.registry import FILTERS, summaries
-    from statespan.papers.tables.write import write_figure, write_table
+    from statespan.papers.tables.registry import FILTERS, NOTES, summaries
+    from statespan.papers.tables.write import write_figure, write_note, write_table
 
     counts: dict[str, int] = {}
     if table is not None:
         counts = write_table(table, options, out)
+    elif name in NOTES:
+        write_note(name, NOTES[name], out)
     elif name == FILTERS:
         result = outcome(filters.cell(options), filters.cells(options))
         if result.status != "done":

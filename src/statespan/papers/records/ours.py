@@ -14,15 +14,12 @@ from pathlib import Path
 
 from statespan._io import replace_file
 from statespan.papers import recipes as paper_recipes
+from statespan.papers.records.matching import SPEED, TRICKS
 from statespan.papers.records.record import differences, named_recipe
 from statespan.papers.records.schema import Record, every_run
-from statespan.papers.records.signs import CHANGES, is_plain, signs
+from statespan.papers.records.signs import CHANGED, is_plain, signs
 from statespan.papers.records.table import summary
 from statespan.papers.records.tasks import TASKS, other
-
-CHANGED = "*"
-SPEED = {"train.precision", "train.compile", "train.threads"}  # settings of speed, which do not affect what is learned
-TRICKS = {"train.start", *(f"data.{option}" for option in CHANGES)}
 
 
 def ours(folder: Path) -> dict[str, str]:

@@ -41,7 +41,8 @@ def shown(records: Mapping[str, Record]) -> list[tuple[ResultTask, dict[str, Rec
     for task in TASKS:
         if task.dt_scale != 1.0:  # the same runs as at rate 1
             continue
-        mine = {file: record for group in groups(task, records) for file, record in group.records.items()}
+        candidates = records if task.short else remaining
+        mine = {file: record for group in groups(task, candidates) for file, record in group.records.items()}
         remaining = {file: record for file, record in remaining.items() if file not in mine}
         by_task.append((task, mine))
     for file, record in remaining.items():

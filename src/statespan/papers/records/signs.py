@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from statespan.papers.records.tasks import ResultTask
 
 AUGMENTED, STARTED, DIFFERENT, SEEN, SELECTED = SIGNS = "†", "‡", "≠", "§", "¶"
+CHANGED = "*"  # after the number of a recipe's row, if the run's settings differ from the row's
+MEANINGS = {
+    AUGMENTED: "augmented training data",
+    STARTED: "started from trained weights",
+    DIFFERENT: "not comparable with the paper: other data or another split",
+    SEEN: "settings chosen after test scores had been seen",
+    SELECTED: "weights selected on the test data, as the paper did",
+    CHANGED: "settings that differ from the recipe's, such as fewer epochs",
+}
 # options of datasets that change what is trained on, and the values that do not
 CHANGES: dict[str, Any] = {"augment": False, "warp": False, "shuffle": False, "hide": 0.0, "speed": 0.0, "crop": 32}
 GENERATED = "generated here by the benchmark's rules, not its released files"

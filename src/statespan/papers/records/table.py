@@ -7,7 +7,7 @@
 
 with a table of the tasks. "short" has one row per task: the result under the papers' protocol, the result with
 augmentation or pretrained weights in a column of its own, and the recipes of both. "long" has one row per recipe and
-every column. Tasks without a record are marked.
+every column. "overview" is :mod:`statespan.papers.records.overview`. Tasks without a record are marked.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ from statespan.papers.records.signs import signs as signs_of
 from statespan.papers.records.tasks import TASKS, ResultTask, other, paper, paper_augmented, value
 from statespan.papers.records.text_table import TextTable
 
-PLACE = markdown.marker(r"(?P<path>[\w/.-]+): (?P<kind>short|long)")
+PLACE = markdown.marker(r"(?P<path>[\w/.-]+): (?P<kind>short|long|overview)")
 NOT_YET, NONE = "not run yet", "–"
 SHORT = ("task", "paper", "ours", "paper, augmented", "ours, with tricks", "recipes")
-LONG = ("task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "record")
+LONG = (
+    "task", "recipe", "paper", "aim", "ours", "seeds", "rows", "parameters", "epochs", "time", "on", "commit", "record",
+)  # fmt: skip
 NUMBERS = {*SHORT[1:5], "aim", "parameters", "epochs", "time"}
 FORECASTS = {
     "task": "ETT, Weather forecasting", "recipe": "etth1-s4 …", "paper": "S4 Table 9", "aim": "Table 9"
@@ -119,6 +121,10 @@ def filled(text: str, root: Path, up: str = "") -> str:
     """The text with every table regenerated from the records under ``root``; ``up`` leads from the page to it."""
 
     def table(match: re.Match[str]) -> str:
+        if match["kind"] == "overview":
+            from statespan.papers.records import overview  # it is built on this module
+
+            return overview.make(read_runs(root / match["path"]))
         return make(read_runs(root / match["path"]), match["kind"], f"{up}{match['path']}", up)
 
     return markdown.fill(text, PLACE, table)
@@ -130,7 +136,11 @@ def make(records: Mapping[str, Record], kind: str, folder: str, up: str = "") ->
     rows: list[dict[str, str]] = []
     shown: list[tuple[ResultTask, RunGroup]] = []
     for task in TASKS:
-        task_groups = groups(task, records)
+        known = {file for _, group in shown for file in group.records}
+        remaining = {file: record for file, record in records.items() if file not in known}
+        task_groups = groups(task, records if task.short else {} if kind == "short" else remaining)
+        if not task.short and not task_groups:
+            continue
         if kind == "short":
             best = [next((group for group in task_groups if group.is_plain is plain), None) for plain in (True, False)]
             rows.append(_short(task, *best))
@@ -190,9 +200,10 @@ def _cells(task: ResultTask, group: RunGroup | None, folder: str) -> dict[str, s
         ),
         "rows": " / ".join(f"{rows[split]:,}" for split in ("train", "test") if split in rows),
         "parameters": f"{parameters / 1e6:.2f} M" if parameters >= 100_000 else f"{parameters:,}",
-        "epochs": _spread([record["epochs"] for record in runs], "{:.4g}"),
-        "time": _spread(group.minutes, "{:.3g}") + " min",
-        "on": ", ".join(sorted({_device(record) for record in runs})),
+        "epochs": spread_text([record["epochs"] for record in runs], "{:.4g}"),
+        "time": spread_text(group.minutes, "{:.3g}") + " min",
+        "on": ", ".join(sorted({device(record) for record in runs})),
+        "commit": ", ".join(dict.fromkeys(str(record["versions"].get("commit", ""))[:10] for record in runs)),
         "record": " ".join(f"[{record['seed']}]({folder}/{file})" for file, record in group.records.items()),
     }
 
@@ -207,9 +218,9 @@ def _short_notes(shown: Sequence[tuple[ResultTask, RunGroup]]) -> list[str]:
     )
     if shown:
         minutes = [time for _, group in shown for time in group.minutes]
-        devices = sorted({_device(record) for _, group in shown for record in group.records.values()})
-        text += f" Each run took {_spread(minutes, '{:.3g}')} min ({' or '.join(devices)})."
-    return [text, "", *_sign_notes(shown)]
+        devices = sorted({device(record) for _, group in shown for record in group.records.values()})
+        text += f" Each run took {spread_text(minutes, '{:.3g}')} min ({' or '.join(devices)})."
+    return [text, "", *sign_notes(shown)]
 
 
 def _long_notes(shown: Sequence[tuple[ResultTask, RunGroup]]) -> list[str]:
@@ -219,13 +230,14 @@ def _long_notes(shown: Sequence[tuple[ResultTask, RunGroup]]) -> list[str]:
         "test."
     )
     notes: dict[str, list[str]] = {}
+    seen = {task.name for task, _ in shown}
     for task in TASKS:
-        if task.note:
+        if task.note and (task.short or task.name in seen):
             notes.setdefault(task.note, []).append(task.name)
-    return [text, "", *_sign_notes(shown), *(f"- {', '.join(names)}: {note}." for note, names in notes.items())]
+    return [text, "", *sign_notes(shown), *(f"- {', '.join(names)}: {note}." for note, names in notes.items())]
 
 
-def _sign_notes(shown: Sequence[tuple[ResultTask, RunGroup]]) -> list[str]:
+def sign_notes(shown: Sequence[tuple[ResultTask, RunGroup]]) -> list[str]:
     """A list that explains the signs in a table and missing results."""
     used = "".join(group.signs(task) for task, group in shown)
     notes = []
@@ -251,12 +263,14 @@ def _sign_notes(shown: Sequence[tuple[ResultTask, RunGroup]]) -> list[str]:
     return [f"- {note}" for note in notes]
 
 
-def _spread(numbers: list[float], form: str) -> str:
+def spread_text(numbers: list[float], form: str) -> str:
+    """The range of some numbers, or the number if they are all alike."""
     smallest, largest = form.format(min(numbers)), form.format(max(numbers))
     return smallest if smallest == largest else f"{smallest} to {largest}"
 
 
-def _device(record: Record) -> str:
+def device(record: Record) -> str:
+    """The machine of a record, in short."""
     name = re.sub(r"\((R|TM)\)|Processor|CPU| @.*?(?=,|$)", "", record["machine"]["device"])
     processes = record["machine"].get("processes", 1)
     return " ".join(name.split()).replace(" ,", ",") + (f" × {processes}" if processes > 1 else "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,10 @@ class ResultTask:
     options: Mapping[str, Any] = field(default_factory=dict)  # of the dataset, with the values that make it this task
     dt_scale: float = 1.0  # step of the test data relative to that of training
     published: bool = True  # whether the papers have a number for it
+    recipes: Sequence[str] = ()  # patterns of the recipes that it is for; empty for all but those of the ablations
+    validated: bool = False  # whether the papers report the best validation score instead of a test
+    printed: str = ""  # the papers' number where no recipe has it
+    short: bool = True  # whether it is in the tables without a record; the overview has all
     note: str = ""  # what to know before comparing
     epochs: int | None = None  # of the reference's configuration
     after: Sequence[float] | None = None  # the reference's accuracy in per cent, and after how many epochs
@@ -47,12 +52,18 @@ class ResultTask:
 
     def holds(self, record: Mapping[str, Any]) -> bool:
         """Whether a record belongs to this task."""
-        data = record["recipe"]["data"]
-        if data["name"] != self.data or value(record, self) is None:
+        recipe = record["recipe"]
+        return self.is_of(recipe["name"], recipe["data"]) and value(record, self) is not None
+
+    def is_of(self, recipe: str, data: Mapping[str, Any]) -> bool:
+        """Whether a recipe of this name with this data belongs to this task."""
+        fits = any(fnmatchcase(recipe, pattern) for pattern in self.recipes or ("*",))
+        if data["name"] != self.data or not fits or (not self.recipes and recipe.startswith(ABLATION)):
             return False
         return all(data.get(key, DEFAULTS.get(key)) == wanted for key, wanted in self.options.items())
 
 
+ABLATION = "ablation-"  # how the names of the ablations' recipes begin
 DEFAULTS = {"split": "windows", "features": "raw", "contour": 14}  # of the datasets
 _FILE = Path(__file__).with_suffix(".yaml")
 TASKS = tuple(ResultTask(**task) for task in yaml.safe_load(_FILE.read_text(encoding="utf-8")))
@@ -60,7 +71,8 @@ TASKS = tuple(ResultTask(**task) for task in yaml.safe_load(_FILE.read_text(enco
 
 def value(record: Mapping[str, Any], task: ResultTask) -> float | None:
     """A record's number for a task, in per cent for an accuracy; None if it has none."""
-    tests = record["test"] if task.dt_scale == 1.0 else record.get("rates", {}).get(f"{task.dt_scale:g}", {})
+    tests = record["test"] if task.dt_scale == 1.0 else (record.get("rates") or {}).get(f"{task.dt_scale:g}", {})
+    tests = record["valid"] if task.validated else tests
     number = tests.get(task.metric)
     return number if number is None or task.metric != "accuracy" else 100 * number
 
@@ -80,13 +92,11 @@ def paper(task: ResultTask) -> str:
     printed = []
     for name in recipes.names() if task.published else []:
         about, data = named_recipe(name).about, named_recipe(name).data
-        if name.startswith("ablation") or about.number is None or data["name"] != task.data:
+        if about.number is None or not task.is_of(name, data):
             continue
-        if data.get("features", "raw") != "raw":
-            continue
-        half = re.search(r"([\d.]+) at half the rate", about.note)
+        half = re.search(r"([\d.]+) at (?:half the rate|8,000 Hz)", about.note)
         printed.append(str(about.number) if task.dt_scale == 1.0 else half[1] if half else "")
-    return _best(task, printed)
+    return task.printed or _best(task, printed)
 
 
 @cache
@@ -95,11 +105,11 @@ def paper_augmented(task: ResultTask) -> str:
 
     Example:
         >>> {task.name: paper_augmented(task) for task in TASKS if paper_augmented(task)}
-        {'sCIFAR': '93.16'}
+        {'sCIFAR': '93.16', 'sCIFAR, S4 with 7.9M parameters': '93.16'}
     """
     options = {f"data.{option}=true" for option, nothing in CHANGES.items() if nothing is False}
     names = recipes.names() if task.published and task.dt_scale == 1.0 else []
-    rows = [row for name in names if named_recipe(name).data["name"] == task.data for row in recipes.rows(name)]
+    rows = [row for name in names if task.is_of(name, named_recipe(name).data) for row in recipes.rows(name)]
     return _best(task, [row.number for row in rows if len(row.overrides) == 1 and row.overrides[0] in options])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from statespan import _plotting as _look
 from statespan.papers.runs.outcome import outcome
 from statespan.papers.tables.collect import Number, ReproduceOptions
-from statespan.papers.tables.spec import PaperTable, Trained, number
+from statespan.papers.tables.spec import Counted, Measured, PaperTable, Trained, number
 
 MAX_CURVES = 8  # in a panel
 FAR = 30  # times the smallest number, beyond which a chart has a logarithmic scale
@@ -20,7 +20,7 @@ def dots(table: PaperTable, results: Sequence[Number]) -> Any:
     Where a table prints differences, these are shown and not what they are differences from, which has another scale.
     """
     differences = any(result.is_difference for result in results)
-    results = [result for result in results if result.is_difference or not differences]
+    results = [result for result in results if (result.is_difference or not differences) and _is_drawn(result)]
     known = [result.entry for result in results if result.ours is not None]
     if not known:
         return None
@@ -51,6 +51,13 @@ def dots(table: PaperTable, results: Sequence[Number]) -> Any:
     handles = figure.axes[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     return figure
+
+
+def _is_drawn(result: Number) -> bool:
+    """Whether a number is of the kind that its column has: no ratio of two rows, no count, nothing of other data."""
+    entry = result.entry
+    is_ratio = isinstance(entry, Measured) and entry.is_ratio
+    return not is_ratio and not isinstance(entry, Counted) and result.is_comparable
 
 
 def learning(table: PaperTable, options: ReproduceOptions) -> Any:

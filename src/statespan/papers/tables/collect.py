@@ -11,15 +11,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from statespan import models
+from statespan.data.base import Info
+from statespan.papers.bench import s4_table7
 from statespan.papers.records.record import named_recipe
+from statespan.papers.records.signs import AUGMENTED, CHANGED, CHANGES, DIFFERENT, SIGNS, STARTED
 from statespan.papers.runs.cell import Cell, Evaluation
 from statespan.papers.runs.outcome import DONE, FAILED, MISSING, STOPPED, WAITING, Outcome, outcome
 from statespan.papers.runs.stats import spread
 from statespan.papers.tables.budget import overrides
-from statespan.papers.tables.spec import Measured, PaperTable, Printed, TableEntry, Trained, number
+from statespan.papers.tables.published import match_of, outcome_of, published_runs, signs_of, source_of, values_of
+from statespan.papers.tables.spec import Counted, Measured, PaperTable, Printed, RowMean, TableEntry, Trained, number
 from statespan.train.config import read_recipe
 
 PAPER_ONLY, NOT_RUN = "paper only", "not run"
+AUGMENTATIONS = {f"data.{option}=true" for option in CHANGES}  # of rows whose data the papers augmented
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class ReproduceOptions:
     changes: tuple[str, ...]  # further overrides of all cells
     cells: Path  # the folder of all cells
     records: Path  # the folder of the benchmarks' records
+    tasks: Path | None = None  # the folder of the published runs; None for none
 
     def wanted(self, entry: Trained) -> bool:
         """Whether a cell is to be run."""
@@ -59,6 +66,8 @@ class Number:
     """Ours, one for each seed, in the paper's unit; of a row that is printed as a difference, the number itself."""
     base: tuple[float, ...] = ()  # the same for the row that it is a difference from
     why: str = ""  # one line, where something is missing or failed
+    signs: str = ""  # of the published runs it comes from
+    source: str = ""  # these runs, with recipe, seeds, times and machine; empty for a cell
 
     @property
     def ours(self) -> float | None:
@@ -81,19 +90,32 @@ class Number:
 
     @property
     def delta(self) -> float | None:
-        """Ours minus the paper's."""
+        """Ours minus the paper's, where they can be compared."""
         paper = number(self.entry.paper)
-        return None if paper is None or self.ours is None else self.ours - paper
+        return None if paper is None or self.ours is None or not self.is_comparable else self.ours - paper
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether no sign stands against comparing it with the paper's number."""
+        is_augmented_row = any(change in AUGMENTATIONS for change in getattr(self.entry, "overrides", ()))
+        return not {STARTED, DIFFERENT} & {*self.signs} and (AUGMENTED not in self.signs or is_augmented_row)
 
 
 def cells_of(tables: Iterable[PaperTable], options: ReproduceOptions) -> list[Cell]:
-    """The cells of all tables, each once: main rows first, then the first seed of all others, then the next."""
+    """The cells of all tables, each once: main rows first, then the first seed of all others, then the next.
+
+    Those whose number is known from published runs with the same settings are left out.
+    """
     by_priority: dict[tuple[bool, int], list[Cell]] = {}
+    runs = published_runs(options.tasks)
     for table in tables:
         entries = [entry for entry in table.entries if isinstance(entry, Trained) and options.wanted(entry)]
         for entry in entries:
-            for seed in range(options.seeds or table.seeds):
-                by_priority.setdefault((entry.row not in table.main, seed), []).append(options.cell(entry, seed))
+            match = match_of(entry, table, runs)
+            for seed in range(0 if match is not None and match.is_exact else options.seeds or table.seeds):
+                cell = options.cell(entry, seed)
+                if cell.seed not in runs.exact(entry.recipe, cell.recipe.overrides):
+                    by_priority.setdefault((entry.row not in table.main, seed), []).append(cell)
     ordered = [cell for key in sorted(by_priority) for cell in by_priority[key]]
     return list({cell.key: cell for cell in ordered}.values())
 
@@ -110,15 +132,38 @@ def numbers(table: PaperTable, options: ReproduceOptions) -> list[Number]:
         elif isinstance(entry, Trained):
             base = bases.get((entry.against, entry.column))
             results.append(_trained(entry, base, table, options))
+        elif isinstance(entry, Counted):
+            results.append(Number(entry, DONE, (float(_parameters(entry.recipe, tuple(entry.info.items()))),)))
         else:
             results.append(Number(entry, PAPER_ONLY if isinstance(entry, Printed) else DONE))
-    return results
+    return [_average(one.entry, results) if isinstance(one.entry, RowMean) else one for one in results]
+
+
+def _average(entry: RowMean, results: Sequence[Number]) -> Number:
+    """The mean of a row; nothing as long as one of its numbers is missing."""
+    row = [one for one in results if one.entry.row == entry.row and one.entry.column in entry.columns]
+    ours = [one.ours for one in row if one.ours is not None]
+    if len(ours) < len(entry.columns):
+        return Number(entry, WAITING)
+    every = "".join(one.signs for one in row)
+    return Number(entry, DONE, (fmean(ours),), signs="".join(sign for sign in (*SIGNS, CHANGED) if sign in every))
+
+
+@cache
+def _parameters(name: str, info: tuple[tuple[str, Any], ...]) -> int:
+    """The number of parameters of a recipe's model."""
+    options = dict(named_recipe(name).model)
+    model = models.build(options.pop("name"), Info(**dict(info)), options, device="meta")
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _trained(entry: Trained, base: Trained | None, table: PaperTable, options: ReproduceOptions) -> Number:
-    if not options.wanted(entry):
+    match = match_of(entry, table, published_runs(options.tasks))
+    outcomes = _outcomes(entry, table, options) if options.wanted(entry) else []
+    if match is not None and (match.is_exact or not any(result.status == DONE for result in outcomes)):
+        return Number(entry, DONE, values_of(entry, match), signs=signs_of(match), source=source_of(match))
+    if not outcomes:
         return Number(entry, NOT_RUN)
-    outcomes = _outcomes(entry, table, options)
     values = _values(entry, outcomes)
     base_values = () if base is None else _values(base, _outcomes(base, table, options))
     statuses = [result.status for result in outcomes]
@@ -132,7 +177,13 @@ def _trained(entry: Trained, base: Trained | None, table: PaperTable, options: R
 
 
 def _outcomes(entry: Trained, table: PaperTable, options: ReproduceOptions) -> list[Outcome]:
-    return [outcome(options.cell(entry, seed), options.cells) for seed in range(options.seeds or table.seeds)]
+    """The outcome of each cell; of those that are not done, that of a published run with the same settings."""
+    runs, outcomes = published_runs(options.tasks), []
+    for cell in (options.cell(entry, seed) for seed in range(options.seeds or table.seeds)):
+        result = outcome(cell, options.cells)
+        found = {} if result.status == DONE else runs.exact(entry.recipe, cell.recipe.overrides)
+        outcomes.append(outcome_of(found[cell.seed][1]) if cell.seed in found else result)
+    return outcomes
 
 
 def _values(entry: Trained, outcomes: Sequence[Outcome]) -> tuple[float, ...]:
@@ -151,15 +202,18 @@ def _measured(entry: Measured, records: Path) -> Number:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return Number(entry, WAITING, why=f"not measured yet: statespan bench {entry.benchmark} --device cuda")
-    value, base = (_largest(record, entry, name) for name in (entry.name, entry.over or entry.name))
+    value, base = (_largest(record, entry, name) for name in (entry.name, entry.over or entry.per or entry.name))
     if value is None or base is None:
         return Number(entry, FAILED, why=f"the record {path.name} has no such row")
     where = f"{record['machine']['device']}, {record['date'][:10]}"
-    return Number(entry, DONE, (base / value if entry.over else value,), why=where)
+    return Number(entry, DONE, (base / value if entry.over else value / base if entry.per else value,), why=where)
 
 
 def _largest(record: Mapping[str, Any], entry: Measured, name: str) -> float | None:
     """The largest number among the rows with the entry's name."""
+    if name == s4_table7.TRANSFORMER and entry.benchmark == "s4_table7":  # measured at several contexts of an image
+        sizes = record.get("settings", {}).get("sizes")
+        return s4_table7.whole_image_rate(record["rows"], sizes) or None if sizes else None
     values = []
     for row in record["rows"]:
         fits = all(row["setting"].get(key) == value for key, value in entry.setting.items())

@@ -15,15 +15,14 @@ from pathlib import Path
 
 from statespan.papers import markdown
 from statespan.papers import recipes as paper_recipes
+from statespan.papers.records.matching import FORMS
 from statespan.papers.records.record import named_recipe
 from statespan.papers.records.text_table import TextTable
 from statespan.papers.tables.registry import TABLES
-from statespan.papers.tables.spec import Printed
+from statespan.papers.tables.spec import Printed, Trained
 from statespan.train import recipes
 
 PLACE = markdown.marker("recipes: coverage")
-# other forms of a recipe, for the same number: as printed, as in the code, and selected on the test data as in the code
-FORMS = ("-text", "-code", "-published")
 
 
 def tables_of(text: str) -> list[str]:
@@ -60,9 +59,12 @@ def without() -> dict[str, list[str]]:
     """For each table, the models whose numbers have no recipe."""
     models = {}
     for name, make in TABLES.items():
-        paper, _, number = name.partition("-table")
-        rows = dict.fromkeys(entry.row.partition(" (ours")[0] for entry in make().entries if isinstance(entry, Printed))
-        models[f"{paper.upper()} Table {number}"] = list(rows)
+        paper, kind, number = re.fullmatch(r"(s4d?)-(table|section)(.+)", name).groups()  # type: ignore[union-attr]
+        entries = make().entries
+        trained = {entry.row for entry in entries if isinstance(entry, Trained)}
+        printed = [entry.row for entry in entries if isinstance(entry, Printed) and entry.row not in trained]
+        rows = dict.fromkeys(row.partition(" (ours")[0] for row in printed)
+        models[f"{paper.upper()} {'Table' if kind == 'table' else kind} {number}"] = list(rows)
     return models
 
 

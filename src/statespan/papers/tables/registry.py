@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -12,6 +13,8 @@ from statespan.papers.tables.spec import PaperTable
 
 TABLES: dict[str, Callable[[], PaperTable]] = {name: partial(build, name) for name in sections("tables.yaml")}
 FILTERS = "s4-figure2"
+NOTES = sections("notes.yaml")
+"""What has no numbers to reproduce: a summary, a title and paragraphs by name."""
 
 
 def summaries() -> dict[str, str]:
@@ -19,12 +22,19 @@ def summaries() -> dict[str, str]:
 
     Example:
         >>> list(summaries())[:3]
-        ['s4-table2', 's4-table3', 's4-table4']
+        ['s4-table1', 's4-table2', 's4-table3']
     """
-    tables = {name: section["summary"] for name, section in sections("tables.yaml").items()}
-    figures = {name: str(figure.__doc__) for name, figure in FIGURES.items()}
-    s4 = {name: summary for name, summary in tables.items() if name.startswith("s4-")}
-    return {**s4, FILTERS: "Filters of a trained model as images.", **tables, **figures}
+    every = {name: section["summary"] for name, section in {**NOTES, **sections("tables.yaml")}.items()}
+    every[FILTERS] = "Filters of a trained model as images."
+    every |= {name: str(figure.__doc__) for name, figure in FIGURES.items()}
+    return {name: every[name] for name in sorted(every, key=_order)}
+
+
+def _order(name: str) -> tuple[str, int, float, str]:
+    """The papers' order: tables, then sections, then figures."""
+    match = re.fullmatch(r"(s4d?)-(table|section|figure)([\d.]+)(\w?)", name)
+    assert match is not None, name
+    return match[1], ("table", "section", "figure").index(match[2]), float(match[3]), match[4]
 
 
 def choose(words: list[str]) -> list[str]:

@@ -20,6 +20,7 @@ class Column:
     name: str
     lower: bool = False
     unit: str = ""  # empty where the heading says it
+    is_text: bool = False  # whether its entries are words or settings, shown once
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Trained(TableEntry):
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
         """Further evaluations, the same for all entries of a recipe, so that they share its cell."""
-        halved = self.recipe == "sc10-s4" or (self.recipe.startswith("sc35-") and "-ar-" not in self.recipe)
-        return (HALF,) if halved else ()
+        of_words = self.recipe.startswith(("sc10-", "sc35-"))
+        return (HALF,) if of_words and "-mfcc-" not in self.recipe and "-ar-" not in self.recipe else ()
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Measured(TableEntry):
     """A number from a benchmark: the largest or only one among the rows with this name and these settings.
 
     ``memory_mb`` leaves out the rows that need more. With ``over``, the number is that of the rows with this other name
-    divided by it: how many times as fast, for rates of the one or times of the other.
+    divided by it: how many times as fast, for rates of the one or times of the other. With ``per``, it is divided by
+    that of the rows with this other name.
     """
 
     benchmark: str
@@ -62,11 +64,28 @@ class Measured(TableEntry):
     setting: Mapping[str, Any] = field(default_factory=dict)
     memory_mb: float | None = None
     over: str = ""
+    per: str = ""
+    is_ratio: bool = False  # whether its row is a ratio of two others, which pictures leave out
 
 
 @dataclass(frozen=True)
 class Printed(TableEntry):
     """A number of the paper for a model that is not trained here."""
+
+
+@dataclass(frozen=True)
+class RowMean(TableEntry):
+    """The mean of a row's numbers in other columns, if all of them are known."""
+
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Counted(TableEntry):
+    """The number of parameters of a recipe's model."""
+
+    recipe: str
+    info: Mapping[str, Any]  # of the dataset: fields of statespan.data.base.Info
 
 
 @dataclass(frozen=True)
@@ -87,6 +106,8 @@ class PaperTable:
     entries: tuple[TableEntry, ...]  # the numbers, in the order of the rows
     seeds: int = 1  # of each cell, by default
     main: tuple[str, ...] = ()  # rows that are run first
+    published: bool = False  # whether published runs stand in it whatever their settings, with signs
+    cited: frozenset[str] = frozenset()  # rows whose numbers the paper cites from others
 
     @property
     def rows(self) -> list[str]:
@@ -98,10 +119,8 @@ def number(text: str) -> float | None:
     """The number as printed, without spread, failure sign or unit.
 
     Example:
-        >>> number("85.04 (0.22)"), number("-7.27"), number("48K"), number("X")
-        (85.04, -7.27, 48000.0, None)
+        >>> number("85.04 (0.22)"), number("-7.27"), number("48K"), number("26.2M"), number("X")
+        (85.04, -7.27, 48000.0, 26200000.0, None)
     """
-    match = re.match(r"[-+]?\d+(?:\.\d+)?(K?)", text)
-    if match is None:
-        return None
-    return float(match[0].removesuffix("K")) * (1000 if match[1] else 1)
+    match = re.match(r"([-+]?\d+(?:\.\d+)?)([KM]?)", text)
+    return None if match is None else float(match[1]) * {"": 1.0, "K": 1e3, "M": 1e6}[match[2]]

@@ -6,7 +6,7 @@ import datetime
 import json
 import platform
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,22 @@ from statespan._io import replace_file
 from statespan._machine import commit, device_name
 from statespan._version import __version__
 from statespan.papers.records.record import named_recipe
+from statespan.papers.records.signs import MEANINGS
 from statespan.papers.records.text_table import TextTable
 from statespan.papers.runs.outcome import DONE, outcome
 from statespan.papers.tables import charts, page
+from statespan.papers.tables.cells import NONE, missing, numbers_table
 from statespan.papers.tables.claims import CLAIMS, RULE, TableNumbers, conclusions
-from statespan.papers.tables.collect import NOT_RUN, PAPER_ONLY, Number, ReproduceOptions, cells_of, numbers
+from statespan.papers.tables.collect import PAPER_ONLY, Number, ReproduceOptions, cells_of, numbers
 from statespan.papers.tables.figures import ReproducedFigure
 from statespan.papers.tables.page import Block, bullets, heading, paragraph
 from statespan.papers.tables.spec import Compared, Measured, PaperTable, Trained
 
 MEAN = "Ours: mean ± standard deviation (seeds). "
-WORDS = {"missing": "data missing", "waiting": "not run yet", "stopped": "not finished", "failed": "failed"}
+PUBLISHED = (
+    "Ours are published runs, with the signs of docs/results.md: for each row the one nearest to the paper's protocol. "
+    f"{NONE}: no run; the list below says which recipe makes it."
+)
 
 
 def write_table(table: PaperTable, options: ReproduceOptions, out: Path) -> dict[str, Any]:
@@ -35,13 +40,19 @@ def write_table(table: PaperTable, options: ReproduceOptions, out: Path) -> dict
     results = numbers(table, options)
     blocks = [paragraph(table.about)]
     has_trained = any(isinstance(result.entry, Trained) for result in results)
-    if has_trained:
+    if table.published:
+        blocks.append(paragraph(PUBLISHED))
+    if any(isinstance(one.entry, Trained) and (not table.published or _is_of_cell(one)) for one in results):
         blocks.append(paragraph(_budget(table, options)))
-    blocks += [heading("Numbers"), page.table(_table(table, results))]
+    blocks += [heading("Numbers"), page.table(numbers_table(table, results))]
     if not all(isinstance(result.entry, Compared) for result in results):
-        blocks.append(paragraph(f"{MEAN if has_trained else ''}Δ: ours minus the paper's.", note=True))
-    if faults := _faults(results):
-        blocks += [heading("What is missing"), bullets(faults)]
+        blocks.append(
+            paragraph(f"{MEAN if has_trained else ''}Δ: ours minus the paper's.{_notes(table, results)}", note=True)
+        )
+    if sources := [f"{one.entry.row} / {one.entry.column}: {one.source}" for one in results if one.source]:
+        blocks += [heading("Published runs"), bullets(sources)]
+    if lines := missing(table, results):
+        blocks += [heading("What is missing"), bullets(lines)]
     claims = conclusions(TableNumbers(table, results))
     if claims:
         rows = [[claim.text, f"**{claim.verdict}**", "\n".join(claim.evidence) or "not run yet"] for claim in claims]
@@ -71,6 +82,12 @@ def write_figure(name: str, title: str, drawn: ReproducedFigure, out: Path) -> N
     _write(title, blocks, {"name": name, "title": title, "numbers": drawn.numbers}, out)
 
 
+def write_note(name: str, note: Mapping[str, Any], out: Path) -> None:
+    """Write the page of a table or figure without numbers to reproduce."""
+    blocks = [*map(paragraph, note["text"]), _footer([])]
+    _write(note["title"], blocks, {"name": name, "title": note["title"], "numbers": []}, out)
+
+
 def _write(title: str, blocks: Sequence[Block], record: dict[str, Any], out: Path) -> None:
     name = record["name"]
     replace_file(out / f"{name}.md", page.to_markdown(title, blocks).encode())
@@ -82,6 +99,18 @@ def _save(figure: Any, out: Path, name: str, caption: str) -> Block:
     for kind in _look.FORMATS:
         replace_file(out / f"{name}.{kind}", _look.content(figure, kind))
     return page.picture(out / f"{name}.png", caption)
+
+
+def _is_of_cell(result: Number) -> bool:
+    return result.ours is not None and not result.source
+
+
+def _notes(table: PaperTable, results: Sequence[Number]) -> str:
+    """What the signs and words of a table mean."""
+    used = "".join(result.signs for result in results)
+    signs = "".join(f" {sign}: {meaning}." for sign, meaning in MEANINGS.items() if sign in used)
+    cited = " cited: a number that the paper takes from earlier work." if table.cited & {*table.rows} else ""
+    return f"{signs}{cited}"
 
 
 def _budget(table: PaperTable, options: ReproduceOptions) -> str:
@@ -110,69 +139,6 @@ def _budget(table: PaperTable, options: ReproduceOptions) -> str:
             "only the orderings are comparable."
         )
     return text
-
-
-def _table(table: PaperTable, results: Sequence[Number]) -> TextTable:
-    """The paper's numbers and ours; settings that are equal are shown once."""
-    by_place = {(result.entry.row, result.entry.column): result for result in results}
-    is_settings = all(isinstance(result.entry, Compared) for result in results)
-    heads = [""]
-    for column in table.columns:
-        heads += [column.name] if is_settings else [f"{column.name}, paper", "ours", "Δ"]
-    rows = []
-    for row in table.rows:
-        cells = [row]
-        for column in table.columns:
-            result = by_place.get((row, column.name))
-            cells += ["", "", ""] if result is None else _cells(result)
-        rows.append(cells)
-    return TextTable(heads, rows)
-
-
-def _cells(result: Number) -> list[str]:
-    """The paper's number, ours and the difference as text; for settings, both in one cell."""
-    entry = result.entry
-    if isinstance(entry, Compared):
-        return [entry.paper if entry.ours == entry.paper else f"{entry.paper} (ours {entry.ours})"]
-    if result.status in (PAPER_ONLY, NOT_RUN):
-        return [entry.paper, "" if result.status == PAPER_ONLY else "not run", ""]
-    if result.ours is None:
-        return [entry.paper, WORDS.get(result.status, result.status), ""]
-    digits = _digits(result)
-    sign = "+" if result.is_difference else ""
-    text = f"{result.ours:{sign}.{digits}f}" if abs(result.ours) < 1e4 else f"{result.ours:,.0f}"
-    if result.deviation is not None:
-        text += f" ± {result.deviation:.{digits}f}"
-    if isinstance(entry, Trained):
-        text += f" ({len(result.values)})"
-    if result.status == "partly":
-        text += ", more to run"
-    if result.delta is None:
-        return [entry.paper, text, ""]
-    return [entry.paper, text, f"{result.delta:+.{digits}f}" if abs(result.delta) < 1e4 else f"{result.delta:+,.0f}"]
-
-
-def _digits(result: Number) -> int:
-    """As many decimals as the paper prints, at least two for small numbers; by magnitude if the paper has none."""
-    printed = result.entry.paper.split(" ")[0].lstrip("+-")
-    digits = len(printed.partition(".")[2].rstrip("K")) if "." in printed else 0
-    if printed:
-        return max(digits, 2) if result.ours is not None and abs(result.ours) < 100 else digits
-    size = 0.0 if result.ours is None else abs(result.ours)
-    return 4 if size < 2 else 2 if size < 1000 else 0
-
-
-def _faults(results: Sequence[Number]) -> list[str]:
-    """Why numbers are missing, one line for each reason."""
-    places_by_reason: dict[str, list[str]] = {}
-    for result in results:
-        if result.status not in (DONE, PAPER_ONLY, NOT_RUN) and result.why:
-            places_by_reason.setdefault(result.why, []).append(f"{result.entry.row} / {result.entry.column}")
-    lines = []
-    for why, places in places_by_reason.items():
-        shown = ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
-        lines.append(f"{shown}: {why}")
-    return lines
 
 
 def _machines(table: PaperTable, options: ReproduceOptions, results: Sequence[Number]) -> list[str]:
@@ -204,4 +170,5 @@ def plain(result: Number) -> dict[str, Any]:
         row |= {"recipe": entry.recipe, "overrides": list(entry.overrides), "value": entry.value}
     if result.status != PAPER_ONLY:
         row |= {"ours": result.ours, "std": result.deviation, "delta": result.delta, "values": list(result.values)}
-    return {**row, "why": result.why} if result.why else row
+    notes = {"why": result.why, "signs": result.signs, "source": result.source}
+    return {**row, **{key: text for key, text in notes.items() if text}}
