@@ -103,7 +103,7 @@ def _table(entries: list[RecipeEntry], ours: dict[str, str]) -> None:
     if not common.fits(table):  # names say what the task is, and the heading that these are tables
         table = common.table("name", "table", "paper", "ours", right=("paper", "ours"), wrapped=("table", "ours"))
         for name, _, place, *numbers in rows:
-            table.add_row(name, re.sub(" Tables?", "", place), *numbers)
+            table.add_row(name, re.sub(" Tables?", "", place).replace("section", "sec."), *numbers)
     console.print(table)
     shown = "".join(papers[entry.name] + ours.get(entry.name, "") for entry in entries)
     for sign, meaning in SIGNS.items():
