@@ -145,7 +145,7 @@ def test_key_numbers(name):
     ("text", "message"),
     [
         ("rows: {a: {modle: {}}}", r"^f: a: modle is not a key of a family; did you mean model\?$"),
-        ("rows: {a: {zzz: 1}}", "f: a: zzz is not a key of a family; allowed: data, model, train, title"),
+        ("rows: {a: {zzz: 1}}", "f: a: zzz is not a key of a family; allowed: data, model, train, sweep, title"),
         ("rows: {a: {groups: []}}", "f: a: groups is not a key of a family"),
         ("rows: {a: 3}", "f: a is 3; allowed: a mapping"),
         ("rows: [a]", r"f: groups must be a list and rows a mapping, got \[\] and \['a'\]"),

@@ -79,6 +79,19 @@ def recipes(
         for row in catalogue.rows(name):  # other rows of the papers' tables, and the overrides that reach them
             changes = " ".join(row.overrides) or "without overrides"
             common.terminal().print(f"  {row.label}: {row.number}  {changes}", markup=False, soft_wrap=True)
+        _sweep(name)
+
+
+def _sweep(name: str) -> None:
+    """Print the values of a recipe's sweep."""
+    from statespan.train import recipes as catalogue
+
+    recipe = catalogue.read(name)
+    if recipe.sweep:
+        values = "; ".join(f"{key}: {', '.join(map(str, values))}" for key, values in recipe.sweep.items())
+        count = catalogue.combinations(recipe)
+        line = f"  sweep of {count} combinations, {values}  statespan ablate {name} --sweep"
+        common.terminal().print(line, markup=False, soft_wrap=True)
 
 
 def _print_yaml(name: str | None) -> None:
@@ -109,4 +122,6 @@ def _table(entries: list[RecipeEntry], ours: dict[str, str]) -> None:
     for sign, meaning in SIGNS.items():
         if sign in shown:
             console.print(f"  {sign} {meaning}", markup=False, soft_wrap=True)
+    if swept := [entry.name for entry in ordered if entry.combinations]:
+        console.print(f"with a sweep (statespan ablate NAME --sweep): {', '.join(swept)}", markup=False, soft_wrap=True)
     console.print("statespan train NAME trains one; statespan recipes NAME --yaml shows one")
