@@ -68,7 +68,7 @@ def test_layer_options_reach_the_layer():
 
 MISTAKES = {
     "misspelt": ("classifier", {**IMAGES, "n_layer": 4}, ValueError, "no 'n_layer'; did you mean n_layers"),
-    "unknown": ("classifier", {**IMAGES, "zzz": 4}, ValueError, "no 'zzz' \\(allowed: d_model, "),
+    "unknown": ("classifier", {**IMAGES, "zzz": 4}, ValueError, "no 'zzz' \\(allowed: sampling_rate, d_model, "),
     "misspelt in ssm": (
         "classifier",
         {**IMAGES, "ssm": {"n_ssms": 4}},

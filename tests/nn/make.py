@@ -30,6 +30,10 @@ def combinations():
     for init in ("lin", "dfout", "inv/real"):
         yield S4D, {"discretization": "foh", "init": init}
     yield S4, {"discretization": "foh", "init": "legs/fout"}
+    for rule in ("bilinear", "zoh", "foh"):
+        for init in ("legs", "legt"):
+            yield S4, {"discretization": rule, "init": init, "separate_Q": True}
+    yield S4, {"kernel": "cauchy", "separate_Q": True}
     yield LSSL, {"discretization": "foh"}
     for real_part in REAL_PARTS:
         yield S5, {"real_part": real_part, "discretization": "bilinear" if real_part == "relu" else "zoh"}
@@ -49,6 +53,7 @@ LAYERS = [
     (S4, {}),
     (S4, {"kernel": "cauchy"}),
     (S4, {"init": "legt"}),
+    (S4, {"separate_Q": True}),
     (S4D, {}),
     (S4D, {"init": "lin", "discretization": "zoh"}),
     (S4D, {"init": "inv", "discretization": "foh"}),

@@ -81,7 +81,8 @@ def test_nothing_is_built_in_torch(d_state, length, no_structure):
     ("options", "power"),
     [({}, "rank one"), ({"init": "fout"}, "rank one"), ({"init": "legt"}, "low rank"),
      ({"init": "legs/legt", "n_ssm": 2}, "low rank"), ({"discretization": "zoh"}, "dense"),
-     ({"init": "legt", "discretization": "zoh"}, "dense")],
+     ({"init": "legt", "discretization": "zoh"}, "dense"), ({"separate_Q": True}, "dense"),
+     ({"init": "legt", "separate_Q": True}, "dense")],
 )  # fmt: skip
 def test_the_form_of_the_state_matrix(options, power):
     """Of a layer and of the same as a structure; what is dense has no parameters for the kernels."""

@@ -54,14 +54,14 @@ def dense_form(ssm) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
     """(A, B, C, dt) of each head of a statespan structure as full dense matrices."""
     get = {name: getattr(ssm, name).detach().numpy() for name in ("A", "B", "C", "dt")}
     P = ssm.P.detach().numpy() if hasattr(ssm, "P") else None
+    Q = P if getattr(ssm, "Q", None) is None else ssm.Q.detach().numpy()
     heads = []
     for h in range(ssm.heads):
         A, B, C = get["A"][h], get["B"][h], get["C"][:, h]
         if A.ndim == 1:
             A, B, C = np.diag(full(A)), full(B), full(C)
             if P is not None:
-                p = full(P[:, h])
-                A = A - p.T @ p.conj()
+                A = A - full(P[:, h]).T @ full(Q[:, h]).conj()
         heads.append((A, B, C, float(get["dt"][h])))
     return heads
 

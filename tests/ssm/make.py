@@ -10,8 +10,8 @@ from statespan.ssm import DPLR, Dense, Diagonal, hippo, inits
 
 RULES = ("zoh", "bilinear", "foh")
 DIAGONAL = [f"diagonal-{name}" for name in (*inits.DIAGONAL, "trained")]
-RANK_1 = ["dplr-legs", "dplr-fout", "dplr-trained"]
-RANK_2 = ["dplr-legt", "dplr-trained2"]
+RANK_1 = ["dplr-legs", "dplr-fout", "dplr-trained", "dplr-apart"]
+RANK_2 = ["dplr-legt", "dplr-trained2", "dplr-apart2"]  # apart: with a Q of its own
 DENSE = [f"dense-{name}" for name in (*hippo.MEASURES, "trained")]
 KINDS = [*DIAGONAL, *RANK_1, *RANK_2, *DENSE]
 
@@ -38,18 +38,20 @@ def make(kind, N, rule, *, H=2, channels=2, seed=0, dtype=torch.float64, dt_min=
             return Diagonal(*inits.mix_diagonal(name, H, N, generator=generator), C, dt, discretization=rule)
         A = torch.complex(-(randn(H, N // 2).real * 2).exp(), 20 * randn(H, N // 2).real)
         return Diagonal(A, randn(H, N // 2), C, dt, discretization=rule)
-    if not name.startswith("trained"):
+    if not name.startswith(("trained", "apart")):
         A, P, B = inits.mix_dplr(name, H, N)
         return DPLR(A, P, B, C, dt=dt, discretization=rule)
-    A, P, B = inits.mix_dplr("legt" if name == "trained2" else "legs", H, N)
+    A, P, B = inits.mix_dplr("legt" if name.endswith("2") else "legs", H, N)
     real = -(0.5 * A.real.abs().log().clamp(min=-1) + randn(H, N // 2).real).exp()
     A = torch.complex(real, A.imag * (1 + 0.1 * randn(H, N // 2).real))
-    return DPLR(A, P + 0.3 * randn(*P.shape), B + 0.3 * randn(H, N // 2), C, dt=dt, discretization=rule)
+    P, B = P + 0.3 * randn(*P.shape), B + 0.3 * randn(H, N // 2)
+    Q = P + 0.2 * randn(*P.shape) if name.startswith("apart") else None
+    return DPLR(A, P, B, C, dt=dt, Q=Q, discretization=rule)
 
 
 def krylov(ssm):
     """The same DPLR system with the other algorithm."""
-    return DPLR(ssm.A, ssm.P, ssm.B, ssm.C, dt=ssm.dt, algorithm="krylov")
+    return DPLR(ssm.A, ssm.P, ssm.B, ssm.C, dt=ssm.dt, Q=ssm.Q, algorithm="krylov")
 
 
 def peak_error(got, wanted):

@@ -15,7 +15,7 @@ TOLERANCE = {"atol": 1e-7, "rtol": 1e-6}
 
 def rebuild(ssm):
     """The structure as a function of its parameters, and those parameters as leaves."""
-    names = ("A", "P", "B", "C", "dt") if isinstance(ssm, DPLR) else ("A", "B", "C", "dt")
+    names = ["A", *["P"] * isinstance(ssm, DPLR), "B", "C", "dt", *["Q"] * (getattr(ssm, "Q", None) is not None)]
     leaves = [getattr(ssm, name).detach().clone().requires_grad_() for name in names]
 
     def build(*values):
@@ -39,7 +39,7 @@ VIEWS = {
 
 # The kernel of everything by every rule. Every other view of every kind of structure (initializations differ in their
 # numbers only) by one of them, in turn, so that each view and each kind meets all.
-GENERAL = ["diagonal-real", "diagonal-trained", "dplr-trained", "dplr-trained2", "dense-trained"]
+GENERAL = ["diagonal-real", "diagonal-trained", "dplr-trained", "dplr-trained2", "dplr-apart", "dense-trained"]
 EACH = [(kind, rule, "kernel") for kind in KINDS for rule in RULES]
 EACH += [(kind, RULES[(i + j) % 3], view) for i, kind in enumerate(GENERAL) for j, view in enumerate([*VIEWS][1:])]
 

@@ -133,14 +133,15 @@ def _announce(recipe: Recipe, dataset: Dataset, model: nn.Module) -> None:
     rows = f"{len(dataset.train):,} / {len(dataset.valid):,} / {len(dataset.test):,}"
     length = f"train/valid/test {rows}, {info.task}, length {info.length:,}"
     config: Any = getattr(model, "config", None)
-    shape = f", {config.n_layers} layers, {config.d_model} features" if config else ""
-    kind = str(recipe.model.get("layer", "s4")).upper()
+    is_stack = config is None or hasattr(config, "layer")
+    kind = f" of {str(recipe.model.get('layer', 's4')).upper()}" if is_stack else ""
+    shape = f", {config.n_layers} layers, {config.d_model} features" if config and is_stack else ""
     duration = f"{train.steps:,} steps" if train.steps else f"{train.epochs} epochs"
     common.terminal().print(f"[bold]{escape(recipe.name)}[/bold]  {escape(paper)}".rstrip())
     common.say(f"  data    {recipe.data['name']}: {length}")
     if dataset.note:
         common.say(f"          {dataset.note}")
-    common.say(f"  model   {recipe.model['name']} of {kind}{shape}, {parameters:,} parameters")
+    common.say(f"  model   {recipe.model['name']}{kind}{shape}, {parameters:,} parameters")
     common.say(f"  train   {duration}, batch {train.batch}, lr {train.lr:g}, {train.precision}")
     if train.start is not None:
         common.say(f"  start   the weights of {train.start}")

@@ -2,7 +2,7 @@
 
 from statespan.models.base import Model
 from statespan.models.classifier import Classifier, ClassifierConfig, Regressor, Retrieval
-from statespan.models.config import BackboneConfig, register_layer
+from statespan.models.config import BackboneConfig, ModelConfig, register_layer
 from statespan.models.forecaster import Forecaster, ForecasterConfig
 from statespan.models.language import LanguageConfig, LanguageModel, MaskedConfig, MaskedModel
 from statespan.models.pixels import PixelModel, PixelsConfig
@@ -22,6 +22,7 @@ __all__ = [
     "MaskedConfig",
     "MaskedModel",
     "Model",
+    "ModelConfig",
     "PixelModel",
     "PixelsConfig",
     "Regressor",

@@ -14,7 +14,7 @@ import torch
 
 from statespan.data.inputs import Preparation, from_json
 from statespan.models import hub
-from statespan.models.config import BackboneConfig, parse
+from statespan.models.config import BackboneConfig, ModelConfig, parse
 from statespan.models.pretrained import INPUTS, LoadError, StoredModel, build_module, check_tensors, read, write
 from statespan.nn.backbone import Composite
 from statespan.nn.sequence import SequenceModule
@@ -45,7 +45,7 @@ class Model(SequenceModule):
 
     def __init__(
         self,
-        config: BackboneConfig,
+        config: ModelConfig,
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -125,10 +125,12 @@ class Model(SequenceModule):
             if config.least_weights() > weights:  # rejected before time is spent on building it
                 raise ValueError(f"it has more than the {weights} weights that are there")
 
-            def make(n_layers: int) -> Model:
-                return cls(replace(config, n_layers=n_layers), dtype=stored.dtype)
+            n_layers = config.n_layers if isinstance(config, BackboneConfig) else 1
 
-            model = build_module(make, config.n_layers, len(stored.tensors))
+            def make(n: int) -> Model:
+                return cls(config if n == n_layers else replace(config, n_layers=n), dtype=stored.dtype)
+
+            model = build_module(make, n_layers, len(stored.tensors))
         except LoadError:
             raise
         except (ValueError, TypeError, RuntimeError, OverflowError) as error:

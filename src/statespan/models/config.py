@@ -31,12 +31,46 @@ ADDED_LAYERS: Registry[type[SequenceLayer]] = Registry("layer", "statespan.layer
 COUNT = {"minimum": 0}
 """Metadata of a field that may be 0."""
 
-Config = TypeVar("Config", bound="BackboneConfig")
+Config = TypeVar("Config", bound="ModelConfig")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackboneConfig:
-    """The fields that all models share.
+class ModelConfig:
+    """A config of a model of any kind. Its fields are checked by their annotations.
+
+    Integers are at least 1 unless the metadata of the field says otherwise.
+
+    Args:
+        sampling_rate: Samples a second of the training data; None if unknown.
+    """
+
+    sampling_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check integers, bools, choices and the sampling rate."""
+        hints = get_type_hints(type(self))
+        for name, value, options in ((f.name, getattr(self, f.name), f.metadata) for f in fields(self)):
+            if hints[name] is int:
+                check_int(name, value, **{"minimum": 1, **options})
+            elif hints[name] is bool:
+                check_bool(name, value)
+            elif get_origin(hints[name]) is Literal:
+                check_choice(name, value, get_args(hints[name]))
+        if self.sampling_rate is not None:
+            check_number("sampling_rate", self.sampling_rate, above=0.0)
+
+    def least_weights(self) -> int:
+        """A lower bound on the number of weights, by which a damaged config is rejected before anything is built."""
+        return 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values, as JSON has them."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneConfig(ModelConfig):
+    """The fields that all models of residual SSM layers share, besides those of :class:`ModelConfig`.
 
     Args:
         d_model: Number of features.
@@ -51,7 +85,6 @@ class BackboneConfig:
         prenorm: Normalize the input of each layer; False for the sum after it.
         dropout: Probability of dropping a feature, in the layers and of their outputs.
         tie_dropout: Drop the same features at every position of a sequence.
-        sampling_rate: Samples a second of the training data; None if unknown.
     """
 
     d_model: int = 128
@@ -65,21 +98,11 @@ class BackboneConfig:
     prenorm: bool = True
     dropout: float = 0.0
     tie_dropout: bool = True
-    sampling_rate: float | None = None
 
     def __post_init__(self) -> None:
-        """Check fields by their annotations: integers >= 1 unless the metadata says otherwise, bools and choices."""
-        hints = get_type_hints(type(self))
-        for name, value, options in ((f.name, getattr(self, f.name), f.metadata) for f in fields(self)):
-            if hints[name] is int:
-                check_int(name, value, **{"minimum": 1, **options})
-            elif hints[name] is bool:
-                check_bool(name, value)
-            elif get_origin(hints[name]) is Literal:
-                check_choice(name, value, get_args(hints[name]))
+        """Check the values, and the options of the layer."""
+        super().__post_init__()
         check_number("dropout", self.dropout, above=0.0, below=1.0, closed=True)
-        if self.sampling_rate is not None:
-            check_number("sampling_rate", self.sampling_rate, above=0.0)
         if not isinstance(self.ssm, Mapping):
             raise TypeError(f"ssm must be a mapping of options of the layer, got {type(self.ssm).__name__}")
         ADDED_LAYERS.check_name(self.layer, "layer")
@@ -95,9 +118,7 @@ class BackboneConfig:
 
         An initialization that is not a name becomes "saved": its values are in the weights of the saved model.
         """
-        values: dict[str, Any] = {
-            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
-        }
+        values = super().to_dict()
         if self.layer in LAYERS and "init" in self.ssm:
             values["ssm"]["init"] = inits.saved_name(self.ssm["init"], self.d_state)
         return values

@@ -125,14 +125,17 @@ def _download(repository: str, file: str, revision: str | None, most: int) -> Pa
 
 def _card(model: Any, name: str) -> str:
     """A model card that says how to load the model."""
+    layer = getattr(model.config, "layer", None)
+    tags = ["statespan", model.name] if layer is None else ["statespan", "state-space-model", layer]
+    layers = "" if layer is None else f" of {layer.upper()} layers"
     return f"""---
 library_name: statespan
-tags: [statespan, state-space-model, {model.config.layer}]
+tags: [{", ".join(tags)}]
 ---
 
 # {name.partition("/")[2]}
 
-A {model.name} model of {model.config.layer.upper()} layers, for the Python package statespan.
+A {model.name} model{layers}, for the Python package statespan.
 
 ```python
 import statespan

@@ -13,7 +13,7 @@ from statespan._registry import Registry, check_keys
 from statespan.models import hub
 from statespan.models.base import Model
 from statespan.models.classifier import Classifier, Regressor, Retrieval
-from statespan.models.config import BackboneConfig, parse, ssm_options
+from statespan.models.config import BackboneConfig, ModelConfig, parse, ssm_options
 from statespan.models.forecaster import Forecaster
 from statespan.models.language import LanguageModel, MaskedModel
 from statespan.models.pixels import PixelModel
@@ -33,8 +33,8 @@ def _check_model(name: str, model: Any) -> None:
     if getattr(model, "name", None) != name:
         raise ValueError(f"{model.__name__}.name must be {name!r}, got {getattr(model, 'name', None)!r}")
     config = getattr(model, "config_class", None)
-    if not (isinstance(config, type) and issubclass(config, BackboneConfig)):
-        raise TypeError(f"{model.__name__}.config_class must be a subclass of BackboneConfig, got {config!r}")
+    if not (isinstance(config, type) and issubclass(config, ModelConfig)):
+        raise TypeError(f"{model.__name__}.config_class must be a subclass of ModelConfig, got {config!r}")
     if not isinstance(getattr(model, "tasks", None), tuple):
         raise TypeError(f"{model.__name__}.tasks must be a tuple, got {getattr(model, 'tasks', None)!r}")
 
@@ -98,14 +98,14 @@ def check(name: str, options: Mapping[str, Any] | None = None, *, values: bool =
     options = options or {}
     check_keys("options", options, [field.name for field in fields(cls.config_class)])
     layer, ssm = options.get("layer", "s4"), options.get("ssm", {})
-    if isinstance(layer, str) and isinstance(ssm, Mapping):
+    if issubclass(cls.config_class, BackboneConfig) and isinstance(layer, str) and isinstance(ssm, Mapping):
         check_keys("ssm", ssm, ssm_options(layer))
     if values:
         _check_values(cls, options)
 
 
 def _check_values(cls: type[Any], options: Mapping[str, Any]) -> None:
-    """Check values by building the config and a one-layer model for data of any width."""
+    """Check values by building the config and a model, of one layer if it is a stack, for data of any width."""
     known = {field.name for field in fields(cls.config_class)}
     absent = {key: value for key, value in _ANY_DATA.items() if key in known and options.get(key) is None}
     if {"d_input", "vocabulary"} <= known:  # samples or tokens
@@ -113,7 +113,9 @@ def _check_values(cls: type[Any], options: Mapping[str, Any]) -> None:
         if options.get("vocabulary") is not None:
             absent.pop("d_input", None)
     config = parse(cls.config_class, {**options, **absent})
-    if config.d_state <= _TRIED_STATE and config.d_model * config.d_state <= _TRIED_WEIGHTS:
+    if not isinstance(config, BackboneConfig):
+        cls(config, device="meta")
+    elif config.d_state <= _TRIED_STATE and config.d_model * config.d_state <= _TRIED_WEIGHTS:
         with torch.random.fork_rng(devices=[]):
             cls(replace(config, n_layers=1), device="meta")
 

@@ -146,9 +146,7 @@ class MIMOParameters(SSMParameters):
 
     def _as_heads(self, dt: Tensor, decay: Tensor, freq: Tensor, gain: Tensor) -> ModeTensors:
         """The parameters of :class:`Modal` from one number per mode (M,); the complex ``gain`` is its B."""
-        halves = 0.5 - torch.arange(
-            2, device=gain.device, dtype=gain.real.dtype
-        )  # numbers of the host would wait for it
+        halves = 0.5 - torch.arange(2, device=gain.device, dtype=gain.real.dtype)  # (0.5, -0.5), without the host
         read = torch.diag(halves)[:, None, None].expand(2, len(dt), 1, 2).contiguous()  # 2 Re C s = Re s, Im s
         pairs = torch.view_as_real(gain)[:, None].contiguous()
         return ModeTensors(dt, decay[:, None], freq[:, None], pairs, read)

@@ -52,7 +52,7 @@ class SSMOptions:
         dt_min: Smallest initial step size.
         dt_max: Largest initial step size.
         discretization: "bilinear", "zoh" or "foh".
-        train_A: Whether A (and P) are trained.
+        train_A: Whether A (and P and Q) are trained.
         train_B: Whether B is trained.
     """
 

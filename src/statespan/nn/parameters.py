@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_choice, check_dtype, check_int
+from statespan._check import check_bool, check_choice, check_dtype, check_int
 from statespan.nn.initial import assign
 from statespan.nn.options import SSMOptions
+from statespan.nn.precision import complex_of, wide
 from statespan.nn.real_part import REAL_PARTS, RealPart, inverse_real_part, real_part
 from statespan.ops import Stepper, apply, apply_from, state_after, system_of
 from statespan.ops.ssm.arguments import ModeTensors
@@ -29,14 +30,14 @@ from statespan.ops.ssm.source import Modal, SSMSource, low_rank_power
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
 from statespan.ssm.inits import Init
 
-OF_A, OF_B = ("A_real", "A_imag", "A", "P", "nu", "theta"), ("B", "log_gamma")  # parameters of the state matrix and B
+OF_A, OF_B = ("A_real", "A_imag", "A", "P", "Q", "nu", "theta"), ("B", "log_gamma")  # parameters of A and B
 
 
 class SSMParameters(nn.Module, ABC):
     """The parameters of an SSM: log Δ and C, and those of its state matrix."""
 
     parameter_groups: ClassVar[dict[str, str]] = {
-        "log_dt": "dt", **dict.fromkeys((*OF_A, *OF_B), "ssm"), "C": "C",
+        "log_dt": "dt", **dict.fromkeys((*OF_A, *OF_B), "ssm"), "C": "C", "Q": "C",
     }  # fmt: skip
     """The optimizer group of each parameter, read by :func:`statespan.param_groups`."""
 
@@ -169,16 +170,6 @@ class SSMParameters(nn.Module, ABC):
         return super()._apply(keep_precision, recurse)
 
 
-def _complex(pairs: Tensor) -> Tensor:
-    """Complex numbers from a trailing axis of 2 with any stride."""
-    return torch.complex(*_wide(pairs).unbind(-1))
-
-
-def _wide(x: Tensor) -> Tensor:
-    """At least float32, even if FSDP2 has cast the parameters."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.to(torch.promote_types(x.dtype, torch.float32))
-
-
 class ModalParameters(SSMParameters):
     """Complex modes: Re A through a constraint (see :mod:`statespan.nn.real_part`), Im A, B and C."""
 
@@ -212,14 +203,14 @@ class ModalParameters(SSMParameters):
         return f"{super().extra_repr()}, real_part={self.real_part}"
 
     def _modal(self, dt_scale: float, P: Tensor | None) -> Modal:
-        dt, decay, freq, B, C = (_wide(x) for x in (self.log_dt, self.A_real, self.A_imag, self.B, self.C))
-        parameters = ModeTensors(dt, decay, freq, B, C, None, None if P is None else _wide(P))
+        dt, decay, freq, B, C = (wide(x) for x in (self.log_dt, self.A_real, self.A_imag, self.B, self.C))
+        parameters = ModeTensors(dt, decay, freq, B, C, None, None if P is None else wide(P))
         return Modal(parameters, dt_scale, self.options.discretization, self.real_part, True)
 
     def _modes(self) -> tuple[Tensor, Tensor, Tensor]:
         """A and B (H, M) in double precision, C (K, H, M) in its own."""
         A = torch.complex(self._heads(real_part(self.real_part, self.A_real)), self._heads(self.A_imag))
-        return A, _complex(self._heads(self.B)), _complex(self.C)
+        return A, complex_of(self._heads(self.B)), complex_of(self.C)
 
 
 class DiagonalParameters(ModalParameters):
@@ -309,18 +300,20 @@ class DiagonalParameters(ModalParameters):
 
 
 class DPLRParameters(ModalParameters):
-    """A diagonal plus low-rank SSM: complex modes and P.
+    """A diagonal plus low-rank SSM: complex modes and P, and Q if it is not P.
 
     Args:
         options: Sizes, step sizes and what is trained.
         init: As in :class:`statespan.S4`.
         real_part: "exp", "softplus", "relu" or "none".
         algorithm: "krylov" or "cauchy", which give the same kernel.
+        separate_Q: Whether Q is a parameter of its own, which starts as P.
         device: Device of the parameters.
         dtype: Their dtype, at least float32.
     """
 
     P: Tensor
+    Q: Tensor
 
     def __init__(
         self,
@@ -329,36 +322,40 @@ class DPLRParameters(ModalParameters):
         init: Init = "legs",
         real_part: RealPart = "exp",
         algorithm: str = "krylov",
+        separate_Q: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         if algorithm == "cauchy" and options.discretization != "bilinear":
             raise ValueError(f"kernel='cauchy' needs discretization='bilinear', got {options.discretization!r}")
         super().__init__(options, real_part)
-        self.init, self.algorithm = init, algorithm
+        self.init, self.algorithm, self.separate_Q = init, algorithm, check_bool("separate_Q", separate_Q)
         self.convolve = algorithm == "cauchy"
         self._make(device, dtype)
-        if options.discretization == "bilinear":
+        if options.discretization == "bilinear" and not separate_Q:
             self.power = low_rank_power(self.P.shape[0])  # other rules make the matrix dense
 
     def _initial(self) -> dict[str, Tensor]:
         Lambda, P, B = inits.mix_dplr(self.init, self.options.ssms, self.options.d_state)
-        return {**self._initial_modes(Lambda, B), "P": torch.view_as_real(P)}
+        initial = {**self._initial_modes(Lambda, B), "P": torch.view_as_real(P)}
+        return {**initial, "Q": initial["P"].clone()} if self.separate_Q else initial
 
     def extra_repr(self) -> str:
         """The options."""
-        return f"{super().extra_repr()}, kernel={self.algorithm}"
+        return f"{super().extra_repr()}, kernel={self.algorithm}{', separate_Q=True' if self.separate_Q else ''}"
 
     def structure(self, dt_scale: float = 1.0, length: int | None = None) -> DPLR:
         """The DPLR SSM."""
         A, B, C = self._modes()
-        P = _complex(self._heads(self.P, dim=1))
-        ssm = DPLR(A, P, B, C, dt=self._dt(), discretization=self.options.discretization, algorithm=self.algorithm)
-        return ssm.with_dt_scale(dt_scale)
+        P = complex_of(self._heads(self.P, dim=1))
+        Q = complex_of(self._heads(self.Q, dim=1)) if self.separate_Q else None
+        rule = {"discretization": self.options.discretization, "algorithm": self.algorithm}
+        return DPLR(A, P, B, C, dt=self._dt(), Q=Q, **rule).with_dt_scale(dt_scale)
 
     def modal(self, dt_scale: float) -> Modal | None:
-        """None unless the rule is the bilinear one."""
-        return self._modal(dt_scale, self.P) if self.options.discretization == "bilinear" else None
+        """None unless the rule is the bilinear one and Q is P: the kernels know no other form."""
+        is_known = self.options.discretization == "bilinear" and not self.separate_Q
+        return self._modal(dt_scale, self.P) if is_known else None
 
 
 class DenseParameters(SSMParameters):
@@ -396,5 +393,5 @@ class DenseParameters(SSMParameters):
     def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Dense:
         """The dense SSM."""
         A, B = self._heads(self.A), self._heads(self.B)
-        ssm = Dense(A, B, _wide(self.C), self._dt(), discretization=self.options.discretization)
+        ssm = Dense(A, B, wide(self.C), self._dt(), discretization=self.options.discretization)
         return ssm.with_dt_scale(dt_scale)

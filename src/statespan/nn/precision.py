@@ -37,3 +37,13 @@ _UNCHANGED: AbstractContextManager[None] = nullcontext()
 def example_of(module: nn.Module) -> Tensor:
     """A parameter, for its dtype and device; an empty float32 tensor if there is none, as in a quantized module."""
     return next(module.parameters(), torch.empty(0, dtype=torch.float32, device="cpu"))
+
+
+def complex_of(pairs: Tensor) -> Tensor:
+    """Complex numbers from a trailing axis of 2 with any stride."""
+    return torch.complex(*wide(pairs).unbind(-1))
+
+
+def wide(x: Tensor) -> Tensor:
+    """At least float32, even if FSDP2 has cast the parameters."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.to(torch.promote_types(x.dtype, torch.float32))

@@ -30,6 +30,9 @@ class S4(SSMLayer):
         real_part: How Re Λ is kept negative: "exp", "softplus", "relu"; or "none" to leave it free.
         kernel: How the convolution kernel is computed: "krylov" (powers of the state matrix by doubling) or "cauchy"
             (the algorithm of the S4 paper, for "bilinear" only). Both give the same numbers.
+        separate_Q: Train Q of the state matrix ``Λ - P Qᴴ`` apart from P, as the S4 paper did; it starts as P. Only
+            Q = P, the default, keeps the SSM from growing, whatever is trained (Goel et al., 2022). The optimizer group
+            of Q is that of C, as in the authors' code. On a GPU its operators are built in torch, which is slower.
         {shared}
 
     Example:
@@ -47,6 +50,7 @@ class S4(SSMLayer):
         discretization: Discretization = "bilinear",
         real_part: RealPart = "exp",
         kernel: Literal["krylov", "cauchy"] = "krylov",
+        separate_Q: bool = False,
         train_A: bool = True,
         train_B: bool = True,
         n_ssm: int | None = None,
@@ -66,7 +70,10 @@ class S4(SSMLayer):
             discretization=discretization, train_A=train_A, train_B=train_B,
         )  # fmt: skip
         algorithm = check_choice("kernel", kernel, ALGORITHMS)
-        ssm = DPLRParameters(options, init=init, real_part=real_part, algorithm=algorithm, device=device, dtype=dtype)
+        ssm = DPLRParameters(
+            options, init=init, real_part=real_part, algorithm=algorithm, separate_Q=separate_Q, device=device,
+            dtype=dtype,
+        )  # fmt: skip
         super().__init__(
             ssm, bidirectional=bidirectional, activation=activation, mix=mix, dropout=dropout, tie_dropout=tie_dropout,
             device=device, dtype=dtype,

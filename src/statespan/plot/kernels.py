@@ -83,9 +83,10 @@ def basis_functions(
         waves = B[order, None].to(torch.complex128) * torch.exp(A[:, None] * t)
         return t, waves.real, waves.abs().amax(0)
     if isinstance(structure, DPLR):
-        Lambda, P = structure.A[head].to(torch.complex128), structure.P[:, head].to(torch.complex128)
-        full = torch.cat([P, P.conj()], -1)
-        A = torch.diag(torch.cat([Lambda, Lambda.conj()])) - full.mT @ full.conj()
+        vectors = (structure.P, structure.P if structure.Q is None else structure.Q)
+        Lambda = structure.A[head].to(torch.complex128)
+        P, Q = (torch.cat([x[:, head], x[:, head].conj()], -1).to(torch.complex128) for x in vectors)
+        A = torch.diag(torch.cat([Lambda, Lambda.conj()])) - P.mT @ Q.conj()
         B = torch.cat([B, B.conj()]).to(torch.complex128)
         order = torch.argsort(Lambda.imag)[:count]
     else:

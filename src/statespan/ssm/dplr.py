@@ -24,16 +24,16 @@ _BLOCK_BYTES = 1 << 25  # of the Cauchy matrix held at a time
 
 
 class Resolvent:
-    """``(I - ΔA/2)⁻¹`` of ``Λ - Σ_r P_r P_rᴴ``, from A = Λ (H, M), P (R, H, M) and Δ (H,), float64: O(N) to apply.
+    """``(I - ΔA/2)⁻¹`` of ``Λ - Σ_r P_r Q_rᴴ``, from A = Λ (H, M), P, Q (R, H, M) and Δ (H,), float64: O(N) to apply.
 
-    With Re Λ ≤ 0 the inner R × R matrix is at least the identity, so nothing is ill-conditioned however large ΔΛ is.
-    Vectors are the kept half x of (x, conj x); ``p_rᴴ (x, conj x) = 2 Re Σ conj(P_r) x`` is real.
+    With Re Λ ≤ 0 and Q = P the inner R × R matrix is at least the identity, so nothing is ill-conditioned however large
+    ΔΛ is. Vectors are the kept half x of (x, conj x); ``q_rᴴ (x, conj x) = 2 Re Σ conj(Q_r) x`` is real.
     """
 
-    def __init__(self, A: Tensor, P: Tensor, dt: Tensor) -> None:
+    def __init__(self, A: Tensor, P: Tensor, dt: Tensor, *, Q: Tensor | None = None) -> None:
         self.D = 1 / (1 - scale(A, dt) / 2)  # (H, M)
         self.columns = self.D * P  # (R, H, M)
-        self.rows = P.conj() * self.D  # (R, H, M)
+        self.rows = (P if Q is None else Q).conj() * self.D  # (R, H, M)
         gram = torch.einsum("qhm,rhm->hqr", self.rows, P).real  # (H, R, R)
         identity = torch.eye(P.shape[0], dtype=torch.float64, device=A.device)
         half_dt = dt[:, None, None] / 2
@@ -73,7 +73,10 @@ class LowRankTransition(Transition):
 
 
 class DPLR(DenseViews):
-    """An SSM with state matrix ``diag(A) - Σ_r P_r P_rᴴ`` over the full set of conjugate pairs (the form of S4).
+    """An SSM with state matrix ``diag(A) - Σ_r P_r Q_rᴴ`` over the full set of conjugate pairs (the form of S4).
+
+    With Q = P the low-rank term only damps: if Re A ≤ 0, no eigenvalue has a positive real part. With another Q some
+    may, and the SSM then grows.
 
     Args:
         A: (H, M) complex, the diagonal Λ.
@@ -81,6 +84,7 @@ class DPLR(DenseViews):
         B: (H, M) complex.
         C: (K, H, M) complex; its precision is that of the results.
         dt: (H,) real, the step sizes.
+        Q: (R, H, M) complex; None for P itself.
         discretization: "bilinear" (S4's), or "zoh" or "foh" (by the matrix exponential of the dense form).
         algorithm: How the kernel is computed: "cauchy", the S4 paper's, for "bilinear" only; or "krylov", powers of the
             dense form by doubling. The same numbers. By default "cauchy" where it exists.
@@ -101,11 +105,13 @@ class DPLR(DenseViews):
         C: Tensor,
         *,
         dt: Tensor,
+        Q: Tensor | None = None,
         discretization: str = "bilinear",
         algorithm: str | None = None,
     ) -> None:
         H, M = check_tensor("A", A, ("H", "N/2"), kind="complex").shape
         self.A = A
+        self.Q = None if Q is None else check_tensor("Q", Q, (len(P), H, M), kind="complex")
         self.P = check_tensor("P", P, ("rank", H, M), kind="complex")
         if P.shape[0] not in (1, 2):
             raise ValueError(f"P must have rank (first dimension) 1 or 2, got {P.shape[0]}")
@@ -123,16 +129,17 @@ class DPLR(DenseViews):
     def with_dt_scale(self, dt_scale: float) -> DPLR:
         """The same system at another sampling rate."""
         dt = self._scaled_dt(dt_scale)
-        return DPLR(self.A, self.P, self.B, self.C, dt=dt, discretization=self.discretization, algorithm=self.algorithm)
+        rule = {"discretization": self.discretization, "algorithm": self.algorithm}
+        return DPLR(self.A, self.P, self.B, self.C, dt=dt, Q=self.Q, **rule)
 
     def recurrence(self) -> Recurrence:
         """Ā, B̄ and C on packed states; for "bilinear" Ā is applied in O(N)."""
-        dt, P, B, C = self._double()
+        dt, P, Q, B, C = self._double()
         if self.discretization == "bilinear":
-            resolvent = Resolvent(self.A, P, dt)
+            resolvent = Resolvent(self.A, P, dt, Q=Q)
             return Recurrence(LowRankTransition(resolvent), pack(resolvent.apply(dt[:, None] * B)), pack_rows(C))
-        p = pack(P)  # (R, H, N)
-        dtA = pack_diagonal(scale(self.A, dt)) - 2 * dt[:, None, None] * torch.einsum("rhn,rhm->hnm", p, p)
+        low_rank = torch.einsum("rhn,rhm->hnm", pack(P), pack(Q))
+        dtA = pack_diagonal(scale(self.A, dt)) - 2 * dt[:, None, None] * low_rank
         dtB = dt[:, None] * pack(B)
         if self.discretization == "foh":
             return held_linearly(dtA, dtB, pack_rows(C))
@@ -142,8 +149,8 @@ class DPLR(DenseViews):
     def factors(self) -> RankOneFactors:
         """Ā as diagonal plus rank one, B̄ and C, on packed states; for "bilinear" and rank 1."""
         assert (self.discretization, self.P.shape[0]) == ("bilinear", 1)
-        dt, P, B, C = self._double()
-        resolvent = Resolvent(self.A, P, dt)
+        dt, P, Q, B, C = self._double()
+        resolvent = Resolvent(self.A, P, dt, Q=Q)
         f = -2 * resolvent.inner[:, 0] * resolvent.columns[0]
         first = pack(resolvent.apply(dt[:, None] * B))
         return RankOneFactors(pack(2 * resolvent.D - 1), pack(f), pack_rows(resolvent.rows[0]), first, pack_rows(C))
@@ -158,9 +165,10 @@ class DPLR(DenseViews):
             kernel = self._generating_function_kernel(length)
         return cut_off(kernel, self.dtype)
 
-    def _double(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        wide = torch.complex128
-        return self.dt.double(), self.P.to(wide), self.B.to(wide), self.C.to(wide)
+    def _double(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Δ, P, Q, B and C."""
+        P, Q, B, C = (x.to(torch.complex128) for x in (self.P, self.P if self.Q is None else self.Q, self.B, self.C))
+        return self.dt.double(), P, Q, B, C
 
     def _generating_function_kernel(self, length: int) -> Tensor:
         """S4's algorithm, (K, H, length) in float64.
@@ -173,15 +181,16 @@ class DPLR(DenseViews):
         diagonal plus low rank: Cauchy products and the Woodbury identity. Written this way, without dividing by 1+ω,
         nothing happens at ω = -1. The nodes are the roots of unity times ρ = exp(-1/L): inside the circle they keep
         clear of undamped modes (Re Λ = 0 in LegT and FouT, whose poles lie on it) at the price of a factor of at most
-        e, and ω^L is still the same number for all of them. Where modes grow, ρ shrinks with the fastest of them. On a
+        e, and ω^L is still the same number for all of them. Where modes grow, ρ shrinks with the fastest of them. (A Q
+        of its own can move poles across the circle. The sum is finite, so that the algorithm stays exact.) On a
         GPU, :mod:`statespan.ops.cauchy` replaces C̃ by a smaller circle.
         """
-        dt, P, B, C = self._double()
+        dt, P, Q, B, C = self._double()
         z = scale(self.A, dt) / 2
         with torch.no_grad():  # Re Λ bounds the growth, for -P Pᴴ only damps; the kernel does not depend on ρ
             log_radius = -1.0 / length - 2 * torch.atanh(z.real.amax(-1, keepdim=True).clamp(min=0.0))  # (H, 1)
-        Ctilde = C - _times_power(C, Resolvent(self.A, P, dt), log_radius.exp(), length)
-        left = torch.cat([Ctilde, P.conj()])  # (K+R, H, M)
+        Ctilde = C - _times_power(C, Resolvent(self.A, P, dt, Q=Q), log_radius.exp(), length)
+        left = torch.cat([Ctilde, Q.conj()])  # (K+R, H, M)
         right = torch.cat([B[None], P])  # (1+R, H, M)
         weights = torch.einsum("phm,qhm->hpqm", left, right).flatten(1, 2)  # (H, (K+R)(1+R), M)
         minus, plus = _nodes(length, log_radius)
@@ -246,7 +255,7 @@ def _cauchy(minus: Tensor, plus: Tensor, half: Tensor, weights: Tensor) -> Tenso
 
 
 def _woodbury(products: Tensor, channels: int, c: Tensor) -> Tensor:
-    """``C̃ (D + c P Pᴴ)⁻¹ B`` from the products with D⁻¹ alone; (K, H, F)."""
+    """``C̃ (D + c P Qᴴ)⁻¹ B`` from the products with D⁻¹ alone; (K, H, F)."""
     r11, r10 = products[:channels, 0], products[:channels, 1:]
     r01, r00 = products[channels:, 0], products[channels:, 1:]
     if r01.shape[0] == 1:

@@ -18,7 +18,7 @@ from typing import Any
 from statespan._suggest import suggest
 from statespan.train.strict import ConfigError, dump, parse, show
 
-SECTIONS = ("data", "model", "train")
+SECTIONS = ("data", "model", "train", "sweep")
 ABOUT = ("table", "number", "time", "note")
 FIELDS = {
     "title": "the recipe in one sentence; {label} stands for the label",

@@ -3,7 +3,8 @@
 A recipe has the sections ``data``, ``model``, ``train`` and ``about``. The first two are a registered ``name`` and
 plain options, which the registries of datasets and models check. The section ``train`` names an optimizer, a schedule
 and metrics. All these names are built in, or registered by an installed package or by the program that reads the
-recipe; a recipe cannot name anything else to import or run, and reading one imports nothing.
+recipe; a recipe cannot name anything else to import or run, and reading one imports nothing. A section ``sweep`` has
+values for ``statespan ablate --sweep``; training does not use it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from typing import Any, Literal
 
 from statespan._registry import Registry
 from statespan._suggest import suggest
+from statespan.train._sweep import flatten, read_sweep
 from statespan.train.parts import METRICS, OPTIMIZERS, SCHEDULES
-from statespan.train.strict import KEY, ConfigError, dump, parse, show
+from statespan.train.strict import KEY, ConfigError, dump, parse, set_value, show
 
 __all__ = ["About", "ConfigError", "Recipe", "Train", "read_recipe", "write_recipe"]
 
@@ -175,6 +177,7 @@ class Recipe:
         train: How to train.
         about: Where the experiment comes from.
         overrides: What the user changed, as ``key=value``.
+        sweep: Values by dotted key that ``statespan ablate --sweep`` combines.
     """
 
     name: str
@@ -183,9 +186,10 @@ class Recipe:
     train: Train = field(default_factory=Train)
     about: About = field(default_factory=About)
     overrides: tuple[str, ...] = ()
+    sweep: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as plain data, with all defaults and overrides written out."""
+        """The recipe as plain data, with all defaults and overrides written out, without its sweep."""
         sections = {"name": self.name, "data": dict(self.data), "model": dict(self.model)}
         for section in ("train", "about"):
             values = dataclasses.asdict(getattr(self, section))
@@ -219,7 +223,7 @@ def read_recipe(source: Path | str | Mapping[str, Any] | Recipe, overrides: Sequ
     """
     earlier: tuple[str, ...] = ()
     if isinstance(source, Recipe):
-        earlier, source = source.overrides, source.to_dict()
+        earlier, source = source.overrides, _with_sweep(source)
     if isinstance(source, Mapping):
         data: Any = parse(dump(dict(source)))
     elif isinstance(source, Path) or ("\n" not in source and source.endswith((".yaml", ".yml"))):
@@ -227,9 +231,11 @@ def read_recipe(source: Path | str | Mapping[str, Any] | Recipe, overrides: Sequ
     else:
         data = parse(source)
     data = _mapping(data, "the recipe")
+    if isinstance(data.get("sweep"), dict):
+        data["sweep"] = flatten(data["sweep"])
     for override in overrides:
         apply_override(data, override)
-    _known("", data, ("name", "data", "model", "train", "about"))
+    _known("", data, ("name", "data", "model", "train", "about", "sweep"))
     name = data.get("name")
     if not isinstance(name, str) or not KEY.match(name):
         raise ConfigError(f"name is {show(name)}; allowed: a name of letters, digits, _ and -")
@@ -244,12 +250,29 @@ def read_recipe(source: Path | str | Mapping[str, Any] | Recipe, overrides: Sequ
         train=_build(Train, sections["train"], "train"),
         about=_build(About, sections["about"], "about"),
         overrides=(*earlier, *overrides),
+        sweep=_sweep(data.get("sweep", {}), sections),
     )
 
 
 def write_recipe(recipe: Recipe) -> str:
     """The recipe as YAML that :func:`read_recipe` reads back as the same recipe."""
-    return dump(recipe.to_dict())
+    return dump(_with_sweep(recipe))
+
+
+def _with_sweep(recipe: Recipe) -> dict[str, Any]:
+    sweep = {key: list(values) for key, values in recipe.sweep.items()}
+    return recipe.to_dict() | ({"sweep": copy.deepcopy(sweep)} if sweep else {})
+
+
+def _sweep(data: Any, sections: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """The sweep; each of its values must be one that the section ``train`` allows."""
+    sweep = read_sweep(_mapping(data, "sweep"))
+    for key, values in sweep.items():
+        for value in values if key.startswith("train.") else ():
+            changed = {"train": copy.deepcopy(sections["train"])}
+            set_value(changed, key.split("."), value, f"sweep.{key}")
+            _build(Train, changed["train"], "train")
+    return sweep
 
 
 def _read(path: Path) -> str:
@@ -268,13 +291,9 @@ def apply_override(data: dict[str, Any], override: str, kind: str = "override") 
     path = key.strip().split(".")
     if not equals or not all(KEY.match(part) for part in path):
         raise ConfigError(f"{kind} {show(override)} is not of the form section.key=value, such as train.lr=0.001")
-    section = data
-    for depth, part in enumerate(path[:-1]):
-        section = section.setdefault(part, {})
-        if not isinstance(section, dict):
-            parent = ".".join(path[: depth + 1])
-            raise ConfigError(f"{kind} {show(override)}: {parent} is {show(section)}, not a section")
-    section[path[-1]] = parse(text, f"{kind} {show(override)}")
+    if path[0] == "sweep":
+        path = ["sweep", ".".join(path[1:])]
+    set_value(data, path, parse(text, f"{kind} {show(override)}"), f"{kind} {show(override)}")
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ overrides, and the settings that were chosen after test scores had been seen, so
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import takewhile
@@ -33,6 +34,8 @@ class RecipeEntry(NamedTuple):
     table: str
     number: str
     select: str = "valid"
+    combinations: int = 0
+    """Those of its sweep; 0 without one."""
 
 
 class PaperRow(NamedTuple):
@@ -177,6 +180,11 @@ def late_settings(name: str) -> list[LateSetting]:
     return [LateSetting(*line.split(" | ", 1)) for line in _listed(name, "After test scores")]
 
 
+def combinations(recipe: Recipe) -> int:
+    """The number of combinations of a recipe's sweep; 0 without one."""
+    return math.prod(map(len, recipe.sweep.values())) if recipe.sweep else 0
+
+
 def table() -> list[RecipeEntry]:
     """One line for each recipe, as ``statespan recipes`` lists them.
 
@@ -190,5 +198,5 @@ def table() -> list[RecipeEntry]:
         recipe = read(name)
         task = f"{recipe.data['name']}, {recipe.model['name']}"
         number = "" if recipe.about.number is None else str(recipe.about.number)
-        entries.append(RecipeEntry(name, task, recipe.about.table, number, recipe.train.select))
+        entries.append(RecipeEntry(name, task, recipe.about.table, number, recipe.train.select, combinations(recipe)))
     return entries

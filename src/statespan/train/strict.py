@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 LARGEST = 65_536  # characters of a file
 DEEPEST = 12  # levels of nesting
-KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
+_WORD = r"[A-Za-z][A-Za-z0-9_-]*"
+KEY = re.compile(rf"{_WORD}\Z")
+DOTTED_KEY = re.compile(rf"{_WORD}(?:\.{_WORD})*\Z")  # of a sweep
 
 # YAML 1.1 reads "no" as False, 1:30 as 90, 1e-3 as text and 2020-01-01 as a date; only these are numbers and words here
 _SCALARS = {
@@ -103,6 +105,16 @@ def show(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def set_value(data: dict[str, Any], path: list[str], value: Any, what: str) -> None:
+    """Set a value in nested plain data; messages begin with ``what``."""
+    section = data
+    for depth, part in enumerate(path[:-1]):
+        section = section.setdefault(part, {})
+        if not isinstance(section, dict):
+            raise ConfigError(f"{what}: {'.'.join(path[: depth + 1])} is {show(section)}, not a section")
+    section[path[-1]] = value
+
+
 def _check_events(text: str, where: str) -> None:
     """Reject deep nesting, anchors and multiple documents before anything is built."""
     import yaml
@@ -128,7 +140,7 @@ def _plain(node: yaml.Node, where: str) -> Any:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-            if not isinstance(key, str) or not KEY.match(key):
+            if not isinstance(key, str) or not DOTTED_KEY.match(key):
                 shown = show(key) if isinstance(key, str) else "a list or a mapping"
                 raise ConfigError(f"{where} has the key {shown}; allowed: names of letters, digits, _ and -")
             if key in mapping:

@@ -26,7 +26,7 @@ def both(x):
 
 @dataclass
 class SSM:
-    """A (S, M), B (S, M), C (K, H, M), P (R, S, M) or None, dt (H,)."""
+    """A (S, M), B (S, M), C (K, H, M), P (R, S, M) or None, dt (H,); Q (R, S, M) if it is not P."""
 
     A: torch.Tensor
     B: torch.Tensor
@@ -34,13 +34,15 @@ class SSM:
     P: torch.Tensor | None
     dt: torch.Tensor
     rule: str = "bilinear"
+    Q: torch.Tensor | None = None
 
     def discrete(self, h):
         """Ā (N, N), B̄ (N,) and C (K, N) of a head."""
         s = h % len(self.A)
         A = torch.diag(both(self.A[s]))
-        for p in [] if self.P is None else self.P[:, s]:
-            A = A - torch.outer(both(p), both(p).conj())
+        Q = self.P if self.Q is None else self.Q
+        for p, q in [] if self.P is None else zip(self.P[:, s], Q[:, s]):
+            A = A - torch.outer(both(p), both(q).conj())
         eye, dt = torch.eye(len(A), dtype=A.dtype), self.dt[h]
         if self.rule == "bilinear":
             left = eye - dt / 2 * A
@@ -135,14 +137,14 @@ def v2(ssm, *, length=40, free=False):
     found = {"log_dt": ssm.dt.log(), "B": pairs(ssm.B[None]), "P": pairs(ssm.P), "C": pairs(ssm.truncated(length))}
     found |= {"omega": nodes(length), "z": nodes(length)}
     if free:
-        return found | {"w": pairs(ssm.A), "Q": pairs(ssm.P.conj())}
+        return found | {"w": pairs(ssm.A), "Q": pairs((ssm.P if ssm.Q is None else ssm.Q).conj())}
     return found | {"log_w_real": (-ssm.A.real).log(), "w_imag": ssm.A.imag}
 
 
 def v1(ssm, *, length=40):
     """The low-rank terms are rows of B and C; C is conjugated where it is used."""
-    P = ssm.P.movedim(0, 1)
-    B, C = torch.cat([ssm.B[:, None], P], 1), torch.cat([ssm.truncated(length)[0][:, None].conj(), P], 1)
+    P, Q = (x.movedim(0, 1) for x in (ssm.P, ssm.P if ssm.Q is None else ssm.Q))
+    B, C = torch.cat([ssm.B[:, None], P], 1), torch.cat([ssm.truncated(length)[0][:, None].conj(), Q], 1)
     found = {"log_dt": ssm.dt.log(), "w": pairs(ssm.A), "B": pairs(B), "C": pairs(C)}
     return found | {"nodes": nodes(length), "z": nodes(length)}
 

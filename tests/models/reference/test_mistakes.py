@@ -226,11 +226,11 @@ def test_mistakes(name):
     assert kind is not LoadError or not isinstance(found.value, NotExpressibleError)
 
 
-def test_trained_low_rank_terms_of_version_2():
+def test_low_rank_terms_of_version_2():
     ssm = draw(Sizes())
     tensors = Block(ssm, brute.v2(ssm, free=True), "v3").tensors
-    tensors["kernel.kernel.Q"] = tensors["kernel.kernel.Q"] + 0.01
-    with pytest.raises(NotExpressibleError, match="Q ≠ P"):
+    tensors["kernel.kernel.Q"] = tensors["kernel.kernel.Q"][:, :1, :-1]
+    with pytest.raises(LoadError, match=r"P and .*Q must have equal shapes"):
         from_reference(tensors)
     tensors = Block(ssm, brute.v2(ssm, length=41), "v3").tensors
     with pytest.raises(NotExpressibleError, match="odd length, 41"):

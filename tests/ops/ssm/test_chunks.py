@@ -16,7 +16,7 @@ from tests.ssm.make import make
 pytestmark = pytest.mark.share(3)
 
 CHUNK = 32
-KINDS = ["diagonal-trained", "dplr-trained", "dense-trained"]
+KINDS = ["diagonal-trained", "dplr-trained", "dplr-apart", "dense-trained"]
 kinds = pytest.mark.parametrize("kind", KINDS)
 lengths = pytest.mark.parametrize("length", [1, 2, 31, 33, 64, 100])
 

@@ -7,11 +7,12 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from statespan._registry import Registered
 from statespan.generation.tree import leaves
 from statespan.papers.bench.case import TOLERANCE
 from statespan.papers.bench.catalog import CATALOG
 from statespan.papers.bench.options import choose_options, find
-from tests.papers.bench.run import ok, quick
+from tests.papers.bench.run import invoke, ok, quick
 
 EXPECTED = {  # rows in quick mode on a CPU, by name and how often
     "op": {"u.clone()": 1, "S4D chunks": 3, "S4D fft": 3, "S4 chunks": 3, "S4 fft": 3},
@@ -146,6 +147,40 @@ def test_model_has_the_sizes_of_the_papers():
     assert all(block.layer.bidirectional and block.layer.d_output == 128 for block in model.blocks)
     assert model.blocks[0].layer.mix[0].out_features == 256  # GLU
     assert type(model.blocks[0].norm).__name__ == "BatchNorm"
+
+
+def test_model_has_baselines_by_name(tmp_path):
+    names = ("resnet2d", "convnet", "wavegan")
+    done, record = quick(tmp_path, "model", "--size", f"baselines={','.join(names)}")
+    assert done.exit_code == 0, done.stderr
+    rows = {row["name"]: row for row in ok(record) if row["setting"]["task"] == "sCIFAR"}
+    assert set(rows) == {*EXPECTED["model"], *(f"{name} eager" for name in names)}
+    for name in names:
+        row = rows[f"{name} eager"]
+        assert row["setting"] == {"task": "sCIFAR", "length": 64, "batch": 2}
+        assert row["floor_ms"] > 0
+        assert row["parameters"] > 10_000
+        assert row["extra"]["sequences_per_s"] == pytest.approx(2e3 / row["time_ms"])
+        assert row["error"] is None
+    assert sum(row["setting"]["task"] == "ListOps" for row in record["rows"]) == 4  # tokens, which no CNN reads
+
+
+def test_a_baseline_layer_stands_in_the_same_blocks(tmp_path, monkeypatch):
+    from statespan.models.config import ADDED_LAYERS
+    from statespan.nn import FeedForward
+
+    monkeypatch.setitem(ADDED_LAYERS._items, "forward", Registered(FeedForward, "test"))
+    done, record = quick(tmp_path, "model", "--size", "baselines=forward")
+    assert done.exit_code == 0, done.stderr
+    rows = [row for row in ok(record) if row["name"] == "forward eager"]
+    assert [row["setting"]["task"] for row in rows] == ["sCIFAR", "ListOps"]
+
+
+def test_an_unknown_baseline_gets_one_line(tmp_path):
+    done = invoke("bench", "model", "--size", "baselines=resnet2", "--quick", "--device", "cpu", "--out", tmp_path)
+    assert done.exit_code == 2
+    assert "--size baselines must be names of convnet, " in done.stderr
+    assert "got 'resnet2'; did you mean resnet2d?" in done.stderr
 
 
 def test_model_counts_sequences(records):

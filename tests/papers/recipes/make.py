@@ -21,6 +21,7 @@ TOKENS = {"listops": (2048, 18, 10), "text": (4096, 135, 2), "retrieval": (4000,
 SERIES = {"etth1": (7, 4), "etth2": (7, 4), "ettm1": (7, 5), "weather": (12, 4), "ecl": (321, 4)}  # columns, marks
 IMAGES = {"cifar-density": (3072, 3, 256), "mnist-density": (784, 1, 256), "digits-density": (64, 1, 17)}
 TEXTS = {"own-text": (256, "characters", 66), "enwik8": (1024, "bytes", 256)}  # length, unit, vocabulary
+LENGTH = 25  # of the batches: that of a square image, too
 WORDS = {"wikitext103": 267_735, "wikitext2": 33_278}
 
 
@@ -59,7 +60,11 @@ def info(recipe):
 
 def shrink(recipe):
     """Overrides that make the recipe's model tiny; its structure stays."""
-    changes = ["model.d_model=8", "model.d_state=4", "model.n_layers=1"]
+    changes = ["model.d_model=8"]
+    if "n_layers" in recipe.model:
+        changes += ["model.d_state=4", "model.n_layers=1"]
+    if "length" in recipe.model:
+        changes.append(f"model.length={LENGTH}")
     if recipe.data["name"] in WORDS:
         changes += ["model.d_model=16", "model.cutoffs=[10, 20]"]  # each cluster is a quarter as wide
     if recipe.data["name"] in SERIES:
@@ -71,7 +76,7 @@ def shrink(recipe):
 
 def batch(about, size=3):
     """A batch of short sequences for an ``info``, and the info that fits it."""
-    length = 96 if about.task == "density" else 24  # the U-Net folds by 3, 4 and 4, and the first fold sees nothing
+    length = 96 if about.task == "density" else LENGTH  # the U-Net folds by 3, 4 and 4, and the first fold sees nothing
     if about.task == "language" and not about.unit:
         about = replace(about, vocabulary=30, d_output=30)
     rows = 2 * size if about.task == "retrieval" else size

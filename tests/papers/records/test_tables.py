@@ -128,6 +128,16 @@ def test_all_of_an_older_version_is_called_that():
     }
 
 
+def test_a_baseline_is_another_model_not_our_result():
+    """A ResNet is not what "ours" means, on whatever data; its record has a line of its own."""
+    cnn = record("scifar-resnet18", {"name": "scifar"}, 0, 0.95)
+    cnn["recipe"]["model"] = {"name": "resnet2d"}
+    records = {"a-seed0.json": cnn, "b-seed0.json": record("scifar-s4", {"name": "scifar"}, 0, 0.907)}
+    short, long = (table.make(records, kind, "") for kind in ("short", "long"))
+    assert cells(short, "sCIFAR") == [["sCIFAR", "91.80", "90.70", "93.16", "–", "`scifar-s4`"]]
+    assert [row[4] for row in cells(long, "scifar, resnet2d")] == ["95.00"]
+
+
 def test_augmented_is_compared_with_augmented():
     """S4 section 4.3: 93.16 % with augmentation; 91.80 % is the papers' best without."""
     records = {

@@ -40,6 +40,7 @@ class ConvertedSSM:
         B: (S, M, 2); None if it is 1 and not trained.
         C: (K, H, M, 2).
         P: (R, S, M, 2), or None for a diagonal SSM.
+        Q: (R, S, M, 2), or None if it is P.
         real_part: "exp", "softplus", "relu" or "none".
         disc: "zoh" or "bilinear".
     """
@@ -50,6 +51,7 @@ class ConvertedSSM:
     B: Tensor | None
     C: Tensor
     P: Tensor | None
+    Q: Tensor | None
     real_part: str
     disc: str
 
@@ -64,7 +66,7 @@ def convert(kernel: Mapping[str, Tensor], options: ReferenceOptions, where: str)
     """
     version = version_of(kernel, where)
     kernel = {name: value.double() if value.is_floating_point() else value for name, value in kernel.items()}
-    C, B, P = _vectors(kernel, version, where)
+    C, B, P, Q = _vectors(kernel, version, where)
     A_real, A_imag, kind = _modes(kernel, version, options, P is not None)
     dt = _steps(kernel[version.dt], C.shape[1], version, options=options, where=where)
     S, M = A_real.shape
@@ -77,7 +79,7 @@ def convert(kernel: Mapping[str, Tensor], options: ReferenceOptions, where: str)
     if not bool(real_part(kind, A_real).isfinite().all()):
         raise LoadError(f"{where}{version.A_real} must give finite Re A, got up to {A_real.max().item():g}")
     if B is not None:
-        A_real, A_imag, B, P = _common(A_real, A_imag, B, P)
+        A_real, A_imag, B, P, Q = _common(A_real, A_imag, B, P, Q=Q)
         S = len(A_real)
     if A_imag.shape != (S, M) or C.shape[1] % S or (B is not None and B.shape != (S, M)):
         raise LoadError(f"{where}C must have a multiple of {S} heads, as there are {S} SSMs, got {C.shape[1]}")
@@ -87,7 +89,7 @@ def convert(kernel: Mapping[str, Tensor], options: ReferenceOptions, where: str)
             raise NotExpressibleError(
                 f"{where}P has shape {tuple(P.shape)}; statespan's low-rank terms have rank 1 or 2"
             )
-        ssm = _system((A_real, A_imag, kind), B, C, P, dt=dt)
+        ssm = _system((A_real, A_imag, kind), B, C, P, dt=dt, Q=Q)
         length = _length(kernel, options, where)
         try:
             C = untruncate(C, ssm, length, where)
@@ -95,8 +97,8 @@ def convert(kernel: Mapping[str, Tensor], options: ReferenceOptions, where: str)
             largest = f"{where}{version.A_real or version.A_imag} gives |A| up to {ssm.A.abs().max().item():g}"
             raise LoadError(f"{where}C cannot be solved for at length {length}: {largest}") from error
     disc = "bilinear" if P is not None else options.disc or version.disc
-    pairs = [None if x is None else _pairs(x) for x in (B, P)]
-    return ConvertedSSM(dt.log(), A_real, A_imag, pairs[0], _pairs(C), pairs[1], kind, disc)
+    pairs = [None if x is None else _pairs(x) for x in (B, P, Q)]
+    return ConvertedSSM(dt.log(), A_real, A_imag, pairs[0], _pairs(C), pairs[1], pairs[2], kind, disc)
 
 
 def untruncate(C_tilde: Tensor, ssm: DPLR, length: int, where: str = "") -> Tensor:
@@ -133,11 +135,14 @@ def _unpack_rows(rows: Tensor) -> Tensor:
     return torch.complex(real, -imag) / 2
 
 
-def _system(modes: tuple[Tensor, Tensor, str], B: Tensor, C: Tensor, P: Tensor, *, dt: Tensor) -> DPLR:
+def _system(
+    modes: tuple[Tensor, Tensor, str], B: Tensor, C: Tensor, P: Tensor, *, dt: Tensor, Q: Tensor | None
+) -> DPLR:
     A_real, A_imag, kind = modes
     copies = C.shape[1] // A_real.shape[0]
     A = torch.complex(real_part(kind, A_real), A_imag)
-    return DPLR(A.repeat(copies, 1), P.repeat(1, copies, 1), B.repeat(copies, 1), C, dt=dt)
+    Q = None if Q is None else Q.repeat(1, copies, 1)
+    return DPLR(A.repeat(copies, 1), P.repeat(1, copies, 1), B.repeat(copies, 1), C, dt=dt, Q=Q)
 
 
 def transformed(x: Tensor, transform: str, offset: float = 1e-4) -> Tensor:
@@ -190,8 +195,10 @@ def _modes(
     return x, version.sign * imag, kind
 
 
-def _vectors(kernel: Mapping[str, Tensor], version: Version, where: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """C (K, H, M), B (S, M) and P (R, S, M), complex; C may still be C̃."""
+def _vectors(
+    kernel: Mapping[str, Tensor], version: Version, where: str
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """C (K, H, M), B (S, M), P and Q (R, S, M), complex; C may still be C̃, and Q is None if it is P."""
     C = _complex(kernel["C"])
     if "nodes" in kernel:
         return _stacked(_complex(kernel["B"]), C, where)
@@ -204,13 +211,12 @@ def _vectors(kernel: Mapping[str, Tensor], version: Version, where: str) -> tupl
     P = _complex(kernel["P"]) if "P" in kernel else None
     if B is not None and B.ndim == 3 and B.shape[0] == 1:
         B = B[0]
-    if "Q" in kernel and P is not None:
-        _check_same(P.conj(), _complex(kernel["Q"]), where)
-    return C, B, P
+    Q = _apart(P, _complex(kernel["Q"]).conj(), where) if "Q" in kernel and P is not None else None
+    return C, B, P, Q
 
 
-def _stacked(B: Tensor, C: Tensor, where: str) -> tuple[Tensor, Tensor, Tensor]:
-    """C, B and P of v1, which stores the low-rank terms as further rows of B and C, and C conjugated."""
+def _stacked(B: Tensor, C: Tensor, where: str) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """C, B, P and Q of v1, which stores the low-rank terms as further rows of B and C, and C conjugated."""
     B, C = (x if x.ndim == 3 else x[None] for x in (B, C))  # (H, 1 + R, M)
     if B.shape != C.shape or B.shape[1] < 2:
         raise LoadError(
@@ -218,25 +224,27 @@ def _stacked(B: Tensor, C: Tensor, where: str) -> tuple[Tensor, Tensor, Tensor]:
             f"in the rows after the first; got {tuple(B.shape)} and {tuple(C.shape)}"
         )
     P, Q = B[:, 1:].movedim(1, 0), C[:, 1:].movedim(1, 0)
-    _check_same(P, Q, where)
-    return C[None, :, 0].conj().resolve_conj(), B[:, 0], P
+    return C[None, :, 0].conj().resolve_conj(), B[:, 0], P, _apart(P, Q, where)
 
 
-def _check_same(P: Tensor, Q: Tensor, where: str) -> None:
-    if P.shape != Q.shape or not torch.allclose(P, Q, rtol=1e-6, atol=1e-7):
-        raise NotExpressibleError(f"{where} has a low-rank term P Qᴴ with Q ≠ P (trained apart); statespan's is P Pᴴ")
+def _apart(P: Tensor, Q: Tensor, where: str) -> Tensor | None:
+    """Q if the two were trained apart, None if they are the same."""
+    if P.shape != Q.shape:
+        raise LoadError(f"{where}P and {where}Q must have equal shapes, got {tuple(P.shape)} and {tuple(Q.shape)}")
+    return None if torch.allclose(P, Q, rtol=1e-6, atol=1e-7) else Q.resolve_conj()
 
 
 def _common(
-    A_real: Tensor, A_imag: Tensor, B: Tensor, P: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    A_real: Tensor, A_imag: Tensor, B: Tensor, P: Tensor | None, *, Q: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """The tensors repeated to the largest number of SSMs among them."""
     counts = [len(A_real), len(A_imag), B.shape[0], *([] if P is None else [P.shape[-2]])]
     S = max(counts)
     if B.ndim != 2 or any(S % count for count in counts) or (P is not None and P.ndim != 3):
-        return A_real, A_imag, B, P  # reported by the caller
+        return A_real, A_imag, B, P, Q  # reported by the caller
     A_real, A_imag, B = (x.repeat(S // len(x), 1) for x in (A_real, A_imag, B))
-    return A_real, A_imag, B, None if P is None else P.repeat(1, S // P.shape[1], 1)
+    P, Q = (None if x is None else x.repeat(1, S // x.shape[1], 1) for x in (P, Q))
+    return A_real, A_imag, B, P, Q
 
 
 def _length(kernel: Mapping[str, Tensor], options: ReferenceOptions, where: str) -> int:

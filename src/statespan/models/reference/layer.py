@@ -147,6 +147,8 @@ def _ssm_options(ssm: ConvertedSSM, channels: int, activation: str) -> dict[str,
         options |= {"init": "lin", "discretization": ssm.disc}
     if ssm.B is None:
         options["train_B"] = False
+    if ssm.Q is not None:
+        options["separate_Q"] = True
     if heads != S:
         options["n_ssm"] = S
     if channels > 1:
@@ -164,6 +166,8 @@ def _ssm_weights(ssm: ConvertedSSM) -> dict[str, Tensor]:
     weights = {"log_dt": ssm.log_dt, "A_real": ssm.A_real, "A_imag": ssm.A_imag, "B": B, "C": ssm.C}
     if ssm.P is not None:
         weights["P"] = ssm.P
+    if ssm.Q is not None:
+        weights["Q"] = ssm.Q
     return {f"ssm.{name}": value for name, value in weights.items()}
 
 

@@ -129,6 +129,8 @@ def _layer(layer: SSMLayer, options: dict[str, Any]) -> dict[str, Tensor]:
         raise NotExpressibleError(f"{type(ssm).__name__}: the reference's SSMs are diagonal, or diagonal plus low-rank")
     if isinstance(ssm, DiagonalParameters) and ssm.softmax:
         raise NotExpressibleError("kernel='softmax': the reference's own softmax is damped by 1e-7")
+    if isinstance(ssm, DPLRParameters) and ssm.separate_Q:
+        raise NotExpressibleError("separate_Q=True: the reference's low-rank term is P Pᴴ")
     rule, allowed = ssm.options.discretization, ("bilinear",) if low_rank else DISCRETIZATIONS
     if rule not in allowed:
         kind = "with a low-rank term" if low_rank else "of a diagonal SSM"

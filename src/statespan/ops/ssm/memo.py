@@ -137,5 +137,5 @@ def remembered(request: Request, key: tuple[Any, ...], make: Callable[[], T]) ->
             return make()  # one that a user wrote may depend on more
         names = ("algorithm", "softmax_length")
         rest = [type(ssm), ssm.discretization, *(getattr(ssm, name, None) for name in names)]
-        values += [ssm.A, ssm.B, ssm.C, ssm.dt, getattr(ssm, "P", None)]
+        values += [ssm.A, ssm.B, ssm.C, ssm.dt, getattr(ssm, "P", None), getattr(ssm, "Q", None)]
     return source.memo.get((*key, *rest, request.bidirectional, request.working), values, make)

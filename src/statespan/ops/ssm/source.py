@@ -44,7 +44,8 @@ class SSMSource:
     d_state: int
     power: str
     """The form of Ā, of which its chunk-to-chunk matrix G is a power: "diagonal"; "rank one" or "low rank" (rank 2) for
-    diagonal plus that, whose powers are dense; or "dense"."""
+    diagonal plus that, whose powers are dense; or "dense". The kernels know the low-rank term P Pᴴ alone: with a Q of
+    its own, Ā counts as dense."""
     dtype: torch.dtype
     """The real dtype of its parameters."""
     convolve: bool = False
@@ -76,7 +77,9 @@ def source_of(ssm: Structure) -> SSMSource:
 def _power(ssm: Structure) -> str:
     if isinstance(ssm, Diagonal):
         return "diagonal"
-    return low_rank_power(ssm.P.shape[0]) if isinstance(ssm, DPLR) and ssm.discretization == "bilinear" else "dense"
+    if isinstance(ssm, DPLR) and ssm.discretization == "bilinear" and ssm.Q is None:
+        return low_rank_power(ssm.P.shape[0])
+    return "dense"
 
 
 def low_rank_power(rank: int) -> str:

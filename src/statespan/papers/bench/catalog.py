@@ -14,7 +14,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Listing:
-    """A benchmark as the help shows it; a size is a number, or a tuple of numbers or of shapes."""
+    """A benchmark as the help shows it; a size is a number, or a tuple of numbers, shapes or names."""
 
     name: str
     summary: str

@@ -1,4 +1,7 @@
-"""`model`: a training step of two whole models: eager, compiled, and captured in a CUDA graph."""
+"""`model`: a training step of two whole models: eager, compiled, and captured in a CUDA graph.
+
+``--size baselines=resnet2d,convnet`` adds baselines on the same batch (:mod:`statespan.papers.bench.baseline`).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,10 @@ import torch
 from torch import nn
 
 from statespan.nn.block import ResidualBlock
+from statespan.papers.bench.baseline import CLASSES, baseline_cases
 from statespan.papers.bench.case import Benchmark, BenchOptions, Case, Work, with_rate
 from statespan.papers.bench.layer_work import KINDS, ssm_floor
 from statespan.papers.bench.training import BOTH, COMPILED, EAGER, GRAPHED, ResidualClassifier, step_work
-
-CLASSES = 10
 
 
 class TaskSizes(NamedTuple):
@@ -48,7 +50,7 @@ def variants(options: BenchOptions) -> list[str]:
 
 
 def cases(options: BenchOptions) -> Iterator[Case]:
-    """Each task with S4D and S4 in each variant, and by the FFT."""
+    """Each task with S4D and S4 in each variant, and by the FFT; then the baselines."""
     for task in tasks(options):
         setting = {"task": task.name, "length": task.length, "batch": task.batch, "d_model": task.d_model}
         setting |= {"n_layers": task.n_layers, "d_state": options.sizes["d_state"]}
@@ -60,6 +62,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
                 name = f"{kind} {variant}" + (", fft" if path == "fft" else "")
                 prepare = partial(_work, options, task, kind, path=path, variant=variant)
                 yield Case(name, setting, prepare, floor, options.model_tolerance, optional=variant != EAGER)
+        yield from baseline_cases(options, task, variants(options))
 
 
 def build(task: TaskSizes, kind: str, d_state: int, device: torch.device) -> ResidualClassifier:

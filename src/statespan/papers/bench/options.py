@@ -55,6 +55,10 @@ def choose_options(
         if key not in chosen:
             raise ValueError(f"--size of {benchmark.name} must be one of {', '.join(chosen)}, got {change!r}")
         chosen[key] = _parse(change, text, chosen[key])
+    if chosen.get("baselines"):
+        from statespan.papers.bench.baseline import check_names
+
+        check_names(chosen["baselines"])
     if reference is not None:
         if not benchmark.takes_reference:
             raise ValueError(f"--reference goes with the benchmark eager, not with {benchmark.name}")
@@ -82,7 +86,9 @@ def _device(benchmark: Benchmark, name: str | None) -> torch.device:
 
 
 def _parse(change: str, text: str, default: Any) -> Any:
-    """Parse a value written like its default: 8, "1024,4096" for a list, "64x512x1024" for a shape."""
+    """Parse a value written like its default: 8, "1024,4096" for a list, "64x512x1024" for a shape, names for none."""
+    if default == ():  # names
+        return tuple(name.strip() for name in text.split(",") if name.strip())
     several = isinstance(default, tuple)
     shape = len(default[0]) if several and isinstance(default[0], tuple) else 0
     wanted = "x".join(["N"] * shape) if shape else "a number >= 1"

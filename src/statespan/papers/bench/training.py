@@ -40,7 +40,7 @@ class ResidualClassifier(nn.Module):
 class TrainingStep:
     """A training step on one batch, with the SSMs on ``path``."""
 
-    model: ResidualClassifier
+    model: nn.Module  # its first parameter is where the backward pass ends
     inputs: Tensor  # tokens (B, L) or numbers (B, L, features)
     labels: Tensor  # (B,)
     options: BenchOptions
@@ -54,7 +54,7 @@ class TrainingStep:
         self.optimizer = torch.optim.AdamW(groups, fused=on_cuda, capturable=on_cuda)
 
     def gradients(self, count: int | None = None) -> Tensors:
-        """Forward and backward; returns the scores and the encoder's gradient, where the backward pass ends.
+        """Forward and backward; returns the scores and the gradient of the encoder, where the backward pass ends.
 
         ``count`` limits it to the first sequences of the batch.
         """
@@ -63,7 +63,7 @@ class TrainingStep:
         with use_path(self.path), self.options.autocast():
             scores = self.forward(x)
         nn.functional.cross_entropy(scores.to(self.options.parameter_dtype), labels).backward()
-        gradient = self.model.encoder.weight.grad
+        gradient = next(self.model.parameters()).grad
         assert gradient is not None
         return {"output": scores.detach(), "input gradient": gradient}
 
@@ -76,24 +76,29 @@ class TrainingStep:
 
 
 def step_work(
-    model: ResidualClassifier,
+    model: nn.Module,
     inputs: Tensor,
     options: BenchOptions,
     *,
     path: str = "auto",
     variant: str = EAGER,
     sample: int | None = None,
-    reference: ResidualClassifier | None = None,
+    reference: nn.Module | None = None,
     graph: bool = False,
+    classes: int | None = None,
 ) -> Work:
     """A model's training step on tokens (B, L) or numbers (B, L, features), with SSMs applied by a ``path``.
 
     The reference is the same on the path "fft" in wide precision, of the model itself or of one with the same
     parameters. ``sample`` limits the comparison to the first sequences, for models whose reference would not fit.
+    ``classes`` are those of the head if not given.
     """
     device = options.device
     model = model.to(device, options.parameter_dtype)
-    labels = torch.randint(model.head.out_features, (inputs.shape[0],)).to(device)
+    if classes is None:
+        assert isinstance(model, ResidualClassifier)
+        classes = model.head.out_features
+    labels = torch.randint(classes, (inputs.shape[0],)).to(device)
     inputs = inputs.to(device)
     if inputs.is_floating_point():
         inputs = inputs.to(options.dtype)
@@ -118,7 +123,7 @@ def step_work(
     return Work(run, compared, count_parameters(model, trained=True), peak, sampled, graph=graph)
 
 
-def _compiled(model: ResidualClassifier) -> Callable[[Tensor], Tensor]:
+def _compiled(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """The model compiled, without the compiler's warnings about complex numbers."""
     torch._dynamo.reset()
     compiled = torch.compile(model)

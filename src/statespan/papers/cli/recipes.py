@@ -71,6 +71,19 @@ def recipes(
         for row in catalogue.rows(name):  # other rows of the papers' tables, and the overrides that reach them
             changes = " ".join(row.overrides) or "without overrides"
             common.terminal().print(f"  {row.label}: {row.number}  {changes}", markup=False, soft_wrap=True)
+        _sweep(name)
+
+
+def _sweep(name: str) -> None:
+    """Print the values of a recipe's sweep."""
+    from statespan.train import recipes as catalogue
+
+    recipe = catalogue.read(name)
+    if recipe.sweep:
+        values = "; ".join(f"{key}: {', '.join(map(str, values))}" for key, values in recipe.sweep.items())
+        count = catalogue.combinations(recipe)
+        line = f"  sweep of {count} combinations, {values}  statespan ablate {name} --sweep"
+        common.terminal().print(line, markup=False, soft_wrap=True)
 
 
 def _print_yaml(name: str | None) -> None:
@@ -97,10 +110,12 @@ def _table(entries: list[RecipeEntry], ours: dict[str, str]) -> None:
     if not common.fits(table):  # names say what the task is, and the heading that these are tables
         table = common.table("name", "table", "paper", "ours", right=("paper", "ours"), wrapped=("table", "ours"))
         for name, _, place, *numbers in rows:
-            table.add_row(name, re.sub(" Tables?", "", place), *numbers)
+            table.add_row(name, re.sub(" Tables?", "", place).replace("section", "sec."), *numbers)
     console.print(table)
     shown = "".join(papers[entry.name] + ours.get(entry.name, "") for entry in entries)
     for sign, meaning in MEANINGS.items():
         if sign in shown:
             console.print(f"  {sign} {meaning}", markup=False, soft_wrap=True)
+    if swept := [entry.name for entry in ordered if entry.combinations]:
+        console.print(f"with a sweep (statespan ablate NAME --sweep): {', '.join(swept)}", markup=False, soft_wrap=True)
     console.print("statespan train NAME trains one; statespan recipes NAME --yaml shows one")

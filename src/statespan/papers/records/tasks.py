@@ -15,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from statespan.models.config import LAYERS
+from statespan.models.registry import ADDED_MODELS
 from statespan.papers.records.record import named_recipe
 from statespan.papers.records.signs import CHANGES
 from statespan.train import recipes
@@ -53,7 +55,9 @@ class ResultTask:
     def holds(self, record: Mapping[str, Any]) -> bool:
         """Whether a record belongs to this task."""
         recipe = record["recipe"]
-        return self.is_of(recipe["name"], recipe["data"]) and value(record, self) is not None
+        if is_baseline(recipe) or value(record, self) is None:
+            return False
+        return self.is_of(recipe["name"], recipe["data"])
 
     def is_of(self, recipe: str, data: Mapping[str, Any]) -> bool:
         """Whether a recipe of this name with this data belongs to this task."""
@@ -81,16 +85,29 @@ def other(record: Mapping[str, Any], key: str) -> ResultTask:
     """A task for a record that belongs to none of the list, such as a small one of our own."""
     data = record["recipe"]["data"]
     name = data["name"] + (", hidden tokens" if data.get("find") else "")
+    if is_baseline(record["recipe"]):
+        name += f", {record['recipe']['model']['name']}"
     if (contour := data.get("contour", DEFAULTS["contour"])) != DEFAULTS["contour"]:
         name += f", contours of {contour} dashes"
     return ResultTask(name, key, data["name"], record["metric"], published=False)
+
+
+def is_baseline(recipe: Mapping[str, Any]) -> bool:
+    """Whether a recipe is of a model that the papers compare with: neither a built-in one, nor of built-in layers.
+
+    Example:
+        >>> is_baseline(recipes.read("sc35-convnet").to_dict()), is_baseline(recipes.read("sc35-s4-legs").to_dict())
+        (True, False)
+    """
+    model = recipe.get("model", {})
+    return model.get("name", "classifier") not in ADDED_MODELS.built_in or model.get("layer", "s4") not in LAYERS
 
 
 @cache
 def paper(task: ResultTask) -> str:
     """The papers' best number of S4 and S4D without augmentation, as printed; "" if there is none."""
     printed = []
-    for name in recipes.names() if task.published else []:
+    for name in _recipes() if task.published else []:
         about, data = named_recipe(name).about, named_recipe(name).data
         if about.number is None or not task.is_of(name, data):
             continue
@@ -108,9 +125,15 @@ def paper_augmented(task: ResultTask) -> str:
         {'sCIFAR': '93.16', 'sCIFAR, S4 with 7.9M parameters': '93.16'}
     """
     options = {f"data.{option}=true" for option, nothing in CHANGES.items() if nothing is False}
-    names = recipes.names() if task.published and task.dt_scale == 1.0 else []
+    names = _recipes() if task.published and task.dt_scale == 1.0 else []
     rows = [row for name in names if task.is_of(name, named_recipe(name).data) for row in recipes.rows(name)]
     return _best(task, [row.number for row in rows if len(row.overrides) == 1 and row.overrides[0] in options])
+
+
+@cache
+def _recipes() -> tuple[str, ...]:
+    """The recipes of S4, S4D and other SSMs."""
+    return tuple(name for name in recipes.names() if not is_baseline({"model": named_recipe(name).model}))
 
 
 def _best(task: ResultTask, printed: list[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from statespan.papers.runs.cell import Cell
@@ -81,6 +81,7 @@ def product(recipe: Recipe, axes: Sequence[Axis], seeds: int) -> list[Combinatio
     if twice:
         raise ConfigError(f"--grid must name each key once, got {twice[0]} twice")
     rows = []
+    recipe = replace(recipe, sweep={})  # a cell is one of its combinations
     for values in itertools.product(*(axis.values for axis in axes)):
         changes = [f"{key}={value}" for key, value in zip(keys, values)]
         cells = [

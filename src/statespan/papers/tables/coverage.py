@@ -26,15 +26,15 @@ PLACE = markdown.marker("recipes: coverage")
 
 
 def tables_of(text: str) -> list[str]:
-    """The tables that a recipe names.
+    """The tables, or sections, that a recipe names.
 
     Example:
-        >>> tables_of("S4 Table 4, S4D Table 5"), tables_of("S4 Tables 6, 12")
-        (['S4 Table 4', 'S4D Table 5'], ['S4 Table 6', 'S4 Table 12'])
+        >>> tables_of("S4 Table 4, S4D Table 5"), tables_of("S4 Tables 6, 12"), tables_of("S4 section 4.3")
+        (['S4 Table 4', 'S4D Table 5'], ['S4 Table 6', 'S4 Table 12'], ['S4 section 4.3'])
     """
     names = []
-    for paper, numbers in re.findall(r"(S4D?) Tables? (\w+(?:, \d+\w?)*)", text):
-        names += [f"{paper} Table {number}" for number in numbers.split(", ")]
+    for paper, numbers, section in re.findall(r"(S4D?) (?:Tables? (\w+(?:, \d+\w?)*)|(section [\d.]+))", text):
+        names += [f"{paper} {section}"] if section else [f"{paper} Table {number}" for number in numbers.split(", ")]
     return names
 
 
