@@ -100,9 +100,7 @@ def test_results_were_compared_with_their_reference(name, records):
     for row in records(name)["rows"]:
         # torch's own kernel, at lengths whose weights do not fit; steps of a model that other benchmarks compare;
         # somebody else's model
-        if row["name"] in ("flash attention", "attention", "LSTM", "loop") or row["name"].startswith(
-            "Hugging Face"
-        ):
+        if row["name"] in ("flash attention", "attention", "LSTM", "loop") or row["name"].startswith("Hugging Face"):
             assert (row["error"], row["tolerance"], row["compared"]) == (None, None, {})
             continue
         assert row["error"] == max(row["compared"].values())
