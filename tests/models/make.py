@@ -6,6 +6,7 @@ from statespan import models
 from tests.nn.make import perturb
 
 f64 = torch.float64
+HEADS = {"ssm": {"n_heads": 2}, "positions": "sinusoidal"}
 SMALL = {"d_model": 6, "d_state": 4, "n_layers": 2, "layer": "s4d"}
 CASES = {
     "classifier": {"d_input": 3, "d_output": 5, "norm": "batch", "feed_forward": 2},
@@ -23,6 +24,8 @@ MORE = {
     "mixture": ("pixels", {"vocabulary": 9, "d_output": 4, "pools": [2], "n_layers": 1, "mixture": 3, "layer": "s4"}),
     "layers alone": ("transducer", {"d_input": 3, "d_output": 2, "residual": False, "norm": "none"}),
     "one SSM": ("regressor", {"d_input": 2, "d_output": 3, "layer": "lru", "norm": "batch"}),
+    "attention": ("classifier", {"d_input": 2, "d_output": 3, "layer": "linear-attention", **HEADS}),
+    "Performer": ("language", {"vocabulary": 30, "n_layers": 1, "layer": "performer", **HEADS}),
     "no marks": ("forecaster", {"d_input": 1, "d_output": 1, "horizon": 5, "layer": "lssl"}),
 }
 ALL = {**{name: (name, options) for name, options in CASES.items()}, **MORE}
