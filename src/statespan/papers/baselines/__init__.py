@@ -1,1 +1,1 @@
-"""The models that the papers compare against: attention, Transformers, Informer, LSTM, and simple forecasts."""
+"""The models that the papers compare against: attention, recurrent networks, convolutions, and simple forecasts."""
