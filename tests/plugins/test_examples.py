@@ -63,7 +63,7 @@ def test_foreign_parts_from_the_command_line(examples, tmp_path, monkeypatch):
         tmp_path, examples, f'train digits-s4d {uses} "train.metrics=[top2]" {QUICK} model.dropout=0.2 name=whole'
     )
     assert done.returncode == 0, done.stderr
-    assert "classifier of GRU, 2 layers" in done.stdout
+    assert "classifier of MY-GRU, 2 layers" in done.stdout
     run = tmp_path / "runs" / "whole"
     result = json.loads((run / "result.json").read_text())
     assert 0 < result["test"]["accuracy"] <= result["test"]["top2"] <= 1

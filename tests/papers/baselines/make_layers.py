@@ -11,6 +11,7 @@ OPTIONS = {
     "attention": {"n_heads": 2},
     "linear-attention": {"n_heads": 2},
     "performer": {"n_heads": 2, "n_features": 24},
+    "ckconv": {"kernel_length": 30, "omega_0": 3.0, "d_hidden": 8},
     "exprnn": {"init": "henaff"},
     "lipschitz-rnn": {"scheme": "midpoint", "eps": 0.1, "init_std": 4.0},
 }

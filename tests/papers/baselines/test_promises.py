@@ -18,7 +18,9 @@ layers = pytest.mark.parametrize("name", NAMES)
 
 
 def test_names():
-    assert set(NAMES) >= {"attention", "exprnn", "gru", "linear-attention", "lipschitz-rnn", "lstm", "performer"}
+    assert set(NAMES) >= {
+        "attention", "ckconv", "exprnn", "gru", "linear-attention", "lipschitz-rnn", "lstm", "performer"
+    }  # fmt: skip
     for name in NAMES:
         assert issubclass(layer_class(name), SequenceLayer)
         assert layer_class(name).__module__.startswith("statespan.papers.baselines.")
@@ -46,12 +48,13 @@ def test_padding_is_ignored(name):
 
 @layers
 def test_no_gradient_from_the_future(name):
-    """To the bit: the gradient of an output with respect to later inputs is 0, and that of earlier ones is not."""
+    """The gradient of an output is 0 with respect to later inputs, to the bit but for the rounding of an FFT."""
+    rounding = 1e-5 if name == "ckconv" else 0.0
     layer = build(name, dtype=torch.float32)
     x = torch.randn(2, 40, 6, requires_grad=True)
     for t in (0, 17, 38):
         (gradient,) = torch.autograd.grad(layer(x)[:, t].square().sum(), x)
-        assert (gradient[:, t + 1 :] == 0).all()
+        assert (gradient[:, t + 1 :].abs() <= rounding * gradient.abs().max()).all()
         assert (gradient[:, t] != 0).any()
         assert t == 0 or (gradient[:, 0] != 0).any()
 
@@ -82,7 +85,7 @@ def test_it_learns(name):
     """The value at a marked position, in 140 steps."""
     torch.manual_seed(1)
     model = classifier(name, bidirectional=name in TWO_WAY, norm="layer", feed_forward=2)
-    optimizer = torch.optim.AdamW(param_groups(model, lr=0.01, ssm_lr=0.003))
+    optimizer = torch.optim.AdamW(param_groups(model, lr=0.02 if name == "ckconv" else 0.01, ssm_lr=0.003))
     losses = []
     for _ in range(140):
         x, y = task(200)
