@@ -79,8 +79,11 @@ def paper(task: ResultTask) -> str:
     """The papers' best number of S4 and S4D without augmentation, as printed; "" if there is none."""
     printed = []
     for name in recipes.names() if task.published else []:
-        about, data = named_recipe(name).about, named_recipe(name).data
+        recipe = named_recipe(name)
+        about, data = recipe.about, recipe.data
         if name.startswith("ablation") or about.number is None or data["name"] != task.data:
+            continue
+        if recipe.model.get("layer", "s4") not in ("s4", "s4d"):
             continue
         if data.get("features", "raw") != "raw":
             continue
