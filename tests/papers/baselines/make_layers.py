@@ -10,6 +10,7 @@ NAMES = names("statespan.layers")
 OPTIONS = {
     "attention": {"n_heads": 2},
     "linear-attention": {"n_heads": 2},
+    "ode-rnn": {"time": 0.3, "scheme": "midpoint", "d_hidden": 5},
     "performer": {"n_heads": 2, "n_features": 24},
     "ckconv": {"kernel_length": 30, "omega_0": 3.0, "d_hidden": 8},
     "exprnn": {"init": "henaff"},

@@ -19,7 +19,7 @@ layers = pytest.mark.parametrize("name", NAMES)
 
 def test_names():
     assert set(NAMES) >= {
-        "attention", "ckconv", "exprnn", "gru", "linear-attention", "lipschitz-rnn", "lstm", "performer"
+        "attention", "ckconv", "exprnn", "gru", "linear-attention", "lipschitz-rnn", "lstm", "ode-rnn", "performer"
     }  # fmt: skip
     for name in NAMES:
         assert issubclass(layer_class(name), SequenceLayer)

@@ -9,6 +9,7 @@ from torch.autograd import gradcheck
 from statespan import models
 from statespan.papers.baselines import scans
 from statespan.papers.baselines.gated_rnn import GRULayer, LSTMLayer
+from statespan.papers.baselines.ode_rnn import ODERNN
 from statespan.papers.baselines.simple_rnn import ExpRNN, LipschitzRNN, exponential
 from statespan.train.optim import param_groups
 from tests.nn.make import peak_error
@@ -77,6 +78,24 @@ def naive_lipschitz(layer, x, dt_scale=1.0):
     return torch.stack(outputs, 1)
 
 
+def naive_ode_rnn(layer, x, dt_scale=1.0):
+    """A step of the equation, then the equations of a GRU cell of torch."""
+    D = layer.d_model
+    cell = torch.nn.GRUCell(D, D, dtype=f64)
+    names = {"weight_ih": layer.map.weight, "bias_ih": layer.map.bias}
+    names |= {"weight_hh": layer.hidden.weight, "bias_hh": layer.hidden.bias}
+    h, outputs, time = x.new_zeros(x.shape[0], D), [], layer.time * dt_scale
+
+    def f(h):
+        return layer.outer(layer.inner(h).tanh())
+
+    for x_t in x.unbind(1):
+        h = h + time * (f(h) if layer.scheme == "euler" else f(h + time / 2 * f(h)))
+        h = torch.func.functional_call(cell, names, (x_t, h))
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
 def check(layer, x, wanted, tolerance=1e-10, **options):
     """The same outputs and gradients."""
     probe = torch.randn_like(wanted)
@@ -134,6 +153,13 @@ def test_exprnn_is_its_equation(init, shape):
 def test_lipschitz_rnn_is_its_equation(scheme, shape, dt_scale):
     layer, x = LipschitzRNN(shape[2], scheme=scheme, eps=0.2, init_std=3.0, dtype=f64), signal(*shape)
     check(layer, x, naive_lipschitz(layer, x, dt_scale), dt_scale=dt_scale)
+
+
+@pytest.mark.parametrize("scheme", ["euler", "midpoint"])
+@pytest.mark.parametrize("dt_scale", [1.0, 2.0])
+def test_ode_rnn_is_its_equation(scheme, dt_scale):
+    layer, x = ODERNN(5, d_hidden=7, time=0.3, scheme=scheme, dtype=f64), signal(3, 17, 5)
+    check(layer, x, naive_ode_rnn(layer, x, dt_scale), dt_scale=dt_scale)
 
 
 def test_gradients_of_the_scans():
@@ -234,6 +260,7 @@ def test_options():
         (lambda: ExpRNN(4, init="haar"), "init must be one of .*'henaff'.*, got 'haar'"),
         (lambda: LipschitzRNN(4, scheme="rk4"), "scheme must be one of .*'midpoint'.*, got 'rk4'"),
         (lambda: LipschitzRNN(4, beta=1.5), "beta must be"),
+        (lambda: ODERNN(4, time=0.0), "time must be a number > 0"),
         (lambda: LipschitzRNN(4, eps=0.0), "eps must be a number > 0"),
     ):
         with pytest.raises(ValueError, match=message):

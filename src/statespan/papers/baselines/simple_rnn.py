@@ -128,7 +128,7 @@ class SimpleRNN(SequenceLayer):
 
     def _scan(self, u: Tensor, state: Tensor, weights: Any) -> Tensor:
         """The states (B, L, D) for drives u (B, L, D)."""
-        dtype = weights[0].dtype
+        dtype = torch.promote_types(example_of(self).dtype, torch.float32)
         drive = u.transpose(0, 1).to(dtype).contiguous()
         return self.scan(Driven(drive, state.to(dtype)), weights).transpose(0, 1)
 
