@@ -18,6 +18,7 @@ from statespan.nn.initial import Initialised
 from statespan.nn.padding import Lengths, Padding, fill
 from statespan.nn.precision import example_of, full_precision
 from statespan.nn.sequence import SequenceLayer, StepFunction
+from statespan.ops.ssm.fftconv import fast_length
 
 
 class NormedLinear(nn.Module):
@@ -116,7 +117,7 @@ class CKConv(Initialised):
         """The convolution of x (B, L, D), L ≥ 1, with what was before it taken as 0; in the dtype of the kernel."""
         length = x.shape[1]
         kernel = self.kernel(min(length, self.taps(dt_scale)), dt_scale)
-        n = length + kernel.shape[0]
+        n = fast_length(length + kernel.shape[0])
         spectrum = torch.fft.rfft(x.to(kernel.dtype), n=n, dim=1).transpose(0, 1)  # (n/2 + 1, B, D)
         product = spectrum @ torch.fft.rfft(kernel, n=n, dim=0)
         y = torch.fft.irfft(product.transpose(0, 1), n=n, dim=1)[:, :length]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from statespan.ops.register import differentiable, operator
+from statespan.ops.register import differentiable, no_autocast, operator
 
 
 class Driven(NamedTuple):
@@ -26,10 +26,10 @@ class Driven(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """The weights of ``h_t = modrelu(W h_{t−1} + u_t)``."""
+    """The weights of ``h_t = modrelu(W h_{t−1} + u_t)``, where modrelu is ``sign(z) · relu(|z| + b)``."""
 
     weight: Tensor  # W (H, H)
-    bias: Tensor  # of modrelu (H,)
+    bias: Tensor  # b (H,)
 
 
 class Flow(NamedTuple):
@@ -41,17 +41,12 @@ class Flow(NamedTuple):
     midpoint: bool  # h + ε f(h + ε/2 f(h)) instead of Euler's h + ε f(h)
 
 
-def modrelu(z: Tensor, bias: Tensor) -> Tensor:
-    """``sign(z) · relu(|z| + bias)`` (Arjovsky et al. 2016), for z (…, H)."""
-    return torch.copysign((z.abs() + bias).relu(), z)
-
-
 def _rotate(driven: Driven, weights: Rotation) -> Tensor:
     drive, state = driven
     states, transposed = torch.empty_like(drive), weights.weight.mT.contiguous()
     for t in range(len(drive)):
-        state = modrelu(torch.addmm(drive[t], state, transposed), weights.bias)
-        states[t] = state
+        z = torch.addmm(drive[t], state, transposed)
+        state = torch.copysign((z.abs() + weights.bias).relu_(), z, out=states[t])  # modrelu
     return states
 
 
@@ -83,10 +78,9 @@ def _flow(driven: Driven, weights: Flow) -> Tensor:
         if midpoint:
             middle = torch.addmm(bent, state, half, beta=eps / 2)
             bent = torch.addmm(drive[t], middle, through).tanh_()
-            state = state + torch.addmm(bent, middle, linear, beta=eps)
+            state = torch.add(state, torch.addmm(bent, middle, linear, beta=eps), out=states[t])
         else:
-            state = torch.addmm(bent, state, whole, beta=eps)
-        states[t] = state
+            state = torch.addmm(bent, state, whole, beta=eps, out=states[t])
     return states
 
 
@@ -161,12 +155,14 @@ def _save(ctx: Any, arguments: list[Any], states: Tensor) -> None:
 
 def _rotation_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *driven, weight, bias, states = ctx.saved_tensors
-    return rotate_backward(grad.contiguous(), states, Driven(*driven), Rotation(weight, bias))
+    with no_autocast(grad):
+        return rotate_backward(grad.contiguous(), states, Driven(*driven), Rotation(weight, bias))
 
 
 def _flow_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *driven, A, W, states = ctx.saved_tensors
-    return flow_backward(grad.contiguous(), states, Driven(*driven), Flow(A, W, *ctx.options))
+    with no_autocast(grad):
+        return flow_backward(grad.contiguous(), states, Driven(*driven), Flow(A, W, *ctx.options))
 
 
 rotate_backward = operator("statespan::exprnn_backward", _rotate_backward, _fake_backward)
