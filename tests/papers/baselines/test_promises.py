@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from statespan import models
+from statespan.export.frozen import freeze
 from statespan.models.config import layer_class
 from statespan.nn import ResidualBlock, SequenceLayer
 from statespan.train.optim import param_groups
@@ -117,6 +118,14 @@ def test_saved_copied_and_initialised(name, tmp_path):
     model.save_pretrained(tmp_path)
     x = task(4)[0]
     assert (models.from_pretrained(tmp_path)(x) == model.eval()(x)).all()
+
+
+@layers
+def test_a_frozen_model_keeps_its_rate(name):
+    """What ``statespan export`` writes for data of another sampling rate."""
+    model, x = classifier(name).eval(), task(4)[0]
+    assert peak_error(freeze(model, 2.0)(x), model(x, dt_scale=2.0)) < 1e-6
+    assert peak_error(model(x), model(x, dt_scale=2.0)) > 1e-4  # the positions, at least
 
 
 @layers
