@@ -42,6 +42,14 @@ class ModelConfig:
 
     Args:
         sampling_rate: Samples a second of the training data; None if unknown.
+
+    Example:
+        >>> ModelConfig(sampling_rate=16000.0).to_dict()
+        {'sampling_rate': 16000.0}
+        >>> ModelConfig(sampling_rate=-1.0)
+        Traceback (most recent call last):
+            ...
+        ValueError: sampling_rate must be a number > 0, got -1.0
     """
 
     sampling_rate: float | None = None
@@ -85,6 +93,11 @@ class BackboneConfig(ModelConfig):
         prenorm: Normalize the input of each layer; False for the sum after it.
         dropout: Probability of dropping a feature, in the layers and of their outputs.
         tie_dropout: Drop the same features at every position of a sequence.
+
+    Example:
+        >>> config = BackboneConfig(d_model=8, d_state=4, layer="s4d", ssm={"init": "lin"})
+        >>> config.layer, config.n_layers, config.to_dict()["ssm"]
+        ('s4d', 4, {'init': 'lin'})
     """
 
     d_model: int = 128

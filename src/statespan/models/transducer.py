@@ -29,6 +29,12 @@ class TransducerConfig(BackboneConfig):
         d_output: Values K at each sample.
         bidirectional: Let the layers look both ways; then there is no ``prefill`` and no ``step``.
         residual: False for the layers alone, one after the other, without residuals and norms.
+
+    Example:
+        >>> import torch
+        >>> config = TransducerConfig(d_input=1, d_output=2, d_model=8, d_state=4, n_layers=1)
+        >>> Transducer(config)(torch.zeros(2, 50, 1)).shape
+        torch.Size([2, 50, 2])
     """
 
     d_input: int
@@ -48,6 +54,12 @@ class Chain(Composite):
 
     Args:
         layers: Layers of one d_model.
+
+    Example:
+        >>> import torch
+        >>> from statespan.nn import S4D
+        >>> Chain([S4D(4), S4D(4)])(torch.zeros(2, 50, 4)).shape
+        torch.Size([2, 50, 4])
     """
 
     def __init__(self, layers: Iterable[SequenceLayer]) -> None:
