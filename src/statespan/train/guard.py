@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 
 class NonFiniteError(ArithmeticError):
-    """The loss or a gradient became NaN or infinite; the message is one line that says where."""
+    """The loss or a gradient became NaN or infinite; the message is one line that says where.
+
+    Example:
+        >>> try:
+        ...     raise NonFiniteError("step 12: the gradient of head.bias is not finite")  # as the training loop does
+        ... except ArithmeticError as error:
+        ...     print(error)
+        step 12: the gradient of head.bias is not finite
+    """
 
 
 class Guard:
