@@ -164,8 +164,9 @@ class Decoding:
         >>> from statespan.models import LanguageConfig, LanguageModel
         >>> model = LanguageModel(LanguageConfig(vocabulary=100, d_model=8, d_state=4, n_layers=1)).eval()
         >>> decoding = Decoding(model, rule_of(model, Sampling()), steps=5)
+        >>> none = dict.fromkeys(("batch", "lengths", "rows", "state_dtype"))
         >>> with torch.no_grad():
-        ...     decoding.read(torch.zeros(2, 3, dtype=torch.int64), batch=None, lengths=None, rows=None, state_dtype=None)
+        ...     decoding.read(torch.zeros(2, 3, dtype=torch.int64), **none)
         ...     decoding.run(None, graph=False).values.shape
         torch.Size([2, 5])
     """

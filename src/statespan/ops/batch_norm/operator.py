@@ -13,7 +13,14 @@ from statespan.ops.register import differentiable, no_autocast, operator, traced
 
 
 class Norm(NamedTuple):
-    """The tensors of a batch norm: weight, bias and running statistics (D,), with momentum and eps."""
+    """The tensors of a batch norm: weight, bias and running statistics (D,), with momentum and eps.
+
+    Example:
+        >>> layer = torch.nn.BatchNorm1d(4)
+        >>> norm = Norm(layer.weight, layer.bias, layer.running_mean, layer.running_var, momentum=0.1, eps=1e-5)
+        >>> torch.nn.functional.batch_norm(torch.randn(8, 4), norm.running_mean, norm.running_var, eps=norm.eps).shape
+        torch.Size([8, 4])
+    """
 
     weight: Tensor
     bias: Tensor
@@ -24,7 +31,14 @@ class Norm(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """The running statistics after a batch."""
+    """The running statistics after a batch.
+
+    Example:
+        >>> layer = torch.nn.BatchNorm1d(2)
+        >>> moved = Moved(mean=torch.zeros(2), var=torch.full((2,), 0.9))
+        >>> layer.running_var.copy_(moved.var)
+        tensor([0.9000, 0.9000])
+    """
 
     mean: Tensor
     var: Tensor

@@ -20,7 +20,14 @@ def after_fits(x: Tensor, z: Tensor) -> bool:
 
 
 class ResidualSum(NamedTuple):
-    """``x + scale z``: the residual x plus a layer's output z, (B, L, D); scale (B, D) is constant, or None for 1."""
+    """``x + scale z``: the residual x plus a layer's output z, (B, L, D); scale (B, D) is constant, or None for 1.
+
+    Example:
+        >>> scale = torch.tensor([[0.0], [2.0]]).expand(2, 4)
+        >>> terms = ResidualSum(x=torch.ones(2, 10, 4), z=torch.ones(2, 10, 4), scale=scale)
+        >>> (terms.x + terms.scale[:, None] * terms.z)[:, 0, 0]
+        tensor([1., 3.])
+    """
 
     x: Tensor
     z: Tensor

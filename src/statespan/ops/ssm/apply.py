@@ -46,7 +46,14 @@ from statespan.ssm.structure import delayed
 
 
 class Request(NamedTuple):
-    """A caller's request, and the path that runs."""
+    """A caller's request, and the path that runs.
+
+    Example:
+        >>> from statespan import S4D
+        >>> request = request_for(S4D(4, 8).ssm.source(), torch.zeros(2, 1000, 4), gelu=True)
+        >>> request.ahead(channels=1), request.dtype
+        (0, torch.float32)
+    """
 
     source: SSMSource
     u: Tensor

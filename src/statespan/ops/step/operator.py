@@ -31,6 +31,12 @@ class System(NamedTuple):
     """The system of a step, computed once: real numbers on packed states, float64; the skip in any dtype.
 
     Ā is ``diagonal``, or ``diagonal + Σ_r columns_r rows_rᵀ``, or ``dense``.
+
+    Example:
+        >>> from statespan import S4D
+        >>> system = system_of(S4D(4, 8).structure())
+        >>> system.diagonal.shape, system.dense is None
+        (torch.Size([4, 8]), True)
     """
 
     diagonal: Tensor | None
