@@ -45,14 +45,29 @@ class Moved(NamedTuple):
 
 
 class OutputLayout(NamedTuple):
-    """The memory order of y, (D, B, L) or (B, L, D), and its dtype."""
+    """The memory order of y, (D, B, L) or (B, L, D), and its dtype.
+
+    Example:
+        >>> layout = OutputLayout(transposed=True, dtype=torch.float32)
+        >>> x = torch.zeros(2, 10, 4)  # (B, L, D)
+        >>> (x.permute(2, 0, 1) if layout.transposed else x).to(layout.dtype).shape
+        torch.Size([4, 2, 10])
+    """
 
     transposed: bool
     dtype: torch.dtype
 
 
 class SavedBatchNorm(NamedTuple):
-    """What the backward pass needs; mean and inverse deviation (D,), and the number of positions (1,)."""
+    """What the backward pass needs; mean and inverse deviation (D,), and the number of positions (1,).
+
+    Example:
+        >>> x = 3 + torch.randn(2, 50, 4)
+        >>> var, mean = torch.var_mean(x, (0, 1), correction=0)
+        >>> saved = SavedBatchNorm(x, None, torch.ones(4), mean, var.rsqrt(), torch.tensor([100]))
+        >>> ((saved.x - saved.mean) * saved.rstd).square().mean().round().item()
+        1.0
+    """
 
     x: Tensor
     lengths: Tensor | None

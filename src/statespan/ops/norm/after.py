@@ -35,7 +35,15 @@ class ResidualSum(NamedTuple):
 
 
 class SavedSumNorm(NamedTuple):
-    """What the backward pass needs: the summands, the weight, and the mean and inverse deviation (B, L)."""
+    """What the backward pass needs: the summands, the weight, and the mean and inverse deviation (B, L).
+
+    Example:
+        >>> x, z = torch.randn(2, 10, 4), torch.randn(2, 10, 4)
+        >>> var, mean = torch.var_mean(x + z, -1, correction=0)
+        >>> saved = SavedSumNorm(x, z, None, torch.ones(4), mean, var.rsqrt())
+        >>> ((saved.x + saved.z - saved.mean[..., None]) * saved.rstd[..., None]).shape
+        torch.Size([2, 10, 4])
+    """
 
     x: Tensor
     z: Tensor

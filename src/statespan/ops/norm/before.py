@@ -29,7 +29,15 @@ class Affine(NamedTuple):
 
 
 class SavedNorm(NamedTuple):
-    """What the backward pass needs: x (B, L, D), the weight, and the mean and inverse deviation (B, L)."""
+    """What the backward pass needs: x (B, L, D), the weight, and the mean and inverse deviation (B, L).
+
+    Example:
+        >>> x = torch.randn(2, 10, 4)
+        >>> var, mean = torch.var_mean(x, -1, correction=0)
+        >>> saved = SavedNorm(x, torch.ones(4), mean, var.rsqrt())
+        >>> ((saved.x - saved.mean[..., None]) * saved.rstd[..., None]).shape
+        torch.Size([2, 10, 4])
+    """
 
     x: Tensor
     weight: Tensor

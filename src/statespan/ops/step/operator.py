@@ -72,7 +72,13 @@ def system_of(ssm: Structure) -> System:
 
 
 class StepOptions(NamedTuple):
-    """How to take a step."""
+    """How to take a step.
+
+    Example:
+        >>> options = StepOptions(gelu=True, dtype=torch.float32)
+        >>> options.early
+        False
+    """
 
     gelu: bool
     dtype: torch.dtype
