@@ -31,7 +31,15 @@ Record: TypeAlias = Mapping[str, Any]
 
 
 class PublishError(ValueError):
-    """A run cannot be published; the message is one line."""
+    """A run cannot be published; the message is one line.
+
+    Example:
+        >>> try:
+        ...     raise PublishError("runs/mine has no result yet")
+        ... except ValueError as error:
+        ...     print(error)
+        runs/mine has no result yet
+    """
 
 
 def read(path: Path) -> dict[str, Any]:
