@@ -19,7 +19,15 @@ TEMPORARY = ".statespan-tmp-"
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint or a file of a run cannot be written or read; the message is one line."""
+    """A checkpoint or a file of a run cannot be written or read; the message is one line.
+
+    Example:
+        >>> try:
+        ...     raise CheckpointError("runs/mine/checkpoints cannot be written: No space left on device")
+        ... except RuntimeError as error:
+        ...     print(error)
+        runs/mine/checkpoints cannot be written: No space left on device
+    """
 
 
 def write_all(handle: int, data: Bytes) -> None:

@@ -108,11 +108,13 @@ class CudaRecorder:
         device: A CUDA device.
 
     Example:
-        >>> device = torch.device("cpu")
-        >>> CudaRecorder.obstacle(device)
+        >>> CudaRecorder.obstacle(torch.device("cpu"))
         'CUDA graphs need a CUDA device, and it is on cpu'
-        >>> if CudaRecorder.obstacle(device) is None:
-        ...     replay, result = CudaRecorder(device).record(lambda: torch.zeros(2, device=device))
+        >>> if torch.cuda.is_available():
+        ...     x = torch.zeros(2, device="cuda")
+        ...     replay, y = CudaRecorder(x.device).record(lambda: x + 1)
+        ...     replay()
+        ...     assert y.tolist() == [1.0, 1.0]
     """
 
     errors: ClassVar[ErrorMode] = "global"
