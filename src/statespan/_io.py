@@ -23,10 +23,10 @@ class CheckpointError(RuntimeError):
 
     Example:
         >>> try:
-        ...     raise CheckpointError("runs/mine/checkpoints cannot be written: No space left on device")
-        ... except RuntimeError as error:
-        ...     print(error)
-        runs/mine/checkpoints cannot be written: No space left on device
+        ...     replace_file(Path("no/such/folder/state.json"), b"{}")
+        ... except CheckpointError as error:
+        ...     print(str(error).partition(":")[0])
+        cannot write no/such/folder/state.json (2 bytes)
     """
 
 

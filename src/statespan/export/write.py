@@ -38,10 +38,10 @@ class ExportError(RuntimeError):
 
     Example:
         >>> try:
-        ...     raise ExportError("y differs by 0.1 of its peak")  # as export does if the file is wrong
+        ...     raise ExportError("y is off by 1.0e-01 of its peak, allowed: 1e-05")  # as export does
         ... except RuntimeError as error:
         ...     print(error)
-        y differs by 0.1 of its peak
+        y is off by 1.0e-01 of its peak, allowed: 1e-05
     """
 
 

@@ -19,10 +19,10 @@ class NonFiniteError(ArithmeticError):
 
     Example:
         >>> try:
-        ...     raise NonFiniteError("step 12: the gradient of head.bias is not finite")  # as the training loop does
+        ...     raise NonFiniteError("the loss or a gradient is not finite in step 12")  # as the training loop does
         ... except ArithmeticError as error:
         ...     print(error)
-        step 12: the gradient of head.bias is not finite
+        the loss or a gradient is not finite in step 12
     """
 
 

@@ -34,11 +34,12 @@ class PublishError(ValueError):
     """A run cannot be published; the message is one line.
 
     Example:
+        >>> from statespan.papers.records.record import read_result
         >>> try:
-        ...     raise PublishError("runs/mine has no result yet")
-        ... except ValueError as error:
+        ...     read_result(Path("no/such/run"))
+        ... except PublishError as error:
         ...     print(error)
-        runs/mine has no result yet
+        no/such/run must be the folder of a run, but has no recipe.yaml
     """
 
 
