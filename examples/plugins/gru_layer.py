@@ -3,11 +3,11 @@
 Its pyproject.toml says
 
     [project.entry-points."statespan.layers"]
-    gru = "gru_layer:GRU"
+    my-gru = "gru_layer:GRU"
 
 and then any recipe can use it:
 
-    statespan train digits-s4d model.layer=gru "model.ssm={hidden: 48}"
+    statespan train digits-s4d model.layer=my-gru "model.ssm={hidden: 48}"
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from statespan.nn.norm import BatchNorm
 from tests.models.make import ALL, inputs, make
 
 f32 = torch.float32
-POOLED = ("classifier", "regressor", "mean of tokens", "one SSM")
+POOLED = ("classifier", "regressor", "mean of tokens", "one SSM", "positions")
 
 
 def _take_statistics(model, x, more):

@@ -6,6 +6,7 @@ from statespan import models
 from tests.nn.make import perturb
 
 f64 = torch.float64
+ALONE = {"residual": False, "norm": "none"}
 SMALL = {"d_model": 6, "d_state": 4, "n_layers": 2, "layer": "s4d"}
 CASES = {
     "classifier": {"d_input": 3, "d_output": 5, "norm": "batch", "feed_forward": 2},
@@ -21,8 +22,9 @@ MORE = {
     "plain language": ("language", {"vocabulary": 30, "norm": "batch", "prenorm": False, "n_layers": 1}),
     "mean of tokens": ("classifier", {"vocabulary": 9, "d_output": 5, "layer": "dss", "mix": "linear"}),
     "mixture": ("pixels", {"vocabulary": 9, "d_output": 4, "pools": [2], "n_layers": 1, "mixture": 3, "layer": "s4"}),
-    "layers alone": ("transducer", {"d_input": 3, "d_output": 2, "residual": False, "norm": "none"}),
+    "layers alone": ("transducer", {"d_input": 3, "d_output": 2, **ALONE}),
     "one SSM": ("regressor", {"d_input": 2, "d_output": 3, "layer": "lru", "norm": "batch"}),
+    "positions": ("classifier", {"d_input": 2, "d_output": 3, "positions": "sinusoidal", **ALONE}),
     "no marks": ("forecaster", {"d_input": 1, "d_output": 1, "horizon": 5, "layer": "lssl"}),
 }
 ALL = {**{name: (name, options) for name, options in CASES.items()}, **MORE}

@@ -47,7 +47,7 @@ def emptied(make):
     assert all(x.is_meta for x in module.state_dict().values())
     module.to_empty(device="cpu")
     for value in module.state_dict().values():
-        value.fill_(torch.nan)
+        value.fill_(torch.nan if value.is_floating_point() else -1)
     return module
 
 

@@ -45,7 +45,7 @@ def test_forward_prefill_and_step_agree(case):
     same_states(stepped, state)
     once, _ = model.step(x[:, 0], model.initial_state(4), **at(more, 0), **options)
     assert peak_error(once, ys[0]) <= 1e-14
-    pooled = case in (*POOLED, "mean of tokens", "one SSM")
+    pooled = case in (*POOLED, "mean of tokens", "one SSM", "positions")
     for t, y in enumerate(ys):  # a pooled model gives the answer so far
         so_far = model(x[:, : t + 1], **options) if pooled else wanted[:, t]
         assert peak_error(y, so_far) <= 1e-10

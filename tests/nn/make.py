@@ -79,6 +79,8 @@ def perturb(layer, amount):
     """Move every parameter and buffer a little, as training would; a dense A as a whole, which keeps it stable."""
     with torch.no_grad():
         for name, value in [*layer.named_parameters(), *layer.named_buffers()]:
+            if not value.is_floating_point():
+                continue
             noise = torch.randn_like(value[:, :1, :1]).clamp(-3, 3) if name == "ssm.A" else torch.randn_like(value)
             value.mul_(1 + amount * noise)
     return layer

@@ -29,7 +29,7 @@ from tests.plugins.test_registry import PARTS
 SMALL = {"d_input": 1, "d_output": 3, "d_model": 6, "d_state": 8, "n_layers": 2}
 QUICK = "train.steps=8 train.batch=16 train.validate_every=4 train.save_every=2 train.keep=9 train.tensorboard=false"
 USES = {
-    "gru": 'model.layer=gru "model.ssm={hidden: 12}"',
+    "my-gru": 'model.layer=my-gru "model.ssm={hidden: 12}"',
     "mimo": 'model.layer=mimo model.d_state=16 "model.ssm={dt_max: 0.3}"',
     "octaves": "model.ssm.init=octaves",
     "restarts": 'train.schedule=restarts "train.schedule_options={cycles: 3}"',
@@ -58,12 +58,12 @@ def weights(folder):
 def test_foreign_parts_from_the_command_line(examples, tmp_path, monkeypatch):
     parts = {"optimizers": {"sgd": "torch.optim:SGD"}, "metrics": {"top2": "top_two:top2"}}
     install(examples, "parts", parts, top_two=PARTS)
-    uses = f'{USES["gru"]} {USES["restarts"]} train.optimizer=sgd "train.optimizer_options={{momentum: 0.9}}"'
+    uses = f'{USES["my-gru"]} {USES["restarts"]} train.optimizer=sgd "train.optimizer_options={{momentum: 0.9}}"'
     done = command(
         tmp_path, examples, f'train digits-s4d {uses} "train.metrics=[top2]" {QUICK} model.dropout=0.2 name=whole'
     )
     assert done.returncode == 0, done.stderr
-    assert "classifier of GRU, 2 layers" in done.stdout
+    assert "classifier of MY-GRU, 2 layers" in done.stdout
     run = tmp_path / "runs" / "whole"
     result = json.loads((run / "result.json").read_text())
     assert 0 < result["test"]["accuracy"] <= result["test"]["top2"] <= 1
@@ -120,7 +120,7 @@ def test_the_examples_of_commands_in_the_packages_parse():
     assert len(list(EXAMPLES.glob("*.py"))) == len(USES)
 
 
-@pytest.mark.parametrize("layer", ["gru", "mimo"])
+@pytest.mark.parametrize("layer", ["my-gru", "mimo"])
 def test_padding_does_not_matter(layer, examples):
     model = build("classifier", options={**SMALL, "layer": layer}, dtype=torch.float64).eval()
     x = torch.randn(3, 40, 1, dtype=torch.float64)
@@ -130,7 +130,7 @@ def test_padding_does_not_matter(layer, examples):
 
 
 def test_the_gru_answers_the_same_in_blocks_and_steps(examples):
-    layer = layer_class("gru")(5, hidden=7, dtype=torch.float64)
+    layer = layer_class("my-gru")(5, hidden=7, dtype=torch.float64)
     x = torch.randn(3, 20, 5, dtype=torch.float64)
     y = layer(x)
     lengths = torch.tensor([20, 9, 0])
@@ -150,7 +150,7 @@ def test_the_gru_answers_the_same_in_blocks_and_steps(examples):
 
 
 def test_a_model_of_grus_streams(examples):
-    model = build("classifier", options={**SMALL, "layer": "gru"}).eval()
+    model = build("classifier", options={**SMALL, "layer": "my-gru"}).eval()
     x = torch.randn(2, 12, 1)
     stream = Stream(model, streams=2)
     for t in range(12):

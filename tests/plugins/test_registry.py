@@ -18,6 +18,7 @@ from statespan.train import ConfigError, Metric, read_recipe, register_metric, r
 from tests.papers.bench.run import invoke
 from tests.plugins.install import install
 
+OWN = _plugins.names("statespan.layers")  # the workshop's
 SMALL = {"d_input": 1, "d_output": 2, "d_model": 4, "n_layers": 1}
 LAYER = """
 from statespan.nn import SequenceLayer
@@ -134,7 +135,7 @@ def test_a_package_is_imported_when_its_name_is_asked_for(site):
     install(site, "mine", {"layers": {"mine": "mine_layer:Layer"}}, mine_layer=LAYER)
     install(site, "bad", {"layers": {"bad": "bad_layer:Layer"}}, bad_layer="import nothing_of_this_name")
     build("classifier", options={**SMALL, "layer": "s4d"})
-    assert ADDED_LAYERS.names() == (*LAYERS, "bad", "mine")
+    assert ADDED_LAYERS.names() == (*LAYERS, *sorted([*OWN, "bad", "mine"]))
     assert not {"mine_layer", "bad_layer"} & set(sys.modules)
     assert layer_class("mine").__module__ == "mine_layer"
     assert ADDED_LAYERS.owners()["mine"] == "mine 0.1 (mine_layer.Layer)"
@@ -296,7 +297,7 @@ def test_reading_a_recipe_imports_nothing(site):
 def test_entry_points_with_impossible_names_are_no_names(site):
     install(site, "odd", {"layers": {"a.b": "odd_layer:Layer", "os:system": "odd_layer:Layer"}}, odd_layer=LAYER)
     assert len(names_of("statespan.layers")) >= 1
-    assert ADDED_LAYERS.names() == tuple(LAYERS)
+    assert ADDED_LAYERS.names() == (*LAYERS, *OWN)
     with pytest.raises(ValueError, match="layer must be one of"):
         layer_class("a.b")
     assert "odd_layer" not in sys.modules

@@ -127,6 +127,33 @@ def _scan(G: Tensor, drive: Tensor) -> Tensor:
     return scan(combine, state, drive)[1]
 
 
+class FrozenRate(SequenceLayer):
+    """Any other layer at a sampling rate.
+
+    Example:
+        >>> from statespan.nn import S4D
+        >>> layer, x = S4D(4), torch.randn(2, 100, 4)
+        >>> torch.equal(FrozenRate(layer, dt_scale=2.0)(x), layer(x, dt_scale=2.0))
+        True
+    """
+
+    def __init__(self, layer: Any, dt_scale: float) -> None:
+        super().__init__()
+        self.d_model, self.d_output, self.needs_lengths = layer.d_model, layer.d_output, layer.needs_lengths
+        self.layer, self.dt_scale = layer, dt_scale
+
+    def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
+        """Apply the layer at its own rate, whatever ``dt_scale`` is."""
+        return self.layer(x, lengths=lengths, dt_scale=self.dt_scale)
+
+
+def _knows_time(module: nn.Module) -> bool:
+    """Whether a module is a layer of its own, rather than one made of layers, and not position-wise."""
+    if not isinstance(module, SequenceLayer) or module.is_position_wise:
+        return False
+    return not any(isinstance(part, SequenceLayer) for part in list(module.modules())[1:])
+
+
 def freeze(model: nn.Module, dt_scale: float) -> Any:
     """A copy of a model whose SSM layers are frozen at a sampling rate."""
     with torch.no_grad():
@@ -136,4 +163,6 @@ def freeze(model: nn.Module, dt_scale: float) -> Any:
                 if isinstance(child, SSMLayer):
                     frozen = FrozenMIMO if isinstance(child.ssm, MIMOParameters) else FrozenSSM
                     setattr(module, name, frozen(child, dt_scale))
+                elif dt_scale != 1.0 and _knows_time(child):
+                    setattr(module, name, FrozenRate(child, dt_scale))
     return twin.requires_grad_(False)

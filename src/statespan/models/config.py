@@ -10,8 +10,10 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_t
 from statespan._check import check_bool, check_choice, check_int, check_number
 from statespan._registry import Registry, check_keys, keywords
 from statespan.nn import DSS, LRU, LSSL, S4, S4D, S5, Backbone, FeedForward, SequenceLayer, SSMLayer
+from statespan.nn.backbone import Chain, Composite
 from statespan.nn.layer import Mix
 from statespan.nn.norm import NormName
+from statespan.nn.positions import PositionName
 from statespan.ssm import inits
 
 LayerName: TypeAlias = Literal["s4", "s4d", "dss", "lssl", "s5", "lru"]
@@ -93,6 +95,8 @@ class BackboneConfig(ModelConfig):
         prenorm: Normalize the input of each layer; False for the sum after it.
         dropout: Probability of dropping a feature, in the layers and of their outputs.
         tie_dropout: Drop the same features at every position of a sequence.
+        residual: False for the layers alone, one after the other, without residuals and norms.
+        positions: "sinusoidal" to add a positional encoding to the encoded input, or "none".
 
     Example:
         >>> config = BackboneConfig(d_model=8, d_state=4, layer="s4d", ssm={"init": "lin"})
@@ -111,11 +115,15 @@ class BackboneConfig(ModelConfig):
     prenorm: bool = True
     dropout: float = 0.0
     tie_dropout: bool = True
+    residual: bool = True
+    positions: PositionName = "none"
 
     def __post_init__(self) -> None:
         """Check the values, and the options of the layer."""
         super().__post_init__()
         check_number("dropout", self.dropout, above=0.0, below=1.0, closed=True)
+        if not self.residual and self.norm != "none":
+            raise ValueError(f"norm must be 'none' with residual=False, got {self.norm!r}")
         if not isinstance(self.ssm, Mapping):
             raise TypeError(f"ssm must be a mapping of options of the layer, got {type(self.ssm).__name__}")
         ADDED_LAYERS.check_name(self.layer, "layer")
@@ -224,10 +232,12 @@ def residual_options(config: BackboneConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ("norm", "prenorm", "dropout", "tie_dropout")}
 
 
-def make_backbone(config: BackboneConfig, *, bidirectional: bool = False, repeats: int = 1, **where: Any) -> Backbone:
-    """The stack of :func:`make_layers` in residual blocks."""
+def make_backbone(config: BackboneConfig, *, bidirectional: bool = False, repeats: int = 1, **where: Any) -> Composite:
+    """The stack of :func:`make_layers` in residual blocks; with ``residual=False`` the layers alone."""
     layers = make_layers(config, config.d_model, bidirectional=bidirectional, repeats=repeats, **where)
-    return Backbone(layers, **residual_options(config), **where)
+    if not config.residual:
+        return Chain(layers, positions=config.positions, device=where.get("device"))
+    return Backbone(layers, positions=config.positions, **residual_options(config), **where)
 
 
 def relative_step(trained: float | None, *, dt_scale: float | None = None, sampling_rate: float | None = None) -> float:

@@ -47,6 +47,10 @@ class PixelsConfig(BackboneConfig):
     def __post_init__(self) -> None:
         """Reject invalid combinations of fields."""
         super().__post_init__()
+        if self.positions != "none":
+            raise ValueError(f"positions must be 'none' with a U-Net, got {self.positions!r}")
+        if not self.residual:
+            raise ValueError("residual must be True with a U-Net, got False")
         object.__setattr__(self, "pools", check_integers("pools", self.pools, minimum=1, most=16))
 
     def least_weights(self) -> int:

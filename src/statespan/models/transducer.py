@@ -5,18 +5,15 @@ Shapes: B batch, L length, D = d_model features, K = d_output values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from statespan.models.base import Model
-from statespan.models.config import BackboneConfig, make_backbone, make_layers
+from statespan.models.config import BackboneConfig, make_backbone
 from statespan.models.encoder import Encoder
-from statespan.nn import SequenceLayer
-from statespan.nn.backbone import Call, Composite
-from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.padding import Lengths, fill
 from statespan.nn.sequence import StepFunction
 
 
@@ -28,7 +25,6 @@ class TransducerConfig(BackboneConfig):
         d_input: Features of a sample.
         d_output: Values K at each sample.
         bidirectional: Let the layers look both ways; then there is no ``prefill`` and no ``step``.
-        residual: False for the layers alone, one after the other, without residuals and norms.
 
     Example:
         >>> import torch
@@ -40,42 +36,6 @@ class TransducerConfig(BackboneConfig):
     d_input: int
     d_output: int
     bidirectional: bool = False
-    residual: bool = True
-
-    def __post_init__(self) -> None:
-        """Reject invalid combinations of fields."""
-        super().__post_init__()
-        if not self.residual and self.norm != "none":
-            raise ValueError(f"norm must be 'none' with residual=False, got {self.norm!r}")
-
-
-class Chain(Composite):
-    """Layers one after the other, without residuals.
-
-    Args:
-        layers: Layers of one d_model.
-
-    Example:
-        >>> import torch
-        >>> from statespan.nn import S4D
-        >>> Chain([S4D(4), S4D(4)])(torch.zeros(2, 50, 4)).shape
-        torch.Size([2, 50, 4])
-    """
-
-    def __init__(self, layers: Iterable[SequenceLayer]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-        self.d_model = self.d_output = int(self.layers[0].d_model)  # type: ignore[arg-type]
-
-    def parts(self) -> Sequence[Any]:
-        """The layers."""
-        return list(self.layers)
-
-    def flow(self, x: Tensor, call: Call, padding: Padding | None) -> Tensor:
-        """The layers in order."""
-        for layer in self.layers:
-            x = call(layer, x)
-        return fill(x, padding)
 
 
 class Transducer(Model):
@@ -98,10 +58,7 @@ class Transducer(Model):
     def _build(self, config: TransducerConfig, where: dict[str, Any]) -> None:
         D = config.d_model
         self.encoder = Encoder(D, d_input=config.d_input, vocabulary=None, **where)
-        if config.residual:
-            self.backbone: Composite = make_backbone(config, bidirectional=config.bidirectional, **where)
-        else:
-            self.backbone = Chain(make_layers(config, D, bidirectional=config.bidirectional, **where))
+        self.backbone = make_backbone(config, bidirectional=config.bidirectional, **where)
         self.linear = nn.Linear(D, config.d_output, **where)
 
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:

@@ -12,6 +12,7 @@ from statespan.nn.norm import BatchNorm
 from statespan.nn.options import SSMOptions
 from statespan.nn.parameters import DiagonalParameters, DPLRParameters, SSMParameters
 from statespan.nn.pool import SequencePool
+from statespan.nn.positions import SinusoidalPositions
 from statespan.nn.s4 import S4
 from statespan.nn.s4d import DSS, S4D
 from statespan.nn.s5 import S5
@@ -40,6 +41,7 @@ __all__ = [
     "SequenceHead",
     "SequenceLayer",
     "SequencePool",
+    "SinusoidalPositions",
     "TiedDropout",
     "UNet",
 ]

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
-from statespan._check import check_tensor
+from statespan._check import check_choice, check_tensor
 from statespan.nn.block import ResidualBlock
 from statespan.nn.fused_step import FusedSteps
 from statespan.nn.norm import BatchNorm, LayerNorm, NoNorm, NormName, ResidualNorm, make_norm
 from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.positions import PositionName, SinusoidalPositions
 from statespan.nn.sequence import SequenceLayer, StepFunction
 from statespan.ops.fusion import untouched
 
@@ -128,6 +129,7 @@ class Backbone(Composite):
         prenorm: Normalize the input of each layer; False for the sum after it.
         dropout: Probability of dropping a feature of a layer's output.
         tie_dropout: Drop the same features at every position of a sequence.
+        positions: "sinusoidal" to add a positional encoding to the input, or "none".
         device: Device of the norms' parameters.
         dtype: Their dtype.
 
@@ -148,6 +150,7 @@ class Backbone(Composite):
         prenorm: bool = True,
         dropout: float = 0.0,
         tie_dropout: bool = True,
+        positions: PositionName = "none",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -163,10 +166,11 @@ class Backbone(Composite):
             raise ValueError(f"layers must be at least one, all of the same d_model, got those of {sorted(widths)}")
         self.d_model = self.d_output = widths.pop()
         self.norm = make_norm(norm, self.d_model, device=device, dtype=dtype) if prenorm else NoNorm()
+        self.positions = make_positions(positions, self.d_model, device)
 
     def parts(self) -> Sequence[Any]:
-        """The blocks."""
-        return list(self.blocks)
+        """The positional encoding, if there is one, and the blocks."""
+        return [*([] if self.positions is None else [self.positions]), *self.blocks]
 
     def stepper(self, dt_scale: float = 1.0, *, in_place: bool = False) -> StepFunction:
         """As in :class:`Composite`. On a CPU without gradients the steps of the blocks are one function."""
@@ -186,6 +190,52 @@ class Backbone(Composite):
     def flow(self, x: Tensor, call: Call, padding: Padding | None) -> Tensor:
         """The blocks in order, then the last norm."""
         x = fill(x, padding)
-        for block in self.blocks:
-            x = call(block, x)
+        for part in self.parts():
+            x = call(part, x)
         return fill(self.norm(x, padding), padding)
+
+
+class Chain(Composite):
+    """Layers one after the other, without residuals and norms.
+
+    Args:
+        layers: Layers of one d_model.
+        positions: "sinusoidal" to add a positional encoding to the input, or "none".
+        device: Device of the encoding.
+
+    Example:
+        >>> from statespan.nn import S4D
+        >>> Chain([S4D(4), S4D(4)])(torch.zeros(2, 50, 4)).shape
+        torch.Size([2, 50, 4])
+    """
+
+    def __init__(
+        self,
+        layers: Iterable[SequenceLayer],
+        *,
+        positions: PositionName = "none",
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.d_model = self.d_output = int(self.layers[0].d_model)  # type: ignore[arg-type]
+        self.positions = make_positions(positions, self.d_model, device)
+
+    def parts(self) -> Sequence[Any]:
+        """The positional encoding, if there is one, and the layers."""
+        return [*([] if self.positions is None else [self.positions]), *self.layers]
+
+    def flow(self, x: Tensor, call: Call, padding: Padding | None) -> Tensor:
+        """The layers in order."""
+        x = fill(x, padding)
+        for part in self.parts():
+            x = call(part, x)
+        return fill(x, padding)
+
+
+def make_positions(
+    name: PositionName, d_model: int, device: torch.device | str | None = None
+) -> SinusoidalPositions | None:
+    """The positional encoding of this name; None for "none"."""
+    is_absent = check_choice("positions", name, get_args(PositionName)) == "none"
+    return None if is_absent else SinusoidalPositions(d_model, device=device)

@@ -56,7 +56,7 @@ def reference(layer, x, lengths=None):
     lengths = [length] * batch if lengths is None else lengths
     t, s = torch.arange(length)[:, None], torch.arange(length)
     real = torch.tensor(lengths)[:, None, None, None]
-    mask = (t < real) & (s < real) & ((s <= t) | (not layer.causal))  # (B, 1, L, L)
+    mask = (t < real) & (s < real) & ((s <= t) | layer.bidirectional)  # (B, 1, L, L)
     q, k, v = heads_of(layer, x)
     kernel = log_kernel(layer, q, k).masked_fill(~mask, -math.inf)
     kernel = kernel.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # padding, which is overwritten below

@@ -39,7 +39,7 @@ def assert_same_state(got, wanted, tolerance):
 @both_ways
 @pytest.mark.parametrize("n_heads", [1, 2, 4])
 def test_forward_is_the_definition(kind, causal, n_heads):
-    layer = build(kind, 8, n_heads, causal=causal)
+    layer = build(kind, 8, n_heads, bidirectional=not causal)
     with torch.no_grad():
         for length in LENGTHS:
             for batch in (1, 3):
@@ -87,7 +87,7 @@ def test_float32_over_many_chunks_and_groups_of_chunks(kind):
 @both_ways
 def test_gradients_of_the_layer(kind, causal):
     """Finite differences through every use, with respect to the input and every parameter, with and without padding."""
-    layer = build(kind, 2, 2, causal=causal, d_head=2)
+    layer = build(kind, 2, 2, bidirectional=not causal, d_head=2)
     names = [name for name, _ in layer.named_parameters()]
     values = [p.detach().clone().requires_grad_() for p in layer.parameters()]
     x = torch.randn(2, 5, 2, dtype=torch.float64, requires_grad=True)
@@ -118,7 +118,7 @@ def test_gradients_of_the_layer(kind, causal):
 @kinds
 @both_ways
 def test_gradients_are_those_of_the_definition(kind, causal):
-    layer = build(kind, causal=causal)
+    layer = build(kind, bidirectional=not causal)
     x = torch.randn(2, 150, 8, dtype=torch.float64, requires_grad=True)
     probe = torch.randn(2, 150, 8, dtype=torch.float64)
     inputs = [x, *layer.parameters()]
@@ -133,7 +133,7 @@ def test_gradients_are_those_of_the_definition(kind, causal):
 @both_ways
 def test_padding_is_ignored(kind, causal):
     """Each sequence comes out as if it were alone, gradients too, whatever stands in the padding."""
-    layer = build(kind, causal=causal)
+    layer = build(kind, bidirectional=not causal)
     lengths = [70, 1, 17, 0]
     x = torch.randn(4, 70, 8, dtype=torch.float64)
     assert peak_error(layer(x, lengths=lengths), reference(layer, x, lengths)) <= 1e-12
@@ -164,7 +164,7 @@ def test_padding_is_ignored(kind, causal):
 @kinds
 def test_a_batch_of_nothing_but_padding(kind):
     for causal in (True, False):
-        layer = build(kind, causal=causal)
+        layer = build(kind, bidirectional=not causal)
         x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
         y = layer(x, lengths=[0, 0])
         y.square().sum().backward()
@@ -294,7 +294,7 @@ def test_flash_is_torchs_own(monkeypatch):
     Attention(8, 2, flash=False)(x)
     assert calls == []
     Attention(8, 2)(x, lengths=[5])
-    Attention(8, 2, causal=False)(x)
+    Attention(8, 2, bidirectional=True)(x)
     assert calls == [True, False]
 
 
@@ -308,7 +308,7 @@ def wild(length):
 @kinds
 @both_ways
 def test_wild_inputs(kind, causal):
-    layer = build(kind, dtype=torch.float64, causal=causal)
+    layer = build(kind, dtype=torch.float64, bidirectional=not causal)
     x = wild(150).double()
     with torch.no_grad():
         wanted = reference(layer, x)
@@ -328,7 +328,7 @@ def test_wild_inputs(kind, causal):
 @both_ways
 def test_loud_inputs(kind, causal):
     """Keys so long that every feature of a Performer is below e^-745; the padding's, which are short, do not count."""
-    layer = build(kind, causal=causal)
+    layer = build(kind, bidirectional=not causal)
     x, lengths = 150 * torch.randn(3, 70, 8, dtype=torch.float64), [70, 40, 1]
     with torch.no_grad():
         _, k, _ = heads_of(layer, x)
@@ -371,7 +371,7 @@ def test_empty_sequences_and_batches(kind):
     y, after = layer.prefill(torch.zeros(2, 0, 8))
     assert peak_error(layer.step(torch.ones(2, 8), after)[0], layer(torch.ones(2, 1, 8))[:, 0]) <= 2e-6
     for causal in (True, False):
-        layer = build(kind, dtype=torch.float32, causal=causal)
+        layer = build(kind, dtype=torch.float32, bidirectional=not causal)
         assert layer(torch.zeros(2, 0, 8)).shape == (2, 0, 8)
         assert layer(torch.zeros(2, 0, 8)).requires_grad
         assert layer(torch.zeros(0, 5, 8)).shape == (0, 5, 8)

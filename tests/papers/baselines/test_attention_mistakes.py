@@ -10,7 +10,7 @@ from tests.mistakes import assert_one_clear_line
 x = torch.randn(2, 10, 8)
 softmax, sums, favor = Attention(8, 2), LinearAttention(8, 2), Performer(8, 2)
 cache, summed = softmax.initial_state(2), sums.initial_state(2)
-two_way = {cls: cls(8, 2, causal=False) for cls in (Attention, LinearAttention, Performer)}
+two_way = {cls: cls(8, 2, bidirectional=True) for cls in (Attention, LinearAttention, Performer)}
 
 
 def in_autocast(x):
@@ -20,8 +20,6 @@ def in_autocast(x):
 
 # (call, error, what the message must contain)
 CASES = {
-    "kernel": (lambda: Attention(8, 2, kernel="elu"), ValueError, ["kernel", "'elu'", "'softmax'"]),
-    "kernel None": (lambda: Attention(8, 2, kernel=None), TypeError, ["kernel", "None", "'softmax'"]),
     "flash": (lambda: Attention(8, 2, flash="yes"), TypeError, ["flash", "'yes'", "True or False"]),
     "n_features 0": (lambda: Performer(8, 2, n_features=0), ValueError, ["n_features", "0", ">= 1"]),
     "n_features float": (lambda: Performer(8, 2, n_features=8.0), TypeError, ["n_features", "8.0"]),
@@ -95,13 +93,12 @@ for cls, layer in ((Attention, softmax), (LinearAttention, sums), (Performer, fa
             "n_heads not a divisor": (lambda: cls(8, 3), ValueError, ["n_heads", "3", "d_model=8"]),
             "d_head 0": (lambda: cls(8, 2, d_head=0), ValueError, ["d_head", "0", ">= 1"]),
             "d_head bool": (lambda: cls(8, 2, d_head=True), TypeError, ["d_head", "bool"]),
-            "causal": (lambda: cls(8, 2, causal=1), TypeError, ["causal", "1", "True or False"]),
+            "bidirectional": (lambda: cls(8, 2, bidirectional=1), TypeError, ["bidirectional", "1", "True or False"]),
             "dropout 1": (lambda: cls(8, 2, dropout=1.0), ValueError, ["dropout", "1.0", "< 1"]),
             "dropout text": (lambda: cls(8, 2, dropout="0"), TypeError, ["dropout", "'0'"]),
             "dtype integer": (lambda: cls(8, 2, dtype=torch.int32), ValueError, ["dtype", "torch.int32"]),
             "dtype text": (lambda: cls(8, 2, dtype="float32"), TypeError, ["dtype", "'float32'", "torch.float32"]),
             "unknown option": (lambda: cls(8, 2, l_max=9), TypeError, ["l_max"]),
-            "bidirectional": (lambda: cls(8, 2, bidirectional=True), TypeError, ["bidirectional"]),
             "x two-dimensional": (lambda: layer(x[0]), ValueError, ["x", "(batch, length, 8)", "(10, 8)"]),
             "x wrong features": (lambda: layer.prefill(x[..., :3]), ValueError, ["x", "(batch, length, 8)"]),
             "x integers": (lambda: layer(x.long()), TypeError, ["x", "torch.int64"]),
@@ -115,10 +112,10 @@ for cls, layer in ((Attention, softmax), (LinearAttention, sums), (Performer, fa
             "lengths too few": (lambda: layer.prefill(x, lengths=[3]), ValueError, ["lengths", "(2,)", "(1,)"]),
             "lengths fractions": (lambda: layer(x, lengths=[3.0, 4.0]), TypeError, ["lengths", "whole"]),
             "batch negative": (lambda: layer.initial_state(-1), ValueError, ["batch", "-1", ">= 0"]),
-            "prefill two-way": (lambda: other.prefill(x), ValueError, ["prefill", "causal=False"]),
-            "step two-way": (lambda: other.step(x[:, 0], state), ValueError, ["step", "causal=False"]),
-            "stepper two-way": (lambda: other.stepper(), ValueError, ["step", "causal=False"]),
-            "state two-way": (lambda: other.initial_state(1), ValueError, ["initial_state", "causal=False"]),
+            "prefill two-way": (lambda: other.prefill(x), ValueError, ["prefill", "bidirectional=True"]),
+            "step two-way": (lambda: other.step(x[:, 0], state), ValueError, ["step", "bidirectional=True"]),
+            "stepper two-way": (lambda: other.stepper(), ValueError, ["step", "bidirectional=True"]),
+            "state two-way": (lambda: other.initial_state(1), ValueError, ["initial_state", "bidirectional=True"]),
         }
 
     CASES.update({f"{cls.__name__}: {name}": case for name, case in shared().items()})

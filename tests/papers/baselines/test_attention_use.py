@@ -82,7 +82,7 @@ def test_autocast(kind):
 def test_one_graph(kind, causal):
     """torch.compile traces forward, prefill and step without a break."""
     torch.compiler.reset()
-    layer, x = build(kind, dtype=torch.float32, causal=causal), torch.randn(2, 70, 8)
+    layer, x = build(kind, dtype=torch.float32, bidirectional=not causal), torch.randn(2, 70, 8)
     uses = [(layer, (x,))]
     if causal:
         with torch.no_grad():
@@ -97,7 +97,7 @@ def test_one_graph(kind, causal):
 @both_ways
 def test_dropout(kind, causal):
     """Off in eval mode and in the mean over many draws; on in training, by how much the probability says."""
-    layer = build(kind, 8, 2, torch.float32, dropout=0.5, causal=causal)
+    layer = build(kind, 8, 2, torch.float32, dropout=0.5, bidirectional=not causal)
     with torch.no_grad():
         layer.out.weight.copy_(torch.eye(8))
         layer.out.bias.zero_()
@@ -128,6 +128,8 @@ def test_forward_changes_nothing_and_the_stepper_is_the_step(kind):
 
 
 def test_repr_shows_the_options():
-    assert "d_model=8, n_heads=2, d_head=4, causal=True, flash=False" in repr(Attention(8, 2, flash=False))
-    assert "d_model=8, n_heads=2, d_head=3, causal=False" in repr(LinearAttention(8, 2, d_head=3, causal=False))
+    assert "d_model=8, n_heads=2, d_head=4, bidirectional=False, flash=False" in repr(Attention(8, 2, flash=False))
+    assert "d_model=8, n_heads=2, d_head=3, bidirectional=True" in repr(
+        LinearAttention(8, 2, d_head=3, bidirectional=True)
+    )
     assert "n_features=17" in repr(Performer(8, 1))

@@ -121,7 +121,7 @@ def kept_for_backward(function):
 @pytest.mark.parametrize("kind", ["linear", "performer"])
 def test_memory_is_linear(kind, causal):
     """What is kept for the backward pass grows as L; no tensor, there or backward, is near L × E × E or L × L."""
-    layer = build(kind, 64, 2, torch.float32, causal=causal)
+    layer = build(kind, 64, 2, torch.float32, bidirectional=not causal)
     layer.qkv.weight.requires_grad_(False)  # the activations, not the weights
     kept = {}
     for length in (512, 2048):
@@ -135,7 +135,7 @@ def test_memory_is_linear(kind, causal):
 
 def softmax_error(n_features):
     """How far a Performer is from softmax attention, relative to how far that is from a plain mean of the values."""
-    layer = Performer(16, 4, n_features=n_features, dtype=torch.float64, causal=False)
+    layer = Performer(16, 4, n_features=n_features, dtype=torch.float64, bidirectional=True)
     with torch.no_grad():
         q, k, v = heads_of(layer, 0.7 * torch.randn(1, 30, 16, dtype=torch.float64))
         wanted = (q @ k.mT / math.sqrt(4)).softmax(-1) @ v
@@ -217,7 +217,7 @@ def test_sums_do_not_stall_in_bfloat16(kind):
 @pytest.mark.parametrize("kind", ["linear", "performer"])
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "two-way"])
 def test_autocast_leaves_the_sums_alone(kind, causal):
-    layer = build(kind, dtype=torch.float32, causal=causal)
+    layer = build(kind, dtype=torch.float32, bidirectional=not causal)
     q, k, v = torch.randn(3, 2, 2, 70, 4)
     with torch.autocast("cpu", torch.bfloat16):
         got = layer._whole(q, k, v, None)

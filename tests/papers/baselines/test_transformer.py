@@ -190,7 +190,7 @@ def test_any_module_mixes():
 
 
 @pytest.mark.parametrize(
-    "mixer", [Attention(8, 2, causal=False), S4D(8, 4, bidirectional=True)], ids=["attention", "S4D"]
+    "mixer", [Attention(8, 2, bidirectional=True), S4D(8, 4, bidirectional=True)], ids=["attention", "S4D"]
 )
 def test_two_way_mixers(mixer):
     model, x = Transformer(8, [mixer], d_ff=12), torch.randn(2, 30, 8)

@@ -100,14 +100,16 @@ def test_results_were_compared_with_their_reference(name, records):
     for row in records(name)["rows"]:
         # torch's own kernel, at lengths whose weights do not fit; steps of a model that other benchmarks compare;
         # somebody else's model
-        if row["name"] in ("flash attention", "attention", "LSTM", "loop", "bare step") or row["name"].startswith(
-            "Hugging Face"
-        ):
+        if row["name"] in ("flash attention", "attention", "LSTM", "loop") or row["name"].startswith("Hugging Face"):
             assert (row["error"], row["tolerance"], row["compared"]) == (None, None, {})
             continue
         assert row["error"] == max(row["compared"].values())
         assert row["error"] <= row["tolerance"]
         assert "output" in row["compared"]
+        if name == "loop":  # on a CPU the captured step is the step itself
+            assert row["error"] == 0.0
+            assert "gradient of encoder.map.weight" in row["compared"]
+            continue
         trains = name not in ("step", "s4_table7", "s4_table8")
         if trains and row["setting"].get("part") not in FORWARD_ONLY:
             assert "input gradient" in row["compared"]

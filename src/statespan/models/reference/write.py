@@ -16,8 +16,9 @@ from statespan.models.classifier import Classifier, Regressor, Retrieval
 from statespan.models.reference.kernel import truncate
 from statespan.models.reference.options import DISCRETIZATIONS
 from statespan.models.reference.source import NotExpressibleError
-from statespan.models.transducer import Chain, Transducer
+from statespan.models.transducer import Transducer
 from statespan.nn import Backbone, FeedForward, SSMLayer
+from statespan.nn.backbone import Chain
 from statespan.nn.parameters import DiagonalParameters, DPLRParameters
 from statespan.nn.real_part import real_part
 from statespan.ops.fusion import GLU
@@ -98,6 +99,8 @@ def _whole(model: Any, options: dict[str, Any]) -> dict[str, Tensor]:
 def _backbone(backbone: Any, options: dict[str, Any]) -> dict[str, Tensor]:
     if not isinstance(backbone, Backbone):
         raise NotExpressibleError(f"a {type(backbone).__name__} is not a sequence model of the reference")
+    if backbone.positions is not None:
+        raise NotExpressibleError("positions='sinusoidal': the reference's sequence models have no such encoding")
     weights: dict[str, Tensor] = {}
     for i, block in enumerate(backbone.blocks):
         part: Any = block

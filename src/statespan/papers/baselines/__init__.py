@@ -1,1 +1,1 @@
-"""The models that the papers compare against: attention, Informer, LSTM, convolutional networks, simple forecasts."""
+"""The models that the papers compare against: attention, recurrent and convolutional networks, simple forecasts."""

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from statespan._check import (
     check_bool,
-    check_choice,
     check_dtype,
     check_int,
     check_number,
@@ -25,7 +24,6 @@ from statespan.nn.padding import Lengths, Padding, fill
 from statespan.nn.precision import example_of
 from statespan.nn.sequence import SequenceLayer
 
-KERNELS = ("softmax",)
 QUERIES = 512  # with a cache, the mask covers this many queries at a time
 
 State = TypeVar("State")
@@ -40,8 +38,8 @@ class MultiHead(SequenceLayer, Generic[State]):
         d_model: Number of features D.
         n_heads: Number of heads H.
         d_head: Features E of each head; None for d_model / n_heads.
-        causal: Whether a position attends only to itself and the past. If not, there is no recurrence, so ``prefill``
-            and ``step`` raise an error.
+        bidirectional: Let a position attend to the future as well. Then there is no recurrence, so ``prefill`` and
+            ``step`` raise an error.
         dropout: Probability of dropping an attention weight, or where there are none, a feature of the heads' outputs.
         device: Device of the parameters.
         dtype: Their dtype.
@@ -55,10 +53,10 @@ class MultiHead(SequenceLayer, Generic[State]):
     def __init__(
         self,
         d_model: int,
-        n_heads: int,
+        n_heads: int = 8,
         *,
         d_head: int | None = None,
-        causal: bool = True,
+        bidirectional: bool = False,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -69,7 +67,7 @@ class MultiHead(SequenceLayer, Generic[State]):
         if d_head is None and d_model % n_heads:
             raise ValueError(f"n_heads must divide d_model={d_model} where d_head is None, got {n_heads}")
         self.d_head = d_model // n_heads if d_head is None else check_int("d_head", d_head, minimum=1)
-        self.causal = check_bool("causal", causal)
+        self.bidirectional = check_bool("bidirectional", bidirectional)
         self.dropout = check_number("dropout", dropout, above=0.0, below=1.0, closed=True)
         check_dtype("dtype", dtype)
         features = self.n_heads * self.d_head
@@ -126,7 +124,8 @@ class MultiHead(SequenceLayer, Generic[State]):
 
     def extra_repr(self) -> str:
         """The sizes."""
-        return f"d_model={self.d_model}, n_heads={self.n_heads}, d_head={self.d_head}, causal={self.causal}"
+        sizes = f"d_model={self.d_model}, n_heads={self.n_heads}, d_head={self.d_head}"
+        return f"{sizes}, bidirectional={self.bidirectional}"
 
     def _heads(self, x: Tensor, padding: Padding | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (B, H, L, E); padding is zeroed, so that its content has no effect."""
@@ -144,8 +143,8 @@ class MultiHead(SequenceLayer, Generic[State]):
         return Padding.of(x, lengths)
 
     def _check_causal(self, use: str) -> None:
-        if not self.causal:
-            raise ValueError(f"{use} needs a causal layer, got causal=False: it looks ahead and has no state")
+        if self.bidirectional:
+            raise ValueError(f"{use} needs a causal layer, got bidirectional=True: it looks ahead and has no state")
 
 
 def _mask(padding: Padding | None) -> Tensor | None:
@@ -186,15 +185,20 @@ class StaticKVCache(NamedTuple):
 class Attention(MultiHead["KVCache | StaticKVCache"]):
     """Multi-head softmax attention (Vaswani et al. 2017), the mixer of the S4 paper's Transformer baselines.
 
-    The output at t is ``Σ softmax_s(q_t·k_s / √E) v_s``. It does not distinguish positions: add an encoding to x.
+    The output at t is ``Σ softmax_s(q_t·k_s / √E) v_s``. It does not distinguish positions: add an encoding to x
+    (:class:`statespan.nn.SinusoidalPositions`; in a recipe ``model.positions=sinusoidal``).
 
     Args:
         d_model: Number of features D.
         n_heads: Number of heads H.
-        kernel: "softmax"; :class:`LinearAttention` and :class:`Performer` are the other kernels.
+        d_head: Features E of each head; None for d_model / n_heads. S4 Table 3 has 4 heads of 32 at d_model 256.
+        bidirectional: Let a position attend to the future as well. Then there is no recurrence, so ``prefill`` and
+            ``step`` raise an error.
+        dropout: Probability of dropping an attention weight.
         flash: Use torch's fused attention, whose memory is linear in L; False makes the L × L matrix of weights, as the
             Transformers did that the S4 paper measured.
-        **options: Those of :class:`MultiHead`. S4 Table 3 has 4 heads of 32 features at d_model 256.
+        device: Device of the parameters.
+        dtype: Their dtype.
 
     Example:
         >>> layer = Attention(d_model=16, n_heads=4)
@@ -205,10 +209,20 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
     """
 
     def __init__(
-        self, d_model: int, n_heads: int, *, kernel: str = "softmax", flash: bool = True, **options: Any
+        self,
+        d_model: int,
+        n_heads: int = 8,
+        *,
+        d_head: int | None = None,
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+        flash: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(d_model, n_heads, **options)
-        self.kernel = check_choice("kernel", kernel, KERNELS)
+        super().__init__(
+            d_model, n_heads, d_head=d_head, bidirectional=bidirectional, dropout=dropout, device=device, dtype=dtype
+        )
         self.flash = check_bool("flash", flash)
 
     def initial_state(
@@ -233,8 +247,8 @@ class Attention(MultiHead["KVCache | StaticKVCache"]):
         return f"{super().extra_repr()}, flash={self.flash}"
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        if self.causal or mask is None:  # padding comes last, so no real sample attends to it
-            return self._attend(q, k, v, causal=self.causal)
+        if mask is None or not self.bidirectional:  # padding comes last, so no real sample attends to it
+            return self._attend(q, k, v, causal=not self.bidirectional)
         first = torch.arange(mask.shape[1], device=mask.device) == 0  # an empty sequence would be NaN
         return self._attend(q, k, v, visible=(mask | first)[:, None, None])
 

@@ -97,7 +97,7 @@ class FeatureAttention(MultiHead[LinearState]):
         """
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        if self.causal:
+        if not self.bidirectional:
             return self._extend(q, k, v, None, mask=mask)[0]
         with full_precision(q):
             phi_q, phi_k, ones_v, log_k = self._prepare(q, k, v, mask)
@@ -228,8 +228,9 @@ class Performer(FeatureAttention):
     1e-6 of the largest of them. That keeps the sum of the weights away from 0 and depends on one position only, unlike
     the authors' maximum over all keys; so all three uses of the layer give the same numbers.
 
-    There are ``n_features`` F of them, by default E ln E, rounded. The other arguments are those of :class:`MultiHead`;
-    the sums are at least float32, whatever the dtype.
+    There are ``n_features`` F of them, by default E ln E, rounded. They are drawn once, with torch's generator, and
+    saved with the weights; :meth:`redraw` draws others. The other arguments are those of :class:`MultiHead`; the sums
+    are at least float32, whatever the dtype.
 
     Example:
         >>> layer = Performer(d_model=64, n_heads=2)
@@ -240,8 +241,21 @@ class Performer(FeatureAttention):
     scaled = True
     projection: Tensor
 
-    def __init__(self, d_model: int, n_heads: int, *, n_features: int | None = None, **options: Any) -> None:
-        super().__init__(d_model, n_heads, **options)
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int = 8,
+        *,
+        d_head: int | None = None,
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+        n_features: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            d_model, n_heads, d_head=d_head, bidirectional=bidirectional, dropout=dropout, device=device, dtype=dtype
+        )
         if n_features is None:
             n_features = max(1, round(self.d_head * math.log(self.d_head)))
         rows = check_int("n_features", n_features, minimum=1)
@@ -264,6 +278,8 @@ class Performer(FeatureAttention):
 
         Each is a standard Gaussian vector; E of them at a time are orthogonal to each other.
         """
+        if self.projection.is_meta:
+            return  # without values, nothing is drawn
         E = self.d_head
         blocks = -(-self.n_features // E)
         Q, R = torch.linalg.qr(torch.randn(blocks, E, E, dtype=torch.float64, device="cpu"))

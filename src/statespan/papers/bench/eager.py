@@ -58,7 +58,7 @@ def layers(options: BenchOptions, shape: Shape, *, compiled: bool) -> Iterator[C
     make: dict[str, Callable[[], nn.Module]] = {
         kind: partial(layer, D, N, device=options.device) for kind, layer in KINDS.items()
     }
-    make[ATTENTION] = partial(Attention, D, n_heads, causal=True, flash=True, device=options.device)
+    make[ATTENTION] = partial(Attention, D, n_heads, flash=True, device=options.device)
     floors = {name: floor for name in KINDS}
     floors[ATTENTION] = attention_floor(options, B, L, D, inner=D, causal=True)
 

@@ -28,7 +28,7 @@ def cases(options: BenchOptions) -> Iterator[Case]:
 def flash_attention(options: BenchOptions, batch: int, length: int) -> Case:
     """Causal attention of the same width by torch's fused kernel, which is not checked."""
     D, n_heads = options.sizes["d_model"], options.sizes["n_heads"]
-    make = partial(Attention, D, n_heads, causal=True, flash=True, device=options.device)
+    make = partial(Attention, D, n_heads, flash=True, device=options.device)
     prepare = partial(layer_work, make, options, batch, length, compared=False)
     floor = attention_floor(options, batch, length, D, inner=D, causal=True)
     setting = {"length": length, "batch": batch, "d_model": D, "n_heads": n_heads}

@@ -40,7 +40,7 @@ Make = Callable[[], nn.Module]
 def mixers(options: BenchOptions) -> dict[str, Make]:
     """The mixer of each model."""
     D, heads = options.sizes["d_model"], options.sizes["n_heads"]
-    attention = {"d_head": D // 2 // heads, "causal": False, "device": options.device}
+    attention = {"d_head": D // 2 // heads, "bidirectional": True, "device": options.device}
     return {
         BASE: partial(Attention, D, heads, flash=False, **attention),
         "Performer": partial(Performer, D, heads, **attention),

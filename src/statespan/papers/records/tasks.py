@@ -114,8 +114,9 @@ def paper(task: ResultTask) -> str:
     """The papers' best number of S4 and S4D without augmentation, as printed; "" if there is none."""
     printed = []
     for name in _recipes() if task.published else []:
-        about, data = named_recipe(name).about, named_recipe(name).data
-        if about.number is None or not task.is_of(name, data):
+        recipe = named_recipe(name)
+        about, data = recipe.about, recipe.data
+        if about.number is None or not task.is_of(name, data) or recipe.model.get("layer", "s4") not in ("s4", "s4d"):
             continue
         half = re.search(r"([\d.]+) at (?:half the rate|8,000 Hz)", about.note)
         printed.append(str(about.number) if task.dt_scale == 1.0 else half[1] if half else "")

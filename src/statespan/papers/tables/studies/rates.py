@@ -68,7 +68,7 @@ class Attending(nn.Module):
     def __init__(self, d_input: int, d_output: int, d_model: int = 64) -> None:
         super().__init__()
         self.encoder = nn.Linear(d_input, d_model)
-        mixers = [Attention(d_model, n_heads=4, causal=False) for _ in range(3)]
+        mixers = [Attention(d_model, n_heads=4, bidirectional=True) for _ in range(3)]
         self.layers = Transformer(d_model, mixers, d_ff=2 * d_model, dropout=0.1)
         self.map = nn.Linear(d_model, d_output)
 
