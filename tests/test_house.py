@@ -59,3 +59,31 @@ def test_references_in_docstrings_resolve(name):
         for attribute in parts[count:]:
             assert hasattr(found, attribute) or attribute in getattr(found, "__annotations__", {}), target
             found = getattr(found, attribute, None)
+
+
+def test_public_classes_show_an_example():
+    """``help`` of every public class shows how to make one and what to do with it.
+
+    A class is public if its name and its module have no leading underscore, or if an ``__all__`` has its name. So the
+    classes of kernels (``_triton``) and of private modules need no example. There are no other exceptions: an example
+    of a record shows who makes it, or what its fields are for.
+    """
+    exported = {
+        name
+        for tree in TREES.values()
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for name in ast.literal_eval(node.value)
+    }
+
+    def is_public(path, name):
+        return name in exported or not re.search(r"(^|/)_(?!_init__)", f"{path}/{name}")
+
+    public = [
+        (path, node)
+        for path, tree in TREES.items()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and is_public(path, node.name)
+    ]
+    assert {"S4", "Structure", "CheckpointError", "Stream"} <= {node.name for _, node in public}
+    assert [f"{path}: {node.name}" for path, node in public if ">>> " not in (ast.get_docstring(node) or "")] == []

@@ -19,7 +19,15 @@ TEMPORARY = ".statespan-tmp-"
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint or a file of a run cannot be written or read; the message is one line."""
+    """A checkpoint or a file of a run cannot be written or read; the message is one line.
+
+    Example:
+        >>> try:
+        ...     replace_file(Path("no/such/folder/state.json"), b"{}")
+        ... except CheckpointError as error:
+        ...     print(str(error).partition(":")[0])
+        cannot write no/such/folder/state.json (2 bytes)
+    """
 
 
 def write_all(handle: int, data: Bytes) -> None:

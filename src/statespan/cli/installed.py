@@ -21,7 +21,12 @@ optimizers, schedules, metrics, recipes and commands."""
 
 
 class Added(NamedTuple):
-    """What a package adds to a group, or why it cannot."""
+    """What a package adds to a group, or why it cannot.
+
+    Example:
+        >>> Added(offer=None, names=("conv", "lstm")).problem
+        ''
+    """
 
     offer: Offer
     names: tuple[str, ...]

@@ -22,7 +22,13 @@ Model = Annotated[Path, typer.Argument(metavar="MODEL", help=MODEL, show_default
 
 
 class Opened(NamedTuple):
-    """A model, and the run or published model it comes from, if any."""
+    """A model, and the run or published model it comes from, if any.
+
+    Example:
+        >>> opened = Opened(model=None, run=Path("runs/smnist"))
+        >>> opened.run.name
+        'smnist'
+    """
 
     model: Any
     run: Path | None

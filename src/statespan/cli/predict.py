@@ -49,7 +49,14 @@ ROWS_AT_ONCE = 64
 
 
 class Sample(NamedTuple):
-    """A file, its series (L, D), and its step relative to training."""
+    """A file, its series (L, D), and its step relative to training.
+
+    Example:
+        >>> import numpy as np
+        >>> sample = Sample(Path("cough.wav"), np.zeros((16000, 1)), dt_scale=0.5)
+        >>> sample.file.name, sample.x.shape
+        ('cough.wav', (16000, 1))
+    """
 
     file: Path
     x: np.ndarray[Any, Any]

@@ -219,6 +219,15 @@ class Printer:
     """Prints outputs as lines of CSV after a header.
 
     ``names`` are those of the classes or values, if any, and ``info`` has the units of values, if not None.
+
+    Example:
+        >>> from statespan.models import ClassifierConfig, Regressor
+        >>> import torch
+        >>> model = Regressor(ClassifierConfig(d_input=1, d_output=1, d_model=8, d_state=4, n_layers=1))
+        >>> show = Printer(model, ["rate"], None)
+        >>> show(50, torch.tensor([72.5]))
+        sample,rate
+        50,72.5
     """
 
     def __init__(self, model: Any, names: list[str], info: Any) -> None:

@@ -19,7 +19,19 @@ MOST_NAMED = 20  # unknown characters in a message
 
 
 class Text(ABC):
-    """How a model reads and writes text."""
+    """How a model reads and writes text.
+
+    Example:
+        >>> class Digits(Text):
+        ...     def read(self, prompt):
+        ...         return [int(digit) for digit in prompt]
+        ...     def shown(self, text):
+        ...         return text
+        ...     def writer(self):
+        ...         return lambda token: "" if token is None else str(token)
+        >>> Digits().read("314")
+        [3, 1, 4]
+    """
 
     between = ""  # separates a prompt from what follows it
 
@@ -37,7 +49,16 @@ class Text(ABC):
 
 
 class Words(Text):
-    """Words of a dataset, separated by spaces."""
+    """Words of a dataset, separated by spaces.
+
+    Example:
+        >>> words = Words(("<unk>", "<eos>", "the", "cat"))
+        >>> words.read("the cat")
+        [2, 3]
+        >>> write = words.writer()
+        >>> write(2) + write(3)
+        'the cat '
+    """
 
     between = " "
 
@@ -70,7 +91,14 @@ class Words(Text):
 
 
 class Letters(Text):
-    """Characters or bytes, joined without spaces."""
+    r"""Characters or bytes, joined without spaces.
+
+    Example:
+        >>> from statespan.data.vocabulary import Vocabulary
+        >>> letters = Letters(Vocabulary("bytes"))
+        >>> letters.read("cat"), letters.shown("a\x1b[2J")  # control characters become visible
+        ([99, 97, 116], 'a\\x1b[2J')
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary

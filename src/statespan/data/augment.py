@@ -22,7 +22,14 @@ MOVE = 2.0  # pixels
 
 @dataclass(frozen=True)
 class Shift:
-    """Shift each 28 x 28 image by a few pixels in both directions, black in the gap."""
+    """Shift each 28 x 28 image by a few pixels in both directions, black in the gap.
+
+    Example:
+        >>> shift = Shift(order=tuple(range(784)), most=2)
+        >>> batch = Batch(torch.ones(4, 784, 1), torch.zeros(4))
+        >>> shift(batch, torch.Generator().manual_seed(0)).x.shape
+        torch.Size([4, 784, 1])
+    """
 
     order: tuple[int, ...]  # pixel of the image at each position of the sequence
     most: int = 2  # largest shift in pixels
@@ -40,7 +47,14 @@ class Shift:
 
 @dataclass(frozen=True)
 class Warp:
-    """Warp each 28 x 28 image by a random affine map and a smooth displacement field, black outside."""
+    """Warp each 28 x 28 image by a random affine map and a smooth displacement field, black outside.
+
+    Example:
+        >>> warp = Warp(order=tuple(range(784)))
+        >>> batch = Batch(torch.ones(4, 784, 1), torch.zeros(4))
+        >>> warp(batch, torch.Generator().manual_seed(0)).x.shape
+        torch.Size([4, 784, 1])
+    """
 
     order: tuple[int, ...]  # pixel of the image at each position of the sequence
     bend: float = 0.8  # standard deviation of the displacements at the knots, in pixels
@@ -62,7 +76,14 @@ class Warp:
 
 @dataclass(frozen=True)
 class Turn:
-    """Rotate each square image by a multiple of 90 degrees and maybe mirror it: 8 equally likely ways."""
+    """Rotate each square image by a multiple of 90 degrees and maybe mirror it: 8 equally likely ways.
+
+    Example:
+        >>> batch = Batch(torch.arange(4.0).view(1, 4, 1), torch.zeros(1))
+        >>> turned = Turn(size=2)(batch, torch.Generator().manual_seed(0))
+        >>> sorted(turned.x.flatten().tolist())  # the same pixels in another order
+        [0.0, 1.0, 2.0, 3.0]
+    """
 
     size: int  # pixels along a side
 
@@ -102,7 +123,14 @@ class Crop:
 
 @dataclass(frozen=True)
 class Compose:
-    """Several augmentations, one after the other."""
+    """Several augmentations, one after the other.
+
+    Example:
+        >>> both = Compose((Turn(size=28), Warp(order=tuple(range(784)))))
+        >>> batch = Batch(torch.ones(4, 784, 1), torch.zeros(4))
+        >>> both(batch, torch.Generator().manual_seed(0)).x.shape
+        torch.Size([4, 784, 1])
+    """
 
     changes: tuple[Callable[[Batch, torch.Generator], Batch], ...]
 

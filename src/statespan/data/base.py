@@ -34,6 +34,11 @@ class Batch(NamedTuple):
     * ``lengths``: true lengths, (B,) or (2B,) int64, or None where all are full;
     * ``marks``: (B, L, M) features of the calendar, for forecasting;
     * ``gaps``: (B, L) time from the sample before to this one in units of the usual step, if samples are irregular.
+
+    Example:
+        >>> batch = Batch(x=torch.zeros(4, 100, 1), y=torch.zeros(4, dtype=torch.int64))
+        >>> batch.map(lambda tensor: tensor[:2]).x.shape
+        torch.Size([2, 100, 1])
     """
 
     x: Tensor
@@ -103,6 +108,16 @@ class Split(ABC):
 
     Attributes:
         arrays: The data by name, as small as it can be kept; some may be memory maps.
+
+    Example:
+        >>> class Ones(Split):
+        ...     arrays = {"y": np.arange(10)}
+        ...     def __len__(self):
+        ...         return 10
+        ...     def take(self, arrays, index):
+        ...         return Batch(torch.ones(len(index), 50, 1), arrays["y"][index])
+        >>> Ones().batch([3, 1]).y
+        tensor([3, 1])
     """
 
     arrays: dict[str, Array]
@@ -252,6 +267,13 @@ class Dataset:
     ``raw`` converts a recorded series to a row of the arrays, if these were transformed. ``augment`` changes a training
     batch at random with the given generator, on the batch's device; validation and test data are never augmented.
     ``note`` says in one line what a user should know before training.
+
+    Example:
+        >>> split = Arrays({"x": np.zeros((10, 50, 1))}, lambda rows: Batch(rows["x"].float(), rows["x"][:, 0].float()))
+        >>> info = Info(task="regression", length=50, d_input=1, vocabulary=None, d_output=1)
+        >>> dataset = Dataset("mine", info, train=split, valid=split, test=split)
+        >>> len(dataset.train), dataset.train.batch([0, 1]).x.shape
+        (10, torch.Size([2, 50, 1]))
     """
 
     name: str

@@ -44,7 +44,16 @@ def watched(progress: Progress | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Rows:
-    """An array too large for memory, in pieces."""
+    """An array too large for memory, in pieces.
+
+    Example:
+        >>> import tempfile
+        >>> pieces = (np.full((2, 3), i, dtype=np.int16) for i in range(50))  # made one at a time
+        >>> rows = Rows(shape=(100, 3), dtype=np.int16, pieces=pieces)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     cached(Path(folder), "rows", {"version": 1}, lambda: {"x": rows})["x"].shape
+        (100, 3)
+    """
 
     shape: tuple[int, ...]  # of the whole array
     dtype: Any

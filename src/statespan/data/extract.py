@@ -36,7 +36,20 @@ T = TypeVar("T")
 
 
 class BadArchive(ValueError):  # noqa: N818 - like MissingData, its name says what is wrong
-    """An archive that is damaged, exceeds the limits or contains entries that are not allowed."""
+    """An archive that is damaged, exceeds the limits or contains entries that are not allowed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     archive = Path(folder, "data.zip")
+        ...     with zipfile.ZipFile(archive, "w") as file:
+        ...         file.writestr("../escaped", "")
+        ...     try:
+        ...         unpack(archive, Path(folder, "data"))
+        ...     except BadArchive as error:
+        ...         print(str(error).removeprefix(f"{archive} "))
+        holds the path '../escaped', which is not a relative path inside it
+    """
 
 
 @dataclass(frozen=True)

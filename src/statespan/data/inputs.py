@@ -28,7 +28,13 @@ WHOLE = 2.0**15  # audio as whole numbers of 16 bits, over audio in [-1, 1)
 
 @dataclass(frozen=True)
 class Scaled:
-    """A permutation of positions, and an affine map of each feature."""
+    """A permutation of positions, and an affine map of each feature.
+
+    Example:
+        >>> scaled = Scaled(scale=(2.0,), shift=(-1.0,))
+        >>> scaled(np.array([[[0.0], [0.5], [1.0]]])).x.flatten()
+        tensor([-1.,  0.,  1.])
+    """
 
     scale: tuple[float, ...]  # (D,)
     shift: tuple[float, ...]  # (D,)
@@ -142,7 +148,15 @@ def to_json(dataset: Dataset) -> dict[str, Any]:
 
 
 class Rescaled(Split):
-    """A split with the scaling of other data, that on which a model was trained."""
+    """A split with the scaling of other data, that on which a model was trained.
+
+    Example:
+        >>> from statespan.data import Arrays
+        >>> split = Arrays({"x": np.ones((3, 5, 1), np.float32)}, lambda rows: Batch(rows["x"], rows["x"][:, 0]))
+        >>> own, trained = (Preparation(None, False, Scaled((scale,), (0.0,))) for scale in (1.0, 2.0))
+        >>> Rescaled(split, own, trained).batch([0]).x.flatten()
+        tensor([2., 2., 2., 2., 2.])
+    """
 
     def __init__(self, split: Split, own: Preparation, trained: Preparation) -> None:
         assert own.scaled is not None

@@ -32,7 +32,13 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass
 class Samples:
-    """Series (L, D) as read, their labels as text or numbers, and the split of each ("" if not given)."""
+    """Series (L, D) as read, their labels as text or numbers, and the split of each ("" if not given).
+
+    Example:
+        >>> samples = Samples(x=[np.zeros((100, 1)), np.zeros((80, 1))], y=["walk", "run"], split=["train", "test"])
+        >>> [y for y, split in zip(samples.y, samples.split) if split == "train"]
+        ['walk']
+    """
 
     x: list[Array]
     y: list[Any]
@@ -42,7 +48,15 @@ class Samples:
 
 @dataclass(frozen=True)
 class Series:
-    """Turns windows {"x": (B, L, D), "lengths": (B,), "y": …} into a standardized batch, zero-padded."""
+    """Turns windows {"x": (B, L, D), "lengths": (B,), "y": …} into a standardized batch, zero-padded.
+
+    Example:
+        >>> series = Series(mean=(1.0,), std=(2.0,), ragged=False, are_classes=True)
+        >>> rows = {"x": torch.tensor([[[1.0], [3.0]]]), "lengths": torch.tensor([2]), "y": torch.tensor([0])}
+        >>> series(rows).x
+        tensor([[[0.],
+                 [1.]]])
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -63,7 +77,13 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnOptions:
-    """Options of your own data."""
+    """Options of your own data.
+
+    Example:
+        >>> options = OwnOptions(path="recordings", task="regression", standardize=False)
+        >>> options.task, options.test
+        ('regression', 0.2)
+    """
 
     path: str  # the folder or file
     task: str = "classification"  # or "regression" of one or more values

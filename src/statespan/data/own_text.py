@@ -40,6 +40,11 @@ class OwnTextOptions:
         least: Characters that occur less often than this in the training part become the unknown token.
         tokens: A file with a JSON list of longer tokens. At each position, the longest token that matches is read; if
             none does, one character.
+
+    Example:
+        >>> options = OwnTextOptions(path="novel.txt", length=512)
+        >>> options.unit, options.length
+        ('characters', 512)
     """
 
     path: str

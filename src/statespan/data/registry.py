@@ -23,7 +23,13 @@ Loader = TypeVar("Loader", bound=Callable[..., Dataset])
 
 @dataclass(frozen=True)
 class DatasetEntry:
-    """A registered dataset: its loader, a one-line summary, its files and their folder."""
+    """A registered dataset: its loader, a one-line summary, its files and their folder.
+
+    Example:
+        >>> own = entry("own")
+        >>> own.name, own.options["task"]
+        ('own', 'classification')
+    """
 
     name: str
     summary: str
@@ -51,7 +57,14 @@ class DatasetEntry:
 
 @dataclass(frozen=True)
 class Status:
-    """Which files of a dataset exist."""
+    """Which files of a dataset exist.
+
+    Example:
+        >>> from statespan import data
+        >>> state = {each.name: each for each in data.status()}["digits"]
+        >>> state.ready, state.missing
+        (True, ())
+    """
 
     name: str
     summary: str

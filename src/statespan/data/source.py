@@ -25,6 +25,11 @@ class MissingData(FileNotFoundError):  # noqa: N818 - the name says it
         folder: Where the files belong.
         files: The missing files; :func:`describe` says how to get them.
         reasons: Why they could not be fetched, if that was tried.
+
+    Example:
+        >>> error = MissingData("mine", Path("data/mine"), [Source("train.csv", "my own measurements")])
+        >>> error.dataset, [source.path for source in error.files]
+        ('mine', ['train.csv'])
     """
 
     def __init__(self, dataset: str, folder: Path, files: Sequence[Source], reasons: Iterable[str] = ()) -> None:
@@ -57,6 +62,13 @@ class Source:
         size: Size of the download in bytes.
         also: Other paths where it is accepted.
         optional: The dataset can be generated without it.
+
+    Example:
+        >>> source = Source("train.csv", url="https://example.org/archive.zip", size=1000)
+        >>> source.download_name, source.packed
+        ('archive.zip', True)
+        >>> source.find(Path("/no/such/folder")) is None
+        True
     """
 
     path: str

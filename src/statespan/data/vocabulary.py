@@ -125,7 +125,13 @@ class Vocabulary:
 
 
 class Decoder:
-    """Turns tokens into text one at a time; a character of several bytes appears with its last byte."""
+    """Turns tokens into text one at a time; a character of several bytes appears with its last byte.
+
+    Example:
+        >>> decoder = Vocabulary("bytes").decoder()
+        >>> [decoder.push(byte) for byte in "é".encode()]
+        ['', 'é']
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.tokens = vocabulary.tokens

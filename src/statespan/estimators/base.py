@@ -29,7 +29,14 @@ COUNTS = ("d_model", "n_layers", "stride", "context", "epochs", "steps", "batch_
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Estimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator with a network and a seed that can be saved; its public subclasses document the settings."""
+    """An estimator with a network and a seed that can be saved; its public subclasses document the settings.
+
+    Example:
+        >>> from statespan import S4Classifier
+        >>> estimator = S4Classifier(d_model=16, verbose=0)
+        >>> isinstance(estimator, Estimator), estimator.get_params()["d_model"]
+        (True, 16)
+    """
 
     d_model: int | None = None
     n_layers: int | None = None

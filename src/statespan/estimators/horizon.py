@@ -23,7 +23,14 @@ CENTRES = ("last", "mean", "none")
 
 @dataclass(frozen=True)
 class HorizonConfig:
-    """The config of a forecasting network, as plain values."""
+    """The config of a forecasting network, as plain values.
+
+    Example:
+        >>> plain = {"d_marks": 0, "quantiles": 0, "centre": "last", "joint": False, "masked": False}
+        >>> config = HorizonConfig(columns=2, context=48, horizon=12, **plain, options={"d_model": 8, "n_layers": 1})
+        >>> config.body_config().horizon
+        12
+    """
 
     columns: int  # C
     context: int  # rows T that it reads

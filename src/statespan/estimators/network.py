@@ -26,7 +26,13 @@ BODIES: dict[str, type[Any]] = {"classifier": Classifier, "regressor": Regressor
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The config of a network, as plain values."""
+    """The config of a network, as plain values.
+
+    Example:
+        >>> config = NetworkConfig("classifier", d_input=3, stride=1, d_stem=8, options={"d_output": 2, "d_model": 8})
+        >>> config.body_config().d_input
+        3
+    """
 
     body: str  # "classifier" or "regressor"
     d_input: int  # channels C, with those that say what is missing

@@ -40,7 +40,14 @@ PREDICT_SAMPLES = 1 << 23  # samples times features that are predicted together
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SeriesEstimator(Estimator):
-    """Predicts one target per series; see :class:`S4Classifier` and :class:`S4Regressor`."""
+    """Predicts one target per series; see :class:`S4Classifier` and :class:`S4Regressor`.
+
+    Example:
+        >>> from statespan import S4Regressor
+        >>> estimator = S4Regressor(epochs=3, stride=2, verbose=0)
+        >>> isinstance(estimator, SeriesEstimator), estimator.stride
+        (True, 2)
+    """
 
     _body: ClassVar[str]
 

@@ -17,7 +17,14 @@ from statespan.train.tasks import ACCURACY, ERRORS, Classes, Task, output
 
 @dataclass(frozen=True)
 class WeightedClasses(Classes):
-    """Cross-entropy in which each class has a weight; judged by the loss, then by accuracy."""
+    """Cross-entropy in which each class has a weight; judged by the loss, then by accuracy.
+
+    Example:
+        >>> task = WeightedClasses("classification", "loss", False, ("loss", "correct", "count"), weights=(1.0, 3.0))
+        >>> batch = Batch(torch.tensor([[2.0, -1.0], [2.0, -1.0]]), torch.tensor([0, 1]))
+        >>> task.add(nn.Identity(), batch, 1.0)[1:]  # the weights of the correct ones, and of all
+        tensor([1., 4.])
+    """
 
     weights: tuple[float, ...] = ()
 
@@ -43,7 +50,14 @@ def classes(weights: tuple[float, ...] = ()) -> WeightedClasses:
 
 @dataclass(frozen=True)
 class Forecasts(Task):
-    """Squared errors of the mean and pinball losses of quantiles; NaN targets do not count."""
+    """Squared errors of the mean and pinball losses of quantiles; NaN targets do not count.
+
+    Example:
+        >>> task = Forecasts("forecast", "mse", False, ("loss", "square", "absolute", "count"))
+        >>> batch = Batch(torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[1.0], [torch.nan]]]))
+        >>> task.add(nn.Identity(), batch, 1.0)[-1]  # a missing target does not count
+        tensor(1.)
+    """
 
     quantiles: tuple[float, ...] = ()
 

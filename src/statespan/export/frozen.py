@@ -29,6 +29,12 @@ class FrozenSSM(SequenceLayer):
     Args:
         layer: The layer.
         dt_scale: Step of the data relative to that of training.
+
+    Example:
+        >>> from statespan.nn import S4D
+        >>> layer, x = S4D(4), torch.randn(2, 100, 4)
+        >>> torch.allclose(FrozenSSM(layer, dt_scale=1.0)(x), layer(x), atol=1e-5)
+        True
     """
 
     T: Tensor
@@ -76,7 +82,14 @@ class FrozenSSM(SequenceLayer):
 
 
 class FrozenMIMO(FrozenSSM):
-    """The same of a layer with one SSM of all features, whose modes are heads."""
+    """The same of a layer with one SSM of all features, whose modes are heads.
+
+    Example:
+        >>> from statespan.nn import S5
+        >>> layer, x = S5(4), torch.randn(2, 100, 4)
+        >>> torch.allclose(FrozenMIMO(layer, dt_scale=1.0)(x), layer(x), atol=1e-5)
+        True
+    """
 
     def __init__(self, layer: SSMLayer, dt_scale: float) -> None:
         super().__init__(layer, dt_scale)
@@ -115,7 +128,14 @@ def _scan(G: Tensor, drive: Tensor) -> Tensor:
 
 
 class FrozenRate(SequenceLayer):
-    """Any other layer at a sampling rate."""
+    """Any other layer at a sampling rate.
+
+    Example:
+        >>> from statespan.nn import S4D
+        >>> layer, x = S4D(4), torch.randn(2, 100, 4)
+        >>> torch.equal(FrozenRate(layer, dt_scale=2.0)(x), layer(x, dt_scale=2.0))
+        True
+    """
 
     def __init__(self, layer: Any, dt_scale: float) -> None:
         super().__init__()

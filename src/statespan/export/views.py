@@ -30,6 +30,14 @@ class Scaling(nn.Module):
 
     Args:
         model: The model, whose ``inputs`` have the scaling.
+
+    Example:
+        >>> from statespan.data.inputs import Preparation, Scaled
+        >>> from statespan.models import Regressor, ClassifierConfig
+        >>> model = Regressor(ClassifierConfig(d_input=1, d_output=1, d_model=8, d_state=4, n_layers=1))
+        >>> model.inputs = Preparation(None, False, Scaled(scale=(0.5,), shift=(-1.0,)))
+        >>> Scaling(model)(torch.tensor([2.0, 4.0]))
+        tensor([0., 1.])
     """
 
     centre: Tensor  # (D,)
@@ -86,6 +94,13 @@ class View:
         paired: Whether a batch is of pairs, so that its size is even.
         scaling: The scaling inside the module, if any.
         facts: The metadata of the file.
+
+    Example:
+        >>> from statespan.models import Classifier, ClassifierConfig
+        >>> model = Classifier(ClassifierConfig(d_input=1, d_output=3, d_model=8, d_state=4, n_layers=1)).eval()
+        >>> view, inputs = view_of(model, "sequence", 1.0, torch.float64)
+        >>> view.inputs, view.outputs, view.module(*inputs).shape
+        (('x',), ('y',), torch.Size([4, 3]))
     """
 
     module: nn.Module
@@ -99,7 +114,15 @@ class View:
 
 
 class SequenceView(nn.Module):
-    """``forward`` of a frozen model, after a scaling of the inputs, if any."""
+    """``forward`` of a frozen model, after a scaling of the inputs, if any.
+
+    Example:
+        >>> from statespan.models import Classifier, ClassifierConfig
+        >>> model = Classifier(ClassifierConfig(d_input=1, d_output=3, d_model=8, d_state=4, n_layers=1)).eval()
+        >>> x = torch.randn(2, 50, 1)
+        >>> torch.allclose(SequenceView(model, dt_scale=1.0)(x), model(x), atol=1e-5)
+        True
+    """
 
     def __init__(self, model: Model, dt_scale: float, scaling: Scaling | None = None) -> None:
         super().__init__()
@@ -121,6 +144,14 @@ class StepView(nn.Module):
         state_dtype: Of the SSMs' states.
         names: Arguments of the step between its input and the state.
         scaling: A scaling of the inputs and answers, if any.
+
+    Example:
+        >>> from statespan.models import Classifier, ClassifierConfig
+        >>> model = Classifier(ClassifierConfig(d_input=1, d_output=3, d_model=8, d_state=4, n_layers=1)).eval()
+        >>> view = StepView(model, 1.0, state_dtype=torch.float64, names=())
+        >>> y, *state = view(torch.zeros(1, 1), *leaves(model.initial_state(1)))
+        >>> y.shape, len(state)
+        (torch.Size([1, 3]), 3)
     """
 
     def __init__(

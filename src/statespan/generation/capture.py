@@ -25,6 +25,15 @@ class Captured:
         function: Reads and writes the same tensors each time.
         host: Tensors on the CPU that it depends on and changes; all entries of each are equal.
         recorder: Where it runs.
+
+    Example:
+        >>> import torch
+        >>> if torch.cuda.is_available():
+        ...     x = torch.zeros(1, device="cuda")
+        ...     step = Captured(lambda: x.add_(1), [], CudaRecorder(x.device))
+        ...     for _ in range(3):  # the first call warms up, the second one records
+        ...         step()
+        ...     assert x.item() == 3
     """
 
     def __init__(self, function: Function, host: Sequence[Tensor], recorder: CudaRecorder) -> None:

@@ -34,7 +34,15 @@ Callback = Callable[[int, Tensor], Any]
 
 
 class Generated(NamedTuple):
-    """Generated sequences."""
+    """Generated sequences.
+
+    Example:
+        >>> from statespan.models import LanguageConfig, LanguageModel
+        >>> config = LanguageConfig(vocabulary=100, d_model=8, d_state=4, n_layers=1)
+        >>> generated = generate(LanguageModel(config).eval(), torch.zeros(2, 3, dtype=torch.int64), steps=5)
+        >>> generated.values.shape, bool((generated.log_probs < 0).all())
+        (torch.Size([2, 5]), True)
+    """
 
     values: Tensor
     """Tokens or pixel values (B, steps), int64; samples of series (B, steps, K)."""
@@ -148,7 +156,20 @@ def _forecast(
 
 
 class Decoding:
-    """A run of decoding: fixed tensors, and the step that changes them in place."""
+    """A run of decoding: fixed tensors, and the step that changes them in place.
+
+    Example:
+        >>> from statespan.generation.rules import rule_of
+        >>> from statespan.generation.sampling import Sampling
+        >>> from statespan.models import LanguageConfig, LanguageModel
+        >>> model = LanguageModel(LanguageConfig(vocabulary=100, d_model=8, d_state=4, n_layers=1)).eval()
+        >>> decoding = Decoding(model, rule_of(model, Sampling()), steps=5)
+        >>> none = dict.fromkeys(("batch", "lengths", "rows", "state_dtype"))
+        >>> with torch.no_grad():
+        ...     decoding.read(torch.zeros(2, 3, dtype=torch.int64), **none)
+        ...     decoding.run(None, graph=False).values.shape
+        torch.Size([2, 5])
+    """
 
     def __init__(self, model: Any, rule: Rule, steps: int, *, seed: int = 0, dt_scale: float = 1.0) -> None:
         self.model, self.rule, self.steps, self.seed, self.dt_scale = model, rule, steps, seed, dt_scale

@@ -19,7 +19,13 @@ from statespan.models.encoder import check_tokens
 
 
 class NextValue(NamedTuple):
-    """The value chosen for each row at one position."""
+    """The value chosen for each row at one position.
+
+    Example:
+        >>> chosen = NextValue(value=torch.tensor([7]), score=torch.tensor([-0.5]), read=torch.tensor([7]))
+        >>> chosen._replace(read=chosen.value + 1).read
+        tensor([8])
+    """
 
     value: Tensor
     """The generated tokens (B,) int64, or values (B, K)."""
@@ -30,7 +36,18 @@ class NextValue(NamedTuple):
 
 
 class Rule(ABC):
-    """The generation rule of one kind of model."""
+    """The generation rule of one kind of model.
+
+    Example:
+        >>> class Likeliest(Rule):
+        ...     def prompt(self, given, batch):
+        ...         return given
+        ...     def choose(self, outputs, position, uniform):
+        ...         token = outputs.argmax(-1)
+        ...         return NextValue(token, outputs.amax(-1), token)
+        >>> Likeliest().choose(torch.tensor([[-2.0, -0.1]]), torch.tensor([0]), torch.tensor([0.5])).value
+        tensor([1])
+    """
 
     @abstractmethod
     def prompt(self, given: Any, batch: int | None) -> Tensor:
@@ -47,7 +64,15 @@ class Rule(ABC):
 
 
 class TokenRule(Rule):
-    """Text: tokens that the model reads and predicts."""
+    """Text: tokens that the model reads and predicts.
+
+    Example:
+        >>> from statespan.models import LanguageConfig
+        >>> model = LanguageModel(LanguageConfig(vocabulary=3, d_model=8, d_state=4, n_layers=1))
+        >>> rule = TokenRule(model, Sampling(temperature=0))
+        >>> rule.choose(torch.tensor([[-2.0, -0.1, -4.0]]), torch.tensor([0]), torch.tensor([0.5])).value
+        tensor([1])
+    """
 
     def __init__(self, model: Any, sampling: Sampling) -> None:
         self.vocabulary, self.sampling = int(model.config.vocabulary), sampling
@@ -72,7 +97,15 @@ class TokenRule(Rule):
 
 
 class AdaptiveRule(TokenRule):
-    """Text by an adaptive softmax from features, for sampling without cut-offs."""
+    """Text by an adaptive softmax from features, for sampling without cut-offs.
+
+    Example:
+        >>> from statespan.models import LanguageConfig
+        >>> model = LanguageModel(LanguageConfig(vocabulary=100, cutoffs=(20,), d_model=8, d_state=4, n_layers=1))
+        >>> rule = rule_of(model, Sampling())
+        >>> type(rule).__name__, rule.choose(torch.zeros(2, 8), torch.zeros(2), torch.tensor([0.1, 0.9])).value.shape
+        ('AdaptiveRule', torch.Size([2]))
+    """
 
     decode = False
 
@@ -87,7 +120,14 @@ class AdaptiveRule(TokenRule):
 
 
 class PixelRule(TokenRule):
-    """Images: values of one or more channels, each with its own tokens, after a start token."""
+    """Images: values of one or more channels, each with its own tokens, after a start token.
+
+    Example:
+        >>> from statespan.models import PixelsConfig
+        >>> model = PixelModel(PixelsConfig(vocabulary=257, d_output=256, d_model=8, d_state=4, n_layers=1, pools=()))
+        >>> PixelRule(model, Sampling()).prompt(torch.tensor([[0, 255]]), None)  # 0 starts an image
+        tensor([[  0,   1, 256]])
+    """
 
     start = 1
 
@@ -116,7 +156,15 @@ class PixelRule(TokenRule):
 
 
 class SeriesRule(Rule):
-    """Series: the model's output is the next sample. Nothing is random."""
+    """Series: the model's output is the next sample. Nothing is random.
+
+    Example:
+        >>> from statespan.models import ClassifierConfig
+        >>> model = Regressor(ClassifierConfig(d_input=2, d_output=2, d_model=8, d_state=4, n_layers=1))
+        >>> rule = SeriesRule(model)
+        >>> rule.choose(torch.tensor([[0.5, 1.5]]), torch.tensor([0]), torch.tensor([0.1])).read
+        tensor([[0.5000, 1.5000]])
+    """
 
     def __init__(self, model: Regressor) -> None:
         config = model.config

@@ -30,6 +30,17 @@ class Model(SequenceModule):
         config: An instance of ``config_class``.
         device: Device of the parameters.
         dtype: Their dtype.
+
+    Example:
+        >>> from statespan.models import Classifier, ClassifierConfig
+        >>> model = Classifier(ClassifierConfig(d_input=1, d_output=10, d_model=8, d_state=4, n_layers=1))
+        >>> isinstance(model, Model), model.name, model.config.d_output
+        (True, 'classifier', 10)
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save_pretrained(folder)
+        ...     Classifier.from_pretrained(folder)(torch.zeros(2, 50, 1)).shape
+        torch.Size([2, 10])
     """
 
     name: ClassVar[str]

@@ -31,6 +31,11 @@ class ClassifierConfig(BackboneConfig):
         d_output: Number of classes or values K.
         bidirectional: Let the layers look both ways; then there is no ``prefill`` and no ``step``.
         pool: How positions become one answer: "mean", "last" or "first".
+
+    Example:
+        >>> config = ClassifierConfig(d_input=1, d_output=10, d_model=8, d_state=4, n_layers=2)
+        >>> Classifier(config)(torch.zeros(2, 50, 1)).shape
+        torch.Size([2, 10])
     """
 
     d_input: int | None = None
@@ -46,7 +51,15 @@ class ClassifierConfig(BackboneConfig):
 
 
 class Pooled(Model):
-    """An encoder, a backbone and a pooling head. Its state is that of the backbone and that of the head."""
+    """An encoder, a backbone and a pooling head. Its state is that of the backbone and that of the head.
+
+    Example:
+        >>> config = ClassifierConfig(d_input=1, d_output=10, d_model=8, d_state=4, n_layers=1)
+        >>> model = Classifier(config)
+        >>> y, state = model.prefill(torch.zeros(2, 50, 1))  # scores after 50 samples
+        >>> isinstance(model, Pooled), y.shape
+        (True, torch.Size([2, 10]))
+    """
 
     config_class = ClassifierConfig
     head_class: ClassVar[type[Head]]

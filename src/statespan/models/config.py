@@ -44,6 +44,14 @@ class ModelConfig:
 
     Args:
         sampling_rate: Samples a second of the training data; None if unknown.
+
+    Example:
+        >>> ModelConfig(sampling_rate=16000.0).to_dict()
+        {'sampling_rate': 16000.0}
+        >>> ModelConfig(sampling_rate=-1.0)
+        Traceback (most recent call last):
+            ...
+        ValueError: sampling_rate must be a number > 0, got -1.0
     """
 
     sampling_rate: float | None = None
@@ -89,6 +97,11 @@ class BackboneConfig(ModelConfig):
         tie_dropout: Drop the same features at every position of a sequence.
         residual: False for the layers alone, one after the other, without residuals and norms.
         positions: "sinusoidal" to add a positional encoding to the encoded input, or "none".
+
+    Example:
+        >>> config = BackboneConfig(d_model=8, d_state=4, layer="s4d", ssm={"init": "lin"})
+        >>> config.layer, config.n_layers, config.to_dict()["ssm"]
+        ('s4d', 4, {'init': 'lin'})
     """
 
     d_model: int = 128

@@ -24,6 +24,12 @@ class Encoder(Initialised):
     the map's bias, so that 16 bits would round it away before a norm that depends on it.
 
     Exactly one of ``d_input`` (samples) and ``vocabulary`` (tokens) is given; the other is None.
+
+    Example:
+        >>> Encoder(8, d_input=3, vocabulary=None)(torch.zeros(2, 10, 3)).shape
+        torch.Size([2, 10, 8])
+        >>> Encoder(8, d_input=None, vocabulary=100)(torch.zeros(2, 10, dtype=torch.int64)).shape
+        torch.Size([2, 10, 8])
     """
 
     def __init__(

@@ -16,7 +16,15 @@ __all__ = ["INPUTS", "RECIPE", "RECORD", "UnknownModelError", "find", "folders",
 
 
 class UnknownModelError(ValueError):
-    """There is no published model of this name."""
+    """There is no published model of this name.
+
+    Example:
+        >>> try:
+        ...     find("no-such-model")
+        ... except UnknownModelError as error:
+        ...     print(str(error).partition(";")[0])
+        there is no published model 'no-such-model'
+    """
 
 
 def folders() -> list[Path]:

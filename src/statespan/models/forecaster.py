@@ -30,6 +30,11 @@ class ForecasterConfig(BackboneConfig):
         horizon: Steps to forecast.
         d_marks: Calendar features M of each position; 0 for none.
         bidirectional: Let the layers look both ways; then there is no ``prefill`` and no ``step``.
+
+    Example:
+        >>> config = ForecasterConfig(d_input=3, d_output=1, horizon=24, d_model=8, d_state=4, n_layers=1)
+        >>> Forecaster(config)(torch.zeros(2, 100, 3)).shape
+        torch.Size([2, 24, 1])
     """
 
     d_input: int

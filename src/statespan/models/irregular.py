@@ -51,7 +51,15 @@ def answer_with_gaps(model: Pooled, x: Tensor, gaps: Tensor, *, lengths: Lengths
 
 
 class Cost(NamedTuple):
-    """The approximate cost of one training update."""
+    """The approximate cost of one training update.
+
+    Example:
+        >>> from statespan.models import Classifier, ClassifierConfig
+        >>> model = Classifier(ClassifierConfig(d_input=1, d_output=2, layer="s4d", d_model=8, d_state=4, n_layers=1))
+        >>> short, long = (training_cost(model, batch=4, length=length) for length in (100, 1000))
+        >>> isinstance(long, Cost), long.memory > short.memory
+        (True, True)
+    """
 
     memory: int
     """Bytes beyond those of the model."""

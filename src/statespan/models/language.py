@@ -35,6 +35,12 @@ class LanguageConfig(BackboneConfig):
             empty if unknown.
         tokens: The text of each token, for characters, and U+FFFD for token 0, which stands for all others; none for
             bytes.
+
+    Example:
+        >>> import torch
+        >>> config = LanguageConfig(vocabulary=100, d_model=8, d_state=4, n_layers=1)
+        >>> LanguageModel(config)(torch.zeros(2, 10, dtype=torch.int64)).shape
+        torch.Size([2, 10, 100])
     """
 
     vocabulary: int
@@ -63,7 +69,15 @@ class LanguageConfig(BackboneConfig):
 
 
 class PlainTokens(Initialised):
-    """An embedding table and a linear map back to tokens, with the interface of :class:`AdaptiveTokens`."""
+    """An embedding table and a linear map back to tokens, with the interface of :class:`AdaptiveTokens`.
+
+    Example:
+        >>> import torch
+        >>> tokens = PlainTokens(100, 8)
+        >>> features = tokens(torch.tensor([[1, 5]]))
+        >>> tokens.log_probs(features).shape, tokens.losses(features, torch.tensor([[5, 7]])).shape
+        (torch.Size([1, 2, 100]), torch.Size([1, 2]))
+    """
 
     def __init__(self, vocabulary: int, d_model: int, **where: Any) -> None:
         super().__init__()
@@ -141,6 +155,12 @@ class MaskedConfig(BackboneConfig):
     Args:
         vocabulary: Number of tokens V, one of which is the mask.
         bidirectional: Let the layers look both ways; then there is no ``prefill`` and no ``step``.
+
+    Example:
+        >>> import torch
+        >>> config = MaskedConfig(vocabulary=100, bidirectional=True, d_model=8, d_state=4, n_layers=1)
+        >>> MaskedModel(config)(torch.zeros(2, 10, dtype=torch.int64)).shape
+        torch.Size([2, 10, 100])
     """
 
     vocabulary: int

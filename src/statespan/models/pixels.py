@@ -29,6 +29,11 @@ class PixelsConfig(BackboneConfig):
         mixture: Components of a discretised mixture of logistics; 0 for a softmax over the values.
         pools: Factors of the U-Net's resamplings, finest first.
         expand: Factor on the number of features at each of them.
+
+    Example:
+        >>> config = PixelsConfig(vocabulary=257, d_output=256, d_model=8, d_state=4, n_layers=1, pools=(2,))
+        >>> PixelModel(config)(torch.zeros(2, 16, dtype=torch.int64)).shape
+        torch.Size([2, 16, 256])
     """
 
     vocabulary: int

@@ -37,12 +37,32 @@ _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torc
 
 
 class LoadError(ValueError):
-    """A folder does not hold a loadable model, or its content was changed after saving."""
+    """A folder does not hold a loadable model, or its content was changed after saving.
+
+    Example:
+        >>> from statespan.models import Classifier
+        >>> try:
+        ...     Classifier.from_pretrained("/no/such/folder")
+        ... except LoadError as error:
+        ...     print(error)
+        /no/such/folder/config.json cannot be read: No such file or directory
+    """
 
 
 @dataclass(frozen=True)
 class StoredModel:
-    """The content of a folder: the model's name, config, dtype, weights by name, and description of its inputs."""
+    """The content of a folder: the model's name, config, dtype, weights by name, and description of its inputs.
+
+    Example:
+        >>> import tempfile
+        >>> from statespan.models import Classifier, ClassifierConfig
+        >>> model = Classifier(ClassifierConfig(d_input=1, d_output=10, d_model=8, d_state=4, n_layers=1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save_pretrained(folder)
+        ...     stored = read(folder)
+        >>> stored.name, stored.dtype, stored.config["d_output"]
+        ('classifier', torch.float32, 10)
+    """
 
     name: str
     config: dict[str, Any]

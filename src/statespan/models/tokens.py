@@ -18,7 +18,15 @@ from statespan.nn.sequence import StepFunction
 
 
 class TokenModel(Model):
-    """An encoder of tokens, a causal backbone and a decoder. Its state is that of the backbone."""
+    """An encoder of tokens, a causal backbone and a decoder. Its state is that of the backbone.
+
+    Example:
+        >>> from statespan.models import LanguageConfig, LanguageModel
+        >>> model = LanguageModel(LanguageConfig(vocabulary=100, d_model=8, d_state=4, n_layers=1))
+        >>> x = torch.randint(100, (2, 11))
+        >>> isinstance(model, TokenModel), model.token_losses(x[:, :-1], x[:, 1:]).shape
+        (True, torch.Size([2, 10]))
+    """
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:

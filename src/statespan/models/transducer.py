@@ -25,6 +25,12 @@ class TransducerConfig(BackboneConfig):
         d_input: Features of a sample.
         d_output: Values K at each sample.
         bidirectional: Let the layers look both ways; then there is no ``prefill`` and no ``step``.
+
+    Example:
+        >>> import torch
+        >>> config = TransducerConfig(d_input=1, d_output=2, d_model=8, d_state=4, n_layers=1)
+        >>> Transducer(config)(torch.zeros(2, 50, 1)).shape
+        torch.Size([2, 50, 2])
     """
 
     d_input: int

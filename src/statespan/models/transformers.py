@@ -68,6 +68,12 @@ class StatespanCache:
     """The state of a model after ``seen`` tokens, which replaces a cache of keys and values.
 
     A model returns a new cache and leaves the given one unchanged, so one prefix can be continued many times.
+
+    Example:
+        >>> cache = StatespanCache(state=(torch.arange(3.0)[:, None],), seen=7)
+        >>> cache.reorder_cache(torch.tensor([2, 2, 0]))
+        >>> cache.get_seq_length(), cache.state[0].flatten()
+        (7, tensor([2., 2., 0.]))
     """
 
     state: Any

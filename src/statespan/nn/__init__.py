@@ -7,10 +7,10 @@ from statespan.nn.dropout import TiedDropout
 from statespan.nn.heads import PairHead, SequenceHead
 from statespan.nn.layer import SSMLayer
 from statespan.nn.lru import LRU
-from statespan.nn.lssl import LSSL
+from statespan.nn.lssl import LSSL, DenseParameters
 from statespan.nn.norm import BatchNorm
 from statespan.nn.options import SSMOptions
-from statespan.nn.parameters import DenseParameters, DiagonalParameters, DPLRParameters, SSMParameters
+from statespan.nn.parameters import DiagonalParameters, DPLRParameters, SSMParameters
 from statespan.nn.pool import SequencePool
 from statespan.nn.positions import SinusoidalPositions
 from statespan.nn.s4 import S4

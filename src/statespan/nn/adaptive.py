@@ -24,7 +24,13 @@ SYNC_ERROR = 2
 
 
 class TokenTable(nn.Embedding):
-    """An embedding whose rows have an initial norm of about ``SCALE``."""
+    """An embedding whose rows have an initial norm of about ``SCALE``.
+
+    Example:
+        >>> table = TokenTable(100, 8)
+        >>> table(torch.tensor([[1, 5, 5]])).shape
+        torch.Size([1, 3, 8])
+    """
 
     def reset_parameters(self) -> None:
         """Draw the weight."""
@@ -32,7 +38,12 @@ class TokenTable(nn.Embedding):
 
 
 class Projection(nn.Linear):
-    """A linear map without a bias from or to d_model features."""
+    """A linear map without a bias from or to d_model features.
+
+    Example:
+        >>> Projection(2, 8, d_model=8)(torch.randn(5, 2)).shape
+        torch.Size([5, 8])
+    """
 
     def __init__(self, d_input: int, d_output: int, d_model: int, **options: Any) -> None:
         self.std = SCALE * d_model**-0.5
@@ -44,7 +55,12 @@ class Projection(nn.Linear):
 
 
 class ZeroLinear(nn.Linear):
-    """A linear map initialised with zeros."""
+    """A linear map initialised with zeros.
+
+    Example:
+        >>> ZeroLinear(8, 2)(torch.randn(3, 8)).abs().max().item()
+        0.0
+    """
 
     def reset_parameters(self) -> None:
         """Fill weight and bias with zeros."""

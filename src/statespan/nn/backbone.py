@@ -26,7 +26,22 @@ Call: TypeAlias = Callable[[Any, Tensor], Tensor]
 
 
 class Composite(SequenceLayer):
-    """A composite map from (B, L, D) to (B, L, D). Its state is the tuple of its parts' states, in order."""
+    """A composite map from (B, L, D) to (B, L, D). Its state is the tuple of its parts' states, in order.
+
+    Example:
+        >>> from statespan.nn import S4D
+        >>> class Twice(Composite):
+        ...     def __init__(self, layer):
+        ...         super().__init__()
+        ...         self.layer, self.d_model, self.d_output = layer, layer.d_model, layer.d_output
+        ...     def parts(self):
+        ...         return [self.layer, self.layer]
+        ...     def flow(self, x, call, padding):
+        ...         return call(self.layer, call(self.layer, x))
+        >>> y, states = Twice(S4D(4)).prefill(torch.randn(2, 10, 4))
+        >>> y.shape, len(states)
+        (torch.Size([2, 10, 4]), 2)
+    """
 
     @abstractmethod
     def parts(self) -> Sequence[Any]:
@@ -187,6 +202,11 @@ class Chain(Composite):
         layers: Layers of one d_model.
         positions: "sinusoidal" to add a positional encoding to the input, or "none".
         device: Device of the encoding.
+
+    Example:
+        >>> from statespan.nn import S4D
+        >>> Chain([S4D(4), S4D(4)])(torch.zeros(2, 50, 4)).shape
+        torch.Size([2, 50, 4])
     """
 
     def __init__(

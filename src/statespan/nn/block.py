@@ -30,6 +30,10 @@ class FeedForward(SequenceLayer):
         tie_dropout: Drop the same features at every position of a sequence.
         device: Device of the parameters.
         dtype: Their dtype.
+
+    Example:
+        >>> FeedForward(8, expand=2)(torch.randn(3, 10, 8)).shape
+        torch.Size([3, 10, 8])
     """
 
     is_position_wise = True

@@ -13,6 +13,11 @@ class TiedDropout(nn.Module):
 
     Args:
         p: Probability of dropping, 0 ≤ p < 1.
+
+    Example:
+        >>> y = TiedDropout(0.5)(torch.ones(2, 10, 4))
+        >>> torch.equal(y, y[:, :1].expand_as(y))  # a feature is dropped at every position or at none
+        True
     """
 
     def __init__(self, p: float) -> None:

@@ -34,7 +34,16 @@ HALF = math.sqrt(0.5)
 
 
 class StepParts(NamedTuple):
-    """The modules of a block with a layer between a norm and a residual."""
+    """The modules of a block with a layer between a norm and a residual.
+
+    Example:
+        >>> from statespan.nn import S4D, ResidualBlock
+        >>> block = ResidualBlock(S4D(4)).eval()
+        >>> layer, stepper = block.layer, block.layer.stepper().set_up
+        >>> parts = StepParts(block.norm, block.prenorm, (layer.dropout, block.dropout), layer.mix, stepper)
+        >>> fused_block(parts, torch.float32).state_shape
+        (4, 64)
+    """
 
     norm: ResidualNorm
     prenorm: bool
@@ -70,7 +79,18 @@ class _Memory:
 
 
 class FusedBlock:
-    """The step of one block; see :func:`fused_block`."""
+    """The step of one block; see :func:`fused_block`.
+
+    Example:
+        >>> from statespan.nn import S4D, ResidualBlock
+        >>> block = ResidualBlock(S4D(4)).eval()
+        >>> with torch.no_grad():
+        ...     x, state = torch.ones(2, 4), block.initial_state(2)
+        ...     y, _ = block.step(x, state)
+        ...     after = block.stepper().fused.advance(x, state, in_place=False)  # replaces x
+        >>> torch.allclose(x, y)
+        True
+    """
 
     def __init__(self, parts: StepParts, dtype: torch.dtype, mix: _Mix | None) -> None:
         system, early = parts.stepper.system, parts.stepper.early
@@ -138,6 +158,15 @@ class StepGuard:
 
     Args:
         modules: Those whose work is done without calling them.
+
+    Example:
+        >>> linear = nn.Linear(2, 2)
+        >>> guard = StepGuard([linear])
+        >>> guard.holds()
+        True
+        >>> hook = linear.register_forward_hook(print)
+        >>> guard.holds()
+        False
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
@@ -209,6 +238,16 @@ class FusedSteps:
         blocks: Their steps.
         last: The norm after them.
         in_place: Whether new states take the place of the old ones.
+
+    Example:
+        >>> from statespan.nn import S4D, Backbone
+        >>> backbone = Backbone([S4D(4), S4D(4)]).eval()
+        >>> blocks = [block.stepper().fused for block in backbone.blocks]
+        >>> steps = FusedSteps(blocks, backbone.norm, in_place=False)
+        >>> with torch.no_grad():
+        ...     x, states = torch.ones(2, 4), backbone.initial_state(2)
+        ...     print(steps.takes(x, states), torch.allclose(steps(x, states)[0], backbone.step(x, states)[0]))
+        True True
     """
 
     def __init__(self, blocks: Sequence[FusedBlock], last: ResidualNorm, *, in_place: bool) -> None:

@@ -24,6 +24,16 @@ class Head(Initialised, ABC):
 
     Answers have the precision of the parameters, under autocast too: they are few, and regression needs more than the
     three digits of 16 bits.
+
+    Example:
+        >>> class Summed(Head):
+        ...     def _build(self, where):
+        ...         self.weight = nn.Parameter(torch.ones(self.d_model, self.d_output, **where))
+        ...     def answer(self, pooled):
+        ...         return pooled @ self.weight
+        >>> Summed(4, 1, "last")(torch.ones(2, 10, 4))
+        tensor([[4.],
+                [4.]], grad_fn=<MmBackward0>)
     """
 
     def __init__(

@@ -11,7 +11,19 @@ from torch import Tensor, nn
 
 
 class Initialised(nn.Module):
-    """A module that can initialise itself and its children."""
+    """A module that can initialise itself and its children.
+
+    Example:
+        >>> class Scale(Initialised):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.linear = nn.Linear(2, 2)
+        >>> scale = Scale()
+        >>> before = nn.init.zeros_(scale.linear.weight)
+        >>> scale.reset_parameters()
+        >>> bool((scale.linear.weight != 0).all())
+        True
+    """
 
     def reset_parameters(self) -> None:
         """Re-initialise all parameters and buffers as the constructor does; the same seed gives the same values."""

@@ -27,6 +27,11 @@ class LRUParameters(MIMOParameters):
         max_phase: Largest initial phase of λ.
         device: Device of the parameters.
         dtype: Their dtype, at least float32.
+
+    Example:
+        >>> ssm = LRUParameters(SSMOptions(4, 8), r_min=0.9, max_phase=0.3)
+        >>> ssm(torch.randn(2, 100, 4)).shape  # (B, L, K, D)
+        torch.Size([2, 100, 1, 4])
     """
 
     nu: Tensor

@@ -3,11 +3,58 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from statespan.nn.layer import Activation, Mix, SSMLayer
 from statespan.nn.options import Discretization, SSMOptions, documented, kernel_count
-from statespan.nn.parameters import DenseParameters
+from statespan.nn.parameters import SSMParameters
+from statespan.nn.precision import wide
+from statespan.ssm import Dense, inits
 from statespan.ssm.inits import Init
+
+
+class DenseParameters(SSMParameters):
+    """A dense real SSM: A, B and C.
+
+    Args:
+        options: Sizes, step sizes and what is trained.
+        init: As in :class:`statespan.LSSL`.
+        device: Device of the parameters.
+        dtype: Their dtype, at least float32.
+
+    Example:
+        >>> ssm = DenseParameters(SSMOptions(4, 8))
+        >>> ssm.structure().A.shape  # (H, N, N)
+        torch.Size([4, 8, 8])
+    """
+
+    A: Tensor
+    B: Tensor
+
+    def __init__(
+        self,
+        options: SSMOptions,
+        *,
+        init: Init = "legs",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(options)
+        self.init = init
+        self._make(device, dtype)
+
+    def _initial(self) -> dict[str, Tensor]:
+        options = self.options
+        log_dt = self._initial_log_dt()
+        A, B = inits.mix_dense(self.init, options.ssms, options.d_state)
+        C = torch.randn(options.kernels, options.d_model, options.d_state, dtype=torch.float64)
+        return {"log_dt": log_dt, "A": A, "B": B, "C": C}
+
+    def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Dense:
+        """The dense SSM."""
+        A, B = self._heads(self.A), self._heads(self.B)
+        ssm = Dense(A, B, wide(self.C), self._dt(), discretization=self.options.discretization)
+        return ssm.with_dt_scale(dt_scale)
 
 
 @documented

@@ -35,6 +35,14 @@ class MIMOParameters(SSMParameters):
 
     Args:
         options: Sizes, step sizes and what is trained.
+
+    Example:
+        >>> from statespan.nn import S5
+        >>> ssm = S5(4, 8).ssm
+        >>> isinstance(ssm, MIMOParameters), ssm.state_shape
+        (True, (4, 2))
+        >>> ssm(torch.randn(2, 100, 4)).shape  # (B, L, K, D)
+        torch.Size([2, 100, 1, 4])
     """
 
     power = "diagonal"

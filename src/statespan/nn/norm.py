@@ -22,7 +22,16 @@ NORMS: tuple[str, ...] = get_args(NormName)
 
 
 class ResidualNorm(nn.Module):
-    """A norm before or after a layer with a residual around it."""
+    """A norm before or after a layer with a residual around it.
+
+    Example:
+        >>> norm = LayerNorm(4)
+        >>> isinstance(norm, ResidualNorm)
+        True
+        >>> x, z = norm.before(torch.randn(2, 10, 4), None, None)  # prenorm: x for the residual, z for the layer
+        >>> norm.after(x, z, nn.Identity(), None).shape  # postnorm
+        torch.Size([2, 10, 4])
+    """
 
     def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
         """Return x for the residual, and x normalized (0 for padding) for a layer that computes in this dtype."""
@@ -48,6 +57,12 @@ class BatchNorm(ResidualNorm):
         momentum: Weight of a batch in the running statistics.
         device: Device of the parameters.
         dtype: Their dtype.
+
+    Example:
+        >>> norm = BatchNorm(4)
+        >>> y = norm(3 + torch.randn(8, 100, 4))
+        >>> bool(y.mean().abs() < 1e-5), bool((norm.running_mean > 0.2).all())
+        (True, True)
     """
 
     parameter_groups: ClassVar[dict[str, str]] = {"weight": "no_decay", "bias": "no_decay"}
@@ -128,7 +143,13 @@ class BatchNorm(ResidualNorm):
 
 
 class LayerNorm(ResidualNorm, nn.LayerNorm):
-    """Layer normalization of each position; padding has no effect on it."""
+    """Layer normalization of each position; padding has no effect on it.
+
+    Example:
+        >>> y = LayerNorm(4)(torch.randn(2, 10, 4))
+        >>> bool(y.mean(-1).abs().max() < 1e-6)
+        True
+    """
 
     def forward(self, x: Tensor, padding: Padding | None = None) -> Tensor:
         """Normalize x (B, L, D)."""
@@ -155,7 +176,13 @@ class LayerNorm(ResidualNorm, nn.LayerNorm):
 
 
 class NoNorm(ResidualNorm):
-    """The identity, in place of a norm."""
+    """The identity, in place of a norm.
+
+    Example:
+        >>> x = torch.randn(2, 10, 4)
+        >>> NoNorm()(x) is x
+        True
+    """
 
     def forward(self, x: Tensor, padding: Padding | None = None) -> Tensor:
         """Return x."""

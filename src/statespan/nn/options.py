@@ -54,6 +54,11 @@ class SSMOptions:
         discretization: "bilinear", "zoh" or "foh".
         train_A: Whether A (and P and Q) are trained.
         train_B: Whether B is trained.
+
+    Example:
+        >>> options = SSMOptions(d_model=64, d_state=32, kernels=2)
+        >>> options.ssms, options.channels(bidirectional=True)
+        (64, 1)
     """
 
     d_model: int

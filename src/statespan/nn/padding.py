@@ -22,6 +22,12 @@ class Padding:
     Args:
         lengths: (B,) whole numbers 0 … L.
         mask: (B, L, 1), True where a position is real.
+
+    Example:
+        >>> padding = Padding.of(torch.zeros(2, 3, 4), lengths=[3, 1])
+        >>> padding.mask[..., 0]
+        tensor([[ True,  True,  True],
+                [ True, False, False]])
     """
 
     lengths: Tensor

@@ -27,14 +27,21 @@ from statespan.ops import Stepper, apply, apply_from, state_after, system_of
 from statespan.ops.ssm.arguments import ModeTensors
 from statespan.ops.ssm.memo import memo_of
 from statespan.ops.ssm.source import Modal, SSMSource, low_rank_power
-from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
+from statespan.ssm import DPLR, Diagonal, Structure, inits
 from statespan.ssm.inits import Init
 
 OF_A, OF_B = ("A_real", "A_imag", "A", "P", "Q", "nu", "theta"), ("B", "log_gamma")  # parameters of A and B
 
 
 class SSMParameters(nn.Module, ABC):
-    """The parameters of an SSM: log Δ and C, and those of its state matrix."""
+    """The parameters of an SSM: log Δ and C, and those of its state matrix.
+
+    Example:
+        >>> from statespan.nn import S4D
+        >>> ssm = S4D(4, 8).ssm
+        >>> isinstance(ssm, SSMParameters), ssm.structure().kernel(100).shape  # (K, H, L)
+        (True, torch.Size([1, 4, 100]))
+    """
 
     parameter_groups: ClassVar[dict[str, str]] = {
         "log_dt": "dt", **dict.fromkeys((*OF_A, *OF_B), "ssm"), "C": "C", "Q": "C",
@@ -171,7 +178,14 @@ class SSMParameters(nn.Module, ABC):
 
 
 class ModalParameters(SSMParameters):
-    """Complex modes: Re A through a constraint (see :mod:`statespan.nn.real_part`), Im A, B and C."""
+    """Complex modes: Re A through a constraint (see :mod:`statespan.nn.real_part`), Im A, B and C.
+
+    Example:
+        >>> from statespan.nn import S4
+        >>> ssm = S4(4, 8).ssm
+        >>> isinstance(ssm, ModalParameters), ssm.A_imag.shape  # N/2 modes
+        (True, torch.Size([4, 4]))
+    """
 
     A_real: Tensor
     A_imag: Tensor
@@ -225,6 +239,11 @@ class DiagonalParameters(ModalParameters):
         softmax_length: Length of the softmax; None for that of the input.
         device: Device of the parameters.
         dtype: Their dtype, at least float32.
+
+    Example:
+        >>> ssm = DiagonalParameters(SSMOptions(4, 8), init="lin")
+        >>> ssm(torch.randn(2, 100, 4)).shape  # (B, L, K, H)
+        torch.Size([2, 100, 1, 4])
     """
 
     power = "diagonal"
@@ -310,6 +329,11 @@ class DPLRParameters(ModalParameters):
         separate_Q: Whether Q is a parameter of its own, which starts as P.
         device: Device of the parameters.
         dtype: Their dtype, at least float32.
+
+    Example:
+        >>> ssm = DPLRParameters(SSMOptions(4, 8))
+        >>> ssm.structure().kernel(100).shape  # (K, H, L)
+        torch.Size([1, 4, 100])
     """
 
     P: Tensor
@@ -356,42 +380,3 @@ class DPLRParameters(ModalParameters):
         """None unless the rule is the bilinear one and Q is P: the kernels know no other form."""
         is_known = self.options.discretization == "bilinear" and not self.separate_Q
         return self._modal(dt_scale, self.P) if is_known else None
-
-
-class DenseParameters(SSMParameters):
-    """A dense real SSM: A, B and C.
-
-    Args:
-        options: Sizes, step sizes and what is trained.
-        init: As in :class:`statespan.LSSL`.
-        device: Device of the parameters.
-        dtype: Their dtype, at least float32.
-    """
-
-    A: Tensor
-    B: Tensor
-
-    def __init__(
-        self,
-        options: SSMOptions,
-        *,
-        init: Init = "legs",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(options)
-        self.init = init
-        self._make(device, dtype)
-
-    def _initial(self) -> dict[str, Tensor]:
-        options = self.options
-        log_dt = self._initial_log_dt()
-        A, B = inits.mix_dense(self.init, options.ssms, options.d_state)
-        C = torch.randn(options.kernels, options.d_model, options.d_state, dtype=torch.float64)
-        return {"log_dt": log_dt, "A": A, "B": B, "C": C}
-
-    def structure(self, dt_scale: float = 1.0, length: int | None = None) -> Dense:
-        """The dense SSM."""
-        A, B = self._heads(self.A), self._heads(self.B)
-        ssm = Dense(A, B, wide(self.C), self._dt(), discretization=self.options.discretization)
-        return ssm.with_dt_scale(dt_scale)

@@ -29,6 +29,11 @@ class S5Parameters(MIMOParameters):
         real_part: "exp", "softplus", "relu" or "none".
         device: Device of the parameters.
         dtype: Their dtype, at least float32.
+
+    Example:
+        >>> ssm = S5Parameters(SSMOptions(4, 8), blocks=2)
+        >>> ssm(torch.randn(2, 100, 4)).shape  # (B, L, K, D)
+        torch.Size([2, 100, 1, 4])
     """
 
     A_real: Tensor

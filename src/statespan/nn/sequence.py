@@ -23,6 +23,14 @@ class SequenceModule(Initialised, ABC):
     """A module with three uses that give the same numbers: ``forward``, ``prefill`` and ``step``.
 
     A module without a recurrence, such as one that looks ahead, has only ``forward``; the others raise an error.
+
+    Example:
+        >>> from statespan.nn import S4D
+        >>> layer, x = S4D(4), torch.randn(2, 10, 4)
+        >>> y, state = layer.prefill(x[:, :9])
+        >>> last, _ = layer.step(x[:, 9], state)
+        >>> isinstance(layer, SequenceModule), torch.allclose(last, layer(x)[:, 9], atol=1e-5)
+        (True, True)
     """
 
     @abstractmethod

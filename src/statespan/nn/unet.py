@@ -30,6 +30,11 @@ class Resampled(SequenceLayer):
     The state is (state of the inner module, the frame so far (B, p, D), the output during it (B, p, D), position in it
     (B,)). The position stays on the CPU: the inner module runs once in ``factor`` steps, and when is known without
     waiting for a GPU.
+
+    Example:
+        >>> from statespan.nn import S4D, Backbone
+        >>> Resampled(Backbone([S4D(8)]), d_model=4, factor=2)(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 4])
     """
 
     def __init__(
@@ -161,6 +166,14 @@ class UNetLevel(Composite):
 
     Each block on the way up also reads the output of the block that mirrors it on the way down. The coarsest level has
     only blocks on the way down.
+
+    Example:
+        >>> from statespan.nn import S4D
+        >>> def block(d_model):
+        ...     return ResidualBlock(S4D(d_model))
+        >>> coarse = Resampled(UNetLevel([block(8)], None, []), d_model=4, factor=2)
+        >>> UNetLevel([block(4)], coarse, [block(4)])(torch.randn(2, 10, 4)).shape
+        torch.Size([2, 10, 4])
     """
 
     def __init__(self, down: Iterable[ResidualBlock], inner: Resampled | None, up: Iterable[ResidualBlock]) -> None:

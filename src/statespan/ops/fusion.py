@@ -38,7 +38,12 @@ def plain_linear(module: nn.Module) -> nn.Linear | None:
 
 
 class GLU(nn.Sequential):
-    """A linear layer to twice the features, one half of which gates the other: ``W₁x · sigmoid(W₂x)``."""
+    """A linear layer to twice the features, one half of which gates the other: ``W₁x · sigmoid(W₂x)``.
+
+    Example:
+        >>> GLU(nn.Linear(8, 6))(torch.randn(5, 8)).shape
+        torch.Size([5, 3])
+    """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear, nn.GLU(-1))

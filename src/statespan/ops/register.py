@@ -94,6 +94,12 @@ class Signature:
 
     Args:
         function: Its annotations are tensors, optional tensors, flags, or named tuples of them.
+
+    Example:
+        >>> def scaled(x: Tensor, factor: float) -> Tensor:
+        ...     return factor * x
+        >>> Signature(scaled).schema
+        "(Tensor x, float factor, str version='') -> Tensor"
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

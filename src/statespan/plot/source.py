@@ -20,7 +20,14 @@ Item = TypeVar("Item")
 
 
 class Part(NamedTuple):
-    """A layer and its name in the plot."""
+    """A layer and its name in the plot.
+
+    Example:
+        >>> from statespan import S4D
+        >>> from statespan.nn import Backbone
+        >>> [part.name for part in parts_of(Backbone([S4D(4), S4D(4)]))]
+        ['layer 1', 'layer 2']
+    """
 
     name: str
     layer: SSMLayer

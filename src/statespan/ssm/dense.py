@@ -13,7 +13,16 @@ from statespan.ssm.structure import Operators, Recurrence, Structure, delayed
 
 
 class DenseViews(Structure):
-    """The views of a structure whose Ā is a real matrix (H, N, N)."""
+    """The views of a structure whose Ā is a real matrix (H, N, N).
+
+    Example:
+        >>> A, B = torch.tensor([[[-1.0]]]), torch.tensor([[1.0]])
+        >>> ssm = Dense(A, B, C=torch.ones(1, 1, 1), dt=torch.tensor([1.0]))
+        >>> isinstance(ssm, DenseViews), [x.shape for x in ssm.discrete()]
+        (True, [torch.Size([1, 1, 1]), torch.Size([1, 1]), torch.Size([1, 1, 1])])
+        >>> ssm.operators(chunk=4).G
+        tensor([[[0.0123]]])
+    """
 
     def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
         """Ā (H, N, N), B̄ (H, N) and C (K, H, N) on packed states, float64."""

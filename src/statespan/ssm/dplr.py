@@ -28,6 +28,13 @@ class Resolvent:
 
     With Re Λ ≤ 0 and Q = P the inner R × R matrix is at least the identity, so nothing is ill-conditioned however large
     ΔΛ is. Vectors are the kept half x of (x, conj x); ``q_rᴴ (x, conj x) = 2 Re Σ conj(Q_r) x`` is real.
+
+    Example:
+        >>> A, P = torch.tensor([[-0.5 + 1j]], dtype=torch.complex128), torch.ones(1, 1, 1, dtype=torch.complex128)
+        >>> resolvent = Resolvent(A, P, torch.tensor([0.1], dtype=torch.float64))
+        >>> x = torch.ones(1, 1, dtype=torch.complex128)
+        >>> torch.allclose(pack(resolvent.apply(x)), resolvent.matrix()[0] @ pack(x)[0])
+        True
     """
 
     def __init__(self, A: Tensor, P: Tensor, dt: Tensor, *, Q: Tensor | None = None) -> None:
@@ -53,7 +60,15 @@ class Resolvent:
 
 
 class LowRankTransition(Transition):
-    """Ā = 2 (I - ΔA/2)⁻¹ - I of a DPLR matrix."""
+    """Ā = 2 (I - ΔA/2)⁻¹ - I of a DPLR matrix.
+
+    Example:
+        >>> A, P = torch.tensor([[-0.5 + 1j]], dtype=torch.complex128), torch.ones(1, 1, 1, dtype=torch.complex128)
+        >>> transition = LowRankTransition(Resolvent(A, P, torch.tensor([0.1], dtype=torch.float64)))
+        >>> x = torch.ones(1, 2, dtype=torch.float64)
+        >>> torch.allclose(transition.apply(x)[0], transition.matrix()[0] @ x[0])
+        True
+    """
 
     def __init__(self, resolvent: Resolvent) -> None:
         self.resolvent = resolvent

@@ -29,7 +29,14 @@ TERMS = 8  # of it, exact to float64 there
 
 
 class GapModes(NamedTuple):
-    """The parameters of a diagonal SSM."""
+    """The parameters of a diagonal SSM.
+
+    Example:
+        >>> A = torch.tensor([[-1.0 + 2j]])
+        >>> modes = GapModes(A, torch.ones_like(A), torch.ones_like(A)[None], dt=torch.tensor([0.1]), rule="zoh")
+        >>> modes.double().C  # 2C: one mode of a conjugate pair stands for both
+        tensor([[[2.+0.j]]], dtype=torch.complex128)
+    """
 
     A: Tensor
     """(H, M) complex."""
@@ -48,7 +55,15 @@ class GapModes(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The steps of a segment, each of its own length."""
+    """The steps of a segment, each of its own length.
+
+    Example:
+        >>> A = torch.tensor([[-1.0 + 0j]], dtype=torch.complex128)
+        >>> modes = GapModes(A, A, A[None], dt=torch.ones(1, dtype=torch.float64), rule="bilinear")
+        >>> steps = Steps.of(modes, gaps=torch.tensor([[1.0], [2.0]], dtype=torch.float64))
+        >>> steps.f.real.flatten()  # (1 - s/2) / (1 + s/2)
+        tensor([0.3333, 0.0000], dtype=torch.float64)
+    """
 
     s: Tensor
     """Their lengths (c, B, H)."""
@@ -96,7 +111,15 @@ def states_of(steps: Steps, B: Tensor, u: Tensor, start: Tensor) -> Tensor:
 
 
 class Scan(torch.autograd.Function):
-    """``(u, gaps, start, A, B, C, dt, rule, chunk) -> (y, last)`` with complex states; see :func:`scan_gaps`."""
+    """``(u, gaps, start, A, B, C, dt, rule, chunk) -> (y, last)`` with complex states; see :func:`scan_gaps`.
+
+    Example:
+        >>> A = torch.tensor([[-1.0 + 0j]])
+        >>> u, gaps, start = torch.ones(1, 3, 1), torch.ones(1, 3), torch.zeros(1, 1, 1, dtype=torch.complex128)
+        >>> y, last = Scan.apply(u, gaps, start, A, -A, -A[None] / 2, torch.ones(1), "bilinear", 2)
+        >>> y.flatten()
+        tensor([0.6667, 0.8889, 0.9630], dtype=torch.float64)
+    """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:

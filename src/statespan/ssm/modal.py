@@ -23,7 +23,14 @@ from statespan.ssm.rank_one import OperatorGradients, limit
 
 
 class DiagonalFactors(NamedTuple):
-    """A discrete diagonal SSM, float64."""
+    """A discrete diagonal SSM, float64.
+
+    Example:
+        >>> x = torch.ones(1, 1, 2, dtype=torch.float64)
+        >>> factors = DiagonalFactors(d=x / 2, B=x, C=x[None])
+        >>> forward(factors, 4, 0, torch.float64).K.shape
+        torch.Size([1, 1, 4])
+    """
 
     d: Tensor
     """Ā, (H, M, 2)."""
@@ -34,7 +41,14 @@ class DiagonalFactors(NamedTuple):
 
 
 class DiagonalOperators(NamedTuple):
-    """The operators, and what their backward pass also needs."""
+    """The operators, and what their backward pass also needs.
+
+    Example:
+        >>> one = torch.tensor([[[1.0, 0.0]]], dtype=torch.float64)
+        >>> operators = forward(DiagonalFactors(d=one / 2, B=one, C=one[None] / 2), 4, 0, torch.float64)
+        >>> operators.K
+        tensor([[[1.0000, 0.5000, 0.2500, 0.1250]]], dtype=torch.float64)
+    """
 
     K: Tensor
     """(K, H, c)."""

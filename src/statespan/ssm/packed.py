@@ -54,7 +54,19 @@ def pack_diagonal(D: Tensor) -> Tensor:
 
 
 class Transition(ABC):
-    """The linear map x ↦ Ā x of every head, on packed states (..., H, N)."""
+    """The linear map x ↦ Ā x of every head, on packed states (..., H, N).
+
+    Example:
+        >>> class Half(Transition):
+        ...     def apply(self, x):
+        ...         return x / 2
+        ...     def matrix(self):
+        ...         return torch.eye(2)[None] / 2
+        ...     def squared(self):
+        ...         return DenseTransition(self.matrix() / 2)
+        >>> Half().squared().apply(torch.ones(1, 2))
+        tensor([[0.2500, 0.2500]])
+    """
 
     @abstractmethod
     def apply(self, x: Tensor) -> Tensor:
@@ -70,7 +82,16 @@ class Transition(ABC):
 
 
 class DiagonalTransition(Transition):
-    """Ā as complex numbers (H, M)."""
+    """Ā as complex numbers (H, M).
+
+    Example:
+        >>> quarter_turn = DiagonalTransition(torch.tensor([[1j]]))
+        >>> quarter_turn.apply(torch.tensor([[1.0, 0.0]]))  # packed: 1 becomes i
+        tensor([[0., 1.]])
+        >>> quarter_turn.matrix()
+        tensor([[[ 0., -1.],
+                 [ 1.,  0.]]])
+    """
 
     def __init__(self, Abar: Tensor) -> None:
         self.Abar = Abar
@@ -89,7 +110,15 @@ class DiagonalTransition(Transition):
 
 
 class DenseTransition(Transition):
-    """Ā as a real matrix (H, N, N)."""
+    """Ā as a real matrix (H, N, N).
+
+    Example:
+        >>> transition = DenseTransition(torch.tensor([[[0.0, 1.0], [-1.0, 0.0]]], dtype=torch.float64))
+        >>> transition.apply(torch.tensor([[1.0, 2.0]], dtype=torch.float64))
+        tensor([[ 2., -1.]], dtype=torch.float64)
+        >>> transition.squared().matrix()[0].tolist()
+        [[-1.0, 0.0], [0.0, -1.0]]
+    """
 
     def __init__(self, Abar: Tensor) -> None:
         self.Abar = Abar

@@ -27,7 +27,14 @@ LARGEST = 1e30  # of operators of an SSM that grows
 
 
 class RankOneFactors(NamedTuple):
-    """A discrete diagonal plus rank-one SSM on packed vectors."""
+    """A discrete diagonal plus rank-one SSM on packed vectors.
+
+    Example:
+        >>> x = torch.ones(1, 2, dtype=torch.float64)
+        >>> factors = RankOneFactors(d=x / 2, f=x / 4, b=-x, B=x, C=x[None])
+        >>> forward(factors, 4, 0, torch.float64).E.shape
+        torch.Size([1, 4, 2])
+    """
 
     d: Tensor
     """(H, N)."""
@@ -42,7 +49,14 @@ class RankOneFactors(NamedTuple):
 
 
 class RankOneOperators(NamedTuple):
-    """The operators, and what their backward pass also needs."""
+    """The operators, and what their backward pass also needs.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        >>> operators = forward(RankOneFactors(d=x / 2, f=x / 4, b=-x, B=x, C=x[None]), 4, 0, torch.float64)
+        >>> operators.K  # (1/2 - 1/4)^l
+        tensor([[[1.0000, 0.2500, 0.0625, 0.0156]]], dtype=torch.float64)
+    """
 
     K: Tensor
     """(K, H, c)."""
@@ -59,7 +73,16 @@ class RankOneOperators(NamedTuple):
 
 
 class OperatorGradients(NamedTuple):
-    """The incoming gradients of the operators."""
+    """The incoming gradients of the operators.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        >>> factors = RankOneFactors(d=x / 2, f=x / 4, b=-x, B=x, C=x[None])
+        >>> built = forward(factors, 4, 0, torch.float64)
+        >>> arriving = OperatorGradients(torch.ones_like(built.K), *(torch.zeros_like(each) for each in built[1:4]))
+        >>> backward(factors, built, arriving, 0).C  # that of the kernel's sum
+        tensor([[[1.3281, 0.0000]]], dtype=torch.float64)
+    """
 
     K: Tensor
     E: Tensor

@@ -32,7 +32,16 @@ from statespan.ssm.structure import toeplitz
 
 
 class SeriesTensors(NamedTuple):
-    """The parameters of a bilinear SSM, or their gradients; complex numbers have a last axis of 2."""
+    """The parameters of a bilinear SSM, or their gradients; complex numbers have a last axis of 2.
+
+    Example:
+        >>> one = torch.ones(1, 1, dtype=torch.float64)
+        >>> pair = torch.tensor([[[1.0, 0.0]]], dtype=torch.float64)
+        >>> x = SeriesTensors(dt=one[0], decay=-one, freq=one, B=pair, C=pair[None], P=None)
+        >>> K, saved = kernel(x, SeriesOptions(length=4, real_part="none", log_dt=False, dt_scale=1.0))
+        >>> K.shape
+        torch.Size([1, 1, 4])
+    """
 
     dt: Tensor
     """(H,): log Δ or Δ."""
@@ -49,7 +58,14 @@ class SeriesTensors(NamedTuple):
 
 
 class SeriesOptions(NamedTuple):
-    """How to read the parameters."""
+    """How to read the parameters.
+
+    Example:
+        >>> half = SeriesOptions(length=4, real_part="none", log_dt=False, dt_scale=2.0)
+        >>> full = half._replace(length=8, dt_scale=1.0)  # the same time, sampled twice as often
+        >>> full.length * full.dt_scale == half.length * half.dt_scale
+        True
+    """
 
     length: int
     real_part: str

@@ -28,6 +28,14 @@ class Operators(NamedTuple):
 
     A channel that looks ahead reads the state s of the recurrence that runs from the right, just behind the chunk:
     there ``y = Tᵀ⁺ u + O s`` with ``Tᵀ⁺[i, j] = K[j-i-1]`` for j > i.
+
+    Example:
+        >>> from statespan.ssm import Dense
+        >>> one = torch.ones(1, 1, 1)
+        >>> ssm = Dense(-2 / 3 * one, one[0], one, dt=torch.ones(1))
+        >>> operators = ssm.operators(chunk=2)  # Ā = 1/2
+        >>> operators.G, operators.T.shape
+        (tensor([[[0.2500]]]), torch.Size([1, 1, 2, 2]))
     """
 
     K: Tensor
@@ -46,7 +54,15 @@ class Operators(NamedTuple):
 
 
 class Recurrence(NamedTuple):
-    """The discrete map on packed states, float64."""
+    """The discrete map on packed states, float64.
+
+    Example:
+        >>> from statespan.ssm import Dense
+        >>> one = torch.ones(1, 1, 1)
+        >>> recurrence = Dense(-2 / 3 * one, one[0], one, dt=torch.ones(1)).recurrence()
+        >>> recurrence.transition.matrix().shape, recurrence.B
+        (torch.Size([1, 1, 1]), tensor([[0.7500]], dtype=torch.float64))
+    """
 
     transition: Transition
     """x ↦ Ā x."""
@@ -59,7 +75,18 @@ class Recurrence(NamedTuple):
 
 
 class Structure(ABC):
-    """A structured SSM with parameters A, B, C, dt."""
+    """A structured SSM with parameters A, B, C, dt.
+
+    Example:
+        >>> from statespan.ssm import Diagonal, inits
+        >>> A, B = inits.diagonal("lin", 4)
+        >>> ssm = Diagonal(A[None], B[None], torch.ones(1, 1, 2, dtype=torch.complex128), torch.tensor([0.1]))
+        >>> isinstance(ssm, Structure)
+        True
+        >>> y, state = ssm.scan(torch.ones(2, 5, 1))
+        >>> torch.allclose(y[0, :, 0, 0], ssm.kernel(5)[0, 0].cumsum(0))
+        True
+    """
 
     A: Tensor
     B: Tensor

@@ -50,7 +50,13 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Facts:
-    """The content of a checkpoint besides its tensors."""
+    """The content of a checkpoint besides its tensors.
+
+    Example:
+        >>> facts = Facts(step=1200, recipe={"name": "digits-s4d"}, progress={"best_step": 1000})
+        >>> facts.step, facts.progress["best_step"]
+        (1200, 1000)
+    """
 
     step: int
     recipe: dict[str, Any]

@@ -155,7 +155,12 @@ class Train:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """The origin of a recipe: the paper's table and number, the training time, and a remark."""
+    """The origin of a recipe: the paper's table and number, the training time, and a remark.
+
+    Example:
+        >>> About(table="S4 Table 6", number=98.4).table
+        'S4 Table 6'
+    """
 
     table: str = ""
     number: str | float | int | None = None
@@ -178,6 +183,10 @@ class Recipe:
         about: Where the experiment comes from.
         overrides: What the user changed, as ``key=value``.
         sweep: Values by dotted key that ``statespan ablate --sweep`` combines.
+
+    Example:
+        >>> Recipe(name="mine", data={"name": "smnist"}, model={"name": "classifier"}).to_dict()["train"]["lr"]
+        0.01
     """
 
     name: str
@@ -198,18 +207,11 @@ class Recipe:
 
 
 def read_recipe(source: Path | str | Mapping[str, Any] | Recipe, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe and apply dotted overrides.
+    """Read a recipe, apply dotted overrides and check the result; a mistake is a :class:`ConfigError` of one line.
 
     Args:
-        source: A path (or a string that ends in .yaml or .yml), the text itself, the data as a dict,
-            or another recipe.
+        source: A path (or a string that ends in .yaml or .yml), the text itself, the data as a dict, or another recipe.
         overrides: Such as ``"train.lr=0.001"`` or ``"model.ssm.init=inv"``.
-
-    Returns:
-        The checked recipe.
-
-    Raises:
-        ConfigError: Something in it is wrong, in one line.
 
     Example:
         >>> text = "{name: try, data: {name: smnist}, model: {name: classifier}, train: {epochs: 3}}"

@@ -25,7 +25,15 @@ Processes: TypeAlias = "OneProcess | Fabric"
 
 
 class OneProcess:
-    """The part of Lightning Fabric that training on one device needs; Fabric takes seconds to import."""
+    """The part of Lightning Fabric that training on one device needs; Fabric takes seconds to import.
+
+    Example:
+        >>> process = OneProcess(torch.device("cpu"))
+        >>> model = process.setup_module(nn.Linear(2, 1))
+        >>> process.backward(model(torch.ones(1, 2)).sum())
+        >>> model.weight.grad
+        tensor([[1., 1.]])
+    """
 
     world_size = 1
     global_rank = 0

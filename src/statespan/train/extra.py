@@ -17,7 +17,22 @@ from statespan.train.tasks import Task
 
 @dataclass(frozen=True)
 class MeasuredTask(Task):
-    """A task with more metrics; the loss and the metric that selects the weights are those of ``base``."""
+    """A task with more metrics; the loss and the metric that selects the weights are those of ``base``.
+
+    Example:
+        >>> from statespan.train.tasks import TASKS
+        >>> class Wrong(Metric):
+        ...     tasks = ("classification",)
+        ...     def add(self, answer, y):
+        ...         return (answer.argmax(-1) != y).sum()[None]
+        ...     def value(self, sums):
+        ...         return sums[0]
+        >>> base = TASKS["classification"]
+        >>> fields = base.name, base.metric, base.larger_is_better, (*base.sums, *_keys("wrong", 1))
+        >>> task = MeasuredTask(*fields, base=base, extra=(("wrong", Wrong(), 1),))
+        >>> task.columns()
+        ('loss', 'accuracy', 'wrong')
+    """
 
     base: Task
     extra: tuple[tuple[str, Metric, int], ...]  # name, metric, number of its sums

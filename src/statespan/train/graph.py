@@ -25,6 +25,22 @@ class GraphStep:
 
     The optimizer must be capturable, with tensors as learning rates. There is one example for each shape of a batch,
     the largest first: the others fit into its memory. A step that cannot be a graph raises a CannotCaptureError.
+
+    Example:
+        >>> from statespan.models import build
+        >>> from statespan.train.device import OneProcess
+        >>> from statespan.train.optim import build_optimizer
+        >>> from statespan.train.config import Train
+        >>> from statespan.train.tasks import TASKS, Objective
+        >>> if torch.cuda.is_available():
+        ...     model = build("classifier", options={"d_input": 1, "d_output": 3, "d_model": 8, "n_layers": 1}).cuda()
+        ...     train, module = Train(compile="graph"), Objective(model, TASKS["classification"])
+        ...     optimizer = build_optimizer(model, train, captured=True)
+        ...     step = TrainStep(OneProcess(torch.device("cuda")), module, optimizer, train=train, average=None)
+        ...     batch = Batch(torch.zeros(2, 50, 1).cuda(), torch.tensor([0, 2]).cuda())
+        ...     graph = GraphStep(step, model, [batch])
+        ...     graph.piece(batch, last=True)
+        ...     graph.update()
     """
 
     def __init__(self, step: TrainStep, model: nn.Module, examples: Sequence[Batch]) -> None:

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 
 class NonFiniteError(ArithmeticError):
-    """The loss or a gradient became NaN or infinite; the message is one line that says where."""
+    """The loss or a gradient became NaN or infinite; the message is one line that says where.
+
+    Example:
+        >>> try:
+        ...     raise NonFiniteError("the loss or a gradient is not finite in step 12")  # as the training loop does
+        ... except ArithmeticError as error:
+        ...     print(error)
+        the loss or a gradient is not finite in step 12
+    """
 
 
 class Guard:

@@ -69,7 +69,15 @@ def as_lightning(model: nn.Module, task: str | Task | None = None, **options: An
 
 
 class TaskModule(LightningModule):
-    """A model with its task and training settings, made by :func:`as_lightning`; ``model`` is the model itself."""
+    """A model with its task and training settings, made by :func:`as_lightning`; ``model`` is the model itself.
+
+    Example:
+        >>> from statespan.models import Classifier, ClassifierConfig
+        >>> model = Classifier(ClassifierConfig(d_input=1, d_output=3, d_model=8, d_state=4, n_layers=1))
+        >>> module = as_lightning(model)
+        >>> isinstance(module, TaskModule), module(torch.zeros(2, 50, 1)).shape
+        (True, torch.Size([2, 3]))
+    """
 
     def __init__(self, model: nn.Module, task: Task, train_options: Train) -> None:
         super().__init__()

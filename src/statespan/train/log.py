@@ -21,6 +21,15 @@ class Log:
     A resumed run appends to the first ``size`` bytes of its older log. Times are not in it, so the log of a run that
     was interrupted is that of one that was not. They are in ``times.csv``: the seconds the run had taken at each
     validation.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     log = Log(Path(folder), ["loss", "accuracy"], size=0, step=0, tensorboard=False)
+        ...     log.write(10, {"loss": 0.5})
+        ...     log.close()
+        ...     Path(folder, "log.csv").read_text().splitlines()
+        ['step,loss,accuracy', '10,0.5,']
     """
 
     def __init__(self, folder: Path, columns: Sequence[str], *, size: int, step: int, tensorboard: bool) -> None:

@@ -42,7 +42,14 @@ CHECK_EVERY = 20  # steps after which the host waits for a device that runs ahea
 
 
 class Splits(NamedTuple):
-    """The training data, and the validation data if there is any."""
+    """The training data, and the validation data if there is any.
+
+    Example:
+        >>> from statespan.data import Arrays
+        >>> split = Arrays({"x": torch.zeros(10, 50, 1).numpy()}, lambda rows: Batch(rows["x"], rows["x"][:, 0]))
+        >>> len(Splits(split).train), Splits(split).valid
+        (10, None)
+    """
 
     train: Split
     valid: Split | None = None
@@ -57,7 +64,18 @@ def _check_test(data: Dataset | Splits) -> None:
 
 
 class Loop:
-    """A run from its settings; :meth:`resume` continues from a checkpoint, and :meth:`run` trains."""
+    """A run from its settings; :meth:`resume` continues from a checkpoint, and :meth:`run` trains.
+
+    Example:
+        >>> from statespan.data import Arrays
+        >>> from statespan.train import device, sinks, tasks
+        >>> split = Arrays({"x": torch.ones(8, 50, 1).numpy()}, lambda rows: Batch(rows["x"], 2 * rows["x"]))
+        >>> parts = {"task": tasks.TASKS["regression"], "processes": device.OneProcess(torch.device("cpu"))}
+        >>> loop = Loop(Train(steps=4, batch=4), Splits(split), nn.Linear(1, 1), sink=sinks.Memory(), **parts)
+        >>> loop.run(progress=False)
+        >>> loop.progress.step
+        4
+    """
 
     def __init__(
         self, train: Train, data: Dataset | Splits, model: nn.Module, *, task: Task, processes: Processes, sink: Sink

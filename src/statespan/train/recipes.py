@@ -27,7 +27,13 @@ __all__ = ["LateSetting", "PaperRow", "RecipeEntry", "find", "late_settings", "n
 
 
 class RecipeEntry(NamedTuple):
-    """A line of the list of recipes: its data, the paper's number ("" if none) and the split that selects weights."""
+    """A line of the list of recipes: its data, the paper's number ("" if none) and the split that selects weights.
+
+    Example:
+        >>> entry = RecipeEntry("smnist-s4", task="smnist", table="S4 Table 6", number="99.63")
+        >>> entry.select, entry.combinations
+        ('valid', 0)
+    """
 
     name: str
     task: str
@@ -39,7 +45,13 @@ class RecipeEntry(NamedTuple):
 
 
 class PaperRow(NamedTuple):
-    """Another row of a table, reached from a recipe by overrides; ``number`` is as printed there."""
+    """Another row of a table, reached from a recipe by overrides; ``number`` is as printed there.
+
+    Example:
+        >>> row = PaperRow("S4D-Lin", "99.5", ("model.ssm.init=lin",))
+        >>> row.label, row.overrides
+        ('S4D-Lin', ('model.ssm.init=lin',))
+    """
 
     label: str
     number: str
@@ -47,7 +59,13 @@ class PaperRow(NamedTuple):
 
 
 class LateSetting(NamedTuple):
-    """A setting chosen after seeing test scores: ``key=value`` or "always", and the reason."""
+    """A setting chosen after seeing test scores: ``key=value`` or "always", and the reason.
+
+    Example:
+        >>> late = LateSetting("train.lr=0.004", "a higher rate was better in the test")
+        >>> late.setting
+        'train.lr=0.004'
+    """
 
     setting: str
     why: str

@@ -39,6 +39,12 @@ class Result:
         first: Metrics of the first :data:`FIRST` rows of the test data, a cheap way to recognise these weights.
         rows: Number of rows of each split.
         start: The origin of the initial weights, unless they were drawn at random.
+
+    Example:
+        >>> scores = {"test": {"accuracy": 0.98}, "valid": {"accuracy": 0.97}, "metric": "accuracy"}
+        >>> result = Result(Path("a"), steps=10, epochs=2.0, best_step=9, parameters=12345, seconds=60.0, **scores)
+        >>> result.test[result.metric]
+        0.98
     """
 
     folder: Path

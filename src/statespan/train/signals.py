@@ -9,7 +9,13 @@ from typing import Any
 
 
 class Interrupted(SystemExit):
-    """The run was stopped by a signal and is saved. Uncaught, it exits with 143 (SIGTERM) or 130 (SIGINT)."""
+    """The run was stopped by a signal and is saved. Uncaught, it exits with 143 (SIGTERM) or 130 (SIGINT).
+
+    Example:
+        >>> error = Interrupted(signal.SIGTERM, "runs/mine")
+        >>> error.code, str(error)
+        (143, 'stopped by SIGTERM and saved in runs/mine; continue with resume')
+    """
 
     def __init__(self, number: int, saved: str) -> None:
         super().__init__(128 + number)
@@ -23,6 +29,12 @@ class Signals:
     """A context in which SIGTERM and SIGINT only set :attr:`received`.
 
     Outside of the main thread, where Python cannot handle signals, it does nothing.
+
+    Example:
+        >>> with Signals() as signals:
+        ...     signal.raise_signal(signal.SIGTERM)
+        >>> signals.received == signal.SIGTERM
+        True
     """
 
     WATCHED = (signal.SIGTERM, signal.SIGINT)

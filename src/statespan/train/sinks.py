@@ -24,7 +24,16 @@ FREE = {"epochs", "steps", "patience", "log_every", "save_every", "keep", "tenso
 
 
 class RunFolder:
-    """A run on the disk: ``log.csv``, ``times.csv``, ``checkpoints/`` and ``tensorboard/``."""
+    """A run on the disk: ``log.csv``, ``times.csv``, ``checkpoints/`` and ``tensorboard/``.
+
+    Example:
+        >>> import tempfile
+        >>> recipe = Recipe(name="mine", data={"name": "smnist"}, model={"name": "classifier"})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = RunFolder(Path(folder), recipe)
+        ...     run.resume(total=100), run.advice(None)
+        (None, 'there is no checkpoint yet')
+    """
 
     def __init__(self, folder: Path, recipe: Recipe, *, is_lead: bool = True) -> None:
         self.folder = folder
@@ -95,7 +104,13 @@ class RunFolder:
 
 @dataclass
 class History:
-    """The history of training: the number of updates, and (update, metric) on the hold-out, if any."""
+    """The history of training: the number of updates, and (update, metric) on the hold-out, if any.
+
+    Example:
+        >>> history = History(steps=20, best_step=10, best=0.4, valid=[(10, 0.4), (20, 0.5)])
+        >>> min(history.valid, key=lambda pair: pair[1])
+        (10, 0.4)
+    """
 
     steps: int = 0
     best_step: int = 0
@@ -105,7 +120,14 @@ class History:
 
 
 class Memory:
-    """The history and the best weights, in memory; nothing is written, and signals are left to the caller."""
+    """The history and the best weights, in memory; nothing is written, and signals are left to the caller.
+
+    Example:
+        >>> sink = Memory()
+        >>> sink.write(Progress(step=10), {"train_loss": 0.5})
+        >>> sink.history.steps, sink.history.train_loss
+        (10, [0.5])
+    """
 
     folder = None
 

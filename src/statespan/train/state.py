@@ -21,7 +21,13 @@ from statespan.train.ema import Average
 
 @dataclass
 class Progress:
-    """The progress of a run."""
+    """The progress of a run.
+
+    Example:
+        >>> progress = Progress(step=100, best_step=50, best=0.9)
+        >>> progress.step - progress.best_step  # updates since the best validation
+        50
+    """
 
     step: int = 0  # updates made
     validated: int = -1  # step of the last validation, or -1
@@ -48,7 +54,17 @@ class Progress:
 
 
 class RunState:
-    """All mutable state of a run: collected as named tensors, and restored from them."""
+    """All mutable state of a run: collected as named tensors, and restored from them.
+
+    Example:
+        >>> model = nn.Linear(2, 1)
+        >>> state = RunState(model, torch.optim.SGD(model.parameters(), lr=0.1), None, {})
+        >>> saved = state.collect()
+        >>> before = nn.init.zeros_(model.weight)
+        >>> state.restore(saved)
+        >>> torch.equal(model.weight, saved["model/weight"])
+        True
+    """
 
     is_collective = False  # whether every process must take part in collecting
 
@@ -103,6 +119,12 @@ class ShardedState(RunState):
     """The same for weights sharded over processes (FSDP); ``model`` is the module that FSDP wrapped.
 
     Every process takes part. :meth:`collect` gathers whole tensors in the first process and gives the others nothing.
+
+    Example:
+        >>> model = nn.Linear(2, 1)
+        >>> state = ShardedState(model, torch.optim.SGD(model.parameters(), lr=0.1), None, {})
+        >>> isinstance(state, RunState), state.is_collective
+        (True, True)
     """
 
     is_collective = True

@@ -21,7 +21,21 @@ from statespan.train.parts import OPTIMIZERS
 
 
 class TrainStep:
-    """The work of one update."""
+    """The work of one update.
+
+    Example:
+        >>> from statespan.models import build
+        >>> from statespan.train.device import OneProcess
+        >>> from statespan.train.optim import build_optimizer
+        >>> from statespan.train.tasks import TASKS, Objective
+        >>> model = build("classifier", options={"d_input": 1, "d_output": 3, "d_model": 8, "n_layers": 1})
+        >>> module, optimizer = Objective(model, TASKS["classification"]), build_optimizer(model, Train())
+        >>> step = TrainStep(OneProcess(torch.device("cpu")), module, optimizer, train=Train(), average=None)
+        >>> step.piece(Batch(torch.zeros(2, 50, 1), torch.tensor([0, 2])), last=True)
+        >>> step.update()
+        >>> step.mean_loss() > 0
+        True
+    """
 
     def __init__(
         self,

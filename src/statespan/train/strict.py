@@ -28,7 +28,16 @@ _SCALARS = {
 
 
 class ConfigError(ValueError):
-    """A recipe or an override is wrong; the message is one line that names the key, the value and what is allowed."""
+    """A recipe or an override is wrong; the message is one line that names the key, the value and what is allowed.
+
+    Example:
+        >>> from statespan.train import Train
+        >>> try:
+        ...     Train(lr=-1.0)
+        ... except ConfigError as error:
+        ...     print(error)
+        train.lr is -1.0; allowed: a number > 0
+    """
 
 
 class _Strict(NamedTuple):

@@ -21,7 +21,13 @@ from statespan.data.base import Batch
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A task: its name, the metric that selects the best weights, and whether larger is better."""
+    """A task: its name, the metric that selects the best weights, and whether larger is better.
+
+    Example:
+        >>> task = TASKS["classification"]
+        >>> task.metrics({"loss": 5.0, "correct": 9.0, "count": 10.0}), task.better(0.9, than=0.8)
+        ({'loss': 0.5, 'accuracy': 0.9}, True)
+    """
 
     name: str
     metric: str
@@ -53,7 +59,15 @@ class Task(ABC):
 
 
 class Classes(Task):
-    """Cross-entropy and accuracy, also for pairs of documents."""
+    """Cross-entropy and accuracy, also for pairs of documents.
+
+    Example:
+        >>> task = TASKS["classification"]
+        >>> batch = Batch(torch.tensor([[2.0, -1.0], [0.5, 1.0]]), torch.tensor([0, 0]))
+        >>> sums = task.add(torch.nn.Identity(), batch, 1.0)
+        >>> task.metrics(dict(zip(task.sums, sums.tolist())))["accuracy"]
+        0.5
+    """
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy."""
@@ -73,7 +87,15 @@ class Classes(Task):
 
 @dataclass(frozen=True)
 class Values(Task):
-    """Mean squared error, its root and the mean absolute error, in the data's own units times ``scale``."""
+    """Mean squared error, its root and the mean absolute error, in the data's own units times ``scale``.
+
+    Example:
+        >>> task = Values("regression", "rmse", False, ERRORS, scale=(2.0,))
+        >>> batch = Batch(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [4.0]]))
+        >>> sums = task.add(torch.nn.Identity(), batch, 1.0)
+        >>> task.metrics(dict(zip(task.sums, sums.tolist())))["mae"]
+        2.0
+    """
 
     scale: tuple[float, ...] = (1.0,)
 
@@ -103,6 +125,11 @@ class Tokens(Task):
 
     Targets below 0 or beyond a length do not count. ``sizes`` are the characters of each token (V,) if some have
     several; the bits are then those of all tokens over the characters of all tokens.
+
+    Example:
+        >>> task = TASKS["language"]
+        >>> task.metrics({"loss": 0.0, "count": 10.0})
+        {'loss': 0.0, 'perplexity': 1.0}
     """
 
     sizes: tuple[int, ...] = ()
@@ -200,7 +227,15 @@ def _same_shape(values: Tensor, y: Tensor) -> Tensor:
 
 
 class Objective(nn.Module):
-    """A model and its task as one module, so that wrappers (DDP, FSDP) see the loss as its output."""
+    """A model and its task as one module, so that wrappers (DDP, FSDP) see the loss as its output.
+
+    Example:
+        >>> objective = Objective(torch.nn.Linear(3, 2), TASKS["classification"])
+        >>> objective(torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])).shape  # the loss
+        torch.Size([])
+        >>> objective.eval()(torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])).shape  # loss, correct, count
+        torch.Size([3])
+    """
 
     def __init__(self, model: nn.Module, task: Task) -> None:
         super().__init__()

@@ -20,7 +20,14 @@ from statespan.data.formats.limits import bounded
 
 
 class SeriesTable(NamedTuple):
-    """A CSV file: times (T,) datetime64, values (T, columns) float64 and the names of the columns."""
+    """A CSV file: times (T,) datetime64, values (T, columns) float64 and the names of the columns.
+
+    Example:
+        >>> times = np.array(["2024-01-01", "2024-01-02"], dtype="datetime64[s]")
+        >>> table = SeriesTable(times, np.array([[1.5], [2.5]]), ("load",))
+        >>> table.values[:, table.columns.index("load")]
+        array([1.5, 2.5])
+    """
 
     times: np.ndarray
     values: np.ndarray
@@ -28,7 +35,19 @@ class SeriesTable(NamedTuple):
 
 
 class MissingValueError(ValueError):
-    """A field is empty, NA or NaN, and missing values are not allowed."""
+    r"""A field is empty, NA or NaN, and missing values are not allowed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "load.csv")
+        ...     _ = path.write_text("time,load\n2024-01-01,1.5\n2024-01-02,\n")
+        ...     try:
+        ...         read_table(path)
+        ...     except MissingValueError as error:
+        ...         print(str(error).removeprefix(f"{path}: "))
+        line 3, column 'load': '' is not a finite number
+    """
 
 
 MISSING = ("", "na", "nan", "null")  # spellings of a missing value

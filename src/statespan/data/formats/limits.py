@@ -50,6 +50,15 @@ class Metered(io.RawIOBase):
     """A file for the standard library's readers of archives, which trust the length that a header states.
 
     After each call of :meth:`headers`, the first of them here, at most ``limit`` bytes may be read.
+
+    Example:
+        >>> file = Metered(io.BytesIO(bytes(100)), limit=10)
+        >>> len(file.read(4))
+        4
+        >>> file.read(20)
+        Traceback (most recent call last):
+            ...
+        ValueError: its headers are longer than 10 bytes
     """
 
     def __init__(self, file: IO[bytes], limit: int) -> None:

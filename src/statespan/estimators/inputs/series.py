@@ -23,7 +23,13 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Panel:
-    """A padded batch of series."""
+    """A padded batch of series.
+
+    Example:
+        >>> panel = Panel(values=np.zeros((3, 50, 1)), lengths=np.array([50, 40, 50]))
+        >>> panel.ragged, len(panel.rows(np.array([0, 2])))
+        (True, 2)
+    """
 
     values: Array  # (n, L, C) floating, 0 behind each series' end and where a value is missing
     lengths: Array  # (n,) true lengths

@@ -26,6 +26,11 @@ class TimeSeries:
     """One series: values (T, C) float64 with NaN where one is missing, its index and its name.
 
     ``times`` (T,) are datetime64, or integers for an integer index, or None without an index.
+
+    Example:
+        >>> series = TimeSeries(np.zeros((100, 2)), name="load")
+        >>> len(series), series.columns
+        (100, 2)
     """
 
     values: Array
@@ -48,7 +53,13 @@ class TimeSeries:
 
 @dataclass(frozen=True)
 class Form:
-    """The form of the series, which forecasts take as well."""
+    """The form of the series, which forecasts take as well.
+
+    Example:
+        >>> daily, hourly = Form("series", step=86400), Form("series", step=3600)
+        >>> daily.ratio(hourly), daily.times_dtype
+        (24.0, 'datetime64[s]')
+    """
 
     kind: str  # "vector", "array", "list", "series", "frame" or "long"
     columns: tuple[Any, ...] = ()  # names of a frame's columns

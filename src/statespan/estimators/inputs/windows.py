@@ -24,6 +24,11 @@ class SplitWindow:
     """Turns gathered rows into a batch: the first ``context`` rows are the input, the others the target.
 
     A target is NaN if it is unknown, or if no earlier value of its column is known.
+
+    Example:
+        >>> batch = SplitWindow(context=3)({"values": torch.arange(5.0).view(1, 5, 1)})
+        >>> batch.y.flatten()
+        tensor([3., 4.])
     """
 
     context: int
@@ -40,7 +45,13 @@ class SplitWindow:
 
 @dataclass(frozen=True)
 class PreparedSeries:
-    """A prepared series: standardised values (T, C) float32 (missing ones repeat the last), known, marks."""
+    """A prepared series: standardised values (T, C) float32 (missing ones repeat the last), known, marks.
+
+    Example:
+        >>> series = PreparedSeries(values=np.zeros((100, 2), np.float32), known=None, marks=None)
+        >>> series.values.shape
+        (100, 2)
+    """
 
     values: Array
     known: Array | None

@@ -39,6 +39,12 @@ class BackbonePlan:
         prenorm: Whether each norm precedes its layer, with one more norm after all of them.
         norms: The weights of each layer's norm by name, then those of the last norm if ``prenorm``.
         root: The prefix of the backbone's names.
+
+    Example:
+        >>> layer = SSMPlan("s4d", 4, 8, mix="glu", bidirectional=False, ssm={}, tensors={})
+        >>> plan = BackbonePlan([layer], norm="layer", prenorm=True, norms=[{}, {}], root="")
+        >>> plan.d_model, len(plan.ssms)
+        (4, 1)
     """
 
     layers: list[SSMPlan | FeedForwardPlan]

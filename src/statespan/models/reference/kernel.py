@@ -43,6 +43,13 @@ class ConvertedSSM:
         Q: (R, S, M, 2), or None if it is P.
         real_part: "exp", "softplus", "relu" or "none".
         disc: "zoh" or "bilinear".
+
+    Example:
+        >>> zeros = torch.zeros(1, 2, dtype=torch.float64)
+        >>> pairs = torch.ones(1, 1, 2, 2, dtype=torch.float64)
+        >>> ssm = ConvertedSSM(zeros[0, :1], zeros, zeros, pairs[0], pairs, P=None, Q=None, real_part="exp", disc="zoh")
+        >>> ssm.C.shape, ssm.P is None
+        (torch.Size([1, 1, 2, 2]), True)
     """
 
     log_dt: Tensor

@@ -41,6 +41,11 @@ class SSMPlan:
         bidirectional: Whether half of the kernels look ahead.
         ssm: Other options of the layer by name.
         tensors: Its weights by name, in float64.
+
+    Example:
+        >>> plan = SSMPlan("s4d", 4, 8, mix="glu", bidirectional=False, ssm={"init": "lin"}, tensors={})
+        >>> plan.build(dropout=0.0, dtype=torch.float32).d_output
+        4
     """
 
     name: str
@@ -71,6 +76,10 @@ class FeedForwardPlan:
         d_model: Features.
         expand: Hidden features per feature.
         tensors: Its weights by name, in float64.
+
+    Example:
+        >>> FeedForwardPlan(d_model=4, expand=2, tensors={}).build(dropout=0.0, dtype=torch.float32).d_output
+        4
     """
 
     d_model: int

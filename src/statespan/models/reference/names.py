@@ -32,6 +32,10 @@ class Version:
         disc: Default discretization of a diagonal SSM.
         relu_offset: The constant added to relu(A_real), for a diagonal SSM and for one with a low-rank term.
         others: Names that may occur, and are read if they are needed.
+
+    Example:
+        >>> version_of({"log_dt": None, "log_A_real": None, "A_imag": None, "C": None}, "layer").title
+        'S4D'
     """
 
     title: str

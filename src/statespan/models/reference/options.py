@@ -30,7 +30,13 @@ _ABSENT: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class ReferenceOptions:
-    """Options of a conversion, named as in the reference; see :func:`statespan.from_reference`."""
+    """Options of a conversion, named as in the reference; see :func:`statespan.from_reference`.
+
+    Example:
+        >>> options = ReferenceOptions(disc="bilinear").filled(disc="zoh", pool="mean")
+        >>> options.disc, options.pool
+        ('bilinear', 'mean')
+    """
 
     _: KW_ONLY
     dt_transform: str | None = None

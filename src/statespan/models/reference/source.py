@@ -19,12 +19,27 @@ RATIO = 16  # most elements of all tensors per byte of their storage
 
 
 class NotExpressibleError(LoadError):
-    """The weights need something that no layer or model of statespan computes; the message names it."""
+    """The weights need something that no layer or model of statespan computes; the message names it.
+
+    Example:
+        >>> from statespan import LSSL, to_reference
+        >>> try:
+        ...     to_reference(LSSL(4, 4))
+        ... except NotExpressibleError as error:
+        ...     print(error)
+        DenseParameters: the reference's SSMs are diagonal, or diagonal plus low-rank
+    """
 
 
 @dataclass(frozen=True)
 class NamedTensors:
-    """Named tensors, and the config that was stored with them."""
+    """Named tensors, and the config that was stored with them.
+
+    Example:
+        >>> named = read_source({"state_dict": {"layer.D": torch.ones(1, 4)}}, prefix="layer.")
+        >>> named.tensors
+        {'D': tensor([[1., 1., 1., 1.]])}
+    """
 
     tensors: dict[str, Tensor]
     config: dict[str, Any]

@@ -34,6 +34,11 @@ class Ends:
     Args:
         encoder: The weights of the encoder by name, without ``encoder.`` and the containers' numbers.
         decoder: Likewise those of the decoder; their names begin with ``output_transform`` or ``retrieval``.
+
+    Example:
+        >>> ends = Ends(encoder={"weight": torch.zeros(8, 1)}, decoder={"output_transform.weight": torch.zeros(10, 8)})
+        >>> ends.encoder["weight"].shape
+        torch.Size([8, 1])
     """
 
     encoder: dict[str, Tensor]

@@ -54,6 +54,11 @@ class Call:
         args: Tensors, constants, and nested tuples, lists and dictionaries of them.
         kwargs: The same by name.
         device: Where the module is; None for that of the first tensor.
+
+    Example:
+        >>> first, second, longer = (Call([torch.zeros(n)], {}, None) for n in (2, 2, 3))
+        >>> first.key() == second.key(), first.key() == longer.key()
+        (True, False)
     """
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device | None) -> None:
@@ -132,6 +137,11 @@ class Returned:
     Args:
         value: Tensors, constants, and nested tuples, named tuples, lists and dictionaries of them.
         device: Where its tensors have to be.
+
+    Example:
+        >>> returned = Returned({"y": torch.zeros(2), "count": 1}, torch.device("cpu"))
+        >>> returned.rebuild([torch.ones(2)])
+        {'y': tensor([1., 1.]), 'count': 1}
     """
 
     def __init__(self, value: Any, device: torch.device) -> None:

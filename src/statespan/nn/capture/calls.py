@@ -30,7 +30,13 @@ _recording = False
 
 
 class Lane:
-    """Recordings that share memory."""
+    """Recordings that share memory.
+
+    Example:
+        >>> lane = Lane(recorder=None)  # recordings are added by Calls
+        >>> lane.is_busy, lane.recordings
+        (False, {})
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -39,7 +45,16 @@ class Lane:
 
 
 class Flight:
-    """A call between its forward and its backward pass."""
+    """A call between its forward and its backward pass.
+
+    Example:
+        >>> if torch.cuda.is_available():
+        ...     module, x = nn.Linear(2, 2).cuda(), torch.ones(3, 2).cuda()
+        ...     lane, recording, tensors = Calls(module, graphs=8).plan((x,), {})
+        ...     flight = Flight(lane, recording, tensors)
+        ...     assert torch.allclose(flight.run()[0], module(x)) and lane.is_busy
+        ...     flight.close()
+    """
 
     def __init__(self, lane: Lane, recording: Recording, tensors: Sequence[Tensor]) -> None:
         self.lane, self.recording, self.tensors = lane, recording, tensors
@@ -82,7 +97,14 @@ class Flight:
 
 
 class Replayed(torch.autograd.Function):
-    """A recording for autograd. Its inputs are the tensors whose gradients it has."""
+    """A recording for autograd. Its inputs are the tensors whose gradients it has.
+
+    Example:
+        >>> from statespan import capture
+        >>> if torch.cuda.is_available():
+        ...     y = capture(nn.Linear(2, 2).cuda())(torch.ones(3, 2).cuda())
+        ...     assert type(y.grad_fn).__name__ == "ReplayedBackward"
+    """
 
     @staticmethod
     def forward(ctx: Any, flight: Flight, *wanted: Tensor) -> tuple[Tensor, ...]:
@@ -107,6 +129,11 @@ class Calls:
         module: The module.
         graphs: The largest number of recordings.
         recorder: Makes a recorder for a device.
+
+    Example:
+        >>> calls = Calls(nn.Linear(2, 2), graphs=8)
+        >>> calls.lanes  # recordings are made when they are first needed
+        []
     """
 
     def __init__(self, module: nn.Module, graphs: int, recorder: type[Recorder] = LoopRecorder) -> None:

@@ -18,6 +18,12 @@ class GradientMemory:
 
     Args:
         tensors: Those that the gradients belong to.
+
+    Example:
+        >>> memory = GradientMemory([torch.zeros(2), torch.zeros(3)])
+        >>> pieces = memory.store([torch.ones(2), 2 * torch.ones(3)])
+        >>> memory.copies(pieces)
+        [tensor([1., 1.]), tensor([2., 2., 2.])]
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:

@@ -21,6 +21,14 @@ class CapturedModule:
     """Mixin of captured modules, whose calls replay graphs.
 
     It shares its attributes with the module that was captured: parameters, buffers, submodules, hooks and mode.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> captured = capture(layer)
+        >>> isinstance(captured, CapturedModule), captured.weight is layer.weight
+        (True, True)
+        >>> type(copy.copy(captured)).__name__  # without graphs
+        'Linear'
     """
 
     __slots__ = ("_calls",)

@@ -23,7 +23,15 @@ ErrorMode = Literal["global", "thread_local"]
 
 
 class CannotCaptureError(RuntimeError):
-    """A function cannot be recorded; most often it synchronizes with the device (``.item()``, data-dependent sizes)."""
+    """A function cannot be recorded; most often it synchronizes with the device (``.item()``, data-dependent sizes).
+
+    Example:
+        >>> from statespan.nn.capture.call import Call
+        >>> Call([], {}, None)
+        Traceback (most recent call last):
+            ...
+        statespan.nn.capture.recorder.CannotCaptureError: neither it nor its arguments have tensors
+    """
 
 
 @contextlib.contextmanager
@@ -41,14 +49,25 @@ def no_waiting() -> Iterator[None]:
 
 
 class RandomState(NamedTuple):
-    """Random numbers on the device, which a graph draws anew in each run, and on the host, which it cannot draw."""
+    """Random numbers on the device, which a graph draws anew in each run, and on the host, which it cannot draw.
+
+    Example:
+        >>> state = RandomState(torch.get_rng_state(), (random.getstate(),))  # as CudaRecorder.random_state returns it
+        >>> random.setstate(state.host[0])
+    """
 
     device: Tensor
     host: tuple[Any, ...]
 
 
 class Recorder(Protocol):
-    """What a captured module needs of a recorder; the tests have one that runs on a CPU."""
+    """What a captured module needs of a recorder; the tests have one that runs on a CPU.
+
+    Example:
+        >>> recorder: type[Recorder] = CudaRecorder
+        >>> recorder.obstacle(torch.device("cpu"))
+        'CUDA graphs need a CUDA device, and it is on cpu'
+    """
 
     def __init__(self, device: torch.device) -> None: ...
 
@@ -87,6 +106,15 @@ class CudaRecorder:
 
     Args:
         device: A CUDA device.
+
+    Example:
+        >>> CudaRecorder.obstacle(torch.device("cpu"))
+        'CUDA graphs need a CUDA device, and it is on cpu'
+        >>> if torch.cuda.is_available():
+        ...     x = torch.zeros(2, device="cuda")
+        ...     replay, y = CudaRecorder(x.device).record(lambda: x + 1)
+        ...     replay()
+        ...     assert y.tolist() == [1.0, 1.0]
     """
 
     errors: ClassVar[ErrorMode] = "global"
@@ -190,7 +218,14 @@ class CudaRecorder:
 
 
 class LoopRecorder(CudaRecorder):
-    """The same in the middle of a training loop, whose data loader has threads that allocate memory."""
+    """The same in the middle of a training loop, whose data loader has threads that allocate memory.
+
+    Example:
+        >>> LoopRecorder.errors, CudaRecorder.errors
+        ('thread_local', 'global')
+        >>> LoopRecorder.obstacle(torch.device("cpu"))
+        'CUDA graphs need a CUDA device, and it is on cpu'
+    """
 
     errors = "thread_local"
 

@@ -31,6 +31,13 @@ class Recording:
         surface: What is fixed of it.
         call: An example of the calls to come.
         recorder: Records the graphs.
+
+    Example:
+        >>> from statespan.nn.capture.recorder import CudaRecorder
+        >>> if torch.cuda.is_available():
+        ...     module, x = nn.Linear(2, 2).cuda(), torch.ones(3, 2).cuda()
+        ...     recording = Recording(module, Surface(module), Call([x], {}, x.device), CudaRecorder(x.device))
+        ...     assert torch.allclose(recording.run([x])[0], module(x))
     """
 
     def __init__(self, module: nn.Module, surface: Surface, call: Call, recorder: Recorder) -> None:

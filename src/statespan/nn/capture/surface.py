@@ -24,11 +24,27 @@ GLOBAL_HOOKS = (
 
 
 class UnsettledError(CannotCaptureError):
-    """A forward pass changed numbers of the module: perhaps only the first one, in order to set it up."""
+    """A forward pass changed numbers of the module: perhaps only the first one, in order to set it up.
+
+    Example:
+        >>> module = torch.nn.Dropout(0.5)
+        >>> surface = Surface(module)
+        >>> before = surface.settings()
+        >>> module.p = 0.1
+        >>> surface.check_unchanged(before)
+        Traceback (most recent call last):
+            ...
+        statespan.nn.capture.surface.UnsettledError: a forward pass changes p
+    """
 
 
 class Place(NamedTuple):
-    """An entry of one of the dictionaries of a module."""
+    """An entry of one of the dictionaries of a module.
+
+    Example:
+        >>> [place.path for place in Surface(torch.nn.Linear(2, 2)).places]
+        ['weight', 'bias']
+    """
 
     table: dict[str, Any]
     name: str
@@ -37,7 +53,17 @@ class Place(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Values to restore."""
+    """Values to restore.
+
+    Example:
+        >>> module = torch.nn.Linear(2, 2)
+        >>> surface = Surface(module)
+        >>> snapshot = surface.save()
+        >>> torch.nn.init.zeros_(module.weight).sum().item()
+        0.0
+        >>> [tensor.shape for tensor in surface.restore(snapshot)]
+        [torch.Size([2, 2])]
+    """
 
     tensors: list[tuple[Tensor, Tensor]]
     settings: list[tuple[dict[str, Any], dict[str, Any]]]
@@ -53,6 +79,15 @@ class Surface:
 
     Args:
         module: The module; its submodules belong to it.
+
+    Example:
+        >>> module = torch.nn.Linear(2, 2)
+        >>> surface = Surface(module)
+        >>> surface.is_intact()
+        True
+        >>> module.weight = torch.nn.Parameter(torch.zeros(2, 2))
+        >>> surface.is_intact(), surface.replaced()
+        (False, 'weight')
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -13,7 +13,14 @@ from statespan.ops.register import differentiable, no_autocast, operator, traced
 
 
 class Norm(NamedTuple):
-    """The tensors of a batch norm: weight, bias and running statistics (D,), with momentum and eps."""
+    """The tensors of a batch norm: weight, bias and running statistics (D,), with momentum and eps.
+
+    Example:
+        >>> layer = torch.nn.BatchNorm1d(4)
+        >>> norm = Norm(layer.weight, layer.bias, layer.running_mean, layer.running_var, momentum=0.1, eps=1e-5)
+        >>> torch.nn.functional.batch_norm(torch.randn(8, 4), norm.running_mean, norm.running_var, eps=norm.eps).shape
+        torch.Size([8, 4])
+    """
 
     weight: Tensor
     bias: Tensor
@@ -24,21 +31,43 @@ class Norm(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """The running statistics after a batch."""
+    """The running statistics after a batch.
+
+    Example:
+        >>> layer = torch.nn.BatchNorm1d(2)
+        >>> moved = Moved(mean=torch.zeros(2), var=torch.full((2,), 0.9))
+        >>> layer.running_var.copy_(moved.var)
+        tensor([0.9000, 0.9000])
+    """
 
     mean: Tensor
     var: Tensor
 
 
 class OutputLayout(NamedTuple):
-    """The memory order of y, (D, B, L) or (B, L, D), and its dtype."""
+    """The memory order of y, (D, B, L) or (B, L, D), and its dtype.
+
+    Example:
+        >>> layout = OutputLayout(transposed=True, dtype=torch.float32)
+        >>> x = torch.zeros(2, 10, 4)  # (B, L, D)
+        >>> (x.permute(2, 0, 1) if layout.transposed else x).to(layout.dtype).shape
+        torch.Size([4, 2, 10])
+    """
 
     transposed: bool
     dtype: torch.dtype
 
 
 class SavedBatchNorm(NamedTuple):
-    """What the backward pass needs; mean and inverse deviation (D,), and the number of positions (1,)."""
+    """What the backward pass needs; mean and inverse deviation (D,), and the number of positions (1,).
+
+    Example:
+        >>> x = 3 + torch.randn(2, 50, 4)
+        >>> var, mean = torch.var_mean(x, (0, 1), correction=0)
+        >>> saved = SavedBatchNorm(x, None, torch.ones(4), mean, var.rsqrt(), torch.tensor([100]))
+        >>> ((saved.x - saved.mean) * saved.rstd).square().mean().round().item()
+        1.0
+    """
 
     x: Tensor
     lengths: Tensor | None

@@ -9,7 +9,13 @@ from torch import Tensor
 
 
 class CauchyOptions(NamedTuple):
-    """Options for computing the kernel of :class:`statespan.ops.ssm.arguments.ModeTensors`."""
+    """Options for computing the kernel of :class:`statespan.ops.ssm.arguments.ModeTensors`.
+
+    Example:
+        >>> options = CauchyOptions(length=1024, real_part="exp", log_dt=True, dtype=torch.float32)
+        >>> options._replace(save=True).save
+        True
+    """
 
     length: int
     real_part: str
@@ -23,7 +29,14 @@ class CauchyOptions(NamedTuple):
 
 
 class SavedSums(NamedTuple):
-    """Results of the forward pass that the backward pass needs."""
+    """Results of the forward pass that the backward pass needs.
+
+    Example:
+        >>> K, H, L, F = 1, 4, 100, 64
+        >>> saved = SavedSums(torch.zeros(K, H, L), torch.zeros(H, F, 2), torch.zeros(K, H, F, 2))
+        >>> torch.view_as_complex(saved.e2).shape
+        torch.Size([1, 4, 64])
+    """
 
     kernel: Tensor
     """(K, H, L)."""

@@ -29,14 +29,26 @@ MOST_POSITIONS = 1 << 24
 
 
 class LinearOptions(NamedTuple):
-    """Whether the map is gated, and whether a backward pass follows."""
+    """Whether the map is gated, and whether a backward pass follows.
+
+    Example:
+        >>> LinearOptions(gated=True, save=False)._replace(save=True)
+        LinearOptions(gated=True, save=True)
+    """
 
     gated: bool
     save: bool
 
 
 class SavedLinear(NamedTuple):
-    """What the backward pass needs: the input, the weight, and, if gated, z (P, 2D) with W₁'s and W₂'s in turn."""
+    """What the backward pass needs: the input, the weight, and, if gated, z (P, 2D) with W₁'s and W₂'s in turn.
+
+    Example:
+        >>> x, weight = torch.randn(5, 8), torch.randn(6, 8)
+        >>> saved = SavedLinear(x, weight, z=torch.empty(0))
+        >>> torch.ones(5, 6).mT.mm(saved.x).shape  # the gradient of the weight for dy = 1
+        torch.Size([6, 8])
+    """
 
     x: Tensor
     weight: Tensor

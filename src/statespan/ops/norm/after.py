@@ -20,7 +20,14 @@ def after_fits(x: Tensor, z: Tensor) -> bool:
 
 
 class ResidualSum(NamedTuple):
-    """``x + scale z``: the residual x plus a layer's output z, (B, L, D); scale (B, D) is constant, or None for 1."""
+    """``x + scale z``: the residual x plus a layer's output z, (B, L, D); scale (B, D) is constant, or None for 1.
+
+    Example:
+        >>> scale = torch.tensor([[0.0], [2.0]]).expand(2, 4)
+        >>> terms = ResidualSum(x=torch.ones(2, 10, 4), z=torch.ones(2, 10, 4), scale=scale)
+        >>> (terms.x + terms.scale[:, None] * terms.z)[:, 0, 0]
+        tensor([1., 3.])
+    """
 
     x: Tensor
     z: Tensor
@@ -28,7 +35,15 @@ class ResidualSum(NamedTuple):
 
 
 class SavedSumNorm(NamedTuple):
-    """What the backward pass needs: the summands, the weight, and the mean and inverse deviation (B, L)."""
+    """What the backward pass needs: the summands, the weight, and the mean and inverse deviation (B, L).
+
+    Example:
+        >>> x, z = torch.randn(2, 10, 4), torch.randn(2, 10, 4)
+        >>> var, mean = torch.var_mean(x + z, -1, correction=0)
+        >>> saved = SavedSumNorm(x, z, None, torch.ones(4), mean, var.rsqrt())
+        >>> ((saved.x + saved.z - saved.mean[..., None]) * saved.rstd[..., None]).shape
+        torch.Size([2, 10, 4])
+    """
 
     x: Tensor
     z: Tensor

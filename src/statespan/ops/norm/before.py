@@ -15,7 +15,13 @@ WIDEST = 1024  # features that a program has room for
 
 
 class Affine(NamedTuple):
-    """The parameters of a layer normalization: weight and bias (D,), and eps."""
+    """The parameters of a layer normalization: weight and bias (D,), and eps.
+
+    Example:
+        >>> affine = Affine(weight=torch.ones(4), bias=torch.zeros(4), eps=1e-5)
+        >>> torch.nn.functional.layer_norm(torch.randn(2, 10, 4), (4,), *affine).shape
+        torch.Size([2, 10, 4])
+    """
 
     weight: Tensor
     bias: Tensor
@@ -23,7 +29,15 @@ class Affine(NamedTuple):
 
 
 class SavedNorm(NamedTuple):
-    """What the backward pass needs: x (B, L, D), the weight, and the mean and inverse deviation (B, L)."""
+    """What the backward pass needs: x (B, L, D), the weight, and the mean and inverse deviation (B, L).
+
+    Example:
+        >>> x = torch.randn(2, 10, 4)
+        >>> var, mean = torch.var_mean(x, -1, correction=0)
+        >>> saved = SavedNorm(x, torch.ones(4), mean, var.rsqrt())
+        >>> ((saved.x - saved.mean[..., None]) * saved.rstd[..., None]).shape
+        torch.Size([2, 10, 4])
+    """
 
     x: Tensor
     weight: Tensor

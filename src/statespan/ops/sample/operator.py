@@ -20,7 +20,13 @@ COLDEST = 1e-30
 
 
 class VocabularyPart(NamedTuple):
-    """Words whose scores are ``z · tableᵀ + bias``."""
+    """Words whose scores are ``z · tableᵀ + bias``.
+
+    Example:
+        >>> part = VocabularyPart(z=torch.randn(2, 8), table=torch.randn(100, 8), bias=torch.zeros(100))
+        >>> (part.z @ part.table.mT + part.bias).shape  # the scores
+        torch.Size([2, 100])
+    """
 
     z: Tensor
     """(B, K)."""

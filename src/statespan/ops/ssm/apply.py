@@ -46,7 +46,14 @@ from statespan.ssm.structure import delayed
 
 
 class Request(NamedTuple):
-    """A caller's request, and the path that runs."""
+    """A caller's request, and the path that runs.
+
+    Example:
+        >>> from statespan import S4D
+        >>> request = request_for(S4D(4, 8).ssm.source(), torch.zeros(2, 1000, 4), gelu=True)
+        >>> request.ahead(channels=1), request.dtype
+        (0, torch.float32)
+    """
 
     source: SSMSource
     u: Tensor
@@ -130,7 +137,15 @@ def _apply(request: Request) -> Tensor:
 
 
 class AtOnce(NamedTuple):
-    """The arguments of the step that builds the operators and applies them."""
+    """The arguments of the step that builds the operators and applies them.
+
+    Example:
+        >>> from statespan import S4D
+        >>> modes = S4D(4, 8).ssm.modal(1.0).modes(None)
+        >>> fields = dict.fromkeys(WholeOptions._fields, False) | {"chunk": 32, "ahead": 0, "dtype": torch.float32}
+        >>> AtOnce(modes, WholeOptions(**fields)).options.chunk
+        32
+    """
 
     modes: ModeTensors
     options: WholeOptions

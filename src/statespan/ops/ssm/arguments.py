@@ -13,7 +13,13 @@ from torch import Tensor
 
 
 class Sequences(NamedTuple):
-    """A batch of sequences and their initial state."""
+    """A batch of sequences and their initial state.
+
+    Example:
+        >>> inputs = Sequences(u=torch.zeros(4, 2, 100))  # (H, B, L), from zero states
+        >>> inputs.first is None
+        True
+    """
 
     u: Tensor
     """(H, B, L), L ≥ 1, in any memory order."""
@@ -22,7 +28,14 @@ class Sequences(NamedTuple):
 
 
 class ChunkOperators(NamedTuple):
-    """The operators of one chunk, or their gradients; the real and the imaginary part of a mode are adjacent."""
+    """The operators of one chunk, or their gradients; the real and the imaginary part of a mode are adjacent.
+
+    Example:
+        >>> E, G, O = torch.ones(4, 32, 8), torch.zeros(4, 8), torch.ones(1, 4, 32, 8)
+        >>> operators = ChunkOperators(torch.ones(1, 4, 32), E, G, O)
+        >>> operators.W is None
+        True
+    """
 
     K: Tensor
     """(K or 2K, H, c): the kernel, with the skip in its first value."""
@@ -38,7 +51,13 @@ class ChunkOperators(NamedTuple):
 
 
 class ChunkOptions(NamedTuple):
-    """Options for applying the operators of a chunk."""
+    """Options for applying the operators of a chunk.
+
+    Example:
+        >>> options = ChunkOptions("chunks", torch.float32, gelu=True)
+        >>> options.both, options._replace(save=True).save
+        (False, True)
+    """
 
     path: str
     """"triton" or "chunks"."""
@@ -62,7 +81,14 @@ class ChunkOptions(NamedTuple):
 
 
 class SavedChunks(NamedTuple):
-    """Tensors that the backward pass needs from the forward pass; those not saved are empty."""
+    """Tensors that the backward pass needs from the forward pass; those not saved are empty.
+
+    Example:
+        >>> none = torch.empty(0)
+        >>> saved = SavedChunks(u=torch.zeros(4, 2, 96), states=torch.zeros(4, 2, 3, 8), ahead=none, preactivation=none)
+        >>> saved.states[:, :, 1].shape  # before the second chunk
+        torch.Size([4, 2, 8])
+    """
 
     u: Tensor
     states: Tensor
@@ -74,14 +100,27 @@ class SavedChunks(NamedTuple):
 
 
 class OutputGradients(NamedTuple):
-    """The incoming gradients of the outputs."""
+    """The incoming gradients of the outputs.
+
+    Example:
+        >>> gradients = OutputGradients(y=torch.ones(1, 4, 2, 100), last=None)
+        >>> gradients.last is None  # the last state was not used
+        True
+    """
 
     y: Tensor
     last: Tensor | None
 
 
 class ModeTensors(NamedTuple):
-    """The parameters of a modal SSM, or their gradients. Head h uses set h mod S of A, B and P."""
+    """The parameters of a modal SSM, or their gradients. Head h uses set h mod S of A, B and P.
+
+    Example:
+        >>> from statespan import S4D
+        >>> modes = S4D(4, 8).ssm.modal(1.0).modes(None)
+        >>> modes.dt.shape, modes.C.shape, modes.P
+        (torch.Size([4]), torch.Size([1, 4, 4, 2]), None)
+    """
 
     dt: Tensor
     """(H,): log Δ or Δ."""
@@ -100,7 +139,13 @@ class ModeTensors(NamedTuple):
 
 
 class BuildOptions(NamedTuple):
-    """Options for building the operators of a chunk from :class:`ModeTensors`."""
+    """Options for building the operators of a chunk from :class:`ModeTensors`.
+
+    Example:
+        >>> options = BuildOptions(32, ahead=0, rule="bilinear", real_part="exp", log_dt=True, precise=True)
+        >>> options.chunk, options.factored
+        (32, False)
+    """
 
     chunk: int
     ahead: int
@@ -120,7 +165,14 @@ class BuildOptions(NamedTuple):
 
 
 class WholeOptions(NamedTuple):
-    """Options for building the operators of a chunk and applying them: those of :class:`BuildOptions`, then others."""
+    """Options for building the operators of a chunk and applying them: those of :class:`BuildOptions`, then others.
+
+    Example:
+        >>> built = BuildOptions(32, 0, "bilinear", "exp", log_dt=True, precise=True)
+        >>> options = WholeOptions(*built, dtype=torch.float32, gelu=True, keep_preactivation=True, save=True)
+        >>> options.rule, options.gelu
+        ('bilinear', True)
+    """
 
     chunk: int
     ahead: int
@@ -143,7 +195,14 @@ class WholeOptions(NamedTuple):
 
 
 class BuiltLists(NamedTuple):
-    """Tensors that the backward pass of the build needs for a low-rank SSM; a diagonal one recomputes its tables."""
+    """Tensors that the backward pass of the build needs for a low-rank SSM; a diagonal one recomputes its tables.
+
+    Example:
+        >>> H, c, N = 4, 32, 8
+        >>> lists = BuiltLists(E=torch.zeros(H, c, N), O=torch.zeros(1, H, c, N), W=torch.zeros(2, H, c, N))
+        >>> lists.W.unbind()[0].shape
+        torch.Size([4, 32, 8])
+    """
 
     E: Tensor
     O: Tensor  # noqa: E741
@@ -151,7 +210,13 @@ class BuiltLists(NamedTuple):
 
 
 class RecurrenceOptions(NamedTuple):
-    """Options for running the recurrence of :class:`ModeTensors` sample by sample."""
+    """Options for running the recurrence of :class:`ModeTensors` sample by sample.
+
+    Example:
+        >>> options = RecurrenceOptions(ahead=0, real_part="exp", log_dt=True, last=True, dtype=torch.float32)
+        >>> options.last
+        True
+    """
 
     ahead: int
     """How many of the channels, counted from the last, are anti-causal."""
@@ -164,7 +229,13 @@ class RecurrenceOptions(NamedTuple):
 
 
 class WholeParts(NamedTuple):
-    """What a whole SSM keeps for its backward pass, for a compiler; those not needed are empty."""
+    """What a whole SSM keeps for its backward pass, for a compiler; those not needed are empty.
+
+    Example:
+        >>> parts = WholeParts(**dict.fromkeys(WholeParts._fields, torch.empty(0)))
+        >>> parts._replace(K=torch.zeros(1, 4, 32)).K.shape
+        torch.Size([1, 4, 32])
+    """
 
     x: Tensor
     """The input (H, B, L) in the engine's order and dtype; empty if it came so."""

@@ -19,7 +19,13 @@ from statespan.ops.register import traced, transformed
 
 
 class Mended(NamedTuple):
-    """An input with its non-finite values removed."""
+    """An input with its non-finite values removed.
+
+    Example:
+        >>> mended = without_spoiled(torch.tensor([1.0, torch.nan, 2.0]).view(1, 3, 1))
+        >>> mended.u.flatten(), mended.nan.flatten()
+        (tensor([1., 0., 2.]), tensor([0., nan, nan]))
+    """
 
     u: Tensor
     """(B, L, H), with 0 in those places."""

@@ -26,7 +26,14 @@ from statespan.ssm.structure import toeplitz
 
 
 class Outputs(NamedTuple):
-    """The results of the forward pass."""
+    """The results of the forward pass.
+
+    Example:
+        >>> E, G, O = torch.ones(4, 32, 8), torch.zeros(4, 8), torch.ones(1, 4, 32, 8)
+        >>> outputs = forward(torch.ones(4, 2, 96), ChunkOperators(torch.ones(1, 4, 32), E, G, O))
+        >>> outputs.y.shape, outputs.last.shape
+        (torch.Size([1, 4, 2, 96]), torch.Size([4, 2, 8]))
+    """
 
     y: Tensor
     """(K, H, B, L)."""
@@ -39,7 +46,14 @@ class Outputs(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients of everything the forward pass takes."""
+    """The gradients of everything the forward pass takes.
+
+    Example:
+        >>> E, G, O = torch.ones(4, 32, 8), torch.zeros(4, 8), torch.ones(1, 4, 32, 8)
+        >>> gradients = Gradients(torch.zeros(4, 2, 96), ChunkOperators(torch.ones(1, 4, 32), E, G, O), first=None)
+        >>> gradients.operators.K.shape
+        torch.Size([1, 4, 32])
+    """
 
     u: Tensor
     operators: ChunkOperators

@@ -37,7 +37,17 @@ class _Entry(NamedTuple):
 
 
 class Memo:
-    """The last set-up of one SSM."""
+    """The last set-up of one SSM.
+
+    Example:
+        >>> memo, log_dt = Memo(), torch.tensor([-2.0])
+        >>> dt = memo.get(("exp",), [log_dt], log_dt.exp)
+        >>> memo.get(("exp",), [log_dt], log_dt.exp) is dt  # log_dt is the same
+        True
+        >>> _ = log_dt.add_(0.1)
+        >>> memo.get(("exp",), [log_dt], log_dt.exp) is dt  # it has changed
+        False
+    """
 
     def __init__(self) -> None:
         self._entry: _Entry | None = None  # replaced as a whole, so that threads see an old or a new one

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 
 class ShortOptions(NamedTuple):
-    """How to apply the parameters."""
+    """How to apply the parameters.
+
+    Example:
+        >>> series = SeriesOptions(length=64, real_part="exp", log_dt=True, dt_scale=1.0)
+        >>> options = ShortOptions(series, ahead=0, dtype=torch.float32)
+        >>> options.series.length
+        64
+    """
 
     series: SeriesOptions
     ahead: int

@@ -16,7 +16,14 @@ from statespan.ssm import DPLR, Diagonal, Structure
 
 
 class Modal(NamedTuple):
-    """The parameters of a modal SSM, from which a GPU builds the operators in one launch."""
+    """The parameters of a modal SSM, from which a GPU builds the operators in one launch.
+
+    Example:
+        >>> from statespan import S4D
+        >>> modal = S4D(4, 8).ssm.modal(2.0)
+        >>> modal.dt_scale, modal.modes(None).C.shape
+        (2.0, torch.Size([1, 4, 4, 2]))
+    """
 
     parameters: ModeTensors
     """At the sampling rate of training, without the skip."""
@@ -35,7 +42,14 @@ class Modal(NamedTuple):
 
 @dataclass(frozen=True)
 class SSMSource:
-    """An SSM in both forms, each built only on the path that needs it."""
+    """An SSM in both forms, each built only on the path that needs it.
+
+    Example:
+        >>> from statespan import S4D
+        >>> source = S4D(4, 8).ssm.source(dt_scale=2.0)
+        >>> source.power, source.dense, source.structure().heads
+        ('diagonal', False, 4)
+    """
 
     structure: Callable[[], Structure]
     """Makes the SSM as a structure."""

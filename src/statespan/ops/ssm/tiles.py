@@ -18,7 +18,13 @@ SMALL, MIDDLE, LARGE = 99 << 10, 160 << 10, 200 << 10
 
 
 class Tiles(NamedTuple):
-    """The tile shape of a program."""
+    """The tile shape of a program.
+
+    Example:
+        >>> small = Tiles(columns=32, warps=2)
+        >>> small.columns, small.stages
+        (32, 3)
+    """
 
     columns: int = 64
     """Rows of the matrix products: segments of sequences worked on together."""

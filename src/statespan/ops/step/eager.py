@@ -36,7 +36,16 @@ def is_eager_on_cpu(*tensors: Tensor) -> bool:
 
 
 class StepMemory:
-    """The memory of a step of ``count`` rows, and its views."""
+    """The memory of a step of ``count`` rows, and its views.
+
+    Example:
+        >>> from statespan import S4D
+        >>> from statespan.ops import system_of
+        >>> step = EagerStep(system_of(S4D(4, 8).structure()), early=False)
+        >>> memory = step.take(2)
+        >>> memory.u.shape, memory.x.shape
+        (torch.Size([2, 4, 1]), torch.Size([2, 4, 8]))
+    """
 
     def __init__(self, count: int, step: EagerStep) -> None:
         (H, N), K = step.even.shape, step.C.shape[1]
@@ -60,6 +69,14 @@ class EagerStep:
         system: Float64, with a diagonal.
         early: Whether y reads the state before the sample.
         scale: A factor on y.
+
+    Example:
+        >>> from statespan import S4D
+        >>> from statespan.ops import system_of
+        >>> step = EagerStep(system_of(S4D(4, 8).structure()), early=False)
+        >>> y, state = step(torch.ones(2, 4), torch.zeros(2, 4, 8, dtype=torch.float64), torch.float32, in_place=False)
+        >>> y.shape, state.shape
+        (torch.Size([2, 1, 4]), torch.Size([2, 4, 8]))
     """
 
     def __init__(self, system: System, *, early: bool, scale: float = 1.0) -> None:

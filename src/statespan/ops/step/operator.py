@@ -31,6 +31,12 @@ class System(NamedTuple):
     """The system of a step, computed once: real numbers on packed states, float64; the skip in any dtype.
 
     Ā is ``diagonal``, or ``diagonal + Σ_r columns_r rows_rᵀ``, or ``dense``.
+
+    Example:
+        >>> from statespan import S4D
+        >>> system = system_of(S4D(4, 8).structure())
+        >>> system.diagonal.shape, system.dense is None
+        (torch.Size([4, 8]), True)
     """
 
     diagonal: Tensor | None
@@ -66,7 +72,13 @@ def system_of(ssm: Structure) -> System:
 
 
 class StepOptions(NamedTuple):
-    """How to take a step."""
+    """How to take a step.
+
+    Example:
+        >>> options = StepOptions(gelu=True, dtype=torch.float32)
+        >>> options.early
+        False
+    """
 
     gelu: bool
     dtype: torch.dtype

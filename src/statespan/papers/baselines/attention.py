@@ -43,6 +43,11 @@ class MultiHead(SequenceLayer, Generic[State]):
         dropout: Probability of dropping an attention weight, or where there are none, a feature of the heads' outputs.
         device: Device of the parameters.
         dtype: Their dtype.
+
+    Example:
+        >>> layer = Attention(16, n_heads=4)
+        >>> isinstance(layer, MultiHead), layer(torch.zeros(2, 10, 16)).shape
+        (True, torch.Size([2, 10, 16]))
     """
 
     def __init__(
@@ -148,7 +153,13 @@ def _mask(padding: Padding | None) -> Tensor | None:
 
 
 class KVCache(NamedTuple):
-    """A cache of past keys and values that grows with every call."""
+    """A cache of past keys and values that grows with every call.
+
+    Example:
+        >>> _, cache = Attention(16, n_heads=4).prefill(torch.zeros(2, 10, 16))
+        >>> type(cache).__name__, cache.keys.shape, cache.position
+        ('KVCache', torch.Size([2, 4, 10, 4]), tensor([10, 10]))
+    """
 
     keys: Tensor  # (B, H, M, E); a slot beyond the sequence's position is not in use
     values: Tensor  # (B, H, M, E)
@@ -156,7 +167,15 @@ class KVCache(NamedTuple):
 
 
 class StaticKVCache(NamedTuple):
-    """A cache with a fixed number of slots, so that shapes do not change from step to step."""
+    """A cache with a fixed number of slots, so that shapes do not change from step to step.
+
+    Example:
+        >>> layer = Attention(16, n_heads=4)
+        >>> cache = layer.initial_state(2, max_length=100)
+        >>> y, cache = layer.step(torch.zeros(2, 16), cache)
+        >>> type(cache).__name__, cache.keys.shape, cache.position
+        ('StaticKVCache', torch.Size([2, 4, 100, 4]), tensor([1, 1]))
+    """
 
     keys: Tensor  # (B, H, M, E), M the largest number of samples it can hold
     values: Tensor  # (B, H, M, E)

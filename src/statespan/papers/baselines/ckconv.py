@@ -25,6 +25,11 @@ class NormedLinear(nn.Module):
     """A linear map whose matrix is ``g v / |v|`` for each output (weight normalization), drawn uniformly in ±bound.
 
     With one input v is a number, whose length is all there is to train; then the matrix is v, without g.
+
+    Example:
+        >>> linear = NormedLinear(4, 3, bound=0.5)
+        >>> linear(torch.zeros(2, 4)).shape, torch.allclose(linear.g, linear.v.norm(dim=1))
+        (torch.Size([2, 3]), True)
     """
 
     g: nn.Parameter | None

@@ -34,6 +34,11 @@ class CnnConfig(ModelConfig):
         d_output: Number of classes K.
         d_model: Channels of the first stage.
         dropout: Probability of dropping a feature.
+
+    Example:
+        >>> config = CnnConfig(d_input=1, d_output=10)
+        >>> config.d_model, config.least_weights()
+        (64, 4096)
     """
 
     d_input: int
@@ -55,6 +60,12 @@ class Cnn(Model):
     """Class scores of whole sequences of one length by a convolutional network.
 
     Sequences are not padded: a network with batch normalization and pooling cannot ignore padding.
+
+    Example:
+        >>> from statespan.papers.baselines.convnet import ConvNet, ConvNetConfig
+        >>> model = ConvNet(ConvNetConfig(d_input=1, d_output=10, d_model=4, n_blocks=1))
+        >>> isinstance(model, Cnn), model(torch.zeros(2, 1000, 1)).shape
+        (True, torch.Size([2, 10]))
     """
 
     tasks = ("classification",)
@@ -99,7 +110,12 @@ class Cnn(Model):
 
 
 class PoolHead(nn.Module):
-    """Maximum and mean over all positions, batch normalization, dropout and a linear map: (B, C, L) to (B, K)."""
+    """Maximum and mean over all positions, batch normalization, dropout and a linear map: (B, C, L) to (B, K).
+
+    Example:
+        >>> PoolHead(8, 10, dropout=0.5)(torch.zeros(2, 8, 50)).shape
+        torch.Size([2, 10])
+    """
 
     def __init__(self, width: int, d_output: int, *, dropout: float, **where: Any) -> None:
         super().__init__()
@@ -129,6 +145,10 @@ class BasicBlock(nn.Module):
     """Two convolutions of width 3 with a residual around them (He et al., CVPR 2016), in one or two dimensions.
 
     Where the stride or the number of channels changes, a convolution of width 1 and a norm are in the residual's way.
+
+    Example:
+        >>> BasicBlock(4, 8, stride=2)(torch.zeros(2, 4, 50)).shape
+        torch.Size([2, 8, 25])
     """
 
     def __init__(

@@ -22,6 +22,10 @@ class ConvNetConfig(CnnConfig):
 
     Args:
         n_blocks: Residual blocks of a stage.
+
+    Example:
+        >>> ConvNetConfig(d_input=1, d_output=10, d_model=8).n_blocks
+        3
     """
 
     n_blocks: int = 3
@@ -69,7 +73,13 @@ class ConvNet(Cnn):
 
 
 class ConvBlock(nn.Module):
-    """A norm, a convolution and GELU, with a residual around them."""
+    """A norm, a convolution and GELU, with a residual around them.
+
+    Example:
+        >>> import torch
+        >>> ConvBlock(8, dropout=0.0)(torch.zeros(2, 8, 100)).shape
+        torch.Size([2, 8, 100])
+    """
 
     def __init__(self, width: int, *, dropout: float, **where: Any) -> None:
         super().__init__()

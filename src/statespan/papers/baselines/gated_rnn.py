@@ -20,7 +20,14 @@ from statespan.nn.sequence import SequenceLayer, StepFunction
 
 
 class GatedRNN(SequenceLayer):
-    """The base of :class:`LSTMLayer` and :class:`GRULayer`, which differ in the torch module and the state."""
+    """The base of :class:`LSTMLayer` and :class:`GRULayer`, which differ in the torch module and the state.
+
+    Example:
+        >>> layer = LSTMLayer(8)
+        >>> y, state = layer.prefill(torch.zeros(2, 50, 8))
+        >>> isinstance(layer, GatedRNN), y.shape, layer.n_states
+        (True, torch.Size([2, 50, 8]), 2)
+    """
 
     make: ClassVar[Any]
     """The torch module."""

@@ -19,7 +19,12 @@ DEPTH, PERIOD = 6, 3  # blocks, and blocks around which there is a residual
 
 @dataclass(frozen=True, kw_only=True)
 class InceptionConfig(CnnConfig):
-    """The fields of :class:`CnnConfig`: ``d_model`` channels of each kind in a block, dropout before the output map."""
+    """The fields of :class:`CnnConfig`: ``d_model`` channels of each kind in a block, dropout before the output map.
+
+    Example:
+        >>> InceptionConfig(d_input=1, d_output=10).d_model
+        32
+    """
 
     d_model: int = 32
     dropout: float = 0.5
@@ -64,7 +69,12 @@ class Inception(Cnn):
 
 
 class InceptionBlock(nn.Module):
-    """Convolutions of three widths of a narrow input, beside one of width 1 after a maximum pool."""
+    """Convolutions of three widths of a narrow input, beside one of width 1 after a maximum pool.
+
+    Example:
+        >>> InceptionBlock(3, 8)(torch.zeros(2, 3, 100)).shape
+        torch.Size([2, 32, 100])
+    """
 
     def __init__(self, d_input: int, width: int, **where: Any) -> None:
         super().__init__()

@@ -50,7 +50,13 @@ def prob_attention(q: Tensor, k: Tensor, v: Tensor, *, factor: int, causal: bool
 
 
 class InformerAttention(nn.Module):
-    """Multi-head attention: sparse to the sequence itself, or full to another one."""
+    """Multi-head attention: sparse to the sequence itself, or full to another one.
+
+    Example:
+        >>> attention, x = InformerAttention(8, n_heads=2), torch.zeros(2, 20, 8)
+        >>> attention(x).shape, attention(x, torch.zeros(2, 30, 8)).shape
+        (torch.Size([2, 20, 8]), torch.Size([2, 20, 8]))
+    """
 
     def __init__(self, d_model: int, n_heads: int, *, causal: bool = False) -> None:
         super().__init__()
@@ -77,6 +83,10 @@ class InformerLayer(nn.Module):
     """Attention and a feed-forward network, each with a residual and a post-norm.
 
     A layer of the decoder is causal, and between the two it attends to what the encoder returns.
+
+    Example:
+        >>> InformerLayer(8, n_heads=2, decodes=True)(torch.zeros(2, 20, 8), torch.zeros(2, 30, 8)).shape
+        torch.Size([2, 20, 8])
     """
 
     def __init__(self, d_model: int, n_heads: int, *, decodes: bool = False) -> None:
@@ -98,7 +108,12 @@ class InformerLayer(nn.Module):
 
 
 class Distill(nn.Module):
-    """Halve the length: a convolution, a norm, ELU and max pooling."""
+    """Halve the length: a convolution, a norm, ELU and max pooling.
+
+    Example:
+        >>> Distill(8)(torch.zeros(2, 25, 8)).shape
+        torch.Size([2, 13, 8])
+    """
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -112,7 +127,12 @@ class Distill(nn.Module):
 
 
 class InformerEmbedding(nn.Module):
-    """Embed values by a convolution of width 3, the calendar by a linear map and the position by sines."""
+    """Embed values by a convolution of width 3, the calendar by a linear map and the position by sines.
+
+    Example:
+        >>> InformerEmbedding(d_input=1, d_marks=4, d_model=8)(torch.zeros(2, 20, 1), torch.zeros(2, 20, 4)).shape
+        torch.Size([2, 20, 8])
+    """
 
     def __init__(self, d_input: int, d_marks: int, d_model: int) -> None:
         super().__init__()

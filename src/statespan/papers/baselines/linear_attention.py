@@ -33,14 +33,27 @@ STABILIZER = 1e-6  # as in the Performer authors' code
 
 
 class LinearState(NamedTuple):
-    """The sums over the past."""
+    """The sums over the past.
+
+    Example:
+        >>> _, state = LinearAttention(16, n_heads=4).prefill(torch.zeros(2, 10, 16))
+        >>> state.sums.shape, state.log_scale.shape  # of any length
+        (torch.Size([2, 4, 4, 5]), torch.Size([2, 4]))
+    """
 
     sums: Tensor  # (B, H, F, E + 1): Σ φ(k) vᵀ, and Σ φ(k) in the last column, both over exp(log_scale)
     log_scale: Tensor  # (B, H); stays 0 for features that need no scale
 
 
 class Features(NamedTuple):
-    """The features that attention sums over."""
+    """The features that attention sums over.
+
+    Example:
+        >>> q, k, v = (torch.rand(2, 4, 10, size) for size in (8, 8, 5))
+        >>> features = Features(q, k, v, log_k=None)
+        >>> (features.q @ (features.k.mT @ features.v)).shape  # sums that do not grow with the length
+        torch.Size([2, 4, 10, 5])
+    """
 
     q: Tensor  # features of queries (B, H, L, F), L ≥ 1
     k: Tensor  # features of keys (B, H, L, F)
@@ -49,7 +62,13 @@ class Features(NamedTuple):
 
 
 class FeatureAttention(MultiHead[LinearState]):
-    """Attention whose kernel is a product of features; see the module. Dropout acts on the heads' outputs."""
+    """Attention whose kernel is a product of features; see the module. Dropout acts on the heads' outputs.
+
+    Example:
+        >>> layer = LinearAttention(16, n_heads=4)
+        >>> isinstance(layer, FeatureAttention), layer.n_features
+        (True, 4)
+    """
 
     scaled: ClassVar[bool]
     """Whether the features of keys come with a scale."""

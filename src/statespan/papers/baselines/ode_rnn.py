@@ -17,7 +17,14 @@ from statespan.papers.baselines.simple_rnn import Scheme, SimpleRNN
 
 
 class ODEWeights(NamedTuple):
-    """The weights of a step."""
+    """The weights of a step.
+
+    Example:
+        >>> pair = torch.zeros(4, 4), torch.zeros(4)
+        >>> weights = ODEWeights(hidden=(torch.zeros(12, 4), torch.zeros(12)), inner=pair, outer=pair, time=1.0)
+        >>> weights._replace(time=2.0).time  # of data sampled half as often
+        2.0
+    """
 
     hidden: tuple[Tensor, Tensor]  # of the GRU, (3D, D) and (3D,)
     inner: tuple[Tensor, Tensor]  # of the equation's first linear map

@@ -24,7 +24,12 @@ KERNEL = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet1dConfig(CnnConfig):
-    """The fields of :class:`CnnConfig`, here with dropout before the output map."""
+    """The fields of :class:`CnnConfig`, here with dropout before the output map.
+
+    Example:
+        >>> ResNet1dConfig(d_input=1, d_output=10, d_model=8).dropout
+        0.5
+    """
 
     dropout: float = 0.5
 
@@ -113,6 +118,11 @@ class Bottleneck(nn.Module):
 
     The stride is that of the middle one; the residual is averaged over it first, then mapped by a convolution of
     width 1 if the number of channels changes.
+
+    Example:
+        >>> import torch
+        >>> Bottleneck(4, 8, stride=2)(torch.zeros(2, 4, 51)).shape
+        torch.Size([2, 32, 26])
     """
 
     def __init__(self, d_input: int, width: int, *, stride: int = 1, **where: Any) -> None:

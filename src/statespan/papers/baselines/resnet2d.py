@@ -25,6 +25,10 @@ class ResNet2dConfig(CnnConfig):
             channel (a group norm with one group).
         stem: Width of the first convolution, odd.
         stem_stride: Its stride.
+
+    Example:
+        >>> ResNet2dConfig(d_input=3, d_output=10, norm="layer").stem
+        3
     """
 
     norm: ImageNorm = "batch"

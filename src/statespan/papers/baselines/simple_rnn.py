@@ -45,6 +45,12 @@ class SimpleRNN(SequenceLayer):
         tie_dropout: Drop the same features at every position of a sequence.
         device: Device of the parameters.
         dtype: Their dtype.
+
+    Example:
+        >>> layer, x = LipschitzRNN(8), torch.zeros(2, 50, 8)
+        >>> y, state = layer.prefill(x)
+        >>> isinstance(layer, SimpleRNN), torch.equal(y[:, -1], state)  # the output is the state
+        (True, True)
     """
 
     needs_lengths = False

@@ -22,6 +22,10 @@ class WaveGanConfig(CnnConfig):
     Args:
         length: Length of every sequence, in training and after it.
         n_residual: Residual convolutions of a stage, before its downsampling.
+
+    Example:
+        >>> WaveGanConfig(d_input=1, d_output=10, length=8000).n_residual
+        1
     """
 
     length: int = 16000
@@ -87,7 +91,13 @@ class WaveGan(Cnn):
 
 
 class LeakyBlock(nn.Module):
-    """A convolution and a leaky ReLU with a residual around them, then a norm."""
+    """A convolution and a leaky ReLU with a residual around them, then a norm.
+
+    Example:
+        >>> import torch
+        >>> LeakyBlock(8, dropout=0.0)(torch.zeros(2, 8, 100)).shape
+        torch.Size([2, 8, 100])
+    """
 
     def __init__(self, width: int, *, dropout: float, **where: Any) -> None:
         super().__init__()

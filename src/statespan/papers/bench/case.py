@@ -28,7 +28,12 @@ OK, WRONG, FAILED, SKIPPED = "ok", "wrong", "failed", "skipped"
 
 @dataclass(frozen=True)
 class Floor:
-    """The least work of any implementation. Its time is the longer of the two parts."""
+    """The least work of any implementation. Its time is the longer of the two parts.
+
+    Example:
+        >>> Floor(bytes=1e9, flops=0.0, how="x and y once").in_each_of(4, "layers").bytes
+        4000000000.0
+    """
 
     bytes: float  # moved through memory, at the rate of a plain copy
     flops: float  # of matrix products, at the rate of a large one in the same dtype
@@ -41,7 +46,14 @@ class Floor:
 
 @dataclass(frozen=True)
 class Work:
-    """A case that is ready to run."""
+    """A case that is ready to run.
+
+    Example:
+        >>> import torch
+        >>> work = Work(run=lambda: {"output": torch.ones(2)}, reference=lambda: {"output": torch.ones(2)})
+        >>> torch.equal(work.run()["output"], work.reference()["output"])
+        True
+    """
 
     run: Callable[[], Tensors]
     """What is timed. It returns the results by name: "output", and where it has a backward pass "input gradient"."""
@@ -55,7 +67,13 @@ class Work:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One line of a result; the figures are None unless the status is "ok"."""
+    """One line of a result; the figures are None unless the status is "ok".
+
+    Example:
+        >>> slow, fast = (BenchRow("S4D", {"length": 1024}, time_ms=time) for time in (2.0, 0.5))
+        >>> fast.speed_over(slow)
+        4.0
+    """
 
     name: str
     setting: Mapping[str, Any]  # the sizes
@@ -99,7 +117,14 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class Case:
-    """Something to run."""
+    """Something to run.
+
+    Example:
+        >>> work = Work(run=dict, reference=None)
+        >>> case = Case("nothing", {"length": 1024}, lambda: work, Floor(0.0, 0.0, "nothing"), tolerance=None)
+        >>> case.prepare().run()
+        {}
+    """
 
     name: str  # such as "S4D fft"
     setting: Mapping[str, Any]  # its sizes, such as {"length": 1024}
@@ -116,7 +141,14 @@ class Case:
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """The user's choices for a run."""
+    """The user's choices for a run.
+
+    Example:
+        >>> import torch
+        >>> options = BenchOptions(torch.device("cpu"), torch.bfloat16, seed=0, quick=True, sizes={})
+        >>> options.half, options.parameter_dtype
+        (True, torch.float32)
+    """
 
     device: torch.device
     dtype: torch.dtype  # of the data; float16 and bfloat16 run whole layers under autocast
@@ -161,7 +193,12 @@ Finish = Callable[[Sequence[BenchRow], BenchOptions], tuple[list[BenchRow], list
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark: what it runs, and what its rows say together. The catalog has its caption and sizes."""
+    """A benchmark: what it runs, and what its rows say together. The catalog has its caption and sizes.
+
+    Example:
+        >>> Benchmark("op", cases=lambda options: []).listing.name
+        'op'
+    """
 
     name: str
     cases: Callable[[BenchOptions], Iterable[Case]]

@@ -14,7 +14,13 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Listing:
-    """A benchmark as the help shows it; a size is a number, or a tuple of numbers, shapes or names."""
+    """A benchmark as the help shows it; a size is a number, or a tuple of numbers, shapes or names.
+
+    Example:
+        >>> listing = CATALOG["op"]
+        >>> listing.name, sorted(listing.sizes) == sorted(listing.quick)
+        ('op', True)
+    """
 
     name: str
     summary: str

@@ -32,7 +32,12 @@ LEARNED_PLACES = 1024
 
 
 class StackSizes(NamedTuple):
-    """The sizes of a stack of Transformer blocks."""
+    """The sizes of a stack of Transformer blocks.
+
+    Example:
+        >>> StackSizes(d_model=64, n_layers=2, n_heads=4)._replace(n_layers=4).n_layers
+        4
+    """
 
     d_model: int
     n_layers: int
@@ -44,6 +49,12 @@ class CachedTransformer(nn.Module):
 
     ``tokens`` embeds tokens and returns log-probabilities; all parameters have its device and dtype. The first
     ``places`` positions have learned vectors, and later ones reuse these in turn.
+
+    Example:
+        >>> from statespan.models.language import PlainTokens
+        >>> model = CachedTransformer(StackSizes(16, n_layers=1, n_heads=2), PlainTokens(100, 16), places=32)
+        >>> model(torch.zeros(2, 10, dtype=torch.int64)).shape
+        torch.Size([2, 10, 100])
     """
 
     def __init__(self, sizes: StackSizes, tokens: Any, places: int) -> None:

@@ -33,7 +33,12 @@ PROFILED = 3
 
 
 class Kernels(NamedTuple):
-    """What the device does in one pass."""
+    """What the device does in one pass.
+
+    Example:
+        >>> Kernels(ms=0.8, launches=12).launches
+        12
+    """
 
     ms: float  # the sum of the times of its kernels, copies and fills
     launches: float  # calls that put them into the queue; that of a CUDA graph counts once

@@ -26,14 +26,26 @@ MEMORY_HOW = {
 
 
 class MachineRates(NamedTuple):
-    """The machine's peak rates, measured in the same run as everything else."""
+    """The machine's peak rates, measured in the same run as everything else.
+
+    Example:
+        >>> rates = MachineRates(bandwidth=4e12, matmul=6e14)
+        >>> 1e9 / rates.bandwidth  # seconds to move 1 GB
+        0.00025
+    """
 
     bandwidth: float  # bytes read or written per second by a plain copy of a large tensor
     matmul: float  # floating point operations per second of one large matrix product
 
 
 class Times(NamedTuple):
-    """Quantiles in milliseconds."""
+    """Quantiles in milliseconds.
+
+    Example:
+        >>> times = Times(median=1.0, low=0.9, high=1.2)
+        >>> round(times.high / times.low, 2)
+        1.33
+    """
 
     median: float
     low: float

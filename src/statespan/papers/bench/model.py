@@ -20,7 +20,12 @@ from statespan.papers.bench.training import BOTH, COMPILED, EAGER, GRAPHED, Resi
 
 
 class TaskSizes(NamedTuple):
-    """The sizes of a model and its data."""
+    """The sizes of a model and its data.
+
+    Example:
+        >>> TaskSizes("lm", n_layers=4, d_model=64, batch=8, length=1024, vocabulary=100, norm="layer").length
+        1024
+    """
 
     name: str
     n_layers: int

@@ -28,7 +28,13 @@ ITS_PACKAGES = ("src", "extensions")
 
 
 class PublicLayer(NamedTuple):
-    """A layer of the public code."""
+    """A layer of the public code.
+
+    Example:
+        >>> layer = PublicLayer("S4D", MINIMAL, lambda module, d_model, d_state: module.S4D(d_model, d_state=d_state))
+        >>> layer.file
+        'models/s4/s4d.py'
+    """
 
     name: str
     file: str

@@ -43,7 +43,17 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The measurements of a benchmark run."""
+    """The measurements of a benchmark run.
+
+    Example:
+        >>> from statespan.papers.bench.case import BenchRow
+        >>> options = BenchOptions(torch.device("cpu"), torch.float32, seed=0, quick=True, sizes={})
+        >>> benchmark, rates = Benchmark("op", cases=lambda options: []), MachineRates(bandwidth=1e10, matmul=1e11)
+        >>> rows = (BenchRow("chunks", {"length": 1024}, time_ms=0.5),)
+        >>> result = BenchResult(benchmark, options, rates, rows, findings=(), fault=False, seconds=3.0)
+        >>> [row.name for row in result.rows if row.status == "ok"]
+        ['chunks']
+    """
 
     benchmark: Benchmark
     options: BenchOptions
@@ -55,7 +65,12 @@ class BenchResult:
 
 
 class Unfinished(NamedTuple):
-    """What an interrupted run has measured."""
+    """What an interrupted run has measured.
+
+    Example:
+        >>> Unfinished().extended
+        0
+    """
 
     rows: Sequence[BenchRow] = ()
     """Those of the first cases."""

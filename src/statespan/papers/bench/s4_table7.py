@@ -73,7 +73,13 @@ def _shares(state: Any, pools: Sequence[int]) -> Iterator[tuple[Any, float]]:
 
 
 class PixelTokens(nn.Module):
-    """An embedding of tokens, and a linear map to the values of a channel."""
+    """An embedding of tokens, and a linear map to the values of a channel.
+
+    Example:
+        >>> tokens = PixelTokens(8, torch.device("cpu"), torch.float32)
+        >>> tokens.log_probs(tokens(torch.zeros(2, 5, dtype=torch.int64))).shape
+        torch.Size([2, 5, 256])
+    """
 
     def __init__(self, d_model: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()

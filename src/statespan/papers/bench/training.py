@@ -25,7 +25,13 @@ CAPTURED = "capture"
 
 
 class ResidualClassifier(nn.Module):
-    """An encoder, residual blocks, a mean over the sequence and class scores."""
+    """An encoder, residual blocks, a mean over the sequence and class scores.
+
+    Example:
+        >>> model = ResidualClassifier(nn.Linear(1, 8), [nn.Identity()], nn.Linear(8, 10))
+        >>> model(torch.zeros(2, 50, 1)).shape
+        torch.Size([2, 10])
+    """
 
     def __init__(self, encoder: nn.Linear | nn.Embedding, blocks: Sequence[nn.Module], head: nn.Linear) -> None:
         super().__init__()
@@ -38,7 +44,15 @@ class ResidualClassifier(nn.Module):
 
 @dataclass
 class TrainingStep:
-    """A training step on one batch, with the SSMs on ``path``."""
+    """A training step on one batch, with the SSMs on ``path``.
+
+    Example:
+        >>> options = BenchOptions(torch.device("cpu"), torch.float32, seed=0, quick=True, sizes={})
+        >>> model = ResidualClassifier(nn.Linear(1, 8), [nn.Identity()], nn.Linear(8, 10))
+        >>> step = TrainingStep(model, torch.zeros(2, 50, 1), torch.tensor([0, 1]), options, "auto")
+        >>> sorted(step())
+        ['input gradient', 'output']
+    """
 
     model: nn.Module  # its first parameter is where the backward pass ends
     inputs: Tensor  # tokens (B, L) or numbers (B, L, features)

@@ -61,6 +61,11 @@ class BIDMCOptions:
         speed: Speed the training windows up or down by up to this fraction; heart and respiratory rates follow.
         release: "physionet" or "tser"; by default the one whose files are here.
         seed: Seed of the split.
+
+    Example:
+        >>> options = BIDMCOptions(split="patients", crop=16)
+        >>> options.standard, options.crop
+        ('train', 16)
     """
 
     split: str = "windows"
@@ -86,7 +91,15 @@ class BIDMCOptions:
 
 
 class Recordings(NamedTuple):
-    """Signals and their windows, and which samples and windows are used in training."""
+    """Signals and their windows, and which samples and windows are used in training.
+
+    Example:
+        >>> x, starts, y = np.zeros((20_000, 2), np.float32), np.array([0, 4000, 8000]), np.array([60.0, 70.0, 80.0])
+        >>> parts = [np.array([0]), np.array([1]), np.array([2])]
+        >>> recordings = Recordings(x, starts, y, parts, trained=np.arange(20_000) < 4000, length=4000)
+        >>> recordings.x[recordings.starts[1] :][: recordings.length].shape
+        (4000, 2)
+    """
 
     x: Array  # (T, 2) of all records, end to end
     starts: Array  # (N,) of the windows

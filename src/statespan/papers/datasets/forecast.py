@@ -35,7 +35,14 @@ Borders = Callable[[int], tuple[int, int, int]]  # rows -> ends of train, valida
 
 @dataclass(frozen=True)
 class Masked:
-    """Makes a batch of gathered windows: the horizon is masked in x and is the target y."""
+    """Makes a batch of gathered windows: the horizon is masked in x and is the target y.
+
+    Example:
+        >>> rows = {"values": torch.arange(5.0).view(1, 5, 1), "marks": torch.zeros(1, 5, 2)}
+        >>> batch = Masked(context=3, targets=(0,))(rows)
+        >>> batch.x.flatten(), batch.y.flatten()
+        (tensor([0., 1., 2., 0., 0.]), tensor([3., 4.]))
+    """
 
     context: int
     targets: tuple[int, ...]
@@ -88,6 +95,10 @@ class ForecastOptions:
         target: Column to forecast. By default that of the dataset, or the last one of a file of your own.
         context: Known steps.
         horizon: Steps to forecast.
+
+    Example:
+        >>> ForecastOptions(features="M", horizon=24).context
+        384
     """
 
     features: str = "S"
@@ -111,6 +122,11 @@ class CSVOptions(ForecastOptions):
         valid: Share of the rows for validation.
         test: Share of the rows for the test.
         time_format: As for ``datetime.strptime``; ISO 8601 or month/day/year by default.
+
+    Example:
+        >>> options = CSVOptions(file="load.csv", target="MW")
+        >>> options.context, options.horizon
+        (96, 24)
     """
 
     file: str

@@ -48,7 +48,13 @@ CIFAR = tuple(
 
 @dataclass(frozen=True)
 class Pixels:
-    """Turns rows {"x": (B, L) or (B, L, D) bytes, "y": (B,)} into a batch with pixels ``(x/scale - mean)/std``."""
+    """Turns rows {"x": (B, L) or (B, L, D) bytes, "y": (B,)} into a batch with pixels ``(x/scale - mean)/std``.
+
+    Example:
+        >>> rows = {"x": torch.tensor([[0, 255]], dtype=torch.uint8), "y": torch.tensor([7])}
+        >>> Pixels(255.0, mean=(0.5,), std=(0.5,))(rows).x.flatten()
+        tensor([-1.,  1.])
+    """
 
     scale: float
     mean: tuple[float, ...] = (0.0,)
@@ -85,6 +91,10 @@ class LabelledImageOptions:
         augment: Shift the training images at random (CIFAR-10: by up to 4 pixels, and flip half of them; MNIST: by 2).
         valid: Share of the training images kept for validation; these are never augmented.
         seed: Seed of that split.
+
+    Example:
+        >>> LabelledImageOptions(augment=True).valid
+        0.1
     """
 
     augment: bool = False
@@ -98,6 +108,10 @@ class MNISTOptions(LabelledImageOptions):
 
     Args:
         warp: Rotate, stretch, slant, move and bend the training images instead of shifting them.
+
+    Example:
+        >>> MNISTOptions(warp=True).augment
+        False
     """
 
     warp: bool = False

@@ -164,7 +164,14 @@ class Shuffle:
 
 
 class TreeLevel(NamedTuple):
-    """One level of all trees of a block, with n nodes."""
+    """One level of all trees of a block, with n nodes.
+
+    Example:
+        >>> is_inner, symbol = np.array([True, False]), np.array([1, 7])
+        >>> roots = TreeLevel(parent=np.zeros(2, int), tree=np.arange(2), is_inner=is_inner, symbol=symbol)
+        >>> roots.symbol[~roots.is_inner]  # the digits
+        array([7])
+    """
 
     parent: Array  # (n,) row of the parent in the level above
     tree: Array  # (n,) number of the tree

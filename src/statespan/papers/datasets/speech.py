@@ -72,7 +72,13 @@ FILES_30 = _lists("v0.01", "743935421bb51cccdb6bdd152e04c5c70274e935c82119ad7fae
 
 @dataclass(frozen=True)
 class Waveform:
-    """Turns clips (B, L) of int16 into inputs (B, L // subsample, 1): every subsample-th sample, (x - mean) / std."""
+    """Turns clips (B, L) of int16 into inputs (B, L // subsample, 1): every subsample-th sample, (x - mean) / std.
+
+    Example:
+        >>> rows = {"x": torch.tensor([[100, 0, 300, 0]], dtype=torch.int16), "y": torch.tensor([3])}
+        >>> Waveform(mean=100.0, std=100.0, subsample=2)(rows).x.flatten()
+        tensor([0., 2.])
+    """
 
     mean: float
     std: float
@@ -101,6 +107,10 @@ class SpeechOptions:
         standard: Standardize the raw samples; otherwise they are divided by 2¹⁵.
         augment: Let the raw training words begin up to 0.1 s earlier or later, play up to 15 % faster or slower, vary
             their loudness, and add noise.
+
+    Example:
+        >>> SpeechOptions(subsample=2).features
+        'raw'
     """
 
     features: str = "raw"
@@ -129,6 +139,10 @@ class TenWordsOptions(SpeechOptions):
             if its clips are sorted by name. "official": the archive's lists, which keep each speaker in one part, all
             clips.
         whole: Leave out clips shorter than 16,000 samples with the official lists too, instead of padding them.
+
+    Example:
+        >>> TenWordsOptions(split="official").whole
+        False
     """
 
     split: str = "papers"
@@ -142,7 +156,12 @@ class TenWordsOptions(SpeechOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ThirtyWordsOptions(TenWordsOptions):
-    """Options of the thirty words: those of :class:`TenWordsOptions`, by default with the official lists."""
+    """Options of the thirty words: those of :class:`TenWordsOptions`, by default with the official lists.
+
+    Example:
+        >>> ThirtyWordsOptions(features="mfcc").split
+        'official'
+    """
 
     split: str = "official"
 

@@ -28,7 +28,13 @@ Clip: TypeAlias = tuple[str, int]  # file below the root, number of its word
 
 
 class Clips(Protocol):
-    """Clips of words, wherever they are stored."""
+    """Clips of words, wherever they are stored.
+
+    Example:
+        >>> clips: Clips = Folder(Path("speech_commands"))
+        >>> clips.is_whole
+        False
+    """
 
     root: Path
     is_whole: bool  # whether clips shorter than 16,000 samples have been left out
@@ -51,7 +57,12 @@ class Clips(Protocol):
 
 
 class Folder:
-    """The clips in the tree of the public archive."""
+    """The clips in the tree of the public archive.
+
+    Example:
+        >>> [path.name for path in Folder(Path("speech_commands")).files(["yes", "no"])]
+        ['yes', 'no', 'validation_list.txt', 'testing_list.txt']
+    """
 
     is_whole = False
 

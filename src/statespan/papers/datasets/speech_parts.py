@@ -28,6 +28,11 @@ class PartError(ValueError):
     Attributes:
         path: The file.
         problem: What is wrong with it.
+
+    Example:
+        >>> error = PartError(Path("part-00.npy"), "is missing")
+        >>> error.path.name, str(error)
+        ('part-00.npy', 'part-00.npy is missing; copy it here again')
     """
 
     def __init__(self, path: Path, problem: str) -> None:
@@ -39,7 +44,15 @@ class PartError(ValueError):
 
 
 class Parts:
-    """The clips in the parts of a folder; each part is verified before its clips are used."""
+    """The clips in the parts of a folder; each part is verified before its clips are used.
+
+    Example:
+        >>> try:
+        ...     Parts(Path("no/such/folder"))
+        ... except PartError as error:
+        ...     print(error.problem)
+        is damaged: FileNotFoundError: [Errno 2] No such file or directory: 'no/such/folder/parts.json'
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -98,6 +98,11 @@ class TextOptions:
         hide: Share of the characters that are masked in training, others each time.
         find: Predict the masked characters instead of the classes, in all splits: pre-training without labels
             (``train.start``).
+
+    Example:
+        >>> options = TextOptions(level="byte", hide=0.15)
+        >>> options.length, options.hide
+        (4096, 0.15)
     """
 
     level: str = "char"

@@ -28,7 +28,13 @@ Settings = frozenset[str]
 
 
 class RunMatch(NamedTuple):
-    """Published runs with the same settings: a row's recipe in some form, and how they differ from the row."""
+    """Published runs with the same settings: a row's recipe in some form, and how they differ from the row.
+
+    Example:
+        >>> match = RunMatch("smnist-s4", changes=("train.epochs=100",), runs={})
+        >>> match.is_exact, match.other_settings
+        (False, ['train.epochs=100'])
+    """
 
     recipe: str
     changes: tuple[str, ...]  # settings that only one of them has
@@ -50,6 +56,11 @@ class PublishedRuns:
 
     Args:
         runs: Records by file name; those whose recipe is not known here are left out.
+
+    Example:
+        >>> runs = PublishedRuns.read(None)
+        >>> runs.exact("smnist-s4"), runs.nearest("smnist-s4")
+        ({}, None)
     """
 
     def __init__(self, runs: Mapping[str, Record]) -> None:

@@ -25,7 +25,12 @@ _FILE = Path(__file__).with_name("best.yaml")
 
 
 class BestKnown(NamedTuple):
-    """The best published result for a task."""
+    """The best published result for a task.
+
+    Example:
+        >>> str(BestKnown("99.7", "a model", 2023, recalled=True)), str(BestKnown("99.7"))
+        ('≈99.7 (a model, 2023)', '99.7 (source not noted)')
+    """
 
     number: str
     model: str = ""

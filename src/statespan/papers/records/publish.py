@@ -34,7 +34,14 @@ NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 @dataclass
 class Publication:
-    """The files to write by path, the model folders by name, and the messages about them."""
+    """The files to write by path, the model folders by name, and the messages about them.
+
+    Example:
+        >>> publication = Publication()
+        >>> publication.files[Path("results/tasks/smnist.json")] = b"{}"
+        >>> len(publication.files), publication.models
+        (1, {})
+    """
 
     files: dict[Path, bytes] = field(default_factory=dict)
     models: dict[Path, dict[str, bytes]] = field(default_factory=dict)

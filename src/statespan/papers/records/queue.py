@@ -25,7 +25,13 @@ _CHOICE = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(frozen=True)
 class QueueRun:
-    """A run of the queue: a recipe with overrides, trained once for each seed."""
+    """A run of the queue: a recipe with overrides, trained once for each seed.
+
+    Example:
+        >>> run = QueueRun("smnist-s4", ("train.epochs=100",), seeds=(0, 1), minutes=90.0)
+        >>> run.command(seed=1)
+        'statespan train smnist-s4 train.epochs=100 train.seed=1'
+    """
 
     recipe: str
     overrides: tuple[str, ...]
@@ -43,7 +49,13 @@ class QueueRun:
 
 @dataclass(frozen=True)
 class QueueLine:
-    """A line of the queue."""
+    """A line of the queue.
+
+    Example:
+        >>> run = QueueRun("smnist-s4", (), seeds=(0,), minutes=90.0)
+        >>> QueueLine(1, "sequential MNIST", "99.6", (run,)).runs[0].recipe
+        'smnist-s4'
+    """
 
     number: int
     what: str
@@ -54,7 +66,14 @@ class QueueLine:
 
 @dataclass(frozen=True)
 class QueueState:
-    """Which seeds of a run have a record."""
+    """Which seeds of a run have a record.
+
+    Example:
+        >>> run = QueueRun("smnist-s4", (), seeds=(0, 1, 2), minutes=90.0)
+        >>> state = QueueState(run, files={0: "smnist-s4.json"})
+        >>> state.missing, state.minutes_left
+        ([1, 2], 180.0)
+    """
 
     run: QueueRun
     files: Mapping[int, str]  # the records' files by seed
@@ -72,7 +91,15 @@ class QueueState:
 
 @dataclass(frozen=True)
 class LineState:
-    """The runs of a line, with their records."""
+    """The runs of a line, with their records.
+
+    Example:
+        >>> run = QueueRun("smnist-s4", (), seeds=(0, 1, 2), minutes=90.0)
+        >>> line = QueueLine(1, "sequential MNIST", "99.6", (run,))
+        >>> state = LineState(line, (QueueState(run, files={0: "smnist-s4.json"}),))
+        >>> state.done, state.count
+        (1, 3)
+    """
 
     line: QueueLine
     runs: tuple[QueueState, ...]

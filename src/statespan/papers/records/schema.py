@@ -31,7 +31,16 @@ Record: TypeAlias = Mapping[str, Any]
 
 
 class PublishError(ValueError):
-    """A run cannot be published; the message is one line."""
+    """A run cannot be published; the message is one line.
+
+    Example:
+        >>> from statespan.papers.records.record import read_result
+        >>> try:
+        ...     read_result(Path("no/such/run"))
+        ... except PublishError as error:
+        ...     print(error)
+        no/such/run must be the folder of a run, but has no recipe.yaml
+    """
 
 
 def read(path: Path) -> dict[str, Any]:

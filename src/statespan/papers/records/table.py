@@ -57,7 +57,13 @@ UNITS = (
 
 
 class RunGroup(NamedTuple):
-    """The records of one recipe with one set of overrides, by file, one per seed."""
+    """The records of one recipe with one set of overrides, by file, one per seed.
+
+    Example:
+        >>> group = RunGroup("smnist-s4", ("train.epochs=100",), records={})
+        >>> group.recipe, group.minutes
+        ('smnist-s4', [])
+    """
 
     recipe: str
     overrides: tuple[str, ...]

@@ -24,7 +24,13 @@ from statespan.train import recipes
 
 @dataclass(frozen=True, eq=False)
 class ResultTask:
-    """A task."""
+    """A task.
+
+    Example:
+        >>> task = ResultTask("sMNIST", "smnist", data="smnist", aim=99.6)
+        >>> task.metric, task.larger
+        ('accuracy', True)
+    """
 
     name: str  # as tables show it
     key: str  # as files are called

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table: heads and rows of plain text."""
+    r"""A table: heads and rows of plain text.
+
+    Example:
+        >>> table = TextTable(heads=["", "ours"], rows=[["S4", "99.5"], ["S4D", "99.1"]])
+        >>> print(*table.markdown(), sep="\n")
+        |  | ours |
+        |---|---:|
+        | S4 | 99.5 |
+        | S4D | 99.1 |
+    """
 
     heads: Sequence[str]  # of the columns
     rows: Sequence[Sequence[str]]  # cells; words in backquotes are code

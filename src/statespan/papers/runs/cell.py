@@ -29,7 +29,12 @@ _WORD = re.compile(r"[^A-Za-z0-9.]+")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A further evaluation of the trained model: on other data, or at another sampling rate."""
+    """A further evaluation of the trained model: on other data, or at another sampling rate.
+
+    Example:
+        >>> Evaluation("half", overrides=("data.subsample=2",), rate=2.0).name
+        'half'
+    """
 
     name: str  # what it is called in the results
     overrides: tuple[str, ...] = ()  # changes of the recipe, such as ``data.subsample=2``

@@ -15,7 +15,12 @@ from statespan.train.strict import KEY, dump, show
 
 @dataclass(frozen=True)
 class Axis:
-    """A key of a recipe and the values it takes, as text."""
+    """A key of a recipe and the values it takes, as text.
+
+    Example:
+        >>> Axis("train.lr", ("0.001", "0.004")).values
+        ('0.001', '0.004')
+    """
 
     key: str
     values: tuple[str, ...]
@@ -23,7 +28,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class Combination:
-    """One combination of values, a line of the table, and its cells, one per seed."""
+    """One combination of values, a line of the table, and its cells, one per seed.
+
+    Example:
+        >>> Combination(values=("0.001",), cells=()).values
+        ('0.001',)
+    """
 
     values: tuple[str, ...]
     cells: tuple[Cell, ...]

@@ -22,7 +22,14 @@ MERGED = ".cells.json"  # how the name of a table's file ends; it lies beside th
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a cell."""
+    """The outcome of a cell.
+
+    Example:
+        >>> record = {"metric": "accuracy", "test": {"accuracy": 0.98}, "curve": [[1, 0.9], [2, None]]}
+        >>> outcome = Outcome("done", record=record)
+        >>> outcome.value("test"), outcome.curve
+        (0.98, [(1, 0.9)])
+    """
 
     status: str
     """One of "done", "waiting" (not begun), "stopped" (begun; running it again resumes it), "failed" and "missing" (its

@@ -21,7 +21,13 @@ LOOK = 0.5  # seconds between checks for a signal while waiting
 
 
 class JobEvent(NamedTuple):
-    """The status of a job: "begun", "answered" with the worker's answer, or "died" with how its process ended."""
+    """The status of a job: "begun", "answered" with the worker's answer, or "died" with how its process ended.
+
+    Example:
+        >>> event = JobEvent(job=3, kind="answered", answer={"accuracy": 0.98})
+        >>> event.kind, event.answer
+        ('answered', {'accuracy': 0.98})
+    """
 
     job: int
     kind: str
@@ -30,7 +36,13 @@ class JobEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class Pool:
-    """Processes that run jobs."""
+    """Processes that run jobs.
+
+    Example:
+        >>> pool = Pool("math:prod", settings=[{}], may_begin=lambda: True, must_stop=lambda: False)
+        >>> list(pool.run(jobs=[]))
+        []
+    """
 
     work: str
     """A function as "module:name": it takes the settings and returns what turns a job into an answer. Settings, jobs

@@ -24,7 +24,12 @@ RULE = "The combination with the best mean in validation is chosen; of the other
 
 
 class Choice(NamedTuple):
-    """The lines of a sweep in validation, the number of the best one, and its test."""
+    """The lines of a sweep in validation, the number of the best one, and its test.
+
+    Example:
+        >>> Choice(lines=[], best=None, test=None).best is None  # not all cells are done
+        True
+    """
 
     lines: list[SweepLine]
     best: int | None  # None until every cell is done or has failed

@@ -26,7 +26,13 @@ TEST = (
 
 @dataclass(frozen=True)
 class SweepLine:
-    """A line of the table."""
+    """A line of the table.
+
+    Example:
+        >>> line = SweepLine(("0.001",), (), metric="accuracy", split="valid", numbers=(0.97, 0.98))
+        >>> line.state, line.faults
+        ('', [])
+    """
 
     values: tuple[str, ...]  # the combination's values
     outcomes: tuple[Outcome, ...]  # of its cells, one for each seed

@@ -129,6 +129,11 @@ class Worker:
     """Runs cells one after the other, here or in a process of a pool, and caches the latest datasets.
 
     What stays of a finished run is the "result" (and the log), the tested "model", too, or "all".
+
+    Example:
+        >>> worker = Worker("cells", data=None, device="cpu", keep="result")
+        >>> worker.cells.name, worker.loaded
+        ('cells', {})
     """
 
     def __init__(self, cells: Path | str, data: Path | str | None, device: str, keep: str) -> None:

@@ -33,7 +33,13 @@ HOLDS, OPEN, REVERSED, DIFFERS = "holds", "not decided", "reversed", "does not h
 
 @dataclass(frozen=True)
 class Gain:
-    """The improvement of one row over another in a column."""
+    """The improvement of one row over another in a column.
+
+    Example:
+        >>> gain = Gain("A", "B", "sCIFAR", ours=1.2, error=0.3, tolerance=1.0, paper=1.0)
+        >>> gain.beyond(0.0), gain.sharp, str(gain)
+        ('holds', True, 'sCIFAR, A over B: +1.20 ± 0.30 (+1.00)')
+    """
 
     better: str
     worse: str
@@ -63,7 +69,13 @@ class Gain:
 
 @dataclass(frozen=True)
 class Claim:
-    """A conclusion of the paper and our verdict on it."""
+    """A conclusion of the paper and our verdict on it.
+
+    Example:
+        >>> claim = Claim("A is better than B.", "holds", ("sCIFAR, A over B: +1.20",))
+        >>> claim.verdict
+        'holds'
+    """
 
     text: str
     verdict: str
@@ -72,7 +84,16 @@ class Claim:
 
 
 class TableNumbers:
-    """The numbers of a table by row and column."""
+    """The numbers of a table by row and column.
+
+    Example:
+        >>> from statespan.papers.tables.spec import Column, Printed
+        >>> entries = (Printed("A", "sCIFAR", "92.0"), Printed("B", "sCIFAR", "91.0"))
+        >>> table = PaperTable("t", "Table", "", columns=(Column("sCIFAR"),), entries=entries)
+        >>> numbers = TableNumbers(table, [Number(entry, "paper only") for entry in entries])
+        >>> numbers.gains([("A", "B")])  # none without numbers of ours
+        []
+    """
 
     def __init__(self, table: PaperTable, numbers: Sequence[Number]) -> None:
         self.table = table

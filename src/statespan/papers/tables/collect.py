@@ -30,7 +30,14 @@ AUGMENTATIONS = {f"data.{option}=true" for option in CHANGES}  # of rows whose d
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """Which tables' cells to run, how long, and where they are."""
+    """Which tables' cells to run, how long, and where they are.
+
+    Example:
+        >>> folders = {"cells": Path("cells"), "records": Path("results/bench")}
+        >>> options = ReproduceOptions("minutes", seeds=None, only=("smnist",), changes=(), **folders)
+        >>> options.wanted(Trained("S4", "sMNIST", "99.63", recipe="smnist-s4"))
+        True
+    """
 
     budget: str  # "minutes" or "full"
     seeds: int | None  # of each cell; None for the table's own number
@@ -58,7 +65,14 @@ def _cell(name: str, changes: tuple[str, ...], seed: int, evaluations: tuple[Eva
 
 @dataclass(frozen=True)
 class Number:
-    """A number of a table: the paper's and ours."""
+    """A number of a table: the paper's and ours.
+
+    Example:
+        >>> entry = Trained("S4", "sMNIST", "99.63", recipe="smnist-s4")
+        >>> number = Number(entry, "done", values=(99.5, 99.7))
+        >>> round(number.ours, 2), round(number.delta, 2)
+        (99.6, -0.03)
+    """
 
     entry: TableEntry  # where it stands
     status: str  # "done", "paper only", "not run", "waiting", "stopped", "failed", "missing" (its data) or "partly"

@@ -20,7 +20,13 @@ SIZES = (16, 32, 64, 128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class ReproducedFigure:
-    """A reproduced figure."""
+    """A reproduced figure.
+
+    Example:
+        >>> drawn = ReproducedFigure(figure=None, paragraphs=("The kernels agree.",), numbers={"error": 1e-7})
+        >>> drawn.numbers["error"]
+        1e-07
+    """
 
     figure: Any
     paragraphs: tuple[str, ...]  # what it shows and how that compares with the paper

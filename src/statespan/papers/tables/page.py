@@ -17,7 +17,13 @@ STYLE = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 
 
 class Block(NamedTuple):
-    """A part of a page: its lines of Markdown, and its HTML."""
+    """A part of a page: its lines of Markdown, and its HTML.
+
+    Example:
+        >>> block = Block(markdown=["## Results"], html="<h2>Results</h2>")
+        >>> block.markdown == heading("Results").markdown
+        True
+    """
 
     markdown: Sequence[str]
     html: str

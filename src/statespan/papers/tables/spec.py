@@ -15,7 +15,12 @@ HALF = Evaluation("half", ("data.subsample=2",), 2.0)
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its heading, whether smaller is better, and the unit of its numbers for pictures."""
+    """A column: its heading, whether smaller is better, and the unit of its numbers for pictures.
+
+    Example:
+        >>> Column("HR", lower=True, unit="RMSE").lower
+        True
+    """
 
     name: str
     lower: bool = False
@@ -25,7 +30,12 @@ class Column:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A number of a table."""
+    """A number of a table.
+
+    Example:
+        >>> TableEntry(row="S4", column="sMNIST", paper="99.63").paper
+        '99.63'
+    """
 
     row: str
     column: str
@@ -34,7 +44,13 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class Trained(TableEntry):
-    """A number from training."""
+    """A number from training.
+
+    Example:
+        >>> entry = Trained("S4", "SC10", "98.32", recipe="sc10-s4")
+        >>> [evaluation.name for evaluation in entry.evaluations]
+        ['half']
+    """
 
     recipe: str  # the recipe's name
     overrides: tuple[str, ...] = ()  # its changes
@@ -56,6 +72,10 @@ class Measured(TableEntry):
     ``memory_mb`` leaves out the rows that need more. With ``over``, the number is that of the rows with this other name
     divided by it: how many times as fast, for rates of the one or times of the other. With ``per``, it is divided by
     that of the rows with this other name.
+
+    Example:
+        >>> Measured("S4", "speed", "", benchmark="op", name="S4 chunks", figure="time_ms").figure
+        'time_ms'
     """
 
     benchmark: str
@@ -70,19 +90,34 @@ class Measured(TableEntry):
 
 @dataclass(frozen=True)
 class Printed(TableEntry):
-    """A number of the paper for a model that is not trained here."""
+    """A number of the paper for a model that is not trained here.
+
+    Example:
+        >>> Printed("Transformer", "sMNIST", "98.9").row
+        'Transformer'
+    """
 
 
 @dataclass(frozen=True)
 class RowMean(TableEntry):
-    """The mean of a row's numbers in other columns, if all of them are known."""
+    """The mean of a row's numbers in other columns, if all of them are known.
+
+    Example:
+        >>> RowMean("S4", "mean", "", columns=("sMNIST", "pMNIST")).columns
+        ('sMNIST', 'pMNIST')
+    """
 
     columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Counted(TableEntry):
-    """The number of parameters of a recipe's model."""
+    """The number of parameters of a recipe's model.
+
+    Example:
+        >>> Counted("S4", "parameters", "", recipe="smnist-s4", info={"length": 784}).recipe
+        'smnist-s4'
+    """
 
     recipe: str
     info: Mapping[str, Any]  # of the dataset: fields of statespan.data.base.Info
@@ -90,14 +125,26 @@ class Counted(TableEntry):
 
 @dataclass(frozen=True)
 class Compared(TableEntry):
-    """A setting of a recipe beside the one the paper prints."""
+    """A setting of a recipe beside the one the paper prints.
+
+    Example:
+        >>> entry = Compared("sMNIST", "learning rate", "0.01", ours="0.004")
+        >>> entry.paper, entry.ours
+        ('0.01', '0.004')
+    """
 
     ours: str
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of a paper."""
+    """A table of a paper.
+
+    Example:
+        >>> entries = (Printed("LSTM", "sMNIST", "98.9"), Trained("S4", "sMNIST", "99.63", recipe="smnist-s4"))
+        >>> PaperTable("t", "Table", "", columns=(Column("sMNIST"),), entries=entries).rows
+        ['LSTM', 'S4']
+    """
 
     name: str  # on the command line
     title: str  # what the paper calls it

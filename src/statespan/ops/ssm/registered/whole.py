@@ -41,7 +41,13 @@ _Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tenso
 
 
 class Arriving(NamedTuple):
-    """The gradient of y, and the input."""
+    """The gradient of y, and the input.
+
+    Example:
+        >>> arriving = Arriving(dy=torch.zeros(2, 100, 1, 4), u=torch.zeros(2, 100, 4))
+        >>> arriving.dy.shape[:2] == arriving.u.shape[:2]
+        True
+    """
 
     dy: Tensor
     u: Tensor

@@ -22,7 +22,14 @@ NOWHERE = -1  # direction of a dash that is not placed
 
 
 class Clearance:
-    """The tables of one style and margin, from the tables that dashes are drawn with."""
+    """The tables of one style and margin, from the tables that dashes are drawn with.
+
+    Example:
+        >>> from statespan.papers.datasets.pathfinder.strokes import style_of
+        >>> room = clearance(style_of(32, 14), 1)
+        >>> room.first_head(np.array([0]), np.array([[16, 16]])).shape
+        (1, 2)
+    """
 
     def __init__(self, t: Tables) -> None:
         self.t, side = t, 2 * t.half + 1
@@ -86,6 +93,12 @@ class Pairs:
     """Tables (B, side, side), one per kind of dash: its effect on a pixel by the pixel's offset.
 
     The dash is in the middle of a table; farther away it does nothing. ``reach`` limits the steps of :meth:`most`.
+
+    Example:
+        >>> pairs = Pairs(np.full((1, 3, 3), 9), reach=2)  # one kind of dash, which covers 3 x 3 pixels
+        >>> place, at = np.array([[10, 10]]), np.array([[[11, 11]]])
+        >>> pairs.most(place, np.array([[[0, 0], [2, 0], [-2, 0]]]), at, np.array([[0]]))
+        array([[9, 9, 0]])
     """
 
     def __init__(self, tables: Array, reach: int) -> None:

@@ -55,6 +55,10 @@ class PathfinderOptions:
         center: Pixels in [-1, 1] instead of [0, 1].
         generate: Draw the images even if the files are here.
         augment: Rotate and mirror the training images, which changes no answer.
+
+    Example:
+        >>> PathfinderOptions(train=1000, contour=6).valid
+        20000
     """
 
     train: int = 160_000

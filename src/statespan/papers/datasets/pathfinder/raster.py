@@ -88,7 +88,12 @@ def _thick(start: Array, end: Array, thickness: int) -> Array:
 
 
 class Edge(NamedTuple):
-    """An edge that is not flat: its beginning, its slope in columns per row, its first and its last row."""
+    """An edge that is not flat: its beginning, its slope in columns per row, its first and its last row.
+
+    Example:
+        >>> Edge(down=0, right=4, slope=np.float32(0.5), top=0, bottom=8).column(6)
+        7.0
+    """
 
     down: int
     right: int

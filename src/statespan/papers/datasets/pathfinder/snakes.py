@@ -64,7 +64,14 @@ def images(style: Style, seed: int, numbers: Array) -> tuple[Array, Array]:
 
 
 class Streams:
-    """One stream of uniform random numbers for each row (SplitMix64)."""
+    """One stream of uniform random numbers for each row (SplitMix64).
+
+    Example:
+        >>> streams = Streams(np.array([1, 2], np.uint64))
+        >>> first = streams.draw()
+        >>> bool((Streams(np.array([1, 2], np.uint64)).draw() == first).all()), bool((streams.draw() == first).any())
+        (True, False)
+    """
 
     def __init__(self, keys: Array) -> None:
         self.state = keys.copy()
@@ -92,7 +99,14 @@ def _mix(z: Array) -> Array:
 
 
 class Dashes(NamedTuple):
-    """Dashes (R, n) by reference pixel: the tail of a contour's first dash, the head of all others."""
+    """Dashes (R, n) by reference pixel: the tail of a contour's first dash, the head of all others.
+
+    Example:
+        >>> dashes = no_dashes(rows=2, n=3)
+        >>> dashes.put(np.array([1]), 0, np.array([5, 6]), np.array([90]))
+        >>> dashes.at[1, 0], dashes.these(np.array([1])).direction.shape
+        (array([5, 6], dtype=int32), (1, 3))
+    """
 
     at: Array  # (R, n, 2) down, right
     direction: Array  # (R, n)

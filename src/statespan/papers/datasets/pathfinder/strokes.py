@@ -27,7 +27,13 @@ DEGREES = 360
 
 @dataclass(frozen=True)
 class Style:
-    """The sizes of a drawing: lengths in pixels, except those of contours, which are in dashes."""
+    """The sizes of a drawing: lengths in pixels, except those of contours, which are in dashes.
+
+    Example:
+        >>> style = style_of(32, 14)
+        >>> style.size, style.contour
+        (32, 14)
+    """
 
     size: int  # of the image
     dash: int  # length of a dash
@@ -70,6 +76,11 @@ class Tables:
 
     A dash is known by its direction and by one of its ends: the first dash of a contour by its beginning (its tail),
     all others by where they point (their head). Stamps are centred there.
+
+    Example:
+        >>> made = tables(style_of(32, 14), 1)
+        >>> made.body.shape, made.line.shape[0] == made.space.shape[0]
+        ((360, 2), True)
     """
 
     style: Style

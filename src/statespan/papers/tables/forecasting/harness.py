@@ -31,7 +31,12 @@ TEST_BATCH = 256  # windows tested together
 
 @dataclass(frozen=True)
 class Budget:
-    """The training budget of each model."""
+    """The training budget of each model.
+
+    Example:
+        >>> Budget(steps=100).batch
+        64
+    """
 
     steps: int = 1000  # updates; of each variant, if a model has several
     batch: int = 64  # windows per update
@@ -41,7 +46,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class S4Variant:
-    """A configuration of S4."""
+    """A configuration of S4.
+
+    Example:
+        >>> S4Variant(context=96, calendar=True).d_model
+        64
+    """
 
     centre: str = "last"  # what windows are relative to
     calendar: bool = False  # read the calendar features whose period the training part covers twice
@@ -55,7 +65,13 @@ class S4Variant:
 
 
 class Candidate(NamedTuple):
-    """A candidate for testing: a model, its data and its origin."""
+    """A candidate for testing: a model, its data and its origin.
+
+    Example:
+        >>> candidate = Candidate(nn.Linear(1, 1), dataset=None, facts={"context": 96})
+        >>> candidate.facts["context"]
+        96
+    """
 
     model: nn.Module
     dataset: Dataset

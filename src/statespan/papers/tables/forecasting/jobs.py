@@ -34,7 +34,13 @@ def longest_first(jobs: list[Job]) -> list[Job]:
 
 
 class Stop(Signals):
-    """Signal handling: ends a fit in this process at once; otherwise the signal is recorded."""
+    """Signal handling: ends a fit in this process at once; otherwise the signal is recorded.
+
+    Example:
+        >>> with Stop() as stop:
+        ...     stop.received
+        0
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +65,12 @@ class Stop(Signals):
 
 @dataclass(frozen=True)
 class FitOptions:
-    """Options for running the fits of a table."""
+    """Options for running the fits of a table.
+
+    Example:
+        >>> FitOptions(Budget(steps=100), torch.device("cpu")).processes
+        1
+    """
 
     budget: Budget  # training budget of each model
     device: torch.device  # where

@@ -19,7 +19,12 @@ SHOWN = {"S4": "S4D-LegS"}  # what a model of the records is called where people
 
 
 class Setting(NamedTuple):
-    """A dataset, "S" (one series) or "M" (all), and a horizon."""
+    """A dataset, "S" (one series) or "M" (all), and a horizon.
+
+    Example:
+        >>> Setting("etth1", "S", 24).name
+        'etth1-S-24'
+    """
 
     dataset: str
     features: str
@@ -32,7 +37,13 @@ class Setting(NamedTuple):
 
 
 class ForecastErrors(NamedTuple):
-    """Test errors in standardised units."""
+    """Test errors in standardised units.
+
+    Example:
+        >>> errors = ForecastErrors(mse=0.25, mae=0.5)
+        >>> errors._asdict()
+        {'mse': 0.25, 'mae': 0.5}
+    """
 
     mse: float
     mae: float

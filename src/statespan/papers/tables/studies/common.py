@@ -23,7 +23,14 @@ def parser(text: str | None, out: str) -> argparse.ArgumentParser:
 
 
 class Study:
-    """A record that grows by rows, each written at once; a study that was stopped resumes with the rows there are."""
+    """A record that grows by rows, each written at once; a study that was stopped resumes with the rows there are.
+
+    Example:
+        >>> study = Study("rates", "Data at other rates", Path("no/such/rates.json"), device="cpu")
+        >>> study.add("S4D", {"rate": 0.5}, {"accuracy": 0.97})
+        >>> study.rows[0]["extra"]
+        {'accuracy': 0.97}
+    """
 
     def __init__(self, name: str, caption: str, path: Path, device: str | None = None) -> None:
         self.name, self.caption, self.path = name, caption, path
