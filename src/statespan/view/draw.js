@@ -94,7 +94,7 @@ class Chart {
     this.axes(rangeX, rangeY);
     if (options.circle) this.circle();
     this.clip();
-    for (const line of this.lines) options.dots ? this.dots(line) : this.line(line);
+    for (const line of options.dots ? [...this.lines].reverse() : this.lines) options.dots ? this.dots(line) : this.line(line);
     pen.restore();
   }
 
@@ -195,11 +195,12 @@ class Chart {
     const outputs = line ? line.outputs : [], places = line ? line.x : [];
     const every = Math.max(1, Math.floor(outputs.length / (right - left)));
     for (let at = 0; at < outputs.length; at += every) {
-      const from = at ? this.px(places[at - 1]) : this.px(x0), wide = this.px(places[Math.min(at + every, outputs.length) - 1]) - from;
+      const end = places[Math.min(at + every, outputs.length) - 1];
+      const from = Math.round(this.px(at ? places[at - 1] : x0)), wide = Math.max(1, Math.round(this.px(end)) - from);
       outputs[at].forEach((value, row) => {
         if (!(value > 0.004)) return;
         pen.fillStyle = `rgba(${color("--heat")}, ${value})`;
-        pen.fillRect(from, top + row * tall, wide + 0.6, tall - 1);
+        pen.fillRect(from, Math.round(top + row * tall), wide, Math.ceil(tall - 1));
       });
     }
     pen.strokeStyle = color("--line");

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from statespan._suggest import suggest
 
 SHOWN = 60  # characters of a wrong value in a message
+LARGEST = 1e30  # of a sample, so that scaling it does not overflow float32
 
 
 class RefusedError(Exception):
@@ -98,13 +99,10 @@ class Fields:
             if not isinstance(row, list) or len(row) != columns:
                 raise RefusedError(f"{name} must have {columns} numbers in each sample, got {_short(repr(row))}")
             for number in row:
-                if isinstance(number, bool) or not isinstance(number, (int, float)) or not _fits(number):
-                    raise RefusedError(f"{name} must have finite numbers of float32, got {_short(repr(number))}")
+                is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+                if not is_number or not abs(number) <= LARGEST:  # rejects NaN
+                    raise RefusedError(f"{name} must be numbers of at most {LARGEST:g}, got {_short(repr(number))}")
         return value
-
-
-def _fits(number: float) -> bool:
-    return abs(number) <= 3.4e38  # rejects NaN
 
 
 def _short(text: str) -> str:

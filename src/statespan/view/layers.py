@@ -20,7 +20,7 @@ from statespan.ssm.discretize import RULES
 from statespan.ssm.hippo import MEASURES
 from statespan.ssm.inits import DIAGONAL
 from statespan.view.fields import Fields, RefusedError, finite
-from statespan.view.limits import HEADS, LARGEST_STATE, LONGEST_KERNEL
+from statespan.view.limits import HEADS, LARGEST_STATE, LONGEST_KERNEL, SHOWN_HEADS
 
 CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "s4d": {"init": DIAGONAL, "discretization": ("bilinear", "zoh", "foh")},
@@ -103,17 +103,16 @@ def curves(part: Part, length: int, head: int | None = None, *, dt_scale: float 
     Example:
         >>> part = fresh("s4d", {"d_model": 2, "d_state": 4, "init": "lin"})[0]
         >>> drawn = curves(part, 16)
-        >>> drawn["A"][1], len(drawn["kernels"]), len(drawn["kernels"][0])
+        >>> drawn["A"][0][1], len(drawn["kernels"]), len(drawn["kernels"][0])
         ([-0.5, 3.1415927410125732], 2, 16)
     """
-    heads = spread_heads(part, HEADS) if head is None else [head]
+    heads = spread_heads(part, SHOWN_HEADS) if head is None else [head]
     kernels = kernel_of(part, length, dt_scale=dt_scale)[0, heads]
     frequency, decibels = response_of(kernels)
     sizes = step_sizes(part) * dt_scale
-    A = eigenvalues_of(part, heads[0])
-    is_mimo = isinstance(part.layer.ssm, MIMOParameters)
-    dt = sizes if is_mimo else sizes[heads[:1]].expand(len(A))
-    discrete = discretized(A, dt, part.layer.ssm.options.discretization)
+    is_mimo = isinstance(part.layer.ssm, MIMOParameters)  # a mode is a head there, and all of them are one system
+    groups = [(eigenvalues_of(part), sizes)] if is_mimo else [(eigenvalues_of(part, h), sizes[h]) for h in heads]
+    rule = part.layer.ssm.options.discretization
     return {
         "name": part.name,
         "heads": heads,
@@ -123,9 +122,13 @@ def curves(part: Part, length: int, head: int | None = None, *, dt_scale: float 
         "kernels": finite(kernels.tolist()),
         "frequency": frequency.double().tolist(),
         "decibels": finite(decibels.tolist()),
-        "A": finite(torch.view_as_real(A).tolist()),
-        "discrete": finite(torch.view_as_real(discrete).tolist()),
+        "A": [_pairs(A) for A, _ in groups],
+        "discrete": [_pairs(discretized(A, dt.expand(len(A)), rule)) for A, dt in groups],
     }
+
+
+def _pairs(values: Tensor) -> Any:
+    return finite(torch.view_as_real(values).tolist())
 
 
 def discretized(A: Tensor, dt: Tensor, rule: str) -> Tensor:

@@ -12,4 +12,5 @@ LONGEST_BLOCK = 4096  # samples of one push
 MOST_OUTPUTS = 256  # of one push, each of which is a step
 LONGEST_KERNEL = 4096  # samples
 LARGEST_STATE = 256  # d_state of an untrained layer
-HEADS = 4  # of an untrained layer, and drawn at a time
+HEADS = 16  # of an untrained layer
+SHOWN_HEADS = 4  # drawn at a time

@@ -25,7 +25,7 @@ function complain(error) {
 function fill(select, values, label = (value) => value) {
   const chosen = select.value;
   select.replaceChildren(...values.map((value) => new Option(label(value), value)));
-  if (values.map(String).includes(chosen)) select.value = chosen;
+  for (const value of ["lin", chosen]) if (values.map(String).includes(value)) select.value = value;
 }
 
 // A slider over a range, logarithmic unless the range begins at 0.
@@ -75,11 +75,12 @@ function show(drawn) {
   charts.response.set(drawn.decibels.map((row, n) => (
     { x: drawn.frequency.slice(1), y: row.slice(1), color: n, label: label(n) }
   )), { xRange: [drawn.frequency[1], 0.5] });
-  const dots = (pairs) => [{ x: pairs.map((pair) => pair[0]), y: pairs.map((pair) => pair[1]), color: 0 }];
-  const of = drawn.unit === "mode" ? "all modes" : `head ${drawn.heads[0] + 1}`;
+  const dots = (groups) => groups.map((pairs, n) => (
+    { x: pairs.map((pair) => pair[0]), y: pairs.map((pair) => pair[1]), color: n }));
+  const of = drawn.unit === "mode" ? "all modes" : "colours are heads, as above";
   const part = drawn.low_rank ? "; of Λ, the diagonal part" : "";
-  charts.plane.set(dots(drawn.A), { note: `${of}, one of each conjugate pair${part}` });
-  charts.circle.set(dots(drawn.discrete), { note: `${of}, with the unit circle` });
+  charts.plane.set(dots(drawn.A), { note: `${of}; one of each conjugate pair${part}` });
+  charts.circle.set(dots(drawn.discrete), { note: `${of}; with the unit circle` });
   for (const [name, text] of [["kernels", "Convolution kernels of"], ["response", "Frequency responses of"],
     ["plane", "Eigenvalues of A of"], ["circle", "Eigenvalues of the discretized A of"]]) {
     by(name).querySelector("canvas").setAttribute("aria-label", `${text} ${drawn.name}`);
@@ -172,13 +173,15 @@ async function begin() {
   }
   const reset = () => {
     for (const slider of Object.values(sliders)) slider.value = slider.start;
-    Object.assign(by("d_state"), { value: 64 });
+    by("d_state").value = 16; // smooth kernels to begin with; layers have 64 by default
     by("length").value = 512;
     by("seed").value = 0;
     by("single").checked = false;
     by("head").value = "";
-    by("init").selectedIndex = by("discretization").selectedIndex = 0;
     arrange();
+    by("discretization").selectedIndex = 0;
+    const inits = [...by("init").options].map((option) => option.value);
+    by("init").selectedIndex = Math.max(0, inits.indexOf("lin"));
     update();
   };
   for (const name of ["source", "single"]) by(name).addEventListener("change", () => { arrange(); update(); });

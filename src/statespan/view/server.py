@@ -151,7 +151,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _content(self) -> tuple[bytes, str]:
         host = check_host(self._only("Host"), exposed=self.server.exposed, own=self.server.host)
-        check_origin(host, {name: value for name in ("Origin", "Sec-Fetch-Site") if (value := self._only(name))})
+        check_origin(
+            host, {name: value for name in ("Origin", "Sec-Fetch-Site") if (value := self._only(name)) is not None}
+        )
         if self.command in ("GET", "HEAD"):
             if self.path not in self.server.files:
                 raise RefusedError(

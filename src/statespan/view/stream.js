@@ -4,7 +4,7 @@
 const FRAMES = 25; // requests a second, at most
 const BYTES = 120000; // of a request, about
 
-const run = { samples: null, outputs: [], places: [], stream: null, playing: false, token: 0 };
+const run = { samples: null, outputs: [], places: [], stream: null, playing: false, token: 0, active: 0 };
 const plots = {};
 let model, longest, uploaded = null, scale, frequency;
 
@@ -82,9 +82,10 @@ function buttons() {
 
 async function preview() {
   close();
-  run.token++;
+  const token = ++run.token;
   try {
     const samples = await signal();
+    if (token !== run.token) return;
     Object.assign(run, { samples, outputs: [], places: [] });
     drawSignal();
     drawOutputs();
@@ -117,7 +118,7 @@ async function start() {
 async function play(token, at) {
   const every = Number(by("every").value), speed = Number(by("speed").value);
   const most = Math.min(longest.block, every * longest.outputs, Math.max(1, Math.floor(BYTES / (25 * model.features))));
-  run.at = at;
+  Object.assign(run, { at, active: token });
   while (run.playing && token === run.token && run.at < run.samples.length) {
     const began = performance.now(), wish = speed ? Math.ceil(speed / FRAMES) : 8 * every;
     const count = Math.min(most, Math.max(1, Math.round(wish / every)) * every);
@@ -140,13 +141,15 @@ async function play(token, at) {
     const rest = (speed ? 1000 * block.length / speed : 0) - (performance.now() - began);
     await new Promise((resolve) => (rest > 0 ? setTimeout(resolve, rest) : requestAnimationFrame(resolve)));
   }
-  if (token === run.token && run.samples && run.at >= run.samples.length) close();
+  if (token !== run.token) return;
+  run.active = 0;
+  if (run.at >= run.samples.length) close();
   buttons();
 }
 
 function pause() {
   run.playing = !run.playing;
-  if (run.playing) play(run.token, run.at);
+  if (run.playing && !run.active) play(run.token, run.at); // a block may still be under way
   buttons();
 }
 
@@ -165,10 +168,11 @@ function beginStream(setup) {
       : "Name a trained model to stream signals through it, such as: statespan view digits-s4d";
     return;
   }
-  const scaled = model.scaled ? "Samples are scaled as the training data was." : "Samples are not scaled.";
-  by("obstacle").textContent = `${scaled} Training data: ${number(model.offset)} ± ${number(model.amplitude)}`
-    + `${model.rate ? `, at ${model.rate} Hz` : ""}.`;
-  if (!model.scaled) by("obstacle").textContent = `${scaled}`;
+  const shift = `${model.offset < 0 ? "+" : "−"} ${number(Math.abs(model.offset))}`;
+  by("obstacle").textContent = (model.scaled
+    ? `Samples x are scaled as the training data was: (x ${shift}) / ${number(model.amplitude)}.`
+    : "Samples are not scaled: the model came without the scaling of its data.")
+    + (model.rate ? ` The model was trained at ${model.rate} Hz.` : "");
   by("streaming").hidden = false;
   plots.input = new Chart(by("input"), { x: "sample", y: "value" });
   plots.output = new Chart(by("output"), { x: "sample", y: model.classes ? "class" : model.unit || "value" });
