@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 
+from statespan.models import find, from_pretrained
 from statespan.view import Api, Server
 
 
@@ -20,6 +21,11 @@ def served(api=None, **options):
         finally:
             server.shutdown()
             thread.join(10)
+
+
+def trained(name):
+    """A published model; statespan.load would import all of training."""
+    return from_pretrained(find.find(name))
 
 
 def port_of(server):

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from statespan import S4D, load, plot
+from statespan import S4D, plot
 from statespan.plot.source import fresh, kernel_of, step_sizes
 from statespan.ssm.discretize import RULES
 from statespan.view import Api
 from statespan.view.fields import RefusedError
 from statespan.view.layers import CHOICES, curves, discretized
+from tests.view.serve import trained
 
 CASES = [(layer, init) for layer, choice in CHOICES.items() for init in choice["init"] or (None,)]
 
@@ -73,7 +74,7 @@ def test_scaled_modes_are_those_of_the_initialization_s_own_option():
 
 
 def test_a_layer_of_a_model_at_another_sampling_rate():
-    api = Api(load("digits-s4d"), "digits-s4d")
+    api = Api(trained("digits-s4d"), "digits-s4d")
     answer = ask({"part": 1, "head": 5, "dt_scale": 2.5, "length": 70}, api)
     part = api.parts[1]
     np.testing.assert_array_equal(answer["kernels"], kernel_of(part, 70, dt_scale=2.5)[0, [5]])

@@ -6,10 +6,9 @@ import struct
 
 import pytest
 
-from statespan import load
 from statespan.view import Api
 from statespan.view.layers import CHOICES
-from tests.view.serve import post, raw, served
+from tests.view.serve import post, raw, served, trained
 
 VALUES = (
     None, True, False, 0, -1, 1, 2, 3, 8, 64, 1e-30, -0.0, 0.5, 1e9, 10**40, 1e308, "", "lin", "s4", "legs", "\ud800",
@@ -87,7 +86,7 @@ def request(random, stream):
 
 @pytest.fixture(scope="module")
 def server():
-    with served(Api(load("digits-s4d"), "digits-s4d")) as running:
+    with served(Api(trained("digits-s4d"), "digits-s4d")) as running:
         yield running
 
 

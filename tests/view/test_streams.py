@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from statespan import Stream, load
+from statespan import Stream
 from statespan.models import ClassifierConfig, Regressor
 from statespan.view import Api, signals
 from statespan.view.fields import RefusedError
 from statespan.view.signals import generated, uploaded
 from statespan.view.streams import ClientStreams
 from tests.cli.test_models import invoke, said
-from tests.view.serve import post, served
+from tests.view.serve import post, served, trained
 
 
 @pytest.fixture(scope="module")
 def model():
-    return load("digits-s4d")
+    return trained("digits-s4d")
 
 
 def pixels(seed, length=40):
@@ -133,7 +133,7 @@ def test_models_that_cannot_stream_say_why():
         "pmnist-s4d": "in an order of its own",
         "smnist-s4": "it looks ahead",
     }.items():
-        api = Api(load(name), name)
+        api = Api(trained(name), name)
         assert reason in api.setup({})["model"]["reason"]
         with pytest.raises(RefusedError, match=reason) as caught:
             api.open({})
