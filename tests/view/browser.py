@@ -86,7 +86,8 @@ class Browser:
         return f"/element/{self.call('POST', '/element', {'using': 'css selector', 'value': selector})[ELEMENT]}"
 
     def click(self, selector):
-        """Click an element as a person does: it has to be in sight."""
+        """Click an element as a person does, who scrolls it to the middle of the screen: it has to be in sight."""
+        self.run("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector.partition(" ")[0])
         self.call("POST", f"{self.find(selector)}/click")
 
     def type(self, selector, text):

@@ -89,7 +89,8 @@ def test_no_other_origin_may_read(plain):
     [
         ("GET", "/nothing", 404), ("GET", "/../server.py", 404), ("GET", "/page.css?x", 404),
         ("GET", "/api/curves", 405), ("POST", "/", 405), ("POST", "/api/none", 404), ("PUT", "/api/curves", 405),
-        ("DELETE", "/", 405), ("GET", "//server.py", 404), ("GET", "/%2e%2e/server.py", 404), ("OPTIONS", "/api/curves", 405),
+        ("DELETE", "/", 405), ("GET", "//server.py", 404), ("GET", "/%2e%2e/server.py", 404),
+        ("OPTIONS", "/api/curves", 405),
     ],
 )  # fmt: skip
 def test_other_addresses_and_methods(plain, method, path, status):

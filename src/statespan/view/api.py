@@ -28,8 +28,9 @@ class Api:
 
     Example:
         >>> api = Api()
-        >>> api.answer("/api/curves", "application/json", b'{"layer": "s4", "d_state": 4, "length": 8}')["heads"]
-        [2, 3, 0, 1]
+        >>> drawn = api.answer("/api/curves", "application/json", b'{"layer": "s4", "d_state": 4, "length": 8}')
+        >>> len(drawn["heads"]), len(drawn["kernels"][0])
+        (4, 8)
     """
 
     def __init__(self, model: nn.Module | None = None, name: str = "") -> None:
