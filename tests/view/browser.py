@@ -106,12 +106,12 @@ class Browser:
         """The text that is shown."""
         return self.call("GET", f"{self.find(selector)}/text")
 
-    def picture(self, path, height=None):
-        """A screenshot of the whole page, or of its first pixels."""
-        width, whole = self.run("return [innerWidth, document.documentElement.scrollHeight]")
-        clip = {"x": 0, "y": 0, "width": width, "height": height or whole, "scale": 1}
+    def picture(self):
+        """A screenshot of the whole page, as PNG."""
+        width, height = self.run("return [innerWidth, document.documentElement.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         parameters = {"format": "png", "clip": clip, "captureBeyondViewport": True}
-        Path(path).write_bytes(base64.b64decode(self.devtools("Page.captureScreenshot", parameters)["data"]))
+        return base64.b64decode(self.devtools("Page.captureScreenshot", parameters)["data"])
 
     def messages(self):
         """What the page wrote to its console, errors of all kinds included."""

@@ -73,6 +73,10 @@ def test_knobs_of_an_untrained_layer_move_its_curves(page):
     settings = page.run("return settings()")
     assert settings["dt_min"] == settings["dt_max"]
     assert len(set(page.run("return charts.kernels.lines.map((line) => line.label.split(' = ')[1])"))) == 1
+    page.click("#single")
+    settled(page, lambda: page.slide("#dt_max", -399))  # past the smallest Δ, which it pushes
+    settings = page.run("return settings()")
+    assert settings["dt_min"] <= settings["dt_max"] < 0.001
     settled(page, lambda: page.click("#reset"))
     assert page.text("#out-dt_max") == "0.1"
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 
 import pytest
@@ -48,9 +49,9 @@ def test_a_port_in_use_is_named():
 
 
 def test_the_browser_is_opened_unless_it_is_not_wanted(monkeypatch):
-    opened = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    monkeypatch.setattr(Server, "serve_forever", lambda self: None)
+    opened, asked = [], threading.Event()
+    monkeypatch.setattr("webbrowser.open", lambda url: (opened.append(url), asked.set()))
+    monkeypatch.setattr(Server, "serve_forever", lambda self: asked.wait(10))
     done = invoke("view", "--port", "0")
     assert done.exit_code == 0
     (url,) = opened

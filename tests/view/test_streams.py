@@ -3,13 +3,15 @@
 import random
 import threading
 import wave
+from dataclasses import fields
 
 import numpy as np
 import pytest
 import torch
 
-from statespan import Stream
+from statespan import Stream, models
 from statespan.models import ClassifierConfig, Regressor
+from statespan.models.registry import _find as find_model
 from statespan.view import Api, signals
 from statespan.view.fields import RefusedError
 from statespan.view.signals import generated, uploaded
@@ -140,6 +142,33 @@ def test_models_that_cannot_stream_say_why():
         assert caught.value.status == 409
     with pytest.raises(RefusedError, match="there is no model"):
         Api().open({})
+
+
+SIZES = {"d_input": 2, "d_output": 3, "d_model": 8, "n_layers": 1, "layer": "s4d", "vocabulary": 7, "horizon": 4}
+KINDS = {
+    "classifier": None, "regressor": None, "transducer": None, "retrieval": "compares pairs", "forecaster": "forecasts",
+    "language": "reads tokens", "masked": "reads tokens", "pixels": "reads tokens",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model_streams_or_says_why_not(kind):
+    names = {field.name for field in fields(find_model(kind).config_class)}
+    series = {"vocabulary"} if "d_input" in names else set()
+    options = {name: value for name, value in SIZES.items() if name in names - series}
+    api = Api(models.build(kind, options=options).eval(), kind)
+    reason = api.setup({})["model"]["reason"]
+    assert (KINDS[kind] in reason) if KINDS[kind] else reason is None
+    assert len(api.curves({"part": 0, "length": 9})["kernels"]) == 4
+    if reason is None:
+        name = api.open({})["stream"]
+        answer = api.push({"stream": name, "samples": [[0.1, 0.2]] * 5, "every": 2})
+        assert (answer["samples"], len(answer["outputs"]), len(answer["outputs"][0])) == (5, 3, 3)
+
+
+def test_a_model_without_ssm_layers_is_refused():
+    with pytest.raises(ValueError, match="module must have SSM layers"):
+        Api(torch.nn.Linear(2, 2), "linear")
 
 
 def test_generated_signals():

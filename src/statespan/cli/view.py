@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import threading
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from statespan._fail import fail
 from statespan.cli import common
 from statespan.cli.locate import MODEL, open_model
 
-HELP = """Open a page of knobs: kernels and eigenvalues move, signals stream.
+HELP = """Turn the knobs of layers in a browser, and stream signals.
 
 The page, in your browser, shows the kernels, frequency responses and eigenvalues of a layer while you change its step
 sizes, its state matrix, its initialization and its discretization. With MODEL it also shows the layers of the model, at
@@ -44,7 +45,8 @@ def view(
     """Serve the page; :data:`HELP` is the text for users."""
     if not 0 <= port <= 65535:
         fail(f"--port must be a number from 0 to 65535, got {port}")
-    common.need("view", "safetensors")
+    if where is not None:
+        common.need("view", "safetensors")
     with common.explained():
         from statespan.view import Api, Server
         from statespan.view.guard import is_loopback
@@ -64,6 +66,6 @@ def view(
             fail(f"cannot listen on {host}, port {port}: {getattr(error, 'strerror', None) or error}{hint}")
     with server, contextlib.suppress(KeyboardInterrupt):
         common.say(f"view     {server.url}   (Ctrl-C ends it)")
-        if browser:
-            webbrowser.open(server.url)
+        if browser:  # in a thread: a browser in the terminal would wait for the page for ever
+            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         server.serve_forever()

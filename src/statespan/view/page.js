@@ -33,17 +33,19 @@ class Slider {
   constructor(id, [low, high], start, changed) {
     Object.assign(this, { input: by(id), output: by(`out-${id}`), low, high, start });
     Object.assign(this.input, { min: 0, max: STEPS, step: 1 });
-    this.input.addEventListener("input", () => { this.show(); changed(); });
+    this.input.addEventListener("input", () => { this.exact = null; this.show(); changed(); });
     this.value = start;
   }
 
   get value() {
+    if (this.exact !== null) return this.exact; // as it was set, which may lie between two steps
     const share = Number(this.input.value) / STEPS;
     const raw = this.low > 0 ? this.low * (this.high / this.low) ** share : this.low + (this.high - this.low) * share;
     return Math.min(this.high, Math.max(this.low, Number(raw.toPrecision(3))));
   }
 
-  set value(value) {
+  set value(wanted) {
+    const value = this.exact = Math.min(this.high, Math.max(this.low, wanted));
     const share = this.low > 0 ? Math.log(value / this.low) / Math.log(this.high / this.low)
       : (value - this.low) / (this.high - this.low);
     this.input.value = Math.round(share * STEPS);

@@ -56,7 +56,7 @@ async function upload() {
     const kind = file.name.toLowerCase().endsWith(".wav") ? "audio/wav" : "text/csv";
     const { samples, rate } = await ask("api/file", file, kind);
     uploaded = samples;
-    if (rate && model.rate) scale.value = Math.min(scale.high, Math.max(scale.low, model.rate / rate));
+    if (rate && model.rate) scale.value = model.rate / rate;
     complain(null);
     await preview();
   } catch (error) {
