@@ -1,5 +1,6 @@
 """Who gets an answer, and what a client may cost."""
 
+import contextlib
 import json
 import socket
 import time
@@ -13,6 +14,7 @@ from statespan.view.receive import BoundedReader, TimedSocket
 from tests.view.serve import port_of, post, raw, send, served
 
 SMALL = {"d_state": 4, "length": 8}
+POST = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +121,10 @@ def test_bodies_are_json_of_a_known_length(plain):
 
 
 def test_large_requests_are_refused_before_they_are_read(plain):
-    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
-    json_head = head % (b"/api/curves", b"application/json", LARGEST_JSON + 1)
+    json_head = POST % (b"/api/curves", b"application/json", LARGEST_JSON + 1)
     assert b" 413 " in raw(plain, json_head)
     assert b" 413 " in raw(plain, json_head + b"x" * (LARGEST_JSON + 1))
-    assert b" 413 " in raw(plain, head % (b"/api/file", b"audio/wav", LARGEST_FILE + 1))
+    assert b" 413 " in raw(plain, POST % (b"/api/file", b"audio/wav", LARGEST_FILE + 1))
     assert b" 431 " in raw(plain, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * LARGEST_HEADERS + b"\r\n\r\n")
     assert b" 431 " in raw(plain, b"GET /" + b"x" * LARGEST_HEADERS + b" HTTP/1.1\r\n\r\n")
     assert b" 431 " in raw(plain, b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 4000 + b"\r\n")
@@ -151,19 +152,56 @@ def test_a_slow_client_is_cut_off_and_disturbs_nobody(monkeypatch):
         assert time.monotonic() - began < 5
 
 
+def free(running, places):
+    """Wait until this many connections have room."""
+    deadline = time.monotonic() + 10
+    while running.places._value != places and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return running.places._value
+
+
+def test_a_client_that_does_not_take_its_answer_is_cut_off(monkeypatch):
+    monkeypatch.setattr(server, "RECEIVE_SECONDS", 0.3)
+    monkeypatch.setattr(Api, "answer", lambda *_: {"long": "x" * (1 << 25)})  # more than a system buffers
+    with served() as running, socket.socket() as greedy:
+        greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        greedy.connect(("127.0.0.1", port_of(running)))
+        greedy.sendall(POST % (b"/api/curves", b"application/json", 2) + b"{}")
+        assert free(running, MOST_CONNECTIONS - 1) == MOST_CONNECTIONS - 1
+        assert free(running, MOST_CONNECTIONS) == MOST_CONNECTIONS
+        greedy.settimeout(5)
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            while part := greedy.recv(1 << 16):
+                received += len(part)
+        assert 0 < received < 1 << 25
+
+
+@pytest.mark.soak
+def test_a_thousand_slow_clients():
+    """In waves as large as the server takes, each of which it forgets."""
+    with served() as running:
+        for _ in range(16):
+            held = [socket.create_connection(("127.0.0.1", port_of(running))) for _ in range(MOST_CONNECTIONS)]
+            for connection in held:
+                connection.sendall(b"POST /api/curves HTTP/1.1\r\nHost: local")
+            assert free(running, 0) == 0
+            for connection in held:
+                connection.close()
+            assert free(running, MOST_CONNECTIONS) == MOST_CONNECTIONS
+        assert post(running, "/api/curves", SMALL)[0] == 200
+
+
 def test_connections_are_bounded_and_come_back():
     with served() as running:
         held = [socket.create_connection(("127.0.0.1", port_of(running)), timeout=10) for _ in range(MOST_CONNECTIONS)]
         for connection in held:
             connection.sendall(b"GET")
-        deadline = time.monotonic() + 10
-        while running.places._value and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert free(running, 0) == 0
         assert raw(running, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
         for connection in held:
             connection.close()
-        while running.places._value < MOST_CONNECTIONS and time.monotonic() < deadline:
-            time.sleep(0.01)
+        assert free(running, MOST_CONNECTIONS) == MOST_CONNECTIONS
         assert b" 200 " in raw(running, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -97,7 +98,10 @@ class Server(ThreadingHTTPServer):
             self.places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away or was too slow is no error of the server."""
+        """Report a defect; a client that went away or was too slow is none."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            complain(f"a request failed: {type(error).__name__}: {error}")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -116,7 +120,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def handle(self) -> None:
         """Answer one request."""
-        self.close_connection = True
+        self.close_connection, self.answered = True, False
         self.request_version, self.requestline, self.command = "HTTP/1.0", "", ""
         try:
             self.raw_requestline = self.rfile.readline()
@@ -125,6 +129,8 @@ class Handler(BaseHTTPRequestHandler):
         except HeadersTooLargeError:
             self.send_error(431, f"the headers must have at most {LARGEST_HEADERS} bytes")
         except TimeoutError:
+            if self.answered:  # the client does not take the answer
+                return
             self.send_error(408, f"the request must arrive within {RECEIVE_SECONDS:g} seconds")
         except OSError:  # the client went away
             pass
@@ -196,6 +202,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(code, body, kind)
 
     def _send(self, status: int, body: bytes, kind: str) -> None:
+        self.answered = True
         self.connection.settimeout(RECEIVE_SECONDS)
         self.request_version = "HTTP/1.0"  # also where the request line names another, so that there is a status line
         self.send_response(status)
