@@ -123,7 +123,7 @@ def test_a_file_streams(page, tmp_path):
     page.choose("#kind", "file")
     page.type("#file", str(tmp_path / "wrong.csv"))
     said = page.until("return document.getElementById('problem').textContent", "a message")
-    assert said == "the file must have 1 columns, as the model reads, got 2"
+    assert said == "the file must have 1 column, as the model reads, got 2"
     page.run("document.getElementById('file').value = ''")
     page.type("#file", str(tmp_path / "tone.wav"))
     page.until("return run.samples.length === 100", "the file")

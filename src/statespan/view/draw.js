@@ -115,7 +115,7 @@ class Chart {
     pen.fillText(options.x, (left + right) / 2, bottom + 21);
     pen.textAlign = "right";
     pen.textBaseline = "middle";
-    for (const y of ticks(...rangeY, (bottom - top) / 38)) {
+    for (const y of ticks(...rangeY, (bottom - top) / 30)) {
       this.stroke([[left, this.py(y)], [right, this.py(y)]]);
       pen.fillText(number(y), left - 5, this.py(y));
     }

@@ -56,6 +56,6 @@ def uploaded(kind: str, content: bytes, features: int) -> tuple[np.ndarray[Any, 
     if samples.size > MOST_VALUES:
         raise RefusedError(f"the file must have at most {MOST_VALUES} values, got {samples.size}", 413)
     if samples.shape[1] != features:
-        columns = "channels" if kind == "audio/wav" else "columns"
+        columns = ("channel" if kind == "audio/wav" else "column") + "s" * (features != 1)
         raise RefusedError(f"the file must have {features} {columns}, as the model reads, got {samples.shape[1]}")
     return samples.astype(np.float64), rate
