@@ -14,6 +14,7 @@ import torch
 from hypothesis import settings
 
 from tests.data.real import VARIABLE
+from tests.view.browser import VARIABLE as BROWSER
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 settings.load_profile("repeatable")
@@ -34,13 +35,17 @@ def _fixed_seed():
 
 @pytest.hookimpl(tryfirst=True)  # before -m "not soak" is heard
 def pytest_collection_modifyitems(config, items):
-    """Leave tests of real data to those who name a folder that has it, and most cases of a long grid to the soak.
+    """Leave tests of real data to those who name a folder that has it, and those of a browser to those who have one.
+
+    Most cases of a long grid are left to the soak.
 
     ``share(n)`` keeps every n-th case of a parametrized test. Choose an n that is prime to the sizes of the inner axes,
     so that every value of each is among those that stay.
     """
-    if not os.environ.get(VARIABLE):
-        absent = [item for item in items if item.get_closest_marker("real_data")]
+    for marker, variable in (("real_data", VARIABLE), ("browser", BROWSER)):
+        if os.environ.get(variable):
+            continue
+        absent = [item for item in items if item.get_closest_marker(marker)]
         config.hook.pytest_deselected(items=absent)
         items[:] = [item for item in items if item not in set(absent)]
     seen = Counter()

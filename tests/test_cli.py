@@ -17,7 +17,7 @@ from tests.papers.bench.run import invoke
 # fmt: off
 COMMANDS = [
     "train", "eval", "predict", "forecast", "generate", "stream", "export", "import-reference", "models", "plot",
-    "data",
+    "view", "data",
     "ablate", "bench", "publish", "recipes", "reproduce",  # the workshop's, by entry point
 ]
 # fmt: on

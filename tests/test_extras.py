@@ -32,6 +32,7 @@ COMMANDS = {
     "stream digits-s4d": "train,data",
     "recipes": "train,data",
     "plot kernels": "train,data",
+    "view digits-s4d": "train,data",
     "export digits-s4d": "train,data,export",
     "forecast {folder}/data.csv": "timeseries",
     "ablate digits-s4d": "papers",

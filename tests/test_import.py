@@ -44,7 +44,7 @@ def test_public_names():
     assert all(hasattr(statespan, name) for name in statespan.__all__)
 
 
-FLOORS = ["ssm", "ops", "nn", "data", "models", "generation", "export", "train", "estimators", "plot", "cli"]
+FLOORS = ["ssm", "ops", "nn", "data", "models", "generation", "export", "train", "estimators", "plot", "view", "cli"]
 WORKSHOP = ["datasets", "baselines", "recipes", "bench", "records", "runs", "tables", "cli"]
 PRIVATE = {path.stem for path in Path(statespan.__file__).parent.glob("_*.py")}
 

@@ -15,7 +15,7 @@ from statespan._version import __version__
 
 COMMANDS = (
     "train", "eval", "predict", "forecast", "generate", "stream", "export", "import-reference", "models", "plot",
-    "data",
+    "view", "data",
 )  # fmt: skip
 GROUP = "statespan.commands"  # of the entry points with commands of other packages
 HELP = """statespan: structured state space models of long sequences.
@@ -27,6 +27,7 @@ Examples:
   statespan recipes                 list the recipes, with the papers' numbers
   statespan data                    list the datasets: which are here, how to get the others
   statespan plot kernels            plot a layer; also runs and saved models
+  statespan view digits-s4d         turn its knobs in a browser, and stream signals
   statespan COMMAND --help          more about a command, with examples
 """
 

@@ -82,10 +82,10 @@ def fresh(layer: LayerName = "s4d", options: Mapping[str, Any] | None = None, *,
     return [Part(", ".join([LAYERS[layer].__name__, *words]), drawn)]
 
 
-def kernel_of(part: Part, length: int) -> Tensor:
+def kernel_of(part: Part, length: int, *, dt_scale: float = 1.0) -> Tensor:
     """The kernels (K, H, length) of a layer, float64."""
     with torch.no_grad():
-        structure = part.layer.ssm.structure(1.0, length)
+        structure = part.layer.ssm.structure(dt_scale, length)
         return structure.kernel(length).double().cpu()
 
 

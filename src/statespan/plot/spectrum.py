@@ -27,19 +27,20 @@ def eigenvalues(parts: Sequence[Part], *, head: int = 0) -> Any:
     figure = _look.figure(8.5, 3.4)
     plane, law = figure.subplots(1, 2)
     for color, part in zip(_look.colors(), shown):
-        values = _spectrum(part, head)
+        values = eigenvalues_of(part, head)
         plane.plot(values.real, values.imag, "o", color=color, markersize=3, alpha=0.8, label=part.name)
         imag = values.imag[values.imag > 0].sort(descending=True).values
         law.plot(range(1, len(imag) + 1), imag, "o-", color=color, markersize=2.5, linewidth=0.8, label=part.name)
     _look.tidy(plane, "Re A", "Im A", "eigenvalues, one of each conjugate pair", legend=True)
-    if any((_spectrum(part, head).imag > 0).any() for part in shown):
+    if any((eigenvalues_of(part, head).imag > 0).any() for part in shown):
         law.set_yscale("log")
     _look.tidy(law, "n, largest first", "Im A", "imaginary parts in order", legend=True)
     _look.title(figure, "Eigenvalues")
     return figure
 
 
-def _spectrum(part: Part, head: int) -> Tensor:
+def eigenvalues_of(part: Part, head: int = 0) -> Tensor:
+    """The eigenvalues of A in one head, one of each conjugate pair (M,), complex128; all modes of S5 and LRU."""
     A = part.layer.structure().A.detach()
     A = A[:, 0] if isinstance(part.layer.ssm, MIMOParameters) else A[head]  # a mode is a head there
     if A.is_complex():
@@ -62,9 +63,7 @@ def response(parts: Sequence[Part], *, length: int = 4096, heads: int = 4) -> An
     for panel, part in zip(axes, shown):
         chosen = spread_heads(part, check_int("heads", heads, minimum=1))
         sizes, values = step_sizes(part), kernel_of(part, length)
-        spectrum = torch.fft.rfft(values[0, chosen], 2 * length).abs()
-        spectrum = 20 * torch.log10((spectrum / spectrum.amax(1, keepdim=True).clamp(min=1e-30)).clamp(min=1e-6))
-        frequency = torch.arange(spectrum.shape[1]) / (2 * length)
+        frequency, spectrum = response_of(values[0, chosen])
         for color, curve, head in zip(_look.shades(len(chosen)), spectrum, chosen):
             panel.plot(frequency[1:], curve[1:], color=color, linewidth=0.9, label=f"Δ = {sizes[head]:.2g}")
         panel.set_xscale("log")
@@ -72,6 +71,17 @@ def response(parts: Sequence[Part], *, length: int = 4096, heads: int = 4) -> An
         _look.tidy(panel, "cycles per sample", "dB relative to the peak", part.name, legend=True)
     _look.title(figure, "Frequency responses")
     return figure
+
+
+def response_of(kernels: Tensor) -> tuple[Tensor, Tensor]:
+    """The frequency response of kernels (H, length): frequencies (F,) in cycles per sample, and decibels (H, F).
+
+    Decibels are relative to the peak of each kernel's response, and at least -120.
+    """
+    length = kernels.shape[-1]
+    spectrum = torch.fft.rfft(kernels, 2 * length).abs()
+    spectrum = 20 * torch.log10((spectrum / spectrum.amax(1, keepdim=True).clamp(min=1e-30)).clamp(min=1e-6))
+    return torch.arange(spectrum.shape[1]) / (2 * length), spectrum
 
 
 def steps(parts: Sequence[Part]) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from statespan._text import is_number
 from statespan.data.base import Array
 from statespan.data.formats.limits import bounded
 from statespan.data.formats.npy import load, load_all
-from statespan.data.formats.wav import read_wav, to_float
+from statespan.data.formats.wav import decode_wav, read_wav, to_float
 
 ENDINGS = (".wav", ".csv", ".npy", ".npz")
 
@@ -49,6 +51,26 @@ def read_sample(path: Path | str) -> tuple[Array, float | None]:
     return series(str(path), array), rate
 
 
+def decode_sample(ending: str, content: bytes) -> tuple[Array, float | None]:
+    r"""What :func:`read_sample` returns, from the bytes of a .wav or .csv file.
+
+    Example:
+        >>> decode_sample(".csv", b"a,b\n1,2\n3,4\n")[0].tolist()
+        [[1.0, 2.0], [3.0, 4.0]]
+    """
+    if ending == ".wav":
+        try:
+            samples, rate = decode_wav(content)
+        except ValueError as error:
+            raise ValueError(f"the WAV file cannot be read: {error}") from None
+        return series("the WAV file", to_float(samples)), rate
+    if ending != ".csv":
+        raise ValueError(f"ending must be .wav or .csv, got {ending!r}")
+    name = "the CSV file"
+    _, rows, lines = _parse_csv(name, io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=""))
+    return series(name, numbers(name, rows, lines)), None
+
+
 def series(name: str, array: Array) -> Array:
     """An array (L,) or (L, D) of finite numbers as (L, D) of float32."""
     if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or not array.size:
@@ -64,21 +86,25 @@ def series(name: str, array: Array) -> Array:
 def read_csv(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     """A CSV file's header (empty if the first row is numeric), its rows (all equally long) and their line numbers."""
     with path.open(newline="", encoding="utf-8-sig") as file:
-        try:
-            reader = csv.reader(bounded(file))
-            numbered = [(reader.line_num, row) for row in reader if row]
-        except (csv.Error, ValueError) as problem:
-            raise ValueError(f"{path} is not a CSV file: {problem}") from None
+        return _parse_csv(str(path), file)
+
+
+def _parse_csv(name: str, file: IO[str]) -> tuple[list[str], list[list[str]], list[int]]:
+    try:
+        reader = csv.reader(bounded(file))
+        numbered = [(reader.line_num, row) for row in reader if row]
+    except (csv.Error, ValueError) as problem:
+        raise ValueError(f"{name} is not a CSV file: {problem}") from None
     if not numbered:
-        raise ValueError(f"{path} must have at least one line, got none")
+        raise ValueError(f"{name} must have at least one line, got none")
     lines, rows = [line for line, _ in numbered], [row for _, row in numbered]
     for line, row in numbered:
         if len(row) != len(rows[0]):
-            raise ValueError(f"{path}, line {line}: must have {len(rows[0])} fields, got {len(row)}")
+            raise ValueError(f"{name}, line {line}: must have {len(rows[0])} fields, got {len(row)}")
     return ([], rows, lines) if all(is_number(field) for field in rows[0]) else (rows[0], rows[1:], lines[1:])
 
 
-def numbers(path: Path, rows: list[list[str]], lines: list[int]) -> Array:
+def numbers(path: Path | str, rows: list[list[str]], lines: list[int]) -> Array:
     """The rows of a CSV file as numbers; ``lines`` are their line numbers."""
     for line, row in zip(lines, rows):
         for field in row:

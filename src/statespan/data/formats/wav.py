@@ -30,7 +30,7 @@ def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
     """
     path = Path(path)
     try:
-        return _decode(path.read_bytes())
+        return decode_wav(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} cannot be read as a WAV file: {error}") from None
 
@@ -49,7 +49,8 @@ def to_float(samples: np.ndarray) -> np.ndarray:
     return samples.astype(np.float32)
 
 
-def _decode(content: bytes) -> tuple[np.ndarray, int]:
+def decode_wav(content: bytes) -> tuple[np.ndarray, int]:
+    """What :func:`read_wav` returns, from the bytes of a file."""
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         raise ValueError("it does not begin with a RIFF/WAVE header")
     chunks = _chunks(content)
