@@ -14,7 +14,12 @@ LARGEST = 1e30  # of a sample, so that scaling it does not overflow float32
 
 
 class RefusedError(Exception):
-    """A request that is refused, with its HTTP status."""
+    """A request that is refused, with its HTTP status.
+
+    Example:
+        >>> RefusedError("there is no such stream", 404).status
+        404
+    """
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)

@@ -15,11 +15,31 @@ DRAIN_SECONDS = 0.5
 
 
 class HeadersTooLargeError(HTTPException):
-    """The request line and the headers are longer than the limit."""
+    """The request line and the headers are longer than the limit.
+
+    Example:
+        >>> ours, theirs = socket.socketpair()
+        >>> theirs.sendall(b"GET / HTTP/1.1")
+        >>> BoundedReader(TimedSocket(ours), headers=8).readline()
+        Traceback (most recent call last):
+        ...
+        statespan.view.receive.HeadersTooLargeError: more than 8 bytes of headers
+        >>> ours.close(), theirs.close()
+        (None, None)
+    """
 
 
 class TimedSocket(io.RawIOBase):
-    """The bytes that a socket receives until a deadline; later ones are a TimeoutError."""
+    """The bytes that a socket receives until a deadline; later ones are a TimeoutError.
+
+    Example:
+        >>> ours, theirs = socket.socketpair()
+        >>> theirs.sendall(b"ab")
+        >>> TimedSocket(ours, seconds=1.0).read(2)
+        b'ab'
+        >>> ours.close(), theirs.close()
+        (None, None)
+    """
 
     def __init__(self, connection: socket.socket, seconds: float = RECEIVE_SECONDS) -> None:
         self.connection, self.deadline = connection, time.monotonic() + seconds
@@ -38,18 +58,27 @@ class TimedSocket(io.RawIOBase):
 
 
 class BoundedReader(io.BufferedReader):
-    """Reads a request: at most a number of bytes by ``readline``, that is, of headers."""
+    """Reads a request: at most a number of bytes by ``readline``, that is, of headers.
+
+    Example:
+        >>> ours, theirs = socket.socketpair()
+        >>> theirs.sendall(b"GET / HTTP/1.1" + bytes([13, 10]))
+        >>> BoundedReader(TimedSocket(ours)).readline().split()
+        [b'GET', b'/', b'HTTP/1.1']
+        >>> ours.close(), theirs.close()
+        (None, None)
+    """
 
     def __init__(self, raw: TimedSocket, headers: int = LARGEST_HEADERS) -> None:
         super().__init__(raw)
-        self.left = headers
+        self.left = self.most = headers
 
     def readline(self, size: int | None = -1) -> bytes:
         """A line of the headers."""
         line = super().readline(self.left + 1)
         self.left -= len(line)
         if self.left < 0:
-            raise HeadersTooLargeError(f"more than {LARGEST_HEADERS} bytes of headers")
+            raise HeadersTooLargeError(f"more than {self.most} bytes of headers")
         return line
 
 

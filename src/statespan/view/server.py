@@ -105,7 +105,19 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request of a client."""
+    """One request of a client.
+
+    Example:
+        >>> from urllib.request import urlopen
+        >>> from statespan.view import Api
+        >>> server = Server(Api(), port=0)
+        >>> threading.Thread(target=server.serve_forever, daemon=True).start()
+        >>> with urlopen(server.url) as answer:
+        ...     answer.status, answer.headers["Content-Type"]
+        (200, 'text/html; charset=utf-8')
+        >>> server.shutdown(), server.server_close()
+        (None, None)
+    """
 
     server: Server
     protocol_version = "HTTP/1.0"

@@ -23,7 +23,14 @@ from statespan.view.limits import IDLE_SECONDS, MOST_STREAMS
 
 @dataclass
 class Running:
-    """A client's stream."""
+    """A client's stream.
+
+    Example:
+        >>> from statespan import models
+        >>> options = {"d_input": 1, "d_output": 2, "d_model": 4, "d_state": 4, "n_layers": 1, "bidirectional": False}
+        >>> Running(Stream(models.build("classifier", options=options).eval()), used=0.0).samples
+        0
+    """
 
     stream: Stream
     used: float  # when, on the clock of its owner
@@ -38,6 +45,15 @@ class ClientStreams:
         most: ClientStreams at a time.
         idle: Seconds after which an unused stream is closed.
         clock: Seconds, from any start.
+
+    Example:
+        >>> from statespan import models
+        >>> options = {"d_input": 1, "d_output": 2, "d_model": 4, "d_state": 4, "n_layers": 1, "bidirectional": False}
+        >>> streams = ClientStreams(models.build("classifier", options=options).eval())
+        >>> name = streams.open()
+        >>> count, outputs = streams.push(name, [[0.5], [0.25]])
+        >>> count, len(outputs), len(outputs[0])
+        (2, 2, 2)
     """
 
     def __init__(
