@@ -1,0 +1,108 @@
+"""The pages of the API reference: one for each group of the public interface, made from the docstrings."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+from website.paths import ROOT
+
+PACKAGE = ROOT / "src" / "statespan"
+
+
+@dataclass(frozen=True)
+class Group:
+    """A page of the reference.
+
+    Args:
+        title: Its title and, in lower case, its file.
+        module: The module below statespan whose ``__all__`` it shows; "" for statespan itself.
+        guide: The page of the documentation that explains these names.
+        modules: Modules whose public functions and classes it shows as well.
+        elsewhere: Names of ``__all__`` that other pages show.
+    """
+
+    title: str
+    module: str
+    guide: str
+    modules: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """The page's path on the site."""
+        return f"api/{self.title.lower().replace(' ', '-')}.md"
+
+    @property
+    def path(self) -> str:
+        """The full name of the module."""
+        return f"statespan.{self.module}".rstrip(".")
+
+
+GROUPS = (
+    Group("Package", "", "layers.md"),
+    Group("Layers", "nn", "layers.md", ("nn.irregular",)),
+    Group("Operations", "ops", "engine.md"),
+    Group("State spaces", "ssm", "mathematics.md", ("ssm.hippo", "ssm.inits", "ssm.irregular"), ("hippo", "inits")),
+    Group("Models", "models", "training.md", ("models.irregular", "models.hub")),
+    Group("Data", "data", "data.md"),
+    Group("Training", "train", "training.md"),
+    Group("Estimators", "estimators", "timeseries.md", elsewhere=("LoadError",)),
+    Group("Generation", "generation", "generation.md"),
+    Group("Export", "export", "generation.md"),
+    Group("Plots", "plot", "gallery.md"),
+)
+
+
+def public(module: str) -> list[str]:
+    """The ``__all__`` of a module below statespan."""
+    folder = PACKAGE.joinpath(*module.split(".")) if module else PACKAGE
+    source = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and any(getattr(name, "id", "") == "__all__" for name in node.targets):
+            return [str(name) for name in ast.literal_eval(node.value)]
+    raise ValueError(f"{source} has no __all__")
+
+
+def names(group: Group) -> list[str]:
+    """The names that a group's page shows, in full."""
+    own = [name for name in public(group.module) if name not in group.elsewhere and name != "__version__"]
+    if not group.module:
+        elsewhere = {group.module for group in GROUPS} | {name for group in GROUPS[1:] for name in public(group.module)}
+        own = [name for name in own if name not in elsewhere]
+    return [f"{group.path}.{name}" for name in own]
+
+
+def page(group: Group) -> str:
+    """The Markdown of a group's page."""
+    guide = f"The guide: [{group.guide}](../{group.guide})."
+    shown = [f"::: {name}\n" for name in names(group)]
+    shown += [f"::: statespan.{module}\n    options:\n      members: true\n" for module in group.modules]
+    return "\n".join([f"# {group.title}\n", f"`{group.path}`: {summary(group.module)} {guide}\n", *shown])
+
+
+def summary(module: str) -> str:
+    """The first paragraph of a package's docstring, in one line."""
+    folder = PACKAGE.joinpath(*module.split(".")) if module else PACKAGE
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    return re.sub(r":\w+:`([^`]*)`", r"`\1`", " ".join(text.partition("\n\n")[0].split()))
+
+
+def workshop() -> str:
+    """The page of statespan.papers, which is private: what is there, and where it is explained."""
+    rows = [
+        f"| `statespan.papers.{folder.parent.name}` | {summary(f'papers.{folder.parent.name}')} |"
+        for folder in sorted((PACKAGE / "papers").glob("*/__init__.py"))
+    ]
+    return "\n".join(
+        [
+            "# Papers' workshop\n",
+            f"`statespan.papers`: {summary('papers')} It is private: its names may change in any release. Its commands "
+            "are public: see [Ablations and the papers' tables](../reproduce.md) and [Data](../data.md).\n",
+            "| package | what it holds |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
+    )

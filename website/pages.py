@@ -1,0 +1,46 @@
+"""The files of the site: all pages of docs/, the pages beside it, and whatever these link to."""
+
+from __future__ import annotations
+
+from website import paths
+from website.paths import ROOT
+
+BESIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "src/statespan/ops/ssm/README.md")
+NOTEBOOKS = ("docs/tutorial.md", "docs/own-signal.md", "docs/forecasting.md", "docs/streaming.md")
+"""Pages that can also be downloaded as notebooks."""
+
+
+def tables() -> list[str]:
+    """The pages of the papers' tables and figures."""
+    return [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "results/reproduce").glob("*.md"))]
+
+
+def first_pages() -> list[str]:
+    """The pages that are on the site whether anything links to them or not."""
+    return [f"docs/{path.name}" for path in sorted(ROOT.glob("docs/*.md"))] + [*BESIDE, *tables()]
+
+
+def files() -> dict[str, str]:
+    """Each file of the site, as a path in the repository, with the page that needs it."""
+    needed = dict.fromkeys(first_pages(), "")
+    queue = list(needed)
+    for page in queue:
+        if not page.endswith(".md"):
+            continue
+        for match in paths.links((ROOT / page).read_text(encoding="utf-8")):
+            name = paths.target(page, match[1])
+            if name not in needed:
+                needed[name] = page
+                queue.append(name)
+    missing = [f"{page}: {name}" for name, page in needed.items() if not (ROOT / name).is_file()]
+    if missing:
+        raise FileNotFoundError(f"links that lead to no file: {', '.join(missing)}")
+    return needed
+
+
+def text(name: str) -> str:
+    """The Markdown of a page of the site."""
+    content = (ROOT / name).read_text(encoding="utf-8")
+    if name.endswith(".py"):
+        return f"# {name.rpartition('/')[2]}\n\n`{name}`\n\n```python\n{content}```\n"
+    return paths.for_the_site(name, content)
