@@ -76,7 +76,8 @@ def names(group: Group) -> list[str]:
 
 def page(group: Group) -> str:
     """The Markdown of a group's page."""
-    guide = f"The guide: [{group.guide}](../{group.guide})."
+    heading = (ROOT / "docs" / group.guide).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    guide = f"Explained in [{heading}](../{group.guide})."
     shown = [f"::: {name}\n" for name in names(group)]
     shown += [f"::: statespan.{module}\n    options:\n      members: true\n" for module in group.modules]
     return "\n".join([f"# {group.title}\n", f"`{group.path}`: {summary(group.module)} {guide}\n", *shown])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from website import paths
 from website.paths import ROOT
 
@@ -12,7 +15,13 @@ NOTEBOOKS = ("docs/tutorial.md", "docs/own-signal.md", "docs/forecasting.md", "d
 
 def tables() -> list[str]:
     """The pages of the papers' tables and figures."""
-    return [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "results/reproduce").glob("*.md"))]
+    found = (ROOT / "results/reproduce").glob("*.md")
+    return [path.relative_to(ROOT).as_posix() for path in sorted(found, key=in_order)]
+
+
+def in_order(path: Path) -> list[str]:
+    """A key that sorts the numbers in names as numbers."""
+    return [part.zfill(3) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
 
 def first_pages() -> list[str]:
