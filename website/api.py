@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from website.paths import ROOT
 
@@ -55,22 +56,22 @@ GROUPS = (
 )
 
 
-def public(module: str) -> list[str]:
-    """The ``__all__`` of a module below statespan."""
-    folder = PACKAGE.joinpath(*module.split(".")) if module else PACKAGE
-    source = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+def constant(module: str, name: str) -> Any:
+    """The value of a name that a package below statespan defines as a literal."""
+    source = PACKAGE.joinpath(*module.split("."), "__init__.py") if module else PACKAGE / "__init__.py"
     for node in ast.parse(source.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and any(getattr(name, "id", "") == "__all__" for name in node.targets):
-            return [str(name) for name in ast.literal_eval(node.value)]
-    raise ValueError(f"{source} has no __all__")
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == name for target in node.targets):
+            return ast.literal_eval(node.value)
+    raise ValueError(f"{source} has no {name}")
 
 
 def names(group: Group) -> list[str]:
     """The names that a group's page shows, in full."""
-    own = [name for name in public(group.module) if name not in group.elsewhere and name != "__version__"]
+    own = [name for name in constant(group.module, "__all__") if name not in group.elsewhere]
     if not group.module:
-        elsewhere = {group.module for group in GROUPS} | {name for group in GROUPS[1:] for name in public(group.module)}
-        own = [name for name in own if name not in elsewhere]
+        homes = constant("", "_HOMES")
+        modules = {group.module for group in GROUPS}
+        own = [name for home in sorted(homes.keys() - modules) for name in homes[home]]
     return [f"{group.path}.{name}" for name in own]
 
 

@@ -1,6 +1,6 @@
 """Checks the built site: every link leads somewhere, and a page loads nothing from another host.
 
-    python -m website.check build/site
+python -m website.check build/site
 """
 
 from __future__ import annotations

@@ -58,6 +58,6 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     markdown = re.sub(r"^( *)```python\n(?=\1>>> )", r"\1```pycon\n", markdown, flags=re.MULTILINE)
     if name in pages.NOTEBOOKS:
         place = page.file.src_uri.replace(".md", ".ipynb")
-        heading, _, rest = markdown.partition("\n")
+        heading, rest = markdown.split("\n", 1)
         markdown = f"{heading}\n\n[Download this page as a notebook]({place}){{ .notebook }}\n{rest}"
     return markdown

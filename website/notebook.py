@@ -70,16 +70,16 @@ def session(source: str) -> list[dict[str, Any]]:
         if example.want:
             cells.append(code(lines, example.want.rstrip("\n")))
             lines = []
-    return cells + [code(lines, "")] if lines else cells
+    return [*cells, code(lines, "")] if lines else cells
 
 
 def code(lines: list[str], result: str) -> dict[str, Any]:
     """A cell of code with what it printed or returned."""
-    if result and lines[-1].startswith("print("):
+    if result and re.match(r"print\(|(for|if|while|with) ", lines[-1]):
         outputs = [{"output_type": "stream", "name": "stdout", "text": f"{result}\n"}]
     else:
         outputs = [display({"text/plain": result})] if result else []
-    cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": outputs}
+    cell: dict[str, Any] = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": outputs}
     return {**cell, "source": "\n".join(lines)}
 
 

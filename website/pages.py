@@ -38,12 +38,11 @@ def files() -> dict[str, str]:
             continue
         for match in paths.links((ROOT / page).read_text(encoding="utf-8")):
             name = paths.target(page, match[1])
+            if not (ROOT / name).is_file():
+                raise FileNotFoundError(f"{page} links to {name}, which is no file")
             if name not in needed:
                 needed[name] = page
                 queue.append(name)
-    missing = [f"{page}: {name}" for name, page in needed.items() if not (ROOT / name).is_file()]
-    if missing:
-        raise FileNotFoundError(f"links that lead to no file: {', '.join(missing)}")
     return needed
 
 

@@ -24,7 +24,9 @@ def steps(text: str) -> list[tuple[str, str, str]]:
     for block in BLOCK.finditer(text):
         kind, body = block.groups()
         if kind == "console":
-            found += [("run", command, shown) for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", body, re.M)]
+            found += [
+                ("run", command, shown) for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", body, re.M)
+            ]
         else:
             found.append(("file", NAME.findall(text[: block.start()])[-1], body))
     return found
