@@ -14,22 +14,10 @@ from website.paths import ROOT
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Anchors as on GitHub; the reference and the papers' tables in the navigation."""
+    """Anchors as on GitHub, and a navigation with all pages."""
     config.mdx_configs["toc"]["slugify"] = paths.slug
-    for section in config.nav or []:
-        if "API" in section:
-            section["API"] = [{group.title: group.file} for group in api.GROUPS]
-            section["API"].append({"Papers' workshop": "api/papers.md"})
-        if "Results" in section:
-            tables = [{title(name): paths.site_path(name)} for name in pages.tables()]
-            section["Results"].append({"Tables and figures": tables})
+    config.nav = pages.navigation(config.nav or [])
     return config
-
-
-def title(name: str) -> str:
-    """The title of a page of the repository, without what follows a colon."""
-    text = (ROOT / name).read_text(encoding="utf-8")
-    return text.partition("\n")[0].removeprefix("# ").partition(":")[0]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

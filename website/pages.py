@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any, TypeAlias
 
-from website import paths
+from website import api, paths
 from website.paths import ROOT
 
+Sections: TypeAlias = list[dict[str, Any]]
+"""A navigation as mkdocs.yml has it: pages and lists of them by their titles."""
 BESIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "src/statespan/ops/ssm/README.md")
 NOTEBOOKS = ("docs/tutorial.md", "docs/own-signal.md", "docs/forecasting.md", "docs/streaming.md")
 """Pages that can also be downloaded as notebooks."""
@@ -44,6 +47,37 @@ def files() -> dict[str, str]:
                 needed[name] = page
                 queue.append(name)
     return needed
+
+
+def title(name: str) -> str:
+    """The title of a page, without what follows a colon."""
+    return (ROOT / name).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").partition(":")[0]
+
+
+def places(nav: Sections) -> list[str]:
+    """The pages of a navigation, in order."""
+    found: list[str] = []
+    for section in nav:
+        for place in section.values():
+            found += [place] if isinstance(place, str) else places(place)
+    return found
+
+
+def navigation(nav: Sections) -> Sections:
+    """The navigation of mkdocs.yml with what it need not name: the reference, the papers' tables and further guides."""
+    reference = [{group.title: group.file} for group in api.GROUPS] + [{"Papers' workshop": "api/papers.md"}]
+    papers = [{title(name): paths.site_path(name)} for name in tables()]
+    named = {*places(nav), *places(papers)}
+    rest = [name for name in first_pages() if paths.site_path(name) not in named]
+    more: dict[str, Sections] = {
+        "API": reference,
+        "Results": [{"Tables and figures": papers}],
+        "Guide": [{title(name): paths.site_path(name)} for name in rest],
+    }
+    return [
+        {name: place if isinstance(place, str) else [*place, *more.get(name, [])] for name, place in section.items()}
+        for section in nav
+    ]
 
 
 def text(name: str) -> str:
