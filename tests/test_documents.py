@@ -20,6 +20,7 @@ from statespan.papers.tables.forecasting.table import findings
 from statespan.papers.tables.registry import choose
 from statespan.train import recipes
 from tests import tree
+from website import paths
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
@@ -149,14 +150,14 @@ def test_records_contain_no_local_paths():
 
 
 def anchors(page):
-    """The anchors of a page's headings, as GitHub forms them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """The anchors of a page's headings."""
+    return {paths.anchor(heading) for heading in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)}
 
 
 def test_links_resolve():
     for page in PAGES:
-        for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
+        for target, anchor in (match.groups(default="#") for match in paths.links(page.read_text())):
+            anchor = anchor.removeprefix("#")
             path = page.parent / target if target else page
             assert path.exists(), f"{page.name}: {target}"
             assert not anchor or anchor in anchors(path), f"{page.name}: {target}#{anchor}"

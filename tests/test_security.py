@@ -44,13 +44,15 @@ def test_the_version_the_answer_and_the_errors():
     assert issubclass(extract.BadArchive, ValueError)
 
 
-def test_the_lock_file_has_a_hash_for_everything_and_names_no_index():
-    lock = (ROOT / "requirements" / "ci.lock.txt").read_text()
-    assert "requirements/ci.lock.txt" in TEXT
-    pins = re.findall(r"^([a-z][\w.-]*)==(\S+) \\\n {4}--hash=sha256:[0-9a-f]{64}", lock, re.M)
-    assert len(pins) == len(re.findall(r"^[A-Za-z]", lock, re.M)) > 50
-    assert not re.search(r"://|^-", lock, re.M)
-    found = {name: version.partition("+")[0] for name, version in pins}
+def test_the_lock_files_have_a_hash_for_everything_and_name_no_index():
+    found = {}
+    for name, least in (("ci.lock.txt", 50), ("site.lock.txt", 20)):
+        lock = (ROOT / "requirements" / name).read_text()
+        assert f"requirements/{name}" in TEXT
+        pins = re.findall(r"^([a-z][\w.-]*)==(\S+) \\\n {4}--hash=sha256:[0-9a-f]{64}", lock, re.M)
+        assert len(pins) == len(re.findall(r"^[A-Za-z]", lock, re.M)) > least
+        assert not re.search(r"://|^-", lock, re.M)
+        found |= {name: version.partition("+")[0] for name, version in pins}
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             name, version = line.lower().split("==")
