@@ -53,6 +53,7 @@ GROUPS = (
     Group("Generation", "generation", "generation.md"),
     Group("Export", "export", "generation.md"),
     Group("Plots", "plot", "gallery.md"),
+    Group("View", "view", "view.md"),
 )
 
 
