@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from statespan._check import check_bool, check_number
+from statespan.ops.parallel import active
 
 
 class TiedDropout(nn.Module):
@@ -28,7 +29,8 @@ class TiedDropout(nn.Module):
         """Factors of x, (batch, 1, features); None if all are 1."""
         if not self.training or self.p == 0.0:
             return None
-        return nn.functional.dropout(torch.ones_like(x[:, :1]), self.p)
+        mask = nn.functional.dropout(torch.ones_like(x[:, :1]), self.p)
+        return mask if (shards := active()) is None else shards.ranks.all_gather(mask)[0]  # one for the whole sequence
 
     def extra_repr(self) -> str:
         """The probability."""

@@ -19,6 +19,7 @@ from statespan.nn.parameters import DiagonalParameters, DPLRParameters, SSMParam
 from statespan.nn.precision import full_precision
 from statespan.nn.sequence import SequenceLayer
 from statespan.ops.fusion import GLU, activating_linear, gating_linear, mix_features, untouched, working_dtype
+from statespan.ops.parallel import active
 from statespan.ops.ssm.gated import apply_gated
 from statespan.ssm import Structure
 from statespan.ssm.structure import zero_state
@@ -58,6 +59,7 @@ class SSMLayer(SequenceLayer):
     """
 
     needs_lengths = False  # zeros after a sequence tell it enough, also if it looks ahead
+    runs_on_shards = True
 
     def __init__(
         self,
@@ -103,7 +105,8 @@ class SSMLayer(SequenceLayer):
         dtype = self.working_dtype(x)  # asks autocast, which is off below
         x = fill(x, padding)
         gate = gating_linear(x, self.dropout, self.mix, DROPOUTS)
-        if gate is not None and untouched(self.ssm, *BUILT_BY_KERNELS) and self.ssm.C.dtype.itemsize >= 4:
+        whole = active() is None
+        if gate is not None and whole and untouched(self.ssm, *BUILT_BY_KERNELS) and self.ssm.C.dtype.itemsize >= 4:
             source = self.ssm.source(dt_scale)
             with full_precision(x):
                 gated = apply_gated(

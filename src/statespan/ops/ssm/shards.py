@@ -1,0 +1,209 @@
+"""An SSM over sequences of which each rank holds a shard; docs/scaling.md explains it.
+
+Each rank computes the state that its own samples lead to, all ranks exchange these states, and each combines those
+before it with powers of Ā. Then it applies the SSM from that state. A channel that looks ahead needs the same from the
+right.
+
+Shapes: B batch, L length of a shard, H heads, N state size, K channels, R ranks, c chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, pad
+
+from statespan.ops.parallel import SequenceParallel, active
+from statespan.ops.parallel.ranks import gathered
+from statespan.ops.ssm.apply import apply, apply_from
+from statespan.ops.ssm.chunked import aligned, state_after
+from statespan.ops.ssm.chunks import chunk_rows
+from statespan.ops.ssm.source import Modal, SSMSource
+from statespan.ssm import Structure
+from statespan.ssm.packed import DenseTransition, DiagonalTransition, Transition, pack, unpack
+from statespan.ssm.powers import block_length, krylov, matrix_power, powers, saturate
+
+LONGEST_CHUNK = 256  # of the pass that computes the state alone
+
+
+class ShardOutputs(NamedTuple):
+    """The outputs of one shard, and the state after the whole sequences."""
+
+    behind: Tensor
+    """(B, L, K, H)."""
+    ahead: Tensor | None
+    """The same of the SSM that looks ahead."""
+    last: Tensor
+    """(B, H, N), the same on every rank."""
+
+
+def apply_whole(
+    source: SSMSource, u: Tensor, D: Tensor | None = None, *, bidirectional: bool = False,
+    activation: str | None = None, dtype: torch.dtype | None = None,
+) -> Tensor:  # fmt: skip
+    """As :func:`statespan.ops.apply`, to sequences of which u (B, L, H) may be this rank's shard."""
+    if (shards := active()) is None:
+        return apply(source, u, D, bidirectional=bidirectional, activation=activation, dtype=dtype)
+    if bidirectional:
+        channels = source.structure().channels
+        first, second = (channels_of(source, part) for part in (slice(channels // 2), slice(channels // 2, channels)))
+        outputs = run_shard(shards, first, u, D=D, ahead=second, dtype=dtype)
+        assert outputs.ahead is not None
+        y = outputs.behind + outputs.ahead
+    else:
+        y = run_shard(shards, source, u, D=D, dtype=dtype).behind
+    return gelu(y) if activation is not None else y
+
+
+def prefill_whole(
+    source: SSMSource, u: Tensor, state: Tensor | None, D: Tensor | None = None, *, lengths: Tensor | None = None,
+    activation: str | None = None, dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As :func:`statespan.ops.apply_from`, to sequences of which u (B, L, H) may be this rank's shard.
+
+    The state returned is that after each whole sequence; ``lengths`` (B,) are those of the parts in u.
+    """
+    if (shards := active()) is not None:
+        y, _, after = run_shard(shards, source, u, state=state, D=D, lengths=lengths, dtype=dtype)
+        return gelu(y) if activation is not None else y, after
+    y, after = apply_from(source, u, state, D, activation=activation, dtype=dtype)
+    if lengths is not None:
+        after = state_after(source.structure(), u.to(source.dtype), lengths, state)
+    return y, after
+
+
+def run_shard(
+    shards: SequenceParallel, source: SSMSource, u: Tensor, *, state: Tensor | None = None, D: Tensor | None = None,
+    ahead: SSMSource | None = None, lengths: Tensor | None = None, dtype: torch.dtype | None = None,
+) -> ShardOutputs:  # fmt: skip
+    """Apply an SSM to this rank's shard, from the state before whole sequences to the one after them.
+
+    Args:
+        shards: The block that is open.
+        source: The SSM.
+        u: (B, L, H).
+        state: (B, H, N), the same on every rank; None for zeros.
+        D: A skip (K, H), or None.
+        ahead: The same SSM with the C of channels that look ahead, starting at the next sample; or None.
+        lengths: True length (B,) of the part of each sequence in this shard, whose padding is 0; None for L.
+        dtype: What to compute in.
+
+    Returns:
+        The outputs, and the state after each sequence in the dtype of ``state`` (float64 for None).
+    """
+    layout, structure = shards.layout(u), source.structure()
+    rank, count, transition = layout.rank, len(layout.lengths), structure.recurrence().transition
+    ends = [shard_state(structure, u if lengths is None else aligned(u, lengths))]
+    if ahead is not None:
+        ends.append(shard_state(structure, u.flip(1)))
+    everyone = gathered(torch.stack(ends), shards.ranks)  # (R, 1 or 2, B, H, N)
+    zeros = structure.initial_state(u.shape[0])
+    maps = {length: power(transition, length) for length in set(layout.lengths)}
+    first = zeros if state is None else state.double()
+    if lengths is None:
+        states = _combined(everyone[:, 0], first, [maps[length] for length in layout.lengths])
+    else:
+        states = _combined_by_lengths(structure, everyone[:, 0], first, shards.ranks.all_gather(lengths))
+    # every rank reads its state from a stack of all: so each takes part in the backward pass of the exchange
+    y, _ = apply_from(source, u, states[rank], D, dtype=dtype)
+    looking = None
+    if ahead is not None:
+        from_right = _combined(everyone[:, 1].flip(0), zeros, [maps[length] for length in layout.lengths[::-1]])
+        looking = _look_ahead(ahead, u, from_right[count - 1 - rank], dtype)
+    return ShardOutputs(y, looking, states[count].to(zeros.dtype if state is None else state.dtype))
+
+
+def shard_state(structure: Structure, u: Tensor) -> Tensor:
+    """The state (B, H, N) after u (B, L, H) from zeros, float64: a matrix product, then sums of pairs of chunks."""
+    batch, length, _ = u.shape
+    dtype = torch.promote_types(u.dtype, structure.dtype)
+    c = min(block_length(length), LONGEST_CHUNK)
+    x = u.to(dtype).permute(2, 0, 1)
+    x = pad(x, (-length % c, 0))  # zeros before the first sample change nothing
+    transition = structure.recurrence().transition
+    states = (chunk_rows(x, c) @ _columns(structure, c).to(dtype)).double()  # (H, B·I, N)
+    states, step = states.unflatten(1, (batch, -1)), power(transition, c)
+    while (chunks := states.shape[2]) > 1:
+        if chunks % 2:
+            states = pad(states, (0, 0, 1, 0))
+        earlier, later = states[:, :, 0::2], states[:, :, 1::2]
+        states = _apply_rows(step, earlier.flatten(1, 2)).view_as(later) + later
+        step = step.squared()
+    return states[:, :, 0].transpose(0, 1)
+
+
+def power(transition: Transition, steps: int) -> Transition:
+    """The map applied ``steps`` times."""
+    if not isinstance(transition, DiagonalTransition):
+        return DenseTransition(matrix_power(transition.matrix(), steps))
+    base, result = transition.Abar, torch.ones_like(transition.Abar)
+    while steps:
+        if steps & 1:
+            result = saturate(result * base)
+        if steps := steps >> 1:
+            base = saturate(base * base)
+    return DiagonalTransition(result)
+
+
+def channels_of(source: SSMSource, part: slice) -> SSMSource:
+    """The SSM with some of its channels."""
+
+    def structure() -> Structure:
+        ssm = copy(source.structure())
+        ssm.C = ssm.C[part]
+        return ssm
+
+    def modal() -> Modal | None:
+        modes = source.modal()
+        if modes is None:
+            return None
+        return modes._replace(parameters=modes.parameters._replace(C=modes.parameters.C[part].contiguous()))
+
+    return replace(source, structure=structure, modal=modal, memo=None)
+
+
+def _columns(structure: Structure, c: int) -> Tensor:
+    """``Ā^(c-1-j) B̄`` in row j, (H, c, N), float64."""
+    transition, B, *_ = structure.recurrence()
+    if isinstance(transition, DiagonalTransition):
+        return pack((unpack(B)[..., None] * powers(transition.Abar, c).flip(-1)).mT)
+    return krylov(transition.matrix(), B, c).flip(-1).mT
+
+
+def _apply_rows(transition: Transition, x: Tensor) -> Tensor:
+    """The map for many states (H, rows, N) of each head."""
+    if isinstance(transition, DiagonalTransition):
+        return pack(transition.Abar[:, None] * unpack(x))
+    return x @ transition.matrix().mT
+
+
+def _combined(ends: Tensor, first: Tensor, maps: Sequence[Transition]) -> Tensor:
+    """The state before each rank's shard and the one after all, (R + 1, B, H, N), from each one's own (R, …)."""
+    states = [first]
+    for end, through in zip(ends, maps):
+        states.append(_apply_rows(through, states[-1].transpose(0, 1)).transpose(0, 1) + end)
+    return torch.stack(states)
+
+
+def _combined_by_lengths(structure: Structure, ends: Tensor, first: Tensor, lengths: Tensor) -> Tensor:
+    """The same where a shard holds a part of its own of each sequence, (R, B)."""
+    states = [first]
+    for end, steps in zip(ends, lengths):
+        states.append(structure.advance(states[-1], steps) + end)
+    return torch.stack(states)
+
+
+def _look_ahead(source: SSMSource, u: Tensor, state: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """The outputs (B, L, K, H) of a recurrence from the right, which read the state of the sample behind theirs."""
+    _, _, C, F = source.structure().recurrence()
+    reversed_u = u.flip(1)
+    y, _ = apply_from(source, reversed_u, state, dtype=dtype)
+    if F is not None:  # with a first-order hold y reads the state before its sample, and F feeds the sample in
+        return (y - F.to(y.dtype) * reversed_u[:, :, None]).flip(1)
+    last = torch.einsum("khn,bhn->bkh", C, state).to(y.dtype)
+    return torch.cat([last[:, None], y[:, :-1]], 1).flip(1)
