@@ -107,7 +107,8 @@ class BatchNorm(ResidualNorm):
     def _follow(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
         """Move the running statistics towards those of a batch with this many positions."""
         with torch.no_grad():
-            share = self.momentum * (count > 1)  # one position has no variance to learn from
+            count = count.double()
+            share = self.momentum * (count > 1).double()  # one position has no variance to learn from
             unbiased = var * (count / (count - 1).clamp(min=1))
             self.running_mean.add_(share * (mean - self.running_mean))
             self.running_var.add_(share * (unbiased - self.running_var))

@@ -62,9 +62,9 @@ class ProcessRanks(Ranks):
         self.group = group
 
     def _all_gather(self, x: Tensor) -> Tensor:
-        y = x.new_empty(self.size * x.numel())
-        distributed.all_gather_into_tensor(y, x.flatten(), group=self.group)
-        return y.view(self.size, *x.shape)
+        y = x.new_empty(self.size, *x.shape)
+        distributed.all_gather(list(y.unbind(0)), x, group=self.group)
+        return y
 
     def _all_to_all(self, x: Tensor) -> Tensor:
         y = torch.empty_like(x)
