@@ -1,7 +1,10 @@
 """Ranks that run in threads of this process: layers, whole models and mistakes."""
 
+import copy
+
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from statespan import S4D, sequence_parallel
 from statespan.models import Forecaster, ForecasterConfig
@@ -83,6 +86,23 @@ def test_tied_dropout_drops_the_same_features_in_every_shard():
     dropped = [(y == 0).all(1) for y in outputs]
     assert torch.equal(*dropped)
     assert 10 < dropped[0].sum() < 54
+
+
+def test_activation_checkpointing_inside_the_block():
+    """The forward pass that is repeated in the backward pass makes its exchanges again."""
+    layer, x = S4D(4, 8, dtype=torch.float64), torch.randn(2, 31, 4, dtype=torch.float64)
+    layer(x).sin().sum().backward()
+    wanted, weights = layer.ssm.C.grad, copy.deepcopy(layer)
+
+    def work(shards):
+        own = copy.deepcopy(weights)
+        own.zero_grad()
+        checkpoint(own, shards.shard(x), use_reentrant=False).sin().sum().backward()
+        shards.reduce_gradients(own)
+        return 3 * own.ssm.C.grad
+
+    for found in run(3, work):
+        assert (found - wanted).abs().max() <= 1e-11 * wanted.abs().max()
 
 
 class Reversed(SequenceLayer):
