@@ -19,6 +19,7 @@ from statespan.models.encoder import Encoder
 from statespan.nn.padding import Lengths, Padding, fill
 from statespan.ops.fusion import unviewed
 from statespan.ops.parallel.context import check_alone
+from statespan.ops.parallel.packing import check_unpacked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,7 @@ class Forecaster(Model):
             (B, horizon, K).
         """
         check_alone("forward of a forecaster")
+        check_unpacked("forward of a forecaster")
         x, marks, padding = self._input(x, marks, lengths)
         batch, length, _ = x.shape
         horizon, places = self.config.horizon, torch.arange(length, device=x.device)

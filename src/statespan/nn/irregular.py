@@ -18,6 +18,7 @@ from statespan.nn.parameters import DiagonalParameters
 from statespan.nn.sequence import SequenceLayer
 from statespan.ops.fusion import mix_features
 from statespan.ops.parallel.context import check_alone
+from statespan.ops.parallel.packing import check_unpacked
 from statespan.ssm import Diagonal
 from statespan.ssm.irregular import check_gaps, scan_gaps
 
@@ -47,6 +48,7 @@ def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = 
         True
     """
     check_alone("with_gaps")
+    check_unpacked("with_gaps")
     padding = Padding.of(x, lengths)
     check_gaps(gaps, *x.shape[:2])
     if isinstance(module, Backbone):

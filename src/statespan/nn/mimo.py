@@ -25,9 +25,8 @@ from statespan.nn.options import SSMOptions
 from statespan.nn.parameters import SSMParameters
 from statespan.nn.real_part import real_part
 from statespan.ops import apply
-from statespan.ops.parallel import active
 from statespan.ops.ssm.arguments import ModeTensors
-from statespan.ops.ssm.shards import prefill_whole, run_shard
+from statespan.ops.ssm.sequences import prefill_whole, runner
 from statespan.ops.ssm.source import Modal
 from statespan.ssm import Diagonal
 
@@ -74,10 +73,10 @@ class MIMOParameters(SSMParameters):
     ) -> Tensor:  # fmt: skip
         """Apply the SSM to whole sequences u (B, L, D), as y (B, L, K, D)."""
         self._check_precision()
-        source, shards = self.source(dt_scale), active()
-        if shards is not None:
+        source, run = self.source(dt_scale), runner()
+        if run is not None:
             drive = self.drive(u, dtype)
-            both = run_shard(shards, source, drive, ahead=source if bidirectional else None, dtype=drive.dtype)
+            both = run(source, drive, ahead=source if bidirectional else None, dtype=drive.dtype)
             y = both.behind if both.ahead is None else torch.cat([both.behind, both.ahead.flip(1)])
         else:
             drive = self.drive(u, dtype, bidirectional=bidirectional)

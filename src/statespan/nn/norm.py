@@ -17,6 +17,7 @@ from statespan.ops.batch_norm import Moved, Norm, batch_fits, batch_norm, batch_
 from statespan.ops.fusion import as_sequences, untouched
 from statespan.ops.norm import Affine, ResidualSum, after_fits, norm_after, norm_before, norm_fits
 from statespan.ops.parallel import SequenceParallel, active
+from statespan.ops.parallel.packing import active_packing
 from statespan.ops.parallel.ranks import gathered
 
 NormName: TypeAlias = Literal["layer", "batch", "none"]
@@ -167,7 +168,7 @@ class LayerNorm(ResidualNorm, nn.LayerNorm):
 
     def after(self, x: Tensor, z: Tensor, dropout: nn.Module, padding: Padding | None) -> Tensor:
         """As in :class:`ResidualNorm`."""
-        if not untouched(self, LayerNorm) or not after_fits(x, z):
+        if not untouched(self, LayerNorm) or not after_fits(x, z) or active_packing() is not None:
             return super().after(x, z, dropout, padding)
         scale = None
         if isinstance(dropout, TiedDropout) and untouched(dropout, TiedDropout):

@@ -27,7 +27,7 @@ from statespan.ops import Stepper, system_of
 from statespan.ops.parallel import whole_length
 from statespan.ops.ssm.arguments import ModeTensors
 from statespan.ops.ssm.memo import memo_of
-from statespan.ops.ssm.shards import apply_whole, prefill_whole
+from statespan.ops.ssm.sequences import apply_whole, prefill_whole
 from statespan.ops.ssm.source import Modal, SSMSource, low_rank_power
 from statespan.ssm import DPLR, Dense, Diagonal, Structure, inits
 from statespan.ssm.inits import Init

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from statespan._check import check_choice
 from statespan.nn.padding import Lengths, Padding, fill
 from statespan.ops.parallel import SequenceParallel, active
+from statespan.ops.parallel.packing import active_packing
 from statespan.ops.parallel.ranks import gathered
 
 PoolMode: TypeAlias = Literal["mean", "last", "first"]
@@ -67,6 +68,8 @@ class SequencePool(nn.Module):
         if state is None:
             wide = torch.promote_types(x.dtype, torch.float32)
             state = x.new_zeros(batch, self.d_model, dtype=wide), x.new_zeros(batch, dtype=torch.int64)
+        if (rows := active_packing()) is not None:
+            return rows.pool(x, self.mode, state[0].dtype)
         if (shards := active()) is not None:
             return self._over_shards(shards, self._added(x, padding, (torch.zeros_like(state[0]), 0 * state[1])), state)
         return self._added(x, padding, state)

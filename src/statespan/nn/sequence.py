@@ -15,6 +15,7 @@ from torch import Tensor
 from statespan.nn.initial import Initialised
 from statespan.nn.padding import Lengths
 from statespan.ops.parallel.context import check_alone
+from statespan.ops.parallel.packing import check_unpacked
 
 StepFunction: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """One step of a recurrence, ``(x, state) -> (y, state)``."""
@@ -128,6 +129,10 @@ class SequenceLayer(SequenceModule):
     """Whether the layer gives the same outputs for shards of sequences inside :func:`statespan.sequence_parallel`; a
     position-wise layer always does."""
 
+    runs_packed: bool = False
+    """Whether it keeps the sequences of a row apart inside :func:`statespan.packed`; a position-wise layer always does.
+    """
+
     def working_dtype(self, x: Tensor) -> torch.dtype | None:
         """The dtype that the layer computes in for x, which a preceding norm may produce; None for its own dtype."""
         return None
@@ -136,6 +141,8 @@ class SequenceLayer(SequenceModule):
         """Raise a ValueError if the layer cannot ignore padding."""
 
     def check_shards(self) -> None:
-        """Raise a TypeError if the layer is to run on shards of sequences and cannot."""
+        """Raise a TypeError if the layer is to run on shards of sequences, or on packed ones, and cannot."""
         if not (self.runs_on_shards or self.is_position_wise):
             check_alone(type(self).__name__)
+        if not (self.runs_packed or self.is_position_wise):
+            check_unpacked(type(self).__name__)

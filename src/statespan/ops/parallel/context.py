@@ -185,11 +185,11 @@ def sequence_parallel(group: Group = None) -> Iterator[SequenceParallel]:
     """
     shards = SequenceParallel(_ranks(group))
     token = _ACTIVE.set(shards)
-    _EAGER.enter()
+    EAGER.enter()
     try:
         yield shards
     finally:
-        _EAGER.leave()
+        EAGER.leave()
         _ACTIVE.reset(token)
 
 
@@ -233,7 +233,7 @@ class _Eager:
             torch.compiler.set_stance(stance)
 
 
-_EAGER = _Eager()
+EAGER = _Eager()
 
 
 def check_alone(use: str) -> None:

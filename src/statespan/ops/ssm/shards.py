@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, pad
+from torch.nn.functional import pad
 
-from statespan.ops.parallel import SequenceParallel, active
+from statespan.ops.parallel import SequenceParallel
 from statespan.ops.parallel.ranks import gathered
-from statespan.ops.ssm.apply import apply, apply_from
-from statespan.ops.ssm.chunked import aligned, state_after
+from statespan.ops.ssm.apply import apply_from
+from statespan.ops.ssm.chunked import aligned
 from statespan.ops.ssm.chunks import chunk_rows
 from statespan.ops.ssm.source import Modal, SSMSource
 from statespan.ssm import Structure
@@ -40,41 +40,6 @@ class ShardOutputs(NamedTuple):
     """The same of the SSM that looks ahead."""
     last: Tensor
     """(B, H, N), the same on every rank."""
-
-
-def apply_whole(
-    source: SSMSource, u: Tensor, D: Tensor | None = None, *, bidirectional: bool = False,
-    activation: str | None = None, dtype: torch.dtype | None = None,
-) -> Tensor:  # fmt: skip
-    """As :func:`statespan.ops.apply`, to sequences of which u (B, L, H) may be this rank's shard."""
-    if (shards := active()) is None:
-        return apply(source, u, D, bidirectional=bidirectional, activation=activation, dtype=dtype)
-    if bidirectional:
-        channels = source.structure().channels
-        first, second = (channels_of(source, part) for part in (slice(channels // 2), slice(channels // 2, channels)))
-        outputs = run_shard(shards, first, u, D=D, ahead=second, dtype=dtype)
-        assert outputs.ahead is not None
-        y = outputs.behind + outputs.ahead
-    else:
-        y = run_shard(shards, source, u, D=D, dtype=dtype).behind
-    return gelu(y) if activation is not None else y
-
-
-def prefill_whole(
-    source: SSMSource, u: Tensor, state: Tensor | None, D: Tensor | None = None, *, lengths: Tensor | None = None,
-    activation: str | None = None, dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As :func:`statespan.ops.apply_from`, to sequences of which u (B, L, H) may be this rank's shard.
-
-    The state returned is that after each whole sequence; ``lengths`` (B,) are those of the parts in u.
-    """
-    if (shards := active()) is not None:
-        y, _, after = run_shard(shards, source, u, state=state, D=D, lengths=lengths, dtype=dtype)
-        return gelu(y) if activation is not None else y, after
-    y, after = apply_from(source, u, state, D, activation=activation, dtype=dtype)
-    if lengths is not None:
-        after = state_after(source.structure(), u.to(source.dtype), lengths, state)
-    return y, after
 
 
 def run_shard(
@@ -114,7 +79,7 @@ def run_shard(
     looking = None
     if ahead is not None:
         from_right = _combined(everyone[:, 1].flip(0), zeros, [maps[length] for length in layout.lengths[::-1]])
-        looking = _look_ahead(ahead, u, from_right[count - 1 - rank], dtype)
+        looking = look_ahead(ahead, u, from_right[count - 1 - rank], dtype)
     return ShardOutputs(y, looking, states[count].to(zeros.dtype if state is None else state.dtype))
 
 
@@ -132,7 +97,7 @@ def shard_state(structure: Structure, u: Tensor) -> Tensor:
         if chunks % 2:
             states = pad(states, (0, 0, 1, 0))
         earlier, later = states[:, :, 0::2], states[:, :, 1::2]
-        states = _apply_rows(step, earlier.flatten(1, 2)).view_as(later) + later
+        states = apply_rows(step, earlier.flatten(1, 2)).view_as(later) + later
         step = step.squared()
     return states[:, :, 0].transpose(0, 1)
 
@@ -175,7 +140,7 @@ def _columns(structure: Structure, c: int) -> Tensor:
     return krylov(transition.matrix(), B, c).flip(-1).mT
 
 
-def _apply_rows(transition: Transition, x: Tensor) -> Tensor:
+def apply_rows(transition: Transition, x: Tensor) -> Tensor:
     """The map for many states (H, rows, N) of each head."""
     if isinstance(transition, DiagonalTransition):
         return pack(transition.Abar[:, None] * unpack(x))
@@ -186,7 +151,7 @@ def _combined(ends: Tensor, first: Tensor, maps: Sequence[Transition]) -> Tensor
     """The state before each rank's shard and the one after all, (R + 1, B, H, N), from each one's own (R, …)."""
     states = [first]
     for end, through in zip(ends, maps):
-        states.append(_apply_rows(through, states[-1].transpose(0, 1)).transpose(0, 1) + end)
+        states.append(apply_rows(through, states[-1].transpose(0, 1)).transpose(0, 1) + end)
     return torch.stack(states)
 
 
@@ -198,7 +163,7 @@ def _combined_by_lengths(structure: Structure, ends: Tensor, first: Tensor, leng
     return torch.stack(states)
 
 
-def _look_ahead(source: SSMSource, u: Tensor, state: Tensor, dtype: torch.dtype | None) -> Tensor:
+def look_ahead(source: SSMSource, u: Tensor, state: Tensor, dtype: torch.dtype | None) -> Tensor:
     """The outputs (B, L, K, H) of a recurrence from the right, which read the state of the sample behind theirs."""
     _, _, C, F = source.structure().recurrence()
     reversed_u = u.flip(1)
