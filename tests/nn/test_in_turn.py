@@ -45,6 +45,23 @@ def test_tokens_in_turn():
     assert_near(in_turn(model, x, shards=5)[0], model(x), 1e-12)
 
 
+def test_truncated():
+    """The numbers are those of one pass; the gradients are those of the shards, each from a state that is given."""
+    module, x = backbone(), torch.randn(2, 60, 6, **WIDE, requires_grad=True)
+    y, after = in_turn(module, x, shards=4, truncate=True)
+    assert_near(y, module(x), 1e-12)
+    found, state, wanted = gradients(module, x, y, after), None, 0
+    for number, part in enumerate(x.split(15, 1)):
+        y, state = module.prefill(part, state)
+        end = state if number == 3 else ()
+        wanted = [have + new for have, new in zip(wanted or len(found) * [0], gradients(module, x, y, end))]
+        state = torch.utils._pytree.tree_map(torch.Tensor.detach, state)
+    for got, gradient in zip(found, wanted):
+        assert_near(got, gradient, 1e-11)
+    whole = gradients(module, x, *module.prefill(x))
+    assert (found[0] - whole[0]).abs().max() > 1e-3 * whole[0].abs().max()
+
+
 def test_little_is_stored():
     """Only inputs and states: an eighth of what one pass stores, and x once."""
     module, x = backbone(), torch.randn(1, 4096, 6, **WIDE, requires_grad=True)

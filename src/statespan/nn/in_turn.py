@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from statespan._check import check_int, check_lengths
+from statespan._check import check_bool, check_int, check_lengths
 from statespan.nn.sequence import SequenceModule
 from statespan.ops.parallel.context import check_alone
 
@@ -24,6 +25,7 @@ def in_turn(
     shards: int,
     lengths: Tensor | None = None,
     dt_scale: float = 1.0,
+    truncate: bool = False,
 ) -> tuple[Tensor, Any]:
     """Apply ``module.prefill`` to shards of a sequence one after the other, with gradients, in bounded memory.
 
@@ -38,6 +40,8 @@ def in_turn(
         shards: The number of shards, 1 … L, whose lengths differ by at most 1.
         lengths: True length of each sequence (B,); padding is ignored.
         dt_scale: As in ``forward``.
+        truncate: Truncated back-propagation through time: gradients do not cross from a shard into those before it.
+            Outputs and states stay the same.
 
     Returns:
         y of shape (B, L, …), and the new state.
@@ -59,9 +63,12 @@ def in_turn(
     def run(part: Tensor, state: Any, real: Tensor | None) -> Any:
         return module.prefill(part, state, lengths=real, dt_scale=dt_scale)
 
+    check_bool("truncate", truncate)
     outputs, offset = [], 0
     for part in x.tensor_split(shards, 1):
         real = None if lengths is None else (lengths - offset).clamp(0, part.shape[1])
+        if truncate:
+            state = tree_map_only(Tensor, Tensor.detach, state)
         y, state = checkpoint(run, part, state, real, use_reentrant=False)
         outputs.append(y)
         offset += part.shape[1]
