@@ -95,6 +95,19 @@ def test_tied_dropout_draws_for_each_sequence():
     assert not torch.equal(first.all(0), second.all(0))
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_compiled_layers_run_uncompiled_inside(before):
+    torch.compiler.reset()
+    layer, x = S4D(4, 8, dtype=torch.float64), torch.randn(1, sum(LENGTHS), 4, dtype=torch.float64)
+    compiled = torch.compile(layer, backend="eager", fullgraph=before)
+    outside = layer(x)
+    if before:
+        assert (compiled(x) - outside).abs().max() <= 1e-12
+    assert torch.equal(together(compiled, x), together(layer, x))
+    assert (compiled(x) - outside).abs().max() <= 1e-12
+    assert (together(layer, x) - outside).abs().max() > 1e-3
+
+
 class Rolled(SequenceLayer):
     d_model = d_output = 4
     runs_on_shards = True

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, distributed, nn
@@ -150,7 +150,7 @@ _ACTIVE: ContextVar[SequenceParallel | None] = ContextVar("sequence_parallel", d
 
 def active() -> SequenceParallel | None:
     """The innermost block of :func:`sequence_parallel`, or None outside of all."""
-    return None if torch.compiler.is_compiling() else _ACTIVE.get()
+    return None if traced_outside() else _ACTIVE.get()
 
 
 def whole_length(x: Tensor) -> int:
@@ -210,30 +210,36 @@ def _ranks(group: Group) -> Ranks:
 
 
 class _Eager:
-    """Has compiled functions run uncompiled, because a compiled one does not ask whether a block is open."""
+    """Has compiled functions run uncompiled while a block is open, in any thread."""
 
     def __init__(self) -> None:
         self.lock, self.open = Lock(), 0
+        self.stance: Any = None
 
     def enter(self) -> None:
         with self.lock:
             self.open += 1
-            if self.open == 1:
-                self._set("force_eager")
+            if self.stance is None and "torch._dynamo" in sys.modules:  # without it nothing has been compiled
+                self.stance = torch.compiler.set_stance("force_eager")
 
     def leave(self) -> None:
         with self.lock:
             self.open -= 1
-            if not self.open:
-                self._set("default")
-
-    @staticmethod
-    def _set(stance: str) -> None:
-        if "torch._dynamo" in sys.modules:  # without it nothing has been compiled
-            torch.compiler.set_stance(stance)
+            if not self.open and self.stance is not None:
+                self.stance.__exit__(None, None, None)
+                self.stance = None
 
 
 EAGER = _Eager()
+
+
+def traced_outside() -> bool:
+    """Whether a compiler traces outside of all blocks; what it traced there is not used inside of one."""
+    if not torch.compiler.is_compiling():
+        return False
+    if EAGER.open:
+        raise TypeError("torch.compile cannot trace inside of sequence_parallel or packed: compile outside of it")
+    return True
 
 
 def check_alone(use: str) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_tensor
-from statespan.ops.parallel.context import EAGER, active, check_alone
+from statespan.ops.parallel.context import EAGER, active, check_alone, traced_outside
 
 SHORTEST_PIECE, LONGEST_PIECE = 16, 512
 
@@ -98,7 +98,7 @@ _PACKING: ContextVar[Packing | None] = ContextVar("packed", default=None)
 
 def active_packing() -> Packing | None:
     """The innermost block of :func:`packed`, or None outside of all."""
-    return None if torch.compiler.is_compiling() else _PACKING.get()
+    return None if traced_outside() else _PACKING.get()
 
 
 @contextmanager
