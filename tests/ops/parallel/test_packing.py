@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from statespan import DSS, S4D, packed
+from statespan import DSS, S4D, capture, packed
 from statespan.nn import Backbone, SequenceLayer
+from statespan.nn.capture.calls import Calls
 from tests.nn.make import LAYER_IDS, LAYERS
 from tests.ops.parallel.cases import BOUNDS, assert_same
 from tests.ops.parallel.stacks import MODELS, batch
@@ -106,6 +107,13 @@ def test_compiled_layers_run_uncompiled_inside(before):
     assert torch.equal(together(compiled, x), together(layer, x))
     assert (compiled(x) - outside).abs().max() <= 1e-12
     assert (together(layer, x) - outside).abs().max() > 1e-3
+
+
+def test_captured_models_run_eagerly_inside(monkeypatch):
+    layer, x = S4D(4, 8), torch.randn(1, sum(LENGTHS), 4)
+    captured = capture(layer)
+    monkeypatch.setattr(Calls, "__call__", lambda *_: pytest.fail("a graph would not know the sequences"))
+    assert torch.equal(together(captured, x), together(layer, x))
 
 
 class Rolled(SequenceLayer):
