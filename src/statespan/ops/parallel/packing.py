@@ -33,6 +33,8 @@ class Pieces(NamedTuple):
     """(I,): how many come after it."""
     most: int
     """The most pieces that a sequence has."""
+    length: int
+    """P, a power of 2."""
 
 
 class Packing:
@@ -67,7 +69,7 @@ class Packing:
         source = (self.ends[:-1][owner] + number * P)[:, None] + torch.arange(P)
         inside = source < self.ends[1:][owner][:, None]
         most = int(counts.max()) if len(counts) else 0
-        return Pieces(source.clamp(max=max(self.total - 1, 0)), inside, number, counts[owner] - 1 - number, most)
+        return Pieces(source.clamp(max=max(self.total - 1, 0)), inside, number, counts[owner] - 1 - number, most, P)
 
     def cut(self, x: Tensor) -> Tensor:
         """The pieces (B·I, P, …) of x (B, T, …)."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from statespan.ops.parallel.packing import Packing
+from statespan.ops.parallel.packing import Packing, Pieces
 from statespan.ops.ssm.apply import apply_from
-from statespan.ops.ssm.shards import ShardOutputs, apply_rows, look_ahead, power, shard_state
+from statespan.ops.ssm.doublings import Doublings, apply_rows
+from statespan.ops.ssm.shards import ShardOutputs, look_ahead
 from statespan.ops.ssm.source import SSMSource
-from statespan.ssm.packed import Transition
 
 
 def run_packed(
@@ -26,27 +26,27 @@ def run_packed(
     if not x.shape[0]:
         y, _ = apply_from(source, u, None, D, dtype=dtype)
         return ShardOutputs(y, None if ahead is None else torch.zeros_like(y), structure.initial_state(batch))
-    step = power(structure.recurrence().transition, x.shape[1])
-    states = _before(shard_state(structure, x).unflatten(0, (batch, -1)), pieces.number, pieces.most, step)
+    doublings, both = Doublings(structure), ahead is not None
+    ends = doublings.state(torch.cat([x, x.flip(1)]) if both else x).unflatten(0, (1 + both, batch, -1))
+    states = _before(ends[0], pieces.number, pieces, doublings)
     y, _ = apply_from(source, x, states.flatten(0, 1), D, dtype=dtype)
     looking = None
     if ahead is not None:
-        ends = shard_state(structure, x.flip(1)).unflatten(0, (batch, -1)).flip(1)
-        behind = _before(ends, pieces.left.flip(0), pieces.most, step).flip(1)
+        behind = _before(ends[1].flip(1), pieces.left.flip(0), pieces, doublings).flip(1)
         looking = packing.join(look_ahead(ahead, x, behind.flatten(0, 1), dtype), batch)
     return ShardOutputs(packing.join(y, batch), looking, structure.initial_state(batch))
 
 
-def _before(ends: Tensor, number: Tensor, most: int, step: Transition) -> Tensor:
+def _before(ends: Tensor, number: Tensor, pieces: Pieces, doublings: Doublings) -> Tensor:
     """The state before each piece of its sequence (B, I, H, N), from the states that pieces lead to from zeros.
 
     A prefix sum in log₂ rounds: after each, x_i holds twice as many of the pieces up to i, those of its sequence.
     """
     x, number, shift = ends, number.to(ends.device), 1
-    while shift < most:
-        moved = apply_rows(step, x.permute(2, 0, 1, 3).flatten(1, 2)).unflatten(1, x.shape[:2]).permute(1, 2, 0, 3)
-        x = x + _moved(moved, number, shift)
-        step, shift = step.squared(), 2 * shift
+    while shift < pieces.most:
+        through = doublings.square((shift * pieces.length).bit_length() - 1)
+        moved = apply_rows(through, x.permute(2, 0, 1, 3).flatten(1, 2)).unflatten(1, x.shape[:2]).permute(1, 2, 0, 3)
+        x, shift = x + _moved(moved, number, shift), 2 * shift
     return _moved(x, number, 1)
 
 

@@ -16,19 +16,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from statespan.ops.parallel import SequenceParallel
 from statespan.ops.parallel.ranks import gathered
 from statespan.ops.ssm.apply import apply_from
 from statespan.ops.ssm.chunked import aligned
-from statespan.ops.ssm.chunks import chunk_rows
+from statespan.ops.ssm.doublings import Doublings, apply_rows
 from statespan.ops.ssm.source import Modal, SSMSource
 from statespan.ssm import Structure
-from statespan.ssm.packed import DenseTransition, DiagonalTransition, Transition, pack, unpack
-from statespan.ssm.powers import block_length, krylov, matrix_power, powers, saturate
-
-LONGEST_CHUNK = 256  # of the pass that computes the state alone
+from statespan.ssm.packed import Transition
 
 
 class ShardOutputs(NamedTuple):
@@ -62,13 +58,13 @@ def run_shard(
         The outputs, and the state after each sequence in the dtype of ``state`` (float64 for None).
     """
     layout, structure = shards.layout(u), source.structure()
-    rank, count, transition = layout.rank, len(layout.lengths), structure.recurrence().transition
-    ends = [shard_state(structure, u if lengths is None else aligned(u, lengths))]
+    rank, count, batch, doublings = layout.rank, len(layout.lengths), u.shape[0], Doublings(structure)
+    own = u if lengths is None else aligned(u, lengths)
     if ahead is not None:
-        ends.append(shard_state(structure, u.flip(1)))
-    everyone = gathered(torch.stack(ends), shards.ranks)  # (R, 1 or 2, B, H, N)
-    zeros = structure.initial_state(u.shape[0])
-    maps = {length: power(transition, length) for length in set(layout.lengths)}
+        own = torch.cat([own, u.flip(1)])
+    everyone = gathered(doublings.state(own).unflatten(0, (-1, batch)), shards.ranks)  # (R, 1 or 2, B, H, N)
+    zeros = structure.initial_state(batch)
+    maps = {length: doublings.power(length) for length in set(layout.lengths)}
     first = zeros if state is None else state.double()
     if lengths is None:
         states = _combined(everyone[:, 0], first, [maps[length] for length in layout.lengths])
@@ -81,38 +77,6 @@ def run_shard(
         from_right = _combined(everyone[:, 1].flip(0), zeros, [maps[length] for length in layout.lengths[::-1]])
         looking = look_ahead(ahead, u, from_right[count - 1 - rank], dtype)
     return ShardOutputs(y, looking, states[count].to(zeros.dtype if state is None else state.dtype))
-
-
-def shard_state(structure: Structure, u: Tensor) -> Tensor:
-    """The state (B, H, N) after u (B, L, H) from zeros, float64: a matrix product, then sums of pairs of chunks."""
-    batch, length, _ = u.shape
-    dtype = torch.promote_types(u.dtype, structure.dtype)
-    c = min(block_length(length), LONGEST_CHUNK)
-    x = u.to(dtype).permute(2, 0, 1)
-    x = pad(x, (-length % c, 0))  # zeros before the first sample change nothing
-    transition = structure.recurrence().transition
-    states = (chunk_rows(x, c) @ _columns(structure, c).to(dtype)).double()  # (H, B·I, N)
-    states, step = states.unflatten(1, (batch, -1)), power(transition, c)
-    while (chunks := states.shape[2]) > 1:
-        if chunks % 2:
-            states = pad(states, (0, 0, 1, 0))
-        earlier, later = states[:, :, 0::2], states[:, :, 1::2]
-        states = apply_rows(step, earlier.flatten(1, 2)).view_as(later) + later
-        step = step.squared()
-    return states[:, :, 0].transpose(0, 1)
-
-
-def power(transition: Transition, steps: int) -> Transition:
-    """The map applied ``steps`` times."""
-    if not isinstance(transition, DiagonalTransition):
-        return DenseTransition(matrix_power(transition.matrix(), steps))
-    base, result = transition.Abar, torch.ones_like(transition.Abar)
-    while steps:
-        if steps & 1:
-            result = saturate(result * base)
-        if steps := steps >> 1:
-            base = saturate(base * base)
-    return DiagonalTransition(result)
 
 
 def channels_of(source: SSMSource, part: slice) -> SSMSource:
@@ -130,21 +94,6 @@ def channels_of(source: SSMSource, part: slice) -> SSMSource:
         return modes._replace(parameters=modes.parameters._replace(C=modes.parameters.C[part].contiguous()))
 
     return replace(source, structure=structure, modal=modal, memo=None)
-
-
-def _columns(structure: Structure, c: int) -> Tensor:
-    """``Ā^(c-1-j) B̄`` in row j, (H, c, N), float64."""
-    transition, B, *_ = structure.recurrence()
-    if isinstance(transition, DiagonalTransition):
-        return pack((unpack(B)[..., None] * powers(transition.Abar, c).flip(-1)).mT)
-    return krylov(transition.matrix(), B, c).flip(-1).mT
-
-
-def apply_rows(transition: Transition, x: Tensor) -> Tensor:
-    """The map for many states (H, rows, N) of each head."""
-    if isinstance(transition, DiagonalTransition):
-        return pack(transition.Abar[:, None] * unpack(x))
-    return x @ transition.matrix().mT
 
 
 def _combined(ends: Tensor, first: Tensor, maps: Sequence[Transition]) -> Tensor:
