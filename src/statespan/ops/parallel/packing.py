@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -31,6 +30,8 @@ class Pieces(NamedTuple):
     """(I,): how many pieces of its sequence come before each piece."""
     left: Tensor
     """(I,): how many come after it."""
+    places: Tensor
+    """(T,): the position of each sample among those of all pieces."""
     most: int
     """The most pieces that a sequence has."""
     length: int
@@ -52,15 +53,21 @@ class Packing:
         self.ends = torch.tensor(ends)
         self.lengths = self.ends.diff()
         self.total, self.count = int(ends[-1]), len(ends) - 1
+        self._pieces: dict[torch.device, Pieces] = {}
 
     def check(self, x: Tensor) -> None:
         """Check that x (B, T, …) is as long as all sequences together."""
         if x.shape[1] != self.total:
             raise ValueError(f"x must have the length {self.total} that cu_seqlens ends with, got {x.shape[1]}")
 
-    @cached_property
-    def pieces(self) -> Pieces:
+    def pieces(self, device: torch.device) -> Pieces:
         """The pieces, about four for each sequence."""
+        if device not in self._pieces:
+            parts = (part.to(device) if isinstance(part, Tensor) else part for part in self._cut())
+            self._pieces[device] = Pieces._make(parts)
+        return self._pieces[device]
+
+    def _cut(self) -> Pieces:
         mean = self.total // max(self.count, 1)
         P = min(max(1 << (mean // 4).bit_length(), SHORTEST_PIECE), LONGEST_PIECE)
         counts = (self.lengths + P - 1) // P
@@ -69,17 +76,17 @@ class Packing:
         source = (self.ends[:-1][owner] + number * P)[:, None] + torch.arange(P)
         inside = source < self.ends[1:][owner][:, None]
         most = int(counts.max()) if len(counts) else 0
-        return Pieces(source.clamp(max=max(self.total - 1, 0)), inside, number, counts[owner] - 1 - number, most, P)
+        source, left = source.clamp(max=max(self.total - 1, 0)), counts[owner] - 1 - number
+        return Pieces(source, inside, number, left, inside.flatten().nonzero()[:, 0], most, P)
 
     def cut(self, x: Tensor) -> Tensor:
         """The pieces (B·I, P, …) of x (B, T, …)."""
-        source, inside = (part.to(x.device) for part in self.pieces[:2])
-        return x[:, source].masked_fill_(~inside[..., None], 0.0).flatten(0, 1)
+        pieces = self.pieces(x.device)
+        return x[:, pieces.source].masked_fill_(~pieces.inside[..., None], 0.0).flatten(0, 1)
 
     def join(self, pieces: Tensor, batch: int) -> Tensor:
         """The row (B, T, …) of its pieces (B·I, P, …)."""
-        at = self.pieces.inside.flatten().nonzero()[:, 0].to(pieces.device)
-        return pieces.unflatten(0, (batch, -1)).flatten(1, 2)[:, at]
+        return pieces.unflatten(0, (batch, -1)).flatten(1, 2)[:, self.pieces(pieces.device).places]
 
     def spread(self, x: Tensor) -> Tensor:
         """Repeat what each sequence has, x (S, …), at its positions: (1, T, …)."""

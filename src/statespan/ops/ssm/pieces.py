@@ -21,7 +21,7 @@ def run_packed(
 ) -> ShardOutputs:  # fmt: skip
     """Apply an SSM to each sequence of the rows u (B, T, H), from zeros; see :func:`run_shard` of shards."""
     packing.check(u)
-    structure, batch, pieces = source.structure(), u.shape[0], packing.pieces
+    structure, batch, pieces = source.structure(), u.shape[0], packing.pieces(u.device)
     x = packing.cut(u)
     if not x.shape[0]:
         y, _ = apply_from(source, u, None, D, dtype=dtype)
@@ -42,7 +42,7 @@ def _before(ends: Tensor, number: Tensor, pieces: Pieces, doublings: Doublings) 
 
     A prefix sum in log₂ rounds: after each, x_i holds twice as many of the pieces up to i, those of its sequence.
     """
-    x, number, shift = ends, number.to(ends.device), 1
+    x, shift = ends, 1
     while shift < pieces.most:
         through = doublings.square((shift * pieces.length).bit_length() - 1)
         moved = apply_rows(through, x.permute(2, 0, 1, 3).flatten(1, 2)).unflatten(1, x.shape[:2]).permute(1, 2, 0, 3)
