@@ -1,6 +1,7 @@
 """Whole models and their losses, on whole sequences or on shards."""
 
 import copy
+from functools import cache
 
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
@@ -33,6 +34,7 @@ MODELS = {
 }
 
 
+@cache  # made once, before threads that share the random numbers
 def batch(name):
     torch.manual_seed(3)
     if name == "language":

@@ -87,6 +87,12 @@ def test_sequences_do_not_see_each_other():
     assert torch.equal(spoiled[:, keep], y[:, keep])
 
 
+@pytest.mark.parametrize("ends", [[0], [0, 0, 0]])
+def test_no_samples(ends):
+    with packed(ends):
+        assert S4D(4, bidirectional=True)(torch.ones(1, 0, 4)).shape == (1, 0, 4)
+
+
 def test_tied_dropout_draws_for_each_sequence():
     layer = S4D(64, 2, dropout=0.5, mix=None, activation=None)
     with packed([0, 20, 50]):

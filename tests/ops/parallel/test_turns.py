@@ -68,6 +68,13 @@ def test_shard_and_gather_are_inverse():
     assert (torch.cat(gradients, 1) - w.sum(0)).abs().max() <= 1e-14
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_an_empty_batch(bidirectional):
+    layer = S4D(4, 8, bidirectional=bidirectional)
+    for y in run(2, lambda shards: layer(shards.shard(torch.ones(0, 50, 4)))):
+        assert y.shape == (0, 25, 4)
+
+
 def test_bytes_do_not_depend_on_the_length():
     layer = S4D(8, 16, bidirectional=True)
 

@@ -50,7 +50,7 @@ class Doublings:
         c = min(block_length(length), LONGEST_CHUNK)  # a power of 2
         x = pad(u.to(dtype).permute(2, 0, 1), (-length % c, 0))  # zeros before the first sample change nothing
         states = (chunk_rows(x, c) @ self._columns(c).to(dtype)).double()  # (H, B·I, N)
-        states, k = states.unflatten(1, (batch, -1)), c.bit_length() - 1
+        states, k = states.unflatten(1, (batch, x.shape[2] // c)), c.bit_length() - 1
         while (chunks := states.shape[2]) > 1:
             if chunks % 2:
                 states = pad(states, (0, 0, 1, 0))

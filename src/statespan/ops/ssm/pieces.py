@@ -23,11 +23,11 @@ def run_packed(
     packing.check(u)
     structure, batch, pieces = source.structure(), u.shape[0], packing.pieces(u.device)
     x = packing.cut(u)
-    if not x.shape[0]:
+    if not x.shape[0]:  # no sequences, or empty ones
         y, _ = apply_from(source, u, None, D, dtype=dtype)
         return ShardOutputs(y, None if ahead is None else torch.zeros_like(y), structure.initial_state(batch))
     doublings, both = Doublings(structure), ahead is not None
-    ends = doublings.state(torch.cat([x, x.flip(1)]) if both else x).unflatten(0, (1 + both, batch, -1))
+    ends = doublings.state(torch.cat([x, x.flip(1)]) if both else x).unflatten(0, (1 + both, batch, len(pieces.source)))
     states = _before(ends[0], pieces.number, pieces, doublings)
     y, _ = apply_from(source, x, states.flatten(0, 1), D, dtype=dtype)
     looking = None

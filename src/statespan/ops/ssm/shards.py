@@ -59,10 +59,9 @@ def run_shard(
     """
     layout, structure = shards.layout(u), source.structure()
     rank, count, batch, doublings = layout.rank, len(layout.lengths), u.shape[0], Doublings(structure)
-    own = u if lengths is None else aligned(u, lengths)
-    if ahead is not None:
-        own = torch.cat([own, u.flip(1)])
-    everyone = gathered(doublings.state(own).unflatten(0, (-1, batch)), shards.ranks)  # (R, 1 or 2, B, H, N)
+    directions = [u if lengths is None else aligned(u, lengths)] + ([] if ahead is None else [u.flip(1)])
+    ends = doublings.state(torch.cat(directions)).unflatten(0, (len(directions), batch))
+    everyone = gathered(ends, shards.ranks)  # (R, 1 or 2, B, H, N)
     zeros = structure.initial_state(batch)
     maps = {length: doublings.power(length) for length in set(layout.lengths)}
     first = zeros if state is None else state.double()
