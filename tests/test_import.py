@@ -39,7 +39,7 @@ def test_public_names():
     modules = {"ssm", "ops", "nn", "models", "generation", "data", "train"}
     names = {"S4", "S4D", "S5", "DSS", "LRU", "LSSL", "SSMLayer", "Stream", "generate", "load", "use_path"}
     names |= {"S4Classifier", "S4Regressor", "S4Forecaster", "from_reference", "to_reference", "param_groups"}
-    names |= {"__version__", "capture"}
+    names |= {"__version__", "capture", "packed", "sequence_parallel"}
     assert {*names, *modules} == set(statespan.__all__)
     assert all(hasattr(statespan, name) for name in statespan.__all__)
 

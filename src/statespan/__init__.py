@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from statespan.nn import DSS, LRU, LSSL, S4, S4D, S5, SSMLayer
     from statespan.nn.capture import capture
     from statespan.ops import use_path
+    from statespan.ops.parallel import packed, sequence_parallel
     from statespan.train import param_groups
 
 _HOMES = {
@@ -27,6 +28,7 @@ _HOMES = {
     "nn": ("DSS", "LRU", "LSSL", "S4", "S4D", "S5", "SSMLayer"),
     "nn.capture": ("capture",),
     "ops": ("use_path",),
+    "ops.parallel": ("packed", "sequence_parallel"),
     "train": ("param_groups",),
 }
 """The public names by the module below statespan in which they are defined."""
@@ -54,7 +56,9 @@ __all__ = [
     "models",
     "nn",
     "ops",
+    "packed",
     "param_groups",
+    "sequence_parallel",
     "ssm",
     "to_reference",
     "train",

@@ -18,6 +18,8 @@ from statespan.models.config import COUNT, BackboneConfig, make_backbone
 from statespan.models.encoder import Encoder
 from statespan.nn.padding import Lengths, Padding, fill
 from statespan.ops.fusion import unviewed
+from statespan.ops.parallel.context import check_alone
+from statespan.ops.parallel.packing import check_unpacked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,8 @@ class Forecaster(Model):
         Returns:
             (B, horizon, K).
         """
+        check_alone("forward of a forecaster")
+        check_unpacked("forward of a forecaster")
         x, marks, padding = self._input(x, marks, lengths)
         batch, length, _ = x.shape
         horizon, places = self.config.horizon, torch.arange(length, device=x.device)

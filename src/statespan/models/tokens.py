@@ -14,7 +14,9 @@ from torch import Tensor
 from statespan.models.base import Model
 from statespan.models.encoder import check_tokens
 from statespan.nn.padding import Lengths, Padding, fill
+from statespan.nn.pool import SequencePool
 from statespan.nn.sequence import StepFunction
+from statespan.ops.parallel import active
 
 
 class TokenModel(Model):
@@ -102,6 +104,11 @@ class TokenModel(Model):
         features, after = self.backbone.prefill(self.encode(x), state, lengths=padding, dt_scale=dt_scale)
         if not last:
             return fill(self.decode(features) if decode else features, padding), after
+        if active() is not None:
+            pool = SequencePool(features.shape[-1], "last")
+            y, count = pool.advance(features, lengths=padding)
+            y = y.to(features.dtype)[:, None]
+            return (self.decode(y) if decode else y)[:, 0].masked_fill((count == 0)[:, None], 0.0), after
         batch, length = x.shape
         if length == 0:
             raise ValueError("x must have at least one position where last=True, got length 0")

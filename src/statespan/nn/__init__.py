@@ -5,6 +5,7 @@ from statespan.nn.backbone import Backbone
 from statespan.nn.block import FeedForward, ResidualBlock
 from statespan.nn.dropout import TiedDropout
 from statespan.nn.heads import PairHead, SequenceHead
+from statespan.nn.in_turn import in_turn
 from statespan.nn.layer import SSMLayer
 from statespan.nn.lru import LRU
 from statespan.nn.lssl import LSSL, DenseParameters
@@ -44,4 +45,5 @@ __all__ = [
     "SinusoidalPositions",
     "TiedDropout",
     "UNet",
+    "in_turn",
 ]

@@ -100,6 +100,11 @@ class Composite(SequenceLayer):
         for part in self.parts():
             part.check_padding()
 
+    def check_shards(self) -> None:
+        """Reject shards of sequences if a part does."""
+        for part in self.parts():
+            part.check_shards()
+
     def _padding(self, x: Tensor, lengths: Lengths) -> Padding | None:
         check_tensor("x", x, ("batch", "length", self.d_model), kind="float")
         return Padding.of(x, lengths)

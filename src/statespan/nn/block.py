@@ -121,6 +121,7 @@ class ResidualBlock(SequenceLayer):
 
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """Apply the block to whole sequences x (B, L, D); see :class:`SequenceLayer`."""
+        self.layer.check_shards()
         padding = Padding.of(x, lengths)
         if padding is not None:
             self.layer.check_padding()
@@ -136,6 +137,7 @@ class ResidualBlock(SequenceLayer):
     ) -> tuple[Tensor, Any]:
         """The same map from a state of the layer to a state; see :class:`SequenceLayer`."""
         self.norm.check_streaming()
+        self.layer.check_shards()
         padding = Padding.of(x, lengths)
         y, after = self.layer.prefill(self.layer_input(x, padding), state, lengths=padding, dt_scale=dt_scale)
         return self.add_to(x, y, padding), after
@@ -173,6 +175,10 @@ class ResidualBlock(SequenceLayer):
     def check_padding(self) -> None:
         """Reject padding if the layer does."""
         self.layer.check_padding()
+
+    def check_shards(self) -> None:
+        """Reject shards of sequences if the layer does."""
+        self.layer.check_shards()
 
     def layer_input(self, x: Tensor, padding: Padding | None) -> Tensor:
         """The input of the layer, 0 for padding."""

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from statespan._check import check_bool, check_number
+from statespan.ops.parallel import active
+from statespan.ops.parallel.packing import active_packing
 
 
 class TiedDropout(nn.Module):
@@ -30,10 +32,13 @@ class TiedDropout(nn.Module):
         return x if mask is None else x * mask
 
     def mask(self, x: Tensor) -> Tensor | None:
-        """Factors of x, (batch, 1, features); None if all are 1."""
+        """Factors of x, (batch, 1, features), or (1, length, features) of packed sequences; None if all are 1."""
         if not self.training or self.p == 0.0:
             return None
-        return nn.functional.dropout(torch.ones_like(x[:, :1]), self.p)
+        if (rows := active_packing()) is not None:
+            return rows.spread(nn.functional.dropout(x.new_ones(rows.count, x.shape[2]), self.p))
+        mask = nn.functional.dropout(torch.ones_like(x[:, :1]), self.p)
+        return mask if (shards := active()) is None else shards.ranks.all_gather(mask)[0]  # one for the whole sequence
 
     def extra_repr(self) -> str:
         """The probability."""

@@ -17,6 +17,8 @@ from statespan.nn.padding import Lengths, Padding, fill
 from statespan.nn.parameters import DiagonalParameters
 from statespan.nn.sequence import SequenceLayer
 from statespan.ops.fusion import mix_features
+from statespan.ops.parallel.context import check_alone
+from statespan.ops.parallel.packing import check_unpacked
 from statespan.ssm import Diagonal
 from statespan.ssm.irregular import check_gaps, scan_gaps
 
@@ -45,6 +47,8 @@ def with_gaps(module: nn.Module, x: Tensor, gaps: Tensor, *, lengths: Lengths = 
         >>> bool((y - layer(x, dt_scale=2.0)).abs().max() < 1e-5)
         True
     """
+    check_alone("with_gaps")
+    check_unpacked("with_gaps")
     padding = Padding.of(x, lengths)
     check_gaps(gaps, *x.shape[:2])
     if isinstance(module, Backbone):

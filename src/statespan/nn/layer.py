@@ -19,6 +19,7 @@ from statespan.nn.parameters import DiagonalParameters, DPLRParameters, SSMParam
 from statespan.nn.precision import full_precision
 from statespan.nn.sequence import SequenceLayer
 from statespan.ops.fusion import GLU, activating_linear, gating_linear, mix_features, untouched, working_dtype
+from statespan.ops.parallel.packing import active_packing, on_whole_sequences
 from statespan.ops.ssm.gated import apply_gated
 from statespan.ssm import Structure
 from statespan.ssm.structure import zero_state
@@ -58,6 +59,7 @@ class SSMLayer(SequenceLayer):
     """
 
     needs_lengths = False  # zeros after a sequence tell it enough, also if it looks ahead
+    runs_on_shards = runs_packed = True
 
     def __init__(
         self,
@@ -97,13 +99,14 @@ class SSMLayer(SequenceLayer):
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """Apply the layer to whole sequences x (B, L, D); see :class:`SequenceLayer`."""
         padding = self._check(x, lengths, dt_scale)
-        if padding is not None:
+        if padding is not None or active_packing() is not None:
             self.check_padding()
         linear = activating_linear(x, self.dropout, self.mix, DROPOUTS) if self.activation else None
         dtype = self.working_dtype(x)  # asks autocast, which is off below
         x = fill(x, padding)
         gate = gating_linear(x, self.dropout, self.mix, DROPOUTS)
-        if gate is not None and untouched(self.ssm, *BUILT_BY_KERNELS) and self.ssm.C.dtype.itemsize >= 4:
+        whole = on_whole_sequences()
+        if gate is not None and whole and untouched(self.ssm, *BUILT_BY_KERNELS) and self.ssm.C.dtype.itemsize >= 4:
             source = self.ssm.source(dt_scale)
             with full_precision(x):
                 gated = apply_gated(

@@ -24,8 +24,9 @@ from torch.nn.functional import gelu, linear
 from statespan.nn.options import SSMOptions
 from statespan.nn.parameters import SSMParameters
 from statespan.nn.real_part import real_part
-from statespan.ops import apply, apply_from, state_after
+from statespan.ops import apply
 from statespan.ops.ssm.arguments import ModeTensors
+from statespan.ops.ssm.sequences import prefill_whole, runner
 from statespan.ops.ssm.source import Modal
 from statespan.ssm import Diagonal
 
@@ -80,8 +81,14 @@ class MIMOParameters(SSMParameters):
     ) -> Tensor:  # fmt: skip
         """Apply the SSM to whole sequences u (B, L, D), as y (B, L, K, D)."""
         self._check_precision()
-        drive = self.drive(u, dtype, bidirectional=bidirectional)
-        y = apply(self.source(dt_scale), drive, dtype=drive.dtype)
+        source, run = self.source(dt_scale), runner()
+        if run is not None:
+            drive = self.drive(u, dtype)
+            both = run(source, drive, ahead=source if bidirectional else None, dtype=drive.dtype)
+            y = both.behind if both.ahead is None else torch.cat([both.behind, both.ahead.flip(1)])
+        else:
+            drive = self.drive(u, dtype, bidirectional=bidirectional)
+            y = apply(source, drive, dtype=drive.dtype)
         return self.read(y, u, D, bidirectional=bidirectional, activation=activation)
 
     def prefill(
@@ -92,9 +99,8 @@ class MIMOParameters(SSMParameters):
         self._check_precision()
         drive, source = self.drive(u, dtype), self.source(dt_scale)
         start = None if state is None else torch.cat([state, torch.zeros_like(state)])
-        y, after = apply_from(source, drive, start, dtype=drive.dtype)
-        if lengths is not None:
-            after = state_after(source.structure(), drive.to(self.precision), torch.cat([lengths, lengths]), start)
+        both = None if lengths is None else torch.cat([lengths, lengths])
+        y, after = prefill_whole(source, drive, start, lengths=both, dtype=drive.dtype)
         first, second = after.unflatten(0, (2, -1))
         state = torch.stack([first[..., 0] - second[..., 1], first[..., 1] + second[..., 0]], -1)
         return self.read(y, u, D, activation=activation), state

@@ -16,6 +16,9 @@ from statespan.nn.padding import Padding, fill
 from statespan.ops.batch_norm import Moved, Norm, batch_fits, batch_norm, batch_norm_before
 from statespan.ops.fusion import as_sequences, untouched
 from statespan.ops.norm import Affine, ResidualSum, after_fits, norm_after, norm_before, norm_fits
+from statespan.ops.parallel import SequenceParallel, active
+from statespan.ops.parallel.packing import active_packing
+from statespan.ops.parallel.ranks import gathered
 
 NormName: TypeAlias = Literal["layer", "batch", "none"]
 NORMS: tuple[str, ...] = get_args(NormName)
@@ -97,6 +100,8 @@ class BatchNorm(ResidualNorm):
         """Normalize x (B, L, D)."""
         if x.shape[0] * x.shape[1] == 0:
             return x
+        if self.training and (shards := active()) is not None:
+            return self._over_shards(x, padding, shards)
         if self.training and batch_fits(x):
             y, moved = batch_norm(x, None if padding is None else padding.lengths, self._norm())
             self._move(moved)
@@ -111,17 +116,37 @@ class BatchNorm(ResidualNorm):
         wide = fill(x, padding).to(torch.promote_types(x.dtype, torch.float32))
         mean = wide.sum((0, 1)) / count.clamp(min=1)
         var = fill(wide - mean, padding).square().sum((0, 1)) / count.clamp(min=1)
+        self._follow(mean, var, count)
+        y = (wide - mean) * (var + self.eps).rsqrt()
+        return (y * self.weight + self.bias).to(x.dtype)
+
+    def _follow(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+        """Move the running statistics towards those of a batch with this many positions."""
         with torch.no_grad():
-            share = self.momentum * (count > 1)  # one position has no variance to learn from
+            count = count.double()
+            share = self.momentum * (count > 1).double()  # one position has no variance to learn from
             unbiased = var * (count / (count - 1).clamp(min=1))
             self.running_mean.add_(share * (mean - self.running_mean))
             self.running_var.add_(share * (unbiased - self.running_var))
-        y = (wide - mean) * (var + self.eps).rsqrt()
+
+    def _over_shards(self, x: Tensor, padding: Padding | None, shards: SequenceParallel) -> Tensor:
+        """With the statistics of the shards of all ranks, from the count, mean and squared deviations of each."""
+        wide = fill(x, padding).to(torch.promote_types(x.dtype, torch.float32))
+        own = wide.new_tensor(x.shape[0] * x.shape[1]) if padding is None else padding.lengths.sum().to(wide)
+        center = wide.sum((0, 1)) / own.clamp(min=1)
+        spread = fill(wide - center, padding).square().sum((0, 1))
+        counts = shards.ranks.all_gather(own.double().view(1, 1))[:, :, 0]  # (R, 1)
+        centers, spreads = gathered(torch.stack([center, spread]).double(), shards.ranks).unbind(1)  # (R, D)
+        count = counts.sum().clamp(min=1)
+        mean = (counts * centers).sum(0) / count
+        var = (spreads + counts * (centers - mean).square()).sum(0) / count
+        self._follow(mean.to(wide.dtype), var.to(wide.dtype), counts.sum())
+        y = (wide - mean.to(wide.dtype)) * (var + self.eps).rsqrt().to(wide.dtype)
         return (y * self.weight + self.bias).to(x.dtype)
 
     def before(self, x: Tensor, padding: Padding | None, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
         """As in :class:`ResidualNorm`; training needs more than one position for its statistics."""
-        several = x.shape[0] * x.shape[1] > 1
+        several = x.shape[0] * x.shape[1] > 1 and active() is None
         if dtype is None or not (self.training and several and untouched(self, BatchNorm) and norm_fits(x, dtype)):
             return super().before(x, padding, dtype)
         x, y, moved = batch_norm_before(x, None if padding is None else padding.lengths, self._norm(), dtype)
@@ -164,7 +189,7 @@ class LayerNorm(ResidualNorm, nn.LayerNorm):
 
     def after(self, x: Tensor, z: Tensor, dropout: nn.Module, padding: Padding | None) -> Tensor:
         """As in :class:`ResidualNorm`."""
-        if not untouched(self, LayerNorm) or not after_fits(x, z):
+        if not untouched(self, LayerNorm) or not after_fits(x, z) or active_packing() is not None:
             return super().after(x, z, dropout, padding)
         scale = None
         if isinstance(dropout, TiedDropout) and untouched(dropout, TiedDropout):

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from statespan._check import check_lengths
+from statespan.ops.parallel import active
+from statespan.ops.parallel.packing import check_unpacked
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,13 @@ class Padding:
 
     @classmethod
     def of(cls, x: Tensor, lengths: Lengths) -> Padding | None:
-        """The padding of x (B, L, …), or None without lengths."""
+        """The padding of x (B, L, …), or None without lengths; of this rank's part if x is a shard."""
         if lengths is None or isinstance(lengths, Padding):
             return lengths
+        check_unpacked("lengths")
         batch, length = x.shape[:2]
+        if (shards := active()) is not None:
+            return cls.to(shards.local_lengths(x, lengths), length)
         return cls.to(check_lengths(lengths, batch, length).to(x.device), length)
 
     @classmethod

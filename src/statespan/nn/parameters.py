@@ -23,9 +23,11 @@ from statespan.nn.initial import assign
 from statespan.nn.options import SSMOptions
 from statespan.nn.precision import complex_of, wide
 from statespan.nn.real_part import REAL_PARTS, RealPart, inverse_real_part, real_part
-from statespan.ops import Stepper, apply, apply_from, state_after, system_of
+from statespan.ops import Stepper, system_of
+from statespan.ops.parallel import whole_length
 from statespan.ops.ssm.arguments import ModeTensors
 from statespan.ops.ssm.memo import memo_of
+from statespan.ops.ssm.sequences import apply_whole, prefill_whole
 from statespan.ops.ssm.source import Modal, SSMSource, low_rank_power
 from statespan.ssm import DPLR, Diagonal, Structure, inits
 from statespan.ssm.inits import Init
@@ -65,8 +67,8 @@ class SSMParameters(nn.Module, ABC):
     ) -> Tensor:  # fmt: skip
         """Apply the SSM to whole sequences u (B, L, H); see :func:`statespan.ops.apply`."""
         self._check_precision()
-        source = self.source(dt_scale, u.shape[1])
-        y = apply(source, u, D, bidirectional=bidirectional, activation=activation, dtype=dtype)
+        source = self.source(dt_scale, whole_length(u))
+        y = apply_whole(source, u, D, bidirectional=bidirectional, activation=activation, dtype=dtype)
         return y.clone() if self._forward_hooks else y  # a change in place of a view would drop FSDP2's hook
 
     def prefill(
@@ -76,10 +78,7 @@ class SSMParameters(nn.Module, ABC):
         """As ``forward``, from a state to the state after each sequence; see :func:`statespan.ops.apply_from`."""
         self._check_precision()
         source = self.source(dt_scale)
-        y, after = apply_from(source, u, state, D, activation=activation, dtype=dtype)
-        if lengths is not None:
-            after = state_after(source.structure(), u.to(self.precision), lengths, state)
-        return y, after
+        return prefill_whole(source, u, state, D, lengths=lengths, activation=activation, dtype=dtype)
 
     def stepper(
         self, D: Tensor | None, activation: str | None, dt_scale: float

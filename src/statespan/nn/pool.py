@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from statespan._check import check_choice
 from statespan.nn.padding import Lengths, Padding, fill
+from statespan.ops.parallel import SequenceParallel, active
+from statespan.ops.parallel.packing import active_packing
+from statespan.ops.parallel.ranks import gathered
 
 PoolMode: TypeAlias = Literal["mean", "last", "first"]
 POOLS: tuple[str, ...] = get_args(PoolMode)
@@ -61,12 +64,18 @@ class SequencePool(nn.Module):
 
     def advance(self, x: Tensor, state: PoolState | None = None, *, lengths: Lengths = None) -> PoolState:
         """The state after x, as in :meth:`prefill`."""
-        batch, length, _ = x.shape
-        padding = Padding.of(x, lengths)
+        batch, padding = x.shape[0], Padding.of(x, lengths)
         if state is None:
             wide = torch.promote_types(x.dtype, torch.float32)
             state = x.new_zeros(batch, self.d_model, dtype=wide), x.new_zeros(batch, dtype=torch.int64)
-        value, seen = state
+        if (rows := active_packing()) is not None:
+            return rows.pool(x, self.mode, state[0].dtype)
+        if (shards := active()) is not None:
+            return self._over_shards(shards, self._added(x, padding, (torch.zeros_like(state[0]), 0 * state[1])), state)
+        return self._added(x, padding, state)
+
+    def _added(self, x: Tensor, padding: Padding | None, state: PoolState) -> PoolState:
+        (batch, length, _), (value, seen) = x.shape, state
         new = torch.full_like(seen, length) if padding is None else padding.lengths.to(seen)
         if length and self.mode == "mean":
             value = value + fill(x, padding).sum(1, dtype=value.dtype)
@@ -76,6 +85,18 @@ class SequencePool(nn.Module):
             is_pooled = new > 0 if self.mode == "last" else (new > 0) & (seen == 0)
             value = torch.where(is_pooled[:, None], sample, value)
         return value, seen + new
+
+    def _over_shards(self, shards: SequenceParallel, own: PoolState, state: PoolState) -> PoolState:
+        """The state after the shards of all ranks, from that of each one's own."""
+        (value, seen), counts = state, shards.ranks.all_gather(own[1])
+        for part, new in zip(gathered(own[0], shards.ranks), counts):
+            if self.mode == "mean":
+                value = value + part
+            else:
+                is_pooled = new > 0 if self.mode == "last" else (new > 0) & (seen == 0)
+                value = torch.where(is_pooled[:, None], part, value)
+            seen = seen + new
+        return value, seen
 
     def read(self, state: PoolState) -> Tensor:
         """The pooled features (B, D) of a state, in the state's precision."""

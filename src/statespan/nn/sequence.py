@@ -14,6 +14,8 @@ from torch import Tensor
 
 from statespan.nn.initial import Initialised
 from statespan.nn.padding import Lengths
+from statespan.ops.parallel.context import check_alone
+from statespan.ops.parallel.packing import check_unpacked
 
 StepFunction: TypeAlias = Callable[[Tensor, Any], tuple[Tensor, Any]]
 """One step of a recurrence, ``(x, state) -> (y, state)``."""
@@ -131,9 +133,24 @@ class SequenceLayer(SequenceModule):
     needs_lengths: bool = True
     """Whether a block must tell it the lengths; a causal layer, or a convolution, needs only zeros for padding."""
 
+    runs_on_shards: bool = False
+    """Whether the layer gives the same outputs for shards of sequences inside :func:`statespan.sequence_parallel`; a
+    position-wise layer always does."""
+
+    runs_packed: bool = False
+    """Whether it keeps the sequences of a row apart inside :func:`statespan.packed`; a position-wise layer always does.
+    """
+
     def working_dtype(self, x: Tensor) -> torch.dtype | None:
         """The dtype that the layer computes in for x, which a preceding norm may produce; None for its own dtype."""
         return None
 
     def check_padding(self) -> None:
         """Raise a ValueError if the layer cannot ignore padding."""
+
+    def check_shards(self) -> None:
+        """Raise a TypeError if the layer is to run on shards of sequences, or on packed ones, and cannot."""
+        if not (self.runs_on_shards or self.is_position_wise):
+            check_alone(type(self).__name__)
+        if not (self.runs_packed or self.is_position_wise):
+            check_unpacked(type(self).__name__)

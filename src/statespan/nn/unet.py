@@ -60,6 +60,7 @@ class Resampled(SequenceLayer):
 
     def forward(self, x: Tensor, *, lengths: Lengths = None, dt_scale: float = 1.0) -> Tensor:
         """As in :class:`SequenceLayer`."""
+        self.check_shards()
         batch, length, _ = x.shape
         padding, frames = Padding.of(x, lengths), length // self.factor
         whole = None if padding is None else Padding.to(padding.lengths // self.factor, frames)
@@ -77,6 +78,7 @@ class Resampled(SequenceLayer):
         self, x: Tensor, state: Any = None, *, lengths: Lengths = None, dt_scale: float = 1.0
     ) -> tuple[Tensor, tuple[Any, Tensor, Tensor, Tensor]]:
         """As in :class:`Composite`. Sequences of a batch may stand at different positions of their frames."""
+        self.check_shards()
         batch, length, D = x.shape
         p, padding, device = self.factor, Padding.of(x, lengths), x.device
         aligned = state is None and padding is None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from statespan._check import check_int
 from statespan.nn.capture.calls import Calls
+from statespan.ops.parallel.packing import on_whole_sequences
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -40,7 +41,7 @@ class CapturedModule:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Replay the graph of such a call; see :func:`capture`."""
         calls = getattr(self, "_calls", None)  # replicas and copies have none
-        if calls is None or torch.compiler.is_compiling():
+        if calls is None or torch.compiler.is_compiling() or not on_whole_sequences():
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         return calls(args, kwargs)
 

@@ -86,10 +86,14 @@ def state_after(ssm: Structure, u: Tensor, lengths: Tensor, state: Tensor | None
     """
     batch, length, _ = check_tensor("u", u, ("batch", "length", ssm.heads), kind="real").shape
     lengths = check_lengths(lengths, batch, length).to(u.device)
-    # With the padding moved to the front the sequences end together, and zeros before the first sample change nothing.
-    source = torch.arange(length, device=u.device) - (length - lengths[:, None])  # (B, L)
-    aligned = torch.gather(u, 1, source.clamp(min=0)[..., None].expand_as(u)) * (source >= 0)[..., None]
-    _, driven = chunked(ssm, aligned)
+    _, driven = chunked(ssm, aligned(u, lengths))
     if state is None:
         return driven
     return (ssm.advance(state.double(), lengths) + driven).to(state.dtype)
+
+
+def aligned(u: Tensor, lengths: Tensor) -> Tensor:
+    """Sequences u (B, L, H) with their padding moved to the front, as zeros: they end together, with the same state."""
+    length = u.shape[1]
+    source = torch.arange(length, device=u.device) - (length - lengths[:, None])  # (B, L)
+    return torch.gather(u, 1, source.clamp(min=0)[..., None].expand_as(u)) * (source >= 0)[..., None]
