@@ -20,7 +20,13 @@ SHORTEST_PIECE, LONGEST_PIECE = 16, 512
 
 
 class Pieces(NamedTuple):
-    """Sequences cut into pieces of one length, each sequence beginning with a piece and ending with zeros."""
+    """Sequences cut into pieces of one length, each sequence beginning with a piece and ending with zeros.
+
+    Example:
+        >>> pieces = Packing([0, 3, 40]).pieces(torch.device("cpu"))
+        >>> pieces.length, pieces.most, pieces.number.tolist()
+        (16, 3, [0, 0, 1, 2])
+    """
 
     source: Tensor
     """(I, P): the position of each sample in the row."""
@@ -43,6 +49,11 @@ class Packing:
 
     Args:
         cu_seqlens: (S + 1,): 0, then the end of each sequence.
+
+    Example:
+        >>> packing = Packing([0, 3, 8])
+        >>> packing.count, packing.total, packing.lengths.tolist()
+        (2, 8, [3, 5])
     """
 
     def __init__(self, cu_seqlens: Tensor | Sequence[int]) -> None:

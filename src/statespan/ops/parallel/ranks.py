@@ -18,6 +18,15 @@ class Ranks(ABC):
     Args:
         rank: The number of this rank, 0 … size − 1. Shards are in the order of the ranks.
         size: The number of ranks R.
+
+    Example:
+        >>> class Alone(Ranks):
+        ...     def _all_gather(self, x):
+        ...         return x[None]
+        ...     def _all_to_all(self, x):
+        ...         return x
+        >>> Alone(rank=0, size=1).sum(torch.ones(2))
+        tensor([1., 1.])
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -53,6 +62,12 @@ class ProcessRanks(Ranks):
 
     Args:
         group: The group; None for the default one.
+
+    Example:
+        >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        >>> ProcessRanks().sum(torch.ones(2))
+        tensor([1., 1.])
+        >>> distributed.destroy_process_group()
     """
 
     def __init__(self, group: distributed.ProcessGroup | None = None) -> None:

@@ -22,6 +22,12 @@ class Doublings:
 
     Args:
         structure: The SSM.
+
+    Example:
+        >>> from statespan import S4D
+        >>> doublings = Doublings(S4D(2, 4).structure())
+        >>> doublings.state(torch.ones(1, 10, 2)).shape
+        torch.Size([1, 2, 4])
     """
 
     def __init__(self, structure: Structure) -> None:

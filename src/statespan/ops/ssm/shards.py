@@ -28,7 +28,13 @@ from statespan.ssm.packed import Transition
 
 
 class ShardOutputs(NamedTuple):
-    """The outputs of one shard, and the state after the whole sequences."""
+    """The outputs of one shard, and the state after the whole sequences.
+
+    Example:
+        >>> outputs = ShardOutputs(torch.zeros(1, 5, 1, 2), None, torch.zeros(1, 2, 4))
+        >>> outputs.behind.shape, outputs.ahead is None
+        (torch.Size([1, 5, 1, 2]), True)
+    """
 
     behind: Tensor
     """(B, L, K, H)."""
