@@ -118,13 +118,13 @@ MISTAKES = {
     "too long": (
         ["{file}", "--horizon", "200"],
         None,
-        "statespan: horizon 200 must fit into the rows to learn from, got 108 rows (the last 12 of 120 are held "
+        "statespan: horizon 200 must fit into the rows to learn from, got 96 rows (the last 24 of 120 are held "
         "out); give more rows or a smaller horizon\n",
     ),
     "too long with a context": (
         ["{file}", "--horizon", "6", "--context", "119"],
         None,
-        "statespan: context 119 and horizon 6 must fit into the rows to learn from, got 108 rows (the last 12 of 120 "
+        "statespan: context 119 and horizon 6 must fit into the rows to learn from, got 96 rows (the last 24 of 120 "
         "are held out); give more rows or a smaller context or horizon\n",
     ),
     "day first": (

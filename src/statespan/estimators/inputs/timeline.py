@@ -25,12 +25,14 @@ NUMBERED = "rows"  # unit of the steps of an index of whole numbers
 class TimeSeries:
     """One series: values (T, C) float64 with NaN where one is missing, its index and its name.
 
-    ``times`` (T,) are datetime64, or integers for an integer index, or None without an index.
+    ``times`` (T,) are datetime64, or integers for an integer index, or None without an index; ``extra`` (T, E) are
+    covariates.
     """
 
     values: Array
     times: Array | None = None
     name: Any = None
+    extra: Array | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -39,6 +41,11 @@ class TimeSeries:
     def columns(self) -> int:
         """The number of columns."""
         return self.values.shape[1]
+
+    def rows(self, first: int, end: int | None = None) -> TimeSeries:
+        """A copy of some rows, which later changes to the user's data do not reach."""
+        times, extra = (None if part is None else part[first:end].copy() for part in (self.times, self.extra))
+        return replace(self, values=self.values[first:end].copy(), times=times, extra=extra)
 
     @property
     def label(self) -> str:
