@@ -17,10 +17,10 @@ from statespan._check import check_int, check_number
 from statespan.data.scale import divisor
 from statespan.estimators.fitting import fit_network, train_config
 from statespan.estimators.forecasting import training
-from statespan.estimators.forecasting.base import ForecastEstimator
 from statespan.estimators.forecasting.blend import in_one_line
 from statespan.estimators.forecasting.covariates import find_roles, fit_effect, scale_of
 from statespan.estimators.forecasting.naive import find_season
+from statespan.estimators.forecasting.tools import ForecastTools
 from statespan.estimators.forecasting.training import in_words
 from statespan.estimators.horizon import Horizon, HorizonConfig
 from statespan.estimators.inputs.timeline import TimeSeries, read_series, write_forecasts
@@ -40,7 +40,7 @@ MANY_SIZES = 3.0  # windows are scaled if the largest series is this many times 
 
 
 @dataclass(eq=False, repr=False)
-class S4Forecaster(ForecastEstimator):
+class S4Forecaster(ForecastTools):
     """Forecasts time series, with intervals: a linear path corrected by S4, beside the best simple forecast.
 
     One series or many, of one column or several; with dates, the calendar is read too. Settings that are None are
@@ -141,6 +141,9 @@ class S4Forecaster(ForecastEstimator):
         all_series, form = read_series(X, missing=self.missing, channels_first=self.channels_first, warn=True)
         self.roles_ = find_roles(all_series, form, past=past, future=future, static=static)
         all_series, self.form_ = self._divided(all_series, form)
+        return self._learn(all_series)
+
+    def _learn(self, all_series: list[TimeSeries]) -> Self:
         lengths = [len(series) for series in all_series]
         self.chosen_ = choose_forecast_settings(self, max(lengths))
         context = self.chosen_["context"]

@@ -35,7 +35,9 @@ class ForecastEstimator(Estimator):
 
     def _read(self, X: Any, dt_scale: float = 1.0) -> tuple[list[TimeSeries], Form]:
         """Series as those of fit."""
-        all_series, form = read_series(X, missing=self.missing, shortest=1, channels_first=self.channels_first)
+        all_series, form = read_series(
+            X, missing=self.missing, shortest=1, channels_first=self.channels_first, like=self.form_
+        )
         if all_series[0].columns != self.roles_.columns:
             raise ValueError(f"X must have {self.roles_.columns} columns, as in fit, got {all_series[0].columns}")
         if self.calendar_ and not form.dated:
@@ -77,23 +79,25 @@ class ForecastEstimator(Estimator):
     ) -> tuple[list[tuple[Tensor, Tensor | None, Array]], list[TimeSeries], Form]:
         """Of each series the rows to read (1, T, …), the marks (1, T + steps, M) and the effect (steps, C)."""
         all_series, form = (self.series_, self.form_) if X is None else self._read(X, dt_scale)
+        extras = read_future(future, all_series, self.roles_, steps, like=self.form_)
+        rows = [self._row(series, extra, steps, dt_scale) for series, extra in zip(all_series, extras)]
+        return rows, all_series, form
+
+    def _row(
+        self, series: TimeSeries, extra: Array | None, steps: int, dt_scale: float
+    ) -> tuple[Tensor, Tensor | None, Array]:
+        """The rows to read (1, T, …), marks (1, T + steps, M) and effect (steps, C) of a series."""
         context = max(1, int(self.chosen_["context"] / dt_scale))
         device = next(self.network_.parameters()).device
-        rows = []
-        for series, extra in zip(all_series, read_future(future, all_series, self.roles_, steps)):
-            if len(series) < context:
-                raise ValueError(
-                    f"{series.label} must have at least the {context} rows of the context, got {len(series)}"
-                )
-            part = self._prepare(recent(series, context + LAGS), ahead=steps, extra=extra)
-            values = part.values if part.known is None else np.concatenate([part.values, part.known], -1)
-            known = torch.from_numpy(values[-context:].astype(np.float32))[None].to(device)
-            marks = None if part.marks is None else torch.from_numpy(part.marks[-context - steps :])[None].to(device)
-            if marks is not None:
-                marks = marks.float()
-            nothing = np.zeros((steps, len(self.mean_)))
-            rows.append((known, marks, nothing if part.effect is None else part.effect[-steps:]))
-        return rows, all_series, form
+        if len(series) < context:
+            raise ValueError(f"{series.label} must have at least the {context} rows of the context, got {len(series)}")
+        part = self._prepare(recent(series, context + LAGS), ahead=steps, extra=extra)
+        values = part.values if part.known is None else np.concatenate([part.values, part.known], -1)
+        known = torch.from_numpy(values[-context:].astype(np.float32))[None].to(device)
+        marks = None if part.marks is None else torch.from_numpy(part.marks[-context - steps :])[None].to(device)
+        nothing = np.zeros((steps, len(self.mean_)))
+        effect = nothing if part.effect is None else part.effect[-steps:]
+        return known, None if marks is None else marks.float(), effect
 
     def _in_units(self, standardized: Array, effect: Array, series: TimeSeries) -> Array:
         """Standardised forecasts (steps, C, …) in the units of the data."""

@@ -104,7 +104,9 @@ def split(series: TimeSeries, roles: Roles) -> TimeSeries:
     return replace(series, values=series.values[:, list(roles.targets)], extra=extra)
 
 
-def read_future(future: Any, all_series: list[TimeSeries], roles: Roles, steps: int) -> list[Array | None]:
+def read_future(
+    future: Any, all_series: list[TimeSeries], roles: Roles, steps: int, *, like: Form | None = None
+) -> list[Array | None]:
     """The covariates (steps, E) of the rows to come of each series: given for the future, else zeros or the same."""
     if not roles.order:
         if future is not None:
@@ -115,7 +117,7 @@ def read_future(future: Any, all_series: list[TimeSeries], roles: Roles, steps: 
         raise ValueError(f"future must have the next {steps} rows of {', '.join(map(str, names))}, got None")
     parts: list[Array] = [np.zeros((steps, 0))] * len(all_series)
     if roles.future:
-        parts = _future_values(future, all_series, roles, steps)
+        parts = _future_values(future, all_series, roles, steps, like=like)
     first, last = len(roles.past), len(roles.past) + len(roles.static)
     rows: list[Array | None] = []
     for series, part in zip(all_series, parts):
@@ -127,7 +129,9 @@ def read_future(future: Any, all_series: list[TimeSeries], roles: Roles, steps: 
     return rows
 
 
-def _future_values(future: Any, all_series: list[TimeSeries], roles: Roles, steps: int) -> list[Array]:
+def _future_values(
+    future: Any, all_series: list[TimeSeries], roles: Roles, steps: int, *, like: Form | None
+) -> list[Array]:
     names = [roles.name(column) for column in roles.future]
     columns = getattr(future, "columns", None)
     if columns is not None:
@@ -137,7 +141,7 @@ def _future_values(future: Any, all_series: list[TimeSeries], roles: Roles, step
         future = future.drop(columns=[name for name in columns if name not in names and columns.name is not name])
         ids = [name for name in ("unique_id", "ds") if name in columns]
         future = future if ids else future[names]
-    given, form = read_series(future, shortest=1)
+    given, form = read_series(future, shortest=1, like=like)
     by_name = {series.name: series for series in given}
     if len(given) != len(all_series):
         raise ValueError(f"future must have one part for each of the {len(all_series)} series, got {len(given)}")

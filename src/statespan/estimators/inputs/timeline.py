@@ -84,13 +84,20 @@ class Form:
 
 
 def read_series(
-    X: Any, *, missing: str = "error", shortest: int = 2, channels_first: bool = False, warn: bool = False
+    X: Any,
+    *,
+    missing: str = "error",
+    shortest: int = 2,
+    channels_first: bool = False,
+    warn: bool = False,
+    like: Form | None = None,
 ) -> tuple[list[TimeSeries], Form]:
     """The series in X, which has one of :data:`FORMS`, and the form they came in.
 
     The index of a frame must be regular: dates, periods, or whole numbers in equal steps. ``missing`` is "error" to
     refuse NaN and masked values, or "mask"; ``shortest`` is the least number of rows of a series. ``channels_first``
-    does not matter for frames; with ``warn``, arrays that look like that without it give a warning.
+    does not matter for frames; with ``warn``, arrays that look like that without it give a warning. The step of a
+    single row is that of the form it is ``like``.
 
     Example:
         >>> all_series, form = read_series(np.arange(6.0).reshape(3, 2))
@@ -98,7 +105,7 @@ def read_series(
         (3, 2, 'array')
     """
     if is_pandas(X):
-        all_series, form = _of_pandas(X)
+        all_series, form = _of_pandas(X, like)
     elif isinstance(X, (str, bytes, dict)) or not (hasattr(X, "__array__") or isinstance(X, (list, tuple))):
         raise TypeError(f"X must be {FORMS}, got {type(X).__name__}")
     else:
@@ -195,9 +202,9 @@ def _warn_of_channels_first(all_series: list[TimeSeries]) -> None:
         warn_of_order(f"(rows, columns): {rows} rows of {columns} columns", "swap the last two axes")
 
 
-def _of_pandas(X: Any) -> tuple[list[TimeSeries], Form]:
+def _of_pandas(X: Any, like: Form | None = None) -> tuple[list[TimeSeries], Form]:
     if type(X).__name__ == "Series":
-        from_frame, form = _of_pandas(X.to_frame())
+        from_frame, form = _of_pandas(X.to_frame(), like)
         kind = "series" if form.kind == "frame" else form.kind
         return from_frame, replace(form, kind=kind, columns=(X.name,))
     if not is_frame(X):
@@ -217,7 +224,7 @@ def _of_pandas(X: Any) -> tuple[list[TimeSeries], Form]:
     for name, part in parts.items():
         times = indices[name][0].astype(dtype)
         all_series.append(TimeSeries(_frame_values(part), times, name))
-        names_of_steps[_regular(times, _label(name))] = name
+        names_of_steps[_regular(times, _label(name), like)] = name
     if len(names_of_steps) > 1:
         (first, first_name), (second, second_name) = list(names_of_steps.items())[:2]
         raise ValueError(
@@ -251,8 +258,10 @@ def _times(index: Any, what: str) -> tuple[Array, str | None]:
     )
 
 
-def _regular(times: Array, what: str) -> tuple[int, str]:
-    """The step of an index and its unit."""
+def _regular(times: Array, what: str, like: Form | None = None) -> tuple[int, str]:
+    """The step of an index and its unit; of a single row those of the form it is like."""
+    if len(times) == 1 and like is not None and like.step is not None:
+        return like.step, like.unit
     if times.dtype.kind == "M":
         try:
             return check_regular(times)
