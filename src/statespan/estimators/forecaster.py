@@ -60,6 +60,8 @@ class S4Forecaster(ForecastTools):
         calendar: Read hour, weekday, day and so on, where there are dates.
         layer: "s4d" or "s4", the layers that correct the linear path.
         season: Rows of a season; found in the data by default, 1 for none.
+        freq: Frequency of a frame's rows as in pandas, such as "h" or "B"; times that the frame lacks then become rows
+            of missing values. Without one, rows must be regular.
         d_model: Features of the layers.
         n_layers: Number of layers.
         d_state: State size of each SSM, even.
@@ -104,6 +106,7 @@ class S4Forecaster(ForecastTools):
     calendar: bool = True
     layer: str = "s4d"
     season: int | None = None
+    freq: str | None = None
     dropout: float = 0.1
     steps: int | None = None
     learning_rate: float = 0.004
@@ -138,7 +141,8 @@ class S4Forecaster(ForecastTools):
         self._check_parameters()
         self._set_rate(sampling_rate)
         refuse_answers(y)
-        all_series, form = read_series(X, missing=self.missing, channels_first=self.channels_first, warn=True)
+        options: dict[str, Any] = {"missing": self.missing, "channels_first": self.channels_first, "freq": self.freq}
+        all_series, form = read_series(X, **options, warn=True)
         self.roles_ = find_roles(all_series, form, past=past, future=future, static=static)
         all_series, self.form_ = self._divided(all_series, form)
         return self._learn(all_series)

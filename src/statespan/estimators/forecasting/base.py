@@ -29,6 +29,9 @@ from statespan.estimators.inputs.windows import PERIODS, PreparedSeries, prepare
 class ForecastEstimator(Estimator):
     """The state of a fitted forecaster."""
 
+    horizon: int = 24
+    freq: str | None = None
+
     @property
     def _judged(self) -> Judged:
         return Judged(self.network_, self.blend_, self.errors_, self.constant_)
@@ -36,7 +39,7 @@ class ForecastEstimator(Estimator):
     def _read(self, X: Any, dt_scale: float = 1.0) -> tuple[list[TimeSeries], Form]:
         """Series as those of fit."""
         all_series, form = read_series(
-            X, missing=self.missing, shortest=1, channels_first=self.channels_first, like=self.form_
+            X, missing=self.missing, shortest=1, channels_first=self.channels_first, like=self.form_, freq=self.freq
         )
         if all_series[0].columns != self.roles_.columns:
             raise ValueError(f"X must have {self.roles_.columns} columns, as in fit, got {all_series[0].columns}")

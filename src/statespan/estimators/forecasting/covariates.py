@@ -138,9 +138,8 @@ def _future_values(
         lacking = [name for name in names if name not in columns]
         if lacking:
             raise ValueError(f"future must have the columns {names}, got none named {lacking[0]!r}")
-        future = future.drop(columns=[name for name in columns if name not in names and columns.name is not name])
-        ids = [name for name in ("unique_id", "ds") if name in columns]
-        future = future if ids else future[names]
+        ids = ["unique_id", "ds"] if {"unique_id", "ds"} <= set(columns) else []
+        future = future[[*ids, *names]]
     given, form = read_series(future, shortest=1, like=like)
     by_name = {series.name: series for series in given}
     if len(given) != len(all_series):

@@ -69,9 +69,10 @@ def calendar_names(all_series: list[TimeSeries], form: Form) -> tuple[str, ...]:
     """
     if form.step is None or not form.dated:
         return ()
+    names = mark_names(86400) if form.unit == "B" else mark_names(form.step, form.unit)
     all_times = [series.times for series in all_series if series.times is not None]
     longest = max((times[-1] - times[0]) / np.timedelta64(1, "s") for times in all_times)
-    return tuple(name for name in mark_names(form.step, form.unit) if longest + 1 >= 1.9 * PERIODS[name])
+    return tuple(name for name in names if longest + 1 >= 1.9 * PERIODS[name])
 
 
 def known_moments(all_series: list[TimeSeries], ends: list[int]) -> tuple[Array, Array]:
