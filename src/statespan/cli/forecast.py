@@ -70,14 +70,9 @@ def forecast(
     """Forecast; :data:`HELP` is the text for users."""
     common.need("forecast", "lightning", "safetensors", "yaml", "sklearn", "pandas")
     picture = out.with_suffix(".png") if picture is None else picture
-    common.check_output("--out", out, ".csv")
-    common.check_output("--picture", picture, ".png")
-    if out.resolve() == file.resolve():
-        fail(f"--out must not be the file to read, got {out}")
     if model is not None and (context is not None or steps is not None or save is not None):
         fail("--model uses a model without training: remove --context, --steps and --save")
-    if model is not None and not (model / "config.json").is_file():
-        fail(f"--model must be the folder of a forecaster that --save wrote, got {model}")
+    _check(file, out, picture, model)
     with common.explained():
         with common.rejected():
             names: dict[str, Any] = {"past": _names(past), "future": _names(future)}
@@ -105,6 +100,15 @@ def _numbers(text: str) -> tuple[float, ...]:
         return tuple(float(word) for word in text.split(",") if word.strip())
     except ValueError:
         fail(f"--quantiles must be numbers between 0 and 1 with commas, got {text!r}")
+
+
+def _check(file: Path, out: Path, picture: Path, model: Path | None) -> None:
+    common.check_output("--out", out, ".csv")
+    common.check_output("--picture", picture, ".png")
+    if out.resolve() == file.resolve():
+        fail(f"--out must not be the file to read, got {out}")
+    if model is not None and not (model / "config.json").is_file():
+        fail(f"--model must be the folder of a forecaster that --save wrote, got {model}")
 
 
 def _fitted(frame: Any, horizon: int, names: dict[str, Any], options: dict[str, Any], *, save: Path | None) -> Any:

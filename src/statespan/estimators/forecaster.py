@@ -260,18 +260,17 @@ class S4Forecaster(ForecastTools):
             longest = max(map(len, all_series))
             known = ", with a known value to forecast" if self.masked_ else ""
             raise ValueError(f"X must have at least context + horizon = {context + horizon} rows{known}, got {longest}")
-        feed = Feed(windows, next(self.network_.parameters()).device)
-        sums = torch.zeros(5, dtype=torch.float64)
+        sizes: dict[str, Any] = {"context": context, "horizon": horizon, "season": 1}
+        device, sums, begin = next(self.network_.parameters()).device, np.zeros(5), 0
         with torch.inference_mode(), self._few_threads(training.BATCH, context + horizon):
-            for batch in feed.batches(torch.arange(len(windows)).split(training.BATCH)):
-                forecast = self._judged.mean(batch.x[:, :context], horizon, batch.marks).cpu().double()
-                y = batch.y.cpu().double()
-                is_known = ~torch.isnan(y)
-                y, forecast = y[is_known], forecast[is_known]
-                error = forecast - y
-                sums += torch.stack(
-                    [error.square().sum(), error.abs().sum(), y.sum(), y.square().sum(), is_known.sum()]
-                )
+            for batch in Feed(windows, device).batches(torch.arange(len(windows)).split(training.BATCH)):
+                forecast = self._judged.mean(batch.x[:, :context], horizon, batch.marks).cpu().double().numpy()
+                known = ~np.isnan(batch.y.cpu().numpy())
+                error = (forecast - batch.y.cpu().numpy())[known]
+                one = training.some(windows, begin, begin + len(known))
+                y = training.simple_forecasts(parts, one, **sizes)[0][known].astype(np.float64)  # with the effect
+                sums += np.sum(error**2), np.abs(error).sum(), y.sum(), np.sum(y**2), known.sum()
+                begin += len(known)
         square, absolute, total, squares, count = sums.tolist()
         spread = squares - total**2 / max(count, 1)
         return {
@@ -352,7 +351,7 @@ class S4Forecaster(ForecastTools):
             name: training.mean_absolute(actual[last], values[last], self.std_)
             for name, (actual, values) in pairs.items()
         }
-        self.report_ = in_one_line(self.held_out_, self.blend_, portions.held)
+        self.report_ = in_one_line(self.held_out_, self.blend_, portions.held, has_effect=self.effect_ is not None)
         if self.verbose:
             print(self.report_, file=sys.stderr)
 

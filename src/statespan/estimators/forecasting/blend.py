@@ -145,16 +145,17 @@ def smooth(values: Array) -> Array:
     return np.asarray(sums[..., width:] - sums[..., :-width]) / width
 
 
-def in_one_line(found: dict[str, float], blend: Blend, count: int) -> str:
+def in_one_line(found: dict[str, float], blend: Blend, count: int, *, has_effect: bool = False) -> str:
     """The comparison in words: errors of the forecast and of the simple ones on held-back windows."""
     names = {"seasonal naive": f"seasonal naive ({blend.season} rows)"}
     others = ", ".join(f"{names.get(name, name)} {value:.4g}" for name, value in found.items() if name != "forecast")
     weight = float(np.mean(blend.model))
     share = float(np.mean(np.array(blend.correction) * np.array(blend.model)))
     used = " and ".join(names.get(NAIVES[number], NAIVES[number]) for number in sorted(set(blend.choice)))
+    rest = " of what covariates leave" if has_effect else ""
     return (
         f"on {count} held-back windows: mean absolute error {found['forecast']:.4g} in units of the data ({others}); "
-        f"weight of the model {weight:.2f}, of the S4 in it {share:.2f}, of the {used} {1 - weight:.2f}"
+        f"weight of the model {weight:.2f}, of the S4 in it {share:.2f}, of the {used}{rest} {1 - weight:.2f}"
     )
 
 

@@ -68,7 +68,7 @@ class Judged:
     ) -> Array:
         """Sample paths (count, steps, C) after one past (1, T, C or 2C)."""
         if self.errors is None:
-            raise ValueError("sample paths need errors of held-back windows, which this saved forecaster has not")
+            raise ValueError("this forecaster was saved by an older version, without errors to draw from; fit again")
         marks = None if marks is None else marks.expand(count, -1, -1)
         past = known.expand(count, -1, -1)
         found, _ = self._extended(past, steps, marks, dt_scale=dt_scale, rng=rng)

@@ -19,7 +19,7 @@ from statespan.estimators.forecasting.blend import Blend, choose_naive, gain_wei
 from statespan.estimators.forecasting.intervals import Errors, measured_scales, to_array
 from statespan.estimators.forecasting.linear import MOST, ridge
 from statespan.estimators.forecasting.naive import NAIVES, naive_forecasts
-from statespan.estimators.horizon import Horizon
+from statespan.estimators.horizon import FLOOR, Horizon
 from statespan.estimators.inputs.series import Array
 from statespan.estimators.inputs.windows import PreparedSeries, make_windows, thinned
 from statespan.train.feed import Feed
@@ -104,6 +104,13 @@ def spread(windows: Windows, most: int) -> Windows:
     return thinned(windows, every=max(1, every))
 
 
+def some(windows: Windows, first: int, end: int) -> Windows:
+    """The windows from the first to the end."""
+    part = thinned(windows)
+    part.arrays["starts"] = windows.arrays["starts"][first:end]
+    return part
+
+
 def _joined(parts: list[Windows]) -> Windows | None:
     """The windows of several splits of the same rows."""
     if not parts:
@@ -186,21 +193,33 @@ def judge(network: Horizon, portions: Portions, season: int) -> tuple[Blend, Err
     horizon = network.config.horizon
     overall = answers(network, portions.everything, season)
     blocks = max(2, int(portions.blocks / max(1e-9, 1 - portions.learnt.mean()))) if portions.judges else 2
-    choice = choose_naive(overall.truth, overall.naive, blocks)
+    overall_unit = unit_of(network, overall)
+    simple = {name: values / overall_unit for name, values in overall.naive.items()}
+    choice = choose_naive(overall.truth / overall_unit, simple, blocks)
     blend = replace(Blend.whole(horizon), season=season, choice=choice)
     found = None
     if portions.judges is not None:
         found = answers(network, portions.judges, season)
-        share = gain_weights(found.truth - found.base, found.added, portions.blocks, portions.held)
+        unit = unit_of(network, found)
+        share = gain_weights((found.truth - found.base) / unit, found.added / unit, portions.blocks, portions.held)
         blend = replace(blend, correction=tuple(share.tolist()))
         naive = found.of(replace(blend, model=(0.0,) * horizon))
-        trust = gain_weights(found.truth - naive, found.of(blend) - naive, portions.blocks, portions.held)
+        error, change = (found.truth - naive) / unit, (found.of(blend) - naive) / unit
+        trust = gain_weights(error, change, portions.blocks, portions.held)
         blend = replace(blend, model=tuple(trust.tolist()))
     is_corrected = any(share * trust for share, trust in zip(blend.correction, blend.model))
     scales = {name: scale for name, scale in overall.scales.items() if is_corrected or name != "spread"}
     error = overall.truth - overall.of(blend)
     error[portions.learnt] *= optimism(overall, error, portions.learnt)
     return blend, Errors.of(error, scales).kept(), found
+
+
+def unit_of(network: Horizon, found: Answers) -> Array:
+    """What errors are compared in: of series of different size their deviation, so that large ones do not decide."""
+    if not network.config.scaled:
+        return np.ones(1)
+    deviation = found.scales["deviation"]
+    return np.asarray(deviation + 0.01 * max(float(np.median(deviation)), FLOOR))
 
 
 def optimism(found: Answers, error: Array, learnt: Array) -> float:
