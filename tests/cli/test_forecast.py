@@ -33,8 +33,8 @@ def test_a_forecast_and_a_picture(tmp_path, monkeypatch):
     done = invoke("forecast", file, "--time", "when", "--target", "OT,load", *SMALL, "--save", "model")
     assert done.exit_code == 0, done.stderr
     assert "S4Forecaster: 120 rows of 2 columns, calendar hour" in done.stderr
-    assert "12 rows, which were held out" in done.stdout
-    assert "repeating the last 24 rows" in done.stdout
+    assert "on 7 held-back windows: mean absolute error " in done.stderr
+    assert "seasonal naive (24 rows)" in done.stderr
     assert "6 rows from 2020-01-06 00:00:00 to 2020-01-06 05:00:00" in done.stdout
     header, *rows = read(tmp_path / "forecast.csv")
     assert header == [
@@ -74,7 +74,7 @@ def test_an_end_without_values_is_forecast(tmp_path, monkeypatch):
     file = write(tmp_path / "data.csv", bad=ended)  # of 120 rows 40 have no value: all held-out ones and the context
     done = invoke("forecast", file, *SMALL, "--missing", "mask")
     assert done.exit_code == 0, done.stderr
-    assert "held out" not in done.stdout
+    assert "held-back" not in done.stderr
     _, *rows = read(tmp_path / "forecast.csv")
     assert np.isfinite([[float(value) for value in row[1:]] for row in rows]).all()
     assert len(rows) == 6
@@ -118,13 +118,13 @@ MISTAKES = {
     "too long": (
         ["{file}", "--horizon", "200"],
         None,
-        "statespan: horizon 200 must fit into the rows to learn from, got 108 rows (the last 12 of 120 are held "
+        "statespan: horizon 200 must fit into the rows to learn from, got 96 rows (the last 24 of 120 are held "
         "out); give more rows or a smaller horizon\n",
     ),
     "too long with a context": (
         ["{file}", "--horizon", "6", "--context", "119"],
         None,
-        "statespan: context 119 and horizon 6 must fit into the rows to learn from, got 108 rows (the last 12 of 120 "
+        "statespan: context 119 and horizon 6 must fit into the rows to learn from, got 96 rows (the last 24 of 120 "
         "are held out); give more rows or a smaller context or horizon\n",
     ),
     "day first": (

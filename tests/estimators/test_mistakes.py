@@ -126,15 +126,20 @@ FORECASTS = {
     "horizon 0": (lambda: forecaster(0).fit(WAVE), ValueError, ["horizon", ">= 1", "0"]),
     "horizon negative": (lambda: forecaster(-3).fit(WAVE), ValueError, ["horizon", "-3"]),
     "horizon a fraction": (lambda: forecaster(1.5).fit(WAVE), TypeError, ["horizon", "1.5"]),
-    "horizon longer than trained": (
-        lambda: forecaster().fit(WAVE).predict(horizon=9),
+    "horizon 0 to predict": (lambda: forecaster().fit(WAVE).predict(horizon=0), ValueError, ["horizon", ">= 1", "0"]),
+    "nothing to learn from": (
+        lambda: forecaster(validation_fraction=0.5, holdback_fraction=0.5).fit(WAVE),
         ValueError,
-        ["horizon", "4", "9"],
+        ["validation_fraction and holdback_fraction", "0.5"],
     ),
+    "season": (lambda: forecaster(season=0).fit(WAVE), ValueError, ["season", ">= 1", "0"]),
+    "layer": (lambda: forecaster(layer="s5").fit(WAVE), ValueError, ["layer", "'s4'", "'s5'"]),
+    "no such covariate": (lambda: forecaster().fit(WAVE, future=[3]), ValueError, ["future", "3", "columns are 0"]),
+    "only covariates": (lambda: forecaster().fit(WAVE, past=[0]), ValueError, ["leave a column to forecast"]),
     "too few rows": (
         lambda: forecaster(30).fit(WAVE[:40]),
         ValueError,
-        ["context 16", "horizon 30", "36 rows", "the last 4 of 40"],
+        ["context 16", "horizon 30", "32 rows", "the last 8 of 40"],
     ),
     "too short a past": (lambda: forecaster().fit(WAVE).predict(WAVE[:9]), ValueError, ["16 rows", "got 9"]),
     "one row": (lambda: forecaster().fit([1.0]), ValueError, ["at least 2 rows", "got 1"]),
@@ -161,7 +166,6 @@ FRAMES = {
     "times as text": (
         lambda: forecaster().fit(dated().set_axis([f"d{i}" for i in range(40)])), TypeError, ["dates", "to_datetime"],
     ),
-    "a time zone": (lambda: forecaster().fit(dated().tz_localize("UTC")), ValueError, ["zone", "tz_localize(None)"]),
     "a column of text": (lambda: forecaster().fit(dated(b="x")), TypeError, ["column 'b'"]),
     "renamed columns": (
         lambda: forecaster().fit(dated()).predict(dated().rename(columns={"a": "c"})), ValueError, ["['a']", "['c']"],

@@ -19,16 +19,20 @@ from statespan.cli import common
 HELP = """Forecast a time series of your own.
 
 FILE is a CSV file with a header, a column of times and columns of numbers. A model is trained on it (minutes on a CPU)
-and forecasts the rows that follow. Writes a CSV file, and a plot with the interval between the outer quantiles.
+and forecasts the rows that follow. The last rows are held back to compare it with simple forecasts: it is never much
+worse than the best of them. Writes a CSV file, and a plot with the interval between the outer quantiles.
+
+Columns that help are --past, or --future if they are known for the rows to forecast, too: then FILE goes on with rows
+whose targets are empty.
 
 \b
 Examples:
   statespan forecast data.csv --time date --target OT --horizon 96
   statespan forecast data.csv --target sales,visits --horizon 30 --quantiles 0.05,0.5,0.95
+  statespan forecast data.csv --target sales --future price,holiday
   statespan forecast data.csv --horizon 24 --save model         save the model in a folder
   statespan forecast new.csv --model model                      newer rows, without training
 """
-SEASONS = {60: 60, 3600: 24, 900: 96, 1800: 48, 86400: 7}  # rows of an hour, a day or a week by the step in seconds
 
 
 def forecast(
@@ -38,7 +42,11 @@ def forecast(
     target: Annotated[
         str | None, typer.Option(help="Column to forecast, or several, comma-separated. [default: the last]")
     ] = None,
-    horizon: Annotated[int | None, typer.Option(help="Rows to forecast. [default: 24]")] = None,
+    past: Annotated[str | None, typer.Option(help="Columns that help, known for the past only.")] = None,
+    future: Annotated[str | None, typer.Option(help="Columns that help, known ahead.")] = None,
+    horizon: Annotated[
+        int | None, typer.Option(help="Rows to forecast. [default: 24, or the rows without targets]")
+    ] = None,
     context: Annotated[int | None, typer.Option(help="Rows to forecast from. [default: chosen from the data]")] = None,
     quantiles: Annotated[str, typer.Option(help="Quantiles, comma-separated.")] = "0.1,0.5,0.9",
     missing: Annotated[str, typer.Option(help="error, or mask to train with missing values.")] = "error",
@@ -62,29 +70,25 @@ def forecast(
     """Forecast; :data:`HELP` is the text for users."""
     common.need("forecast", "lightning", "safetensors", "yaml", "sklearn", "pandas")
     picture = out.with_suffix(".png") if picture is None else picture
-    common.check_output("--out", out, ".csv")
-    common.check_output("--picture", picture, ".png")
-    if out.resolve() == file.resolve():
-        fail(f"--out must not be the file to read, got {out}")
     if model is not None and (context is not None or steps is not None or save is not None):
         fail("--model uses a model without training: remove --context, --steps and --save")
-    if model is not None and not (model / "config.json").is_file():
-        fail(f"--model must be the folder of a forecaster that --save wrote, got {model}")
+    _check(file, out, picture, model)
     with common.explained():
         with common.rejected():
-            frame = _read(file, time=time, target=target, time_format=time_format, missing=missing)
+            names: dict[str, Any] = {"past": _names(past), "future": _names(future)}
+            columns: dict[str, Any] = {"time": time, "target": target, "time_format": time_format}
+            frame, ahead = _read(file, **columns, missing=missing, covariates=names)
+            if ahead is not None:
+                horizon = len(ahead) if horizon is None else horizon
             if model is None:
-                options = {"context": context, "quantiles": _numbers(quantiles), "steps": steps, "missing": missing}
-                options |= {"random_state": seed, "device": device, "threads": threads}
-                estimator = _fit(frame, 24 if horizon is None else horizon, options)
-                if save is not None:
-                    estimator.save(save)
+                options: dict[str, Any] = {"context": context, "quantiles": _numbers(quantiles), "steps": steps}
+                options |= {"missing": missing, "random_state": seed, "device": device, "threads": threads}
+                estimator = _fitted(frame, 24 if horizon is None else horizon, names, options, save=save)
             else:
-                from statespan.estimators import S4Forecaster
-
-                estimator = S4Forecaster.load(model, device=device).set_params(threads=threads)
-            mean = estimator.predict(frame, horizon=horizon)
-            bands = estimator.predict_quantiles(frame, horizon=horizon) if estimator.quantiles else None
+                estimator = _loaded(model, device, threads)
+            mean = estimator.predict(frame, horizon=horizon, future=ahead)
+            shown = {"horizon": horizon, "future": ahead}
+            bands = estimator.predict_quantiles(frame, **shown) if estimator.quantiles else None
         _write(out, mean, bands)
         drawn = _draw(picture, frame, mean, bands)
     common.say(f"{len(mean)} rows from {mean.index[0]} to {mean.index[-1]}")
@@ -98,7 +102,44 @@ def _numbers(text: str) -> tuple[float, ...]:
         fail(f"--quantiles must be numbers between 0 and 1 with commas, got {text!r}")
 
 
-def _read(file: Path, *, time: str | None, target: str | None, time_format: str | None, missing: str) -> Any:
+def _check(file: Path, out: Path, picture: Path, model: Path | None) -> None:
+    common.check_output("--out", out, ".csv")
+    common.check_output("--picture", picture, ".png")
+    if out.resolve() == file.resolve():
+        fail(f"--out must not be the file to read, got {out}")
+    if model is not None and not (model / "config.json").is_file():
+        fail(f"--model must be the folder of a forecaster that --save wrote, got {model}")
+
+
+def _fitted(frame: Any, horizon: int, names: dict[str, Any], options: dict[str, Any], *, save: Path | None) -> Any:
+    from statespan.estimators import S4Forecaster
+
+    estimator = S4Forecaster(horizon, **options).fit(frame, **names)
+    if save is not None:
+        estimator.save(save)
+    return estimator
+
+
+def _loaded(model: Path, device: str | None, threads: int | None) -> Any:
+    from statespan.estimators import S4Forecaster
+
+    return S4Forecaster.load(model, device=device).set_params(threads=threads)
+
+
+def _names(text: str | None) -> list[str]:
+    return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _read(
+    file: Path,
+    *,
+    time: str | None,
+    target: str | None,
+    time_format: str | None,
+    missing: str,
+    covariates: dict[str, list[str]],
+) -> tuple[Any, Any]:
+    """The rows with targets, and those after them with the columns that are known ahead."""
     import pandas as pd
 
     from statespan.data.formats.csv import MissingValueError, read_table
@@ -106,52 +147,31 @@ def _read(file: Path, *, time: str | None, target: str | None, time_format: str 
     if not file.is_file():
         fail(f"FILE must be an existing CSV file, got {file}")
     try:
-        table = read_table(file, time, time_format, missing=missing == "mask")
+        table = read_table(file, time, time_format, missing=missing == "mask" or bool(covariates["future"]))
     except MissingValueError as error:
         fail(f"{error}; --missing mask learns from series with missing values")
     except ValueError as error:
         fail(str(error).replace("time_format", "--time-format"))
-    wanted = [table.columns[-1]] if target is None else [name.strip() for name in target.split(",")]
-    for name in wanted:
-        if name not in table.columns:
-            hint = suggest(name, table.columns)
-            fail(f"--target must be a column of {file}, got {name!r}{hint}; its columns are {', '.join(table.columns)}")
-    values = table.values[:, [table.columns.index(name) for name in wanted]]
-    return pd.DataFrame(values, index=pd.DatetimeIndex(table.times, name=time or "time"), columns=wanted)
-
-
-def _fit(frame: Any, horizon: int, options: dict[str, Any]) -> Any:
-    """Train, and print the error on the held-out rows."""
-    from statespan.estimators import S4Forecaster
-
-    estimator = S4Forecaster(horizon, **options).fit(frame)
-    context = estimator.chosen_["context"]
-    held_out = int(len(frame) * estimator.validation_fraction)
-    if estimator.history_.valid:  # otherwise nothing was held out
-        tail = frame.iloc[len(frame) - held_out - context :]
-        error = estimator.evaluate(tail)["mae"]
-        naive, season = _naive_error(tail, estimator, context, horizon)
-        repeated = "the last row" if season == 1 else f"the last {season} rows"
-        common.say(
-            f"on the last {held_out} rows, which were held out: mean absolute error {error:.3f} standard deviations "
-            f"({naive:.3f} for repeating {repeated})"
-        )
-    return estimator
-
-
-def _naive_error(tail: Any, estimator: Any, context: int, horizon: int) -> tuple[float, int]:
-    """The error of repeating the last season over the same windows, in the same units."""
-    import numpy as np
-
-    season = SEASONS.get(estimator.form_.step or 0, 12 if estimator.form_.unit == "M" else 1)
-    season = season if season <= context else 1
-    values, repeated = ((part.to_numpy() - estimator.mean_) / estimator.std_ for part in (tail, tail.ffill().bfill()))
-    errors = []
-    for ahead in range(horizon):
-        back = season * (ahead // season + 1)
-        answers = values[context + ahead : len(values) - horizon + 1 + ahead]
-        errors.append(np.abs(answers - repeated[context + ahead - back : len(values) - horizon + 1 + ahead - back]))
-    return float(np.nanmean(np.concatenate(errors))), season
+    helping = [*covariates["past"], *covariates["future"]]
+    wanted = [name for name in table.columns if name not in helping][-1:] if target is None else _names(target)
+    for option, names in (("--target", wanted), *((f"--{name}", names) for name, names in covariates.items())):
+        for name in names:
+            if name not in table.columns:
+                hint = suggest(name, table.columns)
+                fail(
+                    f"{option} must be a column of {file}, got {name!r}{hint}; its columns are "
+                    f"{', '.join(table.columns)}"
+                )
+    values = table.values[:, [table.columns.index(name) for name in (*wanted, *helping)]]
+    index = pd.DatetimeIndex(table.times, name=time or "time")
+    frame = pd.DataFrame(values, index=index, columns=[*wanted, *helping])
+    if not covariates["future"]:
+        return frame, None
+    known = frame[wanted].notna().any(axis=1).to_numpy()
+    end = len(known) - int(known[::-1].argmax()) if known.any() else 0
+    if end == len(frame) or not end:
+        fail(f"--future needs rows of {file} after the last with a target, in which the columns known ahead are given")
+    return frame.iloc[:end], frame.iloc[end:][covariates["future"]]
 
 
 def _write(out: Path, mean: Any, bands: Any) -> None:

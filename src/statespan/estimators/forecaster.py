@@ -6,55 +6,49 @@ Shapes: T rows, C columns, H horizon, Q quantiles.
 from __future__ import annotations
 
 import sys
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
-from statespan._check import check_choice, check_int
+from statespan._check import check_int, check_number
 from statespan.data.scale import divisor
-from statespan.estimators import store
-from statespan.estimators.base import Estimator
 from statespan.estimators.fitting import fit_network, train_config
+from statespan.estimators.forecasting import training
+from statespan.estimators.forecasting.blend import in_one_line
+from statespan.estimators.forecasting.covariates import find_roles, fit_effect, scale_of
+from statespan.estimators.forecasting.naive import find_season
+from statespan.estimators.forecasting.tools import ForecastTools
+from statespan.estimators.forecasting.training import in_words
 from statespan.estimators.horizon import Horizon, HorizonConfig
-from statespan.estimators.inputs.series import Array
-from statespan.estimators.inputs.timeline import Form, TimeSeries, read_series, write_forecasts
-from statespan.estimators.inputs.windows import (
-    PERIODS,
-    PreparedSeries,
-    calendar_names,
-    known_moments,
-    make_windows,
-    prepare,
-    recent,
-    thinned,
-)
+from statespan.estimators.inputs.timeline import TimeSeries, read_series, write_forecasts
+from statespan.estimators.inputs.windows import calendar_names, known_moments, make_windows, recent
 from statespan.estimators.settings import check_forecast_settings, choose_forecast_settings, describe, refuse_answers
 from statespan.estimators.tasks import forecasts
 from statespan.train.device import pick_device
 from statespan.train.feed import Feed
 from statespan.train.loop import Splits
 from statespan.train.order import derive
-from statespan.train.tasks import output
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-PREDICT_BATCH = 256  # windows forecast together
-VALID_WINDOWS = 512  # held-out windows to validate with, evenly spread
 ROUNDING = 1e-12  # share of a sum of squares that is rounding
+MANY_SIZES = 3.0  # windows are scaled if the largest series is this many times the smallest
 
 
 @dataclass(eq=False, repr=False)
-class S4Forecaster(Estimator):
-    """Forecasts time series, with intervals, by a masked sequence-to-sequence S4D.
+class S4Forecaster(ForecastTools):
+    """Forecasts time series, with intervals: a linear path corrected by S4, beside the best simple forecast.
 
     One series or many, of one column or several; with dates, the calendar is read too. Settings that are None are
-    chosen from the data, and one line reports the choice. A column that was constant in training is forecast to stay at
-    its last known value.
+    chosen from the data, and one line reports the choice. Rows that are used for nothing else compare the model with
+    the last value, the seasonal naive forecast and the drift; a second line reports the result. At each step of the
+    horizon the forecast has as much of the model as is clearly a gain there, so that with nothing to learn it is the
+    best simple forecast. Intervals come from the errors on these rows, step by step. A column that was constant in
+    training is forecast to stay at its last known value.
 
     Args:
         horizon: Rows to forecast.
@@ -64,6 +58,10 @@ class S4Forecaster(Estimator):
             there is much data.
         centre: "last": forecast relative to the last known row; "mean": to the mean of the context; "none".
         calendar: Read hour, weekday, day and so on, where there are dates.
+        layer: "s4d" or "s4", the layers that correct the linear path.
+        season: Rows of a season; found in the data by default, 1 for none.
+        freq: Frequency of a frame's rows as in pandas, such as "h" or "B"; times that the frame lacks then become rows
+            of missing values. Without one, rows must be regular.
         d_model: Features of the layers.
         n_layers: Number of layers.
         d_state: State size of each SSM, even.
@@ -71,25 +69,29 @@ class S4Forecaster(Estimator):
         steps: Updates, at most.
         batch_size: Windows an update.
         learning_rate: Of everything but A, B and Δ of the SSMs.
-        validation_fraction: Share of the rows, the last ones, that is held out for early stopping; 0.0 for none.
+        validation_fraction: Share of the rows that is held out for early stopping; 0.0 for none.
+        holdback_fraction: Share of the rows, the last ones, that is used only to compare with simple forecasts and for
+            intervals; 0.0 for none. It is more if the horizon is long.
         patience: Validations without improvement after which training stops.
         missing: "error" rejects NaN and masked values; "mask" passes flags of missing values to the network, and never
             scores them. If the whole context is missing, the last value known before it sets the level.
         channels_first: Arrays are (columns, rows), as in aeon and sktime; has no effect on frames.
         device: "cpu", "cuda"…
         random_state: Seed.
-        verbose: 0 for silence, 1 for one line about the choice and a progress bar.
+        verbose: 0 for silence, 1 for the lines about choice, time and result, and a progress bar.
         threads: Threads on a CPU; by default one for a small network, otherwise torch's own choice.
 
     Attributes:
         chosen_: What was chosen, by name; ``chosen_line_`` is the same in words.
+        held_out_: Mean absolute errors on the held-back rows in the units of the data, by name; ``report_`` is the
+            same in words.
         history_: Losses, held-out metrics and the number of updates.
         network_: The torch module.
 
     Example:
         >>> y = 10 + np.sin(2 * np.pi * np.arange(212) / 12)
-        >>> model = S4Forecaster(12, context=36, d_model=12, n_layers=1, steps=60, learning_rate=0.02, verbose=0)
-        >>> bool(np.abs(model.fit(y[:200]).predict() - y[200:]).mean() < 0.3)
+        >>> model = S4Forecaster(12, context=36, d_model=12, n_layers=1, steps=20, verbose=0).fit(y[:200])
+        >>> bool(np.abs(model.predict() - y[200:]).mean() < 0.1)
         True
         >>> model.predict_quantiles().shape  # rows, quantiles
         (12, 3)
@@ -102,12 +104,25 @@ class S4Forecaster(Estimator):
     joint: bool = False
     centre: str = "last"
     calendar: bool = True
+    layer: str = "s4d"
+    season: int | None = None
+    freq: str | None = None
     dropout: float = 0.1
     steps: int | None = None
     learning_rate: float = 0.004
     validation_fraction: float = 0.1
+    holdback_fraction: float = 0.1
 
-    def fit(self, X: Any, y: Any = None, *, sampling_rate: float | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        past: Any = None,
+        future: Any = None,
+        static: Any = None,
+        sampling_rate: float | None = None,
+    ) -> Self:
         """Learn from the past.
 
         Args:
@@ -115,6 +130,9 @@ class S4Forecaster(Estimator):
                 with a row for each time, or a long DataFrame with an index of two levels, series and time. Times must
                 be regular and sorted: dates, periods or whole numbers; dates and periods also give the calendar.
             y: None; accepted because pipelines pass it.
+            past: Columns of X that are covariates known for the past only: names, or positions in an array.
+            future: Columns of X that are known for the rows to forecast too, which ``predict`` then needs.
+            static: Columns of X that are the same in all rows of a series.
             sampling_rate: Rows a second, to forecast rows of another rate later.
 
         Returns:
@@ -123,49 +141,27 @@ class S4Forecaster(Estimator):
         self._check_parameters()
         self._set_rate(sampling_rate)
         refuse_answers(y)
-        all_series, self.form_ = read_series(X, missing=self.missing, channels_first=self.channels_first, warn=True)
-        longest = max(map(len, all_series))
-        self.chosen_ = choose_forecast_settings(self, longest)
-        held_out, context, horizon = self.validation_fraction, self.chosen_["context"], self.horizon
-        ends = [len(series) - int(len(series) * held_out) for series in all_series]
-        self.mean_, std = known_moments(all_series, ends)
-        self.std_, self.constant_ = divisor(self.mean_, std), std == 0
-        self.masked_ = self.missing == "mask"
-        self.calendar_ = calendar_names(all_series, self.form_) if self.calendar else ()
+        options: dict[str, Any] = {"missing": self.missing, "channels_first": self.channels_first, "freq": self.freq}
+        all_series, form = read_series(X, **options, warn=True)
+        self.roles_ = find_roles(all_series, form, past=past, future=future, static=static)
+        all_series, self.form_ = self._divided(all_series, form)
+        return self._learn(all_series)
+
+    def _learn(self, all_series: list[TimeSeries]) -> Self:
+        lengths = [len(series) for series in all_series]
+        self.chosen_ = choose_forecast_settings(self, max(lengths))
+        context = self.chosen_["context"]
+        sizes = {"context": context, "horizon": self.horizon}
+        ends = training.divide(lengths, self.validation_fraction, self.holdback_fraction, **sizes)
+        self._set_scale(all_series, ends)
         parts = [self._prepare(series) for series in all_series]
-        learn = make_windows(parts, [(0, end) for end in ends], context, horizon)
-        spans = [(end, len(series)) for series, end in zip(all_series, ends)]
-        valid = make_windows(parts, spans, context, horizon) if held_out else None
-        valid = None if valid is None else thinned(valid, VALID_WINDOWS)
-        if learn is None:
-            known = ", with a known value to forecast" if self.masked_ else ""
-            is_given = self.context is not None  # nobody should read of a setting that was chosen for them
-            asked = f"context {context} and horizon {horizon}" if is_given else f"horizon {horizon}"
-            held = f" (the last {longest - max(ends)} of {longest} are held out)" if held_out else ""
-            raise ValueError(
-                f"{asked} must fit into the rows to learn from{known}, got {max(ends)} rows{held}; give more rows or a "
-                f"smaller {'context or horizon' if is_given else 'horizon'}"
-            )
-        seed, device = self._seed(), pick_device(self.device)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(derive(seed, "weights"))
-            self.network_ = Horizon(self._config(parts[0], context)).to(device)
-        self.n_features_in_ = all_series[0].columns
-        steps, batch = self.chosen_["steps"], self.chosen_["batch_size"]
-        training = f"{steps} updates of {batch} of {len(learn)} windows"
-        valid_count = 0 if valid is None else len(valid)
-        self.chosen_line_ = describe(self, self._in_words(all_series), training, held_out=valid_count, device=device)
-        if self.verbose:
-            print(self.chosen_line_, file=sys.stderr)
-        train = train_config(
-            len(learn), batch=batch, steps=steps, epochs=-(-steps * batch // len(learn)) + 1, lr=self.learning_rate,
-            validations=20, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed, threads=self.threads,
-        )  # fmt: skip
-        self.history_ = fit_network(
-            self.network_, Splits(learn, valid), train,
-            task=forecasts(tuple(self.quantiles)), device=device, progress=bool(self.verbose),
-        )  # fmt: skip
-        self.series_ = [recent(series, context) for series in all_series]
+        portions = training.Portions.of(parts, ends, **sizes, past=len(self.roles_.past))
+        if portions is None:
+            raise ValueError(self._too_short(all_series, ends))
+        self.n_features_in_ = len(self.roles_.targets)
+        self._train(parts, all_series, portions)
+        self._judge(parts, portions)
+        self.series_ = [recent(series, context + self.horizon) for series in all_series]
         return self
 
     def predict(
@@ -173,6 +169,7 @@ class S4Forecaster(Estimator):
         X: Any = None,
         *,
         horizon: int | None = None,
+        future: Any = None,
         dt_scale: float | None = None,
         sampling_rate: float | None = None,
     ) -> Any:
@@ -181,36 +178,60 @@ class S4Forecaster(Estimator):
         Args:
             X: The past, in any form of ``fit``; the end of what ``fit`` saw by default. What is older than ``context``
                 rows makes no difference.
-            horizon: Rows to forecast, at most those of training; all by default.
+            horizon: Rows to forecast; those of training by default. Beyond these a forecast continues from itself.
+            future: The covariates of the future in the rows to forecast: a frame or an array with these columns, of
+                many series a list or a long frame.
             dt_scale: Step of these rows relative to those of training: 2.0 for rows that come half as often.
             sampling_rate: Rows a second, if ``fit`` was given that; instead of ``dt_scale``.
 
         Returns:
             As X: (H,), (H, C), a list of arrays, or a frame whose index continues that of X.
         """
-        forecasts, all_series, form = self._forecast(X, horizon, self._dt_scale(dt_scale, sampling_rate))
-        return write_forecasts([values[..., 0] for values in forecasts], all_series, form)
+        scale = self._dt_scale(dt_scale, sampling_rate)
+        steps = self._steps(horizon, scale)
+        rows, all_series, form = self._pasts(X, steps, scale, future)
+        found = []
+        with torch.inference_mode(), self._few_threads(1, self.chosen_["context"] + steps):
+            for (known, marks, effect), series in zip(rows, all_series):
+                mean = self._judged.mean(known, steps, marks, scale)[0].double().cpu().numpy()
+                found.append(self._in_units(mean, effect, series))
+        return write_forecasts(found, all_series, form)
 
     def predict_quantiles(
         self,
         X: Any = None,
         *,
+        quantiles: tuple[float, ...] | None = None,
         horizon: int | None = None,
+        future: Any = None,
         dt_scale: float | None = None,
         sampling_rate: float | None = None,
     ) -> Any:
-        """Forecast the quantiles of each future row, in ascending order; the arguments are those of ``predict``.
+        """Forecast the quantiles of each future row, in ascending order; the other arguments are those of ``predict``.
+
+        Any ``quantiles`` between 0 and 1 can be had, by default those of the estimator. Beyond the trained horizon they
+        are those of sample paths.
 
         Returns:
             (H, C, Q), or (H, Q) for one array of one dimension; of a frame a frame with the quantiles as a second level
             of its columns.
         """
-        check_is_fitted(self, "network_")
-        quantiles = tuple(sorted(self.quantiles))
-        if not quantiles:
+        scale = self._dt_scale(dt_scale, sampling_rate)
+        levels = tuple(sorted(self.quantiles if quantiles is None else quantiles))
+        if not levels:
             raise ValueError("predict_quantiles needs quantiles, and this estimator was fitted with quantiles=()")
-        forecasts, all_series, form = self._forecast(X, horizon, self._dt_scale(dt_scale, sampling_rate))
-        return write_forecasts([np.sort(values[..., 1:], -1) for values in forecasts], all_series, form, quantiles)
+        for level in levels:
+            check_number("quantiles", level, above=0.0, below=1.0)
+        if self.errors_ is None and levels != tuple(sorted(self.quantiles)):
+            raise ValueError(f"quantiles must be those of fit in a forecaster of an older version, got {levels}")
+        steps = self._steps(horizon, scale)
+        rows, all_series, form = self._pasts(X, steps, scale, future)
+        found = []
+        with torch.inference_mode(), self._few_threads(1, self.chosen_["context"] + steps):
+            for (known, marks, effect), series in zip(rows, all_series):
+                table = self._judged.quantiles(known, steps, marks, levels=levels, dt_scale=scale)[0]
+                found.append(self._in_units(table, effect, series))
+        return write_forecasts(found, all_series, form, levels)
 
     def score(self, X: Any, y: Any = None) -> float:
         """R² of the mean over every window of X, as :meth:`evaluate` reports it: the share of the variance explained.
@@ -234,23 +255,22 @@ class S4Forecaster(Estimator):
         all_series, _ = self._read(X)
         parts = [self._prepare(series) for series in all_series]
         spans = [(0, len(series)) for series in all_series]
-        windows = make_windows(parts, spans, context, horizon)
+        windows = make_windows(parts, spans, context, horizon, past=len(self.roles_.past))
         if windows is None:
             longest = max(map(len, all_series))
             known = ", with a known value to forecast" if self.masked_ else ""
             raise ValueError(f"X must have at least context + horizon = {context + horizon} rows{known}, got {longest}")
-        feed = Feed(windows, next(self.network_.parameters()).device)
-        sums = torch.zeros(5, dtype=torch.float64)
-        with torch.inference_mode(), self._few_threads(PREDICT_BATCH, context + horizon):
-            for batch in feed.batches(torch.arange(len(windows)).split(PREDICT_BATCH)):
-                forecast = self._with_constants(batch.x[:, :context], output(self.network_, batch))[..., 0].double()
-                y = batch.y.cpu().double()
-                is_known = ~torch.isnan(y)
-                y, forecast = y[is_known], forecast[is_known]
-                error = forecast - y
-                sums += torch.stack(
-                    [error.square().sum(), error.abs().sum(), y.sum(), y.square().sum(), is_known.sum()]
-                )
+        sizes: dict[str, Any] = {"context": context, "horizon": horizon, "season": 1}
+        device, sums, begin = next(self.network_.parameters()).device, np.zeros(5), 0
+        with torch.inference_mode(), self._few_threads(training.BATCH, context + horizon):
+            for batch in Feed(windows, device).batches(torch.arange(len(windows)).split(training.BATCH)):
+                forecast = self._judged.mean(batch.x[:, :context], horizon, batch.marks).cpu().double().numpy()
+                known = ~np.isnan(batch.y.cpu().numpy())
+                error = (forecast - batch.y.cpu().numpy())[known]
+                one = training.some(windows, begin, begin + len(known))
+                y = training.simple_forecasts(parts, one, **sizes)[0][known].astype(np.float64)  # with the effect
+                sums += np.sum(error**2), np.abs(error).sum(), y.sum(), np.sum(y**2), known.sum()
+                begin += len(known)
         square, absolute, total, squares, count = sums.tolist()
         spread = squares - total**2 / max(count, 1)
         return {
@@ -262,126 +282,116 @@ class S4Forecaster(Estimator):
         super()._check_parameters()
         check_forecast_settings(self)
 
-    def _state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        past: dict[str, Array] = {}
-        for number, series in enumerate(self.series_):  # for predict() without an argument
-            past[f"{number}.values"] = series.values
-            if series.times is not None:
-                past[f"{number}.times"] = series.times.astype(np.int64)
-        config = {
-            "network": asdict(self.network_.config),
-            "scale": {"mean": self.mean_, "std": self.std_, "constant": self.constant_},
-            "form": asdict(self.form_),
-            "calendar": self.calendar_,
-            "series": [series.name for series in self.series_],
+    def _steps(self, horizon: int | None, dt_scale: float) -> int:
+        return max(1, int(self.horizon / dt_scale)) if horizon is None else check_int("horizon", horizon, minimum=1)
+
+    def _set_scale(self, all_series: list[TimeSeries], ends: training.Borders) -> None:
+        """Means, deviations, the season, the calendar and the effect of covariates, from the rows to learn from."""
+        self.mean_, std = known_moments(all_series, ends.learn)
+        self.std_, self.constant_ = divisor(self.mean_, std), std == 0
+        self.masked_ = self.missing == "mask"
+        self.calendar_ = calendar_names(all_series, self.form_) if self.calendar else ()
+        longest = max(all_series, key=len)
+        context, form, values = self.chosen_["context"], self.form_, longest.values / np.maximum(self.std_, 1e-300)
+        found = find_season(values, context, form.step, form.unit) if self.season is None else self.season
+        self.chosen_["season"] = min(found, context)
+        self.effect_ = None
+        if self.roles_.order:
+            self.extra_scale_ = scale_of(all_series, ends.learn)
+            mean, divide = self.extra_scale_
+            count = len(self.roles_.future)
+            rows = [
+                ((series.values - self.mean_) / self.std_, ((series.extra - mean) / divide)[:, -count:])
+                for series in all_series
+                if series.extra is not None and count
+            ]
+            self.effect_ = fit_effect(rows, ends.learn, self.chosen_["season"])
+
+    def _train(self, parts: list[Any], all_series: list[TimeSeries], portions: training.Portions) -> None:
+        """Solve the linear path and train the network that corrects it."""
+        seed, device = self._seed(), pick_device(self.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive(seed, "weights"))
+            self.network_ = Horizon(self._config(parts[0], all_series))
+            training.set_linear_path(self.network_, portions)
+        self.network_.to(device)
+        steps, batch = self.chosen_["steps"], self.chosen_["batch_size"]
+        words = f"{steps} updates of {batch} of {len(portions.learn)} windows"
+        valid_count = 0 if portions.valid is None else len(portions.valid)
+        self.chosen_line_ = describe(self, self._in_words(all_series), words, held_out=valid_count, device=device)
+        train = train_config(
+            len(portions.learn), batch=batch, steps=steps, epochs=-(-steps * batch // len(portions.learn)) + 1,
+            lr=self.learning_rate, validations=20, weight_decay=0.01, patience=self.chosen_["patience"], seed=seed,
+            threads=self.threads,
+        )  # fmt: skip
+        task = forecasts(tuple(self.quantiles))
+        if self.verbose:
+            with self._few_threads(batch, self.chosen_["context"] + self.horizon):
+                seconds = training.seconds_of(self.network_, portions, task, batch=batch, steps=train.steps or steps)
+            print(f"{self.chosen_line_}; takes at most about {in_words(seconds)}", file=sys.stderr)
+        self.history_ = fit_network(
+            self.network_, Splits(portions.learn, portions.valid), train, task=task, device=device,
+            progress=bool(self.verbose),
+        )  # fmt: skip
+
+    def _judge(self, parts: list[Any], portions: training.Portions) -> None:
+        """Compare on held-back rows, choose the weights, and keep the errors for intervals."""
+        context, season = self.chosen_["context"], self.chosen_["season"]
+        with self._few_threads(training.BATCH, context + self.horizon):
+            self.blend_, self.errors_, found = training.judge(self.network_, portions, season)
+        self.held_out_, self.report_ = {}, ""
+        windows = portions.judges
+        if found is None or windows is None:
+            return
+        sizes = {"context": context, "horizon": self.horizon, "season": season}
+        truth, simple = training.simple_forecasts(parts, windows, **sizes)
+        pairs = {"forecast": (found.truth, found.of(self.blend_)), **{name: (truth, simple[name]) for name in simple}}
+        last = slice(-portions.held, None)  # the rows held back
+        self.held_out_ = {
+            name: training.mean_absolute(actual[last], values[last], self.std_)
+            for name, (actual, values) in pairs.items()
         }
-        return config, past
+        self.report_ = in_one_line(self.held_out_, self.blend_, portions.held, has_effect=self.effect_ is not None)
+        if self.verbose:
+            print(self.report_, file=sys.stderr)
 
-    def _set_state(self, config: dict[str, Any], tensors: dict[str, Tensor], device: torch.device) -> None:
-        network = HorizonConfig(**config["network"])
-        self.network_ = store.build(Horizon, network, tensors).to(device)
-        self.mean_, self.std_ = (
-            store.numbers_in(config["scale"][name], f"the {name}", (network.columns,)) for name in ("mean", "std")
+    def _too_short(self, all_series: list[TimeSeries], ends: training.Borders) -> str:
+        context, longest, horizon = self.chosen_["context"], max(map(len, all_series)), self.horizon
+        known = ", with a known value to forecast" if self.masked_ else ""
+        is_given = self.context is not None  # nobody should read of a setting that was chosen for them
+        asked = f"context {context} and horizon {horizon}" if is_given else f"horizon {horizon}"
+        held_rows = longest - max(ends.learn)
+        held = f" (the last {held_rows} of {longest} are held out)" if held_rows else ""
+        return (
+            f"{asked} must fit into the rows to learn from{known}, got {max(ends.learn)} rows{held}; give more rows or "
+            f"a smaller {'context or horizon' if is_given else 'horizon'}"
         )
-        constant = config["scale"].get("constant", [False] * network.columns)  # files of before have none
-        self.constant_ = store.numbers_in(constant, "the constant", (network.columns,)) > 0
-        self.masked_, self.n_features_in_ = network.masked, network.columns
-        form = dict(config["form"])
-        self.form_ = Form(**{**form, "columns": tuple(form["columns"]), "names": tuple(form["names"])})
-        self.calendar_ = tuple(check_choice("calendar", name, PERIODS) for name in config["calendar"])
-        if len(self.calendar_) != network.d_marks:
-            raise ValueError("its network does not match its calendar features")
-        check_int("context", self.chosen_["context"], minimum=1)
-        names = config["series"]
-        self.series_ = [_stored_series(tensors, number, name, self.form_) for number, name in enumerate(names)]
-
-    def _forecast(self, X: Any, horizon: int | None, dt_scale: float) -> tuple[list[Array], list[TimeSeries], Form]:
-        """Forecasts (H, C, 1 + Q) in the units of the data."""
-        most = max(1, int(self.horizon / dt_scale))
-        steps = most if horizon is None else check_int("horizon", horizon, minimum=1)
-        if steps > most:
-            raise ValueError(f"horizon must be at most {most}, which the estimator was fitted for, got {steps}")
-        all_series, form = (self.series_, self.form_) if X is None else self._read(X, dt_scale)
-        context = max(1, int(self.chosen_["context"] / dt_scale))
-        for series in all_series:
-            if len(series) < context:
-                raise ValueError(
-                    f"{series.label} must have at least the {context} rows of the context, got {len(series)}"
-                )
-        sizes: dict[str, Any] = {"context": context, "steps": steps, "dt_scale": dt_scale}
-        return [self._after(recent(series, context), form, **sizes) for series in all_series], all_series, form
-
-    def _after(self, series: TimeSeries, form: Form, *, context: int, steps: int, dt_scale: float) -> Array:
-        """The forecast (H, C, 1 + Q) of one series from its last rows."""
-        part = prepare(series, form, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_, ahead=steps)
-        values = part.values if part.known is None else np.concatenate([part.values, part.known], -1)
-        known = torch.from_numpy(values[-context:].astype(np.float32))[None]
-        marks = None if part.marks is None else torch.from_numpy(part.marks[-context - steps :])[None]
-        device = next(self.network_.parameters()).device
-        with torch.inference_mode(), self._few_threads(1, context + steps):
-            y = self.network_.after(known.to(device), steps, None if marks is None else marks.to(device), dt_scale)
-            standardized = self._with_constants(known, y)[0].double().numpy()
-        with np.errstate(over="ignore", invalid="ignore"):
-            forecast: Array = standardized * self.std_[:, None] + self.mean_[:, None]
-        if not np.isfinite(forecast).all():
-            raise ValueError(
-                f"{series.label} must be of the magnitude that it had in fit, and far enough from float64's limits "
-                f"that its forecasts are finite; got values up to {np.nanmax(np.abs(series.values)):.1e}, check "
-                "their unit"
-            )
-        return forecast
-
-    def _with_constants(self, known: Tensor, y: Tensor) -> Tensor:
-        """Forecasts (B, H, C, 1 + Q) with columns that were constant in fit held at the last of the rows (B, T, …)."""
-        last = known[:, -1:, : len(self.constant_), None].cpu()
-        return torch.where(torch.from_numpy(self.constant_)[:, None], last, y.cpu())
-
-    def _read(self, X: Any, dt_scale: float = 1.0) -> tuple[list[TimeSeries], Form]:
-        all_series, form = read_series(X, missing=self.missing, shortest=1, channels_first=self.channels_first)
-        if all_series[0].columns != self.n_features_in_:
-            raise ValueError(f"X must have {self.n_features_in_} columns, as in fit, got {all_series[0].columns}")
-        if self.network_.config.d_marks and not form.dated:
-            raise ValueError("X must have dates as its index, as in fit, got rows without")
-        ratio = form.ratio(self.form_)
-        if ratio is not None and abs(ratio - dt_scale) > 1e-6 * ratio:
-            raise ValueError(
-                f"X must come in the steps of fit times dt_scale={dt_scale:g}, got steps {ratio:g} times as long; "
-                f"resample it or give dt_scale={ratio:g}"
-            )
-        if form.columns and self.form_.columns and form.columns != self.form_.columns:
-            raise ValueError(f"X must have the columns {list(self.form_.columns)}, as in fit, got {list(form.columns)}")
-        return all_series, form
-
-    def _prepare(self, series: TimeSeries) -> PreparedSeries:
-        return prepare(series, self.form_, self.mean_, self.std_, masked=self.masked_, calendar=self.calendar_)
 
     def _in_words(self, all_series: list[TimeSeries]) -> str:
         rows, columns = sum(map(len, all_series)), self.n_features_in_
         size = f"{len(all_series)} series, {rows} rows" if len(all_series) > 1 else f"{rows} rows"
         names = f", calendar {'/'.join(self.calendar_)}" if self.calendar_ else ""
-        data = f"{size} of {columns} column{'s' * (columns > 1)}{names}"
+        season = f", season {self.chosen_['season']}" if self.chosen_["season"] > 1 else ""
+        extra = f", {len(self.roles_.order)} covariates" if self.roles_.order else ""
+        data = f"{size} of {columns} column{'s' * (columns > 1)}{extra}{names}{season}"
         return f"{data} -> {self.horizon} rows from {self.chosen_['context']};"
 
-    def _config(self, part: PreparedSeries, context: int) -> HorizonConfig:
+    def _config(self, part: Any, all_series: list[TimeSeries]) -> HorizonConfig:
         chosen = self.chosen_
         options = {
             "d_model": chosen["d_model"], "n_layers": chosen["n_layers"], "d_state": chosen["d_state"],
-            "layer": "s4d", "ssm": {"init": "legs", "dt_min": 0.001, "dt_max": 0.1}, "mix": "linear",
+            "layer": self.layer, "ssm": {"init": "legs", "dt_min": 0.001, "dt_max": 0.1}, "mix": "linear",
             "dropout": self.dropout,
         }  # fmt: skip
+        sizes = [float(np.nanstd((series.values - self.mean_) / self.std_)) for series in all_series]
+        is_scaled = len(sizes) > 1 and max(sizes) > MANY_SIZES * max(min(sizes), 1e-12)
         return HorizonConfig(
-            part.values.shape[1], context, self.horizon, 0 if part.marks is None else part.marks.shape[1],
-            len(self.quantiles), self.centre, self.joint, self.masked_, options,
+            part.values.shape[1], chosen["context"], self.horizon, 0 if part.marks is None else part.marks.shape[1],
+            len(self.quantiles), self.centre, self.joint, self.masked_, options, linear=True, scaled=is_scaled,
+            past=len(self.roles_.past), static=len(self.roles_.static),
         )  # fmt: skip
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = False
         return tags
-
-
-def _stored_series(tensors: dict[str, Any], number: int, name: Any, form: Form) -> TimeSeries:
-    values = store.array(tensors, f"{number}.values", torch.float64, 2)
-    if form.step is None:
-        return TimeSeries(values, None, name)
-    return TimeSeries(values, store.array(tensors, f"{number}.times", torch.int64, 1).astype(form.times_dtype), name)

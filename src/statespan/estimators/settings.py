@@ -74,9 +74,18 @@ def refuse_answers(y: Any) -> None:
 def check_forecast_settings(estimator: Any) -> None:
     """Reject values of the forecaster's own settings that are invalid for any data."""
     check_int("horizon", estimator.horizon, minimum=1)
-    for name in ("dropout", "learning_rate", "validation_fraction"):
+    for name in ("dropout", "learning_rate", "validation_fraction", "holdback_fraction"):
         if getattr(estimator, name) is None:
             raise TypeError(f"{name} must be a number, got None")
+    check_number("holdback_fraction", estimator.holdback_fraction, above=0.0, below=1.0, closed=True)
+    if estimator.validation_fraction + estimator.holdback_fraction >= 1.0:
+        raise ValueError(
+            "validation_fraction and holdback_fraction must leave rows to learn from, got "
+            f"{estimator.validation_fraction} and {estimator.holdback_fraction}"
+        )
+    if estimator.season is not None:
+        check_int("season", estimator.season, minimum=1)
+    check_choice("layer", estimator.layer, ("s4d", "s4"))
     quantiles = estimator.quantiles
     if isinstance(quantiles, str) or not hasattr(quantiles, "__iter__"):
         raise TypeError(f"quantiles must be a tuple of numbers between 0 and 1, got {quantiles!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from statespan._io import Appended
 
 TIMES = "times.csv"
+QUIET = 15.0  # seconds between lines where output is not a terminal
 _TIME = re.compile(r"(\d+),(\d+\.\d+)\n")
 
 
@@ -119,8 +121,18 @@ def progress_bar(total: int, done: int, wanted: bool) -> Iterator[Callable[..., 
     task = progress.add_task("", total=total, completed=done, facts="")
     shown = {"epoch": "", "loss": ""}  # in this order
 
+    said = begun = time.monotonic()
+    count = done
+
     def bar(steps: int = 0, **facts: str) -> None:
+        nonlocal said, count
         shown.update(facts)
+        count += steps
+        now = time.monotonic()
+        if not progress.console.is_terminal and now - said > QUIET and count > done:  # nothing moves there: a line
+            said, left = now, (now - begun) * (total - count) / (count - done)
+            words = "  ".join(f"{key} {text}" for key, text in shown.items() if text)
+            progress.console.print(f"{count} of {total}  {words}  about {left:.0f} s left", highlight=False)
         progress.update(task, advance=steps, facts="  ".join(f"{key} {text}" for key, text in shown.items() if text))
 
     progress.start()

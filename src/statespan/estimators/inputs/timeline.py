@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from statespan.data.calendar import UNITS, check_regular, in_seconds
-from statespan.estimators.inputs.frames import is_frame, is_pandas
+from statespan.estimators.inputs.frames import from_long, is_frame, is_pandas
 from statespan.estimators.inputs.series import Array, numbers, plain_array, warn_of_order
 
 FORMS = (
@@ -25,7 +25,8 @@ NUMBERED = "rows"  # unit of the steps of an index of whole numbers
 class TimeSeries:
     """One series: values (T, C) float64 with NaN where one is missing, its index and its name.
 
-    ``times`` (T,) are datetime64, or integers for an integer index, or None without an index.
+    ``times`` (T,) are datetime64, or integers for an integer index, or None without an index; ``extra`` (T, E) are
+    covariates.
 
     Example:
         >>> series = TimeSeries(np.zeros((100, 2)), name="load")
@@ -36,6 +37,7 @@ class TimeSeries:
     values: Array
     times: Array | None = None
     name: Any = None
+    extra: Array | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -44,6 +46,11 @@ class TimeSeries:
     def columns(self) -> int:
         """The number of columns."""
         return self.values.shape[1]
+
+    def rows(self, first: int, end: int | None = None) -> TimeSeries:
+        """A copy of some rows, which later changes to the user's data do not reach."""
+        times, extra = (None if part is None else part[first:end].copy() for part in (self.times, self.extra))
+        return replace(self, values=self.values[first:end].copy(), times=times, extra=extra)
 
     @property
     def label(self) -> str:
@@ -65,8 +72,10 @@ class Form:
     columns: tuple[Any, ...] = ()  # names of a frame's columns
     names: tuple[Any, ...] = ()  # names of the levels of a frame's index
     step: int | None = None  # step of the index; None without one
-    unit: str = "s"  # "s" (seconds), "ms", "us", "ns", "M" (months) or "rows" (an index of whole numbers)
+    unit: str = "s"  # "s" (seconds), "ms", "us", "ns", "M" (months), "B" (business days) or "rows" (whole numbers)
     period: str | None = None  # frequency of a PeriodIndex
+    zone: str | None = None  # time zone of the index
+    flat: bool = False  # whether series and time are columns, unique_id and ds
 
     @property
     def dated(self) -> bool:
@@ -82,19 +91,27 @@ class Form:
         """The number of the other form's steps in one step of this form, or None if unknown."""
         if self.step is None or other.step is None or not (self.dated and other.dated):
             return None
-        if (self.unit == "M") != (other.unit == "M"):
+        if self.unit != other.unit and {"M", "B"} & {self.unit, other.unit}:
             return None
         return self.step / UNITS.get(self.unit, 1) / (other.step / UNITS.get(other.unit, 1))
 
 
 def read_series(
-    X: Any, *, missing: str = "error", shortest: int = 2, channels_first: bool = False, warn: bool = False
+    X: Any,
+    *,
+    missing: str = "error",
+    shortest: int = 2,
+    channels_first: bool = False,
+    warn: bool = False,
+    like: Form | None = None,
+    freq: str | None = None,
 ) -> tuple[list[TimeSeries], Form]:
     """The series in X, which has one of :data:`FORMS`, and the form they came in.
 
     The index of a frame must be regular: dates, periods, or whole numbers in equal steps. ``missing`` is "error" to
     refuse NaN and masked values, or "mask"; ``shortest`` is the least number of rows of a series. ``channels_first``
-    does not matter for frames; with ``warn``, arrays that look like that without it give a warning.
+    does not matter for frames; with ``warn``, arrays that look like that without it give a warning. The step of a
+    single row is that of the form it is ``like``. A ``freq`` of pandas inserts rows that a frame lacks, as missing.
 
     Example:
         >>> all_series, form = read_series(np.arange(6.0).reshape(3, 2))
@@ -102,7 +119,7 @@ def read_series(
         (3, 2, 'array')
     """
     if is_pandas(X):
-        all_series, form = _of_pandas(X)
+        all_series, form = _of_pandas(X, like, freq)
     elif isinstance(X, (str, bytes, dict)) or not (hasattr(X, "__array__") or isinstance(X, (list, tuple))):
         raise TypeError(f"X must be {FORMS}, got {type(X).__name__}")
     else:
@@ -130,6 +147,9 @@ def future_times(last: Any, form: Form, count: int) -> Array:
     if form.unit in UNITS:
         return np.asarray(last).astype(form.times_dtype) + offsets.astype(f"timedelta64[{form.unit}]")
     start = np.datetime64(last, "s")
+    if form.unit == "B":
+        day = start.astype("datetime64[D]")
+        return np.busday_offset(day, offsets, roll="backward").astype("datetime64[s]") + (start - day)
     month = start.astype("datetime64[M]")
     since_start, until_end = start - month.astype("datetime64[s]"), (month + 1).astype("datetime64[s]") - start
     months = month + offsets.astype("timedelta64[M]")
@@ -160,7 +180,10 @@ def write_forecasts(
         index = _index(series, form, len(values))
         frames.append(pd.DataFrame(values.reshape(len(values), -1), index=index, columns=columns))
     if form.kind == "long":
-        return pd.concat(frames, keys=[series.name for series in all_series], names=list(form.names[:1]))
+        joined = pd.concat(frames, keys=[series.name for series in all_series], names=list(form.names[:1]))
+        if form.flat and quantiles is not None:
+            joined.columns = [f"{name}_q{level:g}" for name, level in joined.columns]
+        return joined.reset_index() if form.flat else joined
     if form.kind == "series" and quantiles is None:
         return frames[0].iloc[:, 0].rename(form.columns[0])
     return frames[0]
@@ -176,6 +199,9 @@ def _index(series: TimeSeries, form: Form, count: int) -> Any:
         start = int(series.times[-1]) + form.step
         return pd.RangeIndex(start, start + count * form.step, form.step, name=name)
     index = pd.DatetimeIndex(future_times(series.times[-1], form, count), name=name)
+    if form.zone is not None:
+        is_local = _is_local(form.step, form.unit)
+        return index.tz_localize(form.zone) if is_local else index.tz_localize("UTC").tz_convert(form.zone)
     return index if form.period is None else index.to_period(form.period)
 
 
@@ -199,13 +225,15 @@ def _warn_of_channels_first(all_series: list[TimeSeries]) -> None:
         warn_of_order(f"(rows, columns): {rows} rows of {columns} columns", "swap the last two axes")
 
 
-def _of_pandas(X: Any) -> tuple[list[TimeSeries], Form]:
+def _of_pandas(X: Any, like: Form | None = None, freq: str | None = None) -> tuple[list[TimeSeries], Form]:
     if type(X).__name__ == "Series":
-        from_frame, form = _of_pandas(X.to_frame())
+        from_frame, form = _of_pandas(X.to_frame(), like, freq)
         kind = "series" if form.kind == "frame" else form.kind
         return from_frame, replace(form, kind=kind, columns=(X.name,))
     if not is_frame(X):
         raise TypeError(f"X must be {FORMS}, got a pandas {type(X).__name__}")
+    is_flat = X.index.nlevels == 1 and {"unique_id", "ds"} <= set(X.columns)
+    X = from_long(X, "unique_id", "ds") if is_flat else X
     if X.index.nlevels > 2:
         raise ValueError(f"X must have an index of one level (time) or two (series, time), got {X.index.nlevels}")
     if X.columns.has_duplicates:
@@ -214,6 +242,10 @@ def _of_pandas(X: Any) -> tuple[list[TimeSeries], Form]:
         kind, parts = "frame", {None: X}
     else:
         kind, parts = "long", {name: X.xs(name, level=0) for name in dict.fromkeys(X.index.get_level_values(0))}
+    if freq is not None:
+        parts = {name: _with_gaps_filled(part, freq, _label(name)) for name, part in parts.items()}
+    zone = _zone(X.index if X.index.nlevels == 1 else X.index.levels[1])
+    parts = {name: _without_zone(part) for name, part in parts.items()} if zone else parts
     indices = {name: _times(part.index, _label(name)) for name, part in parts.items()}
     dtype: Any = np.result_type(*(times for times, _ in indices.values())) if indices else None
     all_series: list[TimeSeries] = []
@@ -221,7 +253,7 @@ def _of_pandas(X: Any) -> tuple[list[TimeSeries], Form]:
     for name, part in parts.items():
         times = indices[name][0].astype(dtype)
         all_series.append(TimeSeries(_frame_values(part), times, name))
-        names_of_steps[_regular(times, _label(name))] = name
+        names_of_steps[_regular(times, _label(name), like)] = name
     if len(names_of_steps) > 1:
         (first, first_name), (second, second_name) = list(names_of_steps.items())[:2]
         raise ValueError(
@@ -230,7 +262,7 @@ def _of_pandas(X: Any) -> tuple[list[TimeSeries], Form]:
         )
     step, unit = next(iter(names_of_steps), (None, "s"))
     period = next((period for _, period in indices.values()), None)
-    return all_series, Form(kind, tuple(X.columns), tuple(X.index.names), step, unit, period)
+    return all_series, Form(kind, tuple(X.columns), tuple(X.index.names), step, unit, period, zone, is_flat)
 
 
 def _label(name: Any) -> str:
@@ -244,8 +276,6 @@ def _times(index: Any, what: str) -> tuple[Array, str | None]:
     period = None
     if type(index).__name__ == "PeriodIndex":
         index, period = index.to_timestamp(), index.freqstr
-    if getattr(index, "tz", None) is not None:
-        raise ValueError(f"{what} must have times without a zone; index.tz_localize(None) drops it")
     if index.dtype.kind == "M":
         return in_seconds(index.to_numpy()), period
     if index.dtype.kind in "iu":
@@ -255,9 +285,13 @@ def _times(index: Any, what: str) -> tuple[Array, str | None]:
     )
 
 
-def _regular(times: Array, what: str) -> tuple[int, str]:
-    """The step of an index and its unit."""
+def _regular(times: Array, what: str, like: Form | None = None) -> tuple[int, str]:
+    """The step of an index and its unit; of a single row those of the form it is like."""
+    if len(times) == 1 and like is not None and like.step is not None:
+        return like.step, like.unit
     if times.dtype.kind == "M":
+        if _are_business_days(times):
+            return 1, "B"
         try:
             return check_regular(times)
         except ValueError as error:
@@ -271,6 +305,44 @@ def _regular(times: Array, what: str) -> tuple[int, str]:
             f"after {times[row - 1]}"
         )
     return int(steps[0]) if len(steps) else 1, NUMBERED
+
+
+def _are_business_days(times: Array) -> bool:
+    """Whether times are those of all days from Monday to Friday, with a weekend between them."""
+    days = times.astype("datetime64[D]")
+    if len(times) < 3 or not np.is_busday(days).all() or len(set(times - days)) > 1:
+        return False
+    steps = np.diff(days).astype(np.int64)
+    return bool((np.busday_count(days[:-1], days[1:]) == 1).all() and (steps == 3).any() and (steps == 1).any())
+
+
+def _with_gaps_filled(part: Any, freq: str, what: str) -> Any:
+    """A frame with a row for every time of the frequency; rows that were not there have missing values."""
+    if not hasattr(part.index, "freq"):
+        raise TypeError(f"{what} must have dates as its index with freq={freq!r}, got {part.index.dtype}")
+    if part.index.has_duplicates:
+        raise ValueError(f"{what} must have each time once, got {part.index[part.index.duplicated()][0]} twice")
+    found = part.asfreq(freq)
+    lost = part.index.difference(found.index)
+    if len(lost):
+        raise ValueError(f"{what} must have times of freq={freq!r}, but {lost[0]} is none")
+    return found
+
+
+def _zone(index: Any) -> str | None:
+    return None if getattr(index, "tz", None) is None else str(index.tz)
+
+
+def _is_local(step: int, unit: str) -> bool:
+    """Whether rows of a time zone are a local day or more apart, so that its clock changes between them."""
+    return unit in ("M", "B") or step / UNITS.get(unit, 1) >= 86400
+
+
+def _without_zone(part: Any) -> Any:
+    """A frame whose times are local where rows are days apart, and else those of UTC, which has no change of clocks."""
+    local, utc = part.index.tz_localize(None), part.index.tz_convert("UTC").tz_localize(None)
+    apart = local[1:] - local[:-1]
+    return part.set_axis(local if len(apart) and apart.min().total_seconds() >= 86400 else utc)
 
 
 def _frame_values(frame: Any) -> Array:

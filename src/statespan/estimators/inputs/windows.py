@@ -23,7 +23,8 @@ from statespan.estimators.inputs.timeline import Form, TimeSeries, future_times
 class SplitWindow:
     """Turns gathered rows into a batch: the first ``context`` rows are the input, the others the target.
 
-    A target is NaN if it is unknown, or if no earlier value of its column is known.
+    A target is NaN if it is unknown, or if no earlier value of its column is known. Of the marks the first ``past`` are
+    0 in the rows to forecast.
 
     Example:
         >>> batch = SplitWindow(context=3)({"values": torch.arange(5.0).view(1, 5, 1)})
@@ -32,6 +33,7 @@ class SplitWindow:
     """
 
     context: int
+    past: int = 0
 
     def __call__(self, rows: dict[str, Tensor]) -> Batch:
         """Prepare windows: values (B, T + H, C), marks (B, T + H, M), known flags and earlier values (B, T + H, C)."""
@@ -40,12 +42,17 @@ class SplitWindow:
             known, seen = rows["known"], rows["seen"][:, self.context - 1 : self.context]
             y = torch.where(known[:, self.context :] & seen, y, torch.nan)
             x = torch.cat([x, known.to(x.dtype)], -1)
-        return Batch(x, y, None, rows.get("marks"))
+        marks = rows.get("marks")
+        if self.past and marks is not None:
+            marks[:, self.context :, : self.past] = 0.0  # gathered rows are a copy
+        return Batch(x, y, None, marks)
 
 
 @dataclass(frozen=True)
 class PreparedSeries:
     """A prepared series: standardised values (T, C) float32 (missing ones repeat the last), known, marks.
+
+    An ``effect`` (T + ahead, C) of covariates is taken off the values.
 
     Example:
         >>> series = PreparedSeries(values=np.zeros((100, 2), np.float32), known=None, marks=None)
@@ -56,6 +63,7 @@ class PreparedSeries:
     values: Array
     known: Array | None
     marks: Array | None
+    effect: Array | None = None
 
 
 PERIODS = {"minute": 3600, "hour": 86400, "weekday": 7 * 86400, "day": 31 * 86400, "yearday": 366 * 86400}
@@ -71,9 +79,10 @@ def calendar_names(all_series: list[TimeSeries], form: Form) -> tuple[str, ...]:
     """
     if form.step is None or not form.dated:
         return ()
+    names = mark_names(86400) if form.unit == "B" else mark_names(form.step, form.unit)
     all_times = [series.times for series in all_series if series.times is not None]
     longest = max((times[-1] - times[0]) / np.timedelta64(1, "s") for times in all_times)
-    return tuple(name for name in mark_names(form.step, form.unit) if longest + 1 >= 1.9 * PERIODS[name])
+    return tuple(name for name in names if longest + 1 >= 1.9 * PERIODS[name])
 
 
 def known_moments(all_series: list[TimeSeries], ends: list[int]) -> tuple[Array, Array]:
@@ -94,10 +103,7 @@ def recent(series: TimeSeries, rows: int) -> TimeSeries:
         [2.0, nan, nan]
     """
     known = ~np.isnan(series.values)
-    back = max(rows, int(known[::-1].argmax(0).max()) + 1)
-    times = None if series.times is None else series.times[-back:].copy()
-    # a copy, so that later changes to the user's data have no effect
-    return TimeSeries(series.values[-back:].copy(), times, series.name)
+    return series.rows(-max(rows, int(known[::-1].argmax(0).max()) + 1))
 
 
 def prepare(
@@ -109,28 +115,34 @@ def prepare(
     masked: bool,
     calendar: tuple[str, ...] = (),
     ahead: int = 0,
+    extra: Array | None = None,
+    effect: Array | None = None,
 ) -> PreparedSeries:
-    """Standardise a series, fill missing values and compute the calendar features.
+    """Standardise a series, fill missing values and compute the marks: covariates and calendar features.
 
-    ``masked`` keeps what is known for the network. The ``ahead`` rows behind the last one get calendar features, too.
+    ``masked`` keeps what is known for the network. The ``ahead`` rows behind the last one get calendar features, too;
+    standardised covariates ``extra`` and their ``effect`` have these rows.
     """
     known = ~np.isnan(series.values)
     values = standardize(_carried(series.values), mean, std, series.label)
-    features: Array | None = None
+    if effect is not None:
+        values = values - effect[: len(values)].astype(np.float32)
+    features = [] if extra is None else [extra.astype(np.float32)]
     if calendar and series.times is not None and form.dated:
         times = series.times
         if ahead:
             times = np.concatenate([times, future_times(times[-1], form, ahead)])
-        features = marks(times, calendar)
-    return PreparedSeries(values, known if masked else None, features)
+        features.append(marks(times, calendar))
+    return PreparedSeries(values, known if masked else None, np.concatenate(features, 1) if features else None, effect)
 
 
 def make_windows(
-    parts: list[PreparedSeries], spans: list[tuple[int, int]], context: int, horizon: int
+    parts: list[PreparedSeries], spans: list[tuple[int, int]], context: int, horizon: int, *, past: int = 0
 ) -> Windows | None:
     """All windows whose targets lie in the span (first row, end) of their series; None if there are none.
 
-    Windows without a known target are left out: they would count as perfect forecasts.
+    ``past`` is the number of marks that are unknown in the rows to forecast. Windows without a known
+    target are left out: they would count as perfect forecasts.
     """
     starts, offset = [], 0
     for part, (first, end) in zip(parts, spans):
@@ -152,7 +164,7 @@ def make_windows(
         arrays["seen"] = np.concatenate([np.logical_or.accumulate(values) for values in known])
     if parts[0].marks is not None:
         arrays["marks"] = np.concatenate([part.marks[: len(part.values)] for part in parts if part.marks is not None])
-    return Windows(arrays, starts=all_starts, length=context + horizon, prepare=SplitWindow(context))
+    return Windows(arrays, starts=all_starts, length=context + horizon, prepare=SplitWindow(context, past))
 
 
 def thinned(split: Any, most: int | None = None, *, every: int = 1) -> Windows:
