@@ -96,8 +96,8 @@ def test_an_exponent_stands_beside_the_line_it_is_fitted_to():
     times, memory = drawn("scaling-cuda").axes
     labels = {line.get_label(): line.get_linestyle() for line in times.lines}
     assert labels["S4D"] == "-"
-    assert labels["S4D, CUDA graph  ~ L$^{0.83}$"] == ":"
-    assert "S4D  ~ L$^{0.83}$" in {line.get_label() for line in memory.lines}
+    assert labels["S4D, CUDA graph  ~ L$^{0.84}$"] == ":"
+    assert "S4D  ~ L$^{0.87}$" in {line.get_label() for line in memory.lines}
     for axes in (times, memory):
         (shade,) = axes.patches
         assert (shade.get_x(), shade.get_x() + shade.get_width()) == (32768, 1048576)

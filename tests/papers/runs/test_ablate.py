@@ -162,7 +162,7 @@ MISTAKES = {
     ),
     "no such layer": (
         ["--grid", "model.layer=s4d,s4e"],
-        "layer must be one of ('s4', 's4d', 'dss', 'lssl', 's5', 'lru'), got 's4e'",
+        "'ode-rnn', 'performer'), got 's4e'; did you mean s4?",
     ),
     "a value of the data": (["--grid", "data.subsample=1,x"], "must be int, got str 'x' (with data.subsample=x)"),
     "no seeds": (["--grid", "train.lr=0.1", "--seeds", "0"], "--seeds must be an integer >= 1, got 0"),

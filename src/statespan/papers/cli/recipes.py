@@ -117,5 +117,5 @@ def _table(entries: list[RecipeEntry], ours: dict[str, str]) -> None:
         if sign in shown:
             console.print(f"  {sign} {meaning}", markup=False, soft_wrap=True)
     if swept := [entry.name for entry in ordered if entry.combinations]:
-        console.print(f"with a sweep (statespan ablate NAME --sweep): {', '.join(swept)}", markup=False, soft_wrap=True)
+        console.print(f"with a sweep (statespan ablate NAME --sweep): {', '.join(swept)}", markup=False)
     console.print("statespan train NAME trains one; statespan recipes NAME --yaml shows one")
