@@ -29,6 +29,15 @@ class Backtest:
         by_step: The same scores of each step of the horizon, arrays (H,).
         origins: The number of rows before each forecast, of each series.
         actual: Of each series the values (W, H, C); ``forecast`` and ``quantiles`` (W, H, C, Q) alike.
+
+    Example:
+        >>> from statespan.estimators import S4Forecaster
+        >>> small = {"context": 16, "d_model": 4, "n_layers": 1, "d_state": 2, "steps": 3, "verbose": 0}
+        >>> y = np.sin(np.arange(120) / 4)
+        >>> model = S4Forecaster(4, **small).fit(y[:100])
+        >>> tested = model.backtest(y, windows=2)
+        >>> tested.forecast[0].shape, sorted(tested.scores)[:3]
+        ((2, 4, 1), ['coverage_80', 'coverage_95', 'crps'])
     """
 
     scores: dict[str, float]

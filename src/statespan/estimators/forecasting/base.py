@@ -27,7 +27,13 @@ from statespan.estimators.inputs.windows import PERIODS, PreparedSeries, prepare
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ForecastEstimator(Estimator):
-    """The state of a fitted forecaster."""
+    """The state of a fitted forecaster.
+
+    Example:
+        >>> from statespan.estimators import S4Forecaster
+        >>> issubclass(S4Forecaster, ForecastEstimator), S4Forecaster().horizon
+        (True, 24)
+    """
 
     horizon: int = 24
     freq: str | None = None

@@ -28,6 +28,10 @@ class Blend:
     """Weights of each step (H,): naive + model · (linear path + correction · S4 - naive).
 
     ``choice`` is the simple forecast of each step, a position in NAIVES.
+
+    Example:
+        >>> Blend.whole(2).model
+        (1.0, 1.0)
     """
 
     season: int

@@ -158,7 +158,12 @@ def _future_values(
 
 @dataclass(frozen=True)
 class Effect:
-    """A linear effect (K, C) of the covariates of the future on the standardised columns, taken off before all else."""
+    """A linear effect (K, C) of the covariates of the future on the standardised columns, taken off before all else.
+
+    Example:
+        >>> Effect(np.ones((5, 1))).of(np.array([[1.0], [2.0]])).tolist()
+        [[5.0], [9.0]]
+    """
 
     weights: Array
 

@@ -28,7 +28,13 @@ WINDOWS = 1200  # windows whose errors are kept, at most
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of forecasts (N, H, C) relative to the scale of their window, in the order of time."""
+    """Errors of forecasts (N, H, C) relative to the scale of their window, in the order of time.
+
+    Example:
+        >>> errors = Errors("none", 0.5, np.zeros(1), np.zeros((3, 2, 1), np.float32))
+        >>> errors.values.shape
+        (3, 2, 1)
+    """
 
     kind: str
     power: float

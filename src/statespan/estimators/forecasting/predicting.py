@@ -22,7 +22,17 @@ PATHS = 500  # from which quantiles beyond the trained horizon are taken
 
 @dataclass(frozen=True)
 class Judged:
-    """A network with the weights of its parts and their errors on held-back windows; files of before have no errors."""
+    """A network with the weights of its parts and their errors on held-back windows; files of before have no errors.
+
+    Example:
+        >>> from statespan.estimators import S4Forecaster
+        >>> small = {"context": 16, "d_model": 4, "n_layers": 1, "d_state": 2, "steps": 3, "verbose": 0}
+        >>> y = np.sin(np.arange(120) / 4)
+        >>> model = S4Forecaster(4, **small).fit(y[:100])
+        >>> judged = Judged(model.network_, model.blend_, model.errors_, model.constant_)
+        >>> judged.mean(torch.from_numpy(y[None, :16, None]).float(), 4, None).shape
+        torch.Size([1, 4, 1])
+    """
 
     network: Horizon
     blend: Blend

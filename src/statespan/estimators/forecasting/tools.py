@@ -31,7 +31,16 @@ INTERVALS = (0.95, 0.8)  # that a picture shows
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ForecastTools(ForecastEstimator):
-    """Backtests, updates, sample paths and pictures."""
+    """Backtests, updates, sample paths and pictures.
+
+    Example:
+        >>> from statespan.estimators import S4Forecaster
+        >>> small = {"context": 16, "d_model": 4, "n_layers": 1, "d_state": 2, "steps": 3, "verbose": 0}
+        >>> y = np.sin(np.arange(120) / 4)
+        >>> model = S4Forecaster(4, **small).fit(y[:100])
+        >>> model.update(y[100:]).predict().shape
+        (4,)
+    """
 
     @abstractmethod
     def _learn(self, all_series: list[TimeSeries]) -> Self:

@@ -34,7 +34,12 @@ MOST_OPTIMISM = 5.0
 
 
 class Borders(NamedTuple):
-    """Where the rows to learn from end in each series, and those for early stopping; the others are held back."""
+    """Where the rows to learn from end in each series, and those for early stopping; the others are held back.
+
+    Example:
+        >>> Borders(learn=[800], valid=[900]).valid
+        [900]
+    """
 
     learn: list[int]
     valid: list[int]
@@ -65,6 +70,12 @@ class Portions:
 
     Those that judge are the windows of early stopping and then, in number ``held``, those of rows held back. Of the
     windows of all rows ``learnt`` says which the model has learnt from.
+
+    Example:
+        >>> series = PreparedSeries(np.zeros((100, 1), np.float32), None, None)
+        >>> portions = Portions.of([series], Borders([60], [80]), context=8, horizon=2)
+        >>> len(portions.learn), portions.held
+        (51, 19)
     """
 
     learn: Windows
@@ -152,7 +163,14 @@ def _linear_rows(network: Horizon, windows: Windows, *, fill: bool) -> tuple[Ten
 
 
 class Answers(NamedTuple):
-    """Of windows: the truth (N, H, C), the forecast by part, and the measured scales."""
+    """Of windows: the truth (N, H, C), the forecast by part, and the measured scales.
+
+    Example:
+        >>> zeros = np.zeros((5, 2, 1))
+        >>> found = Answers(zeros, {"last value": zeros}, zeros, zeros, {})
+        >>> found.of(Blend.whole(2)).shape
+        (5, 2, 1)
+    """
 
     truth: Array
     naive: dict[str, Array]
