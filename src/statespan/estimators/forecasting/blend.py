@@ -82,8 +82,7 @@ def choose_naive(truth: Array, found: dict[str, Array], blocks: int) -> tuple[in
     best, choice = errors["last value"], np.zeros(truth.shape[1], int)
     for number, name in enumerate(NAIVES):
         if number and name in errors:
-            gain = smooth(best - errors[name])
-            better = confidence(gain, blocks) > 0
+            better = confidence(best - errors[name], blocks) > 0
             choice = np.where(better, number, choice)
             best = np.where(better, errors[name], best)
     return tuple(choice.tolist())
@@ -139,14 +138,18 @@ def known_mean(values: Array, axis: int) -> Array:
 
 
 def smooth(values: Array) -> Array:
-    """The mean over each step and its neighbours: (…, H)."""
-    reach = values.shape[-1] // 16
-    if not reach:
-        return values
-    padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(reach, reach)], mode="edge")
-    sums = np.cumsum(np.pad(padded, [(0, 0)] * (values.ndim - 1) + [(1, 0)]), -1)
-    width = 2 * reach + 1
-    return np.asarray(sums[..., width:] - sums[..., :-width]) / width
+    """The mean over each step and its neighbours, of which early steps have fewer: (…, H).
+
+    Example:
+        >>> smooth(np.array([1.0, 2.0, 9.0])).tolist()
+        [1.0, 2.0, 9.0]
+    """
+    steps = values.shape[-1]
+    place = np.arange(steps)
+    reach = np.minimum(steps // 16, place // 4)
+    first, end = place - reach, np.minimum(place + reach + 1, steps)
+    sums = np.cumsum(np.concatenate([np.zeros_like(values[..., :1]), values], -1), -1)
+    return np.asarray((sums[..., end] - sums[..., first]) / (end - first))
 
 
 def in_one_line(found: dict[str, float], blend: Blend, count: int, *, has_effect: bool = False) -> str:
